@@ -1,0 +1,97 @@
+# The commands of this project. On a fresh Debian 12 with a Rust toolchain, cc, make and Python 3.11, root or not:
+#   make demo        build everything and watch sessions live through DRAM, NVMe and a crash
+#   make test        every test: Rust, black-box, Python
+#   make check       format, lints, documentation, dependencies, architecture
+#   make bench       the figures of benches/RESULTS.md, as ratios
+# Everything that is installed goes into this folder: .venv (Python), .tools (cargo-deny), target (builds).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+DENY_VERSION := 0.20.2
+TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+VENV := $(CURDIR)/.venv
+WHEELS := $(TARGET_DIR)/wheels
+
+say = printf '\n== %s\n' $(1)
+
+.PHONY: help
+help:
+	@sed -n '2,6s/^# \{0,1\}//p' Makefile
+
+# ---- what the machine must have ----
+.PHONY: tools
+tools:
+	@for tool in cargo cc python3; do \
+	  command -v $$tool >/dev/null || { echo "error: $$tool is not on PATH; install a Rust toolchain (rustup), gcc and python3" >&2; exit 1; }; \
+	done
+
+# ---- demo ----
+.PHONY: demo
+demo: server python
+	@$(call say,'demo')
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python engine-plugins/demo
+
+# ---- tests ----
+.PHONY: test test-core test-python
+test: test-core test-python
+
+test-core: tools
+	@$(call say,'Rust tests (the first build takes some minutes)')
+	@cargo build --locked --package turnkv
+	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace
+
+test-python: server python
+	@$(call say,'Python tests')
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python -m pytest -q engine-plugins/tests
+
+# ---- builds ----
+.PHONY: server python
+server: tools
+	@$(call say,'server (release build)')
+	@cargo build --locked --release --package turnkv
+
+python: tools
+	@$(call say,'Python environment in .venv')
+	@engine-plugins/setup_env.sh
+	@$(call say,'Python wheel')
+	@rm -f $(WHEELS)/turnkv-*.whl
+	@$(VENV)/bin/maturin build --locked --release --quiet --manifest-path engine-plugins/Cargo.toml --interpreter $(VENV)/bin/python --out $(WHEELS)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/turnkv-*.whl
+
+# ---- checks ----
+.PHONY: check fmt clippy doc deny architecture
+check: fmt clippy doc deny architecture
+
+fmt: tools
+	@$(call say,'format')
+	@cargo fmt --all --check
+
+clippy: tools
+	@$(call say,'lints')
+	@cargo clippy --locked --workspace --all-targets -- -D warnings
+
+doc: tools
+	@$(call say,'documentation')
+	@RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --quiet
+
+deny: .tools/bin/cargo-deny
+	@$(call say,'licenses and sources of dependencies')
+	@.tools/bin/cargo-deny --locked check --hide-inclusion-graph licenses bans sources
+
+.tools/bin/cargo-deny: | tools
+	@$(call say,'cargo-deny $(DENY_VERSION) into .tools (three minutes of one core, once)')
+	@cargo install cargo-deny --version '=$(DENY_VERSION)' --locked --root .tools
+
+architecture: tools
+	@$(call say,'architecture')
+	@cargo test --locked --package turnkv-tests --test architecture
+
+# ---- benches ----
+.PHONY: bench
+bench: server
+	@$(call say,'benches (some minutes; quote them only from a quiet machine)')
+	@cargo build --locked --release --package turnkv-benches
+	@for bench in shm lookup inline nvme; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done

@@ -1,0 +1,143 @@
+//! One client of the pool, with calls that block: the only file here that knows the client's interface.
+//! Must not know: what is measured.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tokio::runtime::{Builder, Runtime};
+use turnkv_client::{
+    BlockHash, Client, ClientConfig, DataPlane, Dtype, Layout, Namespace, NamespaceSpec, OffloadOptions,
+    PageSource, PageTarget, ReadLease, ReloadOptions, StatsReply, TierKind,
+};
+
+/// Long enough for a busy disk; a bench that waits longer has found a defect.
+const CALL_MS: u64 = 60_000;
+
+/// A client and its namespace.
+#[derive(Debug)]
+pub struct Connection {
+    runtime: Runtime,
+    client: Client,
+    namespace: Namespace,
+}
+
+impl Connection {
+    /// Connects a client of its own and opens a namespace whose pages have `page_bytes`.
+    pub fn open(address: &str, data_plane: DataPlane, page_bytes: usize) -> Result<Connection> {
+        // One thread, as an engine that calls from its own has: what blocks or polls does so here.
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let config =
+            ClientConfig { data_plane, call_ms: CALL_MS, connect_ms: 5_000, ..ClientConfig::at(address) };
+        let client = Client::new(config)?;
+        let spec = NamespaceSpec {
+            model: "bench".to_owned(),
+            dtype: Dtype::U8,
+            page_tokens: 16,
+            tp_size: 1,
+            layout: Layout::Opaque,
+            groups: Vec::new(),
+            opaque_shard_bytes: page_bytes as u64,
+            tenant: String::new(),
+            salt: Vec::new(),
+        };
+        let namespace = runtime.block_on(client.open_namespace(spec))?;
+        Ok(Connection { runtime, client, namespace })
+    }
+
+    /// Offloads a chain of pages whose first has the parent `parent`. Waits for slots rather than being refused, and
+    /// fails unless every page was stored by this call.
+    pub fn offload_all(
+        &self,
+        parent: Option<BlockHash>,
+        hashes: &[BlockHash],
+        pages: &[&[u8]],
+    ) -> Result<()> {
+        let sources: Vec<PageSource<'_>> = pages.iter().map(|page| PageSource::Bytes(page)).collect();
+        let wait = Duration::from_millis(CALL_MS / 2);
+        let options = OffloadOptions { parent, wait, ..OffloadOptions::default() };
+        let report = self.runtime.block_on(self.namespace.offload(&options, hashes, &sources))?;
+        ensure!(
+            report.stored == hashes.len() && report.present == 0,
+            "REFUSED PAGES: of {} {report:?}",
+            hashes.len()
+        );
+        Ok(())
+    }
+
+    /// Reloads pages into `targets` and fails unless all are there. Returns how many came from NVMe.
+    pub fn reload_all(&self, hashes: &[BlockHash], targets: &mut [&mut [u8]]) -> Result<usize> {
+        let mut pages: Vec<PageTarget<'_>> =
+            targets.iter_mut().map(|target| PageTarget::Bytes(target)).collect();
+        let report =
+            self.runtime.block_on(self.namespace.reload(&ReloadOptions::default(), hashes, &mut pages))?;
+        ensure!(report.pages == hashes.len(), "LOST PAGES: {} of {} came back", report.pages, hashes.len());
+        Ok(report.from_nvme)
+    }
+
+    /// Leases pages for reading in place.
+    pub fn lease(&self, hashes: &[BlockHash]) -> Result<ReadLease> {
+        let lease = self.runtime.block_on(self.namespace.lease(&ReloadOptions::default(), hashes))?;
+        ensure!(lease.len() == hashes.len(), "LOST PAGES: {} of {} were leased", lease.len(), hashes.len());
+        Ok(lease)
+    }
+
+    /// Ends a lease; fails if it ended before, so that what was read may be wrong.
+    pub fn finish(&self, lease: ReadLease) -> Result<()> {
+        Ok(self.runtime.block_on(async { lease.finish() })?)
+    }
+
+    /// How many leading pages of a chain the pool has.
+    pub fn lookup(&self, hashes: &[BlockHash]) -> Result<usize> {
+        Ok(self.runtime.block_on(self.namespace.lookup(hashes))?)
+    }
+
+    /// Drops every page.
+    pub fn drop_all(&self) -> Result<()> {
+        self.runtime.block_on(self.client.evict(None, None))?;
+        Ok(())
+    }
+
+    /// Drops the DRAM copies of all pages that are on NVMe.
+    pub fn demote_all(&self) -> Result<()> {
+        self.runtime.block_on(self.client.evict(None, Some(TierKind::Dram)))?;
+        Ok(())
+    }
+
+    /// Waits until everything is on NVMe.
+    pub fn wait_until_clean(&self) -> Result<()> {
+        while self.stats()?.dirty_bytes > 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// The server's own figures.
+    pub fn stats(&self) -> Result<StatsReply> {
+        Ok(self.runtime.block_on(self.client.stats())?)
+    }
+}
+
+/// A hash for page `number` of `round`: what an engine's hash of tokens would be, without hashing.
+pub fn page_hash(round: u64, number: usize) -> BlockHash {
+    let mut random = crate::sampling::Random::new((round << 40) ^ number as u64);
+    let mut bytes = [0u8; 32];
+    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.bits().to_le_bytes()));
+    BlockHash(bytes)
+}
+
+/// The hashes of the pages `numbers` of `round`.
+pub fn page_hashes(round: u64, numbers: std::ops::Range<usize>) -> Vec<BlockHash> {
+    numbers.map(|number| page_hash(round, number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{page_hash, page_hashes};
+
+    #[test]
+    fn hashes_differ_by_round_and_number_and_repeat() {
+        assert_eq!(page_hashes(1, 5..7), [page_hash(1, 5), page_hash(1, 6)]);
+        assert_ne!(page_hash(1, 5), page_hash(2, 5));
+        assert_ne!(page_hash(1, 5), page_hash(1, 6));
+    }
+}

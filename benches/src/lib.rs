@@ -1,0 +1,14 @@
+//! Whole-system benches: what the binaries in src/bin share. Every figure is a ratio against a limit of the machine
+//! (memcpy, the disk, raw TCP) measured in the same round of the same run, and every page read back is verified.
+//! Must not know: anything of the server but its binary, its configuration file and the client's API.
+#![forbid(unsafe_code)]
+
+pub mod connection;
+pub mod disk;
+pub mod memory;
+pub mod options;
+pub mod pages;
+pub mod sampling;
+pub mod server;
+pub mod stats;
+pub mod workers;

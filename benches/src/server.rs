@@ -1,0 +1,161 @@
+//! A server of one's own: configuration, start, waiting until it answers, end.
+//! Must not know: what is measured against it.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+
+use crate::memory::without_huge_pages;
+use crate::options::Common;
+
+/// How long a start may take: claiming and touching the DRAM tier is most of it.
+const START_MAX: Duration = Duration::from_secs(120);
+
+/// Budgets of the pool to start.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// DRAM tier.
+    pub dram_bytes: usize,
+    /// NVMe tier; 0: none.
+    pub nvme_bytes: usize,
+    /// Bytes in flight to the NVMe device.
+    pub inflight_bytes: usize,
+    /// Serve gRPC over TCP on the loopback too.
+    pub tcp: bool,
+}
+
+impl Budget {
+    /// DRAM only, on the Unix socket only.
+    pub fn dram(dram_bytes: usize) -> Budget {
+        Budget { dram_bytes, nvme_bytes: 0, inflight_bytes: 16 << 20, tcp: false }
+    }
+}
+
+/// A running server; it is killed and its folder removed when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    folder: TempDir,
+    tcp_port: Option<u16>,
+}
+
+impl Server {
+    /// Starts the binary and waits until it accepts connections.
+    pub fn start(common: &Common, budget: Budget) -> Result<Server> {
+        ensure!(
+            common.server.is_file(),
+            "no server at {}: build it (cargo build --release -p turnkv) or name it with --server",
+            common.server.display()
+        );
+        std::fs::create_dir_all(&common.dir).with_context(|| format!("making {}", common.dir.display()))?;
+        let folder = tempfile::Builder::new().prefix("bench.").tempdir_in(common.dir.canonicalize()?)?;
+        let tcp_port = budget.tcp.then(free_port).transpose()?;
+        let config = folder.path().join("turnkv.toml");
+        std::fs::write(&config, configuration(folder.path(), budget, tcp_port))?;
+        let log = File::create(folder.path().join("log"))?;
+        let mut command = Command::new(&common.server);
+        command.arg("serve").arg("--config").arg(&config).stdin(Stdio::null());
+        command.stdout(log.try_clone()?).stderr(log);
+        let child = without_huge_pages(&mut command).spawn().context("starting the server")?;
+        let mut server = Server { child, folder, tcp_port };
+        server.wait_until_it_answers()?;
+        Ok(server)
+    }
+
+    /// Where clients on this host connect.
+    pub fn address(&self) -> String {
+        format!("unix:{}", socket(self.folder.path()).display())
+    }
+
+    /// Where clients connect over TCP, if the server was asked to serve it.
+    pub fn tcp_address(&self) -> Option<String> {
+        self.tcp_port.map(|port| format!("http://127.0.0.1:{port}"))
+    }
+
+    /// A folder on the same file system as the NVMe tier, for the disk limit's file.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<()> {
+        let path = socket(self.folder.path());
+        let started = Instant::now();
+        // The local socket appears last; a connection is the proof that somebody listens.
+        while UnixStream::connect(path.with_extension("sock.local")).is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server left at its start ({status}); it said:\n{}", self.log());
+            }
+            ensure!(
+                started.elapsed() < START_MAX,
+                "the server did not answer in {START_MAX:?}:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The data goes with the folder: nothing is worth a graceful end.
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
+            log_failure(&error);
+        }
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "a bench tells its user on the terminal")]
+fn log_failure(error: &std::io::Error) {
+    eprintln!("the server could not be ended: {error}");
+}
+
+fn socket(folder: &Path) -> PathBuf {
+    folder.join("pool.sock")
+}
+
+fn configuration(folder: &Path, budget: Budget, tcp_port: Option<u16>) -> String {
+    let mut text = format!("listen = \"unix:{}\"\n", socket(folder).display());
+    if let Some(port) = tcp_port {
+        writeln!(text, "tcp = \"127.0.0.1:{port}\"").unwrap_or_default();
+    }
+    writeln!(text, "[dram]\nbytes = {}", budget.dram_bytes).unwrap_or_default();
+    if budget.nvme_bytes > 0 {
+        let path = folder.join("nvme");
+        writeln!(text, "[nvme]\npath = \"{}\"\nbytes = {}", path.display(), budget.nvme_bytes)
+            .unwrap_or_default();
+        writeln!(text, "inflight_bytes = {}", budget.inflight_bytes).unwrap_or_default();
+    }
+    text
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Budget, configuration};
+    use std::path::Path;
+
+    #[test]
+    fn the_configuration_names_what_was_asked() {
+        let budget = Budget { dram_bytes: 5, nvme_bytes: 6, inflight_bytes: 7, tcp: true };
+        let text = configuration(Path::new("f"), budget, Some(9));
+        for part in ["unix:f/pool.sock", "127.0.0.1:9", "bytes = 5", "bytes = 6", "inflight_bytes = 7"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!configuration(Path::new("f"), Budget::dram(5), None).contains("[nvme]"));
+    }
+}

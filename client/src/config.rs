@@ -1,0 +1,173 @@
+//! What the owner of a client decides. Owns: settings as written, and the address as checked. Must not know: connections.
+
+use crate::limits::{BREAKER_FAILURES_MAX, EMBEDDED_DRAM_BYTES_MIN, SOCKET_PATH_BYTES_MAX};
+use std::path::PathBuf;
+
+/// Settings of a [`crate::Client`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// `unix:/path/turnkv.sock`, `http://host:port`, or `None`: a private pool of this user, started when needed.
+    pub address: Option<String>,
+    /// How pages travel. Default: [`DataPlane::Auto`].
+    pub data_plane: DataPlane,
+    /// How long one call may try to connect, in milliseconds, 1 to 60000. Default 250.
+    pub connect_ms: u64,
+    /// Deadline of a call that is given none, in milliseconds, 1 to 600000. Default 5000.
+    pub call_ms: u64,
+    /// When to stop calling a sick pool.
+    pub breaker: BreakerConfig,
+    /// The private pool, if `address` is `None`.
+    pub embedded: EmbeddedConfig,
+    /// Whether reloaded pages are checked against their checksums as they are copied (it costs nothing). Default true.
+    pub verify: bool,
+}
+
+/// How pages travel between the caller's memory and the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DataPlane {
+    /// Shared memory where the server is on this host and has a local socket, else inline.
+    #[default]
+    Auto,
+    /// Shared memory only.
+    Shm,
+    /// In gRPC streams only.
+    Inline,
+}
+
+/// When to stop calling a sick pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BreakerConfig {
+    /// Failures in a row (nobody there, or no answer by the deadline) that stop all calls, 1 to 1000. Default 3.
+    pub failures: u32,
+    /// How long calls fail at once before one is let through to see, in milliseconds, 1 to 600000. Default 1000.
+    pub cooldown_ms: u64,
+}
+
+/// The private pool that is started when no address is given. The first client of a user decides for all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddedConfig {
+    /// Its DRAM, at least 16 MiB. Default 256 MiB.
+    pub dram_bytes: u64,
+    /// Its part of the disk, 0 for none. Default 2 GiB.
+    pub nvme_bytes: u64,
+    /// Where everything of it lies. Default: the socket in `$XDG_RUNTIME_DIR/turnkv`, the pages in `~/.cache/turnkv`.
+    pub dir: Option<PathBuf>,
+    /// The `turnkv` binary. Default: `$TURNKV_SERVER`, beside this executable, on `$PATH`.
+    pub server: Option<PathBuf>,
+}
+
+/// Why a configuration was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Neither `unix:/path` nor `http://host:port`.
+    #[error("address {0:?} must be unix:/absolute/path or http://host:port")]
+    BadAddress(String),
+    /// A Unix socket's path has a small bound in every system.
+    #[error("the socket path {path:?} is longer than {max} bytes: use a shorter directory")]
+    LongPath {
+        /// The path.
+        path: PathBuf,
+        /// The longest possible.
+        max: usize,
+    },
+    /// Shared memory with a server that is not on this host.
+    #[error("the shm data plane needs a unix: address, got {0:?}")]
+    ShmNeedsUnix(String),
+    /// A number outside its bounds.
+    #[error("{what} must be {min} to {max}, got {got}")]
+    OutOfRange {
+        /// Which setting.
+        what: &'static str,
+        /// What was given.
+        got: u64,
+        /// The least allowed.
+        min: u64,
+        /// The most allowed.
+        max: u64,
+    },
+    /// Nowhere to put the private pool.
+    #[error("no directory for the embedded pool: set HOME, XDG_CACHE_HOME or EmbeddedConfig.dir")]
+    NoHome,
+}
+
+/// Where the server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// The gRPC socket; the local socket is beside it.
+    Unix(PathBuf),
+    /// gRPC only.
+    Http(String),
+}
+
+impl Default for ClientConfig {
+    fn default() -> ClientConfig {
+        ClientConfig {
+            address: None,
+            data_plane: DataPlane::Auto,
+            connect_ms: 250,
+            call_ms: 5000,
+            breaker: BreakerConfig::default(),
+            embedded: EmbeddedConfig::default(),
+            verify: true,
+        }
+    }
+}
+
+impl ClientConfig {
+    /// The defaults with an address.
+    pub fn at(address: impl Into<String>) -> ClientConfig {
+        ClientConfig { address: Some(address.into()), ..ClientConfig::default() }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        in_range("connect_ms", self.connect_ms, 1, 60_000)?;
+        in_range("call_ms", self.call_ms, 1, 600_000)?;
+        in_range("breaker.failures", self.breaker.failures.into(), 1, BREAKER_FAILURES_MAX.into())?;
+        in_range("breaker.cooldown_ms", self.breaker.cooldown_ms, 1, 600_000)?;
+        in_range("embedded.dram_bytes", self.embedded.dram_bytes, EMBEDDED_DRAM_BYTES_MIN, 1 << 50)?;
+        in_range("embedded.nvme_bytes", self.embedded.nvme_bytes, 0, 1 << 50)
+    }
+}
+
+impl Default for BreakerConfig {
+    fn default() -> BreakerConfig {
+        BreakerConfig { failures: 3, cooldown_ms: 1000 }
+    }
+}
+
+impl Default for EmbeddedConfig {
+    fn default() -> EmbeddedConfig {
+        EmbeddedConfig { dram_bytes: 256 << 20, nvme_bytes: 2 << 30, dir: None, server: None }
+    }
+}
+
+impl Address {
+    pub(crate) fn parse(text: &str) -> Result<Address, ConfigError> {
+        if let Some(rest) = text.strip_prefix("unix:") {
+            let path = PathBuf::from(rest.strip_prefix("//").unwrap_or(rest));
+            return if path.is_absolute() {
+                Address::unix(path)
+            } else {
+                Err(ConfigError::BadAddress(text.to_owned()))
+            };
+        }
+        match text.strip_prefix("http://") {
+            Some(rest) if !rest.is_empty() => Ok(Address::Http(text.to_owned())),
+            _ => Err(ConfigError::BadAddress(text.to_owned())),
+        }
+    }
+
+    /// A socket's path, checked with the longer name of the local socket beside it.
+    pub(crate) fn unix(path: PathBuf) -> Result<Address, ConfigError> {
+        let max = SOCKET_PATH_BYTES_MAX - ".local".len();
+        if path.as_os_str().len() > max {
+            Err(ConfigError::LongPath { path, max })
+        } else {
+            Ok(Address::Unix(path))
+        }
+    }
+}
+
+fn in_range(what: &'static str, got: u64, min: u64, max: u64) -> Result<(), ConfigError> {
+    if (min..=max).contains(&got) { Ok(()) } else { Err(ConfigError::OutOfRange { what, got, min, max }) }
+}

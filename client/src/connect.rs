@@ -1,0 +1,115 @@
+//! The client: one pool, lazily connected, shared by clones. Owns: its public face, the operator's verbs.
+//! Must not know: pages.
+
+use crate::breaker::BreakerState;
+use crate::config::{Address, ClientConfig, ConfigError};
+use crate::error::{Error, Result};
+use crate::grpc;
+use crate::link::Link;
+use crate::namespace::Namespace;
+use crate::session::{SessionList, session_list};
+use std::sync::Arc;
+use turnkv_proto::wire;
+use turnkv_proto::{NamespaceId, Spec};
+
+pub use turnkv_proto::wire::{StatsReply, TierKind, TierStats};
+
+/// One pool. Connects when it is first used; clones share connections, breaker and mappings.
+#[derive(Debug, Clone)]
+pub struct Client {
+    link: Arc<Link>,
+}
+
+/// What a client knows about its pool, without asking it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientState {
+    /// Where it looks for the server.
+    pub address: String,
+    /// What the breaker does with calls.
+    pub breaker: BreakerState,
+    /// The server's version, empty before the first local connection.
+    pub server_version: String,
+    /// The server process; another number means it restarted. 0 before the first local connection.
+    pub instance: u64,
+    /// Local connections at rest.
+    pub idle_connections: usize,
+    /// Slabs mapped into this process.
+    pub mapped_slabs: usize,
+}
+
+impl Client {
+    /// A client of the pool that `config` names. Checks the settings; connects nothing yet.
+    pub fn new(config: ClientConfig) -> Result<Client, ConfigError> {
+        Ok(Client { link: Arc::new(Link::new(config)?) })
+    }
+
+    /// Opens a namespace: says what its pages look like.
+    pub async fn open_namespace(&self, spec: Spec) -> Result<Namespace> {
+        let namespace = Namespace::new(Arc::clone(&self.link), spec.check()?);
+        let call = self.link.admit()?;
+        let deadline = self.link.starting_deadline();
+        let opened = async {
+            namespace.open(deadline).await?;
+            self.link.heartbeat(deadline).await
+        };
+        call.end(opened.await)?;
+        Ok(namespace)
+    }
+
+    /// The pool's counters and gauges.
+    pub async fn stats(&self) -> Result<StatsReply> {
+        let call = self.link.admit()?;
+        let ask = |channel| async move { grpc::admin(channel).stats(wire::StatsRequest {}).await };
+        call.end(self.link.rpc(self.link.deadline(None), ask).await)
+    }
+
+    /// Asks the server to take nothing more and to write what it has. Returns the bytes still to be written.
+    pub async fn drain(&self) -> Result<u64> {
+        let call = self.link.admit()?;
+        let ask = |channel| async move { grpc::admin(channel).drain(wire::DrainRequest {}).await };
+        Ok(call.end(self.link.rpc(self.link.deadline(None), ask).await)?.dirty_bytes)
+    }
+
+    /// Drops pages, of one namespace or all. [`TierKind::Dram`]: only from DRAM, where they are on NVMe. Returns how many.
+    pub async fn evict(&self, namespace: Option<NamespaceId>, tier: Option<TierKind>) -> Result<u64> {
+        let call = self.link.admit()?;
+        let namespace = namespace.map(|id| id.0.to_vec()).unwrap_or_default();
+        let request =
+            wire::EvictRequest { namespace: namespace.into(), tier: tier.unwrap_or_default() as i32 };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { grpc::admin(channel).evict(request).await }
+        };
+        Ok(call.end(self.link.rpc(self.link.deadline(None), ask).await)?.pages)
+    }
+
+    /// Sessions that the pool knows, of one namespace or all, at most `limit` (0: the server's bound).
+    pub async fn sessions(&self, namespace: Option<NamespaceId>, limit: u32) -> Result<SessionList> {
+        let call = self.link.admit()?;
+        let namespace = namespace.map(|id| id.0.to_vec()).unwrap_or_default();
+        let request = wire::ListRequest { namespace: namespace.into(), limit };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { grpc::sessions(channel).list(request).await }
+        };
+        let listed = call.end(self.link.rpc(self.link.deadline(None), ask).await)?;
+        session_list(listed).map_err(Error::protocol)
+    }
+
+    /// What this client knows about its pool, without asking it.
+    pub fn state(&self) -> ClientState {
+        let local = self.link.local.as_ref();
+        let (server, idle_connections) = local.map(|local| local.server()).unwrap_or_default();
+        ClientState {
+            address: match &self.link.address {
+                Address::Unix(path) => format!("unix:{}", path.display()),
+                Address::Http(text) => text.clone(),
+            },
+            breaker: self.link.breaker.lock().state(),
+            server_version: server.version.to_string(),
+            instance: server.instance,
+            idle_connections,
+            mapped_slabs: local.map_or(0, |local| local.slabs.count()),
+        }
+    }
+}

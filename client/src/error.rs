@@ -1,0 +1,145 @@
+//! What can go wrong for a caller. Every kind means "recompute, go on"; the kinds say whether it will pass.
+//! Owns: [`Error`], and how faults of the wire become it. Must not know: what was being done.
+
+use std::io;
+use turnkv_proto as proto;
+
+/// What a call of this crate gives.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed, by what its caller can expect next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The call makes no sense: the same one will fail again.
+    Invalid,
+    /// Nobody is there, or the connection broke.
+    Unavailable,
+    /// No answer by the deadline.
+    Deadline,
+    /// The pool was sick a moment ago: nothing was sent.
+    BreakerOpen,
+    /// No room now.
+    Busy {
+        /// When a retry makes sense; 0: it does not.
+        retry_after_ms: u32,
+    },
+    /// The server is leaving.
+    Draining,
+    /// The server does not know the namespace, even after it was opened again.
+    NamespaceUnknown,
+    /// The server does not know the session: begin a turn of it.
+    SessionUnknown,
+    /// The lease ended before the call was done.
+    LeaseExpired,
+    /// A named limit of the server is reached.
+    Limit,
+    /// The server failed, or does not speak this protocol.
+    Internal,
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What to expect.
+    pub kind: ErrorKind,
+    /// What happened, in one sentence.
+    pub message: String,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, message)
+    }
+
+    pub(crate) fn unavailable(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Unavailable, message)
+    }
+
+    pub(crate) fn deadline() -> Error {
+        Error::new(ErrorKind::Deadline, "no answer by the deadline")
+    }
+
+    /// The peer said something that no server of this protocol says.
+    pub(crate) fn protocol(what: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::Internal, format!("the server broke the protocol: {what}"))
+    }
+
+    pub(crate) fn from_io(doing: &str, error: &io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::TimedOut => Error::deadline(),
+            io::ErrorKind::InvalidData => Error::protocol(error),
+            io::ErrorKind::InvalidInput => Error::invalid(format!("{doing}: {error}")),
+            _ => Error::unavailable(format!("{doing}: {error}")),
+        }
+    }
+}
+
+impl From<proto::Error> for Error {
+    fn from(error: proto::Error) -> Error {
+        let kind = match error.kind {
+            proto::ErrorKind::Invalid => ErrorKind::Invalid,
+            proto::ErrorKind::NamespaceUnknown => ErrorKind::NamespaceUnknown,
+            proto::ErrorKind::LeaseUnknown => ErrorKind::LeaseExpired,
+            proto::ErrorKind::Busy { retry_after_ms } => ErrorKind::Busy { retry_after_ms },
+            proto::ErrorKind::Draining => ErrorKind::Draining,
+            proto::ErrorKind::SessionUnknown => ErrorKind::SessionUnknown,
+            proto::ErrorKind::Limit => ErrorKind::Limit,
+            proto::ErrorKind::Internal => ErrorKind::Internal,
+        };
+        Error { kind, message: error.message }
+    }
+}
+
+impl From<proto::LayoutError> for Error {
+    fn from(error: proto::LayoutError) -> Error {
+        Error::invalid(error.to_string())
+    }
+}
+
+impl From<proto::IdError> for Error {
+    fn from(error: proto::IdError) -> Error {
+        Error::invalid(error.to_string())
+    }
+}
+
+impl From<tonic::Status> for Error {
+    fn from(status: tonic::Status) -> Error {
+        use tonic::Code;
+        if let Some(error) = proto::Error::from_status(&status) {
+            return error.into();
+        }
+        // Not said by a TurnKV server: the transport's own words.
+        let kind = match status.code() {
+            Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Deadline,
+            Code::Unimplemented | Code::OutOfRange | Code::DataLoss => ErrorKind::Internal,
+            _ => ErrorKind::Unavailable,
+        };
+        let mut message = format!("gRPC: {}", status.message());
+        if let Some(cause) = io_cause(&status) {
+            message = format!("{message}: {cause}");
+        }
+        Error { kind, message }
+    }
+}
+
+/// The system's error at the root of a status, if a connection could not be made or broke.
+pub(crate) fn io_cause(status: &tonic::Status) -> Option<&io::Error> {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return Some(io);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Whether connecting failed because nobody listens: nothing was sent, so trying again is safe.
+pub(crate) fn nobody_there(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}

@@ -1,0 +1,76 @@
+//! The gRPC channel, over a Unix socket or TCP. Owns: its tuning, and one channel per runtime. Must not know: verbs.
+
+use crate::config::{Address, ConfigError};
+use crate::limits::{
+    GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES,
+};
+use parking_lot::Mutex;
+use std::time::Duration;
+use tonic::transport::{Channel, Endpoint};
+use turnkv_proto::wire::admin_client::AdminClient;
+use turnkv_proto::wire::pool_client::PoolClient;
+use turnkv_proto::wire::sessions_client::SessionsClient;
+
+/// How often an idle connection is probed, so that a host that vanished is noticed.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Grpc {
+    endpoint: Endpoint,
+    /// A channel lives on the runtime that made it; a client may be used from one runtime after another.
+    channel: Mutex<Option<(tokio::runtime::Id, Channel)>>,
+}
+
+impl Grpc {
+    pub(crate) fn new(address: &Address, connect: Duration) -> Result<Grpc, ConfigError> {
+        let text = match address {
+            Address::Unix(path) => format!("unix:{}", path.display()),
+            Address::Http(text) => text.clone(),
+        };
+        let endpoint = Endpoint::from_shared(text.clone()).map_err(|_| ConfigError::BadAddress(text))?;
+        let endpoint = endpoint
+            .connect_timeout(connect)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(GRPC_STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(GRPC_CONNECTION_WINDOW_BYTES)
+            .max_frame_size(GRPC_FRAME_BYTES_MAX)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE);
+        Ok(Grpc { endpoint, channel: Mutex::new(None) })
+    }
+
+    /// The channel of this runtime; connects when first used.
+    pub(crate) fn channel(&self) -> Channel {
+        let runtime = tokio::runtime::Handle::current().id();
+        let mut kept = self.channel.lock();
+        match &*kept {
+            Some((owner, channel)) if *owner == runtime => channel.clone(),
+            _ => {
+                let channel = self.endpoint.connect_lazy();
+                *kept = Some((runtime, channel.clone()));
+                channel
+            }
+        }
+    }
+
+    /// Forgets the channel: the next call connects anew.
+    pub(crate) fn reset(&self) {
+        *self.channel.lock() = None;
+    }
+}
+
+pub(crate) fn pool(channel: Channel) -> PoolClient<Channel> {
+    PoolClient::new(channel)
+        .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+}
+
+pub(crate) fn sessions(channel: Channel) -> SessionsClient<Channel> {
+    SessionsClient::new(channel)
+        .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+}
+
+pub(crate) fn admin(channel: Channel) -> AdminClient<Channel> {
+    AdminClient::new(channel).max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+}

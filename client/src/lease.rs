@@ -1,0 +1,120 @@
+//! Zero-copy reads: the caller looks at pages in their slots. Owns: [`ReadLease`]. Must not know: how slots are granted.
+
+use crate::error::{Error, Result};
+use crate::local::{LocalPool, Server};
+use crate::namespace::Namespace;
+use crate::offload::window_pages;
+use crate::reload::shm::{Next, Pages};
+use crate::reload::{MissCause, ReloadOptions};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use turnkv_proto::BlockHash;
+use turnkv_transfer::Slot;
+
+/// A look at pages in the pool's own memory, for a bounded time. What was read counts only if [`ReadLease::finish`] says so.
+#[derive(Debug)]
+pub struct ReadLease {
+    pages: Vec<(Slot, u64)>,
+    miss: Option<MissCause>,
+    end: Instant,
+    lease: Option<u64>,
+    corrupt: Vec<u32>,
+    server: Server,
+    pool: Arc<LocalPool>,
+}
+
+/// The lease ended before the reading did: what was read may be other pages' bytes and must be thrown away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the lease ended before the reading did: throw away what was read")]
+pub struct LeaseExpired;
+
+impl Namespace {
+    /// Leases leading pages for reading in place: up to 64 MiB of them, so it may cover fewer than were asked for.
+    /// Needs the shm data plane.
+    pub async fn lease(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReadLease> {
+        options.check()?;
+        let hashes = &hashes[..hashes.len().min(window_pages(self.shard_bytes()))];
+        self.check_pages(options.shard, hashes, hashes.iter().map(|_| self.page_bytes()))?;
+        let call = self.link.admit()?;
+        call.end(self.lease_window(options, hashes).await)
+    }
+
+    async fn lease_window(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReadLease> {
+        let deadline = self.link.deadline(options.deadline);
+        let mut reopened = false;
+        loop {
+            let Some(lent) = self.link.lend(deadline).await? else {
+                return Err(Error::invalid("reading in place needs the shm data plane: reload instead"));
+            };
+            let window = self.reload_window(options, hashes, deadline);
+            let mut pages = match Pages::begin(lent, &window).await {
+                Ok(pages) => pages,
+                Err(error) if self.reopened(&error, &mut reopened, deadline).await? => continue,
+                Err(error) => return Err(error),
+            };
+            let mut held = Vec::with_capacity(hashes.len());
+            let miss = loop {
+                match pages.next(self, &window).await? {
+                    Next::Page { slot, checksum, .. } => held.push((slot, checksum)),
+                    Next::Miss(cause) => break Some(cause),
+                    Next::End if held.len() < hashes.len() => break Some(MissCause::Busy),
+                    Next::End => break None,
+                }
+            };
+            let (server, pool) = (pages.lent.server(), Arc::clone(pages.lent.pool()));
+            let (end, lease) = (pages.lease_end, pages.lent.take_read_lease());
+            return Ok(ReadLease { pages: held, miss, end, lease, corrupt: Vec::new(), server, pool });
+        }
+    }
+}
+
+impl ReadLease {
+    /// How many leading pages it covers.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Whether it covers none.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Why it covers no more.
+    pub fn miss(&self) -> Option<MissCause> {
+        self.miss
+    }
+
+    /// The bytes of a page, where the pool has them. They count only if [`ReadLease::finish`] says so afterwards.
+    pub fn page(&self, position: usize) -> Option<&[u8]> {
+        self.pages.get(position).map(|(slot, _)| slot.bytes())
+    }
+
+    /// Whether a page's bytes match their checksum; if not, the pool is told when the lease ends.
+    pub fn verify(&mut self, position: usize) -> bool {
+        let Some((slot, checksum)) = self.pages.get(position) else { return false };
+        let matches = slot.checksum() == *checksum;
+        let position = position as u32;
+        if !matches && self.left() > Duration::ZERO && !self.corrupt.contains(&position) {
+            self.corrupt.push(position);
+        }
+        matches
+    }
+
+    /// How long the pages may still be read.
+    pub fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// Ends the lease and says whether what was read under it counts.
+    pub fn finish(self) -> std::result::Result<(), LeaseExpired> {
+        if self.left().is_zero() { Err(LeaseExpired) } else { Ok(()) }
+    }
+}
+
+impl Drop for ReadLease {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.pool.end_reload(&self.server, lease, std::mem::take(&mut self.corrupt));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The door to a TurnKV pool: connect, offload, reload, sessions. Works inside any tokio runtime with io and time enabled.
+//!
+//! - [`Client`] (`connect`): one pool, lazily connected; [`ClientConfig`] (`config`): what its owner decides
+//! - [`Namespace`] (`namespace`): everything that needs a page's shape
+//!   - `lookup`, `offload`, `reload`, `lease`, `session`: one verb, one file
+//!   - `pages`: what a page is copied from and to
+//! - `link`: what all verbs share: deadlines, the breaker, which data plane
+//!   - `breaker`, `deadline`, `backoff`: when to stop calling a sick pool, and when to try again
+//!   - `local`, `slabs`: the hot verbs on the local socket, the slabs mapped from it
+//!   - `grpc`, `inline`: everything else, and pages in gRPC streams
+//! - `embedded`: a private pool when no address is given
+//! - [`Error`] (`error`): every one means "recompute, go on"; [`limits`]: every bound
+
+#![forbid(unsafe_code)]
+
+mod backoff;
+mod breaker;
+mod config;
+mod connect;
+mod deadline;
+mod embedded;
+mod error;
+mod grpc;
+mod inline;
+mod lease;
+pub mod limits;
+mod link;
+mod local;
+mod lookup;
+mod namespace;
+mod offload;
+mod pages;
+mod reload;
+mod session;
+mod slabs;
+
+pub use breaker::BreakerState;
+pub use config::{BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedConfig};
+pub use connect::{Client, ClientState, StatsReply, TierKind, TierStats};
+pub use error::{Error, ErrorKind, Result};
+pub use lease::{LeaseExpired, ReadLease};
+pub use namespace::Namespace;
+pub use offload::{Decline, OffloadOptions, OffloadReport};
+pub use pages::{PageSource, PageTarget};
+pub use reload::{MissCause, ReloadOptions, ReloadReport};
+pub use session::{EndTurn, Prefetched, SessionInfo, SessionList, TurnBegun};
+pub use turnkv_proto::{
+    Attention, BlockHash, Dtype, Group, Layout, LayoutError, NamespaceId, Spec as NamespaceSpec,
+};
+pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, TensorShape, TensorView};

@@ -1,0 +1,64 @@
+//! The named bounds of the client. Owns: every limit, wait and retry of it. Must not know: configuration.
+
+use std::time::Duration;
+
+/// Local connections one client opens, so operations of it that run at once.
+pub const CONNECTIONS_MAX: usize = 16;
+/// Slabs kept mapped; more are mapped again when needed.
+pub const SLABS_MAX: usize = 4096;
+/// Bytes of the pages of one window: what one call asks the server to lease.
+pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
+/// Pages of one window: their hashes fit a socket's buffer, so that sending them never waits for the server.
+pub const WINDOW_PAGES_MAX: usize = 2048;
+/// How long an operation waits for an answer on the calling thread before it goes on in the reactor.
+pub const SPIN: Duration = Duration::from_micros(60);
+/// Bytes copied before other tasks of the thread get a turn.
+pub const YIELD_BYTES: usize = 8 << 20;
+/// Hashes of one round of a lookup: two rounds settle 9,408.
+pub const LOOKUP_SAMPLE_MAX: usize = 96;
+/// How long an abandoned operation's connection may wait for the answer whose lease must be ended.
+pub const SETTLE_WAIT: Duration = Duration::from_secs(10);
+/// Finished leases whose end waits for a free connection; the oldest beyond end by time.
+pub const ENDS_MAX: usize = 256;
+/// The shortest and longest pause before a declined page is offered again.
+pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
+/// See [`RETRY_PAUSE_MIN`].
+pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// The first pause between attempts to connect; it doubles.
+pub const CONNECT_PAUSE_MIN: Duration = Duration::from_millis(5);
+/// The longest pause between attempts to connect.
+pub const CONNECT_PAUSE_MAX: Duration = Duration::from_millis(200);
+/// How long one attempt to connect may hold the calling thread (a stopped server with a full backlog).
+pub const CONNECT_BLOCK: Duration = Duration::from_millis(1);
+/// Bytes of one inline piece of a page.
+pub const INLINE_PIECE_BYTES: usize = 2 << 20;
+/// Inline pieces that wait to be sent.
+pub const INLINE_PIECES_MAX: usize = 4;
+/// Bytes of one gRPC message.
+pub const GRPC_MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// HTTP/2 window of one stream.
+pub const GRPC_STREAM_WINDOW_BYTES: u32 = 16 << 20;
+/// HTTP/2 window of a connection.
+pub const GRPC_CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+/// Bytes of one HTTP/2 frame.
+pub const GRPC_FRAME_BYTES_MAX: u32 = 4 << 20;
+/// Bytes of a Unix socket's path, without its end.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Calls in a row that may fail before the breaker opens: the most that a configuration may say.
+pub const BREAKER_FAILURES_MAX: u32 = 1000;
+/// How long an embedded server may take to start.
+pub const EMBEDDED_START_WAIT: Duration = Duration::from_secs(20);
+/// How often a starting embedded server is looked for.
+pub const EMBEDDED_POLL: Duration = Duration::from_millis(10);
+/// Bytes of a failed embedded server's log that an error quotes.
+pub const EMBEDDED_LOG_BYTES_MAX: usize = 600;
+/// The least DRAM of an embedded pool.
+pub const EMBEDDED_DRAM_BYTES_MIN: u64 = 16 << 20;
+
+const _: () =
+    assert!(WINDOW_BYTES_MAX >= turnkv_proto::limits::SHARD_BYTES_MAX, "a window holds at least one page");
+const _: () = assert!(WINDOW_PAGES_MAX <= turnkv_proto::limits::HASHES_PER_CALL_MAX, "a window is one call");
+const _: () = assert!(LOOKUP_SAMPLE_MAX <= WINDOW_PAGES_MAX, "a sample is sent like a window");
+const _: () =
+    assert!(INLINE_PIECE_BYTES * 2 <= GRPC_MESSAGE_BYTES_MAX, "a piece and its header fit a message");
+const _: () = assert!(WINDOW_PAGES_MAX * 32 <= 64 << 10, "a window's hashes fit a socket's buffer");

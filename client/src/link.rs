@@ -1,0 +1,200 @@
+//! What all verbs share: the way to one pool. Owns: the breaker, the choice of data plane, connecting with backoff, starting
+//! an embedded pool when nobody is there. Must not know: what a verb does.
+
+use crate::backoff::Backoff;
+use crate::breaker::{Breaker, Outcome, Pass};
+use crate::config::{Address, ClientConfig, ConfigError, DataPlane};
+use crate::deadline::Deadline;
+use crate::embedded::Embedded;
+use crate::error::{Error, ErrorKind, Result, io_cause, nobody_there};
+use crate::grpc::Grpc;
+use crate::limits::CONNECT_PAUSE_MIN;
+use crate::local::{Fault, Lent, LocalPool};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) config: ClientConfig,
+    pub(crate) address: Address,
+    pub(crate) breaker: Mutex<Breaker>,
+    pub(crate) local: Option<Arc<LocalPool>>,
+    grpc: Grpc,
+    embedded: Option<Embedded>,
+}
+
+/// One admitted call: says to the breaker how it ended, also when its future is dropped.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    link: &'a Link,
+    pass: Option<Pass>,
+}
+
+impl Link {
+    pub(crate) fn new(config: ClientConfig) -> Result<Link, ConfigError> {
+        config.check()?;
+        let (address, embedded) = match &config.address {
+            Some(text) => (Address::parse(text)?, None),
+            None => {
+                let embedded = Embedded::new(&config.embedded)?;
+                (Address::unix(embedded.socket().to_path_buf())?, Some(embedded))
+            }
+        };
+        let local = match &address {
+            Address::Unix(path) => {
+                let mut beside = path.clone().into_os_string();
+                beside.push(".local");
+                Some(LocalPool::new(PathBuf::from(beside)))
+            }
+            Address::Http(text) if config.data_plane == DataPlane::Shm => {
+                return Err(ConfigError::ShmNeedsUnix(text.clone()));
+            }
+            Address::Http(_) => None,
+        };
+        let grpc = Grpc::new(&address, Duration::from_millis(config.connect_ms))?;
+        let cooldown = Duration::from_millis(config.breaker.cooldown_ms);
+        let breaker = Mutex::new(Breaker::new(config.breaker.failures, cooldown));
+        Ok(Link { config, address, breaker, local, grpc, embedded })
+    }
+
+    /// The deadline of a call that was given this one, or none.
+    pub(crate) fn deadline(&self, given: Option<Duration>) -> Deadline {
+        Deadline::after(given.unwrap_or(Duration::from_millis(self.config.call_ms)))
+    }
+
+    /// The deadline of a call that may have to start the pool first.
+    pub(crate) fn starting_deadline(&self) -> Deadline {
+        let start = if self.embedded.is_some() { crate::limits::EMBEDDED_START_WAIT } else { Duration::ZERO };
+        Deadline::after(start + Duration::from_millis(self.config.call_ms))
+    }
+
+    /// Begins a call, unless the pool is known to be sick.
+    pub(crate) fn admit(&self) -> Result<Call<'_>> {
+        match self.breaker.lock().admit(Instant::now()) {
+            Ok(pass) => Ok(Call { link: self, pass: Some(pass) }),
+            Err(left) => {
+                let text = format!(
+                    "the pool was not answering; the next call is let through in {} ms",
+                    left.as_millis()
+                );
+                Err(Error::new(ErrorKind::BreakerOpen, text))
+            }
+        }
+    }
+
+    /// A local connection, or `None`: pages go inline.
+    pub(crate) async fn lend(&self, deadline: Deadline) -> Result<Option<Lent>> {
+        let Some(local) = self.local.as_ref().filter(|_| self.config.data_plane != DataPlane::Inline) else {
+            return Ok(None);
+        };
+        let mut backoff = self.backoff(deadline);
+        loop {
+            let nobody = match local.acquire(deadline).await {
+                Ok(lent) => return Ok(Some(lent)),
+                Err(Fault::Failed(error)) => return Err(error),
+                Err(Fault::NobodyThere(error)) => error,
+            };
+            if self.config.data_plane == DataPlane::Auto && nobody.kind() == io::ErrorKind::NotFound {
+                // A server that serves gRPC here without a local socket is a choice, not a fault.
+                if let Address::Unix(path) = &self.address
+                    && path.exists()
+                {
+                    return Ok(None);
+                }
+            }
+            self.find_server(&mut backoff, deadline, || Fault::NobodyThere(nobody).into()).await?;
+        }
+    }
+
+    /// One unary or streaming gRPC call, by the deadline.
+    pub(crate) async fn rpc<T, F, Fut>(&self, deadline: Deadline, mut call: F) -> Result<T>
+    where
+        F: FnMut(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut backoff = self.backoff(deadline);
+        loop {
+            let status = match deadline.bound(call(self.grpc.channel())).await? {
+                Ok(response) => return Ok(response.into_inner()),
+                Err(status) => status,
+            };
+            let unreached = io_cause(&status).is_some_and(nobody_there);
+            let error = Error::from(status);
+            if matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Deadline) {
+                self.grpc.reset();
+            }
+            if !unreached {
+                return Err(error);
+            }
+            self.find_server(&mut backoff, deadline, || error).await?;
+        }
+    }
+
+    /// Keeps one connection at rest, by which an embedded server knows that somebody is there.
+    pub(crate) async fn heartbeat(&self, deadline: Deadline) -> Result<()> {
+        if let (Some(_), Some(local)) = (&self.embedded, &self.local) {
+            drop(local.acquire(deadline).await?);
+        }
+        Ok(())
+    }
+
+    /// Nobody is there: starts the embedded server, or pauses before another attempt. `Err`: gives up.
+    async fn find_server(
+        &self,
+        backoff: &mut Backoff,
+        deadline: Deadline,
+        error: impl FnOnce() -> Error,
+    ) -> Result<()> {
+        if let Some(embedded) = &self.embedded {
+            embedded.ensure(deadline).await?;
+            tokio::time::sleep(CONNECT_PAUSE_MIN).await; // it may end again at once: no busy loop
+            return deadline.check();
+        }
+        let Some(pause) = backoff.next() else { return Err(error()) };
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// A pool that was well a moment ago may be restarting: worth a few attempts. A sick one gets one attempt a call.
+    fn backoff(&self, deadline: Deadline) -> Backoff {
+        let patient = self.breaker.lock().is_healthy();
+        Backoff::new(patient.then(|| deadline.within(Duration::from_millis(self.config.connect_ms))))
+    }
+}
+
+impl Call<'_> {
+    /// Tells the breaker how the call ended, and hands its result on.
+    pub(crate) fn end<T>(self, result: Result<T>) -> Result<T> {
+        self.end_after(false, result)
+    }
+
+    /// The same for a call of many steps. If some of them succeeded, a deadline says that the call was long, not that the
+    /// pool is sick.
+    pub(crate) fn end_after<T>(mut self, progress: bool, result: Result<T>) -> Result<T> {
+        let sick = match &result {
+            Err(error) if error.kind == ErrorKind::Deadline => !progress,
+            Err(error) => error.kind == ErrorKind::Unavailable,
+            Ok(_) => false,
+        };
+        self.tell(if sick { Outcome::Sick } else { Outcome::Healthy });
+        result
+    }
+
+    fn tell(&mut self, outcome: Outcome) {
+        if let Some(pass) = self.pass.take() {
+            self.link.breaker.lock().end(pass, outcome, Instant::now());
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.tell(Outcome::Unknown);
+    }
+}

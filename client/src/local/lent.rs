@@ -1,0 +1,245 @@
+//! A connection lent to one operation. Owns: keeping it in step with the server, and ending its lease however the operation
+//! ends, also by a dropped future. Must not know: what the operation does.
+
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::limits::SETTLE_WAIT;
+use crate::local::talk::{decode, readable, receive, send, send_now};
+use crate::local::{Connection, LocalPool, Server};
+use prost::Message;
+use std::io;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+use turnkv_proto::wire::{self, Verb};
+use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame};
+
+/// A lease that must be ended on the wire.
+#[derive(Debug)]
+pub(super) enum Lease {
+    Write(u64),
+    Read { lease: u64, corrupt: Vec<u32> },
+}
+
+/// A connection lent to one operation. Dropping it at any moment leaves no lease behind and no connection out of step.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pub(super) connection: Option<Connection>,
+    pub(super) outstanding: Option<Verb>,
+    /// The first message of a reply names its lease.
+    pub(super) first: bool,
+    pub(super) lease: Option<Lease>,
+    pub(super) pool: Arc<LocalPool>,
+    /// None once handed to the task that settles.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Lent {
+    /// The server at the other end.
+    pub(crate) fn server(&self) -> Server {
+        self.connection.as_ref().map(|connection| connection.server.clone()).unwrap_or_default()
+    }
+
+    /// The number that names this process's leases.
+    pub(crate) fn client(&self) -> u64 {
+        self.connection.as_ref().map_or(0, |connection| connection.server.client)
+    }
+
+    /// The pool it came from.
+    pub(crate) fn pool(&self) -> &Arc<LocalPool> {
+        &self.pool
+    }
+
+    /// Sends a request; its reply must be read before the next one.
+    pub(crate) fn request(&mut self, verb: Verb, message: &impl Message, deadline: Deadline) -> Result<()> {
+        assert!(self.outstanding.is_none(), "one operation at a time on a connection");
+        let connection =
+            self.connection.as_ref().ok_or_else(|| Error::unavailable("the connection is closed"))?;
+        let sent = send(&connection.socket, verb, message, deadline);
+        match &sent {
+            Ok(()) => (self.outstanding, self.first) = (Some(verb), true),
+            Err(_) => self.close(),
+        }
+        sent
+    }
+
+    /// The next message of the reply, and whether more follow.
+    pub(crate) async fn reply<M: Message + Default>(&mut self, deadline: Deadline) -> Result<(M, bool)> {
+        let connection =
+            self.connection.as_ref().ok_or_else(|| Error::unavailable("the connection is closed"))?;
+        let verb = self.outstanding.ok_or_else(|| Error::protocol("nothing was asked"))?;
+        let frame = match receive(&connection.socket, deadline).await {
+            Ok(frame) => frame,
+            Err(error) => {
+                // After a deadline the answer may still come, with a lease in it: drop settles that.
+                if error.kind != crate::ErrorKind::Deadline {
+                    self.close();
+                }
+                return Err(error);
+            }
+        };
+        let more = frame.flags & FLAG_MORE != 0;
+        let taken = self.note(&frame);
+        let decoded = taken.and_then(|()| decode(verb, &frame));
+        match decoded {
+            Ok(message) => Ok((message, more)),
+            Err(error) => {
+                if frame.flags & FLAG_FAILURE == 0 || frame.verb != verb as u8 {
+                    self.close();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends a request and reads its one reply.
+    pub(crate) async fn call<M: Message + Default>(
+        &mut self,
+        verb: Verb,
+        message: &impl Message,
+        deadline: Deadline,
+    ) -> Result<M> {
+        self.request(verb, message, deadline)?;
+        let (reply, more) = self.reply(deadline).await?;
+        if more {
+            self.close();
+            return Err(Error::protocol("a reply of one message announced more"));
+        }
+        Ok(reply)
+    }
+
+    /// Reports a page of the read lease whose bytes did not verify.
+    pub(crate) fn report_corrupt(&mut self, position: u32) {
+        if let Some(Lease::Read { corrupt, .. }) = &mut self.lease {
+            corrupt.push(position);
+        }
+    }
+
+    /// Hands the read lease over to the caller, who ends it with [`LocalPool::end_reload`].
+    pub(crate) fn take_read_lease(&mut self) -> Option<u64> {
+        match self.lease.take() {
+            Some(Lease::Read { lease, .. }) => Some(lease),
+            other => {
+                self.lease = other;
+                None
+            }
+        }
+    }
+
+    /// Closes the connection: it is broken or out of step.
+    pub(crate) fn close(&mut self) {
+        self.connection = None;
+        self.outstanding = None;
+        self.lease = None;
+    }
+
+    /// Takes note of what a reply's frame means for the connection: its last one, its lease.
+    fn note(&mut self, frame: &Frame) -> Result<()> {
+        let Some(verb) = self.outstanding else { return Err(Error::protocol("an answer to nothing")) };
+        if frame.verb != verb as u8 {
+            return Err(Error::protocol(format!("verb {} answered verb {}", frame.verb, verb as u8)));
+        }
+        if frame.flags & FLAG_MORE == 0 {
+            self.outstanding = None;
+        }
+        let failed = frame.flags & FLAG_FAILURE != 0;
+        let first = std::mem::replace(&mut self.first, false);
+        match verb {
+            // Whatever it says, a commit ends its lease.
+            Verb::CommitOffload => self.lease = None,
+            Verb::BeginOffload if !failed => {
+                let reply: wire::BeginOffloadReply = decode(verb, frame)?;
+                if reply.lease != 0 {
+                    self.lease = Some(Lease::Write(reply.lease));
+                }
+            }
+            Verb::BeginReload if first && !failed => {
+                let reply: wire::BeginReloadReply = decode(verb, frame)?;
+                if reply.lease != 0 {
+                    self.lease = Some(Lease::Read { lease: reply.lease, corrupt: Vec::new() });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Reads what is there of an unread reply. `Ok(true)`: the connection is in step again.
+    fn catch_up(&mut self) -> io::Result<bool> {
+        while self.outstanding.is_some() {
+            let Some(connection) = &self.connection else { return Ok(false) };
+            match connection.socket.try_recv() {
+                Ok(frame) => {
+                    self.note(&frame).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends the lease and gives the connection back, if it is in step.
+    fn end(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        let client = connection.server.client;
+        let told = match self.lease.take() {
+            None => true,
+            Some(Lease::Write(lease)) => {
+                send_now(&connection.socket, Verb::AbortOffload, &wire::AbortOffloadRequest { lease, client })
+            }
+            Some(Lease::Read { lease, corrupt }) => send_now(
+                &connection.socket,
+                Verb::EndReload,
+                &wire::EndReloadRequest { lease, client, corrupt },
+            ),
+        };
+        if told {
+            self.pool.give_back(connection);
+        }
+    }
+
+    /// Waits for the rest of the reply, then ends the lease that came with it.
+    async fn settle(mut self) {
+        let deadline = Deadline::after(SETTLE_WAIT);
+        loop {
+            match self.catch_up() {
+                Ok(true) => return self.end(),
+                Ok(false) => {}
+                Err(_) => return self.close(),
+            }
+            let Some(connection) = &self.connection else { return };
+            let readable = deadline.bound(readable(&connection.socket)).await;
+            if !matches!(readable, Ok(Ok(()))) {
+                tracing::debug!("an abandoned operation was never answered: its connection is closed");
+                return self.close();
+            }
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if self.connection.is_none() {
+            return;
+        }
+        match self.catch_up() {
+            Ok(true) => self.end(),
+            Err(_) => self.close(),
+            Ok(false) => match tokio::runtime::Handle::try_current() {
+                Ok(runtime) => {
+                    // The permit goes along: operations that settle count as running.
+                    let lent = Lent {
+                        connection: self.connection.take(),
+                        outstanding: self.outstanding.take(),
+                        first: self.first,
+                        lease: self.lease.take(),
+                        pool: Arc::clone(&self.pool),
+                        permit: self.permit.take(),
+                    };
+                    drop(runtime.spawn(lent.settle()));
+                }
+                Err(_) => self.close(),
+            },
+        }
+    }
+}

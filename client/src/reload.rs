@@ -1,0 +1,189 @@
+//! Reload: pages come back from the pool. Owns: windows, what is reported. Must not know: how bytes travel (see `shm` here
+//! and [`crate::inline`]).
+
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::namespace::Namespace;
+use crate::offload::window_pages;
+use crate::pages::PageTarget;
+use std::time::Duration;
+use turnkv_proto::wire::{self, TierKind};
+use turnkv_proto::{BlockHash, SessionId, pack_hashes};
+
+pub(crate) mod shm;
+
+/// How to reload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReloadOptions {
+    /// The session that reloads.
+    pub session: Option<String>,
+    /// Which shard of the pages.
+    pub shard: u16,
+    /// By when to answer; none: the client's `call_ms`.
+    pub deadline: Option<Duration>,
+}
+
+/// What came back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReloadReport {
+    /// Leading pages that are in their targets, whole and verified. Targets after them hold anything.
+    pub pages: usize,
+    /// Of these, found in DRAM.
+    pub from_dram: usize,
+    /// Of these, found on NVMe.
+    pub from_nvme: usize,
+    /// Why the page after them is not there; none: all came back.
+    pub miss: Option<MissCause>,
+}
+
+/// Why a page is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MissCause {
+    /// Never offloaded, or evicted.
+    Absent,
+    /// Its bytes did not verify.
+    Checksum,
+    /// Its device failed.
+    Io,
+    /// No free slot to read it into in time.
+    Busy,
+    /// Another shard of it is missing.
+    Incomplete,
+    /// The copy took longer than the lease: what it copied was discarded.
+    LeaseExpired,
+    /// The deadline came first.
+    Deadline,
+    /// The pool went away, or failed, after earlier pages came back.
+    Unavailable,
+}
+
+/// One window of pages to read.
+#[derive(Debug)]
+pub(crate) struct Window {
+    pub(crate) begin: wire::BeginReloadRequest,
+    pub(crate) pages: usize,
+    pub(crate) deadline: Deadline,
+}
+
+impl Namespace {
+    /// Reloads pages, in prefix order, into their targets.
+    pub async fn reload(
+        &self,
+        options: &ReloadOptions,
+        hashes: &[BlockHash],
+        targets: &mut [PageTarget<'_>],
+    ) -> Result<ReloadReport> {
+        self.check_pages(options.shard, hashes, targets.iter().map(PageTarget::len))?;
+        options.check()?;
+        let call = self.link.admit()?;
+        let deadline = self.link.deadline(options.deadline);
+        let mut report = ReloadReport::default();
+        let result = self.reload_windows(options, hashes, targets, deadline, &mut report).await;
+        let result = call.end_after(report.pages > 0, result);
+        report.conclude(hashes.len(), result)
+    }
+
+    async fn reload_windows(
+        &self,
+        options: &ReloadOptions,
+        hashes: &[BlockHash],
+        targets: &mut [PageTarget<'_>],
+        deadline: Deadline,
+        report: &mut ReloadReport,
+    ) -> Result<()> {
+        let window_pages = window_pages(self.shard_bytes());
+        let mut reopened = false;
+        while report.pages < hashes.len() && report.miss.is_none() {
+            let at = report.pages;
+            let end = hashes.len().min(at + window_pages);
+            let window = self.reload_window(options, &hashes[at..end], deadline);
+            let read = match self.link.lend(deadline).await? {
+                Some(lent) => self.reload_shm(lent, &window, &mut targets[at..end], report).await,
+                None => self.reload_inline(&window, &mut targets[at..end], report).await,
+            };
+            match read {
+                // An answer that covers nothing and names no cause would be asked for again for ever.
+                Ok(()) if report.pages == at && report.miss.is_none() => report.miss = Some(MissCause::Busy),
+                Ok(()) => {}
+                Err(error) if self.reopened(&error, &mut reopened, deadline).await? => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn reload_window(
+        &self,
+        options: &ReloadOptions,
+        hashes: &[BlockHash],
+        deadline: Deadline,
+    ) -> Window {
+        let begin = wire::BeginReloadRequest {
+            namespace: self.wire_id(),
+            hashes: pack_hashes(hashes).into(),
+            shard: options.shard.into(),
+            client: 0, // the connection's
+            wait_ms: deadline.server_wait_ms(),
+            session: options.session.clone().unwrap_or_default(),
+        };
+        Window { begin, pages: hashes.len(), deadline }
+    }
+}
+
+impl ReloadOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some(session) = &self.session {
+            SessionId::parse(session)?;
+        }
+        Ok(())
+    }
+}
+
+impl ReloadReport {
+    /// Counts a page that is in its target.
+    pub(crate) fn count(&mut self, tier: TierKind) {
+        self.pages += 1;
+        match tier {
+            TierKind::Nvme => self.from_nvme += 1,
+            TierKind::Dram | TierKind::Unspecified => self.from_dram += 1,
+        }
+    }
+
+    /// What came back before an error came back: the error becomes the reason of the rest.
+    fn conclude(mut self, total: usize, result: Result<()>) -> Result<ReloadReport> {
+        assert!(self.pages <= total, "no page is counted twice");
+        match result {
+            Ok(()) => Ok(self),
+            Err(error) if self.pages == 0 => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, pages = self.pages, total, "a reload ended early");
+                self.miss = Some(match error.kind {
+                    ErrorKind::Deadline => MissCause::Deadline,
+                    ErrorKind::LeaseExpired => MissCause::LeaseExpired,
+                    _ => MissCause::Unavailable,
+                });
+                Ok(self)
+            }
+        }
+    }
+}
+
+impl MissCause {
+    /// Reads the wire's number; 0 is no miss.
+    pub(crate) fn read(number: i32) -> Result<Option<MissCause>> {
+        match wire::MissCause::try_from(number) {
+            Ok(wire::MissCause::Unspecified) => Ok(None),
+            Ok(wire::MissCause::Absent) => Ok(Some(MissCause::Absent)),
+            Ok(wire::MissCause::Checksum) => Ok(Some(MissCause::Checksum)),
+            Ok(wire::MissCause::Io) => Ok(Some(MissCause::Io)),
+            Ok(wire::MissCause::Busy) => Ok(Some(MissCause::Busy)),
+            Ok(wire::MissCause::Incomplete) => Ok(Some(MissCause::Incomplete)),
+            Err(_) => Err(Error::protocol(format!("miss cause {number}"))),
+        }
+    }
+}
+
+/// Where a page was found; numbers that this version does not know count as DRAM.
+pub(crate) fn tier(number: i32) -> TierKind {
+    TierKind::try_from(number).unwrap_or(TierKind::Unspecified)
+}

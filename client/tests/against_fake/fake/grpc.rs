@@ -1,0 +1,252 @@
+//! The fake's gRPC socket. Owns: the inline verbs and opening namespaces. Must not know: frames.
+
+use super::{Core, PAGE_BYTES, remove_stale};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+use turnkv_proto::wire::pool_server::{Pool, PoolServer};
+use turnkv_proto::wire::sessions_server::{Sessions, SessionsServer};
+use turnkv_proto::wire::{self, OffloadOutcome};
+use turnkv_proto::{CheckedSpec, Error, ErrorKind};
+
+/// Small, so that pages travel in several pieces.
+const PIECE_BYTES: usize = 1500;
+
+pub(super) fn serve(path: &Path, core: &Arc<Core>, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
+    remove_stale(path);
+    let (path, core) = (path.to_owned(), Arc::clone(core));
+    let (ready, listening) = std::sync::mpsc::sync_channel(1);
+    let work = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::UnixListener::bind(&path).unwrap();
+            ready.send(()).unwrap();
+            let server = tonic::transport::Server::builder()
+                .add_service(PoolServer::new(Service(Arc::clone(&core))))
+                .add_service(SessionsServer::new(Service(core)))
+                .serve_with_incoming(UnixListenerStream::new(listener));
+            tokio::select! {
+                served = server => served.unwrap(),
+                _ = stopped => {}
+            }
+        });
+        runtime.shutdown_background();
+    };
+    let thread = std::thread::Builder::new().name("fake-grpc".to_owned()).spawn(work).unwrap();
+    listening.recv().unwrap();
+    thread
+}
+
+struct Service(Arc<Core>);
+
+impl Service {
+    /// Holds an answer back while the script says so.
+    async fn pace(&self) {
+        while self.0.script.stalled.load(Ordering::SeqCst) {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Pool for Service {
+    type BeginReloadStream = ReceiverStream<Result<wire::BeginReloadReply, Status>>;
+    type OffloadStream = ReceiverStream<Result<wire::OffloadReply, Status>>;
+    type ReloadStream = ReceiverStream<Result<wire::ReloadReply, Status>>;
+
+    async fn open_namespace(
+        &self,
+        request: Request<wire::OpenNamespaceRequest>,
+    ) -> Result<Response<wire::OpenNamespaceReply>, Status> {
+        self.pace().await;
+        let spec = request.into_inner().spec.unwrap();
+        let spec = CheckedSpec::try_from(&spec).map_err(Error::from)?;
+        self.0.opens.fetch_add(1, Ordering::SeqCst);
+        self.0.pool.lock().unwrap().namespaces.insert(spec.id().0.to_vec());
+        Ok(Response::new(wire::OpenNamespaceReply {
+            namespace: spec.id().0.to_vec().into(),
+            shard_bytes: spec.shard_bytes(),
+            page_tokens: spec.page_tokens(),
+        }))
+    }
+
+    async fn lookup(
+        &self,
+        request: Request<wire::LookupRequest>,
+    ) -> Result<Response<wire::LookupReply>, Status> {
+        self.pace().await;
+        Ok(Response::new(self.0.lookup(request.get_ref())?))
+    }
+
+    async fn offload(
+        &self,
+        request: Request<Streaming<wire::OffloadRequest>>,
+    ) -> Result<Response<Self::OffloadStream>, Status> {
+        self.pace().await;
+        let mut stream = request.into_inner();
+        let core = Arc::clone(&self.0);
+        let (replies, outgoing) = mpsc::channel(4);
+        let begin = stream.message().await?.unwrap().begin.unwrap();
+        core.check_namespace(&begin.namespace)?;
+        tokio::spawn(async move {
+            let begun = core.begin_offload(&begin);
+            let lease = begun.lease;
+            let fill: Vec<u32> = begun
+                .outcomes()
+                .zip(0..)
+                .filter(|(o, _)| *o == OffloadOutcome::Granted)
+                .map(|(_, p)| p)
+                .collect();
+            let slots: Vec<usize> =
+                begun.slots.iter().map(|slot| slot.offset as usize / PAGE_BYTES).collect();
+            let _sent = replies.send(Ok(wire::OffloadReply { begin: Some(begun), commit: None })).await;
+            while let Ok(Some(piece)) = stream.message().await {
+                if !piece.commit {
+                    let slot = slots[fill.iter().position(|page| *page == piece.index).unwrap()];
+                    core.slot(slot).fill_at(piece.offset as usize, &piece.payload);
+                    continue;
+                }
+                let (pages, checksums, durable) = (fill.clone(), piece.checksums, piece.durable);
+                let commit = core
+                    .commit(&wire::CommitOffloadRequest { lease, client: 0, pages, checksums, durable })
+                    .unwrap();
+                let _sent = replies.send(Ok(wire::OffloadReply { begin: None, commit: Some(commit) })).await;
+                return;
+            }
+            core.pool.lock().unwrap().writes.remove(&lease);
+        });
+        Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+
+    async fn reload(
+        &self,
+        request: Request<wire::ReloadRequest>,
+    ) -> Result<Response<Self::ReloadStream>, Status> {
+        self.pace().await;
+        let core = Arc::clone(&self.0);
+        core.check_namespace(&request.get_ref().namespace)?;
+        let plan = core.begin_reload(&request.get_ref().hashes, false);
+        let (replies, outgoing) = mpsc::channel(4);
+        tokio::spawn(async move {
+            for page in plan.pages {
+                let Some(slot) = page.slot else {
+                    let miss = wire::ReloadReply { index: page.index, miss: page.miss, ..Default::default() };
+                    let _sent = replies.send(Ok(miss)).await;
+                    return;
+                };
+                let bytes = core.slot(slot.offset as usize / PAGE_BYTES).bytes().to_vec();
+                for (number, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+                    let piece = wire::ReloadReply {
+                        index: page.index,
+                        offset: (number * PIECE_BYTES) as u64,
+                        payload: piece.to_vec().into(),
+                        checksum: if number == 0 { page.checksum } else { 0 },
+                        tier: page.tier,
+                        miss: 0,
+                    };
+                    if replies.send(Ok(piece)).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+
+    async fn begin_offload(
+        &self,
+        _: Request<wire::BeginOffloadRequest>,
+    ) -> Result<Response<wire::BeginOffloadReply>, Status> {
+        Err(Status::unimplemented("use the local socket"))
+    }
+
+    async fn commit_offload(
+        &self,
+        _: Request<wire::CommitOffloadRequest>,
+    ) -> Result<Response<wire::CommitOffloadReply>, Status> {
+        Err(Status::unimplemented("use the local socket"))
+    }
+
+    async fn abort_offload(
+        &self,
+        _: Request<wire::AbortOffloadRequest>,
+    ) -> Result<Response<wire::AbortOffloadReply>, Status> {
+        Err(Status::unimplemented("use the local socket"))
+    }
+
+    async fn begin_reload(
+        &self,
+        _: Request<wire::BeginReloadRequest>,
+    ) -> Result<Response<Self::BeginReloadStream>, Status> {
+        Err(Status::unimplemented("use the local socket"))
+    }
+
+    async fn end_reload(
+        &self,
+        _: Request<wire::EndReloadRequest>,
+    ) -> Result<Response<wire::EndReloadReply>, Status> {
+        Err(Status::unimplemented("use the local socket"))
+    }
+}
+
+#[tonic::async_trait]
+impl Sessions for Service {
+    async fn begin_turn(
+        &self,
+        request: Request<wire::BeginTurnRequest>,
+    ) -> Result<Response<wire::BeginTurnReply>, Status> {
+        self.pace().await;
+        self.0.check_namespace(&request.get_ref().namespace)?;
+        Ok(Response::new(wire::BeginTurnReply {
+            turn: 1,
+            pages: 5,
+            dram: 4,
+            tail_tokens: 3,
+            tail: vec![9; 32].into(),
+        }))
+    }
+
+    async fn end_turn(
+        &self,
+        request: Request<wire::EndTurnRequest>,
+    ) -> Result<Response<wire::EndTurnReply>, Status> {
+        let ask = request.get_ref();
+        Ok(Response::new(wire::EndTurnReply { pages: ask.keep + ask.hashes.len() as u32 / 32 }))
+    }
+
+    async fn fork(&self, _: Request<wire::ForkRequest>) -> Result<Response<wire::ForkReply>, Status> {
+        Err(Error::new(ErrorKind::SessionUnknown, "no such session").into())
+    }
+
+    async fn supersede(
+        &self,
+        request: Request<wire::SupersedeRequest>,
+    ) -> Result<Response<wire::SupersedeReply>, Status> {
+        Ok(Response::new(wire::SupersedeReply { pages: request.get_ref().keep }))
+    }
+
+    async fn close(&self, _: Request<wire::CloseRequest>) -> Result<Response<wire::CloseReply>, Status> {
+        Ok(Response::new(wire::CloseReply {}))
+    }
+
+    async fn prefetch(
+        &self,
+        _: Request<wire::PrefetchRequest>,
+    ) -> Result<Response<wire::PrefetchReply>, Status> {
+        Err(Error::busy(40, "too many promotions").into())
+    }
+
+    async fn list(&self, _: Request<wire::ListRequest>) -> Result<Response<wire::ListReply>, Status> {
+        let info = wire::SessionInfo {
+            namespace: vec![1; 32].into(),
+            session: "a".to_owned(),
+            turn: 2,
+            ..Default::default()
+        };
+        Ok(Response::new(wire::ListReply { sessions: vec![info], total: 7 }))
+    }
+}

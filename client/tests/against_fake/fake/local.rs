@@ -1,0 +1,133 @@
+//! The fake's local socket. Owns: frames in and out. Must not know: what leases mean.
+
+use super::{Core, remove_stale};
+use prost::Message;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use turnkv_proto::wire::{self, Verb};
+use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame, LocalListener, LocalSocket};
+
+pub(super) fn serve(path: &Path, core: &Arc<Core>) -> (Arc<LocalListener>, JoinHandle<()>) {
+    remove_stale(path);
+    let listener = Arc::new(LocalListener::bind(path, 0o600).unwrap());
+    let (acceptor, core) = (Arc::clone(&listener), Arc::clone(core));
+    let accept = move || {
+        while let Ok(socket) = acceptor.accept() {
+            let socket = Arc::new(socket);
+            core.sockets.lock().unwrap().push(Arc::downgrade(&socket));
+            core.connections.fetch_add(1, Ordering::SeqCst);
+            core.accepted.fetch_add(1, Ordering::SeqCst);
+            let core = Arc::clone(&core);
+            let talk = move || {
+                let instance = core.instance.load(Ordering::SeqCst);
+                while let Ok(frame) = socket.recv(None) {
+                    if core.instance.load(Ordering::SeqCst) != instance
+                        || answer(&core, &socket, frame).is_err()
+                    {
+                        break;
+                    }
+                }
+                drop(socket);
+                core.connections.fetch_sub(1, Ordering::SeqCst);
+            };
+            std::thread::Builder::new().name("fake-local".to_owned()).spawn(talk).unwrap();
+        }
+    };
+    let thread = std::thread::Builder::new().name("fake-accept".to_owned()).spawn(accept).unwrap();
+    (listener, thread)
+}
+
+fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()> {
+    let verb = Verb::try_from(i32::from(frame.verb)).unwrap();
+    let body = &frame.body[..];
+    if matches!(verb, Verb::AbortOffload | Verb::EndReload) {
+        end(core, verb, body);
+        return Ok(());
+    }
+    if verb != Verb::Hello && !core.pace() {
+        return Err(std::io::Error::other("cut by the script"));
+    }
+    if core.script.garbage.load(Ordering::SeqCst) && verb != Verb::Hello {
+        let garbage = [0xff; 64];
+        rustix::io::write(socket.as_fd(), &garbage)?;
+        return Ok(());
+    }
+    let reply = match verb {
+        Verb::Hello => {
+            let ask = wire::HelloRequest::decode(body).unwrap();
+            let instance = core.instance.load(Ordering::SeqCst);
+            // An own number for each process of the fake: a client of an old one is not known.
+            let client = if ask.client == instance * 1000 { ask.client } else { instance * 1000 };
+            Ok(wire::HelloReply { client, version: "fake".to_owned(), instance }.encode_to_vec())
+        }
+        Verb::AttachSlab => {
+            let slab_bytes = core.region.len() as u64;
+            let body = wire::AttachSlabReply { slab_bytes }.encode_to_vec();
+            return socket.send(frame.verb, 0, &body, &[core.region.fd()]);
+        }
+        Verb::Lookup => {
+            core.lookup(&wire::LookupRequest::decode(body).unwrap()).map(|reply| reply.encode_to_vec())
+        }
+        Verb::BeginOffload => {
+            let ask = wire::BeginOffloadRequest::decode(body).unwrap();
+            core.check_namespace(&ask.namespace).map(|()| core.begin_offload(&ask).encode_to_vec())
+        }
+        Verb::CommitOffload => {
+            core.commit(&wire::CommitOffloadRequest::decode(body).unwrap()).map(|reply| reply.encode_to_vec())
+        }
+        Verb::BeginReload => {
+            let ask = wire::BeginReloadRequest::decode(body).unwrap();
+            match core.check_namespace(&ask.namespace) {
+                Ok(()) if core.script.page_frames.load(Ordering::SeqCst) => {
+                    return frames(core, socket, &ask);
+                }
+                Ok(()) => Ok(core.begin_reload(&ask.hashes, true).encode_to_vec()),
+                Err(error) => Err(error),
+            }
+        }
+        Verb::AbortOffload | Verb::EndReload | Verb::Unspecified => unreachable!(),
+    };
+    let verb =
+        if core.script.wrong_verb.load(Ordering::SeqCst) && verb != Verb::Hello { 99 } else { frame.verb };
+    match reply {
+        Ok(body) => socket.send(verb, 0, &body, &[]),
+        Err(error) => socket.send(verb, FLAG_FAILURE, &error.to_failure().encode_to_vec(), &[]),
+    }
+}
+
+/// One page a frame, late.
+fn frames(core: &Core, socket: &LocalSocket, ask: &wire::BeginReloadRequest) -> std::io::Result<()> {
+    let mut whole = core.begin_reload(&ask.hashes, true);
+    let pages = std::mem::take(&mut whole.pages);
+    let verb = Verb::BeginReload as u8;
+    socket.send(verb, FLAG_MORE, &whole.encode_to_vec(), &[])?;
+    let count = pages.len();
+    for (index, page) in pages.into_iter().enumerate() {
+        std::thread::sleep(Duration::from_micros(core.script.delay_us.load(Ordering::SeqCst)));
+        let frame = wire::BeginReloadReply { pages: vec![page], ..Default::default() };
+        socket.send(verb, if index + 1 < count { FLAG_MORE } else { 0 }, &frame.encode_to_vec(), &[])?;
+    }
+    Ok(())
+}
+
+fn end(core: &Core, verb: Verb, body: &[u8]) {
+    let mut pool = core.pool.lock().unwrap();
+    if verb == Verb::AbortOffload {
+        let ask = wire::AbortOffloadRequest::decode(body).unwrap();
+        assert_eq!(ask.client, core.instance.load(Ordering::SeqCst) * 1000);
+        if pool.writes.remove(&ask.lease).is_some() {
+            pool.aborted += 1;
+        }
+    } else {
+        let ask = wire::EndReloadRequest::decode(body).unwrap();
+        assert_eq!(ask.client, core.instance.load(Ordering::SeqCst) * 1000);
+        pool.corrupt.extend(ask.corrupt);
+        if pool.reads.remove(&ask.lease) {
+            pool.ended += 1;
+        }
+    }
+}

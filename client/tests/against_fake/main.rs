@@ -1,0 +1,11 @@
+//! The client against a scripted server: exactness, deadlines, recovery, and that dropping any future leaks nothing.
+//! Owns: the list of the suites. Must not know: the real server.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cancel;
+mod embedded;
+mod fake;
+mod faults;
+mod inline;
+mod plans;
+mod shm;

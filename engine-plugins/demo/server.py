@@ -1,0 +1,112 @@
+"""The demo's server: written configuration, start, kill -9, stop. Must not know: models, sessions."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import turnkv
+
+START_SECONDS_MAX = 30
+STOP_SECONDS_MAX = 20
+METRICS_PORT = 9464
+
+CONFIG = """# Written by the demo. Run it yourself: {binary} serve --config {config}
+listen = "unix:{folder}/turnkv.sock"
+metrics = "127.0.0.1:{port}"
+
+[dram]
+bytes = "{dram}"
+
+[nvme]
+path = "{folder}/nvme"
+bytes = "{nvme}"
+"""
+
+
+class Server:
+    """One `turnkv serve` process of our own, in ./data/demo."""
+
+    def __init__(self, binary: pathlib.Path, dram: str, nvme: str) -> None:
+        self.folder, self.config = pathlib.Path("data/demo"), pathlib.Path("data/demo.toml")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "nvme").mkdir(parents=True)
+        self.binary, self.port = binary, _free_port(METRICS_PORT)
+        self.config.write_text(CONFIG.format(
+            binary=binary, config=self.config, folder=self.folder, port=self.port, dram=dram, nvme=nvme
+        ))
+        self.address = f"unix:{self.folder.absolute()}/turnkv.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus would look."""
+        return f"http://127.0.0.1:{self.port}/metrics"
+
+    def start(self) -> float:
+        """Starts it and waits until it answers; how many seconds that took."""
+        started = time.monotonic()
+        with open(self.folder / "server.log", "ab") as log:
+            command = [str(self.binary), "serve", "--config", str(self.config)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        while True:
+            try:
+                turnkv.Pool(self.address, connect_ms=500, call_ms=2000).stats()
+                return time.monotonic() - started
+            except turnkv.Error as error:
+                if self._process.poll() is not None:
+                    raise SystemExit(f"the server ended with status {self._process.returncode}:\n{self.log_tail()}") from None
+                if time.monotonic() - started > START_SECONDS_MAX:
+                    raise SystemExit(f"no answer after {START_SECONDS_MAX} s: {error}\n{self.log_tail()}") from None
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """kill -9: no goodbye, no flush."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM: it finishes its writes, then leaves."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def status(self) -> str:
+        """What `turnkv status` prints."""
+        command = [str(self.binary), "status", "--address", self.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout.strip() or done.stderr.strip()
+
+    def log_tail(self) -> str:
+        """The end of its log."""
+        return "\n".join((self.folder / "server.log").read_text(errors="replace").splitlines()[-15:])
+
+
+def find_binary() -> pathlib.Path:
+    """The server's binary: $TURNKV_SERVER, or what cargo built here."""
+    named = os.environ.get("TURNKV_SERVER")
+    for path in [pathlib.Path(named)] if named else [pathlib.Path("target/release/turnkv"), pathlib.Path("target/debug/turnkv")]:
+        if path.is_file():
+            return path
+    raise SystemExit("no turnkv binary: run `cargo build --release` first, or set TURNKV_SERVER")
+
+
+def _free_port(wanted: int) -> int:
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return probe.getsockname()[1]
+            except OSError:
+                continue
+    raise SystemExit("no free port on 127.0.0.1 for metrics")

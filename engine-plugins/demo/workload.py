@@ -1,0 +1,46 @@
+"""What the demo's users say: sessions, turns, their order and their tokens. Pure and seeded; knows no pool and no model."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+SESSIONS = 14
+TURNS = 4
+SYSTEM_TOKENS = 512
+"""The system prompt that all sessions begin with."""
+USER_TOKENS = (360, 440)
+"""A user's message is between so many tokens long."""
+REPLY_TOKENS = 16
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message of one session."""
+
+    session: int
+    number: int
+    """1 for the session's first."""
+    message: tuple[int, ...]
+
+
+def system_prompt(vocabulary: int) -> list[int]:
+    """The shared beginning."""
+    rng = random.Random(SEED)
+    return [rng.randrange(vocabulary) for _ in range(SYSTEM_TOKENS)]
+
+
+def turns(vocabulary: int) -> list[Turn]:
+    """All turns in the order they arrive: every third session is an agent that comes back at once, the others wait a round."""
+    rng = random.Random(SEED + 1)
+    left = {session: 0 for session in range(SESSIONS)}
+    order: list[Turn] = []
+    while any(done < TURNS for done in left.values()):
+        for session in range(SESSIONS):
+            for _ in range(2 if session % 3 == 0 else 1):
+                if left[session] < TURNS:
+                    left[session] += 1
+                    message = tuple(rng.randrange(vocabulary) for _ in range(rng.randint(*USER_TOKENS)))
+                    order.append(Turn(session, left[session], message))
+    return order

@@ -1,0 +1,261 @@
+"""The compiled part of turnkv. Every call that talks to the pool releases the GIL, and raises `Error` when it cannot serve."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+__version__: str
+
+Kind = Literal[
+    "invalid", "unavailable", "deadline", "breaker_open", "busy", "draining",
+    "lease_expired", "namespace_unknown", "session_unknown", "limit", "internal",
+]
+Dtype = Literal["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "u8"]
+Layout = Literal["layer_kv_head_token", "layer_kv_token_head", "opaque"]
+Hashes = bytes | Sequence[bytes]
+"""Block hashes in prefix order: packed, 32 bytes each, or a sequence of 32-byte strings."""
+Buffer = tuple[int, int] | Any
+"""Contiguous CPU memory of one page: (address, bytes), a torch tensor, a numpy array or a buffer object."""
+View = tuple[int, int, int, int, int]
+"""K or V of one layer: (address of its first token, heads, head stride in bytes, token stride in bytes, bytes of a row)."""
+
+class Error(Exception):
+    """The pool could not serve a call. Nothing is lost but time: recompute and go on."""
+
+    kind: Kind
+    """What went wrong."""
+    advice: str
+    """What to do about it, one sentence."""
+    retry_after_ms: int
+    """When the pool may do better; 0 when it did not say."""
+
+class OffloadReport:
+    """What became of an offload's pages, counted from the first one: stored and present ones are in the pool."""
+
+    stored: int
+    present: int
+    """Pages that were in the pool already."""
+    declined: int
+    """Pages the pool did not take; once one is declined so are all after it."""
+    first_decline: str | None
+    """Why: no_space, in_flight, no_parent, draining, lease_limit, lease_expired, deadline, unavailable."""
+    durable: bool
+    """It was asked for, and what this call stored is on NVMe and flushed."""
+
+class ReloadReport:
+    """What a reload brought: the first `pages` targets hold verified bytes, the rest are unspecified."""
+
+    pages: int
+    from_dram: int
+    from_nvme: int
+    miss: str | None
+    """Why the run ended before the last hash: None when it did not; else absent, checksum, io, busy, incomplete,
+    lease_expired, deadline, unavailable."""
+
+class TurnBegun:
+    """What the pool holds of a session."""
+
+    turn: int
+    """1 for a new session."""
+    pages: int
+    """Leading whole pages of the session still in the pool."""
+    dram: int
+    """Of these, in DRAM."""
+    tail: bytes | None
+    """Hash of the partial tail after them."""
+    tail_tokens: int
+
+class Prefetched:
+    """What a prefetch began."""
+
+    started: int
+    """Promotions from NVMe begun."""
+    ready: int
+    """Pages already in DRAM."""
+
+def chain_hashes(tokens: bytes, page_tokens: int, parent: bytes | None = None) -> bytes:
+    """Packed block hashes of whole pages: SHA-256(parent or nothing, tokens as u32 LE), each the next one's parent.
+
+    `tokens` are u32 little-endian. Tokens after the last whole page are left out. Raises ValueError for ragged input.
+    """
+
+class Pool:
+    """A door to one pool. Threads may share it; a forked child gets connections of its own. Connects at the first call.
+
+    `address`: "unix:/path", "http://host:port", or None for the embedded pool: a private server process of this user that
+    is started when needed and stopped when its last client leaves; `dram_bytes`, `nvme_bytes`, `dir` (of its NVMe files)
+    and `server` (path of the turnkv binary) are for that one only. `data_plane`: "auto", "shm" or "inline".
+    `call_ms`: the deadline of every call that sets none. Raises ValueError for an address or value that cannot be meant.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        data_plane: Literal["auto", "shm", "inline"] = "auto",
+        connect_ms: int | None = None,
+        call_ms: int | None = None,
+        verify: bool = True,
+        breaker_failures: int | None = None,
+        breaker_cooldown_ms: int | None = None,
+        dram_bytes: int | None = None,
+        nvme_bytes: int | None = None,
+        dir: str | None = None,
+        server: str | None = None,
+    ) -> None: ...
+    @property
+    def address(self) -> str | None: ...
+    @property
+    def state(self) -> str:
+        """idle, connected, or breaker_open; without asking the server."""
+    def open_namespace(
+        self,
+        model: str,
+        *,
+        dtype: Dtype,
+        layers: int = 0,
+        kv_heads: int = 0,
+        head_dim: int = 0,
+        page_tokens: int = 16,
+        layout: Layout = "layer_kv_head_token",
+        tp_size: int = 1,
+        opaque_shard_bytes: int = 0,
+        tenant: str = "",
+        salt: bytes | None = None,
+    ) -> Namespace:
+        """The pages of one model: everything that must agree for bytes to be exchangeable. Full attention.
+
+        A page is [layer, K/V, head, token, dim] ("layer_kv_head_token"), [layer, K/V, token, head, dim], or the engine's
+        own order of `opaque_shard_bytes`. Raises Error (kind "invalid" for sizes that cannot be).
+        """
+    def stats(self) -> dict[str, Any]:
+        """Counters and gauges of the server; "tiers" is a list of dicts."""
+    def evict(self, tier: Literal["dram"] | None = None) -> int:
+        """Pages demoted from DRAM (those on NVMe too), or with None dropped everywhere."""
+    def drain(self) -> int:
+        """Asks the server to stop taking offloads; bytes not yet on NVMe."""
+    def close(self) -> None:
+        """Lets go of the connections; the embedded pool stops when its last client did. Later calls connect again."""
+
+class Namespace:
+    """The pages of one model in one pool."""
+
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of a page (of one rank's shard of it)."""
+    @property
+    def page_tokens(self) -> int: ...
+    def lookup(self, hashes: Hashes) -> int:
+        """How many leading pages are in the pool."""
+    def offload(
+        self,
+        hashes: Hashes,
+        pages: Sequence[Buffer],
+        *,
+        session: str | None = None,
+        parent: bytes | None = None,
+        shard: int = 0,
+        tail_tokens: int = 0,
+        durable: bool = False,
+        wait_ms: int = 0,
+        deadline_ms: int | None = None,
+    ) -> OffloadReport:
+        """Stores pages, each `shard_bytes` long. `parent`: hash of the page before the first, None at the root.
+
+        `tail_tokens` > 0: the last page is a partial tail of so many tokens. `durable`: return when they are on NVMe.
+        `wait_ms`: how long to wait for free slots. Raises Error, ValueError, TypeError.
+        """
+    def offload_strided(
+        self,
+        hashes: Hashes,
+        views: Sequence[View],
+        tokens: int,
+        *,
+        session: str | None = None,
+        parent: bytes | None = None,
+        shard: int = 0,
+        durable: bool = False,
+        wait_ms: int = 0,
+        deadline_ms: int | None = None,
+    ) -> OffloadReport:
+        """Stores pages straight from tensors: page i takes tokens [i * page_tokens, (i + 1) * page_tokens) of each view.
+
+        Views in the order K of layer 0, V of layer 0, K of layer 1, ...; all of them `tokens` long. One hash for every page
+        that `tokens` begins: where it is no multiple of page_tokens the last page is a partial tail. Not for "opaque".
+        The tensors must stay alive and unchanged during the call.
+        """
+    def reload(
+        self,
+        hashes: Hashes,
+        pages: Sequence[Buffer],
+        *,
+        session: str | None = None,
+        shard: int = 0,
+        deadline_ms: int | None = None,
+    ) -> ReloadReport:
+        """Fills writable buffers with the leading pages that are there, each verified."""
+    def reload_strided(
+        self,
+        hashes: Hashes,
+        views: Sequence[View],
+        tokens: int,
+        *,
+        session: str | None = None,
+        shard: int = 0,
+        deadline_ms: int | None = None,
+    ) -> ReloadReport:
+        """Like `reload`, straight into tensors laid out as for `offload_strided`."""
+    def lease(
+        self,
+        hashes: Hashes,
+        *,
+        session: str | None = None,
+        shard: int = 0,
+        deadline_ms: int | None = None,
+    ) -> Lease:
+        """The right to read the leading pages where they lie (shm only): no copy at all."""
+    def begin_turn(self, session: str) -> TurnBegun:
+        """Opens a session's next turn; a new session is made."""
+    def end_turn(
+        self,
+        session: str,
+        hashes: Hashes,
+        *,
+        keep: int = 0,
+        tail_tokens: int = 0,
+        expected_return_ms: int = 0,
+        ttl_ms: int = 0,
+        priority: int = 0,
+        last: bool = False,
+    ) -> int:
+        """Tells the session's pages: its first `keep` stay, `hashes` follow (a partial tail last). Returns how many it has."""
+    def fork(self, session: str, fork: str, pages: int = 0) -> int:
+        """A new session that shares the leading `pages` (0: all, with the tail)."""
+    def supersede(self, session: str, keep: int) -> int:
+        """The session's pages after the first `keep` are a dead branch: first victims."""
+    def close(self, session: str) -> None:
+        """The session will not return."""
+    def prefetch(self, session: str | None = None, hashes: Hashes | None = None) -> Prefetched:
+        """Brings a session's pages, or these, into DRAM ahead of the turn."""
+
+class Lease:
+    """Pages leased for reading in place. A context manager; `finish` at the end says whether what was read was valid."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> memoryview:
+        """Page `index`, read-only, `shard_bytes` long; numpy.frombuffer takes it. Trust it only if `finish` succeeds.
+
+        Views stay readable memory for as long as they live, and hold the lease's slots until its time is over or they are
+        gone: drop them before `finish`.
+        """
+    @property
+    def miss(self) -> str | None:
+        """Why it covers no more pages; it may also cover fewer than asked for, at most 64 MiB."""
+    @property
+    def left_ms(self) -> float:
+        """Milliseconds that the pages may still be read."""
+    def finish(self) -> None:
+        """Ends the lease. Raises Error (kind "lease_expired"): what was read may have changed underneath, discard it."""
+    def __enter__(self) -> Lease: ...
+    def __exit__(self, *exc: object) -> None: ...

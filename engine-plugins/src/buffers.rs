@@ -1,0 +1,108 @@
+//! The memory of Python's buffers and tensors, for the time of one call. Owns: addresses, lengths, keeping owners alive, turning
+//! views into copy plans. Must not know: connections, hashes.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use turnkv_client::{CopyPlan, PageLayout, TensorShape, TensorView};
+
+/// Contiguous memory of pages, and the objects that keep it where it is.
+pub(crate) struct PageBuffers {
+    pages: Vec<(usize, usize)>,
+    owners: Vec<Py<PyAny>>,
+}
+
+/// K or V of one layer as Python gives it: address, heads, head stride, token stride, row (bytes).
+pub(crate) type View = (usize, usize, usize, usize, usize);
+
+impl PageBuffers {
+    /// The memory of `count` buffers of `page_bytes` each.
+    pub(crate) fn parse(list: &Bound<'_, PyAny>, count: usize, page_bytes: u64, writable: bool) -> PyResult<PageBuffers> {
+        let mut buffers = PageBuffers { pages: Vec::with_capacity(count), owners: Vec::new() };
+        for buffer in list.try_iter()? {
+            let (address, bytes) = buffers.add(&buffer?, writable)?;
+            if bytes as u64 != page_bytes {
+                let index = buffers.pages.len() - 1;
+                return Err(PyValueError::new_err(format!("page {index} has {bytes} bytes, pages here have {page_bytes}")));
+            }
+            if address.checked_add(bytes).is_none_or(|end| isize::try_from(end).is_err()) || address == 0 {
+                return Err(PyValueError::new_err("a page's address is not one of this process"));
+            }
+        }
+        if buffers.pages.len() != count {
+            let text = format!("{count} hashes need as many buffers, got {}", buffers.pages.len());
+            return Err(PyValueError::new_err(text));
+        }
+        Ok(buffers)
+    }
+
+    /// The pages' bytes, to read.
+    pub(crate) fn sources(&self) -> Vec<&[u8]> {
+        // SAFETY: each address and length came from a live buffer that `owners` keeps in place, or from a caller who passed
+        // (address, bytes) and by the documented contract keeps it readable and unchanged during the call.
+        self.pages.iter().map(|&(at, bytes)| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }).collect()
+    }
+
+    /// The pages' bytes, to write. Buffers that overlap are refused: they would be two exclusive borrows of one byte.
+    pub(crate) fn targets(&mut self) -> PyResult<Vec<&mut [u8]>> {
+        let mut order = self.pages.clone();
+        order.sort_unstable();
+        if order.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+            return Err(PyValueError::new_err("two pages of one reload overlap in memory"));
+        }
+        // SAFETY: as in `sources`, writable was checked or promised, and the ranges do not overlap one another.
+        let target = |&(at, bytes): &(usize, usize)| unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes) };
+        Ok(self.pages.iter().map(target).collect())
+    }
+
+    fn add(&mut self, buffer: &Bound<'_, PyAny>, writable: bool) -> PyResult<(usize, usize)> {
+        let pair = if let (Ok(bytes), false) = (buffer.cast::<PyBytes>(), writable) {
+            self.owners.push(buffer.clone().unbind());
+            (bytes.as_bytes().as_ptr() as usize, bytes.as_bytes().len())
+        } else if let Some(pair) = plain_pair(buffer) {
+            pair
+        } else {
+            let helper = buffer.py().import("turnkv._buffers")?.getattr("address")?;
+            let (at, bytes, owner): (usize, usize, Py<PyAny>) = helper.call1((buffer, writable))?.extract()?;
+            self.owners.push(owner);
+            (at, bytes)
+        };
+        self.pages.push(pair);
+        Ok(pair)
+    }
+}
+
+/// One plan a page: page i has the tokens from `i * page_tokens` on, the last one what is left of `tokens`.
+pub(crate) fn plans(
+    layout: Option<PageLayout>,
+    views: &[View],
+    page_tokens: usize,
+    tokens: usize,
+    page_bytes: u64,
+) -> PyResult<Vec<CopyPlan>> {
+    let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+    let layout = layout.ok_or_else(|| PyValueError::new_err("an opaque namespace has no tensor layout"))?;
+    let mut tensors = Vec::with_capacity(views.len());
+    for &(address, heads, head_stride_bytes, token_stride_bytes, row_bytes) in views {
+        let shape = TensorShape { heads, tokens, row_bytes, head_stride_bytes, token_stride_bytes };
+        // SAFETY: the caller of the Python method promises (documented there) that the view's rows are valid, and that nobody
+        // else uses them, until the call returns; the plans do not outlive it.
+        tensors.push(unsafe { TensorView::new(address as *mut u8, shape) }.map_err(|error| invalid(&error))?);
+    }
+    let mut plans = Vec::with_capacity(tokens.div_ceil(page_tokens));
+    for first in (0..tokens).step_by(page_tokens) {
+        let count = page_tokens.min(tokens - first);
+        plans.push(CopyPlan::page(layout, &tensors, page_tokens, first, count).map_err(|error| invalid(&error))?);
+    }
+    if let Some(plan) = plans.first().filter(|plan| plan.slot_bytes() as u64 != page_bytes) {
+        let text = format!("these views make pages of {} bytes, pages here have {page_bytes}", plan.slot_bytes());
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(plans)
+}
+
+/// A plain (address, bytes) tuple, without a detour through Python.
+fn plain_pair(buffer: &Bound<'_, PyAny>) -> Option<(usize, usize)> {
+    let pair: (usize, usize) = buffer.cast::<PyTuple>().ok()?.extract().ok()?;
+    (pair.0 > 0 && pair.1 > 0).then_some(pair)
+}

@@ -1,0 +1,37 @@
+//! `turnkv._turnkv`: the client for Python. Every call that talks to the pool runs with the GIL released.
+//!
+//! - [`pool`]: `Pool`: one pool, its connections, what a fork does to them
+//! - [`namespace`]: `Namespace`: pages and sessions of one model; [`reports`]: what its calls return
+//! - [`lease`]: `Lease`: pages read where they lie
+//! - [`buffers`]: the memory of Python's buffers and tensors, the only unsafe code here
+//! - [`hashes`]: block hashes; [`error`]: `Error`; [`runtime`]: the reactor of this process
+
+mod buffers;
+mod error;
+mod hashes;
+mod lease;
+mod namespace;
+mod pool;
+mod reports;
+mod runtime;
+
+use pyo3::prelude::*;
+
+/// The compiled part of turnkv; `turnkv/_turnkv.pyi` documents it.
+#[pymodule]
+fn _turnkv(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("Error", error::class(py)?)?;
+    module.add_class::<pool::Pool>()?;
+    module.add_class::<namespace::Namespace>()?;
+    module.add_class::<lease::Lease>()?;
+    module.add_class::<reports::OffloadReport>()?;
+    module.add_class::<reports::ReloadReport>()?;
+    module.add_class::<reports::TurnBegun>()?;
+    module.add_class::<reports::Prefetched>()?;
+    module.add_function(wrap_pyfunction!(hashes::chain_hashes, module)?)?;
+    let close_all = wrap_pyfunction!(pool::close_all, module)?;
+    py.import("atexit")?.call_method1("register", (close_all,))?;
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! `turnkv.Namespace`. Owns: each verb's arguments and answer. Must not know: connections, how memory is found.
+
+use crate::buffers::{self, PageBuffers, View};
+use crate::lease::Lease;
+use crate::pool::Shared;
+use crate::reports::{OffloadReport, Prefetched, ReloadReport, TurnBegun, decline_name, miss_name};
+use crate::{error, hashes, runtime};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use turnkv_client::{
+    BlockHash, CopyPlan, EndTurn, Layout, NamespaceSpec, OffloadOptions, PageLayout, PageSource, PageTarget, ReloadOptions,
+};
+
+/// The pages of one model in one pool.
+#[pyclass(frozen, module = "turnkv")]
+pub(crate) struct Namespace {
+    shared: Arc<Shared>,
+    spec: NamespaceSpec,
+    id: [u8; 32],
+    shard_bytes: u64,
+    page_tokens: u32,
+}
+
+impl Namespace {
+    pub(crate) fn open(py: Python<'_>, shared: Arc<Shared>, spec: NamespaceSpec) -> PyResult<Namespace> {
+        let (opened, _) = shared.namespace(py, &spec)?;
+        let (id, shard_bytes, page_tokens) = (opened.id().0, opened.shard_bytes(), opened.page_tokens());
+        Ok(Namespace { shared, spec, id, shard_bytes, page_tokens })
+    }
+
+    fn opened(&self, py: Python<'_>) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
+        self.shared.namespace(py, &self.spec)
+    }
+
+    fn layout(&self) -> Option<PageLayout> {
+        match self.spec.layout {
+            Layout::LayerKvHeadToken => Some(PageLayout::LayerKvHeadToken),
+            Layout::LayerKvTokenHead => Some(PageLayout::LayerKvTokenHead),
+            Layout::Opaque => None,
+        }
+    }
+
+    fn plans(&self, hashes: &[BlockHash], views: &[View], tokens: usize) -> PyResult<Vec<CopyPlan>> {
+        let page_tokens = self.page_tokens as usize;
+        let pages = tokens.div_ceil(page_tokens);
+        if pages != hashes.len() {
+            let text = format!("{tokens} tokens are {pages} pages of {page_tokens}, there are {} hashes", hashes.len());
+            return Err(PyValueError::new_err(text));
+        }
+        buffers::plans(self.layout(), views, page_tokens, tokens, self.shard_bytes)
+    }
+
+    fn send(
+        &self,
+        py: Python<'_>,
+        options: &OffloadOptions,
+        hashes: &[BlockHash],
+        pages: &[PageSource<'_>],
+    ) -> PyResult<OffloadReport> {
+        let (namespace, runtime) = self.opened(py)?;
+        let report = runtime::run(py, runtime, namespace.offload(options, hashes, pages));
+        let report = report.map_err(|failed| error::from_client(py, failed))?;
+        Ok(OffloadReport {
+            stored: report.stored,
+            present: report.present,
+            declined: report.declined,
+            first_decline: report.first_decline.map(decline_name),
+            durable: report.durable,
+        })
+    }
+
+    fn receive(
+        &self,
+        py: Python<'_>,
+        options: &ReloadOptions,
+        hashes: &[BlockHash],
+        targets: &mut [PageTarget<'_>],
+    ) -> PyResult<ReloadReport> {
+        let (namespace, runtime) = self.opened(py)?;
+        let report = runtime::run(py, runtime, namespace.reload(options, hashes, targets));
+        let report = report.map_err(|failed| error::from_client(py, failed))?;
+        Ok(ReloadReport {
+            pages: report.pages,
+            from_dram: report.from_dram,
+            from_nvme: report.from_nvme,
+            miss: report.miss.map(miss_name),
+        })
+    }
+}
+
+#[pymethods]
+impl Namespace {
+    #[getter]
+    fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.id)
+    }
+
+    #[getter]
+    fn shard_bytes(&self) -> u64 {
+        self.shard_bytes
+    }
+
+    #[getter]
+    fn page_tokens(&self) -> u32 {
+        self.page_tokens
+    }
+
+    /// How many leading pages are in the pool.
+    fn lookup(&self, py: Python<'_>, hashes: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let hashes = hashes::parse(hashes)?;
+        let (namespace, runtime) = self.opened(py)?;
+        runtime::run(py, runtime, namespace.lookup(&hashes)).map_err(|failed| error::from_client(py, failed))
+    }
+
+    /// Stores pages from contiguous buffers.
+    #[pyo3(signature = (hashes, pages, *, session = None, parent = None, shard = 0, tail_tokens = 0, durable = false,
+        wait_ms = 0, deadline_ms = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn offload(
+        &self,
+        py: Python<'_>,
+        hashes: &Bound<'_, PyAny>,
+        pages: &Bound<'_, PyAny>,
+        session: Option<String>,
+        parent: Option<&[u8]>,
+        shard: u16,
+        tail_tokens: u32,
+        durable: bool,
+        wait_ms: u64,
+        deadline_ms: Option<u64>,
+    ) -> PyResult<OffloadReport> {
+        let hashes = hashes::parse(hashes)?;
+        let buffers = PageBuffers::parse(pages, hashes.len(), self.shard_bytes, false)?;
+        let options = OffloadOptions {
+            session,
+            parent: parent.map(hashes::one).transpose()?,
+            shard,
+            tail_tokens,
+            durable,
+            deadline: deadline_ms.map(Duration::from_millis),
+            wait: Duration::from_millis(wait_ms),
+        };
+        let sources = buffers.sources();
+        let sources: Vec<PageSource<'_>> = sources.into_iter().map(PageSource::Bytes).collect();
+        self.send(py, &options, &hashes, &sources)
+    }
+
+    /// Stores pages straight from strided tensors.
+    #[pyo3(signature = (hashes, views, tokens, *, session = None, parent = None, shard = 0, durable = false, wait_ms = 0,
+        deadline_ms = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn offload_strided(
+        &self,
+        py: Python<'_>,
+        hashes: &Bound<'_, PyAny>,
+        views: Vec<View>,
+        tokens: usize,
+        session: Option<String>,
+        parent: Option<&[u8]>,
+        shard: u16,
+        durable: bool,
+        wait_ms: u64,
+        deadline_ms: Option<u64>,
+    ) -> PyResult<OffloadReport> {
+        let hashes = hashes::parse(hashes)?;
+        let plans = self.plans(&hashes, &views, tokens)?;
+        let options = OffloadOptions {
+            session,
+            parent: parent.map(hashes::one).transpose()?,
+            shard,
+            tail_tokens: u32::try_from(tokens % self.page_tokens as usize).unwrap_or_default(),
+            durable,
+            deadline: deadline_ms.map(Duration::from_millis),
+            wait: Duration::from_millis(wait_ms),
+        };
+        let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
+        self.send(py, &options, &hashes, &sources)
+    }
+
+    /// Fills writable buffers with the leading pages that are there.
+    #[pyo3(signature = (hashes, pages, *, session = None, shard = 0, deadline_ms = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn reload(
+        &self,
+        py: Python<'_>,
+        hashes: &Bound<'_, PyAny>,
+        pages: &Bound<'_, PyAny>,
+        session: Option<String>,
+        shard: u16,
+        deadline_ms: Option<u64>,
+    ) -> PyResult<ReloadReport> {
+        let hashes = hashes::parse(hashes)?;
+        let mut buffers = PageBuffers::parse(pages, hashes.len(), self.shard_bytes, true)?;
+        let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
+        let mut targets: Vec<PageTarget<'_>> = buffers.targets()?.into_iter().map(PageTarget::Bytes).collect();
+        self.receive(py, &options, &hashes, &mut targets)
+    }
+
+    /// Fills strided tensors with the leading pages that are there.
+    #[pyo3(signature = (hashes, views, tokens, *, session = None, shard = 0, deadline_ms = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn reload_strided(
+        &self,
+        py: Python<'_>,
+        hashes: &Bound<'_, PyAny>,
+        views: Vec<View>,
+        tokens: usize,
+        session: Option<String>,
+        shard: u16,
+        deadline_ms: Option<u64>,
+    ) -> PyResult<ReloadReport> {
+        let hashes = hashes::parse(hashes)?;
+        let plans = self.plans(&hashes, &views, tokens)?;
+        let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
+        let mut targets: Vec<PageTarget<'_>> = plans.iter().map(PageTarget::Plan).collect();
+        self.receive(py, &options, &hashes, &mut targets)
+    }
+
+    /// Leases the leading pages that are there for reading in place.
+    #[pyo3(signature = (hashes, *, session = None, shard = 0, deadline_ms = None))]
+    fn lease(
+        &self,
+        py: Python<'_>,
+        hashes: &Bound<'_, PyAny>,
+        session: Option<String>,
+        shard: u16,
+        deadline_ms: Option<u64>,
+    ) -> PyResult<Lease> {
+        let hashes = hashes::parse(hashes)?;
+        let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
+        let (namespace, runtime) = self.opened(py)?;
+        let lease = runtime::run(py, runtime, namespace.lease(&options, &hashes));
+        Lease::new(py, lease.map_err(|failed| error::from_client(py, failed))?)
+    }
+
+    /// Opens a session's next turn.
+    fn begin_turn(&self, py: Python<'_>, session: &str) -> PyResult<TurnBegun> {
+        let (namespace, runtime) = self.opened(py)?;
+        let begun = runtime::run(py, runtime, namespace.begin_turn(session));
+        let begun = begun.map_err(|failed| error::from_client(py, failed))?;
+        Ok(TurnBegun {
+            turn: begun.turn,
+            pages: begun.pages,
+            dram: begun.dram,
+            tail: begun.tail.map(|(hash, _)| PyBytes::new(py, &hash.0).unbind()),
+            tail_tokens: begun.tail.map_or(0, |(_, tokens)| tokens),
+        })
+    }
+
+    /// Tells the session's pages and what is known about its wait.
+    #[pyo3(signature = (session, hashes, *, keep = 0, tail_tokens = 0, expected_return_ms = 0, ttl_ms = 0, priority = 0,
+        last = false))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn end_turn(
+        &self,
+        py: Python<'_>,
+        session: &str,
+        hashes: &Bound<'_, PyAny>,
+        keep: usize,
+        tail_tokens: u32,
+        expected_return_ms: u64,
+        ttl_ms: u64,
+        priority: u32,
+        last: bool,
+    ) -> PyResult<usize> {
+        let hashes = hashes::parse(hashes)?;
+        let end = EndTurn { keep, hashes, tail_tokens, expected_return_ms, ttl_ms, priority, last };
+        let (namespace, runtime) = self.opened(py)?;
+        runtime::run(py, runtime, namespace.end_turn(session, &end)).map_err(|failed| error::from_client(py, failed))
+    }
+
+    /// A new session that shares the leading pages (0: all, with the tail).
+    #[pyo3(signature = (session, fork, pages = 0))]
+    fn fork(&self, py: Python<'_>, session: &str, fork: &str, pages: usize) -> PyResult<usize> {
+        let (namespace, runtime) = self.opened(py)?;
+        let pages = (pages > 0).then_some(pages);
+        runtime::run(py, runtime, namespace.fork(session, fork, pages)).map_err(|failed| error::from_client(py, failed))
+    }
+
+    /// The session's pages after the first `keep` are a dead branch.
+    fn supersede(&self, py: Python<'_>, session: &str, keep: usize) -> PyResult<usize> {
+        let (namespace, runtime) = self.opened(py)?;
+        runtime::run(py, runtime, namespace.supersede(session, keep)).map_err(|failed| error::from_client(py, failed))
+    }
+
+    /// The session will not return.
+    fn close(&self, py: Python<'_>, session: &str) -> PyResult<()> {
+        let (namespace, runtime) = self.opened(py)?;
+        runtime::run(py, runtime, namespace.close(session)).map_err(|failed| error::from_client(py, failed))
+    }
+
+    /// Brings a session's pages, or these, into DRAM ahead of the turn.
+    #[pyo3(signature = (session = None, hashes = None))]
+    fn prefetch(
+        &self,
+        py: Python<'_>,
+        session: Option<&str>,
+        hashes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Prefetched> {
+        let hashes = hashes.map(hashes::parse).transpose()?;
+        let (namespace, runtime) = self.opened(py)?;
+        let begun = match (session, hashes) {
+            (Some(session), None) => runtime::run(py, runtime, namespace.prefetch(session)),
+            (None, Some(hashes)) => runtime::run(py, runtime, namespace.prefetch_hashes(&hashes)),
+            _ => return Err(PyValueError::new_err("prefetch takes a session or hashes")),
+        };
+        let begun = begun.map_err(|failed| error::from_client(py, failed))?;
+        Ok(Prefetched { started: begun.started, ready: begun.ready })
+    }
+
+    fn __repr__(&self) -> String {
+        let Namespace { shard_bytes, page_tokens, .. } = self;
+        format!("Namespace(model='{}', page_tokens={page_tokens}, shard_bytes={shard_bytes})", self.spec.model)
+    }
+}

@@ -1,0 +1,387 @@
+"""The binding against the real server: every verb, every kind of buffer, bad input, forks, threads, the embedded pool."""
+
+from __future__ import annotations
+
+import array
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy
+import pytest
+import torch
+from conftest import Server, server_binary
+
+import turnkv
+
+PAGE = 2 * 2 * 2 * 16 * 8 * 2
+"""Bytes of a page below: 2 layers, K and V, 2 heads, 16 tokens, dim 8, bf16."""
+SHAPE = {"dtype": "bf16", "layers": 2, "kv_heads": 2, "head_dim": 8}
+
+
+def chain(pages: int, seed: int, parent: bytes | None = None) -> bytes:
+    return turnkv.chain_hashes(array.array("I", range(seed, seed + 16 * pages)).tobytes(), 16, parent)
+
+
+def content(pages: int, seed: int) -> list[bytes]:
+    rng = numpy.random.default_rng(seed)
+    return [rng.bytes(PAGE) for _ in range(pages)]
+
+
+@pytest.fixture(params=["shm", "inline"])
+def pages(server: Server, request: pytest.FixtureRequest) -> turnkv.Namespace:
+    return server.pool(data_plane=request.param).open_namespace("binding-" + request.param, **SHAPE)
+
+
+def test_namespace_says_what_its_pages_are(pages: turnkv.Namespace) -> None:
+    assert pages.shard_bytes == PAGE and pages.page_tokens == 16 and len(pages.id) == 32
+    assert "binding" in repr(pages)
+
+
+def test_offload_lookup_reload(pages: turnkv.Namespace) -> None:
+    hashes, data = chain(5, seed=1000), content(5, seed=1)
+    assert pages.lookup(hashes) == 0
+    report = pages.offload(hashes, data)
+    assert (report.stored, report.present, report.declined, report.first_decline) == (5, 0, 0, None)
+    again = pages.offload(hashes, data)
+    assert (again.stored, again.present) == (0, 5)
+    assert pages.lookup(hashes) == 5 and pages.lookup([hashes[:32], hashes[32:64]]) == 2
+    targets = [bytearray(PAGE) for _ in range(5)]
+    loaded = pages.reload(hashes, targets)
+    assert (loaded.pages, loaded.from_dram + loaded.from_nvme, loaded.miss) == (5, 5, None)
+    assert targets == data
+    more = hashes + chain(1, seed=5, parent=hashes[-32:])
+    loaded = pages.reload(more, [bytearray(PAGE) for _ in range(6)])
+    assert (loaded.pages, loaded.miss) == (5, "absent")
+    assert "ReloadReport(pages=5" in repr(loaded)
+
+
+def test_every_kind_of_buffer(pages: turnkv.Namespace) -> None:
+    data = content(7, seed=2)
+    whole = torch.frombuffer(bytearray(data[2]), dtype=torch.uint8)
+    array_page = numpy.frombuffer(data[1], dtype=numpy.int16).reshape(2, -1)
+    unsigned = array.array("B", data[3])
+    pinned = bytearray(data[5])
+    kinds = [
+        data[0], array_page, whole, unsigned, memoryview(data[4]), (torch.frombuffer(pinned, dtype=torch.uint8).data_ptr(), PAGE),
+        bytearray(data[6]),
+    ]
+    hashes = chain(7, seed=2000)
+    assert pages.offload(hashes, kinds).stored == 7
+    targets = [
+        bytearray(PAGE), numpy.empty((4, PAGE // 8), dtype=numpy.int16), torch.empty(PAGE // 2, dtype=torch.bfloat16),
+        array.array("B", bytes(PAGE)), memoryview(bytearray(PAGE)), torch.empty(PAGE, dtype=torch.uint8), numpy.empty(PAGE, dtype="u1"),
+    ]
+    assert pages.reload(hashes, targets).pages == 7
+    read = [
+        bytes(targets[0]), targets[1].tobytes(), targets[2].view(torch.uint8).numpy().tobytes(), targets[3].tobytes(),
+        bytes(targets[4]), targets[5].numpy().tobytes(), targets[6].tobytes(),
+    ]
+    assert read == data
+
+
+@pytest.mark.parametrize("tokens", [48, 41, 5])
+@pytest.mark.parametrize("layout", ["layer_kv_head_token", "layer_kv_token_head"])
+def test_strided_tensors_are_pages(server: Server, layout: str, tokens: int) -> None:
+    pages = server.pool().open_namespace(f"strided-{tokens}", layout=layout, **SHAPE)
+    stack = torch.randn(2, 2, 2, 64, 8).to(torch.bfloat16)  # [layer, K/V, head, token (longer than needed), dim]
+    views = [(part.data_ptr(), 2, part.stride(0) * 2, part.stride(1) * 2, 16) for layer in stack for part in layer]
+    count = -(-tokens // 16)
+    hashes = chain(count, seed=3000 + tokens)
+    assert pages.offload_strided(hashes, views, tokens).stored == count
+    flat = [torch.empty(PAGE // 2, dtype=torch.bfloat16) for _ in range(count)]
+    assert pages.reload(hashes, flat).pages == count
+    for index, page in enumerate(flat):
+        here = stack[..., index * 16 : min(tokens, index * 16 + 16), :]
+        if layout == "layer_kv_head_token":
+            assert torch.equal(page.view(2, 2, 2, 16, 8)[..., : here.shape[-2], :], here)
+        else:
+            assert torch.equal(page.view(2, 2, 16, 2, 8)[:, :, : here.shape[-2]], here.transpose(2, 3))
+    back = torch.zeros_like(stack)
+    views = [(part.data_ptr(), 2, part.stride(0) * 2, part.stride(1) * 2, 16) for layer in back for part in layer]
+    assert pages.reload_strided(hashes, views, tokens).pages == count
+    assert torch.equal(back[..., :tokens, :], stack[..., :tokens, :])
+    assert not back[..., tokens:, :].any()  # nothing is written past the tail
+
+
+def test_lease_reads_in_place(server: Server) -> None:
+    pages = server.pool(data_plane="shm").open_namespace("lease", **SHAPE)
+    hashes, data = chain(3, seed=4000), content(3, seed=4)
+    pages.offload(hashes, data)
+    with pages.lease(hashes) as lease:
+        assert len(lease) == 3 and lease.miss is None and lease.left_ms > 0
+        assert [bytes(page) for page in lease] == data and bytes(lease[-1]) == data[2]
+        assert numpy.frombuffer(lease[0], dtype="u1").tobytes() == data[0]
+        with pytest.raises(TypeError):
+            lease[0][0] = 1
+        for index in (3, -4):
+            with pytest.raises(IndexError):
+                lease[index]
+        view = lease[1]
+        lease.finish()
+    assert bytes(view) == data[1]  # a view outlives its lease as memory; what it shows is no longer promised
+    with pytest.raises(ValueError, match="finished"):
+        lease[0]
+    with pytest.raises(ValueError, match="finished"):
+        lease.finish()
+    with pytest.raises(turnkv.Error) as raised:
+        server.pool(data_plane="inline").open_namespace("lease", **SHAPE).lease(hashes)
+    assert raised.value.kind == "invalid"
+
+
+def test_sessions(pages: turnkv.Namespace) -> None:
+    hashes = chain(3, seed=5000)
+    tail = turnkv.chain_hashes(array.array("I", range(7)).tobytes(), 7, hashes[-32:])
+    assert pages.begin_turn("talk").turn == 1
+    pages.offload(hashes + tail, content(4, seed=5), session="talk", tail_tokens=7)
+    assert pages.end_turn("talk", hashes + tail, tail_tokens=7, expected_return_ms=100, ttl_ms=60_000, priority=2) == 4
+    begun = pages.begin_turn("talk")
+    assert (begun.turn, begun.pages, begun.tail, begun.tail_tokens) == (2, 3, tail, 7), begun
+    assert pages.fork("talk", "talk-2") >= 3 and pages.begin_turn("talk-2").tail == tail
+    assert pages.fork("talk", "talk-3", 2) == 2
+    pages.end_turn("talk", b"", keep=3)
+    assert pages.supersede("talk", 1) >= 1
+    assert pages.prefetch("talk").ready + pages.prefetch(hashes=hashes[:32]).ready >= 1
+    pages.close("talk")
+
+
+def test_stats_and_evict(server: Server) -> None:
+    pool = server.pool()
+    pages = pool.open_namespace("stats", **SHAPE)
+    hashes = chain(2, seed=6000)
+    assert pages.offload(hashes, content(2, seed=6), durable=True).durable
+    stats = pool.stats()
+    tiers = {tier["tier"]: tier for tier in stats["tiers"]}
+    assert tiers["nvme"]["pages"] >= 2 and tiers["dram"]["capacity_bytes"] == 64 << 20 and stats["version"]
+    server.to_nvme()
+    report = pages.reload(hashes, [bytearray(PAGE), bytearray(PAGE)])
+    assert (report.from_dram, report.from_nvme) == (0, 2)
+    assert pool.state in ("connected", "idle") and pool.address == server.address
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"address": "tcp:nonsense"}, "address"), ({"address": ""}, "address"), ({"address": "unix:"}, "address"),
+        ({"address": "unix:/" + "x" * 200}, "longer"), ({"data_plane": "rdma"}, "data_plane"), ({"connect_ms": 0}, "connect_ms"),
+        ({"call_ms": 10**9}, "call_ms"), ({"breaker_failures": 0}, "breaker"), ({"breaker_cooldown_ms": 0}, "breaker"),
+        ({"dram_bytes": 5}, "dram"), ({"address": "http://127.0.0.1:1", "data_plane": "shm"}, "shm"),
+    ],
+)
+def test_bad_settings(settings: dict, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        turnkv.Pool(**settings)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "f64"}, {"layout": "other"}, {"layers": 0}, {"layers": 1 << 20}, {"kv_heads": 0}, {"head_dim": 0},
+        {"page_tokens": 0}, {"page_tokens": 1 << 20}, {"head_dim": 65536, "page_tokens": 4096}, {"tp_size": 1000},
+        {"tenant": "x" * 200}, {"salt": b"x" * 65}, {"opaque_shard_bytes": 5}, {"layout": "opaque"}, {"model": ""}, {"model": "x" * 300},
+    ],
+)
+def test_bad_namespaces(server: Server, change: dict) -> None:
+    spec = {"model": "bad", **SHAPE, **change}
+    with pytest.raises((ValueError, turnkv.Error)) as raised:
+        server.pool().open_namespace(spec.pop("model"), **spec)
+    assert getattr(raised.value, "kind", "invalid") == "invalid"
+
+
+def test_bad_input_to_every_call(pages: turnkv.Namespace) -> None:
+    good, page = chain(1, seed=7000), bytes(PAGE)
+    target = bytearray(PAGE)
+    view = (torch.zeros(2, 64, 8, dtype=torch.bfloat16).data_ptr(), 2, 1024, 16, 16)
+    invalid = (ValueError, TypeError, OverflowError, turnkv.Error)
+    cases: list[Callable[[], object]] = [
+        lambda: pages.lookup(b"short"), lambda: pages.lookup([b"x" * 31]), lambda: pages.lookup(["x" * 32]), lambda: pages.lookup(5),
+        lambda: pages.offload(good, []), lambda: pages.offload(good, [page, page]), lambda: pages.offload(good, [page[1:]]),
+        lambda: pages.offload(good, ["text"]), lambda: pages.offload(good, [None]), lambda: pages.offload(good, [(0, PAGE)]),
+        lambda: pages.offload(good, [(1 << 63, PAGE)]), lambda: pages.offload(good, [(-5, PAGE)]), lambda: pages.offload(good, 7),
+        lambda: pages.offload(good, [(1, 2, 3)]), lambda: pages.offload(good, [numpy.zeros((PAGE, 2), "u1")[:, 0]]),
+        lambda: pages.offload(good, [torch.zeros(PAGE, 2, dtype=torch.uint8)[:, 0]]), lambda: pages.offload(good, [page], parent=b"x"),
+        lambda: pages.offload(good, [page], shard=1), lambda: pages.offload(good, [page], shard=-1),
+        lambda: pages.offload(good, [page], tail_tokens=16), lambda: pages.offload(good, [page], session=""),
+        lambda: pages.offload(good, [page], session="x" * 200), lambda: pages.offload(good, [page], wait_ms=-1),
+        lambda: pages.reload(good, [page]), lambda: pages.reload(good, []), lambda: pages.reload(good, [bytearray(3)]),
+        lambda: pages.reload(good * 2, [target, target]), lambda: pages.reload(good, [memoryview(page)]),
+        lambda: pages.reload(good, [target], shard=7), lambda: pages.reload(good, [target], session="\n"),
+        lambda: pages.offload_strided(good, [], 16), lambda: pages.offload_strided(good, [view], 16),
+        lambda: pages.offload_strided(good, [view] * 4, 17), lambda: pages.offload_strided(good, [view] * 4, 0),
+        lambda: pages.offload_strided(good, [(0, 2, 1024, 16, 16)] * 4, 16), lambda: pages.offload_strided(good, [view[:4]] * 4, 16),
+        lambda: pages.offload_strided(good, [(view[0], 1 << 60, 1 << 60, 16, 16)] * 4, 16),
+        lambda: pages.reload_strided(good, [view] * 5000, 16), lambda: pages.reload_strided(good, [view] * 4, 10**18),
+        lambda: pages.begin_turn(""), lambda: pages.begin_turn("x" * 129), lambda: pages.end_turn("nobody", good),
+        lambda: pages.end_turn("x", b"ragged"), lambda: pages.fork("nobody", "x"), lambda: pages.supersede("nobody", 1),
+        lambda: pages.supersede("x", -1), lambda: pages.prefetch(), lambda: pages.prefetch("x", hashes=good), lambda: pages.close(""),
+        lambda: pages.lease(b"x"), lambda: turnkv.chain_hashes(b"abc", 16), lambda: turnkv.chain_hashes(b"abcd", 0),
+        lambda: turnkv.chain_hashes(b"abcd", 1, b"parent"),
+    ]
+    for index, call in enumerate(cases):
+        with pytest.raises(invalid) as raised:
+            call()
+        kind = getattr(raised.value, "kind", "invalid")
+        assert kind in ("invalid", "session_unknown"), (index, raised.value)
+    assert pages.lookup(good) == 0  # nothing of it left a trace
+    assert pages.lookup(b"") == 0 and pages.offload(b"", []).stored == 0 and pages.reload(b"", []).pages == 0
+
+
+def test_error_tells_what_to_do(server: Server) -> None:
+    pool = turnkv.Pool("unix:/nonexistent/turnkv.sock", breaker_failures=1, breaker_cooldown_ms=60_000)
+    with pytest.raises(turnkv.Error) as raised:
+        pool.stats()
+    assert raised.value.kind in ("unavailable", "deadline") and "recompute" in raised.value.advice
+    with pytest.raises(turnkv.Error) as raised:
+        pool.stats()
+    assert raised.value.kind == "breaker_open" and pool.state == "breaker_open"
+    assert turnkv.Error("raised by hand").kind == "internal" and raised.value.retry_after_ms == 0
+
+
+def test_chain_hashes_are_sha256_chained() -> None:
+    import hashlib
+
+    tokens = array.array("I", range(40)).tobytes()
+    first = hashlib.sha256(tokens[:64]).digest()
+    second = hashlib.sha256(first + tokens[64:128]).digest()
+    assert turnkv.chain_hashes(tokens, 16) == first + second
+    assert turnkv.chain_hashes(tokens[64:], 16, first) == second
+    assert turnkv.chain_hashes(b"", 16) == b""
+
+
+def test_threads_run_beside_one_another(server: Server) -> None:
+    """The GIL is released: a transfer that waits does not stop other Python threads."""
+    pages = server.pool().open_namespace("threads", **SHAPE)
+    failures: list[object] = []
+
+    def work(number: int) -> None:
+        for turn in range(20):
+            seed = 100_000 + number * 1000 + turn * 50
+            hashes, data = chain(3, seed), content(3, seed)
+            pages.offload(hashes, data)
+            targets = [bytearray(PAGE) for _ in range(3)]
+            if pages.reload(hashes, targets).pages != 3 or targets != data:
+                failures.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_stopped_server_keeps_the_deadline_and_frees_the_gil(make_server: Callable[..., Server]) -> None:
+    server = make_server()
+    pages = server.pool(call_ms=600).open_namespace("stopped", **SHAPE)
+    hashes = chain(2, seed=8000)
+    pages.offload(hashes, content(2, seed=8))
+    server.pause()
+    ticks, stop = [0], threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.01):
+            ticks[0] += 1
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    try:
+        started = time.monotonic()
+        with pytest.raises(turnkv.Error) as raised:
+            pages.reload(hashes, [bytearray(PAGE), bytearray(PAGE)])
+        assert 0.3 < time.monotonic() - started < 2 and raised.value.kind in ("deadline", "unavailable")
+        assert ticks[0] > 10
+        started = time.monotonic()
+        with pytest.raises(turnkv.Error):
+            pages.offload(chain(1, seed=8100), content(1, seed=9), deadline_ms=100)
+        assert time.monotonic() - started < 1
+    finally:
+        stop.set()
+        ticker.join()
+        server.go_on()
+
+
+def test_fork_gets_connections_of_its_own(server: Server) -> None:
+    pages = server.pool().open_namespace("fork", **SHAPE)
+    hashes, data = chain(4, seed=9000), content(4, seed=10)
+    pages.offload(hashes, data)
+    lease = pages.lease(hashes)
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                targets = [bytearray(PAGE) for _ in range(4)]
+                status = 0 if pages.reload(hashes, targets).pages == 4 and targets == data else 2
+                del lease  # the parent's: ending it is not this process's business
+            finally:
+                os._exit(status)
+        children.append(child)
+    for child in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert bytes(lease[0]) == data[0]
+    lease.finish()
+    targets = [bytearray(PAGE) for _ in range(4)]
+    assert pages.reload(hashes, targets).pages == 4 and targets == data
+
+
+def test_import_needs_neither_torch_nor_numpy() -> None:
+    script = "import sys, turnkv; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.fixture
+def home() -> Iterator[pathlib.Path]:
+    """A folder for an embedded pool, with a short name."""
+    with tempfile.TemporaryDirectory(prefix="tkv-") as folder:
+        yield pathlib.Path(folder)
+
+
+EMBEDDED = """
+import sys, turnkv
+pool = turnkv.Pool(dir=sys.argv[1], server=sys.argv[2], dram_bytes=16 << 20, nvme_bytes=64 << 20, connect_ms=20000)
+pages = pool.open_namespace("embedded", dtype="u8", layout="opaque", opaque_shard_bytes=4096)
+hashes = turnkv.chain_hashes(bytes(128), 16)
+print(pages.lookup(hashes), pages.offload(hashes, [bytes(4096)] * 2, durable=True).durable, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_embedded_pool_is_found_by_all_and_stops_with_the_last(home: pathlib.Path) -> None:
+    def client() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", EMBEDDED, str(home), str(server_binary().absolute())]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    first = client()
+    assert first.stdout.readline().split() == ["0", "True"]
+    second = client()
+    assert second.stdout.readline().split() == ["2", "True"]
+    assert servers_of(home) == 1
+    first.communicate("")
+    assert servers_of(home) == 1
+    second.communicate("")
+    deadline = time.monotonic() + 30
+    while servers_of(home):
+        assert time.monotonic() < deadline, "the embedded server stays after its last client"
+        time.sleep(0.1)
+    third = client()
+    assert third.stdout.readline().split()[0] == "2"  # its pages were on NVMe
+    third.communicate("")
+
+
+def servers_of(home: pathlib.Path) -> int:
+    """Server processes that use this folder."""
+    count = 0
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        environment = " ".join(arguments)
+        count += "turnkv" in arguments[0] and str(home) in environment
+    return count

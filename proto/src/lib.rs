@@ -1,0 +1,24 @@
+//! TurnKV's wire: messages, checked ids, layout arithmetic, error kinds.
+//!
+//! - [`error`]: few kinds of error, each with what to do, as gRPC status and as local-socket failure
+//! - [`ids`]: block hashes, namespace ids, session ids
+//! - [`layout`]: what a namespace is, how many bytes its pages have, what its id is
+//! - [`limits`]: bounds both sides agree on
+//! - `wire` (feature `wire`): the generated messages and services
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "wire")]
+mod convert;
+pub mod error;
+pub mod ids;
+pub mod layout;
+pub mod limits;
+#[cfg(feature = "wire")]
+pub mod wire;
+
+pub use error::{Error, ErrorKind};
+pub use ids::{BlockHash, IdError, NamespaceId, SessionId, pack_hashes, unpack_hashes};
+pub use layout::{Attention, CheckedSpec, Dtype, Group, Layout, LayoutError, Spec};
+#[cfg(feature = "wire")]
+pub use wire::DESCRIPTORS;

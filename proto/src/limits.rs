@@ -1,0 +1,34 @@
+//! The named bounds of the wire. Owns: limits that both sides must agree on. Must not know: configuration.
+
+/// Hashes one call may carry: 1 M tokens of 16-token pages.
+pub const HASHES_PER_CALL_MAX: usize = 65_536;
+/// Bytes of a session id.
+pub const SESSION_ID_BYTES_MAX: usize = 128;
+/// Bytes of one shard of a page.
+pub const SHARD_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a model's fingerprint.
+pub const MODEL_BYTES_MAX: usize = 256;
+/// Bytes of a tenant's name.
+pub const TENANT_BYTES_MAX: usize = 128;
+/// Bytes of a namespace's salt.
+pub const SALT_BYTES_MAX: usize = 64;
+/// Tokens of a page.
+pub const PAGE_TOKENS_MAX: u32 = 4096;
+/// Tensor-parallel ranks, so shards of a page: a page's committed shards fit one 64-bit set.
+pub const SHARDS_MAX: u32 = 64;
+/// Attention groups of a namespace.
+pub const GROUPS_MAX: usize = 64;
+/// Layers of one attention group.
+pub const LAYERS_MAX: u32 = 1024;
+/// KV heads of one attention group, over all ranks.
+pub const KV_HEADS_MAX: u32 = 65_536;
+/// Elements of one head's vector.
+pub const HEAD_DIM_MAX: u32 = 65_536;
+/// Bytes of an error's text on the wire; longer texts are cut.
+pub const ERROR_TEXT_BYTES_MAX: usize = 1024;
+/// The longest wait the server may ask for before a retry.
+pub const RETRY_AFTER_MS_MAX: u32 = 60_000;
+
+const _: () = assert!(HASHES_PER_CALL_MAX * 32 <= 4 << 20, "a packed list must fit one message");
+const _: () = assert!(SHARDS_MAX <= u16::MAX as u32, "a shard's number is a u16");
+const _: () = assert!(SHARD_BYTES_MAX <= u32::MAX as u64, "an extent's payload length is a u32 on NVMe");

@@ -1,0 +1,17 @@
+//! The generated messages and services of package `turnkv.v1`.
+//! Owns: the inclusion of generated code and its descriptors. Must not know: anything else.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+#![allow(rustdoc::all)]
+
+tonic::include_proto!("turnkv.v1");
+
+/// The encoded `FileDescriptorSet` of the package, for the reflection service.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/turnkv.v1.bin"));

@@ -1,0 +1,263 @@
+//! Where entries live: fixed chunks, a side table for shards, the tree's links, stable keys.
+//! Owns: storage and shape of the index. Must not know: why a page comes or goes.
+
+use crate::entry::{Cell, Entry, LIVE, NONE, ZOMBIE};
+use crate::ids::PageKey;
+use crate::limits::{CHUNK_PAGES, CHUNK_ROWS};
+use crate::table::Table;
+use std::ops::{Index, IndexMut};
+use turnkv_proto::BlockHash;
+
+/// Entries in chunks that never move.
+#[derive(Default)]
+pub(crate) struct Chunks(Vec<Box<[Entry]>>);
+
+/// Rows of cells of one namespace with several shards.
+struct Rows {
+    shards: usize,
+    chunks: Vec<Box<[Cell]>>,
+    free: Vec<u32>,
+}
+
+/// The index.
+pub(crate) struct Pages {
+    chunks: Chunks,
+    table: Table,
+    free: u32,
+    live: u32,
+    rows: Vec<Rows>,
+}
+
+impl Pages {
+    pub(crate) fn new() -> Pages {
+        Pages { chunks: Chunks::default(), table: Table::new(), free: NONE, live: 0, rows: Vec::new() }
+    }
+
+    /// Makes room for the namespace opened next.
+    pub(crate) fn add_namespace(&mut self, shards: u16) {
+        self.rows.push(Rows { shards: usize::from(shards), chunks: Vec::new(), free: Vec::new() });
+    }
+
+    /// Adds an entry without cells, and links it to its parent.
+    pub(crate) fn insert(&mut self, ns: u16, hash: BlockHash, parent: u32, flags: u16) -> u32 {
+        if self.free == NONE {
+            self.grow();
+        }
+        let index = self.free;
+        let row = self.rows[usize::from(ns)].take();
+        let entry = &mut self.chunks[index];
+        self.free = entry.next;
+        let generation = entry.generation;
+        *entry = Entry { hash, ns, generation, flags: flags | LIVE, ..Entry::EMPTY };
+        entry.cell.slot = row;
+        self.live += 1;
+        self.table.insert(&self.chunks, index);
+        self.link(parent, index);
+        index
+    }
+
+    /// Takes an entry out of table and tree; its children, if any, lose their parent.
+    pub(crate) fn detach(&mut self, index: u32) {
+        self.table.remove(&self.chunks, index);
+        self.unlink(index);
+        let mut child = self[index].first_child;
+        while child != NONE {
+            let next = self[child].next;
+            let entry = &mut self[child];
+            (entry.parent, entry.next, entry.prev) = (NONE, NONE, NONE);
+            child = next;
+        }
+        self[index].first_child = NONE;
+    }
+
+    /// Frees a detached entry; its key is stale from now on.
+    pub(crate) fn release(&mut self, index: u32) {
+        let (ns, row) = (usize::from(self[index].ns), self[index].cell.slot);
+        self.rows[ns].give_back(row);
+        let free = self.free;
+        let entry = &mut self.chunks[index];
+        *entry = Entry { generation: entry.generation.wrapping_add(1), next: free, ..Entry::EMPTY };
+        self.free = index;
+        self.live -= 1;
+    }
+
+    pub(crate) fn find(&self, ns: u16, hash: &BlockHash) -> Option<u32> {
+        self.table.find(&self.chunks, ns, hash)
+    }
+
+    pub(crate) fn key(&self, index: u32) -> PageKey {
+        PageKey { index, generation: self[index].generation }
+    }
+
+    /// The entry of a key, also when it only waits for its I/O.
+    pub(crate) fn resolve_any(&self, key: PageKey) -> Option<u32> {
+        let entry = self.chunks.get(key.index)?;
+        (entry.generation == key.generation && entry.has(LIVE)).then_some(key.index)
+    }
+
+    /// The entry of a key, if the page is still in the index.
+    pub(crate) fn resolve(&self, key: PageKey) -> Option<u32> {
+        self.resolve_any(key).filter(|index| !self[*index].has(ZOMBIE))
+    }
+
+    /// Whether an entry number is that of a page in the index.
+    pub(crate) fn is_live(&self, index: u32) -> bool {
+        self[index].flags & (LIVE | ZOMBIE) == LIVE
+    }
+
+    pub(crate) fn shards(&self, index: u32) -> u16 {
+        self.rows[usize::from(self[index].ns)].shards as u16
+    }
+
+    /// The cells of a page, one a shard.
+    pub(crate) fn cells(&self, index: u32) -> &[Cell] {
+        let entry = &self.chunks[index];
+        let rows = &self.rows[usize::from(entry.ns)];
+        if rows.shards == 1 { std::slice::from_ref(&entry.cell) } else { rows.row(entry.cell.slot) }
+    }
+
+    pub(crate) fn cell(&self, index: u32, shard: u16) -> &Cell {
+        &self.cells(index)[usize::from(shard)]
+    }
+
+    pub(crate) fn cell_mut(&mut self, index: u32, shard: u16) -> &mut Cell {
+        let Pages { chunks, rows, .. } = self;
+        let entry = &mut chunks[index];
+        let rows = &mut rows[usize::from(entry.ns)];
+        if rows.shards == 1 {
+            &mut entry.cell
+        } else {
+            &mut rows.row_mut(entry.cell.slot)[usize::from(shard)]
+        }
+    }
+
+    /// Makes `index` the first child of `parent` (none: a root).
+    pub(crate) fn link(&mut self, parent: u32, index: u32) {
+        self[index].parent = parent;
+        if parent != NONE {
+            let next = self[parent].first_child;
+            (self[index].next, self[index].prev) = (next, NONE);
+            if next != NONE {
+                self[next].prev = index;
+            }
+            self[parent].first_child = index;
+        }
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Entry { parent, next, prev, .. } = self[index];
+        if prev != NONE {
+            self[prev].next = next;
+        } else if parent != NONE {
+            self[parent].first_child = next;
+        }
+        if next != NONE {
+            self[next].prev = prev;
+        }
+        let entry = &mut self[index];
+        (entry.parent, entry.next, entry.prev) = (NONE, NONE, NONE);
+    }
+
+    /// Live entries, those that wait for I/O included.
+    pub(crate) fn len(&self) -> u32 {
+        self.live
+    }
+
+    /// Entries in the table.
+    pub(crate) fn table_len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// One past the highest entry number.
+    pub(crate) fn end(&self) -> u32 {
+        (self.chunks.0.len() * CHUNK_PAGES) as u32
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let chunks = self.chunks.0.len() * CHUNK_PAGES * size_of::<Entry>();
+        chunks + self.table.bytes() + self.rows.iter().map(Rows::bytes).sum::<usize>()
+    }
+
+    fn grow(&mut self) {
+        let first = self.end();
+        let mut chunk = vec![Entry::EMPTY; CHUNK_PAGES].into_boxed_slice();
+        for (entry, next) in chunk.iter_mut().zip(first + 1..) {
+            entry.next = next;
+        }
+        if let Some(last) = chunk.last_mut() {
+            last.next = NONE;
+        }
+        self.chunks.0.push(chunk);
+        self.free = first;
+    }
+}
+
+impl Index<u32> for Pages {
+    type Output = Entry;
+
+    fn index(&self, index: u32) -> &Entry {
+        &self.chunks[index]
+    }
+}
+
+impl IndexMut<u32> for Pages {
+    fn index_mut(&mut self, index: u32) -> &mut Entry {
+        &mut self.chunks[index]
+    }
+}
+
+impl Chunks {
+    fn get(&self, index: u32) -> Option<&Entry> {
+        self.0.get(index as usize / CHUNK_PAGES).map(|chunk| &chunk[index as usize % CHUNK_PAGES])
+    }
+}
+
+impl Index<u32> for Chunks {
+    type Output = Entry;
+
+    fn index(&self, index: u32) -> &Entry {
+        &self.0[index as usize / CHUNK_PAGES][index as usize % CHUNK_PAGES]
+    }
+}
+
+impl IndexMut<u32> for Chunks {
+    fn index_mut(&mut self, index: u32) -> &mut Entry {
+        &mut self.0[index as usize / CHUNK_PAGES][index as usize % CHUNK_PAGES]
+    }
+}
+
+impl Rows {
+    /// A row of empty cells; none is needed when the only cell is in the entry.
+    fn take(&mut self) -> u32 {
+        if self.shards == 1 {
+            return NONE;
+        }
+        if self.free.is_empty() {
+            let first = (self.chunks.len() * CHUNK_ROWS) as u32;
+            self.chunks.push(vec![Cell::EMPTY; CHUNK_ROWS * self.shards].into_boxed_slice());
+            self.free.extend((first..first + CHUNK_ROWS as u32).rev());
+        }
+        self.free.pop().unwrap_or(NONE)
+    }
+
+    fn give_back(&mut self, row: u32) {
+        if self.shards > 1 {
+            self.row_mut(row).fill(Cell::EMPTY);
+            self.free.push(row);
+        }
+    }
+
+    fn row(&self, row: u32) -> &[Cell] {
+        let at = row as usize % CHUNK_ROWS * self.shards;
+        &self.chunks[row as usize / CHUNK_ROWS][at..at + self.shards]
+    }
+
+    fn row_mut(&mut self, row: u32) -> &mut [Cell] {
+        let at = row as usize % CHUNK_ROWS * self.shards;
+        &mut self.chunks[row as usize / CHUNK_ROWS][at..at + self.shards]
+    }
+
+    fn bytes(&self) -> usize {
+        self.chunks.len() * CHUNK_ROWS * self.shards * size_of::<Cell>() + self.free.capacity() * 4
+    }
+}

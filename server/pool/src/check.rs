@@ -1,0 +1,279 @@
+//! The pool's invariants, checked from scratch. Owns: what must hold between any two calls. Must not know: production paths:
+//! tests call it after every step.
+
+use crate::Pool;
+use crate::entry::{
+    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PROMOTING, QUEUED,
+    RECOVERING, VISIBLE, WRITING, ZOMBIE,
+};
+use crate::lease::LeaseKind;
+use crate::policy::ListId;
+use crate::slots::SlotState;
+use std::collections::{HashMap, HashSet};
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+#[derive(Default)]
+struct Sums {
+    live: u32,
+    in_table: usize,
+    visible: u64,
+    dram_pages: u64,
+    nvme_pages: u64,
+    nvme_bytes: u64,
+    dirty_bytes: u64,
+    writing: u64,
+    owned: HashMap<u32, (u32, u16)>,
+    /// Slots that a page, or what is left of it, reads or writes.
+    ios: HashMap<u32, u32>,
+}
+
+impl Pool {
+    /// Checks every invariant; an error names the first that does not hold.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), String> {
+        let mut sums = Sums::default();
+        for index in 0..self.pages.end() {
+            if self.pages[index].has(LIVE) {
+                self.check_entry(index, &mut sums)?;
+            }
+        }
+        self.check_sums(&sums)?;
+        self.check_slots(&sums)?;
+        self.check_lists()?;
+        self.check_sessions()
+    }
+
+    fn check_entry(&self, index: u32, sums: &mut Sums) -> Result<(), String> {
+        let entry = &self.pages[index];
+        sums.live += 1;
+        for (shard, cell) in self.pages.cells(index).iter().enumerate() {
+            self.check_cell(index, shard as u16, cell, sums)?;
+        }
+        if entry.has(ZOMBIE) {
+            ensure!(!entry.has(VISIBLE), "page {index} is gone and visible");
+            ensure!(entry.parent == NONE && entry.is_leaf(), "page {index} is gone and in the tree");
+            let busy = self.pages.cells(index).iter().any(|cell| cell.has(PROMOTING | WRITING));
+            ensure!(busy, "page {index} is gone, and nothing keeps its entry");
+            return Ok(());
+        }
+        sums.in_table += 1;
+        sums.visible += u64::from(entry.has(VISIBLE));
+        sums.dram_pages += u64::from(entry.has(COUNTED_DRAM));
+        sums.nvme_pages += u64::from(entry.has(COUNTED_NVME));
+        ensure!(self.pages.find(entry.ns, &entry.hash) == Some(index), "page {index} is not in the table");
+        let cells = self.pages.cells(index);
+        let all = |bits: u8| entry.has(VISIBLE) && cells.iter().all(|cell| cell.has(bits));
+        ensure!(entry.has(COUNTED_DRAM) == all(FILLED), "page {index} is miscounted in DRAM");
+        ensure!(entry.has(COUNTED_NVME) == all(ON_NVME), "page {index} is miscounted on NVMe");
+        let parent = (entry.parent != NONE).then(|| &self.pages[entry.parent]);
+        if entry.has(VISIBLE) {
+            ensure!(cells.iter().all(Cell::committed), "page {index} is visible and incomplete");
+            ensure!(
+                parent.is_none_or(|parent| parent.has(VISIBLE)),
+                "page {index} is visible, its parent is not"
+            );
+        } else if !entry.has(RECOVERING) {
+            let reachable = parent.is_none_or(|parent| parent.has(VISIBLE));
+            ensure!(!reachable || !cells.iter().all(Cell::committed), "page {index} should be visible");
+            let used = !entry.is_leaf() || cells.iter().any(|cell| cell.slot != NONE || cell.committed());
+            ensure!(used, "page {index} is hollow");
+        }
+        if entry.has(DURABLE) {
+            ensure!(all(ON_NVME), "page {index} is durable and not on NVMe");
+            ensure!(
+                parent.is_none_or(|parent| parent.has(DURABLE)),
+                "page {index} is durable, its parent is not"
+            );
+        } else if all(ON_NVME) {
+            ensure!(parent.is_some_and(|parent| !parent.has(DURABLE)), "page {index} should be durable");
+        }
+        self.check_links(index)
+    }
+
+    fn check_cell(&self, index: u32, shard: u16, cell: &Cell, sums: &mut Sums) -> Result<(), String> {
+        let entry = &self.pages[index];
+        let bytes = self.shard_bytes(index);
+        let slot = cell.slot;
+        sums.nvme_bytes += if cell.has(ON_NVME) { bytes } else { 0 };
+        sums.dirty_bytes += if cell.has(DIRTY) { bytes } else { 0 };
+        sums.writing += u64::from(cell.has(WRITING));
+        ensure!(
+            !(cell.has(PROMOTING) && cell.has(FILLED | WRITING)),
+            "page {index} is read into and used at once"
+        );
+        ensure!(
+            !cell.has(FILLED | PROMOTING | WRITING) || slot != NONE,
+            "page {index} has bytes and no slot"
+        );
+        ensure!(!cell.has(DIRTY) || cell.has(FILLED), "page {index} is dirty and has no bytes");
+        if self.nvme_alive && entry.has(VISIBLE) {
+            ensure!(cell.has(ON_NVME | DIRTY), "page {index} is neither on NVMe nor on its way there");
+        }
+        if cell.has(DIRTY) && !cell.has(WRITING) {
+            ensure!(entry.has(QUEUED), "page {index} is dirty and not in the write queue");
+        }
+        ensure!(self.nvme_alive || !cell.has(DIRTY | ON_NVME), "page {index} believes in NVMe");
+        if slot == NONE {
+            return Ok(());
+        }
+        if cell.has(PROMOTING | WRITING) {
+            *sums.ios.entry(slot).or_default() += 1;
+        }
+        if entry.has(ZOMBIE) {
+            ensure!(
+                self.slots.meta(slot).state == SlotState::Doomed,
+                "slot {slot} of a gone page is not doomed"
+            );
+            return Ok(());
+        }
+        ensure!(sums.owned.insert(slot, (index, shard)).is_none(), "slot {slot} has two pages");
+        let meta = self.slots.meta(slot);
+        ensure!(meta.state == SlotState::Used, "slot {slot} has a page and is {:?}", meta.state);
+        ensure!((meta.owner, meta.shard) == (index, shard), "slot {slot} believes in another page");
+        ensure!(!cell.granted() || meta.leases == 1, "slot {slot} is granted under {} leases", meta.leases);
+        Ok(())
+    }
+
+    fn check_links(&self, index: u32) -> Result<(), String> {
+        let mut child = self.pages[index].first_child;
+        let mut prev = NONE;
+        while child != NONE {
+            let entry = &self.pages[child];
+            ensure!(entry.has(LIVE) && !entry.has(ZOMBIE), "page {index} has a child that is gone");
+            ensure!(entry.parent == index && entry.prev == prev, "page {child} is linked wrongly");
+            (prev, child) = (child, entry.next);
+        }
+        Ok(())
+    }
+
+    fn check_sums(&self, sums: &Sums) -> Result<(), String> {
+        let tally = &self.tally;
+        ensure!(sums.live == self.pages.len(), "{} entries, {} counted", sums.live, self.pages.len());
+        ensure!(sums.in_table == self.pages.table_len(), "the table has {}", self.pages.table_len());
+        ensure!(sums.visible == tally.visible, "{} pages, {} counted", sums.visible, tally.visible);
+        ensure!(sums.dram_pages == tally.dram_pages, "{} pages in DRAM", sums.dram_pages);
+        ensure!(sums.nvme_pages == tally.nvme_pages, "{} pages on NVMe", sums.nvme_pages);
+        ensure!(sums.nvme_bytes == tally.nvme_bytes, "{} bytes on NVMe", sums.nvme_bytes);
+        ensure!(
+            sums.dirty_bytes == tally.dirty_bytes,
+            "{} dirty, {} counted",
+            sums.dirty_bytes,
+            tally.dirty_bytes
+        );
+        ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
+        ensure!(self.pages.len() <= self.config.limits.pages_max, "more pages than pages_max");
+        Ok(())
+    }
+
+    fn check_slots(&self, sums: &Sums) -> Result<(), String> {
+        let mut leases: HashMap<u32, u32> = HashMap::new();
+        let mut clients: HashMap<u64, u32> = HashMap::new();
+        let mut quarantined = 0;
+        for lease in self.leases.iter() {
+            *clients.entry(lease.client.0).or_default() += lease.items.len() as u32;
+            for item in &lease.items {
+                *leases.entry(item.slot).or_default() += 1;
+                quarantined +=
+                    if lease.kind == LeaseKind::Quarantined { self.slots.slot_bytes(item.slot) } else { 0 };
+            }
+        }
+        let counted: HashMap<u64, u32> =
+            self.leases.clients().iter().map(|(client, slots)| (client.0, *slots)).collect();
+        ensure!(clients == counted, "the clients' shares do not add up");
+        ensure!(
+            clients.values().all(|slots| *slots <= self.config.limits.client_slots_max),
+            "a client holds too much"
+        );
+        ensure!(quarantined == self.leases.quarantined_bytes, "{quarantined} bytes in quarantine");
+        let (mut used_bytes, mut leased_bytes, mut pinned_bytes) = (0, 0, 0);
+        for (slab, this) in self.slots.slabs.iter().enumerate() {
+            let mut used = 0;
+            for (at, meta) in this.metas.iter().enumerate() {
+                let slot = self.slots.number(slab as u32, at as u32);
+                let (held, ios) =
+                    (leases.remove(&slot).unwrap_or(0), sums.ios.get(&slot).copied().unwrap_or(0));
+                let owned = sums.owned.contains_key(&slot);
+                ensure!(owned == (meta.state == SlotState::Used), "slot {slot} is {:?}", meta.state);
+                if meta.state == SlotState::Free {
+                    ensure!(held == 0 && ios == 0, "slot {slot} is free and held");
+                    continue;
+                }
+                used += 1;
+                let bytes = self.slots.slot_bytes(slot);
+                used_bytes += bytes;
+                leased_bytes += if held > 0 { bytes } else { 0 };
+                pinned_bytes += if held > 0 || ios > 0 { bytes } else { 0 };
+                ensure!(meta.leases == held, "slot {slot} has {held} leases, {} counted", meta.leases);
+                ensure!(u32::from(meta.ios) == ios, "slot {slot} has {ios} operations, {} counted", meta.ios);
+                ensure!(meta.state == SlotState::Used || held > 0 || ios > 0, "slot {slot} is lost");
+            }
+            ensure!(used == this.used, "slab {slab} has {used} slots in use, {} counted", this.used);
+            let empty = self.slots.empty.contains(&(slab as u32));
+            ensure!(empty == (used == 0 && !this.retired), "slab {slab} is in the wrong place");
+        }
+        ensure!(leases.is_empty(), "leases hold slots that do not exist");
+        ensure!(
+            used_bytes == self.slots.used_bytes,
+            "{used_bytes} bytes in use, {} counted",
+            self.slots.used_bytes
+        );
+        ensure!(leased_bytes == self.slots.leased_bytes, "{leased_bytes} bytes leased");
+        ensure!(pinned_bytes == self.slots.pinned_bytes, "{pinned_bytes} bytes pinned");
+        Ok(())
+    }
+
+    fn check_lists(&self) -> Result<(), String> {
+        let mut listed = HashSet::new();
+        let lists = (0..self.namespaces.len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
+        for list in lists {
+            let mut next = self.policy.victim(list);
+            while let Some(index) = next {
+                ensure!(listed.insert(index), "page {index} is in two lists");
+                ensure!(self.list_of(index) == Some(list), "page {index} is in the wrong list");
+                next = self.policy.next_victim(&self.pages, index);
+            }
+        }
+        for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {
+            ensure!(
+                self.list_of(index).is_some() == listed.contains(&index),
+                "page {index} is lost from its list"
+            );
+        }
+        Ok(())
+    }
+
+    fn check_sessions(&self) -> Result<(), String> {
+        let mut tips: HashMap<u32, u16> = HashMap::new();
+        for (at, session) in self.sessions.iter() {
+            ensure!(self.sessions.find(session.ns, &session.id) == Some(at), "session {at} is lost");
+            ensure!(session.tip == session.pages.last().copied(), "session {at} ends elsewhere");
+            if let Some(index) = session.tip.and_then(|tip| self.pages.resolve(tip)) {
+                *tips.entry(index).or_default() += 1;
+            }
+            let mut parent = NONE;
+            for (position, page) in session.pages.iter().enumerate() {
+                let Some(index) = self.pages.resolve(*page) else {
+                    let gone =
+                        session.pages[position..].iter().all(|page| self.pages.resolve(*page).is_none());
+                    ensure!(gone, "session {at} has a page after a gap");
+                    break;
+                };
+                ensure!(self.pages[index].parent == parent, "session {at} is not a path");
+                parent = index;
+            }
+        }
+        for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
+            let expected = tips.get(&index).copied().unwrap_or(0);
+            ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");
+        }
+        ensure!(self.sessions.len() <= self.config.limits.sessions_max, "more sessions than sessions_max");
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! Why the pool refuses. Owns: the few kinds of refusal. Must not know: the wire.
+
+/// A refused call. Nothing was changed by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// The input contradicts itself or its namespace: fix the caller.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// No namespace of that id or index: open it (again).
+    #[error("the namespace is not open here")]
+    NamespaceUnknown,
+    /// The lease ended, was never given, or belongs to another client: begin again.
+    #[error("the lease ended, was never given, or belongs to another client")]
+    LeaseUnknown,
+    /// No session of that name: begin a turn.
+    #[error("no such session")]
+    SessionUnknown,
+    /// A named limit is reached.
+    #[error("the limit {0} is reached")]
+    Limit(&'static str),
+}

@@ -1,0 +1,170 @@
+//! Making room: a slot for a new page, an entry for it, a slab for another namespace.
+//! Owns: the search for victims, bounded. Must not know: who needs the room.
+
+use crate::Pool;
+use crate::entry::{NONE, VISIBLE};
+use crate::limits::{
+    DRAIN_PAGES_PER_CALL_MAX, MAINTAIN_PAGES_PER_CALL_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+};
+use crate::policy::ListId;
+use crate::residency::{Eviction, Removal};
+
+impl Pool {
+    /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's slab.
+    pub(crate) fn allocate(&mut self, index: u32, shard: u16) -> Option<u32> {
+        self.protected = index;
+        let slot = self.search_slot(index, shard);
+        self.protected = NONE;
+        slot
+    }
+
+    fn search_slot(&mut self, index: u32, shard: u16) -> Option<u32> {
+        let class = u32::from(self.pages[index].ns);
+        if let Some(slot) = self.slots.claim(class, index, shard) {
+            return Some(slot);
+        }
+        self.rebalance(class);
+        let list = ListId::Dram(self.pages[index].ns);
+        for _ in 0..VICTIM_SCAN_MAX {
+            if let Some(slot) = self.slots.claim(class, index, shard) {
+                return Some(slot);
+            }
+            let Some(victim) = self.policy.victim(list) else { break };
+            match self.evictable(victim) {
+                Some(eviction) => {
+                    self.slots.classes[class as usize].evictions += 1;
+                    self.evict(victim, eviction);
+                }
+                None => self.policy.touch(&mut self.pages, list, victim),
+            }
+        }
+        if let Some(slot) = self.slots.claim(class, index, shard) {
+            return Some(slot);
+        }
+        self.drain_for(class);
+        self.slots.claim(class, index, shard)
+    }
+
+    /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.
+    pub(crate) fn make_entry_room(&mut self, ns: u16, parent: u32) -> bool {
+        self.protected = parent;
+        let room = self.search_entry(ns);
+        self.protected = NONE;
+        room
+    }
+
+    fn search_entry(&mut self, ns: u16) -> bool {
+        if self.pages.len() < self.config.limits.pages_max {
+            return true;
+        }
+        for list in [ListId::Nvme, ListId::Dram(ns)] {
+            for _ in 0..VICTIM_SCAN_MAX {
+                let Some(victim) = self.policy.victim(list) else { break };
+                if self.pages[victim].is_leaf() && self.evictable(victim).is_some() {
+                    self.remove_subtree(victim, Removal::Evicted);
+                    return self.pages.len() < self.config.limits.pages_max;
+                }
+                self.policy.touch(&mut self.pages, list, victim);
+            }
+        }
+        false
+    }
+
+    /// Demotes clean pages of each namespace until the watermark of free slots is reached.
+    pub(crate) fn keep_watermark(&mut self) {
+        self.drain_step();
+        let mut budget = MAINTAIN_PAGES_PER_CALL_MAX;
+        for ns in 0..self.namespaces.len() as u16 {
+            while budget > 0 && self.nvme_alive && self.below_watermark(ns) {
+                budget -= 1;
+                let list = ListId::Dram(ns);
+                let Some(victim) = self.policy.victim(list) else { break };
+                match self.evictable(victim) {
+                    Some(eviction) => self.evict(victim, eviction),
+                    None => self.policy.touch(&mut self.pages, list, victim),
+                }
+            }
+        }
+    }
+
+    fn below_watermark(&self, ns: u16) -> bool {
+        let class = &self.slots.classes[usize::from(ns)];
+        let per_slab = u64::from(class.per_slab);
+        let free = self.slots.free_of(class) + self.slots.empty.len() as u64 * per_slab;
+        class.slabs > 0
+            && free * 100 < u64::from(class.slabs) * per_slab * u64::from(self.config.free_slots_percent)
+    }
+
+    /// Now and then a namespace that evicts its own pages asks whether another one's slab is colder.
+    fn rebalance(&mut self, class: u32) {
+        if self.slots.classes[class as usize].evictions < REBALANCE_EVERY_EVICTIONS {
+            return;
+        }
+        self.slots.classes[class as usize].evictions = 0;
+        if self.slots.draining == NONE {
+            let own = self.slots.coldest_own(class).map_or(0, |(_, touched)| touched);
+            match self.slots.coldest_other(class) {
+                Some((slab, touched)) if touched < own => self.slots.start_drain(slab),
+                _ => return,
+            }
+        }
+        self.drain_step();
+    }
+
+    /// Empties a slab of another namespace, as far as one call may.
+    fn drain_for(&mut self, class: u32) {
+        if self.slots.draining == NONE {
+            match self.slots.coldest_other(class) {
+                Some((slab, _)) => self.slots.start_drain(slab),
+                None => return,
+            }
+        }
+        self.drain_step();
+    }
+
+    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go.
+    fn drain_step(&mut self) {
+        let slab = self.slots.draining;
+        if slab == NONE {
+            return;
+        }
+        let mut budget = DRAIN_PAGES_PER_CALL_MAX;
+        for at in 0..self.slots.slabs[slab as usize].metas.len() as u32 {
+            if self.slots.draining != slab || budget == 0 {
+                return;
+            }
+            let owner = self.slots.owner(slab, at);
+            if owner != NONE {
+                budget -= self.drain_page(owner, budget);
+            }
+        }
+        if self.slots.draining == slab {
+            self.slots.stop_drain();
+        }
+    }
+
+    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked at.
+    fn drain_page(&mut self, owner: u32, budget: u32) -> u32 {
+        let key = self.pages.key(owner);
+        let last_copy = !self.nvme_alive || !self.pages[owner].has(VISIBLE);
+        let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
+        for spent in 1..=budget {
+            let Some(eviction) = self.evictable(victim) else { return spent };
+            let up = self.pages[victim].parent;
+            self.evict(victim, eviction);
+            if victim == owner || eviction == Eviction::Demote || self.pages.resolve(key).is_none() {
+                return spent;
+            }
+            // The owner is still here, so the parent is too: it hangs on it, or is it.
+            victim = self.first_leaf(up);
+        }
+        budget
+    }
+
+    fn first_leaf(&self, mut index: u32) -> u32 {
+        while !self.pages[index].is_leaf() {
+            index = self.pages[index].first_child;
+        }
+        index
+    }
+}

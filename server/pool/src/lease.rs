@@ -1,0 +1,253 @@
+//! Leases: time-bound holds on slots. Owns: who holds which slots until when. Must not know: what the slots are for.
+//!
+//! ```text
+//! write: begun --deadline--> quarantined --abort, commit attempt, process gone--> ended
+//!          \---commit, abort---> ended
+//! read:  begun --end, or deadline + grace--> ended
+//! ```
+
+use crate::Pool;
+use crate::entry::NONE;
+use crate::error::PoolError;
+use crate::ids::{ClientId, LeaseId, Now, PageKey};
+use hashbrown::HashMap;
+
+/// What a lease allows, and how far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseKind {
+    Read,
+    Write,
+    /// A write lease past its deadline: its slots may still be written by whoever held it.
+    Quarantined,
+}
+
+/// One slot of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseItem {
+    /// Position in the list that the lease was asked for.
+    pub(crate) position: u32,
+    pub(crate) slot: u32,
+    pub(crate) page: PageKey,
+}
+
+/// One lease.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) client: ClientId,
+    pub(crate) kind: LeaseKind,
+    pub(crate) shard: u16,
+    pub(crate) deadline: Now,
+    pub(crate) items: Vec<LeaseItem>,
+    prev: u32,
+    next: u32,
+}
+
+/// All leases. Leases of one kind live equally long, so each kind's list is in order of deadline.
+#[derive(Default)]
+pub(crate) struct Leases {
+    table: Vec<(u32, Option<Lease>)>,
+    free: Vec<u32>,
+    lists: [Ends; 3],
+    clients: HashMap<ClientId, u32>,
+    count: u32,
+    pub(crate) quarantined_bytes: u64,
+    pub(crate) expired: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+impl Default for Ends {
+    fn default() -> Ends {
+        Ends { first: NONE, last: NONE }
+    }
+}
+
+impl Leases {
+    pub(crate) fn len(&self) -> u32 {
+        self.count
+    }
+
+    /// Leases in quarantine.
+    pub(crate) fn quarantined(&self) -> usize {
+        self.iter().filter(|lease| lease.kind == LeaseKind::Quarantined).count()
+    }
+
+    /// Slots this client holds.
+    pub(crate) fn slots_of(&self, client: ClientId) -> u32 {
+        self.clients.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Adds a lease with at least one slot.
+    pub(crate) fn insert(
+        &mut self,
+        kind: LeaseKind,
+        client: ClientId,
+        shard: u16,
+        deadline: Now,
+        items: Vec<LeaseItem>,
+    ) -> LeaseId {
+        debug_assert!(!items.is_empty(), "an empty lease holds nothing");
+        *self.clients.entry(client).or_insert(0) += items.len() as u32;
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.table.push((0, None));
+            self.table.len() as u32 - 1
+        });
+        let entry = &mut self.table[at as usize];
+        entry.0 = entry.0.wrapping_add(1);
+        entry.1 = Some(Lease { client, kind, shard, deadline, items, prev: NONE, next: NONE });
+        self.count += 1;
+        let id = LeaseId(u64::from(entry.0) << 32 | u64::from(at + 1));
+        self.link(at);
+        id
+    }
+
+    /// The lease, if this client holds it.
+    pub(crate) fn get(&self, id: LeaseId, client: ClientId) -> Option<&Lease> {
+        let at = self.find(id)?;
+        self.table[at as usize].1.as_ref().filter(|lease| lease.client == client)
+    }
+
+    /// Takes a lease out; the caller ends its holds.
+    pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
+        let at = self.find(id)?;
+        self.unlink(at);
+        let lease = self.table[at as usize].1.take()?;
+        self.free.push(at);
+        self.count -= 1;
+        if let Some(slots) = self.clients.get_mut(&lease.client) {
+            *slots -= lease.items.len() as u32;
+            if *slots == 0 {
+                self.clients.remove(&lease.client);
+            }
+        }
+        Some(lease)
+    }
+
+    /// The lease of a kind whose deadline comes first, if it has passed.
+    pub(crate) fn overdue(&self, kind: LeaseKind, now: Now) -> Option<LeaseId> {
+        let first = self.lists[kind as usize].first;
+        let lease = self.table.get(first as usize)?.1.as_ref()?;
+        (lease.deadline < now).then(|| self.id(first))
+    }
+
+    /// Moves a write lease to quarantine. Returns what it holds.
+    pub(crate) fn quarantine(&mut self, id: LeaseId) -> Option<&Lease> {
+        let at = self.find(id)?;
+        self.unlink(at);
+        let lease = self.table[at as usize].1.as_mut()?;
+        lease.kind = LeaseKind::Quarantined;
+        self.link(at);
+        self.table[at as usize].1.as_ref()
+    }
+
+    /// All leases of a client, in the order of the table.
+    pub(crate) fn of_client(&self, client: ClientId) -> Vec<LeaseId> {
+        let held =
+            |(_, lease): &(u32, Option<Lease>)| lease.as_ref().is_some_and(|lease| lease.client == client);
+        let leases = self.table.iter().enumerate().filter(|(_, entry)| held(entry));
+        leases.map(|(at, _)| self.id(at as u32)).collect()
+    }
+
+    /// Every lease.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
+        self.table.iter().filter_map(|(_, lease)| lease.as_ref())
+    }
+
+    /// Slots by client, as accounted.
+    pub(crate) fn clients(&self) -> &HashMap<ClientId, u32> {
+        &self.clients
+    }
+
+    fn id(&self, at: u32) -> LeaseId {
+        LeaseId(u64::from(self.table[at as usize].0) << 32 | u64::from(at + 1))
+    }
+
+    fn find(&self, id: LeaseId) -> Option<u32> {
+        let at = (id.0 as u32).checked_sub(1)?;
+        let (uses, lease) = self.table.get(at as usize)?;
+        (*uses == (id.0 >> 32) as u32 && lease.is_some()).then_some(at)
+    }
+
+    fn link(&mut self, at: u32) {
+        let Some(lease) = self.table[at as usize].1.as_mut() else { return };
+        let ends = &mut self.lists[lease.kind as usize];
+        (lease.prev, lease.next) = (ends.last, NONE);
+        let prev = std::mem::replace(&mut ends.last, at);
+        if prev == NONE {
+            ends.first = at;
+        } else if let Some(lease) = self.table[prev as usize].1.as_mut() {
+            lease.next = at;
+        }
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let Some(lease) = self.table[at as usize].1.as_ref() else { return };
+        let (kind, prev, next) = (lease.kind as usize, lease.prev, lease.next);
+        match self.table.get_mut(prev as usize).and_then(|entry| entry.1.as_mut()) {
+            Some(lease) => lease.next = next,
+            None => self.lists[kind].first = next,
+        }
+        match self.table.get_mut(next as usize).and_then(|entry| entry.1.as_mut()) {
+            Some(lease) => lease.prev = prev,
+            None => self.lists[kind].last = prev,
+        }
+    }
+}
+
+impl Pool {
+    /// How many more slots a lease of this client may hold, or why there can be no lease.
+    pub(crate) fn lease_room(&self, client: ClientId) -> Result<usize, PoolError> {
+        let limits = &self.config.limits;
+        if self.leases.len() >= limits.leases_max {
+            return Err(PoolError::Limit("leases_max"));
+        }
+        let share = limits.client_slots_max.saturating_sub(self.leases.slots_of(client));
+        Ok(share.min(limits.lease_pages_max) as usize)
+    }
+
+    /// Ends a lease of any kind: its holds end, and pages it was filling are given up.
+    pub(crate) fn end_lease(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.remove(id) else { return };
+        if lease.kind == LeaseKind::Write {
+            self.give_up_grants(&lease.items, lease.shard);
+        }
+        for item in &lease.items {
+            if lease.kind == LeaseKind::Quarantined {
+                self.leases.quarantined_bytes -= self.slots.slot_bytes(item.slot);
+            }
+            self.slots.unlease(item.slot);
+        }
+    }
+
+    /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write them.
+    pub(crate) fn quarantine(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.quarantine(id) else { return };
+        let (shard, items) = (lease.shard, lease.items.clone());
+        self.give_up_grants(&items, shard);
+        let bytes: u64 = items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
+        self.leases.quarantined_bytes += bytes;
+        self.leases.expired += 1;
+    }
+
+    /// The pages of these grants lose their slots; later pages first, so that what hung on them goes with them.
+    pub(crate) fn give_up_grants(&mut self, items: &[LeaseItem], shard: u16) {
+        for item in items.iter().rev() {
+            if let Some(index) = self.granted(item, shard) {
+                self.let_go(index, shard);
+                self.refresh(index, crate::policy::Position::Hot);
+                self.prune(index);
+            }
+        }
+    }
+
+    /// The entry of a grant, if the page is still there and still waits for this slot to be filled.
+    pub(crate) fn granted(&self, item: &LeaseItem, shard: u16) -> Option<u32> {
+        let index = self.pages.resolve(item.page)?;
+        let cell = self.pages.cell(index, shard);
+        (cell.slot == item.slot && cell.granted()).then_some(index)
+    }
+}

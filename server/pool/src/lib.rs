@@ -1,0 +1,54 @@
+//! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock, no chance.
+//!
+//! - [`Pool`] (`pool`): the state; one file a verb around it
+//! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
+//! - pages: `lookup`, `offload`, `reload`, `promote`, `writeback`, `reclaim`, `recover`
+//! - sessions: `session` (the verbs), `branch` (a session's list of pages)
+//! - rules: `residency` (where a page is), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
+//! - `stats`, `check`: what is in use, and that it adds up
+
+#![forbid(unsafe_code)]
+
+mod arena;
+mod branch;
+mod check;
+mod config;
+mod entry;
+mod error;
+mod evict;
+mod expire;
+mod ids;
+mod lease;
+pub mod limits;
+mod lookup;
+mod namespaces;
+mod offload;
+mod policy;
+mod pool;
+mod promote;
+mod reclaim;
+mod recover;
+mod reload;
+mod residency;
+mod session;
+mod sessions;
+mod slots;
+mod stats;
+mod table;
+mod writeback;
+
+pub use config::{ConfigError, Limits, PolicyKind, PoolConfig};
+pub use error::PoolError;
+pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};
+pub use lookup::Found;
+pub use namespaces::NamespaceDesc;
+pub use offload::{Committed, OffloadAsk, OffloadPlan, Outcome};
+pub use pool::Pool;
+pub use promote::Promotion;
+pub use reclaim::{Reclaim, Rewrite};
+pub use recover::{RecoveredPage, RecoveryReport};
+pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
+pub use session::{EndTurn, SessionInfo, SessionRecord, TurnBegun};
+pub use slots::SlabAction;
+pub use stats::{PoolStats, TierGauges};
+pub use writeback::WriteBehind;

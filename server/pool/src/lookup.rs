@@ -1,0 +1,30 @@
+//! Lookup: how much of a prefix is here. Owns: the read-only question. Must not know: leases, sessions.
+
+use crate::Pool;
+use crate::entry::COUNTED_DRAM;
+use crate::error::PoolError;
+use crate::ids::{NamespaceIndex, Now};
+use turnkv_proto::BlockHash;
+
+/// Answer to a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Found {
+    /// How many leading hashes of the sample are present.
+    pub present: u32,
+    /// Of these, how many are in DRAM.
+    pub dram: u32,
+}
+
+impl Pool {
+    /// Counts the leading hashes of the sample that are present. Touches nothing.
+    pub fn lookup(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) -> Result<Found, PoolError> {
+        self.desc(ns)?;
+        self.now = self.now.max(now);
+        let mut found = Found::default();
+        for index in hashes.iter().map_while(|hash| self.find_visible(ns.0, hash)) {
+            found.present += 1;
+            found.dram += u32::from(self.pages[index].has(COUNTED_DRAM));
+        }
+        Ok(found)
+    }
+}

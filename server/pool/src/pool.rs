@@ -1,0 +1,72 @@
+//! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
+
+use crate::arena::Pages;
+use crate::config::{ConfigError, PoolConfig};
+use crate::entry::{NONE, VISIBLE};
+use crate::ids::{Now, NvmePlace, PageKey};
+use crate::lease::Leases;
+use crate::namespaces::Namespaces;
+use crate::policy::EvictionPolicy;
+use crate::residency::Tally;
+use crate::sessions::Sessions;
+use crate::slots::Slots;
+use crate::writeback::WriteQueue;
+use turnkv_proto::BlockHash;
+
+/// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock: callers hand
+/// in `now` and carry out what is returned.
+pub struct Pool {
+    pub(crate) config: PoolConfig,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) pages: Pages,
+    pub(crate) slots: Slots,
+    pub(crate) policy: Box<dyn EvictionPolicy>,
+    pub(crate) leases: Leases,
+    pub(crate) sessions: Sessions,
+    pub(crate) writes: WriteQueue,
+    /// Places nobody needs any more, with their bytes.
+    pub(crate) dead: Vec<(NvmePlace, u64)>,
+    /// Pages found on NVMe that wait for their parents.
+    pub(crate) recovering: Vec<(PageKey, Option<BlockHash>)>,
+    /// There is an NVMe tier, and it works.
+    pub(crate) nvme_alive: bool,
+    /// The page that room is being made for: it must not make way itself.
+    pub(crate) protected: u32,
+    pub(crate) now: Now,
+    pub(crate) tally: Tally,
+}
+
+impl Pool {
+    /// Makes an empty pool.
+    pub fn new(config: PoolConfig) -> Result<Pool, ConfigError> {
+        config.check()?;
+        Ok(Pool {
+            namespaces: Namespaces::default(),
+            pages: Pages::new(),
+            slots: Slots::new(config.slab_bytes, config.slab_count),
+            policy: crate::policy::build(config.policy),
+            leases: Leases::default(),
+            sessions: Sessions::default(),
+            writes: WriteQueue::default(),
+            dead: Vec::new(),
+            recovering: Vec::new(),
+            nvme_alive: config.nvme_bytes > 0,
+            protected: NONE,
+            now: 0,
+            tally: Tally::default(),
+            config,
+        })
+    }
+
+    /// Takes note of the time, which never runs backwards here.
+    pub(crate) fn tick(&mut self, now: Now) -> Now {
+        self.now = self.now.max(now);
+        self.slots.advance();
+        self.now
+    }
+
+    /// The entry of a page that readers can see.
+    pub(crate) fn find_visible(&self, ns: u16, hash: &BlockHash) -> Option<u32> {
+        self.pages.find(ns, hash).filter(|index| self.pages[*index].has(VISIBLE))
+    }
+}

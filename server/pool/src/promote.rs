@@ -1,0 +1,120 @@
+//! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are read.
+
+use crate::Pool;
+use crate::entry::{FILLED, NONE, ON_NVME, PROMOTING, VISIBLE};
+use crate::error::PoolError;
+use crate::ids::{MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
+use crate::limits::PROMOTIONS_PER_CALL_MAX;
+use crate::offload::check_ask;
+use crate::policy::Position;
+use crate::residency::Removal;
+use turnkv_proto::BlockHash;
+
+/// A read to start: from a place on NVMe into a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promotion {
+    /// The page.
+    pub page: PageKey,
+    /// Which shard of it.
+    pub shard: u16,
+    /// Where to read it to.
+    pub slot: SlotKey,
+    /// Where it is.
+    pub place: NvmePlace,
+    /// Bytes of the shard.
+    pub bytes: u64,
+    /// CRC-64/NVME of its bytes.
+    pub checksum: u64,
+}
+
+impl Pool {
+    /// Plans reads of leading pages that are on NVMe only, without a lease. Stops where slots end, or at a bound of its
+    /// own. Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    pub fn begin_promote(
+        &mut self,
+        ns: NamespaceIndex,
+        hashes: &[BlockHash],
+        shard: u16,
+        now: Now,
+    ) -> Result<Vec<Promotion>, PoolError> {
+        check_ask(hashes, shard, self.desc(ns)?.shards)?;
+        self.tick(now);
+        let mut wanted = Vec::new();
+        let mut last = NONE;
+        for index in hashes.iter().map_while(|hash| self.find_visible(ns.0, hash)) {
+            last = index;
+            if !self.pages.cell(index, shard).has(FILLED | PROMOTING)
+                && wanted.len() < PROMOTIONS_PER_CALL_MAX
+            {
+                wanted.push(index);
+            }
+        }
+        // What is in DRAM already must not make room for the rest: touch it, tail first.
+        while last != NONE && self.pages[last].has(VISIBLE) {
+            self.touch(last);
+            last = if self.pages[last].hash == hashes[0] { NONE } else { self.pages[last].parent };
+        }
+        let mut promotions = Vec::with_capacity(wanted.len());
+        for index in wanted {
+            if self.pages.cell(index, shard).has(PROMOTING) {
+                continue;
+            }
+            let Some(promotion) = self.start_promotion(index, shard) else { break };
+            promotions.push(promotion);
+        }
+        for promotion in promotions.iter().rev() {
+            self.touch(promotion.page.index);
+        }
+        Ok(promotions)
+    }
+
+    /// The read landed and verified. False: the page went away meanwhile.
+    pub fn promoted(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
+        self.tick(now);
+        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return false };
+        if !self.end_io(index, shard, PROMOTING) {
+            return false;
+        }
+        self.pages.cell_mut(index, shard).state |= FILLED;
+        self.tally.promoted += 1;
+        self.refresh(index, Position::Hot);
+        true
+    }
+
+    /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after `Busy` it stays
+    /// on NVMe. Leases that named the slot keep holding it until they end: tell their holders.
+    pub fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) {
+        self.tick(now);
+        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return };
+        if !self.end_io(index, shard, PROMOTING) {
+            return;
+        }
+        self.let_go(index, shard);
+        let lost = !self.pages.cell(index, shard).has(ON_NVME);
+        if lost || cause != MissCause::Busy {
+            self.remove_subtree(index, Removal::Dropped);
+        } else {
+            self.refresh(index, Position::Hot);
+        }
+    }
+
+    /// Takes a slot for a shard that is on NVMe only.
+    pub(crate) fn start_promotion(&mut self, index: u32, shard: u16) -> Option<Promotion> {
+        debug_assert!(self.pages.cell(index, shard).has(ON_NVME), "only what is there can be read");
+        let slot = self.allocate(index, shard)?;
+        self.slots.begin_io(slot);
+        let cell = self.pages.cell_mut(index, shard);
+        cell.slot = slot;
+        cell.state |= PROMOTING;
+        let (place, checksum) = (cell.place, cell.checksum());
+        self.refresh(index, Position::Hot);
+        let (page, bytes) = (self.pages.key(index), self.shard_bytes(index));
+        Some(Promotion { page, shard, slot: self.slots.key(slot), place, bytes, checksum })
+    }
+
+    /// The entry of an operation that is in flight, also of a page that is gone.
+    pub(crate) fn in_flight(&self, page: PageKey, shard: u16, bit: u8) -> Option<u32> {
+        let index = self.pages.resolve_any(page).filter(|index| shard < self.pages.shards(*index))?;
+        self.pages.cell(index, shard).has(bit).then_some(index)
+    }
+}

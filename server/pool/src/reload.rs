@@ -1,0 +1,212 @@
+//! Reload: which slots hold the pages asked for, and which reads must run first.
+//! Owns: begin and end of a reload. Must not know: who reads.
+
+use crate::Pool;
+use crate::entry::{FILLED, NONE, PROMOTING, WRITING};
+use crate::error::PoolError;
+use crate::ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, PageKey, SlotKey};
+use crate::lease::{LeaseItem, LeaseKind};
+use crate::offload::check_ask;
+use crate::policy::Position;
+use crate::promote::Promotion;
+use crate::residency::Removal;
+use turnkv_proto::{BlockHash, SessionId};
+
+/// What a reload asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct ReloadAsk<'a> {
+    /// Namespace of the pages.
+    pub ns: NamespaceIndex,
+    /// The pages, in prefix order.
+    pub hashes: &'a [BlockHash],
+    /// Which shard of each.
+    pub shard: u16,
+    /// Who will read the slots.
+    pub client: ClientId,
+    /// The session that reads.
+    pub session: Option<&'a SessionId>,
+}
+
+/// One page of a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadStep {
+    /// Read it from DRAM now.
+    Ready {
+        /// The page.
+        page: PageKey,
+        /// Where it is.
+        slot: SlotKey,
+        /// CRC-64/NVME of its bytes.
+        checksum: u64,
+    },
+    /// Start this read; the page is ready when it is done.
+    Promote(Promotion),
+    /// A read of somebody else is on its way into this slot; the page is ready when that one is done.
+    Join {
+        /// The page whose promotion is in flight.
+        page: PageKey,
+        /// Where it will be.
+        slot: SlotKey,
+        /// CRC-64/NVME of its bytes.
+        checksum: u64,
+    },
+    /// Stop here: every slot is leased or dirty now, or this client holds as many as it may. Ask again later.
+    NoSlot,
+    /// Stop here: the page is not in the pool.
+    Miss(MissCause),
+}
+
+/// Answer to the begin of a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadPlan {
+    /// The lease that pins every slot named; none when no slot is named.
+    pub lease: Option<LeaseId>,
+    /// Finish reading within so long.
+    pub lease_ms: u32,
+    /// The pages in the order asked; fewer than asked when a limit of the lease ends the plan.
+    pub pages: Vec<ReloadStep>,
+}
+
+impl Pool {
+    /// Pins the slots of the leading pages that are here, and plans the reads of those on NVMe only.
+    /// Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    pub fn begin_reload(&mut self, ask: ReloadAsk<'_>, now: Now) -> Result<ReloadPlan, PoolError> {
+        let desc = self.desc(ask.ns)?;
+        check_ask(ask.hashes, ask.shard, desc.shards)?;
+        let room = self.lease_room(ask.client)?;
+        let now = self.tick(now);
+        if let Some(session) = ask.session {
+            self.use_session(ask.ns, session, now);
+        }
+
+        let mut pages = Vec::with_capacity(ask.hashes.len().min(room) + 1);
+        let mut items = Vec::with_capacity(ask.hashes.len().min(room));
+        let end = self.pin_resident(&ask, room, &mut items);
+        let stopped = self.plan_steps(&ask, &mut items, &mut pages);
+        pages.extend(stopped.or(end));
+        for item in items.iter().rev() {
+            self.touch(item.page.index);
+        }
+        if let Some(first) = items.first() {
+            self.touch_ancestors(first.page.index);
+        }
+        let lease_ms = self.config.limits.lease_ms;
+        let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
+        let lease = (!items.is_empty())
+            .then(|| self.leases.insert(LeaseKind::Read, ask.client, ask.shard, deadline, items));
+        Ok(ReloadPlan { lease, lease_ms, pages })
+    }
+
+    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped.
+    pub fn end_reload(
+        &mut self,
+        lease: LeaseId,
+        client: ClientId,
+        corrupt: &[u32],
+        now: Now,
+    ) -> Result<(), PoolError> {
+        let now = self.tick(now);
+        let held = self.leases.get(lease, client).filter(|held| held.kind == LeaseKind::Read);
+        let held = held.ok_or(PoolError::LeaseUnknown)?;
+        if corrupt.len() > held.items.len() || corrupt.iter().any(|at| *at as usize >= held.items.len()) {
+            return Err(PoolError::Invalid("a position that is corrupt must be one of the lease"));
+        }
+        let overdue = held.deadline < now;
+        let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
+        for item in &held.items {
+            self.slots.unlease(item.slot);
+        }
+        if overdue {
+            self.leases.expired += 1;
+            return Err(PoolError::LeaseUnknown);
+        }
+        for at in corrupt {
+            self.drop_corrupt(&held.items[*at as usize], held.shard);
+        }
+        Ok(())
+    }
+
+    /// Finds the leading pages and holds the slots of those that have one. Returns why it stopped short, if so.
+    fn pin_resident(
+        &mut self,
+        ask: &ReloadAsk<'_>,
+        room: usize,
+        items: &mut Vec<LeaseItem>,
+    ) -> Option<ReloadStep> {
+        for (position, hash) in ask.hashes.iter().enumerate() {
+            let Some(index) = self.find_visible(ask.ns.0, hash) else {
+                let known = self.pages.find(ask.ns.0, hash).is_some();
+                return Some(ReloadStep::Miss(if known { MissCause::Incomplete } else { MissCause::Absent }));
+            };
+            if items.len() >= room {
+                return (position == 0).then_some(ReloadStep::NoSlot);
+            }
+            let cell = self.pages.cell(index, ask.shard);
+            let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
+            if slot != NONE {
+                self.slots.lease(slot);
+            }
+            items.push(LeaseItem { position: position as u32, slot, page: self.pages.key(index) });
+        }
+        None
+    }
+
+    /// Plans each page, with a new slot for those on NVMe only. Where slots end the rest is let go.
+    fn plan_steps(
+        &mut self,
+        ask: &ReloadAsk<'_>,
+        items: &mut Vec<LeaseItem>,
+        pages: &mut Vec<ReloadStep>,
+    ) -> Option<ReloadStep> {
+        for at in 0..items.len() {
+            let page = items[at].page;
+            if items[at].slot == NONE {
+                let step = self.plan_read(page.index, ask.shard);
+                let Some((step, slot)) = step else {
+                    for item in items.drain(at..).filter(|item| item.slot != NONE) {
+                        self.slots.unlease(item.slot);
+                    }
+                    return Some(ReloadStep::NoSlot);
+                };
+                self.slots.lease(slot);
+                items[at].slot = slot;
+                pages.push(step);
+                continue;
+            }
+            let cell = self.pages.cell(page.index, ask.shard);
+            let (slot, checksum) = (self.slots.key(cell.slot), cell.checksum());
+            pages.push(match cell.has(FILLED) {
+                true => ReloadStep::Ready { page, slot, checksum },
+                false => ReloadStep::Join { page, slot, checksum },
+            });
+        }
+        None
+    }
+
+    /// Starts the read of a page that had no slot when the plan began.
+    fn plan_read(&mut self, index: u32, shard: u16) -> Option<(ReloadStep, u32)> {
+        let cell = self.pages.cell(index, shard);
+        if cell.has(PROMOTING) {
+            // The list names the page twice.
+            let (page, slot, checksum) = (self.pages.key(index), self.slots.key(cell.slot), cell.checksum());
+            return Some((ReloadStep::Join { page, slot, checksum }, cell.slot));
+        }
+        let promotion = self.start_promotion(index, shard)?;
+        Some((ReloadStep::Promote(promotion), self.pages.cell(index, shard).slot))
+    }
+
+    /// The bytes of a slot did not verify at the reader.
+    fn drop_corrupt(&mut self, item: &LeaseItem, shard: u16) {
+        let Some(index) = self.pages.resolve(item.page) else { return };
+        let cell = self.pages.cell(index, shard);
+        if cell.slot != item.slot || !cell.has(FILLED) {
+            return;
+        }
+        if cell.has(crate::entry::ON_NVME) && !cell.has(WRITING) {
+            self.let_go(index, shard);
+            self.refresh(index, Position::Hot);
+        } else {
+            self.remove_subtree(index, Removal::Dropped);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Where a page's shards are, and what follows from it: lists, gauges, visibility, removal.
+//! Owns: every change of a cell's residency. Must not know: leases, sessions, verbs.
+
+use crate::Pool;
+use crate::entry::{
+    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LISTED_DRAM, LISTED_NVME, NONE, ON_NVME,
+    PROMOTING, QUEUED, RECOVERING, TOUCHED, VICTIM, VISIBLE, WRITING, ZOMBIE,
+};
+use crate::ids::NvmePlace;
+use crate::limits::TOUCH_ANCESTORS_MAX;
+use crate::policy::{ListId, Position};
+
+/// Why a page leaves the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Room was needed.
+    Evicted,
+    /// Lost, corrupt, or by command.
+    Dropped,
+}
+
+/// How a page gives up its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Eviction {
+    /// It stays on NVMe.
+    Demote,
+    /// It was the last copy.
+    Drop,
+}
+
+/// Gauges and counters that residency keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) visible: u64,
+    pub(crate) dram_pages: u64,
+    pub(crate) nvme_pages: u64,
+    pub(crate) nvme_bytes: u64,
+    pub(crate) dirty_bytes: u64,
+    /// Shards being written.
+    pub(crate) writing: u64,
+    pub(crate) evicted: u64,
+    pub(crate) dropped: u64,
+    pub(crate) demoted: u64,
+    pub(crate) promoted: u64,
+    pub(crate) written: u64,
+}
+
+impl Pool {
+    pub(crate) fn shard_bytes(&self, index: u32) -> u64 {
+        self.slots.classes[usize::from(self.pages[index].ns)].shard_bytes
+    }
+
+    /// Whether the page may give up its slots now, and what that means for it.
+    pub(crate) fn evictable(&self, index: u32) -> Option<Eviction> {
+        let entry = &self.pages[index];
+        let cells = self.pages.cells(index);
+        let busy = |cell: &Cell| {
+            cell.slot != NONE && (cell.has(DIRTY | WRITING | PROMOTING) || self.slots.is_held(cell.slot))
+        };
+        if entry.has(ZOMBIE) || index == self.protected || cells.iter().any(busy) {
+            return None;
+        }
+        if entry.has(VISIBLE) && cells.iter().all(|cell| cell.has(ON_NVME)) {
+            return Some(Eviction::Demote);
+        }
+        (entry.is_leaf() && (!self.nvme_alive || !entry.has(VISIBLE))).then_some(Eviction::Drop)
+    }
+
+    /// Carries out what `evictable` allowed.
+    pub(crate) fn evict(&mut self, index: u32, eviction: Eviction) {
+        match eviction {
+            Eviction::Drop => self.remove_subtree(index, Removal::Evicted),
+            Eviction::Demote => {
+                for shard in 0..self.pages.shards(index) {
+                    self.let_go(index, shard);
+                }
+                self.tally.demoted += 1;
+                self.refresh(index, Position::Hot);
+            }
+        }
+    }
+
+    /// The cell gives up its slot; what it held of the page's bytes there is gone.
+    pub(crate) fn let_go(&mut self, index: u32, shard: u16) {
+        let bytes = self.shard_bytes(index);
+        let cell = self.pages.cell_mut(index, shard);
+        debug_assert!(!cell.has(PROMOTING | WRITING), "an operation in flight keeps its slot");
+        let slot = std::mem::replace(&mut cell.slot, NONE);
+        self.tally.dirty_bytes -= if cell.has(DIRTY) { bytes } else { 0 };
+        cell.state &= !(FILLED | DIRTY);
+        if slot != NONE {
+            self.slots.disown(slot);
+        }
+    }
+
+    /// The shard is on NVMe at a place; an earlier place of it is dead.
+    pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
+        self.clear_place(index, shard);
+        let bytes = self.shard_bytes(index);
+        let cell = self.pages.cell_mut(index, shard);
+        cell.place = place;
+        cell.state |= ON_NVME;
+        self.tally.nvme_bytes += bytes;
+    }
+
+    /// The shard is not on NVMe any more; its place is dead.
+    pub(crate) fn clear_place(&mut self, index: u32, shard: u16) {
+        let bytes = self.shard_bytes(index);
+        let nvme_alive = self.nvme_alive;
+        let cell = self.pages.cell_mut(index, shard);
+        if cell.has(ON_NVME) {
+            cell.state &= !ON_NVME;
+            self.tally.nvme_bytes -= bytes;
+            if nvme_alive {
+                self.dead.push((cell.place, bytes));
+            }
+        }
+    }
+
+    /// The slot's bytes must reach NVMe before the slot may be given up.
+    pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) {
+        let bytes = self.shard_bytes(index);
+        let cell = self.pages.cell_mut(index, shard);
+        debug_assert!(cell.has(FILLED), "only bytes that are here can be written");
+        self.tally.dirty_bytes += if cell.has(DIRTY) { 0 } else { bytes };
+        cell.state |= DIRTY;
+        if !self.pages[index].has(QUEUED) {
+            self.pages[index].flags |= QUEUED;
+            let key = self.pages.key(index);
+            self.writes.push_back(key);
+        }
+    }
+
+    pub(crate) fn clear_dirty(&mut self, index: u32, shard: u16) {
+        let bytes = self.shard_bytes(index);
+        let cell = self.pages.cell_mut(index, shard);
+        self.tally.dirty_bytes -= if cell.has(DIRTY) { bytes } else { 0 };
+        cell.state &= !DIRTY;
+    }
+
+    /// Puts a page into the list and the gauges that its cells call for.
+    pub(crate) fn refresh(&mut self, index: u32, at: Position) {
+        let entry = &self.pages[index];
+        let cells = self.pages.cells(index);
+        let visible = entry.has(VISIBLE) && !entry.has(ZOMBIE);
+        let in_slots = cells.iter().any(|cell| cell.slot != NONE);
+        let busy = cells.iter().any(|cell| cell.has(DIRTY | WRITING));
+        let readable = cells.iter().any(|cell| cell.has(FILLED | PROMOTING));
+        let all_dram = visible && cells.iter().all(|cell| cell.has(FILLED));
+        let all_nvme = visible && cells.iter().all(|cell| cell.has(ON_NVME));
+        let list = match () {
+            () if entry.has(ZOMBIE | RECOVERING) => 0,
+            () if in_slots && !busy && readable => LISTED_DRAM,
+            () if !in_slots && visible => LISTED_NVME,
+            () => 0,
+        };
+        let at = if entry.has(VICTIM) { Position::Cold } else { at };
+        self.relist(index, list, at);
+        count(&mut self.pages[index].flags, COUNTED_DRAM, all_dram, &mut self.tally.dram_pages);
+        count(&mut self.pages[index].flags, COUNTED_NVME, all_nvme, &mut self.tally.nvme_pages);
+    }
+
+    /// Moves a page to a list, unless it is there already.
+    fn relist(&mut self, index: u32, list: u16, at: Position) {
+        let flags = self.pages[index].flags & (LISTED_DRAM | LISTED_NVME);
+        if flags == list {
+            return;
+        }
+        if let Some(old) = self.list_of(index) {
+            self.policy.remove(&mut self.pages, old, index);
+        }
+        self.pages[index].flags = self.pages[index].flags & !(LISTED_DRAM | LISTED_NVME) | list;
+        if let Some(new) = self.list_of(index) {
+            let at = match at {
+                Position::ColderThan(other) if other == NONE || self.list_of(other) != Some(new) => {
+                    Position::Hot
+                }
+                at => at,
+            };
+            self.policy.insert(&mut self.pages, new, index, at);
+        }
+    }
+
+    pub(crate) fn list_of(&self, index: u32) -> Option<ListId> {
+        let entry = &self.pages[index];
+        match entry.flags & (LISTED_DRAM | LISTED_NVME) {
+            LISTED_DRAM => Some(ListId::Dram(entry.ns)),
+            LISTED_NVME => Some(ListId::Nvme),
+            _ => None,
+        }
+    }
+
+    /// The page was used. Callers touch tails before heads.
+    pub(crate) fn touch(&mut self, index: u32) {
+        let entry = &mut self.pages[index];
+        entry.flags = (entry.flags | TOUCHED) & !VICTIM;
+        if let Some(list) = self.list_of(index) {
+            self.policy.touch(&mut self.pages, list, index);
+        }
+        for cell in self.pages.cells(index) {
+            if cell.slot != NONE {
+                self.slots.touch(cell.slot);
+            }
+        }
+    }
+
+    /// A page cannot be used without its ancestors: they are not cold, up to the first known not to be.
+    pub(crate) fn touch_ancestors(&mut self, index: u32) {
+        let mut ancestor = self.pages[index].parent;
+        for _ in 0..TOUCH_ANCESTORS_MAX {
+            if ancestor == NONE || self.pages[ancestor].flags & (TOUCHED | VICTIM) == TOUCHED {
+                return;
+            }
+            let entry = &mut self.pages[ancestor];
+            entry.flags = (entry.flags | TOUCHED) & !VICTIM;
+            ancestor = entry.parent;
+        }
+    }
+
+    /// Makes a page visible once all its shards are committed and its parent is visible; then its children.
+    pub(crate) fn settle(&mut self, index: u32) {
+        let (mut next, mut waiting) = (Some(index), Vec::new());
+        while let Some(index) = next.take().or_else(|| waiting.pop()) {
+            let parent = self.pages[index].parent;
+            let reachable = parent == NONE || self.pages[parent].has(VISIBLE);
+            let complete = self.pages.cells(index).iter().all(Cell::committed);
+            if !reachable || !complete || self.pages[index].has(VISIBLE | RECOVERING) {
+                self.refresh(index, Position::Hot);
+                continue;
+            }
+            self.pages[index].flags |= VISIBLE;
+            self.tally.visible += 1;
+            for shard in 0..self.pages.shards(index) {
+                if self.nvme_alive && !self.pages.cell(index, shard).has(ON_NVME) {
+                    self.set_dirty(index, shard);
+                }
+            }
+            self.refresh(index, Position::Hot);
+            let mut child = self.pages[index].first_child;
+            while child != NONE {
+                waiting.push(child);
+                child = self.pages[child].next;
+            }
+        }
+    }
+
+    /// Marks a page, and then its children, as durable: on NVMe with all its ancestors.
+    pub(crate) fn settle_durable(&mut self, index: u32) {
+        let (mut next, mut waiting) = (Some(index), Vec::new());
+        while let Some(index) = next.take().or_else(|| waiting.pop()) {
+            let entry = &self.pages[index];
+            let reachable = entry.parent == NONE || self.pages[entry.parent].has(DURABLE);
+            if !reachable || !entry.has(COUNTED_NVME) || entry.has(DURABLE) {
+                continue;
+            }
+            self.pages[index].flags |= DURABLE;
+            let mut child = self.pages[index].first_child;
+            while child != NONE {
+                waiting.push(child);
+                child = self.pages[child].next;
+            }
+        }
+    }
+
+    /// Removes a page and all after it, and parents that were only there for it.
+    pub(crate) fn remove_subtree(&mut self, top: u32, removal: Removal) {
+        let parent = self.pages[top].parent;
+        let mut index = top;
+        loop {
+            while !self.pages[index].is_leaf() {
+                index = self.pages[index].first_child;
+            }
+            let up = self.pages[index].parent;
+            self.remove_leaf(index, removal);
+            if index == top {
+                break;
+            }
+            index = up;
+        }
+        if parent != NONE {
+            self.prune(parent);
+        }
+    }
+
+    /// Removes an invisible page that holds nothing, and its parents likewise.
+    pub(crate) fn prune(&mut self, mut index: u32) {
+        while index != NONE && index != self.protected {
+            let entry = &self.pages[index];
+            let hollow = |cell: &Cell| cell.slot == NONE && !cell.committed();
+            let used = entry.has(VISIBLE | RECOVERING | ZOMBIE) || !entry.is_leaf();
+            if used || !self.pages.cells(index).iter().all(hollow) {
+                return;
+            }
+            let parent = entry.parent;
+            self.remove_leaf(index, Removal::Dropped);
+            index = parent;
+        }
+    }
+
+    /// Removes one entry from the index. Its operations in flight keep it as a zombie until they end.
+    pub(crate) fn remove_leaf(&mut self, index: u32, removal: Removal) {
+        for shard in 0..self.pages.shards(index) {
+            self.clear_dirty(index, shard);
+            self.clear_place(index, shard);
+            let cell = *self.pages.cell(index, shard);
+            if cell.has(PROMOTING | WRITING) {
+                self.slots.disown(cell.slot);
+            } else {
+                self.let_go(index, shard);
+            }
+        }
+        if self.pages[index].has(VISIBLE) {
+            self.tally.visible -= 1;
+            self.tally.evicted += u64::from(removal == Removal::Evicted);
+            self.tally.dropped += u64::from(removal == Removal::Dropped);
+        }
+        self.pages[index].flags = (self.pages[index].flags | ZOMBIE) & !(VISIBLE | DURABLE);
+        self.refresh(index, Position::Cold);
+        self.pages.detach(index);
+        self.release_if_idle(index);
+    }
+
+    /// An operation in flight on the cell ended: its hold on the slot does too. True: the page is still in the index.
+    pub(crate) fn end_io(&mut self, index: u32, shard: u16, bit: u8) -> bool {
+        let cell = self.pages.cell_mut(index, shard);
+        debug_assert!(cell.has(bit), "callers checked that the operation is in flight");
+        cell.state &= !bit;
+        let slot = cell.slot;
+        let zombie = self.pages[index].has(ZOMBIE);
+        if zombie {
+            let cell = self.pages.cell_mut(index, shard);
+            cell.slot = NONE;
+            cell.state &= !FILLED;
+        }
+        self.slots.end_io(slot);
+        if zombie {
+            self.release_if_idle(index);
+        }
+        !zombie
+    }
+
+    fn release_if_idle(&mut self, index: u32) {
+        if !self.pages.cells(index).iter().any(|cell| cell.has(PROMOTING | WRITING)) {
+            self.pages.release(index);
+        }
+    }
+}
+
+fn count(flags: &mut u16, bit: u16, now: bool, gauge: &mut u64) {
+    let before = *flags & bit != 0;
+    if now != before {
+        *flags ^= bit;
+        *gauge = if now { *gauge + 1 } else { *gauge - 1 };
+    }
+}

@@ -1,0 +1,305 @@
+//! Sessions: conversations and branches, their pages in order, and their waits.
+//! Owns: turns, forks, superseded branches. Must not know: slots, NVMe.
+
+use crate::Pool;
+use crate::entry::{COUNTED_DRAM, NONE};
+use crate::error::PoolError;
+use crate::ids::{NamespaceIndex, Now};
+use crate::limits::{HASHES_PER_CALL_MAX, SESSION_LIST_MAX};
+use crate::sessions::Session;
+use turnkv_proto::{BlockHash, SessionId};
+
+/// Answer to the begin of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnBegun {
+    /// 1 for a new session.
+    pub turn: u32,
+    /// Leading pages of the session still present (its partial tail included).
+    pub pages: u32,
+    /// Of these, in DRAM.
+    pub dram: u32,
+    /// Its partial tail and the tail's tokens, when it has one that is present.
+    pub tail: Option<(BlockHash, u32)>,
+}
+
+/// What the owner says at the end of a turn.
+#[derive(Clone, Copy, Debug)]
+pub struct EndTurn<'a> {
+    /// Leading pages of the session's list that stay as they are.
+    pub keep: u32,
+    /// The pages after them, in order, a partial tail last.
+    pub hashes: &'a [BlockHash],
+    /// Above 0: the last hash is a partial tail.
+    pub tail_tokens: u32,
+    /// When the next turn is expected; 0: unknown.
+    pub expected_return_ms: u64,
+    /// How long to remember the session; 0: the pool's default.
+    pub ttl_ms: u64,
+    /// 0 usual; higher is kept longer.
+    pub priority: u32,
+    /// No turn will follow.
+    pub last: bool,
+}
+
+/// One session, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its namespace.
+    pub ns: NamespaceIndex,
+    /// Its name.
+    pub session: SessionId,
+    /// Turns begun.
+    pub turn: u32,
+    /// Pages in its list that are present.
+    pub pages: u32,
+    /// Tokens of its partial tail.
+    pub tail_tokens: u32,
+    /// Time since it was last used.
+    pub idle_ms: u64,
+    /// Whether a turn is running.
+    pub in_turn: bool,
+}
+
+/// A session as it is kept across restarts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRecord {
+    /// Its namespace.
+    pub ns: NamespaceIndex,
+    /// Its name.
+    pub session: SessionId,
+    /// Turns begun.
+    pub turn: u32,
+    /// Its pages in order.
+    pub hashes: Vec<BlockHash>,
+    /// Tokens of the partial tail, 0 for none.
+    pub tail_tokens: u32,
+    /// How long to remember it once idle.
+    pub ttl_ms: u64,
+    /// How long it had been idle.
+    pub idle_ms: u64,
+    /// 0 usual; higher is kept longer.
+    pub priority: u32,
+}
+
+impl Pool {
+    /// Begins a turn; a new session is created.
+    pub fn begin_turn(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        now: Now,
+    ) -> Result<TurnBegun, PoolError> {
+        self.desc(ns)?;
+        let now = self.tick(now);
+        let at = self.open_session(ns, session, now)?;
+        self.sessions.update(at, |session| {
+            session.turn = session.turn.saturating_add(1);
+            session.in_turn = true;
+            session.return_at = None;
+            session.last_used = now;
+        });
+        let pages = self.present_run(at);
+        let list = &self.sessions[at].pages[..pages];
+        let dram = list.iter().filter(|page| self.pages[page.index].has(COUNTED_DRAM)).count();
+        let tail = list.last().map(|page| &self.pages[page.index]).filter(|entry| entry.tail_tokens > 0);
+        let tail = tail.map(|entry| (entry.hash, u32::from(entry.tail_tokens)));
+        Ok(TurnBegun { turn: self.sessions[at].turn, pages: pages as u32, dram: dram as u32, tail })
+    }
+
+    /// Ends a turn. Returns the pages the session has now: fewer than told when some are not present. What the session had
+    /// before and has no more becomes first victim. `last` also forgets the session.
+    pub fn end_turn(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        end: EndTurn<'_>,
+        now: Now,
+    ) -> Result<u32, PoolError> {
+        let desc = self.desc(ns)?;
+        let max = self.config.limits.session_pages_max as usize;
+        if end.hashes.len() > HASHES_PER_CALL_MAX {
+            return Err(PoolError::Invalid("too many pages in one call: split it"));
+        }
+        if end.tail_tokens > 0 && (end.tail_tokens >= desc.page_tokens || end.hashes.is_empty()) {
+            return Err(PoolError::Invalid(
+                "a partial tail is the last page named, with fewer tokens than a page",
+            ));
+        }
+        if end.keep as usize + end.hashes.len() > max {
+            return Err(PoolError::Limit("session_pages_max"));
+        }
+        let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
+        let now = self.tick(now);
+        let list = self.list_after_turn(at, &end);
+        let pages = list.len() as u32;
+        self.replace_list(at, list);
+        let ttl_ms = if end.ttl_ms == 0 { self.config.limits.session_ttl_ms } else { end.ttl_ms };
+        self.sessions.update(at, |session| {
+            session.in_turn = false;
+            session.last_used = now;
+            session.ttl_ms = ttl_ms;
+            session.priority = end.priority;
+            session.return_at =
+                (end.expected_return_ms > 0).then(|| now.saturating_add(end.expected_return_ms));
+        });
+        if end.last {
+            self.close_at(at);
+        }
+        Ok(pages)
+    }
+
+    /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead of its own.
+    /// Returns how many pages it shares.
+    pub fn fork(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        fork: &SessionId,
+        pages: u32,
+        now: Now,
+    ) -> Result<u32, PoolError> {
+        self.desc(ns)?;
+        let source = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
+        if session == fork {
+            return Err(PoolError::Invalid("a session cannot be forked onto itself"));
+        }
+        let now = self.tick(now);
+        // Making room for the fork may forget a session, so the list is taken first.
+        let present = self.present_run(source);
+        let count = if pages == 0 { present } else { present.min(pages as usize) };
+        let list = self.sessions[source].pages[..count].to_vec();
+        let (ttl_ms, priority) = (self.sessions[source].ttl_ms, self.sessions[source].priority);
+        let at = self.open_session(ns, fork, now)?;
+        self.replace_list(at, list);
+        self.sessions.update(at, |session| {
+            session.last_used = now;
+            session.ttl_ms = ttl_ms;
+            session.priority = priority;
+        });
+        Ok(count as u32)
+    }
+
+    /// Cuts a session's list to its leading pages; the branch after them becomes first victim. Returns the pages left.
+    pub fn supersede(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        keep: u32,
+        now: Now,
+    ) -> Result<u32, PoolError> {
+        self.desc(ns)?;
+        let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
+        let now = self.tick(now);
+        let present = self.present_run(at).min(keep as usize);
+        let list = self.sessions[at].pages[..present].to_vec();
+        self.replace_list(at, list);
+        self.sessions.update(at, |session| session.last_used = now);
+        Ok(present as u32)
+    }
+
+    /// Forgets a session; pages that only it used become first victims.
+    pub fn close(&mut self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Result<(), PoolError> {
+        self.desc(ns)?;
+        let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
+        self.tick(now);
+        self.close_at(at);
+        Ok(())
+    }
+
+    /// The leading pages of a session that are present.
+    pub fn session_hashes(
+        &self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+    ) -> Result<Vec<BlockHash>, PoolError> {
+        self.desc(ns)?;
+        let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
+        Ok(self.hashes_at(at))
+    }
+
+    /// Up to `limit` sessions (0: as many as one answer holds), and how many there are.
+    pub fn list_sessions(
+        &self,
+        ns: Option<NamespaceIndex>,
+        limit: usize,
+        now: Now,
+    ) -> (Vec<SessionInfo>, u64) {
+        let limit = if limit == 0 { SESSION_LIST_MAX } else { limit.min(SESSION_LIST_MAX) };
+        let mut list = Vec::new();
+        let mut total = 0;
+        for (at, session) in self.sessions.iter() {
+            if ns.is_some_and(|ns| ns != session.ns) {
+                continue;
+            }
+            total += 1;
+            if list.len() < limit {
+                list.push(self.session_info(at, session, now));
+            }
+        }
+        (list, total)
+    }
+
+    /// What to keep of a session across restarts.
+    pub fn session_record(&self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Option<SessionRecord> {
+        let at = self.sessions.find(ns, session)?;
+        let hashes = self.hashes_at(at);
+        let this = &self.sessions[at];
+        let info = self.session_info(at, this, now);
+        Some(SessionRecord {
+            ns,
+            session: session.clone(),
+            turn: this.turn,
+            hashes,
+            tail_tokens: info.tail_tokens,
+            ttl_ms: this.ttl_ms,
+            idle_ms: info.idle_ms,
+            priority: this.priority,
+        })
+    }
+
+    /// Brings a session back; its list ends at the first page that is not here. Returns the pages it has.
+    pub fn restore_session(&mut self, record: &SessionRecord, now: Now) -> Result<u32, PoolError> {
+        self.desc(record.ns)?;
+        if record.hashes.len() > self.config.limits.session_pages_max as usize {
+            return Err(PoolError::Limit("session_pages_max"));
+        }
+        let now = self.tick(now);
+        let mut list = Vec::new();
+        self.follow(record.ns.0, NONE, &record.hashes, &mut list);
+        let at = self.open_session(record.ns, &record.session, now)?;
+        let pages = list.len() as u32;
+        self.replace_list(at, list);
+        self.sessions.update(at, |session| {
+            session.turn = record.turn;
+            session.ttl_ms = record.ttl_ms.max(1);
+            session.priority = record.priority;
+            session.last_used = now.saturating_sub(record.idle_ms);
+        });
+        Ok(pages)
+    }
+
+    /// Sessions expected back within `ahead_ms`, each told once: promote their pages.
+    pub fn take_returning(&mut self, ahead_ms: u64, now: Now) -> Vec<(NamespaceIndex, SessionId)> {
+        let now = self.tick(now);
+        self.sessions.take_returning(now.saturating_add(ahead_ms))
+    }
+
+    /// Sessions forgotten since the last call (expired, or made way for a new one): their records can go.
+    pub fn take_forgotten(&mut self) -> Vec<(NamespaceIndex, SessionId)> {
+        self.sessions.take_forgotten()
+    }
+
+    fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
+        let pages = self.present_run(at);
+        let tail = session.pages[..pages].last().map_or(0, |page| self.pages[page.index].tail_tokens);
+        SessionInfo {
+            ns: session.ns,
+            session: session.id.clone(),
+            turn: session.turn,
+            pages: pages as u32,
+            tail_tokens: u32::from(tail),
+            idle_ms: self.now.max(now).saturating_sub(session.last_used),
+            in_turn: session.in_turn,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The table of sessions, by name, by idleness, by deadline, by return.
+//! Owns: the table and its orders. Must not know: what the pages of a session are.
+
+use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::limits::{FORGOTTEN_MAX, RETURNS_PER_CALL_MAX};
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
+use std::ops::{Index, IndexMut};
+use turnkv_proto::SessionId;
+
+/// One session.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) ns: NamespaceIndex,
+    pub(crate) id: SessionId,
+    pub(crate) turn: u32,
+    pub(crate) in_turn: bool,
+    pub(crate) priority: u32,
+    pub(crate) ttl_ms: u64,
+    pub(crate) last_used: Now,
+    pub(crate) return_at: Option<Now>,
+    /// A path of the tree, from a root. Keys after the first stale one are stale too.
+    pub(crate) pages: Vec<PageKey>,
+    /// The page that counts this session's end.
+    pub(crate) tip: Option<PageKey>,
+    /// Under which keys the orders know this session.
+    idle_key: Option<(u32, Now)>,
+    deadline_key: Now,
+    return_key: Option<Now>,
+}
+
+/// All sessions.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    table: Vec<Option<Session>>,
+    free: Vec<u32>,
+    names: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// Sessions not in a turn: the least important and longest idle first.
+    idle: BTreeSet<(u32, Now, u32)>,
+    deadlines: BTreeSet<(Now, u32)>,
+    returns: BTreeSet<(Now, u32)>,
+    forgotten: Vec<(NamespaceIndex, SessionId)>,
+    pub(crate) forgotten_count: u64,
+}
+
+impl Sessions {
+    pub(crate) fn len(&self) -> u32 {
+        self.names.len() as u32
+    }
+
+    pub(crate) fn in_turn(&self) -> u64 {
+        (self.names.len() - self.idle.len()) as u64
+    }
+
+    pub(crate) fn find(&self, ns: NamespaceIndex, id: &SessionId) -> Option<u32> {
+        let is =
+            |at: &u32| self.table[*at as usize].as_ref().is_some_and(|this| this.ns == ns && this.id == *id);
+        self.names.find(self.hasher.hash_one((ns, id)), is).copied()
+    }
+
+    /// Adds a session that does not exist.
+    pub(crate) fn insert(&mut self, ns: NamespaceIndex, id: &SessionId, ttl_ms: u64, now: Now) -> u32 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.table.push(None);
+            self.table.len() as u32 - 1
+        });
+        self.table[at as usize] = Some(Session {
+            ns,
+            id: id.clone(),
+            turn: 0,
+            in_turn: false,
+            priority: 0,
+            ttl_ms,
+            last_used: now,
+            return_at: None,
+            pages: Vec::new(),
+            tip: None,
+            idle_key: None,
+            deadline_key: 0,
+            return_key: None,
+        });
+        let Sessions { table, names, hasher, .. } = self;
+        let code =
+            |at: &u32| table[*at as usize].as_ref().map_or(0, |this| hasher.hash_one((this.ns, &this.id)));
+        names.insert_unique(code(&at), at, code);
+        self.update(at, |_| {});
+        at
+    }
+
+    /// Changes a session and puts it in its place in every order.
+    pub(crate) fn update(&mut self, at: u32, change: impl FnOnce(&mut Session)) {
+        self.unlist(at);
+        let session = &mut self[at];
+        change(session);
+        session.idle_key = (!session.in_turn).then_some((session.priority, session.last_used));
+        session.deadline_key = session.last_used.saturating_add(session.ttl_ms);
+        session.return_key = session.return_at;
+        let (idle, deadline, back) = (session.idle_key, session.deadline_key, session.return_key);
+        self.idle.extend(idle.map(|(priority, since)| (priority, since, at)));
+        self.deadlines.insert((deadline, at));
+        self.returns.extend(back.map(|back| (back, at)));
+    }
+
+    /// The session to forget first, if one is not in a turn.
+    pub(crate) fn oldest_idle(&mut self) -> Option<u32> {
+        while let Some((_, since, at)) = self.idle.first().copied() {
+            if self[at].last_used == since {
+                return Some(at);
+            }
+            // It was used since it was put here: it moves back, once.
+            self.update(at, |_| {});
+        }
+        None
+    }
+
+    /// A session whose time to live has passed.
+    pub(crate) fn overdue(&mut self, now: Now) -> Option<u32> {
+        while let Some((deadline, at)) =
+            self.deadlines.first().copied().filter(|(deadline, _)| *deadline < now)
+        {
+            if self[at].last_used.saturating_add(self[at].ttl_ms) == deadline {
+                return Some(at);
+            }
+            self.update(at, |_| {});
+        }
+        None
+    }
+
+    pub(crate) fn take_returning(&mut self, until: Now) -> Vec<(NamespaceIndex, SessionId)> {
+        let mut back = Vec::new();
+        while let Some((_, at)) = self.returns.first().copied().filter(|(when, _)| *when <= until) {
+            if back.len() == RETURNS_PER_CALL_MAX {
+                break;
+            }
+            self.update(at, |session| session.return_at = None);
+            back.push((self[at].ns, self[at].id.clone()));
+        }
+        back
+    }
+
+    /// Removes a session. `tell`: nobody asked for it, so the caller must hear of it.
+    pub(crate) fn remove(&mut self, at: u32, tell: bool) {
+        self.unlist(at);
+        let code = self.hasher.hash_one((self[at].ns, &self[at].id));
+        if let Ok(name) = self.names.find_entry(code, |other| *other == at) {
+            name.remove();
+        }
+        self.free.push(at);
+        if let Some(session) = self.table[at as usize].take().filter(|_| tell) {
+            self.forgotten_count += 1;
+            if self.forgotten.len() < FORGOTTEN_MAX {
+                self.forgotten.push((session.ns, session.id));
+            }
+        }
+    }
+
+    pub(crate) fn take_forgotten(&mut self) -> Vec<(NamespaceIndex, SessionId)> {
+        std::mem::take(&mut self.forgotten)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Session)> {
+        self.table.iter().enumerate().filter_map(|(at, session)| Some((at as u32, session.as_ref()?)))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let lists: usize =
+            self.iter().map(|(_, session)| session.pages.capacity() * size_of::<PageKey>()).sum();
+        lists + self.table.capacity() * size_of::<Option<Session>>() + self.names.allocation_size()
+    }
+
+    fn unlist(&mut self, at: u32) {
+        let session = &self[at];
+        let (idle, deadline, back) = (session.idle_key, session.deadline_key, session.return_key);
+        if let Some((priority, since)) = idle {
+            self.idle.remove(&(priority, since, at));
+        }
+        self.deadlines.remove(&(deadline, at));
+        if let Some(back) = back {
+            self.returns.remove(&(back, at));
+        }
+    }
+}
+
+impl Index<u32> for Sessions {
+    type Output = Session;
+
+    fn index(&self, at: u32) -> &Session {
+        self.table[at as usize]
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("orders name only sessions that exist"))
+    }
+}
+
+impl IndexMut<u32> for Sessions {
+    fn index_mut(&mut self, at: u32) -> &mut Session {
+        self.table[at as usize]
+            .as_mut()
+            .unwrap_or_else(|| unreachable!("orders name only sessions that exist"))
+    }
+}

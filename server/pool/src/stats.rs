@@ -1,0 +1,123 @@
+//! What is in use. Owns: the gauges and counters of the pool. Must not know: how they are shown.
+
+use crate::Pool;
+use crate::slots::Slab;
+
+/// Gauges and counters of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct PoolStats {
+    /// DRAM.
+    pub dram: TierGauges,
+    /// NVMe.
+    pub nvme: TierGauges,
+    /// Bytes in DRAM that are not on NVMe yet.
+    pub dirty_bytes: u64,
+    /// Bytes of slots that a client whose lease expired may still be writing.
+    pub quarantined_bytes: u64,
+    /// Slots free in slabs that are cut.
+    pub free_slots: u64,
+    /// Slabs that are not cut.
+    pub free_slabs: u32,
+    /// Slabs taken out of service.
+    pub retired_slabs: u32,
+    /// Pages that readers can see.
+    pub pages: u64,
+    /// Entries of the index: pages, and pages being offloaded.
+    pub entries: u64,
+    /// Bytes of the index: entries, hash table, slot table, write queue.
+    pub index_bytes: u64,
+    /// Bytes of the sessions' lists.
+    pub session_bytes: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Sessions in a turn.
+    pub sessions_in_turn: u64,
+    /// Namespaces.
+    pub namespaces: u64,
+    /// Leases, quarantined ones included.
+    pub leases: u64,
+    /// Leases in quarantine.
+    pub leases_quarantined: u64,
+    /// Leases that ran past their deadline, ever.
+    pub expired_leases: u64,
+    /// Pages gone from the pool by policy, ever.
+    pub evicted_pages: u64,
+    /// Pages gone because they were lost, corrupt or dropped by command, ever.
+    pub dropped_pages: u64,
+    /// Pages that left DRAM and stayed on NVMe, ever.
+    pub demoted_pages: u64,
+    /// Shards read back into DRAM, ever.
+    pub promoted_shards: u64,
+    /// Shards written to NVMe, ever.
+    pub written_shards: u64,
+    /// Slabs cut for another namespace, ever.
+    pub recut_slabs: u64,
+    /// Sessions forgotten to make room, ever.
+    pub forgotten_sessions: u64,
+}
+
+/// Gauges of one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TierGauges {
+    /// Bytes there are.
+    pub capacity_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Bytes under leases.
+    pub leased_bytes: u64,
+    /// Bytes that cannot be evicted now: leased, being written or read into.
+    pub pinned_bytes: u64,
+    /// Pages with all shards there.
+    pub pages: u64,
+}
+
+impl Pool {
+    /// Gauges and counters now.
+    pub fn stats(&self) -> PoolStats {
+        let (tally, slots) = (&self.tally, &self.slots);
+        let retired = slots.slabs.iter().filter(|slab| slab.retired).count();
+        let in_service = (slots.slabs.len() - retired) as u64;
+        let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining {
+            true => u64::from(slots.classes[slab.class as usize].per_slab - slab.used),
+            false => 0,
+        };
+        PoolStats {
+            dram: TierGauges {
+                capacity_bytes: in_service * self.config.slab_bytes,
+                used_bytes: slots.used_bytes,
+                leased_bytes: slots.leased_bytes,
+                pinned_bytes: slots.pinned_bytes,
+                pages: tally.dram_pages,
+            },
+            nvme: TierGauges {
+                capacity_bytes: if self.nvme_alive { self.config.nvme_bytes } else { 0 },
+                used_bytes: tally.nvme_bytes,
+                leased_bytes: 0,
+                pinned_bytes: 0,
+                pages: tally.nvme_pages,
+            },
+            dirty_bytes: tally.dirty_bytes,
+            quarantined_bytes: self.leases.quarantined_bytes,
+            free_slots: slots.slabs.iter().map(free_in).sum(),
+            free_slabs: slots.empty.len() as u32,
+            retired_slabs: retired as u32,
+            pages: tally.visible,
+            entries: u64::from(self.pages.len()),
+            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes()) as u64,
+            session_bytes: self.sessions.bytes() as u64,
+            sessions: u64::from(self.sessions.len()),
+            sessions_in_turn: self.sessions.in_turn(),
+            namespaces: self.namespaces.len() as u64,
+            leases: u64::from(self.leases.len()),
+            leases_quarantined: self.leases.quarantined() as u64,
+            expired_leases: self.leases.expired,
+            evicted_pages: tally.evicted,
+            dropped_pages: tally.dropped,
+            demoted_pages: tally.demoted,
+            promoted_shards: tally.promoted,
+            written_shards: tally.written,
+            recut_slabs: slots.recuts,
+            forgotten_sessions: self.sessions.forgotten_count,
+        }
+    }
+}

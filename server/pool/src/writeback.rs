@@ -1,0 +1,235 @@
+//! Write-behind: which pages go to NVMe next, and what became of them.
+//! Owns: the write queue and durability questions. Must not know: segments, files.
+
+use crate::Pool;
+use crate::entry::{Cell, DIRTY, DURABLE, NONE, ON_NVME, PROMOTING, QUEUED, VISIBLE, WRITING};
+use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
+use crate::limits::WRITE_QUEUE_SLACK;
+use crate::policy::Position;
+use crate::residency::Removal;
+use hashbrown::HashSet;
+use std::collections::VecDeque;
+use turnkv_proto::{BlockHash, NamespaceId};
+
+/// A write to start: a slot's bytes to NVMe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteBehind {
+    /// The page.
+    pub page: PageKey,
+    /// Which shard of it.
+    pub shard: u16,
+    /// Shards of a page in this namespace.
+    pub shards: u16,
+    /// Its namespace in this pool.
+    pub ns: NamespaceIndex,
+    /// Its namespace everywhere.
+    pub namespace: NamespaceId,
+    /// Its hash.
+    pub hash: BlockHash,
+    /// The page before it.
+    pub parent: Option<BlockHash>,
+    /// Where its bytes are; pinned until `written` or `write_failed`.
+    pub slot: SlotKey,
+    /// Bytes of the shard.
+    pub bytes: u64,
+    /// CRC-64/NVME of its bytes.
+    pub checksum: u64,
+    /// Above 0: a partial tail of so many tokens.
+    pub tail_tokens: u32,
+}
+
+/// Pages to write, parents before children. Keys of pages that are gone or clean by now are skipped.
+#[derive(Default)]
+pub(crate) struct WriteQueue {
+    urgent: VecDeque<PageKey>,
+    usual: VecDeque<PageKey>,
+}
+
+impl WriteQueue {
+    pub(crate) fn push_back(&mut self, page: PageKey) {
+        self.usual.push_back(page);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.urgent.len() + self.usual.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        (self.urgent.capacity() + self.usual.capacity()) * size_of::<PageKey>()
+    }
+
+    fn front(&self) -> Option<PageKey> {
+        self.urgent.front().or(self.usual.front()).copied()
+    }
+
+    fn pop(&mut self) {
+        if self.urgent.pop_front().is_none() {
+            self.usual.pop_front();
+        }
+    }
+}
+
+impl Pool {
+    /// Takes writes from the queue, parents before children, while they fit `bytes_max`. One that is larger than
+    /// `bytes_max` is given out alone, when nothing is being written.
+    pub fn next_writes(&mut self, bytes_max: u64, now: Now) -> Vec<WriteBehind> {
+        self.tick(now);
+        let mut writes = Vec::new();
+        let mut left = bytes_max;
+        while let Some(key) = self.writes.front() {
+            let Some(index) = self.pages.resolve(key) else {
+                self.writes.pop();
+                continue;
+            };
+            for shard in 0..self.pages.shards(index) {
+                if !self.is_writable(index, shard) {
+                    continue;
+                }
+                let bytes = self.shard_bytes(index);
+                let alone = self.tally.writing == 0 && bytes_max > 0;
+                if bytes > left && !alone {
+                    return writes;
+                }
+                left = left.saturating_sub(bytes);
+                writes.push(self.start_write(index, shard));
+            }
+            self.writes.pop();
+            self.pages[index].flags &= !QUEUED;
+        }
+        writes
+    }
+
+    /// The write is done. False: nobody needs the extent any more, forget it.
+    pub fn written(&mut self, page: PageKey, shard: u16, place: NvmePlace, now: Now) -> bool {
+        self.tick(now);
+        let Some(index) = self.end_write(page, shard) else { return false };
+        if !self.nvme_alive {
+            self.refresh(index, Position::Hot);
+            return false;
+        }
+        self.clear_dirty(index, shard);
+        self.set_place(index, shard, place);
+        self.pages[index].flags &= !crate::entry::TOUCHED;
+        self.tally.written += 1;
+        let parent = self.pages[index].parent;
+        self.refresh(index, Position::ColderThan(parent));
+        self.settle_durable(index);
+        true
+    }
+
+    /// The write failed: the page is dirty again, first in the queue.
+    pub fn write_failed(&mut self, page: PageKey, shard: u16, now: Now) {
+        self.tick(now);
+        let Some(index) = self.end_write(page, shard) else { return };
+        let dirty = self.pages.cell(index, shard).has(DIRTY);
+        if dirty && !self.pages[index].has(QUEUED) {
+            self.pages[index].flags |= QUEUED;
+            self.writes.usual.push_front(page);
+        }
+        self.refresh(index, Position::Hot);
+    }
+
+    /// The pages named and their ancestors that are not on NVMe yet, parents first. Stale pages are left out.
+    pub fn durable_chain(&self, pages: &[PageKey]) -> Vec<PageKey> {
+        let mut chain = Vec::new();
+        let mut seen = HashSet::new();
+        for page in pages {
+            let from = chain.len();
+            let mut index = self.pages.resolve(*page).unwrap_or(NONE);
+            while index != NONE && !self.pages[index].has(DURABLE) && seen.insert(index) {
+                if !self.is_written(index) {
+                    chain.push(self.pages.key(index));
+                }
+                index = self.pages[index].parent;
+            }
+            chain[from..].reverse();
+        }
+        chain
+    }
+
+    /// Whether all shards of the page are on NVMe. None: the page is gone.
+    pub fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
+        self.pages.resolve(page).map(|index| self.is_written(index))
+    }
+
+    /// Writes these pages, and those they depend on, before all others.
+    pub fn make_urgent(&mut self, pages: &[PageKey]) {
+        for key in self.durable_chain(pages) {
+            let Some(index) = self.pages.resolve(key) else { continue };
+            if (0..self.pages.shards(index)).any(|shard| self.is_writable(index, shard)) {
+                self.writes.urgent.push_back(key);
+            }
+        }
+        self.compact_writes();
+    }
+
+    /// The device is gone. Pages in DRAM live on without it; pages that were only there are dropped.
+    pub fn nvme_lost(&mut self) {
+        self.nvme_alive = false;
+        self.dead.clear();
+        self.writes = WriteQueue::default();
+        for index in 0..self.pages.end() {
+            if !self.pages.is_live(index) {
+                continue;
+            }
+            for shard in 0..self.pages.shards(index) {
+                self.clear_dirty(index, shard);
+                self.clear_place(index, shard);
+            }
+            self.pages[index].flags &= !(QUEUED | DURABLE);
+            self.refresh(index, Position::Hot);
+        }
+        for index in 0..self.pages.end() {
+            let live = self.pages.is_live(index) && self.pages[index].has(VISIBLE);
+            if live && !self.pages.cells(index).iter().all(Cell::committed) {
+                self.remove_subtree(index, Removal::Dropped);
+            }
+        }
+    }
+
+    /// Keeps the queue's length within sight of the dirty pages.
+    pub(crate) fn compact_writes(&mut self) {
+        let dirty_pages = self.pages.len() as usize;
+        if self.writes.len() <= 2 * dirty_pages + WRITE_QUEUE_SLACK {
+            return;
+        }
+        let (pages, mut seen) = (&self.pages, HashSet::new());
+        let dirty = |key: &PageKey| {
+            let index = pages.resolve(*key);
+            index.is_some_and(|index| pages.cells(index).iter().any(|cell| cell.has(DIRTY)))
+        };
+        self.writes.urgent.retain(|key| dirty(key) && seen.insert(*key));
+        self.writes.usual.retain(dirty);
+    }
+
+    fn is_written(&self, index: u32) -> bool {
+        self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME))
+    }
+
+    fn is_writable(&self, index: u32, shard: u16) -> bool {
+        let cell = self.pages.cell(index, shard);
+        cell.has(DIRTY) && !cell.has(WRITING | PROMOTING)
+    }
+
+    fn start_write(&mut self, index: u32, shard: u16) -> WriteBehind {
+        let cell = self.pages.cell_mut(index, shard);
+        cell.state |= WRITING;
+        let (slot, checksum) = (cell.slot, cell.checksum());
+        self.slots.begin_io(slot);
+        self.tally.writing += 1;
+        let entry = &self.pages[index];
+        let (ns, hash, tail_tokens) = (NamespaceIndex(entry.ns), entry.hash, u32::from(entry.tail_tokens));
+        let parent = (entry.parent != NONE).then(|| self.pages[entry.parent].hash);
+        let (page, shards, bytes) =
+            (self.pages.key(index), self.pages.shards(index), self.shard_bytes(index));
+        let (namespace, slot) = (self.namespaces.id(ns), self.slots.key(slot));
+        WriteBehind { page, shard, shards, ns, namespace, hash, parent, slot, bytes, checksum, tail_tokens }
+    }
+
+    /// A write ended. None: its page is gone, or no such write was in flight.
+    fn end_write(&mut self, page: PageKey, shard: u16) -> Option<u32> {
+        let index = self.in_flight(page, shard, WRITING)?;
+        self.tally.writing -= 1;
+        self.end_io(index, shard, WRITING).then_some(index)
+    }
+}

@@ -1,0 +1,476 @@
+//! A plain world around the pool: memory, a disk, clients. Owns: what must be true of any answer. Must not know: the pool's insides.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use turnkv_pool::*;
+use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+
+pub const NODES: usize = 40;
+/// Which bytes: namespace, node, shard.
+pub type Content = (u16, usize, u16);
+type Address = (u32, u32, u64);
+
+pub fn config(nvme: bool) -> PoolConfig {
+    PoolConfig {
+        slab_bytes: 64 << 10,
+        slab_count: 4,
+        nvme_bytes: if nvme { 64 << 20 } else { 0 },
+        free_slots_percent: 10,
+        limits: Limits {
+            pages_max: 400,
+            namespaces_max: 4,
+            sessions_max: 3,
+            session_pages_max: 64,
+            leases_max: 8,
+            lease_pages_max: 6,
+            client_slots_max: 10,
+            lease_ms: 100,
+            lease_grace_ms: 50,
+            session_ttl_ms: 500,
+        },
+        policy: PolicyKind::Lru,
+    }
+}
+
+pub fn desc(at: u8, tenant: &str, shard_bytes: u64, shards: u16) -> NamespaceDesc {
+    NamespaceDesc { id: NamespaceId([at; 32]), tenant: tenant.into(), shard_bytes, page_tokens: 16, shards }
+}
+
+/// The parent of a node of the fixed tree: node 0 is a root, mostly chains with a fork now and then.
+pub fn parent(node: usize) -> Option<usize> {
+    match node {
+        0 | 20 => None,
+        node if node % 5 == 0 => Some(node / 2),
+        node => Some(node - 1),
+    }
+}
+
+pub fn hash(node: usize) -> BlockHash {
+    let mut bytes = [7; 32];
+    bytes[0] = node as u8;
+    BlockHash(bytes)
+}
+
+pub fn path(node: usize) -> Vec<usize> {
+    let mut path = vec![node];
+    while let Some(up) = parent(path[path.len() - 1]) {
+        path.push(up);
+    }
+    path.reverse();
+    path
+}
+
+pub fn checksum(content: Content) -> u64 {
+    u64::from(content.0) << 32 | (content.1 as u64) << 16 | u64::from(content.2)
+}
+
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub client: ClientId,
+    pub write: bool,
+    pub shard: u16,
+    pub ns: u16,
+    pub begun: u64,
+    /// Position, node, slot.
+    pub slots: Vec<(u32, usize, Address)>,
+}
+
+pub struct World {
+    pub pool: Pool,
+    pub nvme: bool,
+    pub spaces: Vec<(NamespaceIndex, u16)>,
+    pub now: u64,
+    pub memory: BTreeMap<Address, Content>,
+    pub disk: BTreeMap<NvmePlace, Content>,
+    pub places: u32,
+    pub leases: BTreeMap<LeaseId, Held>,
+    pub reads: Vec<(Promotion, u16, usize)>,
+    pub writes: Vec<(WriteBehind, usize)>,
+    /// Pages that readers were promised.
+    pub promised: BTreeSet<(u16, usize)>,
+    /// Everything the pool answered, for the proof of determinism.
+    pub trace: Vec<String>,
+    pub generations: BTreeMap<u32, u32>,
+}
+
+impl World {
+    pub fn new(nvme: bool) -> World {
+        let mut pool = Pool::new(config(nvme)).unwrap();
+        let open = [desc(1, "a", 8 << 10, 1), desc(2, "b", 12 << 10, 2), desc(3, "a", 20_000, 1)];
+        let spaces = open.map(|desc| (pool.open_namespace(desc.clone()).unwrap(), desc.shards)).to_vec();
+        World {
+            pool,
+            nvme,
+            spaces,
+            now: 1000,
+            memory: BTreeMap::new(),
+            disk: BTreeMap::new(),
+            places: 0,
+            leases: BTreeMap::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            promised: BTreeSet::new(),
+            trace: Vec::new(),
+            generations: BTreeMap::new(),
+        }
+    }
+
+    pub fn note(&mut self, what: impl std::fmt::Debug) {
+        self.trace.push(format!("{what:?}"));
+    }
+
+    pub fn address(&self, slot: SlotKey) -> Address {
+        let place = self.pool.slot_place(slot).expect("a slot that was named exists");
+        assert!(place.offset + place.bytes <= 64 << 10, "a slot lies in its slab");
+        (place.slab, place.generation, place.offset)
+    }
+
+    fn overlaps(&self, slot: SlotKey, other: Address) -> bool {
+        let place = self.pool.slot_place(slot).unwrap();
+        // Slots of other cuts of the slab are at least 8 KiB long.
+        place.slab == other.0 && place.offset < other.2 + 8192 && other.2 < place.offset + place.bytes
+    }
+
+    /// Nobody else may be reading or writing a slot that is given out to be written.
+    fn assert_exclusive(&self, slot: SlotKey) {
+        for (id, held) in &self.leases {
+            let late = held.begun + if held.write { u64::MAX / 2 } else { 150 } < self.now;
+            for (_, _, other) in &held.slots {
+                assert!(late || !self.overlaps(slot, *other), "{slot:?} is still under {id:?}: {held:?}");
+            }
+        }
+        for (read, _, _) in &self.reads {
+            assert_ne!(read.slot, slot, "a read into the slot is in flight");
+        }
+        for (write, _) in &self.writes {
+            assert_ne!(write.slot, slot, "a write from the slot is in flight");
+        }
+    }
+
+    fn take_actions(&mut self) {
+        for SlabAction::Renew { slab, generation, tenant } in self.pool.take_slab_actions() {
+            let before = self.generations.insert(slab, generation).unwrap_or(0);
+            assert!(generation > before, "a renewed slab has a new generation");
+            assert_eq!(self.pool.slab_tenant(slab), Some((tenant.as_str(), generation)));
+        }
+    }
+
+    pub fn offload(
+        &mut self,
+        space: usize,
+        node: usize,
+        count: usize,
+        shard: u16,
+        client: u64,
+        session: Option<&SessionId>,
+    ) {
+        let (ns, shards) = self.spaces[space];
+        let full = path(node);
+        let from = full.len().saturating_sub(count.max(1));
+        let nodes = &full[from..];
+        let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
+        let up = from.checked_sub(1).map(|at| hash(full[at]));
+        let (shard, client) = (shard % shards, ClientId(client));
+        let ask = OffloadAsk { ns, session, parent: up, hashes: &hashes, shard, tail_tokens: 0, client };
+        let plan = self.pool.begin_offload(ask, self.now);
+        self.note(&plan);
+        let Ok(plan) = plan else { return };
+        self.take_actions();
+        assert_eq!(plan.outcomes.len(), hashes.len());
+        let mut declined = false;
+        let mut slots = Vec::new();
+        for (position, outcome) in plan.outcomes.iter().enumerate() {
+            match outcome {
+                Outcome::Present => assert!(!declined, "nothing follows a declined page"),
+                Outcome::Granted(slot) => {
+                    assert!(!declined, "nothing follows a declined page");
+                    self.assert_exclusive(*slot);
+                    let address = self.address(*slot);
+                    assert!(slots.iter().all(|(_, _, other)| *other != address), "one slot, two grants");
+                    let content = (ns.0, nodes[position], shard);
+                    self.memory.insert(address, content);
+                    slots.push((position as u32, nodes[position], address));
+                }
+                _ => declined = true,
+            }
+        }
+        assert_eq!(plan.lease.is_some(), !slots.is_empty());
+        if let Some(lease) = plan.lease {
+            let held = Held { client, write: true, shard, ns: ns.0, begun: self.now, slots };
+            assert!(self.leases.insert(lease, held).is_none(), "a lease is never given twice");
+        }
+    }
+
+    pub fn commit(&mut self, at: usize, skip: usize) {
+        let Some((lease, held)) = self.pick(at, true) else { return };
+        let filled: Vec<(u32, u64)> = held
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| skip == 0 || index % 4 != skip)
+            .map(|(_, (position, node, _))| (*position, checksum((held.ns, *node, held.shard))))
+            .collect();
+        let done = self.pool.commit_offload(lease, held.client, &filled, self.now);
+        self.note(&done);
+        self.leases.remove(&lease);
+        assert_eq!(done.is_ok(), held.begun + 100 >= self.now, "a commit counts until its deadline");
+        let Ok(done) = done else { return };
+        assert_eq!(done.kept.len() + done.dropped.len(), filled.len());
+        assert_eq!(
+            self.pool.commit_offload(lease, held.client, &filled, self.now),
+            Err(PoolError::LeaseUnknown)
+        );
+        self.promise();
+    }
+
+    /// What is visible now is promised from now on.
+    pub fn promise(&mut self) {
+        for (ns, _) in self.spaces.clone() {
+            for node in 0..NODES {
+                if self.present(ns, node) {
+                    self.promised.insert((ns.0, node));
+                }
+            }
+        }
+    }
+
+    pub fn present(&mut self, ns: NamespaceIndex, node: usize) -> bool {
+        self.pool.lookup(ns, &[hash(node)], self.now).unwrap().present == 1
+    }
+
+    pub fn abort(&mut self, at: usize) {
+        let Some((lease, held)) = self.pick(at, true) else { return };
+        let foreign = self.pool.abort_offload(lease, ClientId(99));
+        assert_eq!(foreign, Err(PoolError::LeaseUnknown));
+        self.pool.abort_offload(lease, held.client).unwrap();
+        self.leases.remove(&lease);
+    }
+
+    pub fn reload(&mut self, space: usize, node: usize, shard: u16, client: u64) {
+        let (ns, shards) = self.spaces[space];
+        let (shard, client) = (shard % shards, ClientId(client));
+        let nodes = path(node);
+        let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
+        let plan =
+            self.pool.begin_reload(ReloadAsk { ns, hashes: &hashes, shard, client, session: None }, self.now);
+        self.note(&plan);
+        let Ok(plan) = plan else { return };
+        self.take_actions();
+        let mut slots = Vec::new();
+        for (position, step) in plan.pages.iter().enumerate() {
+            let content = (ns.0, nodes[position], shard);
+            let slot = match step {
+                ReloadStep::Ready { slot, checksum: sum, .. } => {
+                    assert_eq!(self.memory.get(&self.address(*slot)), Some(&content), "the right bytes");
+                    assert_eq!(*sum, checksum(content));
+                    *slot
+                }
+                ReloadStep::Promote(read) => {
+                    self.start_read(*read, content);
+                    read.slot
+                }
+                ReloadStep::Join { slot, checksum: sum, .. } => {
+                    assert!(self.reads.iter().any(|(read, _, _)| read.slot == *slot), "a read to join");
+                    assert_eq!(*sum, checksum(content));
+                    *slot
+                }
+                ReloadStep::NoSlot | ReloadStep::Miss(_) => {
+                    assert_eq!(position + 1, plan.pages.len(), "nothing follows the end");
+                    break;
+                }
+            };
+            slots.push((position as u32, nodes[position], self.address(slot)));
+        }
+        assert_eq!(plan.lease.is_some(), !slots.is_empty());
+        if let Some(lease) = plan.lease {
+            let held = Held { client, write: false, shard, ns: ns.0, begun: self.now, slots };
+            assert!(self.leases.insert(lease, held).is_none(), "a lease is never given twice");
+        }
+    }
+
+    pub fn start_read(&mut self, read: Promotion, content: Content) {
+        self.assert_exclusive(read.slot);
+        assert_eq!(self.disk.get(&read.place), Some(&content), "a read of the right place");
+        assert_eq!(read.checksum, checksum(content));
+        self.reads.push((read, content.0, content.1));
+    }
+
+    /// Ends a read lease; its bytes must not have changed under it, unless it is overdue.
+    pub fn end(&mut self, at: usize, corrupt: bool) {
+        let Some((lease, held)) = self.pick(at, false) else { return };
+        let pending =
+            |address: &Address| self.reads.iter().any(|(read, _, _)| self.address(read.slot) == *address);
+        let known = held.begun + 150 >= self.now;
+        for (_, node, address) in &held.slots {
+            let content = (held.ns, *node, held.shard);
+            let landed = self.memory.get(address) == Some(&content);
+            // A read that failed leaves whatever was there before: its waiters were told.
+            assert!(!known || landed || pending(address) || self.memory.get(address) != Some(&content));
+        }
+        let corrupt: Vec<u32> = if corrupt { vec![0] } else { vec![] };
+        let before = self.promised.clone();
+        let ended = self.pool.end_reload(lease, held.client, &corrupt, self.now);
+        self.note(ended);
+        assert_eq!(ended.is_ok(), known);
+        self.leases.remove(&lease);
+        if known && !corrupt.is_empty() {
+            let (_, node, _) = held.slots[0];
+            let (ns, _) = self.spaces.iter().copied().find(|(ns, _)| ns.0 == held.ns).unwrap();
+            if !self.present(ns, node) {
+                self.forget_below(held.ns, node);
+            }
+        }
+        assert!(self.promised.is_subset(&before));
+    }
+
+    pub fn land(&mut self, at: usize, cause: Option<MissCause>) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let (read, ns, node) = self.reads.swap_remove(at % self.reads.len());
+        match cause {
+            None => {
+                let address = self.address(read.slot);
+                let landed = self.pool.promoted(read.page, read.shard, self.now);
+                self.note(landed);
+                self.memory.insert(address, (ns, node, read.shard));
+            }
+            Some(cause) => {
+                let live = self.pool.is_on_nvme(read.page).is_some();
+                self.pool.promote_failed(read.page, read.shard, cause, self.now);
+                if live && self.pool.is_on_nvme(read.page).is_none() {
+                    self.forget_below(ns, node);
+                }
+            }
+        }
+    }
+
+    pub fn start_writes(&mut self, bytes: u64) {
+        for write in self.pool.next_writes(bytes, self.now) {
+            let node = (0..NODES).find(|node| hash(*node) == write.hash).unwrap();
+            assert_eq!(write.parent, parent(node).map(hash));
+            assert_eq!(self.memory.get(&self.address(write.slot)), Some(&(write.ns.0, node, write.shard)));
+            let twice =
+                |(other, _): &(WriteBehind, usize)| (other.page, other.shard) == (write.page, write.shard);
+            assert!(!self.writes.iter().any(twice), "one write at a time");
+            self.note(write);
+            self.writes.push((write, node));
+        }
+    }
+
+    pub fn finish_write(&mut self, at: usize, fail: bool) {
+        if self.writes.is_empty() {
+            return;
+        }
+        let (write, node) = self.writes.swap_remove(at % self.writes.len());
+        let content = (write.ns.0, node, write.shard);
+        assert_eq!(
+            self.memory.get(&self.address(write.slot)),
+            Some(&content),
+            "bytes stay while they are written"
+        );
+        if fail {
+            self.pool.write_failed(write.page, write.shard, self.now);
+            return;
+        }
+        self.places += 1;
+        let place = NvmePlace { segment: self.places / 8, block: self.places };
+        if self.pool.written(write.page, write.shard, place, self.now) {
+            self.disk.insert(place, content);
+        }
+    }
+
+    pub fn forget_below(&mut self, ns: u16, node: usize) {
+        self.promised.retain(|(other, below)| *other != ns || !path(*below).contains(&node));
+    }
+
+    pub fn reclaim(&mut self, at: usize) {
+        let Some((place, content)) = self.disk.iter().nth(at % self.disk.len().max(1)).map(|(a, b)| (*a, *b))
+        else {
+            return;
+        };
+        let (ns, node, shard) = content;
+        let id = self.pool.namespace_desc(NamespaceIndex(ns)).unwrap().id;
+        let verdict = self.pool.reclaim_verdict(&id, &hash(node), shard, place);
+        self.note(verdict);
+        match verdict {
+            Reclaim::Dead => {}
+            Reclaim::Cold(page) => {
+                self.pool.drop_page(page);
+                self.forget_below(ns, node);
+            }
+            Reclaim::Hot(page) => {
+                let rewrite = self.pool.rewrite(page, shard);
+                self.note(rewrite);
+                self.take_actions();
+                if let Rewrite::Promotion(read) = rewrite {
+                    self.start_read(read, content);
+                }
+            }
+        }
+    }
+
+    pub fn prefetch(&mut self, space: usize, node: usize, shard: u16) {
+        let (ns, shards) = self.spaces[space];
+        let (nodes, shard) = (path(node), shard % shards);
+        let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
+        let reads = self.pool.begin_promote(ns, &hashes, shard, self.now).unwrap();
+        self.note(&reads);
+        self.take_actions();
+        for read in reads {
+            let content = *self.disk.get(&read.place).expect("a place that was written");
+            self.start_read(read, content);
+        }
+    }
+
+    pub fn client_gone(&mut self, client: u64) {
+        self.pool.client_gone(ClientId(client), self.now);
+        self.leases.retain(|_, held| held.client != ClientId(client));
+    }
+
+    pub fn expire(&mut self) {
+        self.pool.expire(self.now);
+        let now = self.now;
+        // A read lease frees by time; a write lease only by its holder.
+        self.leases.retain(|_, held| held.write || held.begun + 150 >= now);
+    }
+
+    pub fn bury(&mut self) {
+        for (place, bytes) in self.pool.take_dead_places() {
+            assert!(bytes > 0);
+            assert!(self.disk.remove(&place).is_some(), "a place dies once");
+        }
+    }
+
+    pub fn lose_nvme(&mut self) {
+        self.pool.nvme_lost();
+        self.nvme = false;
+        self.disk.clear();
+        self.promised.clear();
+    }
+
+    /// What must hold between any two calls.
+    pub fn verify(&mut self) {
+        self.pool.check().unwrap_or_else(|broken| panic!("{broken}"));
+        let mut pages = 0;
+        for (ns, _) in self.spaces.clone() {
+            for node in 0..NODES {
+                let present = self.present(ns, node);
+                pages += u64::from(present);
+                if present {
+                    assert!(parent(node).is_none_or(|up| self.present(ns, up)), "closure");
+                }
+                if self.nvme {
+                    assert_eq!(present, self.promised.contains(&(ns.0, node)), "ns {} node {node}", ns.0);
+                }
+            }
+        }
+        assert_eq!(self.pool.stats().pages, pages);
+    }
+
+    fn pick(&self, at: usize, write: bool) -> Option<(LeaseId, Held)> {
+        let leases: Vec<_> = self.leases.iter().filter(|(_, held)| held.write == write).collect();
+        let (lease, held) = leases.get(at % leases.len().max(1))?;
+        Some((**lease, (*held).clone()))
+    }
+}

@@ -1,0 +1,202 @@
+//! Random operations against a plain world. Owns: the properties of the pool as a whole. Must not know: its insides.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::World;
+use proptest::prelude::*;
+use turnkv_pool::{EndTurn, MissCause, PoolStats};
+use turnkv_proto::SessionId;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Offload { space: usize, node: usize, count: usize, shard: u16, client: u64, session: Option<u8> },
+    Commit { at: usize, skip: usize },
+    Abort { at: usize },
+    Reload { space: usize, node: usize, shard: u16, client: u64 },
+    End { at: usize, corrupt: bool },
+    Land { at: usize, cause: Option<MissCause> },
+    Prefetch { space: usize, node: usize, shard: u16 },
+    StartWrites { bytes: u64 },
+    FinishWrite { at: usize, fail: bool },
+    Reclaim { at: usize },
+    Bury,
+    Wait { ms: u64 },
+    Expire,
+    Maintain,
+    ClientGone { client: u64 },
+    Demote,
+    Turn { space: usize, session: u8, node: usize, keep: u32, last: bool },
+    Fork { space: usize, session: u8, fork: u8, pages: u32 },
+    Supersede { space: usize, session: u8, keep: u32 },
+    Close { space: usize, session: u8 },
+    LoseNvme,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let space = || 0..3_usize;
+    let node = || 0..common::NODES;
+    let causes = prop_oneof![
+        8 => Just(None),
+        1 => Just(Some(MissCause::Checksum)),
+        1 => Just(Some(MissCause::Busy)),
+        1 => Just(Some(MissCause::Io)),
+    ];
+    prop_oneof![
+        20 => (space(), node(), 1..8_usize, 0..2_u16, 0..3_u64, prop::option::of(0..5_u8)).prop_map(
+            |(space, node, count, shard, client, session)| Op::Offload { space, node, count, shard, client, session }
+        ),
+        20 => (any::<usize>(), 0..4_usize).prop_map(|(at, skip)| Op::Commit { at, skip }),
+        2 => any::<usize>().prop_map(|at| Op::Abort { at }),
+        12 => (space(), node(), 0..2_u16, 0..3_u64)
+            .prop_map(|(space, node, shard, client)| Op::Reload { space, node, shard, client }),
+        12 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(at, corrupt)| Op::End { at, corrupt }),
+        14 => (any::<usize>(), causes).prop_map(|(at, cause)| Op::Land { at, cause }),
+        3 => (space(), node(), 0..2_u16).prop_map(|(space, node, shard)| Op::Prefetch { space, node, shard }),
+        8 => (1..60_000_u64).prop_map(|bytes| Op::StartWrites { bytes }),
+        20 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(at, fail)| Op::FinishWrite { at, fail }),
+        4 => any::<usize>().prop_map(|at| Op::Reclaim { at }),
+        2 => Just(Op::Bury),
+        4 => (1..120_u64).prop_map(|ms| Op::Wait { ms }),
+        2 => Just(Op::Expire),
+        2 => Just(Op::Maintain),
+        1 => (0..3_u64).prop_map(|client| Op::ClientGone { client }),
+        1 => Just(Op::Demote),
+        4 => (space(), 0..5_u8, node(), 0..6_u32, any::<bool>())
+            .prop_map(|(space, session, node, keep, last)| Op::Turn { space, session, node, keep, last }),
+        1 => (space(), 0..5_u8, 0..5_u8, 0..6_u32)
+            .prop_map(|(space, session, fork, pages)| Op::Fork { space, session, fork, pages }),
+        1 => (space(), 0..5_u8, 0..6_u32).prop_map(|(space, session, keep)| Op::Supersede { space, session, keep }),
+        1 => (space(), 0..5_u8).prop_map(|(space, session)| Op::Close { space, session }),
+    ]
+}
+
+fn name(session: u8) -> SessionId {
+    SessionId::parse(&format!("s{session}")).unwrap()
+}
+
+fn turn(world: &mut World, space: usize, session: u8, node: usize, keep: u32, last: bool) {
+    let (ns, _) = world.spaces[space];
+    let begun = world.pool.begin_turn(ns, &name(session), world.now);
+    world.note(begun);
+    let path = common::path(node);
+    let keep = (keep as usize).min(path.len());
+    let hashes: Vec<_> = path[keep..].iter().map(|node| common::hash(*node)).collect();
+    let tail_tokens = if hashes.is_empty() { 0 } else { keep as u32 % 3 };
+    let (ttl_ms, priority, expected_return_ms) = (200, node as u32 % 2, 10);
+    let keep = keep as u32;
+    let end = EndTurn { keep, hashes: &hashes, tail_tokens, expected_return_ms, ttl_ms, priority, last };
+    let ended = world.pool.end_turn(ns, &name(session), end, world.now);
+    world.note(ended);
+    let back = world.pool.take_returning(5, world.now);
+    world.note(back);
+}
+
+fn apply(world: &mut World, op: &Op) {
+    match *op {
+        Op::Offload { space, node, count, shard, client, session } => {
+            world.offload(space, node, count, shard, client, session.map(name).as_ref());
+        }
+        Op::Commit { at, skip } => world.commit(at, skip),
+        Op::Abort { at } => world.abort(at),
+        Op::Reload { space, node, shard, client } => world.reload(space, node, shard, client),
+        Op::End { at, corrupt } => world.end(at, corrupt),
+        Op::Land { at, cause } => world.land(at, cause),
+        Op::Prefetch { space, node, shard } => world.prefetch(space, node, shard),
+        Op::StartWrites { bytes } => world.start_writes(bytes),
+        Op::FinishWrite { at, fail } => world.finish_write(at, fail),
+        Op::Reclaim { at } => world.reclaim(at),
+        Op::Bury => world.bury(),
+        Op::Wait { ms } => world.now += ms,
+        Op::Expire => world.expire(),
+        Op::Maintain => world.pool.maintain(world.now),
+        Op::ClientGone { client } => world.client_gone(client),
+        Op::Demote => {
+            let demoted = world.pool.demote_all(None);
+            world.note(demoted);
+        }
+        Op::Turn { space, session, node, keep, last } => turn(world, space, session, node, keep, last),
+        Op::Fork { space, session, fork, pages } => {
+            let ns = world.spaces[space].0;
+            let forked = world.pool.fork(ns, &name(session), &name(fork), pages, world.now);
+            world.note(forked);
+        }
+        Op::Supersede { space, session, keep } => {
+            let ns = world.spaces[space].0;
+            let left = world.pool.supersede(ns, &name(session), keep, world.now);
+            world.note(left);
+        }
+        Op::Close { space, session } => {
+            let ns = world.spaces[space].0;
+            let closed = world.pool.close(ns, &name(session), world.now);
+            world.note(closed);
+        }
+        Op::LoseNvme => world.lose_nvme(),
+    }
+}
+
+fn run(nvme: bool, ops: &[Op]) -> World {
+    let mut world = World::new(nvme);
+    for op in ops {
+        apply(&mut world, op);
+        world.verify();
+    }
+    world
+}
+
+proptest! {
+    #[test]
+    fn two_tiers_keep_every_promise(ops in prop::collection::vec(op(), 1..300)) {
+        run(true, &ops);
+    }
+
+    #[test]
+    fn one_tier_keeps_every_promise(ops in prop::collection::vec(op(), 1..300)) {
+        run(false, &ops);
+    }
+
+    #[test]
+    fn a_lost_device_costs_only_what_was_there(
+        before in prop::collection::vec(op(), 1..150),
+        after in prop::collection::vec(op(), 1..100),
+    ) {
+        let ops = [before, vec![Op::LoseNvme], after].concat();
+        run(true, &ops);
+    }
+
+    #[test]
+    fn the_same_operations_give_the_same_answers(ops in prop::collection::vec(op(), 1..200)) {
+        let (one, two) = (run(true, &ops), run(true, &ops));
+        prop_assert_eq!(&one.trace, &two.trace);
+        // The hash table's seed is its own, so its parts may grow at other moments; no decision hangs on that.
+        let stats = |world: &World| PoolStats { index_bytes: 0, ..world.pool.stats() };
+        prop_assert_eq!(stats(&one), stats(&two));
+    }
+
+    #[test]
+    fn everything_ended_leaves_nothing_held(ops in prop::collection::vec(op(), 1..200)) {
+        let mut world = run(true, &ops);
+        while !world.reads.is_empty() {
+            world.land(0, None);
+        }
+        (0..3).for_each(|client| world.client_gone(client));
+        for _ in 0..2000 {
+            world.start_writes(1 << 20);
+            if world.writes.is_empty() {
+                break;
+            }
+            world.finish_write(0, false);
+        }
+        world.verify();
+        let stats = world.pool.stats();
+        prop_assert_eq!((stats.leases, stats.dram.leased_bytes, stats.dram.pinned_bytes), (0, 0, 0));
+        prop_assert_eq!((stats.dirty_bytes, stats.quarantined_bytes), (0, 0));
+        world.pool.evict_namespace(None);
+        world.pool.check().unwrap();
+        world.bury();
+        let stats = world.pool.stats();
+        prop_assert_eq!((stats.entries, stats.dram.used_bytes, stats.nvme.used_bytes), (0, 0, 0));
+        prop_assert_eq!(stats.free_slabs, 4);
+        prop_assert!(world.disk.is_empty(), "every extent was given up");
+    }
+}

@@ -1,0 +1,583 @@
+//! Each verb by itself: what it does, and what it refuses. Owns: examples and bad input. Must not know: the pool's insides.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use turnkv_pool::*;
+use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+
+const CLIENT: ClientId = ClientId(1);
+const OTHER: ClientId = ClientId(2);
+
+fn config(nvme_bytes: u64) -> PoolConfig {
+    let limits = Limits { lease_ms: 100, lease_grace_ms: 50, ..Limits::default() };
+    PoolConfig {
+        slab_bytes: 64 << 10,
+        slab_count: 2,
+        nvme_bytes,
+        free_slots_percent: 0,
+        limits,
+        policy: PolicyKind::Lru,
+    }
+}
+
+fn desc(at: u8, tenant: &str, shard_bytes: u64, shards: u16) -> NamespaceDesc {
+    NamespaceDesc { id: NamespaceId([at; 32]), tenant: tenant.into(), shard_bytes, page_tokens: 16, shards }
+}
+
+fn pool_with(config: PoolConfig) -> (Pool, NamespaceIndex) {
+    let mut pool = Pool::new(config).unwrap();
+    let ns = pool.open_namespace(desc(1, "a", 8 << 10, 1)).unwrap();
+    (pool, ns)
+}
+
+fn pool(nvme: bool) -> (Pool, NamespaceIndex) {
+    pool_with(config(if nvme { 1 << 30 } else { 0 }))
+}
+
+fn hash(at: u32) -> BlockHash {
+    let mut bytes = [3; 32];
+    bytes[..4].copy_from_slice(&at.to_le_bytes());
+    BlockHash(bytes)
+}
+
+fn hashes(range: std::ops::Range<u32>) -> Vec<BlockHash> {
+    range.map(hash).collect()
+}
+
+fn ask<'a>(ns: NamespaceIndex, parent: Option<u32>, hashes: &'a [BlockHash]) -> OffloadAsk<'a> {
+    OffloadAsk {
+        ns,
+        session: None,
+        parent: parent.map(hash),
+        hashes,
+        shard: 0,
+        tail_tokens: 0,
+        client: CLIENT,
+    }
+}
+
+fn read<'a>(ns: NamespaceIndex, hashes: &'a [BlockHash]) -> ReloadAsk<'a> {
+    ReloadAsk { ns, hashes, shard: 0, client: CLIENT, session: None }
+}
+
+/// Offloads pages that are all granted, and returns their keys.
+fn store(
+    pool: &mut Pool,
+    ns: NamespaceIndex,
+    parent: Option<u32>,
+    range: std::ops::Range<u32>,
+) -> Vec<PageKey> {
+    let plan = pool.begin_offload(ask(ns, parent, &hashes(range.clone())), 0).unwrap();
+    let filled: Vec<(u32, u64)> = (0..range.len() as u32).map(|at| (at, u64::from(at))).collect();
+    let done = pool.commit_offload(plan.lease.unwrap(), CLIENT, &filled, 0).unwrap();
+    assert_eq!(done.kept.len(), range.len());
+    done.kept
+}
+
+fn write_all(pool: &mut Pool) {
+    for (at, write) in pool.next_writes(u64::MAX, 0).into_iter().enumerate() {
+        assert!(pool.written(
+            write.page,
+            write.shard,
+            NvmePlace { segment: write.page.index, block: at as u32 },
+            0
+        ));
+    }
+}
+
+fn present(pool: &mut Pool, ns: NamespaceIndex, range: std::ops::Range<u32>) -> u32 {
+    pool.lookup(ns, &hashes(range), 0).unwrap().present
+}
+
+fn session(name: &str) -> SessionId {
+    SessionId::parse(name).unwrap()
+}
+
+fn end_turn(keep: u32, hashes: &[BlockHash]) -> EndTurn<'_> {
+    EndTurn { keep, hashes, tail_tokens: 0, expected_return_ms: 0, ttl_ms: 0, priority: 0, last: false }
+}
+
+#[test]
+fn configurations_that_cannot_work_are_refused() {
+    let bad = |change: fn(&mut PoolConfig)| {
+        let mut config = config(0);
+        change(&mut config);
+        Pool::new(config).err().unwrap()
+    };
+    assert_eq!(bad(|config| config.slab_bytes = 100_000), ConfigError::SlabBytes(100_000));
+    assert_eq!(bad(|config| config.slab_count = 0), ConfigError::SlabCount(0));
+    assert_eq!(bad(|config| config.slab_count = u32::MAX), ConfigError::SlabCount(u32::MAX));
+    assert_eq!(bad(|config| config.free_slots_percent = 91), ConfigError::FreeSlots(91));
+    assert_eq!(bad(|config| config.limits.leases_max = 0), ConfigError::Limit("leases_max"));
+}
+
+#[test]
+fn a_namespace_opens_once_and_only_as_it_is() {
+    let (mut pool, ns) = pool(false);
+    assert_eq!(pool.open_namespace(desc(1, "a", 8 << 10, 1)), Ok(ns));
+    let refused =
+        [desc(1, "b", 8 << 10, 1), desc(2, "a", 1 << 20, 1), desc(2, "a", 0, 1), desc(2, "a", 1, 0)];
+    for desc in refused {
+        assert!(matches!(pool.open_namespace(desc), Err(PoolError::Invalid(_))));
+    }
+    let unknown = NamespaceIndex(9);
+    assert_eq!(pool.lookup(unknown, &[hash(0)], 0), Err(PoolError::NamespaceUnknown));
+    assert_eq!(pool.begin_reload(read(unknown, &[hash(0)]), 0), Err(PoolError::NamespaceUnknown));
+    assert_eq!(pool.begin_offload(ask(unknown, None, &[hash(0)]), 0), Err(PoolError::NamespaceUnknown));
+    assert_eq!(pool.begin_turn(unknown, &session("s"), 0), Err(PoolError::NamespaceUnknown));
+}
+
+#[test]
+fn bad_offloads_change_nothing() {
+    let (mut pool, ns) = pool(true);
+    let before = pool.stats();
+    let many = vec![hash(0); limits::HASHES_PER_CALL_MAX + 1];
+    let one = [hash(0)];
+    for bad in [
+        ask(ns, None, &[]),
+        ask(ns, None, &many),
+        OffloadAsk { shard: 1, ..ask(ns, None, &one) },
+        OffloadAsk { tail_tokens: 16, ..ask(ns, None, &one) },
+    ] {
+        assert!(matches!(pool.begin_offload(bad, 0), Err(PoolError::Invalid(_))));
+    }
+    assert_eq!(pool.stats(), before);
+    let twice = pool.begin_offload(ask(ns, None, &[hash(0), hash(0)]), 0).unwrap();
+    assert_eq!(twice.outcomes[1], Outcome::NoParent, "a page cannot follow itself");
+    let orphan = pool.begin_offload(ask(ns, Some(77), &hashes(5..7)), 0).unwrap();
+    assert_eq!((orphan.lease, orphan.outcomes), (None, vec![Outcome::NoParent; 2]));
+    pool.check().unwrap();
+}
+
+#[test]
+fn bad_commits_change_nothing() {
+    let (mut pool, ns) = pool(true);
+    let lease = pool.begin_offload(ask(ns, None, &hashes(0..3)), 0).unwrap().lease.unwrap();
+    let before = pool.stats();
+    assert_eq!(pool.commit_offload(lease, OTHER, &[(0, 0)], 0), Err(PoolError::LeaseUnknown));
+    assert_eq!(pool.commit_offload(LeaseId(0), CLIENT, &[], 0), Err(PoolError::LeaseUnknown));
+    assert_eq!(pool.commit_offload(LeaseId(u64::MAX), CLIENT, &[], 0), Err(PoolError::LeaseUnknown));
+    assert_eq!(pool.end_reload(lease, CLIENT, &[], 0), Err(PoolError::LeaseUnknown), "not a read lease");
+    for filled in [vec![(3, 0)], vec![(1, 0), (0, 0)], vec![(0, 0), (0, 0)], vec![(0, 0); 9]] {
+        assert!(matches!(pool.commit_offload(lease, CLIENT, &filled, 0), Err(PoolError::Invalid(_))));
+    }
+    assert_eq!(pool.stats(), before);
+    let done = pool.commit_offload(lease, CLIENT, &[(0, 1), (2, 1)], 0).unwrap();
+    assert_eq!((done.kept.len(), done.dropped), (1, vec![2]), "page 2 hangs on a page that was not filled");
+    assert_eq!(pool.commit_offload(lease, CLIENT, &[(0, 1)], 0), Err(PoolError::LeaseUnknown), "only once");
+    assert_eq!(pool.stats().entries, 1);
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_page_in_flight_is_declined_to_others_and_visible_once_committed() {
+    let (mut pool, ns) = pool(true);
+    let first = pool.begin_offload(ask(ns, None, &hashes(0..2)), 0).unwrap();
+    let list = hashes(0..2);
+    let second = OffloadAsk { client: OTHER, ..ask(ns, None, &list) };
+    assert_eq!(pool.begin_offload(second, 0).unwrap().outcomes, [Outcome::InFlight; 2]);
+    assert_eq!(pool.begin_offload(ask(ns, Some(1), &[hash(2)]), 0).unwrap().outcomes, [Outcome::InFlight]);
+    assert_eq!(present(&mut pool, ns, 0..2), 0);
+    pool.commit_offload(first.lease.unwrap(), CLIENT, &[(0, 1), (1, 1)], 0).unwrap();
+    assert_eq!(pool.begin_offload(second, 0).unwrap().outcomes, [Outcome::Present; 2]);
+    assert_eq!(present(&mut pool, ns, 0..2), 2);
+}
+
+#[test]
+fn a_page_of_two_shards_is_there_when_both_are() {
+    let (mut pool, _) = pool(true);
+    let ns = pool.open_namespace(desc(2, "a", 8 << 10, 2)).unwrap();
+    let list = hashes(0..2);
+    for shard in [1, 0] {
+        assert_eq!(present(&mut pool, ns, 0..2), 0);
+        let plan = pool.begin_offload(OffloadAsk { shard, ..ask(ns, None, &list) }, 0).unwrap();
+        let reload = pool.begin_reload(read(ns, &list), 0).unwrap();
+        assert_eq!(reload.pages, [ReloadStep::Miss(MissCause::Incomplete)]);
+        pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 1), (1, 1)], 0).unwrap();
+        pool.check().unwrap();
+    }
+    assert_eq!(present(&mut pool, ns, 0..2), 2);
+    assert_eq!(pool.next_writes(u64::MAX, 0).len(), 4);
+}
+
+#[test]
+fn a_late_writer_keeps_its_slots_but_cannot_commit() {
+    let (mut pool, ns) = pool(true);
+    let plan = pool.begin_offload(ask(ns, None, &hashes(0..16)), 0).unwrap();
+    pool.expire(101);
+    let stats = pool.stats();
+    assert_eq!((stats.quarantined_bytes, stats.leases_quarantined, stats.entries), (128 << 10, 1, 0));
+    pool.expire(1 << 40);
+    let list = [hash(0)];
+    let other = OffloadAsk { client: OTHER, ..ask(ns, None, &list) };
+    assert_eq!(
+        pool.begin_offload(other, 0).unwrap().outcomes,
+        [Outcome::NoSpace],
+        "time alone frees nothing"
+    );
+    assert_eq!(pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 1)], 0), Err(PoolError::LeaseUnknown));
+    assert_eq!(pool.stats().dram.used_bytes, 0, "who tries to commit has finished writing");
+    let plan = pool.begin_offload(ask(ns, None, &hashes(0..16)), 1 << 40).unwrap();
+    pool.expire(1 << 41);
+    assert!(plan.lease.is_some());
+    pool.client_gone(CLIENT, 1 << 41);
+    assert_eq!(
+        (pool.stats().leases, pool.stats().dram.used_bytes, pool.stats().quarantined_bytes),
+        (0, 0, 0)
+    );
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_late_reader_loses_its_slots_by_time() {
+    let (mut pool, ns) = pool(false);
+    store(&mut pool, ns, None, 0..2);
+    let plan = pool.begin_reload(read(ns, &hashes(0..2)), 0).unwrap();
+    assert_eq!(plan.pages.len(), 2);
+    pool.expire(150);
+    assert_eq!(pool.stats().dram.leased_bytes, 16 << 10, "deadline and grace have not passed");
+    pool.expire(151);
+    assert_eq!(pool.stats().dram.leased_bytes, 0);
+    assert_eq!(pool.end_reload(plan.lease.unwrap(), CLIENT, &[], 151), Err(PoolError::LeaseUnknown));
+}
+
+#[test]
+fn bad_ends_change_nothing_and_corrupt_pages_go() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..3);
+    write_all(&mut pool);
+    let lease = pool.begin_reload(read(ns, &hashes(0..3)), 0).unwrap().lease.unwrap();
+    assert_eq!(pool.end_reload(lease, OTHER, &[], 0), Err(PoolError::LeaseUnknown));
+    assert!(matches!(pool.end_reload(lease, CLIENT, &[3], 0), Err(PoolError::Invalid(_))));
+    assert!(matches!(pool.end_reload(lease, CLIENT, &[0; 9], 0), Err(PoolError::Invalid(_))));
+    pool.end_reload(lease, CLIENT, &[1], 0).unwrap();
+    assert_eq!(pool.lookup(ns, &hashes(0..3), 0), Ok(Found { present: 3, dram: 2 }), "NVMe still has it");
+    let plan = pool.begin_reload(read(ns, &hashes(0..3)), 0).unwrap();
+    let ReloadStep::Promote(promotion) = plan.pages[1] else { panic!("{plan:?}") };
+    let joined = pool.begin_reload(read(ns, &hashes(0..3)), 0).unwrap();
+    assert!(matches!(joined.pages[1], ReloadStep::Join { .. }));
+    pool.promote_failed(promotion.page, 0, MissCause::Checksum, 0);
+    assert_eq!(present(&mut pool, ns, 0..3), 1, "the page and what hung on it are gone");
+    assert!(!pool.promoted(promotion.page, 0, 0), "a stale key");
+    pool.check().unwrap();
+    assert_eq!(pool.take_dead_places().len(), 2);
+}
+
+#[test]
+fn stale_keys_name_nothing() {
+    let (mut pool, ns) = pool(true);
+    let page = store(&mut pool, ns, None, 0..1)[0];
+    pool.drop_page(page);
+    store(&mut pool, ns, None, 0..1);
+    let before = pool.stats();
+    pool.drop_page(page);
+    pool.write_failed(page, 0, 0);
+    assert!(!pool.written(page, 0, NvmePlace { segment: 0, block: 0 }, 0));
+    assert!(!pool.promoted(page, 9, 0));
+    assert_eq!((pool.is_on_nvme(page), pool.rewrite(page, 0)), (None, Rewrite::Gone));
+    assert!(pool.durable_chain(&[page, PageKey { index: u32::MAX, generation: 0 }]).is_empty());
+    assert_eq!(pool.stats(), before);
+    assert_eq!(pool.slot_place(SlotKey { slab: 99, slot: 0 }), None);
+    assert_eq!(pool.slot_place(SlotKey { slab: 0, slot: 99 }), None);
+}
+
+#[test]
+fn without_nvme_tails_go_before_heads() {
+    let (mut pool, ns) = pool(false);
+    store(&mut pool, ns, None, 0..16);
+    store(&mut pool, ns, None, 100..104);
+    assert_eq!(present(&mut pool, ns, 0..16), 12);
+    assert_eq!(present(&mut pool, ns, 100..104), 4);
+    assert_eq!(pool.stats().evicted_pages, 4);
+    pool.check().unwrap();
+}
+
+#[test]
+fn dirty_pages_are_never_evicted_and_clean_ones_only_demoted() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..16);
+    let full = pool.begin_offload(ask(ns, None, &hashes(100..102)), 0).unwrap();
+    assert_eq!((full.lease, full.outcomes), (None, vec![Outcome::NoSpace; 2]));
+    write_all(&mut pool);
+    store(&mut pool, ns, None, 100..104);
+    assert_eq!(pool.lookup(ns, &hashes(0..16), 0), Ok(Found { present: 16, dram: 12 }));
+    pool.check().unwrap();
+}
+
+#[test]
+fn limits_of_leases_are_outcomes_or_errors() {
+    let mut small = config(0);
+    small.limits.lease_pages_max = 2;
+    small.limits.client_slots_max = 3;
+    small.limits.leases_max = 3;
+    let (mut pool, ns) = pool_with(small);
+    let plan = pool.begin_offload(ask(ns, None, &hashes(0..4)), 0).unwrap();
+    assert_eq!(plan.outcomes[2..], [Outcome::LeaseLimit; 2]);
+    pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 1), (1, 1)], 0).unwrap();
+    let first = pool.begin_reload(read(ns, &hashes(0..2)), 0).unwrap();
+    let second = pool.begin_reload(read(ns, &hashes(0..2)), 0).unwrap();
+    assert_eq!((first.pages.len(), second.pages.len()), (2, 1));
+    let third = pool.begin_reload(read(ns, &hashes(0..2)), 0).unwrap();
+    assert_eq!((third.lease, third.pages), (None, vec![ReloadStep::NoSlot]));
+    let list = hashes(0..2);
+    pool.begin_reload(ReloadAsk { client: OTHER, ..read(ns, &list) }, 0).unwrap();
+    assert_eq!(pool.begin_reload(read(ns, &list), 0), Err(PoolError::Limit("leases_max")));
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_full_index_drops_the_coldest_leaf() {
+    let mut small = config(1 << 30);
+    small.limits.pages_max = 4;
+    let (mut pool, ns) = pool_with(small);
+    store(&mut pool, ns, None, 0..4);
+    assert_eq!(pool.begin_offload(ask(ns, None, &[hash(9)]), 0).unwrap().outcomes, [Outcome::NoSpace]);
+    write_all(&mut pool);
+    store(&mut pool, ns, None, 9..10);
+    assert_eq!((present(&mut pool, ns, 0..4), present(&mut pool, ns, 9..10)), (3, 1));
+    pool.check().unwrap();
+}
+
+#[test]
+fn an_empty_slab_is_cut_for_another_namespace_and_renewed_for_another_tenant() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..16);
+    write_all(&mut pool);
+    let sibling = pool.open_namespace(desc(2, "a", 30_000, 1)).unwrap();
+    let stranger = pool.open_namespace(desc(3, "b", 8 << 10, 1)).unwrap();
+    store(&mut pool, sibling, None, 0..1);
+    assert!(pool.take_slab_actions().is_empty(), "the same tenant keeps its memory file");
+    write_all(&mut pool);
+    store(&mut pool, stranger, None, 0..1);
+    let actions = pool.take_slab_actions();
+    assert!(
+        matches!(&actions[..], [SlabAction::Renew { generation: 1, tenant, .. }] if tenant == "b"),
+        "{actions:?}"
+    );
+    assert_eq!(present(&mut pool, ns, 0..16), 16, "demoted, not lost");
+    assert_eq!(pool.stats().recut_slabs, 2);
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_retired_slab_is_never_cut_again() {
+    let (mut pool, ns) = pool(false);
+    let page = store(&mut pool, ns, None, 0..1)[0];
+    pool.retire_slab(0);
+    pool.drop_page(page);
+    let plan = pool.begin_offload(ask(ns, None, &hashes(0..9)), 0).unwrap();
+    assert_eq!(plan.outcomes[8], Outcome::NoSpace);
+    assert_eq!((pool.stats().retired_slabs, pool.stats().free_slabs), (1, 0));
+    pool.retire_slab(77);
+    pool.check().unwrap();
+}
+
+#[test]
+fn durable_means_the_page_and_its_ancestors() {
+    let (mut pool, ns) = pool(true);
+    let pages = store(&mut pool, ns, None, 0..3);
+    let urgent = store(&mut pool, ns, None, 50..51);
+    assert_eq!(pool.durable_chain(&pages[2..]), pages);
+    pool.make_urgent(&urgent);
+    let writes = pool.next_writes(8 << 10, 0);
+    assert_eq!((writes.len(), writes[0].page), (1, urgent[0]));
+    assert!(pool.next_writes(100, 0).is_empty(), "it does not fit, and one is in flight");
+    pool.write_failed(urgent[0], 0, 0);
+    assert_eq!(pool.next_writes(8 << 10, 0)[0].page, urgent[0], "first again");
+    write_all(&mut pool);
+    assert!(pool.durable_chain(&pages).is_empty());
+    assert_eq!(pool.is_on_nvme(pages[2]), Some(true));
+}
+
+#[test]
+fn recovery_takes_any_order_and_keeps_only_whole_prefixes() {
+    let (mut pool, ns) = pool(true);
+    let place = |block| NvmePlace { segment: 1, block };
+    let page = |at: u32, parent: Option<u32>, block| RecoveredPage {
+        hash: hash(at),
+        parent: parent.map(hash),
+        shard: 0,
+        place: place(block),
+        checksum: 5,
+        tail_tokens: 0,
+    };
+    for found in
+        [page(2, Some(1), 2), page(1, Some(0), 1), page(0, None, 0), page(1, Some(0), 8), page(9, Some(8), 9)]
+    {
+        pool.recover(ns, found);
+    }
+    pool.recover(ns, page(20, Some(21), 20));
+    pool.recover(ns, page(21, Some(20), 21));
+    pool.recover(ns, RecoveredPage { shard: 7, ..page(30, None, 30) });
+    let mut report = pool.finish_recovery();
+    report.orphans.sort();
+    let orphans: Vec<u32> = report.orphans.iter().map(|(place, _)| place.block).collect();
+    assert_eq!((report.pages, orphans), (3, vec![1, 9, 20, 21, 30]));
+    assert_eq!(present(&mut pool, ns, 0..3), 3);
+    pool.check().unwrap();
+    let plan = pool.begin_reload(read(ns, &hashes(0..3)), 0).unwrap();
+    let ReloadStep::Promote(promotion) = plan.pages[1] else { panic!("{plan:?}") };
+    assert_eq!((promotion.place, promotion.checksum), (place(8), 5));
+}
+
+#[test]
+fn reclaim_gives_a_second_chance_once() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..2);
+    let writes = pool.next_writes(u64::MAX, 0);
+    for write in &writes {
+        pool.written(write.page, 0, NvmePlace { segment: 4, block: write.page.index }, 0);
+    }
+    let at = |write: &WriteBehind| NvmePlace { segment: 4, block: write.page.index };
+    let id = NamespaceId([1; 32]);
+    let lease = pool.begin_reload(read(ns, &hashes(0..1)), 0).unwrap().lease.unwrap();
+    pool.end_reload(lease, CLIENT, &[], 0).unwrap();
+    let elsewhere = NvmePlace { segment: 9, block: 9 };
+    assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, elsewhere), Reclaim::Dead);
+    assert_eq!(pool.reclaim_verdict(&id, &hash(0), 3, at(&writes[0])), Reclaim::Dead);
+    assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, at(&writes[0])), Reclaim::Hot(writes[0].page));
+    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, at(&writes[1])), Reclaim::Cold(writes[1].page));
+    assert_eq!(pool.rewrite(writes[0].page, 0), Rewrite::Dirty);
+    let again = pool.next_writes(u64::MAX, 0);
+    pool.written(again[0].page, 0, elsewhere, 0);
+    assert_eq!(pool.take_dead_places(), [(at(&writes[0]), 8 << 10)]);
+    assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, elsewhere), Reclaim::Cold(writes[0].page));
+    pool.demote_all(None);
+    assert!(matches!(pool.rewrite(writes[0].page, 0), Rewrite::Promotion(_)));
+    assert_eq!(pool.rewrite(writes[0].page, 0), Rewrite::Busy);
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_lost_device_leaves_what_is_in_dram() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..2);
+    write_all(&mut pool);
+    pool.demote_all(None);
+    store(&mut pool, ns, None, 10..12);
+    let writes = pool.next_writes(u64::MAX, 0);
+    pool.nvme_lost();
+    assert!(!pool.written(writes[0].page, 0, NvmePlace { segment: 0, block: 0 }, 0));
+    pool.write_failed(writes[1].page, 0, 0);
+    assert_eq!((present(&mut pool, ns, 0..2), present(&mut pool, ns, 10..12)), (0, 2));
+    assert_eq!((pool.stats().dirty_bytes, pool.stats().nvme.used_bytes), (0, 0));
+    store(&mut pool, ns, None, 20..36);
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_turn_extends_the_session_and_replaces_its_tail() {
+    let (mut pool, ns) = pool(true);
+    let id = session("talk");
+    assert_eq!(pool.end_turn(ns, &id, end_turn(0, &[]), 0), Err(PoolError::SessionUnknown));
+    assert_eq!(pool.begin_turn(ns, &id, 0).unwrap().turn, 1);
+    let list = hashes(0..4);
+    let offload = OffloadAsk { session: Some(&id), tail_tokens: 5, ..ask(ns, None, &list) };
+    let plan = pool.begin_offload(offload, 0).unwrap();
+    pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 0), (1, 0), (2, 0), (3, 0)], 0).unwrap();
+    let end = EndTurn { tail_tokens: 5, expected_return_ms: 40, ..end_turn(0, &list) };
+    assert_eq!(pool.end_turn(ns, &id, end, 0), Ok(4));
+    write_all(&mut pool);
+    assert!(pool.take_returning(30, 5).is_empty());
+    assert_eq!(pool.take_returning(30, 10), [(ns, id.clone())]);
+    let turn = pool.begin_turn(ns, &id, 50).unwrap();
+    assert_eq!((turn.turn, turn.pages, turn.dram, turn.tail), (2, 4, 4, Some((hash(3), 5))));
+    let more = hashes(10..12);
+    let offload = OffloadAsk { session: Some(&id), ..ask(ns, Some(2), &more) };
+    let plan = pool.begin_offload(offload, 50).unwrap();
+    pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 0), (1, 0)], 50).unwrap();
+    assert_eq!(pool.end_turn(ns, &id, end_turn(3, &more), 60), Ok(5));
+    assert_eq!(pool.session_hashes(ns, &id).unwrap(), [hashes(0..3), hashes(10..12)].concat());
+    // The replaced tail is the first to go.
+    write_all(&mut pool);
+    store(&mut pool, ns, None, 50..61);
+    assert_eq!(pool.lookup(ns, &[hash(3)], 60), Ok(Found { present: 1, dram: 0 }));
+    assert_eq!(
+        pool.lookup(ns, &[hashes(0..3), hashes(10..12)].concat(), 60),
+        Ok(Found { present: 5, dram: 5 })
+    );
+    pool.check().unwrap();
+}
+
+#[test]
+fn forks_share_and_superseded_branches_go_first() {
+    let (mut pool, ns) = pool(false);
+    let (trunk, fork) = (session("trunk"), session("fork"));
+    store(&mut pool, ns, None, 0..6);
+    store(&mut pool, ns, None, 50..58);
+    pool.begin_turn(ns, &trunk, 0).unwrap();
+    pool.end_turn(ns, &trunk, end_turn(0, &hashes(0..6)), 0).unwrap();
+    assert_eq!(pool.fork(ns, &trunk, &fork, 4, 0), Ok(4));
+    assert!(matches!(pool.fork(ns, &trunk, &trunk, 0, 0), Err(PoolError::Invalid(_))));
+    assert_eq!(pool.fork(ns, &session("none"), &fork, 0, 0), Err(PoolError::SessionUnknown));
+    let lease = pool.begin_reload(read(ns, &hashes(0..6)), 0).unwrap().lease.unwrap();
+    pool.end_reload(lease, CLIENT, &[], 0).unwrap();
+    assert_eq!(pool.supersede(ns, &trunk, 2, 0), Ok(2));
+    store(&mut pool, ns, None, 70..74);
+    assert_eq!(present(&mut pool, ns, 0..6), 4, "the fork's pages stay, the branch went first");
+    assert_eq!(present(&mut pool, ns, 50..58), 8);
+    pool.close(ns, &fork, 0).unwrap();
+    assert_eq!(pool.close(ns, &fork, 0), Err(PoolError::SessionUnknown));
+    assert_eq!(pool.list_sessions(None, 0, 0).1, 1);
+    pool.check().unwrap();
+}
+
+#[test]
+fn sessions_are_bounded_and_expire() {
+    let mut small = config(0);
+    (small.limits.sessions_max, small.limits.session_pages_max, small.limits.session_ttl_ms) = (2, 4, 100);
+    let (mut pool, ns) = pool_with(small);
+    let (one, two, three) = (session("1"), session("2"), session("3"));
+    pool.begin_turn(ns, &one, 0).unwrap();
+    pool.begin_turn(ns, &two, 0).unwrap();
+    assert_eq!(pool.begin_turn(ns, &three, 0), Err(PoolError::Limit("sessions_max")), "both are in a turn");
+    assert_eq!(
+        pool.end_turn(ns, &one, end_turn(0, &hashes(0..5)), 0),
+        Err(PoolError::Limit("session_pages_max"))
+    );
+    pool.end_turn(ns, &one, end_turn(0, &[]), 5).unwrap();
+    pool.begin_turn(ns, &three, 10).unwrap();
+    assert_eq!(pool.take_forgotten(), [(ns, one)]);
+    let list = hashes(0..5);
+    let long = OffloadAsk { session: Some(&three), ..ask(ns, None, &list) };
+    assert_eq!(pool.begin_offload(long, 10), Err(PoolError::Limit("session_pages_max")));
+    pool.expire(101);
+    assert_eq!(pool.take_forgotten(), [(ns, two)]);
+    assert_eq!(pool.stats().sessions, 1);
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_session_comes_back_from_its_record() {
+    let (mut pool, ns) = pool(true);
+    let id = session("s");
+    store(&mut pool, ns, None, 0..3);
+    pool.begin_turn(ns, &id, 0).unwrap();
+    let list = hashes(0..3);
+    pool.end_turn(ns, &id, EndTurn { tail_tokens: 7, ..end_turn(0, &list) }, 0).unwrap();
+    let mut record = pool.session_record(ns, &id, 30).unwrap();
+    assert_eq!((record.turn, record.tail_tokens, record.idle_ms, record.hashes.len()), (1, 7, 30, 3));
+    pool.close(ns, &id, 30).unwrap();
+    record.hashes.push(hash(99));
+    assert_eq!(pool.restore_session(&record, 1000), Ok(3));
+    assert_eq!(pool.list_sessions(Some(ns), 1, 1000).0[0].idle_ms, 30);
+    // An owner that knows more than the pool remembers is believed as far as the pages themselves agree.
+    pool.supersede(ns, &id, 0, 1000).unwrap();
+    assert_eq!(pool.end_turn(ns, &id, end_turn(2, &list[2..]), 1000), Ok(3));
+    assert_eq!(pool.session_hashes(ns, &id).unwrap(), list);
+    pool.check().unwrap();
+}
+
+#[test]
+fn an_index_of_100k_pages_costs_at_most_128_bytes_a_page() {
+    let mut big = config(1 << 40);
+    (big.slab_bytes, big.slab_count) = (64 << 20, 8);
+    let mut pool = Pool::new(big).unwrap();
+    let ns = pool.open_namespace(desc(1, "a", 4096, 1)).unwrap();
+    for at in (0..100_000_u32).step_by(1000) {
+        store(&mut pool, ns, at.checked_sub(1), at..at + 1000);
+        write_all(&mut pool);
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.pages, stats.dram.pages, stats.nvme.pages), (100_000, 100_000, 100_000));
+    assert!(stats.index_bytes <= 128 * stats.pages, "{} bytes a page", stats.index_bytes / stats.pages);
+}

@@ -1,0 +1,437 @@
+//! Configuration. Owns: what the operator wrote ([`File`]) and what was checked ([`Settings`]).
+//! Must not know: the components that are built from it.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use turnkv_proto::limits::SHARD_BYTES_MAX;
+
+/// What the operator wrote: every key optional, unknown keys refused.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    /// Unix socket of gRPC, `unix:/path`; the hot local socket is at the same path + `.local`.
+    listen: Option<String>,
+    /// TCP address of gRPC, e.g. `0.0.0.0:7411`; none by default. Not encrypted: keep it on a private network.
+    tcp: Option<SocketAddr>,
+    /// HTTP address of /metrics and /healthz; none by default.
+    metrics: Option<SocketAddr>,
+    /// Permission bits of both sockets, octal text; default `0600`.
+    socket_mode: Option<String>,
+    dram: DramFile,
+    nvme: Option<NvmeFile>,
+    limits: LimitsFile,
+}
+
+/// `[dram]`
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+struct DramFile {
+    /// Page memory; default `1GiB`, at least `16MiB`.
+    bytes: Option<Bytes>,
+    /// Bytes of one slab; default: bytes / 64 within `4MiB..=1GiB`. A page's shard must fit one slab.
+    slab_bytes: Option<Bytes>,
+    /// Use 2 MiB huge pages where the system has reserved some; default true.
+    huge_pages: Option<bool>,
+    /// mlock the slabs; default true. A refusal is reported, never fatal.
+    lock: Option<bool>,
+}
+
+/// `[nvme]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct NvmeFile {
+    /// Directory, or raw block device, of the segments.
+    path: PathBuf,
+    /// Limit of the tier on disk; at least four segments.
+    bytes: Bytes,
+    /// Bytes of a segment; default `256MiB`, smaller when the tier is small (bytes / 16, at least `4MiB`).
+    segment_bytes: Option<Bytes>,
+    /// `auto` (default), `ring` or `blocking`.
+    engine: Option<NvmeEngine>,
+    /// Bytes in flight to the device; default `16MiB`.
+    inflight_bytes: Option<Bytes>,
+    /// Directory of the catalog; default: `path`, which must then be a directory.
+    state_dir: Option<PathBuf>,
+}
+
+/// Which engine moves the bytes of the NVMe tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NvmeEngine {
+    /// io_uring where the kernel allows it.
+    Auto,
+    /// io_uring or refuse to start.
+    Ring,
+    /// Blocking threads.
+    Blocking,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+struct LimitsFile {
+    /// How long a lease's owner may take, ms; default 10000, 100 to 600000.
+    lease_ms: Option<u64>,
+    /// How long after its deadline a read lease's slots stay, ms; default 2000, at least 100.
+    lease_grace_ms: Option<u64>,
+    /// Share of the slots that one client may lease, percent; default 50, 1 to 100.
+    client_slots_percent: Option<u8>,
+    /// Slots kept free by demotion ahead of need, percent; default 2, 0 to 50.
+    free_slots_percent: Option<u8>,
+    /// Pages the index may hold; default: what the tiers can hold at 16 KiB a page, at most 64 Mi.
+    pages_max: Option<u32>,
+    /// Sessions remembered; default 100000.
+    sessions_max: Option<u32>,
+    /// Namespaces open; default 1024.
+    namespaces_max: Option<u16>,
+    /// Leases held at a time; default 4096.
+    leases_max: Option<u32>,
+    /// A session that is not heard of for so long is forgotten, ms; default 86400000 (a day).
+    session_ttl_ms: Option<u64>,
+    /// How long a drain may take to write what is dirty, ms; default 30000.
+    drain_ms: Option<u64>,
+}
+
+/// A size as text with a binary unit (`64MiB`), or a plain number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+/// What was checked; every field has its final value.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Path of the gRPC socket.
+    pub(crate) socket: PathBuf,
+    /// TCP address of gRPC.
+    pub(crate) tcp: Option<SocketAddr>,
+    /// HTTP address.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Permission bits of the sockets.
+    pub(crate) socket_mode: u32,
+    /// The DRAM tier.
+    pub(crate) dram: Dram,
+    /// The NVMe tier.
+    pub(crate) nvme: Option<Nvme>,
+    /// Bounds.
+    pub(crate) limits: Limits,
+}
+
+/// Checked `[dram]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Dram {
+    /// Page memory, a multiple of `slab_bytes`.
+    pub(crate) bytes: u64,
+    /// Bytes of a slab.
+    pub(crate) slab_bytes: u64,
+    /// Huge pages wanted.
+    pub(crate) huge_pages: bool,
+    /// mlock wanted.
+    pub(crate) lock: bool,
+}
+
+/// Checked `[nvme]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Nvme {
+    /// Directory or device.
+    pub(crate) path: PathBuf,
+    /// Limit on disk, a multiple of `segment_bytes`.
+    pub(crate) bytes: u64,
+    /// Bytes of a segment.
+    pub(crate) segment_bytes: u64,
+    /// Engine.
+    pub(crate) engine: NvmeEngine,
+    /// Bytes in flight.
+    pub(crate) inflight_bytes: u64,
+    /// Directory of the catalog.
+    pub(crate) state_dir: PathBuf,
+}
+
+/// Checked `[limits]`; see the file's keys for what each does.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "documented on LimitsFile, key by key")]
+pub(crate) struct Limits {
+    pub(crate) lease_ms: u64,
+    pub(crate) lease_grace_ms: u64,
+    pub(crate) client_slots_percent: u8,
+    pub(crate) free_slots_percent: u8,
+    pub(crate) pages_max: u32,
+    pub(crate) sessions_max: u32,
+    pub(crate) namespaces_max: u16,
+    pub(crate) leases_max: u32,
+    pub(crate) session_ttl_ms: u64,
+    pub(crate) drain_ms: u64,
+}
+
+/// Why a configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not TOML, or a key that does not exist.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Why and where.
+        source: Box<toml::de::Error>,
+    },
+    /// A value out of its bounds.
+    #[error("{key}: {why}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What is wrong and what to do.
+        why: String,
+    },
+}
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Reads and checks a file; without one, the defaults.
+pub(crate) fn load(path: Option<&Path>) -> Result<Settings, ConfigError> {
+    let file = match path {
+        None => File::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+            toml::from_str(&text)
+                .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?
+        }
+    };
+    check(file)
+}
+
+impl Settings {
+    /// The file that says what is in force: what `turnkv config` prints, and what can be read back.
+    pub(crate) fn as_file(&self) -> File {
+        let limits = &self.limits;
+        File {
+            listen: Some(format!("unix:{}", self.socket.display())),
+            tcp: self.tcp,
+            metrics: self.metrics,
+            socket_mode: Some(format!("{:04o}", self.socket_mode)),
+            dram: DramFile {
+                bytes: Some(Bytes(self.dram.bytes)),
+                slab_bytes: Some(Bytes(self.dram.slab_bytes)),
+                huge_pages: Some(self.dram.huge_pages),
+                lock: Some(self.dram.lock),
+            },
+            nvme: self.nvme.as_ref().map(|nvme| NvmeFile {
+                path: nvme.path.clone(),
+                bytes: Bytes(nvme.bytes),
+                segment_bytes: Some(Bytes(nvme.segment_bytes)),
+                engine: Some(nvme.engine),
+                inflight_bytes: Some(Bytes(nvme.inflight_bytes)),
+                state_dir: Some(nvme.state_dir.clone()),
+            }),
+            limits: LimitsFile {
+                lease_ms: Some(limits.lease_ms),
+                lease_grace_ms: Some(limits.lease_grace_ms),
+                client_slots_percent: Some(limits.client_slots_percent),
+                free_slots_percent: Some(limits.free_slots_percent),
+                pages_max: Some(limits.pages_max),
+                sessions_max: Some(limits.sessions_max),
+                namespaces_max: Some(limits.namespaces_max),
+                leases_max: Some(limits.leases_max),
+                session_ttl_ms: Some(limits.session_ttl_ms),
+                drain_ms: Some(limits.drain_ms),
+            },
+        }
+    }
+}
+
+fn check(file: File) -> Result<Settings, ConfigError> {
+    let dram = check_dram(&file.dram)?;
+    let nvme = file.nvme.map(check_nvme).transpose()?;
+    let limits = check_limits(&file.limits, dram.bytes, nvme.as_ref().map_or(0, |nvme| nvme.bytes))?;
+    let mode = file.socket_mode.as_deref().unwrap_or("0600");
+    let socket_mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| {
+        bad("socket_mode", format!("`{mode}` is not octal permission bits such as \"0660\""))
+    })?;
+    Ok(Settings {
+        socket: check_listen(file.listen.as_deref())?,
+        tcp: file.tcp,
+        metrics: file.metrics,
+        socket_mode,
+        dram,
+        nvme,
+        limits,
+    })
+}
+
+fn check_listen(listen: Option<&str>) -> Result<PathBuf, ConfigError> {
+    let Some(listen) = listen else { return Ok(default_socket()) };
+    match listen.strip_prefix("unix:") {
+        // sun_path holds 108 bytes, and ".local" is appended.
+        Some(path) if !path.is_empty() && path.len() <= 100 => Ok(PathBuf::from(path)),
+        Some(path) => {
+            Err(bad("listen", format!("the socket path must be 1 to 100 bytes long, this is {}", path.len())))
+        }
+        None => Err(bad(
+            "listen",
+            format!("`{listen}` must be unix:/path/to/turnkv.sock (TCP has its own key: tcp)"),
+        )),
+    }
+}
+
+/// The socket of a server that was told none: the user's run directory, else the system's.
+pub(crate) fn default_socket() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => Path::new(&dir).join("turnkv.sock"),
+        _ => PathBuf::from("/run/turnkv/turnkv.sock"),
+    }
+}
+
+fn check_dram(file: &DramFile) -> Result<Dram, ConfigError> {
+    let bytes = file.bytes.map_or(GIB, |bytes| bytes.0);
+    if bytes < 16 * MIB {
+        return Err(bad("dram.bytes", format!("{} is under the least of 16MiB", Bytes(bytes))));
+    }
+    let slab_bytes = match file.slab_bytes {
+        Some(slab) => slab.0,
+        None => (bytes / 64).clamp(4 * MIB, GIB).next_multiple_of(2 * MIB),
+    };
+    if !(MIB..=GIB).contains(&slab_bytes) || !slab_bytes.is_multiple_of(MIB) || slab_bytes > bytes {
+        let why = format!("{} must be a multiple of 1MiB, at most 1GiB and dram.bytes", Bytes(slab_bytes));
+        return Err(bad("dram.slab_bytes", why));
+    }
+    Ok(Dram {
+        bytes: bytes / slab_bytes * slab_bytes,
+        slab_bytes,
+        huge_pages: file.huge_pages.unwrap_or(true),
+        lock: file.lock.unwrap_or(true),
+    })
+}
+
+fn check_nvme(file: NvmeFile) -> Result<Nvme, ConfigError> {
+    let bytes = file.bytes.0;
+    let segment_bytes = match file.segment_bytes {
+        Some(segment) => segment.0,
+        None => (bytes / 16).clamp(4 * MIB, 256 * MIB).next_multiple_of(MIB),
+    };
+    if !(4 * MIB..=4 * GIB - MIB).contains(&segment_bytes) || !segment_bytes.is_multiple_of(MIB) {
+        let why = format!("{} must be a multiple of 1MiB from 4MiB to under 4GiB", Bytes(segment_bytes));
+        return Err(bad("nvme.segment_bytes", why));
+    }
+    if bytes / segment_bytes < 4 {
+        let why = format!("{} holds fewer than four segments of {}", Bytes(bytes), Bytes(segment_bytes));
+        return Err(bad("nvme.bytes", why));
+    }
+    let inflight_bytes = file.inflight_bytes.map_or(16 * MIB, |bytes| bytes.0);
+    if !(MIB..=GIB).contains(&inflight_bytes) {
+        return Err(bad(
+            "nvme.inflight_bytes",
+            format!("{} is not within 1MiB..1GiB", Bytes(inflight_bytes)),
+        ));
+    }
+    let state_dir = file.state_dir.unwrap_or_else(|| file.path.clone());
+    let engine = file.engine.unwrap_or(NvmeEngine::Auto);
+    Ok(Nvme {
+        path: file.path,
+        bytes: bytes / segment_bytes * segment_bytes,
+        segment_bytes,
+        engine,
+        inflight_bytes,
+        state_dir,
+    })
+}
+
+fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, ConfigError> {
+    let pages_fit = ((dram + nvme) / (16 << 10)).clamp(1 << 12, 64 << 20);
+    Ok(Limits {
+        lease_ms: within("limits.lease_ms", file.lease_ms, 10_000, 100, 600_000)?,
+        lease_grace_ms: within("limits.lease_grace_ms", file.lease_grace_ms, 2_000, 100, 600_000)?,
+        client_slots_percent: within("limits.client_slots_percent", file.client_slots_percent, 50, 1, 100)?,
+        free_slots_percent: within("limits.free_slots_percent", file.free_slots_percent, 2, 0, 50)?,
+        pages_max: within("limits.pages_max", file.pages_max, pages_fit as u32, 1 << 10, 1 << 30)?,
+        sessions_max: within("limits.sessions_max", file.sessions_max, 100_000, 1, 100_000_000)?,
+        namespaces_max: within("limits.namespaces_max", file.namespaces_max, 1_024, 1, u16::MAX - 1)?,
+        leases_max: within("limits.leases_max", file.leases_max, 4_096, 1, 1 << 20)?,
+        session_ttl_ms: within(
+            "limits.session_ttl_ms",
+            file.session_ttl_ms,
+            86_400_000,
+            1_000,
+            u64::MAX / 4,
+        )?,
+        drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
+    })
+}
+
+fn within<T>(key: &'static str, value: Option<T>, default: T, least: T, most: T) -> Result<T, ConfigError>
+where
+    T: PartialOrd + Copy + std::fmt::Display,
+{
+    let value = value.unwrap_or(default);
+    if value >= least && value <= most {
+        Ok(value)
+    } else {
+        Err(bad(key, format!("{value} is not within {least}..={most}")))
+    }
+}
+
+fn bad(key: &'static str, why: String) -> ConfigError {
+    ConfigError::Value { key, why }
+}
+
+const _: () = assert!(SHARD_BYTES_MAX <= GIB, "every legal shard fits the largest slab");
+
+const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        let text = text.trim();
+        let (number, shift) = UNITS
+            .iter()
+            .find_map(|(unit, shift)| text.strip_suffix(unit).map(|number| (number, *shift)))
+            .unwrap_or((text, 0));
+        let number: u64 = number
+            .trim()
+            .parse()
+            .map_err(|_| format!("`{text}` is not a size such as 512MiB, 64GiB or a number of bytes"))?;
+        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("`{text}` is too large"))
+    }
+}
+
+impl std::fmt::Display for Bytes {
+    /// The largest unit that divides the size: what is printed reads back exactly.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        let whole = units.iter().find(|(_, shift)| self.0 > 0 && self.0.is_multiple_of(1 << shift));
+        let (unit, shift) = whole.unwrap_or(&("B", 0));
+        write!(f, "{}{unit}", self.0 >> shift)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Number(u64),
+            Text(String),
+        }
+        match Raw::deserialize(from)? {
+            Raw::Number(number) => Ok(Bytes(number)),
+            Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

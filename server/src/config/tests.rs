@@ -1,0 +1,57 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Settings, ConfigError> {
+    let file = toml::from_str(text)
+        .map_err(|source| ConfigError::Parse { path: "test".into(), source: Box::new(source) })?;
+    check(file)
+}
+
+#[test]
+fn defaults_are_legal_and_read_back_as_printed() {
+    let full = "[nvme]\npath = \"/var/lib/turnkv\"\nbytes = \"64GiB\"\n";
+    for text in ["", full] {
+        let settings = parse(text).unwrap();
+        let printed = toml::to_string(&settings.as_file()).unwrap();
+        let again = parse(&printed).unwrap();
+        assert_eq!(printed, toml::to_string(&again.as_file()).unwrap());
+    }
+}
+
+#[test]
+fn unknown_keys_are_refused_by_name() {
+    for text in
+        ["drma = 1", "[dram]\nbyte = 5", "[limits]\nlease = 4", "[nvme]\npath=\"x\"\nbytes=\"1GiB\"\nx=1"]
+    {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains("unknown field"), "{error}");
+    }
+}
+
+#[test]
+fn values_out_of_bounds_name_their_key() {
+    let cases = [
+        ("[dram]\nbytes = \"1MiB\"", "dram.bytes"),
+        ("[dram]\nslab_bytes = \"3000000\"", "dram.slab_bytes"),
+        ("[nvme]\npath = \"x\"\nbytes = \"5MiB\"", "nvme.bytes"),
+        ("listen = \"tcp:1\"", "listen"),
+        ("socket_mode = \"9\"", "socket_mode"),
+        ("[limits]\nlease_ms = 1", "limits.lease_ms"),
+        ("[limits]\nclient_slots_percent = 0", "limits.client_slots_percent"),
+    ];
+    for (text, key) in cases {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(key), "{text}: {error}");
+    }
+}
+
+#[test]
+fn sizes_read_and_print() {
+    for (text, bytes) in [("64MiB", 64 << 20), ("1GiB", 1 << 30), ("512", 512), ("7 KiB", 7 << 10), ("3B", 3)]
+    {
+        assert_eq!(text.parse::<Bytes>().unwrap(), Bytes(bytes));
+    }
+    for text in ["", "x", "-1", "1.5GiB", "99999999999TiB"] {
+        assert!(text.parse::<Bytes>().is_err(), "{text}");
+    }
+    assert_eq!(Bytes((1 << 30) + 4096).to_string().parse::<Bytes>().unwrap().0, (1 << 30) + 4096);
+}

@@ -1,0 +1,43 @@
+//! Drain: the server is leaving. Owns: the order in which it lets go. Must not know: signals.
+
+use super::Engine;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+impl Engine {
+    /// No new offloads from now on; says how many bytes are still to be written.
+    pub(crate) fn drain(self: &Arc<Self>) -> u64 {
+        self.draining.store(true, Ordering::Relaxed);
+        self.pump_writes();
+        self.core().pool.stats().dirty_bytes
+    }
+
+    /// Is a drain under way?
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Writes what is dirty, within the configured bound, then seals the log and saves the sessions. Blocking.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        let deadline = Instant::now() + Duration::from_millis(self.settings.limits.drain_ms);
+        let mut left = self.drain();
+        while left > 0
+            && self.nvme.as_ref().is_some_and(|nvme| nvme.poisoned().is_none())
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(10));
+            left = self.drain();
+        }
+        if left > 0 && self.nvme.is_some() {
+            tracing::warn!(
+                bytes = left,
+                "leaving with pages that were not written: raise limits.drain_ms to wait longer"
+            );
+        }
+        self.flush_catalog();
+        if let Some(Err(error)) = self.nvme.as_ref().map(|nvme| nvme.shutdown()) {
+            tracing::error!(%error, "the segment log was not closed cleanly: the next start checks it");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The inline data plane: pages as bytes of a gRPC stream. Owns: copying between messages and slots, for callers that
+//! cannot map memory. Must not know: how messages travel.
+
+use super::Engine;
+use crate::limits::INLINE_CHUNK_BYTES;
+use bytes::Bytes;
+use std::sync::Arc;
+use turnkv_pool::ClientId;
+use turnkv_proto::{Error, ErrorKind, wire};
+use turnkv_transfer::{Checksum, Slot};
+
+/// An inline offload between its first and its last message. Dropped before its commit, it gives everything back:
+/// nobody but this struct writes to the granted slots.
+pub(crate) struct InlineOffload {
+    engine: Arc<Engine>,
+    client: ClientId,
+    lease: u64,
+    pages: Vec<Filling>,
+    open: bool,
+}
+
+/// One granted page being filled, front to back.
+struct Filling {
+    position: u32,
+    slot: Slot,
+    filled: u64,
+    checksum: Checksum,
+}
+
+impl InlineOffload {
+    /// Begins: the reply says which pages to send.
+    pub(crate) async fn begin(
+        engine: &Arc<Engine>,
+        ask: &wire::BeginOffloadRequest,
+    ) -> Result<(InlineOffload, wire::BeginOffloadReply), Error> {
+        let client = engine.clients.ephemeral();
+        let mut reply = engine.begin_offload_as(client, ask).await?;
+        let mut offload = InlineOffload {
+            engine: Arc::clone(engine),
+            client,
+            lease: reply.lease,
+            pages: Vec::new(),
+            open: reply.lease != 0,
+        };
+        let granted = reply
+            .outcomes
+            .iter()
+            .enumerate()
+            .filter(|(_, outcome)| **outcome == wire::OffloadOutcome::Granted as i32);
+        let ns = engine.find_namespace(&ask.namespace)?;
+        let bytes = engine.shard_bytes(ns);
+        for ((position, _), slot) in granted.zip(&reply.slots) {
+            let slot = engine.slot_at(slot, bytes)?;
+            offload.pages.push(Filling {
+                position: position as u32,
+                slot,
+                filled: 0,
+                checksum: Checksum::new(),
+            });
+        }
+        reply.slots.clear(); // of no use to a caller that cannot map them
+        Ok((offload, reply))
+    }
+
+    /// Takes the next bytes of a page; pages may be interleaved, the bytes of one page come in order.
+    pub(crate) fn fill(&mut self, index: u32, offset: u64, payload: &[u8]) -> Result<(), Error> {
+        let page = self.pages.iter_mut().find(|page| page.position == index);
+        let page = page.ok_or_else(|| {
+            Error::invalid(format!("page {index} was not granted: send only GRANTED pages"))
+        })?;
+        let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= page.slot.len() as u64);
+        if offset != page.filled || end.is_none() {
+            let text = format!(
+                "page {index}: {} bytes at offset {offset}, but {} of {} bytes were received",
+                payload.len(),
+                page.filled,
+                page.slot.len()
+            );
+            return Err(Error::invalid(text));
+        }
+        page.slot.fill_at(offset as usize, payload);
+        page.checksum.update(payload);
+        page.filled += payload.len() as u64;
+        Ok(())
+    }
+
+    /// Commits what arrived whole and with the checksums that the sender took (one a granted page, in order).
+    pub(crate) async fn commit(
+        mut self,
+        checksums: &[u64],
+        durable: bool,
+    ) -> Result<wire::CommitOffloadReply, Error> {
+        if checksums.len() != self.pages.len() {
+            let text = format!("{} checksums for {} granted pages", checksums.len(), self.pages.len());
+            return Err(Error::invalid(text));
+        }
+        let mut ask = wire::CommitOffloadRequest { lease: self.lease, durable, ..Default::default() };
+        for (page, sent) in self.pages.iter().zip(checksums) {
+            if page.filled < page.slot.len() as u64 {
+                return Err(Error::invalid(format!(
+                    "page {} ended after {} bytes",
+                    page.position, page.filled
+                )));
+            }
+            if page.checksum.finish() != *sent {
+                let text = format!("page {} changed on its way: its checksum does not match", page.position);
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            ask.pages.push(page.position);
+            ask.checksums.push(*sent);
+        }
+        self.open = false;
+        if ask.lease == 0 {
+            return Ok(wire::CommitOffloadReply::default());
+        }
+        let engine = Arc::clone(&self.engine);
+        engine.commit_offload_as(self.client, &ask).await
+    }
+}
+
+impl Drop for InlineOffload {
+    fn drop(&mut self) {
+        if self.open
+            && let Err(error) = self.engine.abort_offload_as(self.client, self.lease)
+        {
+            tracing::debug!(%error, "an inline offload's lease had ended already");
+        }
+    }
+}
+
+/// An inline reload: its messages one after another.
+pub(crate) struct InlineReload {
+    engine: Arc<Engine>,
+    client: ClientId,
+    lease: u64,
+    bytes: u64,
+    run: super::reload::ReloadRun,
+    corrupt: Vec<u32>,
+}
+
+impl InlineReload {
+    /// Begins to serve the leading pages of a request.
+    pub(crate) async fn begin(
+        engine: &Arc<Engine>,
+        ask: wire::BeginReloadRequest,
+    ) -> Result<InlineReload, Error> {
+        let client = engine.clients.ephemeral();
+        let bytes = engine.shard_bytes(engine.find_namespace(&ask.namespace)?);
+        let run = engine.begin_reload_as(client, &ask).await?;
+        Ok(InlineReload {
+            engine: Arc::clone(engine),
+            client,
+            lease: run.lease,
+            bytes,
+            run,
+            corrupt: Vec::new(),
+        })
+    }
+
+    /// Pages of the request that this run serves.
+    pub(crate) fn covered(&self) -> u32 {
+        self.run.covered
+    }
+
+    /// The pages that landed since the last call; empty at the end of the run.
+    pub(crate) async fn next(&mut self) -> Vec<wire::ReloadedPage> {
+        loop {
+            let ready = self.run.take_ready();
+            if !ready.is_empty() || self.run.is_done() {
+                return ready;
+            }
+            self.run.wait().await;
+        }
+    }
+
+    /// A page's messages. Its bytes are copied while its slot is leased, and verified first: a page that does not
+    /// verify is a miss, and dropped.
+    pub(crate) fn messages(&mut self, page: &wire::ReloadedPage) -> Vec<wire::ReloadReply> {
+        let miss = |cause: wire::MissCause| {
+            vec![wire::ReloadReply { index: page.index, miss: cause.into(), ..Default::default() }]
+        };
+        let Some(place) = &page.slot else {
+            return vec![wire::ReloadReply { index: page.index, miss: page.miss, ..Default::default() }];
+        };
+        let Ok(slot) = self.engine.slot_at(place, self.bytes) else { return miss(wire::MissCause::Absent) };
+        let mut payload = vec![0u8; slot.len()];
+        if slot.drain(&mut payload) != page.checksum {
+            self.corrupt.push(page.index);
+            return miss(wire::MissCause::Checksum);
+        }
+        let payload = Bytes::from(payload);
+        let chunk = |offset: usize| wire::ReloadReply {
+            index: page.index,
+            offset: offset as u64,
+            payload: payload.slice(offset..payload.len().min(offset + INLINE_CHUNK_BYTES)),
+            checksum: if offset == 0 { page.checksum } else { 0 },
+            tier: page.tier,
+            miss: 0,
+        };
+        (0..payload.len()).step_by(INLINE_CHUNK_BYTES).map(chunk).collect()
+    }
+}
+
+impl Drop for InlineReload {
+    fn drop(&mut self) {
+        if self.lease == 0 {
+            return;
+        }
+        let corrupt = std::mem::take(&mut self.corrupt);
+        let end = wire::EndReloadRequest { lease: self.lease, client: self.client.0, corrupt };
+        if let Err(error) = self.engine.end_reload_as(self.client, &end) {
+            tracing::debug!(%error, "an inline reload's lease had ended already");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The engine: asks the pool what to do and has the tiers do it. Owns: the one lock around the pool, the waits on
+//! its answers, and the order "decide under the lock, move bytes outside it". Must not know: gRPC, sockets, frames.
+//!
+//! - [`start`]: assembles the tiers, recovers, loads the catalog
+//! - [`offload`], [`reload`], [`lookup`], [`session`]: one file a verb
+//! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
+//! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
+
+pub(crate) mod clients;
+pub(crate) mod drain;
+pub(crate) mod inline;
+pub(crate) mod lookup;
+pub(crate) mod metrics;
+pub(crate) mod namespace;
+pub(crate) mod offload;
+pub(crate) mod promote;
+pub(crate) mod reclaim;
+pub(crate) mod reload;
+pub(crate) mod session;
+pub(crate) mod slabs;
+pub(crate) mod start;
+pub(crate) mod stats;
+pub(crate) mod tick;
+pub(crate) mod writeback;
+
+use crate::catalog::Catalog;
+use crate::config::Settings;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+use tokio::sync::Notify;
+use turnkv_pool::{Pool, PoolError, SlotKey, SlotPlace};
+use turnkv_proto::{Error, ErrorKind, IdError};
+use turnkv_tier::nvme::NvmeTier;
+
+/// The running pool: shared by every service.
+pub(crate) struct Engine {
+    /// The pure pool and who waits for its answers; held for microseconds, never across I/O.
+    core: Mutex<Core>,
+    /// Page memory.
+    slabs: slabs::Slabs,
+    /// The segment log, where one is configured.
+    nvme: Option<Arc<NvmeTier>>,
+    /// Namespaces and sessions across restarts, where there is a place for them.
+    catalog: Option<Catalog>,
+    /// Client processes on this host.
+    pub(crate) clients: clients::Clients,
+    /// Rung whenever slots may have become free.
+    freed: Notify,
+    /// Handles of what is counted.
+    pub(crate) metrics: metrics::Metrics,
+    /// What was configured.
+    pub(crate) settings: Settings,
+    /// Set once the server is leaving: no new offloads.
+    draining: AtomicBool,
+    /// A reclaim pass is under way.
+    reclaiming: AtomicBool,
+    /// Names this server process: leases of another are unknown here.
+    pub(crate) instance: u64,
+    /// Zero of the pool's clock.
+    started: Instant,
+}
+
+/// What the one lock guards.
+struct Core {
+    pool: Pool,
+    promotions: promote::Waiters,
+    durable: writeback::DurableWaits,
+    /// Bytes handed to the NVMe tier for writing and not completed.
+    writing_bytes: u64,
+    /// The NVMe device failed and was taken out of service.
+    nvme_lost: bool,
+}
+
+impl Core {
+    /// Where a slot is that the pool has just named. A slot that is gone meanwhile gets a place that no slab has: it
+    /// is refused where its memory is asked for.
+    fn place(&self, slot: SlotKey) -> SlotPlace {
+        let nowhere = SlotPlace { slab: u32::MAX, generation: u32::MAX, offset: 0, bytes: 0 };
+        self.pool.slot_place(slot).unwrap_or(nowhere)
+    }
+}
+
+impl Engine {
+    /// The pool's `now`: milliseconds since this process started, monotonic.
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock()
+    }
+}
+
+/// A pool's refusal as the wire's kind.
+fn refuse(error: PoolError) -> Error {
+    let kind = match &error {
+        PoolError::NamespaceUnknown => ErrorKind::NamespaceUnknown,
+        PoolError::LeaseUnknown => ErrorKind::LeaseUnknown,
+        PoolError::SessionUnknown => ErrorKind::SessionUnknown,
+        PoolError::Limit(_) => ErrorKind::Limit,
+        PoolError::Invalid(_) => ErrorKind::Invalid,
+    };
+    Error::new(kind, error.to_string())
+}
+
+/// A malformed id as the wire's kind.
+fn malformed(error: IdError) -> Error {
+    Error::new(ErrorKind::Invalid, error.to_string())
+}

@@ -1,0 +1,235 @@
+//! Offload: grant slots, make filled pages visible. Owns: the verb's order and its waits. Must not know: who copies.
+
+use super::{Engine, malformed, refuse};
+use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use turnkv_pool::{
+    ClientId, Committed, LeaseId, NamespaceIndex, OffloadAsk, OffloadPlan, Outcome, SlotPlace,
+};
+use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
+use wire::OffloadOutcome as Wire;
+
+/// A checked BeginOffload.
+struct Ask {
+    ns: NamespaceIndex,
+    session: Option<SessionId>,
+    parent: Option<BlockHash>,
+    hashes: Vec<BlockHash>,
+    shard: u16,
+    tail_tokens: u32,
+    client: ClientId,
+}
+
+impl Engine {
+    /// Says for each page whether it is there, granted or declined. When the first page wanted finds no slot, waits
+    /// up to `wait_ms` for one.
+    pub(crate) async fn begin_offload(
+        &self,
+        raw: &wire::BeginOffloadRequest,
+    ) -> Result<wire::BeginOffloadReply, Error> {
+        self.begin_offload_as(self.clients.check(raw.client)?, raw).await
+    }
+
+    /// [`Engine::begin_offload`] for a caller whose identity is known.
+    pub(super) async fn begin_offload_as(
+        &self,
+        client: ClientId,
+        raw: &wire::BeginOffloadRequest,
+    ) -> Result<wire::BeginOffloadReply, Error> {
+        let ask = self.check_offload(client, raw)?;
+        let mut reply = self.try_offload(&ask)?;
+        if !starved(&reply) || raw.wait_ms == 0 {
+            return Ok(reply);
+        }
+        let deadline = Instant::now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
+        while starved(&reply) {
+            // Armed before the second look, so that a slot freed in between is not missed.
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable();
+            reply = self.try_offload(&ask)?;
+            if !starved(&reply) || timeout_at(deadline, freed).await.is_err() {
+                break;
+            }
+        }
+        Ok(reply)
+    }
+
+    /// [`Engine::begin_offload`] without its wait; `None` where a wait would be worth it.
+    pub(crate) fn begin_offload_now(
+        &self,
+        raw: &wire::BeginOffloadRequest,
+    ) -> Result<Option<wire::BeginOffloadReply>, Error> {
+        let client = self.clients.check(raw.client)?;
+        let reply = self.try_offload(&self.check_offload(client, raw)?)?;
+        Ok(if starved(&reply) && raw.wait_ms > 0 { None } else { Some(reply) })
+    }
+
+    fn check_offload(&self, client: ClientId, raw: &wire::BeginOffloadRequest) -> Result<Ask, Error> {
+        let hashes = unpack_hashes(&raw.hashes).map_err(malformed)?;
+        if hashes.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "BeginOffload names no page".to_owned()));
+        }
+        Ok(Ask {
+            ns: self.find_namespace(&raw.namespace)?,
+            session: parse_session(&raw.session)?,
+            parent: BlockHash::parse_optional(&raw.parent).map_err(malformed)?,
+            hashes,
+            shard: parse_shard(raw.shard)?,
+            tail_tokens: raw.tail_tokens,
+            client,
+        })
+    }
+
+    fn try_offload(&self, ask: &Ask) -> Result<wire::BeginOffloadReply, Error> {
+        if self.draining.load(Ordering::Relaxed) {
+            let outcomes = vec![Wire::Draining.into(); ask.hashes.len()];
+            self.metrics.declined_pages.increment(ask.hashes.len() as u64);
+            return Ok(wire::BeginOffloadReply { outcomes, ..Default::default() });
+        }
+        let now = self.now();
+        let (plan, slots, renewals) = {
+            let mut core = self.core();
+            let plan = core
+                .pool
+                .begin_offload(
+                    OffloadAsk {
+                        ns: ask.ns,
+                        session: ask.session.as_ref(),
+                        parent: ask.parent,
+                        hashes: &ask.hashes,
+                        shard: ask.shard,
+                        tail_tokens: ask.tail_tokens,
+                        client: ask.client,
+                    },
+                    now,
+                )
+                .map_err(refuse)?;
+            let slots: Vec<SlotPlace> = granted(&plan).map(|slot| core.place(slot)).collect();
+            (plan, slots, core.pool.take_slab_actions())
+        };
+        self.renew_slabs(renewals);
+        self.forget_dead_extents();
+        self.count_offload(&plan);
+        Ok(wire::BeginOffloadReply {
+            lease: plan.lease.map_or(0, |lease| lease.0),
+            lease_ms: plan.lease_ms,
+            outcomes: plan.outcomes.iter().map(|outcome| outcome_to_wire(outcome).into()).collect(),
+            slots: slots.iter().map(slot_to_wire).collect(),
+            retry_after_ms: if plan.outcomes.contains(&Outcome::NoSpace) { RETRY_AFTER_MS } else { 0 },
+        })
+    }
+
+    fn count_offload(&self, plan: &OffloadPlan) {
+        let count = |wanted: fn(&Outcome) -> bool| {
+            plan.outcomes.iter().filter(|outcome| wanted(outcome)).count() as u64
+        };
+        let present = count(|outcome| matches!(outcome, Outcome::Present));
+        let granted = count(|outcome| matches!(outcome, Outcome::Granted(_)));
+        self.metrics.present_pages.increment(present);
+        self.metrics.declined_pages.increment(plan.outcomes.len() as u64 - present - granted);
+    }
+
+    /// Makes filled pages visible; with `durable`, answers when they and their ancestors are on stable storage.
+    pub(crate) async fn commit_offload(
+        self: &Arc<Self>,
+        ask: &wire::CommitOffloadRequest,
+    ) -> Result<wire::CommitOffloadReply, Error> {
+        self.commit_offload_as(self.clients.check(ask.client)?, ask).await
+    }
+
+    /// [`Engine::commit_offload`] for a caller whose identity is known.
+    pub(super) async fn commit_offload_as(
+        self: &Arc<Self>,
+        client: ClientId,
+        ask: &wire::CommitOffloadRequest,
+    ) -> Result<wire::CommitOffloadReply, Error> {
+        let committed = self.commit(client, ask)?;
+        let dropped = committed.dropped.clone();
+        let durable = ask.durable && self.make_durable(&committed.kept).await;
+        Ok(wire::CommitOffloadReply { dropped, durable })
+    }
+
+    /// [`Engine::commit_offload`] without `durable`: it never waits.
+    pub(crate) fn commit_offload_now(
+        self: &Arc<Self>,
+        ask: &wire::CommitOffloadRequest,
+    ) -> Result<wire::CommitOffloadReply, Error> {
+        let client = self.clients.check(ask.client)?;
+        Ok(wire::CommitOffloadReply { dropped: self.commit(client, ask)?.dropped, durable: false })
+    }
+
+    fn commit(
+        self: &Arc<Self>,
+        client: ClientId,
+        ask: &wire::CommitOffloadRequest,
+    ) -> Result<Committed, Error> {
+        if ask.pages.len() != ask.checksums.len() {
+            let text =
+                format!("{} pages but {} checksums in one commit", ask.pages.len(), ask.checksums.len());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let pages: Vec<(u32, u64)> = ask.pages.iter().copied().zip(ask.checksums.iter().copied()).collect();
+        let now = self.now();
+        let committed =
+            self.core().pool.commit_offload(LeaseId(ask.lease), client, &pages, now).map_err(refuse)?;
+        self.metrics.offloaded_pages.increment(committed.kept.len() as u64);
+        if committed.kept.len() < pages.len() {
+            self.freed.notify_waiters();
+        }
+        self.pump_writes();
+        Ok(committed)
+    }
+
+    /// Gives back what was granted: the caller no longer writes to those slots.
+    pub(crate) fn abort_offload(&self, ask: &wire::AbortOffloadRequest) -> Result<(), Error> {
+        self.abort_offload_as(self.clients.check(ask.client)?, ask.lease)
+    }
+
+    /// [`Engine::abort_offload`] for a caller whose identity is known.
+    pub(super) fn abort_offload_as(&self, client: ClientId, lease: u64) -> Result<(), Error> {
+        self.core().pool.abort_offload(LeaseId(lease), client).map_err(refuse)?;
+        self.freed.notify_waiters();
+        Ok(())
+    }
+}
+
+/// Nothing granted, and what was wanted first found no slot.
+fn starved(reply: &wire::BeginOffloadReply) -> bool {
+    reply.slots.is_empty() && reply.outcomes.contains(&Wire::NoSpace.into())
+}
+
+fn granted(plan: &OffloadPlan) -> impl Iterator<Item = turnkv_pool::SlotKey> {
+    plan.outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Granted(slot) => Some(*slot),
+        _ => None,
+    })
+}
+
+fn outcome_to_wire(outcome: &Outcome) -> Wire {
+    match outcome {
+        Outcome::Present => Wire::Present,
+        Outcome::Granted(_) => Wire::Granted,
+        Outcome::NoSpace => Wire::NoSpace,
+        Outcome::InFlight => Wire::InFlight,
+        Outcome::NoParent => Wire::NoParent,
+        Outcome::LeaseLimit => Wire::LeaseLimit,
+    }
+}
+
+/// The wire's form of a slot's place.
+pub(super) fn slot_to_wire(place: &SlotPlace) -> wire::SlotRef {
+    wire::SlotRef { slab: place.slab, generation: place.generation, offset: place.offset }
+}
+
+/// An optional session id.
+pub(super) fn parse_session(text: &str) -> Result<Option<SessionId>, Error> {
+    if text.is_empty() { Ok(None) } else { SessionId::parse(text).map(Some).map_err(malformed) }
+}
+
+/// A shard's number; whether the namespace has so many is the pool's to say.
+pub(super) fn parse_shard(shard: u32) -> Result<u16, Error> {
+    u16::try_from(shard).map_err(|_| Error::new(ErrorKind::Invalid, format!("shard {shard} is out of range")))
+}

@@ -1,0 +1,287 @@
+//! Reload: pages into a caller's reach, DRAM at once and NVMe as the reads land. Owns: the verb's order, its waits and
+//! the run of pages in the order asked. Must not know: who copies.
+
+use super::offload::{parse_session, parse_shard, slot_to_wire};
+use super::promote::Waiter;
+use super::{Engine, malformed, refuse};
+use crate::limits::WAIT_MS_MAX;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+use turnkv_pool::{
+    ClientId, LeaseId, MissCause, NamespaceIndex, Promotion, ReloadAsk, ReloadPlan, ReloadStep,
+};
+use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
+
+/// A checked BeginReload.
+pub(super) struct Ask {
+    pub(super) ns: NamespaceIndex,
+    pub(super) session: Option<SessionId>,
+    pub(super) hashes: Vec<BlockHash>,
+    pub(super) shard: u16,
+    pub(super) client: ClientId,
+    pub(super) deadline: Instant,
+}
+
+/// A reload under way: its pages in the order asked, some still on their way from NVMe.
+pub(crate) struct ReloadRun {
+    /// 0 when nothing was leased.
+    pub(crate) lease: u64,
+    /// Time to finish reading in.
+    pub(crate) lease_ms: u32,
+    /// Pages of the request that this call serves.
+    pub(crate) covered: u32,
+    pages: VecDeque<(wire::ReloadedPage, Arrival)>,
+    first: u32,
+    landed: mpsc::Receiver<(u32, Result<(), MissCause>)>,
+    deadline: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Arrival {
+    Here,
+    OnItsWay,
+}
+
+impl ReloadRun {
+    /// The leading pages that are in their slots now, in order.
+    pub(crate) fn take_ready(&mut self) -> Vec<wire::ReloadedPage> {
+        let mut ready = Vec::new();
+        while let Some((_, Arrival::Here)) = self.pages.front() {
+            if let Some((page, _)) = self.pages.pop_front() {
+                self.first += 1;
+                let miss = page.miss != 0;
+                ready.push(page);
+                if miss {
+                    self.pages.clear(); // nothing after a miss is served
+                }
+            }
+        }
+        ready
+    }
+
+    /// Nothing more will come.
+    pub(crate) fn is_done(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Waits until at least one more page has landed, or failed, or time is up (then the next page is a miss).
+    pub(crate) async fn wait(&mut self) {
+        match timeout_at(self.deadline, self.landed.recv()).await {
+            Ok(Some((index, result))) => self.land(index, result),
+            Ok(None) | Err(_) => {
+                if let Some((page, arrival)) = self.pages.front_mut() {
+                    *arrival = Arrival::Here;
+                    page.slot = None;
+                    page.miss = wire::MissCause::Busy.into();
+                }
+            }
+        }
+        while let Ok((index, result)) = self.landed.try_recv() {
+            self.land(index, result);
+        }
+    }
+
+    fn land(&mut self, index: u32, result: Result<(), MissCause>) {
+        let Some((page, arrival)) =
+            index.checked_sub(self.first).and_then(|at| self.pages.get_mut(at as usize))
+        else {
+            return; // behind a miss: nobody waits for it any more
+        };
+        *arrival = Arrival::Here;
+        if let Err(cause) = result {
+            page.slot = None;
+            page.miss = miss_to_wire(cause).into();
+        }
+    }
+}
+
+impl Engine {
+    /// Leases the leading pages that are there and starts the reads of those on NVMe. When not even the first page
+    /// finds a slot to be read into, waits up to `wait_ms` for one.
+    pub(crate) async fn begin_reload(
+        self: &Arc<Self>,
+        raw: &wire::BeginReloadRequest,
+    ) -> Result<ReloadRun, Error> {
+        self.begin_reload_as(self.clients.check(raw.client)?, raw).await
+    }
+
+    /// [`Engine::begin_reload`] for a caller whose identity is known.
+    pub(super) async fn begin_reload_as(
+        self: &Arc<Self>,
+        client: ClientId,
+        raw: &wire::BeginReloadRequest,
+    ) -> Result<ReloadRun, Error> {
+        let ask = self.check_reload(client, raw)?;
+        loop {
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if let Some(run) = self.try_reload(&ask)? {
+                return Ok(run);
+            }
+            if timeout_at(ask.deadline, freed).await.is_err() {
+                return Ok(busy(&ask));
+            }
+        }
+    }
+
+    /// [`Engine::begin_reload`] without its wait; `None` where a wait would be worth it.
+    pub(crate) fn begin_reload_now(
+        self: &Arc<Self>,
+        raw: &wire::BeginReloadRequest,
+    ) -> Result<Option<ReloadRun>, Error> {
+        self.try_reload(&self.check_reload(self.clients.check(raw.client)?, raw)?)
+    }
+
+    fn check_reload(&self, client: ClientId, raw: &wire::BeginReloadRequest) -> Result<Ask, Error> {
+        let hashes = unpack_hashes(&raw.hashes).map_err(malformed)?;
+        if hashes.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "BeginReload names no page".to_owned()));
+        }
+        Ok(Ask {
+            ns: self.find_namespace(&raw.namespace)?,
+            session: parse_session(&raw.session)?,
+            hashes,
+            shard: parse_shard(raw.shard)?,
+            client,
+            deadline: Instant::now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into()),
+        })
+    }
+
+    /// One decision: `None` when the first page wants a slot and there is none now.
+    fn try_reload(self: &Arc<Self>, ask: &Ask) -> Result<Option<ReloadRun>, Error> {
+        let now = self.now();
+        let (plan, run, promotions, renewals) = {
+            let mut core = self.core();
+            let view = ReloadAsk {
+                ns: ask.ns,
+                hashes: &ask.hashes,
+                shard: ask.shard,
+                client: ask.client,
+                session: ask.session.as_ref(),
+            };
+            let plan = core.pool.begin_reload(view, now).map_err(refuse)?;
+            if matches!(plan.pages.first(), Some(ReloadStep::NoSlot)) {
+                return Ok(None);
+            }
+            let (run, promotions) = core.lay_out(&plan, ask);
+            (plan, run, promotions, core.pool.take_slab_actions())
+        };
+        self.renew_slabs(renewals);
+        self.count_reload(ask, &plan);
+        self.start_promotions(promotions);
+        self.forget_dead_extents();
+        Ok(Some(run))
+    }
+
+    fn count_reload(&self, ask: &Ask, plan: &ReloadPlan) {
+        let count =
+            |wanted: fn(&ReloadStep) -> bool| plan.pages.iter().filter(|step| wanted(step)).count() as u64;
+        let dram = count(|step| matches!(step, ReloadStep::Ready { .. } | ReloadStep::Join { .. }));
+        let nvme = count(|step| matches!(step, ReloadStep::Promote(_)));
+        let tokens = (dram + nvme)
+            * u64::from(self.core().pool.namespace_desc(ask.ns).map_or(0, |desc| desc.page_tokens));
+        self.metrics.reloaded(dram, nvme, tokens);
+        if let Some(ReloadStep::Miss(cause)) = plan.pages.last() {
+            self.metrics.missed(*cause);
+        }
+    }
+
+    /// The reader is done with these slots; positions in `corrupt` did not verify at its end.
+    pub(crate) fn end_reload(&self, ask: &wire::EndReloadRequest) -> Result<(), Error> {
+        self.end_reload_as(self.clients.check(ask.client)?, ask)
+    }
+
+    /// [`Engine::end_reload`] for a caller whose identity is known.
+    pub(super) fn end_reload_as(&self, client: ClientId, ask: &wire::EndReloadRequest) -> Result<(), Error> {
+        let now = self.now();
+        self.core().pool.end_reload(LeaseId(ask.lease), client, &ask.corrupt, now).map_err(refuse)?;
+        if !ask.corrupt.is_empty() {
+            self.metrics.corrupt_pages.increment(ask.corrupt.len() as u64);
+            tracing::warn!(
+                pages = ask.corrupt.len(),
+                "a reader found pages whose bytes do not verify: dropped"
+            );
+            self.forget_dead_extents();
+        }
+        self.freed.notify_waiters();
+        Ok(())
+    }
+}
+
+impl super::Core {
+    /// Turns a plan into a run, and registers it with the promotions it waits for before any of them can land.
+    fn lay_out(&mut self, plan: &ReloadPlan, ask: &Ask) -> (ReloadRun, Vec<Promotion>) {
+        let (tell, landed) = mpsc::channel(plan.pages.len().max(1));
+        let mut promotions = Vec::new();
+        let mut pages = VecDeque::with_capacity(plan.pages.len());
+        for (index, step) in plan.pages.iter().enumerate() {
+            let index = index as u32;
+            let (slot, checksum, tier, arrival) = match step {
+                ReloadStep::Ready { slot, checksum, .. } => {
+                    (*slot, *checksum, wire::TierKind::Dram, Arrival::Here)
+                }
+                ReloadStep::Promote(promotion) => {
+                    promotions.push(*promotion);
+                    let waiter = Waiter { index, tell: tell.clone() };
+                    self.promotions.add(promotion.page, promotion.shard, waiter);
+                    (promotion.slot, promotion.checksum, wire::TierKind::Nvme, Arrival::OnItsWay)
+                }
+                ReloadStep::Join { page, slot, checksum } => {
+                    self.promotions.add(*page, ask.shard, Waiter { index, tell: tell.clone() });
+                    (*slot, *checksum, wire::TierKind::Nvme, Arrival::OnItsWay)
+                }
+                ReloadStep::NoSlot => break,
+                ReloadStep::Miss(cause) => {
+                    let miss = miss_to_wire(*cause).into();
+                    pages
+                        .push_back((wire::ReloadedPage { index, miss, ..Default::default() }, Arrival::Here));
+                    break;
+                }
+            };
+            let slot = Some(slot_to_wire(&self.place(slot)));
+            pages.push_back((
+                wire::ReloadedPage { index, slot, checksum, tier: tier.into(), miss: 0 },
+                arrival,
+            ));
+        }
+        let run = ReloadRun {
+            lease: plan.lease.map_or(0, |lease| lease.0),
+            lease_ms: plan.lease_ms,
+            covered: pages.len() as u32,
+            pages,
+            first: 0,
+            landed,
+            deadline: ask.deadline,
+        };
+        (run, promotions)
+    }
+}
+
+/// What a caller gets when time ran out before the first page found a slot.
+fn busy(ask: &Ask) -> ReloadRun {
+    let miss = wire::ReloadedPage { miss: wire::MissCause::Busy.into(), ..Default::default() };
+    let (_, landed) = mpsc::channel(1);
+    ReloadRun {
+        lease: 0,
+        lease_ms: 0,
+        covered: 1,
+        pages: VecDeque::from([(miss, Arrival::Here)]),
+        first: 0,
+        landed,
+        deadline: ask.deadline,
+    }
+}
+
+/// The wire's name of a cause.
+pub(super) fn miss_to_wire(cause: MissCause) -> wire::MissCause {
+    match cause {
+        MissCause::Absent => wire::MissCause::Absent,
+        MissCause::Checksum => wire::MissCause::Checksum,
+        MissCause::Io => wire::MissCause::Io,
+        MissCause::Busy => wire::MissCause::Busy,
+        MissCause::Incomplete => wire::MissCause::Incomplete,
+    }
+}

@@ -1,0 +1,102 @@
+//! The session verbs: begin and end a turn, fork, supersede, close, list. Owns: their order and what goes to the
+//! catalog. Must not know: pages' bytes.
+
+use super::{Engine, malformed, refuse};
+use crate::limits::SESSION_LIST_MAX;
+use turnkv_pool::{EndTurn, NamespaceIndex};
+use turnkv_proto::{Error, SessionId, unpack_hashes, wire};
+
+impl Engine {
+    /// What is left of a session; creates it when it is new.
+    pub(crate) fn begin_turn(&self, ask: &wire::BeginTurnRequest) -> Result<wire::BeginTurnReply, Error> {
+        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
+        let now = self.now();
+        let begun = self.core().pool.begin_turn(ns, &session, now).map_err(refuse)?;
+        self.remember(ns, &session);
+        let (tail, tail_tokens) =
+            begun.tail.map_or((Default::default(), 0), |(hash, tokens)| (hash.0.to_vec().into(), tokens));
+        Ok(wire::BeginTurnReply { turn: begun.turn, pages: begun.pages, dram: begun.dram, tail_tokens, tail })
+    }
+
+    /// What the owner knows about the wait that begins now.
+    pub(crate) fn end_turn(&self, ask: &wire::EndTurnRequest) -> Result<wire::EndTurnReply, Error> {
+        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
+        let hashes = unpack_hashes(&ask.hashes).map_err(malformed)?;
+        let end = EndTurn {
+            keep: ask.keep,
+            hashes: &hashes,
+            tail_tokens: ask.tail_tokens,
+            expected_return_ms: ask.expected_return_ms,
+            ttl_ms: ask.ttl_ms,
+            priority: ask.priority,
+            last: ask.r#final,
+        };
+        let now = self.now();
+        let pages = self.core().pool.end_turn(ns, &session, end, now).map_err(refuse)?;
+        self.remember(ns, &session);
+        self.forget_dead_extents();
+        Ok(wire::EndTurnReply { pages })
+    }
+
+    /// A second session that shares the first one's pages.
+    pub(crate) fn fork(&self, ask: &wire::ForkRequest) -> Result<wire::ForkReply, Error> {
+        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
+        let fork = SessionId::parse(&ask.fork).map_err(malformed)?;
+        let now = self.now();
+        let pages = self.core().pool.fork(ns, &session, &fork, ask.pages, now).map_err(refuse)?;
+        self.remember(ns, &fork);
+        Ok(wire::ForkReply { pages })
+    }
+
+    /// The branch after `keep` pages is over: it goes first when room is needed.
+    pub(crate) fn supersede(&self, ask: &wire::SupersedeRequest) -> Result<wire::SupersedeReply, Error> {
+        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
+        let now = self.now();
+        let pages = self.core().pool.supersede(ns, &session, ask.keep, now).map_err(refuse)?;
+        self.remember(ns, &session);
+        Ok(wire::SupersedeReply { pages })
+    }
+
+    /// No turn will follow.
+    pub(crate) fn close(&self, ask: &wire::CloseRequest) -> Result<(), Error> {
+        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
+        let now = self.now();
+        self.core().pool.close(ns, &session, now).map_err(refuse)?;
+        self.remember(ns, &session);
+        Ok(())
+    }
+
+    /// The sessions known, most recently used first, within a bound.
+    pub(crate) fn list_sessions(&self, ask: &wire::ListRequest) -> Result<wire::ListReply, Error> {
+        let ns = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
+        let limit = if ask.limit == 0 { SESSION_LIST_MAX } else { SESSION_LIST_MAX.min(ask.limit as usize) };
+        let now = self.now();
+        let core = self.core();
+        let (summaries, total) = core.pool.list_sessions(ns, limit, now);
+        let id_of = |ns| core.pool.namespace_desc(ns).map_or(Vec::new(), |desc| desc.id.0.to_vec()).into();
+        let sessions = summaries
+            .into_iter()
+            .map(|summary| wire::SessionInfo {
+                namespace: id_of(summary.ns),
+                session: summary.session.as_str().to_owned(),
+                turn: summary.turn,
+                pages: summary.pages,
+                tail_tokens: summary.tail_tokens,
+                idle_ms: summary.idle_ms,
+                in_turn: summary.in_turn,
+            })
+            .collect();
+        Ok(wire::ListReply { sessions, total })
+    }
+
+    fn find_session(&self, namespace: &[u8], session: &str) -> Result<(NamespaceIndex, SessionId), Error> {
+        Ok((self.find_namespace(namespace)?, SessionId::parse(session).map_err(malformed)?))
+    }
+
+    /// Has the catalog write this session at its next flush.
+    fn remember(&self, ns: NamespaceIndex, session: &SessionId) {
+        if let Some(catalog) = &self.catalog {
+            catalog.mark(ns, session.clone());
+        }
+    }
+}

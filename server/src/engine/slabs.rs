@@ -1,0 +1,119 @@
+//! Slots as memory. Owns: the DRAM tier's slabs, and waiting for one that is being given to another tenant.
+//! Must not know: which page is in a slot, or why.
+
+use super::Engine;
+use crate::limits::SLAB_RENEW_WAIT_MS;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use turnkv_pool::{SlabAction, SlotPlace};
+use turnkv_proto::{Error, ErrorKind, wire};
+use turnkv_tier::dram::DramTier;
+use turnkv_transfer::{Region, Slot};
+
+/// The slabs, and a bell for those who wait for a renewed one.
+pub(super) struct Slabs {
+    pub(super) dram: DramTier,
+    renewed: Condvar,
+    gate: Mutex<()>,
+}
+
+impl Slabs {
+    pub(super) fn new(dram: DramTier) -> Slabs {
+        Slabs { dram, renewed: Condvar::new(), gate: Mutex::new(()) }
+    }
+
+    /// The memory of a place. A slab that another thread is renewing right now is waited for, within a bound.
+    pub(super) fn slot(&self, place: SlotPlace) -> Result<Slot, Error> {
+        let find = || self.dram.slot(place.slab, place.generation, place.offset, place.bytes);
+        self.wait_for(find).ok_or_else(|| gone(place.slab, place.generation))
+    }
+
+    fn region(&self, slab: u32, generation: u32) -> Result<Arc<Region>, Error> {
+        let find =
+            || self.dram.region(slab).filter(|(_, current)| *current == generation).map(|(region, _)| region);
+        self.wait_for(find).ok_or_else(|| gone(slab, generation))
+    }
+
+    /// What an operator should know of the page memory; empty when all is well.
+    pub(super) fn note(&self) -> String {
+        let report = self.dram.report();
+        let notes: Vec<String> = [report.lock_warning, report.huge_warning].into_iter().flatten().collect();
+        notes.join("; ")
+    }
+
+    fn wait_for<T>(&self, find: impl Fn() -> Option<T>) -> Option<T> {
+        if let Some(found) = find() {
+            return Some(found);
+        }
+        let deadline = Instant::now() + Duration::from_millis(SLAB_RENEW_WAIT_MS);
+        let mut gate = self.gate.lock();
+        loop {
+            if let Some(found) = find() {
+                return Some(found);
+            }
+            if self.renewed.wait_until(&mut gate, deadline).timed_out() {
+                return find();
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Gives slabs that change tenant their fresh memfds. Called after every decision that may re-cut slabs, outside
+    /// the pool's lock, before the answer leaves: touching a slab's memory takes milliseconds.
+    pub(super) fn renew_slabs(&self, actions: Vec<SlabAction>) {
+        for SlabAction::Renew { slab, generation, .. } in actions {
+            match self.slabs.dram.renew(slab, generation) {
+                None => {} // another thread has renewed it further already
+                Some(Ok(region)) => {
+                    if let Some(nvme) = &self.nvme {
+                        nvme.register(slab as usize, region);
+                    }
+                }
+                Some(Err(error)) => {
+                    tracing::error!(slab, %error, "no memory for a slab that changes tenant: taken out of service");
+                    self.core().pool.retire_slab(slab);
+                }
+            }
+            let gate = self.slabs.gate.lock();
+            self.slabs.renewed.notify_all();
+            drop(gate);
+        }
+    }
+
+    /// The memfd of a slab, for a client of the namespace whose tenant it serves.
+    pub(crate) fn attach_slab(
+        &self,
+        namespace: &[u8],
+        slab: u32,
+        generation: u32,
+    ) -> Result<Arc<Region>, Error> {
+        let ns = self.find_namespace(namespace)?;
+        {
+            let core = self.core();
+            let own = core.pool.namespace_desc(ns).map(|desc| (desc.tenant.as_str(), generation));
+            if own.is_none() || core.pool.slab_tenant(slab) != own {
+                return Err(gone(slab, generation));
+            }
+        }
+        self.slabs.region(slab, generation)
+    }
+
+    /// The memory of a slot as the wire names it.
+    pub(super) fn slot_at(&self, slot: &wire::SlotRef, bytes: u64) -> Result<Slot, Error> {
+        let (slab, generation, offset) = (slot.slab, slot.generation, slot.offset);
+        self.slabs.slot(SlotPlace { slab, generation, offset, bytes })
+    }
+
+    /// The memory of a slot that the pool has just named.
+    pub(super) fn slot(&self, place: SlotPlace) -> Result<Slot, Error> {
+        self.slabs.slot(place)
+    }
+}
+
+fn gone(slab: u32, generation: u32) -> Error {
+    let text =
+        format!("slab {slab} generation {generation} does not serve this namespace (any more): begin again");
+    Error::new(ErrorKind::LeaseUnknown, text)
+}

@@ -1,0 +1,178 @@
+//! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
+//! network.
+
+use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
+use crate::catalog::{Catalog, Loaded};
+use crate::config::{Nvme, NvmeEngine, Settings};
+use anyhow::Context;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+use tokio::sync::Notify;
+use turnkv_pool::{Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage};
+use turnkv_tier::dram::{DramConfig, DramTier};
+use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
+use turnkv_tier::{Location, Tier};
+use turnkv_transfer::{HugePages, Region};
+
+impl Engine {
+    /// Builds the engine: memory first, then what the disk still has. Blocking; takes seconds on a large tier.
+    pub(crate) fn start(settings: Settings) -> anyhow::Result<Arc<Engine>> {
+        let started = Instant::now();
+        let dram = start_dram(&settings)?;
+        let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
+        let mut pool = Pool::new(pool_config(&settings, slab_count))?;
+        let (mut tier, mut catalog) = (None, None);
+        if let Some(config) = &settings.nvme {
+            std::fs::create_dir_all(&config.state_dir)
+                .with_context(|| format!("cannot create {}", config.state_dir.display()))?;
+            let (nvme, recovered) = start_nvme(config, dram.regions())?;
+            let opened =
+                Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
+            recover(&mut pool, opened.load().context("reading the catalog")?, recovered, &nvme)?;
+            (tier, catalog) = (Some(Arc::new(nvme)), Some(opened));
+        }
+        let core = Core {
+            pool,
+            promotions: promote::Waiters::default(),
+            durable: writeback::DurableWaits::default(),
+            writing_bytes: 0,
+            nvme_lost: false,
+        };
+        Ok(Arc::new(Engine {
+            core: Mutex::new(core),
+            slabs: slabs::Slabs::new(dram),
+            nvme: tier,
+            catalog,
+            clients: clients::Clients::new(),
+            freed: Notify::new(),
+            metrics: metrics::Metrics::new(),
+            settings,
+            draining: AtomicBool::new(false),
+            reclaiming: AtomicBool::new(false),
+            instance: clients::random_u64()?,
+            started,
+        }))
+    }
+}
+
+fn start_dram(settings: &Settings) -> anyhow::Result<DramTier> {
+    let config = DramConfig {
+        slab_bytes: settings.dram.slab_bytes,
+        slab_count: (settings.dram.bytes / settings.dram.slab_bytes) as u32,
+        huge_pages: if settings.dram.huge_pages { HugePages::Auto } else { HugePages::Off },
+        lock: settings.dram.lock,
+    };
+    let (dram, report) = DramTier::new(config).context("page memory (dram.bytes)")?;
+    for warning in [&report.lock_warning, &report.huge_warning].into_iter().flatten() {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!(
+        bytes = settings.dram.bytes,
+        slab_bytes = settings.dram.slab_bytes,
+        locked_bytes = dram.locked_bytes(),
+        huge_bytes = dram.huge_bytes(),
+        "page memory is ready"
+    );
+    Ok(dram)
+}
+
+fn start_nvme(config: &Nvme, regions: Vec<Arc<Region>>) -> anyhow::Result<(NvmeTier, Vec<Recovered>)> {
+    let engine = match config.engine {
+        NvmeEngine::Auto => nvme::Engine::Auto,
+        NvmeEngine::Ring => nvme::Engine::Ring,
+        NvmeEngine::Blocking => nvme::Engine::Blocking,
+    };
+    let wanted = NvmeConfig {
+        segment_bytes: config.segment_bytes,
+        engine,
+        inflight_bytes: config.inflight_bytes,
+        ..NvmeConfig::new(config.path.clone(), config.bytes)
+    };
+    let (nvme, recovered, report) = NvmeTier::open(wanted, regions)
+        .with_context(|| format!("the NVMe tier at {}", config.path.display()))?;
+    for warning in &report.warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!(
+        path = %config.path.display(),
+        bytes = config.bytes,
+        engine = report.engine,
+        direct = report.direct,
+        extents = recovered.len(),
+        recovery_ms = report.elapsed.as_millis() as u64,
+        "the NVMe tier is ready"
+    );
+    Ok((nvme, recovered))
+}
+
+fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
+    let limits = &settings.limits;
+    PoolConfig {
+        slab_bytes: settings.dram.slab_bytes,
+        slab_count,
+        nvme_bytes: settings.nvme.as_ref().map_or(0, |nvme| nvme.bytes),
+        free_slots_percent: limits.free_slots_percent,
+        limits: Limits {
+            pages_max: limits.pages_max,
+            namespaces_max: limits.namespaces_max,
+            sessions_max: limits.sessions_max,
+            leases_max: limits.leases_max,
+            lease_ms: limits.lease_ms as u32,
+            lease_grace_ms: limits.lease_grace_ms as u32,
+            session_ttl_ms: limits.session_ttl_ms,
+            ..Limits::default()
+        },
+        policy: PolicyKind::Lru,
+    }
+}
+
+/// Puts what was found on disk back into the index. Pages whose namespace or ancestors are gone are forgotten.
+fn recover(
+    pool: &mut Pool,
+    loaded: Loaded,
+    mut found: Vec<Recovered>,
+    nvme: &NvmeTier,
+) -> anyhow::Result<()> {
+    for spec in &loaded.namespaces {
+        pool.open_namespace(describe(spec))?;
+    }
+    found.sort_by_key(|extent| extent.sequence); // the newest copy of a page is the one that counts
+    let mut strangers = 0u64;
+    for extent in found {
+        let (meta, at) = (extent.meta, extent.at);
+        let fits = pool.namespace(&meta.namespace).filter(|ns| {
+            let desc = pool.namespace_desc(*ns);
+            desc.is_some_and(|desc| {
+                u64::from(meta.payload_bytes) == desc.shard_bytes && meta.shards == desc.shards
+            })
+        });
+        let Some(ns) = fits else {
+            strangers += 1;
+            nvme.forget(at, meta.payload_bytes);
+            continue;
+        };
+        let place = NvmePlace { segment: at.segment, block: at.block };
+        let page = RecoveredPage {
+            hash: meta.hash,
+            parent: meta.parent,
+            shard: meta.shard,
+            place,
+            checksum: meta.checksum,
+            tail_tokens: meta.tail_tokens,
+        };
+        pool.recover(ns, page);
+    }
+    let report = pool.finish_recovery();
+    for (place, bytes) in report.orphans.iter().copied().chain(pool.take_dead_places()) {
+        nvme.forget(Location { segment: place.segment, block: place.block }, bytes as u32);
+    }
+    let mut sessions = 0u64;
+    for saved in loaded.sessions {
+        let record = pool.namespace(&saved.namespace).map(|ns| saved.into_record(ns));
+        sessions += u64::from(record.is_some_and(|record| pool.restore_session(&record, 0).is_ok()));
+    }
+    tracing::info!(pages = report.pages, orphans = report.orphans.len(), strangers, sessions, "recovered");
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! The tick: deadlines, watermarks, dead clients, pages that could not be written before. Owns: when these are
+//! looked after. Must not know: what they decide.
+
+use super::Engine;
+use crate::limits::{CATALOG_FLUSH_MS, PREFETCH_AHEAD_MS, TICK_MS};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Engine {
+    /// Runs until the engine is dropped by its last user. Blocking work: give it a thread.
+    pub(crate) fn run_ticks(engine: &Arc<Engine>) -> std::io::Result<()> {
+        let weak = Arc::downgrade(engine);
+        let ticks = move || {
+            let mut ticks = 0u64;
+            while let Some(engine) = weak.upgrade() {
+                engine.tick();
+                ticks += 1;
+                if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
+                    engine.flush_catalog();
+                }
+                drop(engine);
+                std::thread::sleep(Duration::from_millis(TICK_MS));
+            }
+        };
+        std::thread::Builder::new().name("turnkv-tick".into()).spawn(ticks).map(drop)
+    }
+
+    fn tick(self: &Arc<Self>) {
+        let now = self.now();
+        for client in self.clients.take_gone() {
+            tracing::info!(client = client.0, "a client's process is gone: its leases end");
+            self.core().pool.client_gone(client, now);
+        }
+        {
+            let mut core = self.core();
+            core.pool.expire(now);
+            core.pool.maintain(now);
+        }
+        self.prefetch_returning(now);
+        self.forget_dead_extents();
+        self.check_nvme_health();
+        self.sweep_durable();
+        self.start_reclaim();
+        self.pump_writes();
+        self.freed.notify_waiters();
+    }
+
+    /// Brings the pages of sessions that are expected back soon into DRAM.
+    fn prefetch_returning(self: &Arc<Self>, now: u64) {
+        let returning = self.core().pool.take_returning(PREFETCH_AHEAD_MS, now);
+        for (ns, session) in returning {
+            if let Err(error) = self.promote_session(ns, &session) {
+                tracing::debug!(%error, session = session.as_str(), "a session was not prefetched");
+            }
+        }
+    }
+
+    /// Writes changed sessions to the catalog.
+    pub(super) fn flush_catalog(&self) {
+        let Some(catalog) = &self.catalog else { return };
+        let records = {
+            let marked = catalog.take_marked();
+            let now = self.now();
+            let mut core = self.core();
+            let forgotten = core.pool.take_forgotten();
+            let record = |(ns, session): (turnkv_pool::NamespaceIndex, turnkv_proto::SessionId)| {
+                let namespace = core.pool.namespace_desc(ns)?.id;
+                let record = core.pool.session_record(ns, &session, now);
+                Some((namespace, session, record))
+            };
+            marked.into_iter().chain(forgotten).filter_map(record).collect::<Vec<_>>()
+        };
+        if let Err(error) = catalog.put_sessions(&records) {
+            tracing::error!(%error, "sessions were not saved: they are forgotten at the next restart, their pages are not");
+        }
+    }
+}

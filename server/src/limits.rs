@@ -1,0 +1,46 @@
+//! The server's named bounds. Owns: every bound that is not the operator's to set. Must not know: configuration.
+
+use std::time::Duration;
+
+/// Connections on the local socket; each costs one thread.
+pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
+/// Clients (processes) known at a time.
+pub(crate) const CLIENTS_MAX: usize = 1_024;
+/// Requests in service at a time on one gRPC connection.
+pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// Bytes of one gRPC message, either way: a chunk of payload and its fields.
+pub(crate) const GRPC_MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// Bytes of payload in one message of an inline stream.
+pub(crate) const INLINE_CHUNK_BYTES: usize = 1 << 20;
+/// Messages queued in one inline or reload stream.
+pub(crate) const STREAM_QUEUE_MAX: usize = 8;
+/// How long a call may wait for slots or reads, whatever the caller asks.
+pub(crate) const WAIT_MS_MAX: u32 = 60_000;
+/// What a caller is told to wait before it asks for slots again.
+pub(crate) const RETRY_AFTER_MS: u32 = 20;
+/// How often deadlines, watermarks and dead clients are looked after.
+pub(crate) const TICK_MS: u64 = 100;
+/// How long before its expected return a session's pages are brought into DRAM.
+pub(crate) const PREFETCH_AHEAD_MS: u64 = 2_000;
+/// How often changed sessions are written to the catalog.
+pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
+/// Bytes of page payload handed to the NVMe tier and not yet completed.
+pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
+/// Re-appended pages in flight during reclaim.
+pub(crate) const RECLAIM_INFLIGHT_MAX: usize = 8;
+/// Share of a segment that one reclaim pass may re-append, percent: a pass always wins space.
+pub(crate) const RECLAIM_REWRITE_PERCENT_MAX: u64 = 60;
+/// How long one segment's reclaim may take before it is given up and tried again.
+pub(crate) const RECLAIM_PASS_MS_MAX: u64 = 20_000;
+/// How long a caller waits for a slab that changes its tenant.
+pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
+/// Sessions one List call returns.
+pub(crate) const SESSION_LIST_MAX: usize = 10_000;
+/// How long a connection's thread yields its core instead of sleeping after a request: the next one of a batch usually
+/// comes within it, and a wake-up costs more than a small page's copy.
+pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);
+/// How long one frame may take to leave for a client that does not read.
+pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
+
+const _: () =
+    assert!(INLINE_CHUNK_BYTES * 2 <= GRPC_MESSAGE_BYTES_MAX, "a chunk and its fields fit one message");

@@ -1,0 +1,206 @@
+//! One local connection: receive a frame, do its verb, answer. Owns: the frames' order on one socket. Must not know:
+//! what the verbs decide.
+
+use crate::engine::Engine;
+use crate::engine::reload::ReloadRun;
+use crate::limits::{LOCAL_SEND_MS_MAX, LOCAL_SPIN};
+use prost::Message;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use turnkv_pool::ClientId;
+use turnkv_proto::wire::{self, Verb};
+use turnkv_proto::{Error, ErrorKind};
+use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame, LocalSocket};
+
+/// The version of the frames that this server speaks.
+const PROTOCOL: u32 = 1;
+
+/// What ends a connection.
+enum End {
+    /// The peer left, or its socket failed.
+    Socket(io::Error),
+    /// A request was refused; the connection goes on.
+    Refused(Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> End {
+        End::Socket(error)
+    }
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> End {
+        End::Refused(error)
+    }
+}
+
+/// Serves a connection until its peer leaves. `waits` runs the few verbs that must wait.
+pub(super) fn serve(engine: &Arc<Engine>, socket: &LocalSocket, waits: &Handle) {
+    let mut connection = Connection { engine, socket, waits, client: None };
+    loop {
+        let ended = match socket.recv_spin(LOCAL_SPIN, None) {
+            Ok(frame) => connection.answer(&frame),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            if error.kind() != io::ErrorKind::UnexpectedEof {
+                tracing::debug!(%error, "a local connection ends");
+            }
+            break;
+        }
+    }
+    if let Some(client) = connection.client {
+        engine.clients.goodbye(client);
+    }
+}
+
+struct Connection<'a> {
+    engine: &'a Arc<Engine>,
+    socket: &'a LocalSocket,
+    waits: &'a Handle,
+    client: Option<ClientId>,
+}
+
+impl Connection<'_> {
+    fn answer(&mut self, frame: &Frame) -> io::Result<()> {
+        let verb = Verb::try_from(i32::from(frame.verb)).unwrap_or(Verb::Unspecified);
+        match self.act(verb, frame) {
+            Ok(()) => Ok(()),
+            Err(End::Socket(error)) => Err(error),
+            // Verbs without a reply have nobody to tell: their lease had ended already.
+            Err(End::Refused(error)) if matches!(verb, Verb::AbortOffload | Verb::EndReload) => {
+                tracing::debug!(%error, ?verb, "refused");
+                Ok(())
+            }
+            Err(End::Refused(error)) => self.send(frame.verb, FLAG_FAILURE, &error.to_failure(), &[]),
+        }
+    }
+
+    fn act(&mut self, verb: Verb, frame: &Frame) -> Result<(), End> {
+        if verb != Verb::Hello && self.client.is_none() {
+            return Err(Error::invalid("say Hello first on this connection").into());
+        }
+        match verb {
+            Verb::Hello => self.hello(frame),
+            Verb::AttachSlab => self.attach_slab(frame),
+            Verb::Lookup => self.lookup(frame),
+            Verb::BeginOffload => self.begin_offload(frame),
+            Verb::CommitOffload => self.commit_offload(frame),
+            Verb::AbortOffload => Ok(self.engine.abort_offload(&decode(frame)?)?),
+            Verb::BeginReload => self.begin_reload(frame),
+            Verb::EndReload => Ok(self.engine.end_reload(&decode(frame)?)?),
+            Verb::Unspecified => Err(Error::invalid(format!("there is no verb {} here", frame.verb)).into()),
+        }
+    }
+
+    fn hello(&mut self, frame: &Frame) -> Result<(), End> {
+        let ask: wire::HelloRequest = decode(frame)?;
+        if ask.protocol != PROTOCOL {
+            let text = format!(
+                "this server speaks protocol {PROTOCOL}, not {}: update the older side",
+                ask.protocol
+            );
+            return Err(Error::invalid(text).into());
+        }
+        if self.client.is_some() {
+            return Err(Error::invalid("Hello was said on this connection already").into());
+        }
+        let client = self.engine.clients.hello(self.socket, ask.client)?;
+        self.client = Some(client);
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let reply = wire::HelloReply { client: client.0, version, instance: self.engine.instance };
+        Ok(self.send(frame.verb, 0, &reply, &[])?)
+    }
+
+    fn attach_slab(&self, frame: &Frame) -> Result<(), End> {
+        let ask: wire::AttachSlabRequest = decode(frame)?;
+        let region = self.engine.attach_slab(&ask.namespace, ask.slab, ask.generation)?;
+        let reply = wire::AttachSlabReply { slab_bytes: region.len() as u64 };
+        Ok(self.send(frame.verb, 0, &reply, &[region.fd().as_fd()])?)
+    }
+
+    fn lookup(&self, frame: &Frame) -> Result<(), End> {
+        let began = Instant::now();
+        let reply = self.engine.lookup(&decode(frame)?)?;
+        self.engine.metrics.call_seconds.lookup.record(began.elapsed());
+        Ok(self.send(frame.verb, 0, &reply, &[])?)
+    }
+
+    fn begin_offload(&self, frame: &Frame) -> Result<(), End> {
+        let began = Instant::now();
+        let ask: wire::BeginOffloadRequest =
+            self.own(decode(frame)?, |ask: &wire::BeginOffloadRequest| ask.client)?;
+        let reply = match self.engine.begin_offload_now(&ask)? {
+            Some(reply) => reply,
+            None => self.waits.block_on(self.engine.begin_offload(&ask))?,
+        };
+        self.engine.metrics.call_seconds.begin_offload.record(began.elapsed());
+        Ok(self.send(frame.verb, 0, &reply, &[])?)
+    }
+
+    fn commit_offload(&self, frame: &Frame) -> Result<(), End> {
+        let began = Instant::now();
+        let ask: wire::CommitOffloadRequest =
+            self.own(decode(frame)?, |ask: &wire::CommitOffloadRequest| ask.client)?;
+        let reply = if ask.durable {
+            self.waits.block_on(self.engine.commit_offload(&ask))?
+        } else {
+            self.engine.commit_offload_now(&ask)?
+        };
+        self.engine.metrics.call_seconds.commit_offload.record(began.elapsed());
+        Ok(self.send(frame.verb, 0, &reply, &[])?)
+    }
+
+    fn begin_reload(&self, frame: &Frame) -> Result<(), End> {
+        let began = Instant::now();
+        let ask: wire::BeginReloadRequest =
+            self.own(decode(frame)?, |ask: &wire::BeginReloadRequest| ask.client)?;
+        let mut run = match self.engine.begin_reload_now(&ask)? {
+            Some(run) => run,
+            None => self.waits.block_on(self.engine.begin_reload(&ask))?,
+        };
+        self.engine.metrics.call_seconds.begin_reload.record(began.elapsed());
+        Ok(self.stream_reload(frame.verb, &mut run)?)
+    }
+
+    /// Sends a run's pages as they land; the last frame has no FLAG_MORE.
+    fn stream_reload(&self, verb: u8, run: &mut ReloadRun) -> io::Result<()> {
+        let mut reply = wire::BeginReloadReply {
+            lease: run.lease,
+            lease_ms: run.lease_ms,
+            covered: run.covered,
+            pages: run.take_ready(),
+        };
+        loop {
+            let more = !run.is_done();
+            self.send(verb, if more { FLAG_MORE } else { 0 }, &reply, &[])?;
+            if !more {
+                return Ok(());
+            }
+            self.waits.block_on(run.wait());
+            reply = wire::BeginReloadReply { pages: run.take_ready(), ..Default::default() };
+        }
+    }
+
+    /// A request of this connection's own client; another's number is refused.
+    fn own<T>(&self, ask: T, client: fn(&T) -> u64) -> Result<T, Error> {
+        if self.client.is_some_and(|own| own.0 == client(&ask)) {
+            return Ok(ask);
+        }
+        Err(Error::new(ErrorKind::LeaseUnknown, "the request names another client than this connection's"))
+    }
+
+    fn send(&self, verb: u8, flags: u8, reply: &impl Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(LOCAL_SEND_MS_MAX);
+        self.socket.send_by(verb, flags, &reply.encode_to_vec(), fds, deadline)
+    }
+}
+
+fn decode<T: Message + Default>(frame: &Frame) -> Result<T, Error> {
+    T::decode(frame.body.as_slice())
+        .map_err(|error| Error::invalid(format!("a message does not parse: {error}")))
+}

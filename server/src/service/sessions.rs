@@ -1,0 +1,46 @@
+//! The Sessions service: one method a verb. Owns: nothing else. Must not know: the pool.
+
+use crate::engine::Engine;
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+use turnkv_proto::wire;
+use wire::sessions_server::Sessions;
+
+/// The service.
+pub(crate) struct SessionsService {
+    pub(crate) engine: Arc<Engine>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Sessions for SessionsService {
+    async fn begin_turn(&self, request: Request<wire::BeginTurnRequest>) -> Answer<wire::BeginTurnReply> {
+        Ok(Response::new(self.engine.begin_turn(request.get_ref())?))
+    }
+
+    async fn end_turn(&self, request: Request<wire::EndTurnRequest>) -> Answer<wire::EndTurnReply> {
+        Ok(Response::new(self.engine.end_turn(request.get_ref())?))
+    }
+
+    async fn fork(&self, request: Request<wire::ForkRequest>) -> Answer<wire::ForkReply> {
+        Ok(Response::new(self.engine.fork(request.get_ref())?))
+    }
+
+    async fn supersede(&self, request: Request<wire::SupersedeRequest>) -> Answer<wire::SupersedeReply> {
+        Ok(Response::new(self.engine.supersede(request.get_ref())?))
+    }
+
+    async fn close(&self, request: Request<wire::CloseRequest>) -> Answer<wire::CloseReply> {
+        self.engine.close(request.get_ref())?;
+        Ok(Response::new(wire::CloseReply {}))
+    }
+
+    async fn prefetch(&self, request: Request<wire::PrefetchRequest>) -> Answer<wire::PrefetchReply> {
+        Ok(Response::new(self.engine.prefetch(request.get_ref())?))
+    }
+
+    async fn list(&self, request: Request<wire::ListRequest>) -> Answer<wire::ListReply> {
+        Ok(Response::new(self.engine.list_sessions(request.get_ref())?))
+    }
+}

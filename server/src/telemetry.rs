@@ -1,0 +1,24 @@
+//! Telemetry: where logs and metrics go. Owns: installing both once. Must not know: what is logged or counted.
+
+use anyhow::Context;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+/// Seconds: from a lookup in microseconds to a wait for a slow disk.
+const CALL_SECONDS: [f64; 12] = [5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 2.5];
+
+/// Logs to standard error: text for people, JSON lines for collectors. `TURNKV_LOG` filters (default `info`).
+pub(crate) fn start_logs(json: bool) {
+    let filter = EnvFilter::try_from_env("TURNKV_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    if json { logs.json().init() } else { logs.init() }
+}
+
+/// Installs the recorder; the handle renders it.
+pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &CALL_SECONDS)?
+        .install_recorder()
+        .context("installing the metrics recorder")
+}

@@ -1,0 +1,237 @@
+//! The DRAM tier: a fixed number of slabs, each one sealed memfd, touched and locked before it is used.
+//!
+//! Owns: the slabs' memory, its budget, which generation of a slab is current. Must not know: slots' sizes, who leases
+//! them, hashes, NVMe.
+//!
+//! A slab that changes its tenant is renewed: it gets a new memfd and a new generation, and the old one's pages go back
+//! to the system at once, even while an old client still maps them (it would see zeros).
+
+mod memory;
+
+use crate::limits::{SLAB_THREADS_MAX, SLABS_MAX};
+use parking_lot::RwLock;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use turnkv_transfer::{HugePages, Region, RegionOptions, RegionReport, Slot};
+
+pub use memory::available_bytes;
+
+/// How much DRAM, and how.
+#[derive(Clone, Debug)]
+pub struct DramConfig {
+    /// Bytes of one slab: a multiple of 4 KiB, of 2 MiB for huge pages.
+    pub slab_bytes: u64,
+    /// Number of slabs.
+    pub slab_count: u32,
+    /// Whether to use reserved huge pages where the system has them.
+    pub huge_pages: HugePages,
+    /// Whether to lock slabs in memory.
+    pub lock: bool,
+}
+
+/// What the slabs got from the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DramReport {
+    /// Bytes of all slabs.
+    pub bytes: u64,
+    /// Of these, locked in memory.
+    pub locked_bytes: u64,
+    /// Of these, in reserved huge pages.
+    pub huge_bytes: u64,
+    /// Why a slab is not locked although that was asked for, and what to do.
+    pub lock_warning: Option<String>,
+    /// Why a slab is not in huge pages although they were asked for, and what to do.
+    pub huge_warning: Option<String>,
+}
+
+/// Why there is no DRAM tier, or no new slab.
+#[derive(Debug, thiserror::Error)]
+pub enum DramError {
+    /// The configuration is not possible; the text says which part.
+    #[error("dram: {0}")]
+    Config(String),
+    /// The budget is more than the host, or this process's cgroup, has to give.
+    #[error(
+        "dram: {asked_bytes} bytes of slabs are asked for and {available_bytes} are available ({limited_by}): \
+         lower the DRAM budget or free memory"
+    )]
+    Budget {
+        /// Bytes of all slabs.
+        asked_bytes: u64,
+        /// What can be had.
+        available_bytes: u64,
+        /// What sets that limit.
+        limited_by: &'static str,
+    },
+    /// The system refused a slab.
+    #[error("dram: slab {slab} of {slab_bytes} bytes: {source}")]
+    Slab {
+        /// Which.
+        slab: u32,
+        /// Its size.
+        slab_bytes: u64,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The slabs.
+#[derive(Debug)]
+pub struct DramTier {
+    config: DramConfig,
+    slabs: Vec<RwLock<Slab>>,
+}
+
+#[derive(Debug)]
+struct Slab {
+    /// `None` only after a renewal failed: the slab then serves nothing until one succeeds.
+    region: Option<Arc<Region>>,
+    report: RegionReport,
+    generation: u32,
+}
+
+impl DramTier {
+    /// Creates, touches and locks every slab. Takes as long as the system needs to clear so much memory.
+    pub fn new(config: DramConfig) -> Result<(DramTier, DramReport), DramError> {
+        check(&config)?;
+        let asked_bytes = config.slab_bytes * u64::from(config.slab_count);
+        let (available_bytes, limited_by) = available_bytes(config.huge_pages);
+        if asked_bytes > available_bytes {
+            return Err(DramError::Budget { asked_bytes, available_bytes, limited_by });
+        }
+        let slabs = create_all(&config)?;
+        let tier = DramTier { config, slabs };
+        let report = tier.report();
+        Ok((tier, report))
+    }
+
+    /// Number of slabs.
+    pub fn slab_count(&self) -> u32 {
+        self.config.slab_count
+    }
+
+    /// Bytes of one slab.
+    pub fn slab_bytes(&self) -> u64 {
+        self.config.slab_bytes
+    }
+
+    /// Gives a slab a new, zeroed memfd of this generation. Nobody may hold a lease in it. Blocks for as long as touching
+    /// the slab takes. `None` if there is no such slab.
+    pub fn renew(&self, slab: u32, generation: u32) -> Option<Result<Arc<Region>, DramError>> {
+        let mut place = self.slabs.get(slab as usize)?.write();
+        if let Some(old) = place.region.take() {
+            memory::give_back(&old);
+        }
+        place.generation = generation;
+        Some(create(&self.config, slab).map(|(region, report)| {
+            place.region = Some(Arc::clone(&region));
+            place.report = report;
+            region
+        }))
+    }
+
+    /// A slab's memory and generation.
+    pub fn region(&self, slab: u32) -> Option<(Arc<Region>, u32)> {
+        let place = self.slabs.get(slab as usize)?.read();
+        place.region.as_ref().map(|region| (Arc::clone(region), place.generation))
+    }
+
+    /// A slot, if the slab is still of this generation and the range lies in it.
+    pub fn slot(&self, slab: u32, generation: u32, offset: u64, bytes: u64) -> Option<Slot> {
+        let (region, current) = self.region(slab)?;
+        if current != generation {
+            return None;
+        }
+        region.slot(usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?)
+    }
+
+    /// Every slab's memory, in order; a slab whose renewal failed is left out.
+    pub fn regions(&self) -> Vec<Arc<Region>> {
+        self.slabs.iter().filter_map(|slab| slab.read().region.clone()).collect()
+    }
+
+    /// Bytes of slabs locked in memory.
+    pub fn locked_bytes(&self) -> u64 {
+        self.report().locked_bytes
+    }
+
+    /// Bytes of slabs in reserved huge pages.
+    pub fn huge_bytes(&self) -> u64 {
+        self.report().huge_bytes
+    }
+
+    /// What the slabs have now.
+    pub fn report(&self) -> DramReport {
+        let mut sum = DramReport::default();
+        for slab in &self.slabs {
+            let slab = slab.read();
+            let Some(region) = &slab.region else { continue };
+            let bytes = region.len() as u64;
+            sum.bytes += bytes;
+            sum.locked_bytes += if slab.report.locked.is_yes() { bytes } else { 0 };
+            sum.huge_bytes += if slab.report.huge.is_yes() { bytes } else { 0 };
+            sum.lock_warning = sum.lock_warning.or_else(|| slab.report.locked.why_not().map(str::to_owned));
+            sum.huge_warning = sum.huge_warning.or_else(|| slab.report.huge.why_not().map(str::to_owned));
+        }
+        sum
+    }
+}
+
+fn check(config: &DramConfig) -> Result<(), DramError> {
+    let bytes = config.slab_bytes;
+    if bytes == 0 || !bytes.is_multiple_of(crate::limits::BLOCK_BYTES) || usize::try_from(bytes).is_err() {
+        return Err(DramError::Config(format!("a slab of {bytes} bytes is not a positive multiple of 4096")));
+    }
+    if config.slab_count == 0 || config.slab_count > SLABS_MAX {
+        let count = config.slab_count;
+        return Err(DramError::Config(format!("{count} slabs; 1 to {SLABS_MAX} are possible")));
+    }
+    if bytes.checked_mul(u64::from(config.slab_count)).is_none() {
+        return Err(DramError::Config("the slabs' sizes add up to more than 2^64 bytes".to_owned()));
+    }
+    Ok(())
+}
+
+fn create(config: &DramConfig, slab: u32) -> Result<(Arc<Region>, RegionReport), DramError> {
+    let options = RegionOptions {
+        bytes: config.slab_bytes as usize,
+        huge_pages: config.huge_pages,
+        touch: true,
+        lock: config.lock,
+        name: format!("turnkv-slab-{slab}"),
+    };
+    Region::create(&options).map_err(|source| DramError::Slab { slab, slab_bytes: config.slab_bytes, source })
+}
+
+/// Clearing memory is bound by one core's speed, so several threads create slabs.
+fn create_all(config: &DramConfig) -> Result<Vec<RwLock<Slab>>, DramError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let made = parking_lot::Mutex::new(Vec::with_capacity(config.slab_count as usize));
+    std::thread::scope(|scope| {
+        for _ in 0..cores.min(SLAB_THREADS_MAX).min(config.slab_count as usize) {
+            scope.spawn(|| {
+                loop {
+                    let slab = next.fetch_add(1, Ordering::Relaxed);
+                    if slab >= config.slab_count as usize {
+                        return;
+                    }
+                    let result = create(config, slab as u32);
+                    let failed = result.is_err();
+                    made.lock().push((slab, result));
+                    if failed {
+                        next.store(config.slab_count as usize, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let mut made = made.into_inner();
+    made.sort_by_key(|(slab, _)| *slab);
+    let slab = |(region, report)| RwLock::new(Slab { region: Some(region), report, generation: 0 });
+    made.into_iter().map(|(_, result)| result.map(slab)).collect()
+}
+
+#[cfg(test)]
+mod tests;

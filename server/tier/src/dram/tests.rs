@@ -1,0 +1,60 @@
+//! Slabs: creation, renewal, bounds, budget.
+
+use super::*;
+
+const SLAB: u64 = 1 << 20;
+
+fn config(slabs: u32) -> DramConfig {
+    DramConfig { slab_bytes: SLAB, slab_count: slabs, huge_pages: HugePages::Off, lock: false }
+}
+
+#[test]
+fn slots_lie_in_their_slab_and_generation() {
+    let (tier, report) = DramTier::new(config(3)).unwrap();
+    assert_eq!(report.bytes, 3 * SLAB);
+    assert_eq!((report.locked_bytes, report.lock_warning), (0, None));
+    let slot = tier.slot(2, 0, SLAB - 4096, 4096).unwrap();
+    slot.fill(&[7; 4096]);
+    assert!(tier.slot(2, 0, SLAB - 4096, 4097).is_none());
+    assert!(tier.slot(2, 1, 0, 4096).is_none());
+    assert!(tier.slot(3, 0, 0, 4096).is_none());
+    assert!(tier.slot(0, 0, u64::MAX, 4096).is_none());
+}
+
+#[test]
+fn a_renewed_slab_is_empty_and_its_old_memory_is_gone() {
+    let (tier, _) = DramTier::new(config(1)).unwrap();
+    let old = tier.slot(0, 0, 0, 4096).unwrap();
+    old.fill(&[7; 4096]);
+    let region = tier.renew(0, 5).unwrap().unwrap();
+    assert_eq!(tier.region(0).unwrap().1, 5);
+    assert!(Arc::ptr_eq(&region, &tier.region(0).unwrap().0));
+    assert!(tier.slot(0, 0, 0, 4096).is_none());
+    assert_eq!(tier.slot(0, 5, 0, 4096).unwrap().bytes(), [0; 4096]);
+    assert_eq!(rustix::fs::fstat(old.region().fd()).unwrap().st_blocks, 0);
+    assert_eq!(old.bytes(), [0; 4096]);
+    assert!(tier.renew(1, 1).is_none());
+}
+
+#[test]
+fn a_budget_above_the_hosts_memory_is_refused_with_both_numbers() {
+    let huge = DramConfig { slab_bytes: 1 << 40, slab_count: 64, huge_pages: HugePages::Off, lock: false };
+    let error = DramTier::new(huge).unwrap_err();
+    assert!(matches!(error, DramError::Budget { asked_bytes, .. } if asked_bytes == 64 << 40));
+    assert!(error.to_string().contains("70368744177664"));
+}
+
+#[test]
+fn impossible_slabs_are_refused() {
+    for (slab_bytes, slab_count) in [(0, 1), (4097, 1), (4096, 0), (4096, SLABS_MAX + 1)] {
+        let config = DramConfig { slab_bytes, slab_count, huge_pages: HugePages::Off, lock: false };
+        assert!(matches!(DramTier::new(config), Err(DramError::Config(_))));
+    }
+}
+
+#[test]
+fn a_lock_is_counted_or_explained() {
+    let (tier, report) = DramTier::new(DramConfig { lock: true, ..config(2) }).unwrap();
+    assert!(report.locked_bytes == 2 * SLAB || report.lock_warning.is_some());
+    assert_eq!(tier.locked_bytes(), report.locked_bytes);
+}

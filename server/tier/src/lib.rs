@@ -1,0 +1,15 @@
+//! TurnKV's tiers: where pages lie in DRAM and on NVMe, and how bytes move between the two.
+//!
+//! Knows nothing of the pool's index, sessions, leases or gRPC; [`dram`] and [`nvme`] do not know one another.
+//!
+//! - [`tier`]: the `Tier` trait for tiers behind DRAM, extents' meta data, call-backs, errors, gauges
+//! - [`dram`]: slabs of shared memory
+//! - [`nvme`]: a segment log on a directory or a block device, by io_uring or by threads
+//! - [`limits`]: the named bounds of all of them
+
+pub mod dram;
+pub mod limits;
+pub mod nvme;
+pub mod tier;
+
+pub use tier::{Done, ExtentMeta, Location, Tier, TierError, Usage};

@@ -1,0 +1,82 @@
+//! The named bounds of the tiers. Owns: every queue, table, retry and wait of this crate.
+//! Must not know: configuration files, the pool.
+
+use std::time::Duration;
+
+/// Unit of everything on NVMe: O_DIRECT is aligned to it in memory, in the file and in length.
+pub const BLOCK_BYTES: u64 = 4096;
+/// The same as a length in memory.
+pub const BLOCK: usize = BLOCK_BYTES as usize;
+/// Bytes of one extent's payload.
+pub const PAYLOAD_BYTES_MAX: u32 = 64 << 20;
+/// The segment size used when nothing else is asked for.
+pub const SEGMENT_BYTES_DEFAULT: u64 = 256 << 20;
+/// The smallest segment.
+pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// The largest segment: its block numbers stay far below 2^32.
+pub const SEGMENT_BYTES_MAX: u64 = 16 << 30;
+/// A tier needs one open segment, one being reclaimed and room to move between them.
+pub const SEGMENTS_MIN: u64 = 4;
+/// Segments of one tier (16 TiB at the default size); each is one open file of a directory.
+pub const SEGMENTS_MAX: u64 = 65_536;
+/// Segments kept prepared ahead of the open one, so that no write waits for a file to be created.
+pub const SEGMENTS_READY: usize = 2;
+/// Segments only [`crate::nvme::NvmeTier::rewrite`] may take, so that reclaim can always move what is hot.
+pub const SEGMENTS_RESERVED: u64 = 1;
+/// Reclaim is due when no more than one in so many segments is free,
+pub const RECLAIM_FREE_SHARE: u64 = 16;
+/// or when no more than this many are.
+pub const RECLAIM_FREE_MIN: u64 = 2;
+/// Bytes in flight to a device unless configured: several large pages, or hundreds of small ones.
+pub const INFLIGHT_BYTES_DEFAULT: u64 = 16 << 20;
+/// Operations queued and in flight, unless configured.
+pub const QUEUE_OPS_DEFAULT: usize = 16_384;
+/// Operations in flight at once, whatever their size. Each may be two submissions of the ring.
+pub const INFLIGHT_OPS_MAX: usize = 256;
+/// Entries of the ring: both parts of every operation in flight and the wake-up read fit.
+pub const RING_ENTRIES: u32 = 1024;
+/// Reads that may start while a write waits before that write starts.
+pub const READS_PER_WRITE: u32 = 16;
+/// Flush requests waiting for an fdatasync.
+pub const FLUSHES_MAX: usize = 65_536;
+/// Threads of the blocking engine.
+pub const BLOCKING_THREADS: usize = 8;
+/// Threads that verify what was read and call back.
+pub const FINISHERS_MAX: usize = 4;
+/// Threads that read segments at start.
+pub const RECOVERY_THREADS: usize = 4;
+/// Bytes recovery reads at a time.
+pub const RECOVERY_WINDOW: usize = 4 << 20;
+/// Times one part of an operation is tried again after a transient errno, or resumed after a short transfer.
+pub const RETRIES_MAX: u32 = 64;
+/// How long the ring waits before it enters the kernel again after it said EAGAIN or EBUSY with nothing to reap.
+pub const RING_BACKOFF: Duration = Duration::from_micros(200);
+/// How long closing waits for operations in flight; after that their thread keeps what they use, forever.
+pub const CLOSE_WAIT: Duration = Duration::from_secs(30);
+/// How long opening asks for a place's lock: the kernel closes a killed process's files with some delay.
+pub const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// How often it asks.
+pub const LOCK_RETRY: Duration = Duration::from_millis(20);
+/// How often a disk that was full is asked again for a new segment.
+pub const DISK_FULL_RETRY: Duration = Duration::from_secs(30);
+/// Registered buffers of a ring: what the kernel allows.
+pub const RING_BUFFERS_MAX: usize = 16_384;
+/// Bytes of one registered buffer: what the kernel allows.
+pub const RING_BUFFER_BYTES_MAX: usize = 1 << 30;
+/// File descriptors left to the rest of the process when segments take theirs.
+pub const SPARE_FDS: u64 = 256;
+/// Slabs of the DRAM tier.
+pub const SLABS_MAX: u32 = 65_536;
+/// Threads that create slabs at start: touching memory for the first time is slow.
+pub const SLAB_THREADS_MAX: usize = 8;
+/// Bytes of memory left to the rest of the host when the DRAM budget is checked.
+pub const HOST_SPARE_BYTES: u64 = 64 << 20;
+
+const _: () =
+    assert!(2 * INFLIGHT_OPS_MAX < RING_ENTRIES as usize, "every part in flight has a ring entry");
+const _: () = assert!(SEGMENT_BYTES_MAX / BLOCK_BYTES <= u32::MAX as u64, "a block number is a u32");
+const _: () = assert!(SEGMENTS_RESERVED < SEGMENTS_MIN, "a reserve leaves room for ordinary writes");
+const _: () = assert!(SEGMENTS_RESERVED < RECLAIM_FREE_MIN, "reclaim starts before only the reserve is left");
+const _: () =
+    assert!(PAYLOAD_BYTES_MAX as u64 == turnkv_proto::limits::SHARD_BYTES_MAX, "any shard fits an extent");
+const _: () = assert!(RECOVERY_WINDOW.is_multiple_of(BLOCK), "recovery reads whole blocks");

@@ -1,0 +1,161 @@
+//! The blocking engine: a few threads with pread and pwritev, for kernels without io_uring. Same order, same bounds.
+//!
+//! Owns: its threads, the schedule they share. Must not know: the books.
+
+use super::buffer::AlignedBuffer;
+use super::core::{Core, PoisonOnPanic};
+use super::finish::FinishQueue;
+use super::format::encode_extent;
+use super::operation::{Failure, Operation, Work};
+use super::schedule::Schedule;
+use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use turnkv_transfer::Slot;
+
+/// The engine.
+pub(crate) struct Blocking {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Shared {
+    core: Arc<Core>,
+    finish: Arc<FinishQueue>,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    schedule: Schedule<Operation>,
+    stop: bool,
+}
+
+impl Blocking {
+    /// Starts the threads.
+    pub(crate) fn start(
+        core: &Arc<Core>,
+        finish: &Arc<FinishQueue>,
+        inflight_bytes: u64,
+    ) -> io::Result<Blocking> {
+        let state = Mutex::new(State { schedule: Schedule::new(inflight_bytes), stop: false });
+        let (core, finish) = (Arc::clone(core), Arc::clone(finish));
+        let shared = Arc::new(Shared { core, finish, state, wake: Condvar::new() });
+        let mut threads = Vec::with_capacity(BLOCKING_THREADS);
+        for index in 0..BLOCKING_THREADS {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name(format!("nvme-block-{index}"));
+            threads.push(thread.spawn(move || shared.run())?);
+        }
+        Ok(Blocking { shared, threads: Mutex::new(threads) })
+    }
+
+    /// Queues an operation.
+    pub(crate) fn submit(&self, operation: Operation) {
+        self.shared.state.lock().schedule.push(operation);
+        self.shared.wake.notify_one();
+    }
+
+    /// Lets the threads end once nothing is queued; gives their handles.
+    pub(crate) fn stop(&self) -> Vec<JoinHandle<()>> {
+        self.shared.state.lock().stop = true;
+        self.shared.wake.notify_all();
+        std::mem::take(&mut *self.threads.lock())
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let _guard = PoisonOnPanic::new(&self.core, "a thread of the blocking engine");
+        let mut header = AlignedBuffer::new(BLOCK);
+        let mut batch = Vec::with_capacity(1);
+        while let Some(operation) = self.next() {
+            let result = match self.core.poisoned() {
+                Some(_) => Err(Failure::Poisoned),
+                None => transfer(&operation, &mut header),
+            };
+            let mut state = self.state.lock();
+            state.schedule.ended(&operation);
+            self.core.counters.inflight_bytes.store(state.schedule.inflight_bytes(), Ordering::Relaxed);
+            drop(state);
+            self.wake.notify_one(); // room in flight: another thread may start what waits
+            batch.push((operation, result));
+            self.finish.push_all(&mut batch);
+        }
+    }
+
+    fn next(&self) -> Option<Operation> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(operation) = state.schedule.next() {
+                self.core.counters.inflight_bytes.store(state.schedule.inflight_bytes(), Ordering::Relaxed);
+                return Some(operation);
+            }
+            if state.stop && state.schedule.is_empty() {
+                return None;
+            }
+            self.wake.wait(&mut state);
+        }
+    }
+}
+
+fn transfer(operation: &Operation, header: &mut AlignedBuffer) -> Result<(), Failure> {
+    match &operation.work {
+        Work::Read { target, .. } => read(operation, target),
+        Work::Write { source, record, nonce, .. } => {
+            if let Some(block) = header.first_chunk_mut() {
+                encode_extent(record, operation.at.segment, nonce, block);
+            }
+            write(operation, header, source)
+        }
+    }
+}
+
+fn read(operation: &Operation, target: &Slot) -> Result<(), Failure> {
+    let bytes = target.len();
+    resume("read", bytes, |done| {
+        // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it until the
+        // call-back is the caller's promise to `Tier::read` (the pool's lease); bytes have no invalid value.
+        let rest = unsafe { std::slice::from_raw_parts_mut(target.as_ptr().add(done), bytes - done) };
+        rustix::io::pread(operation.file.fd(), rest, operation.payload_offset() + done as u64)
+    })
+}
+
+fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Failure> {
+    let payload = source.bytes();
+    resume("write", BLOCK + payload.len(), |done| {
+        let offset = operation.header_offset() + done as u64;
+        if done == 0 {
+            let parts = [IoSlice::new(header), IoSlice::new(payload)];
+            return rustix::io::pwritev(operation.file.fd(), &parts, offset);
+        }
+        rustix::io::pwrite(operation.file.fd(), &payload[done - BLOCK..], offset)
+    })
+}
+
+/// Repeats a transfer until all `bytes` are through. A short one goes on from the last whole block, because O_DIRECT
+/// cannot begin inside one: of 12,288 bytes 5,000 came, so the next call begins at 4,096.
+fn resume(
+    what: &str,
+    bytes: usize,
+    mut step: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<(), Failure> {
+    let mut done = 0;
+    for _ in 0..=RETRIES_MAX {
+        match step(done) {
+            Ok(0) => return Err(Failure::Io(format!("{what}: the file ends before the segment does"))),
+            Ok(count) if done + count >= bytes => return Ok(()),
+            Ok(count) => done = (done + count) / BLOCK * BLOCK,
+            Err(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {}
+            Err(errno) => return Err(Failure::Io(format!("{what}: {errno}"))),
+        }
+    }
+    Err(Failure::Io(format!("{what}: no progress after {RETRIES_MAX} tries")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! What all threads of one tier share: the device, the books, poison, counters, and how an operation ends.
+//!
+//! Owns: admission (bounded, closed, poisoned), the end of every operation. Must not know: how the bytes are carried.
+//!
+//! Locks: `books` is held for bookkeeping only, never across I/O or a call-back.
+
+use super::device::Device;
+use super::log::Log;
+use super::operation::{Failure, Operation, Work};
+use crate::limits::BLOCK_BYTES;
+use crate::tier::{Done, ExtentMeta, Location, TierError};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use turnkv_transfer::{Slot, checksum};
+
+/// A write without a place yet: the next segment is being prepared.
+pub(crate) struct Pending {
+    pub(crate) meta: ExtentMeta,
+    pub(crate) source: Slot,
+    pub(crate) reserve: bool,
+    pub(crate) done: Done<Location>,
+}
+
+/// How the keeper is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Seal what is open first.
+    Seal,
+    /// At once, as after a crash.
+    Now,
+}
+
+/// The books and what waits for them.
+pub(crate) struct Books {
+    pub(crate) log: Log,
+    /// Writes that wait for a segment, oldest first. Bounded by admission.
+    pub(crate) waiting: VecDeque<Pending>,
+    pub(crate) stop: Option<Stop>,
+}
+
+/// Counters since start, and gauges the engines keep.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) device_written_bytes: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) checksum_failures: AtomicU64,
+    pub(crate) inflight_bytes: AtomicU64,
+}
+
+/// What the threads share.
+pub(crate) struct Core {
+    pub(crate) device: Device,
+    pub(crate) books: Mutex<Books>,
+    /// Wakes the keeper: there is a chore, or a stop.
+    pub(crate) chore: Condvar,
+    pub(crate) counters: Counters,
+    poison: OnceLock<String>,
+    closed: AtomicBool,
+    ops: AtomicUsize,
+    ops_max: usize,
+}
+
+impl Core {
+    pub(crate) fn new(device: Device, log: Log, ops_max: usize) -> Core {
+        Core {
+            device,
+            books: Mutex::new(Books { log, waiting: VecDeque::new(), stop: None }),
+            chore: Condvar::new(),
+            counters: Counters::default(),
+            poison: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            ops: AtomicUsize::new(0),
+            ops_max,
+        }
+    }
+
+    /// Takes the device out of service, once.
+    pub(crate) fn poison(&self, why: &str) {
+        if self.poison.set(why.to_owned()).is_ok() {
+            tracing::error!(why, "the NVMe tier is out of service; the pool goes on without it");
+            self.chore.notify_all();
+        }
+    }
+
+    /// Why the device is out of service, if it is.
+    pub(crate) fn poisoned(&self) -> Option<&str> {
+        self.poison.get().map(String::as_str)
+    }
+
+    /// No further operation is accepted.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// May anything be asked at all?
+    pub(crate) fn check_open(&self) -> Result<(), TierError> {
+        if self.poisoned().is_some() {
+            return Err(TierError::Poisoned);
+        }
+        if self.closed.load(Ordering::SeqCst) { Err(TierError::Closed) } else { Ok(()) }
+    }
+
+    /// Accepts an operation: it must end in [`Core::retire`] before its call-back is called. Counted first and checked
+    /// after, so that closing, which sets the flag and then waits for the count, overlooks none.
+    pub(crate) fn admit(&self) -> Result<(), TierError> {
+        let before = self.ops.fetch_add(1, Ordering::SeqCst);
+        let answer = if before >= self.ops_max { Err(TierError::Busy) } else { self.check_open() };
+        if answer.is_err() {
+            self.retire();
+        }
+        answer
+    }
+
+    /// An accepted operation has ended.
+    pub(crate) fn retire(&self) {
+        let before = self.ops.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "an operation ends once");
+    }
+
+    /// Operations accepted and not ended.
+    pub(crate) fn ops(&self) -> usize {
+        self.ops.load(Ordering::SeqCst)
+    }
+
+    /// An operation is over: settles the books, releases its slot, tells its caller.
+    pub(crate) fn finish(&self, operation: Operation, result: Result<(), Failure>) {
+        let Operation { at, work, file } = operation;
+        drop(file);
+        if let Err(Failure::Io(why)) = &result {
+            self.poison(why);
+        }
+        match work {
+            Work::Read { target, bytes, checksum, done } => {
+                let result = self.verify(at, &target, bytes, checksum, result);
+                drop(target);
+                let mut books = self.books.lock();
+                books.log.read_ended(at.segment);
+                let vacated = books.log.has_vacant();
+                drop(books);
+                if vacated {
+                    self.chore.notify_one();
+                }
+                self.retire();
+                call(done, result);
+            }
+            Work::Write { source, record, done, .. } => {
+                let written = source.len() as u64 + BLOCK_BYTES;
+                drop(source);
+                let mut books = self.books.lock();
+                books.log.written(at, record.meta.payload_bytes, result.is_ok());
+                let sealable = books.log.has_full();
+                drop(books);
+                if sealable {
+                    self.chore.notify_one();
+                }
+                if result.is_ok() {
+                    self.counters.writes.fetch_add(1, Ordering::Relaxed);
+                    self.counters.device_written_bytes.fetch_add(written, Ordering::Relaxed);
+                    let payload = u64::from(record.meta.payload_bytes);
+                    self.counters.written_bytes.fetch_add(payload, Ordering::Relaxed);
+                }
+                self.retire();
+                call(done, result.map(|()| at).map_err(Failure::into_error));
+            }
+        }
+    }
+
+    fn verify(
+        &self,
+        at: Location,
+        target: &Slot,
+        bytes: u32,
+        expected: u64,
+        result: Result<(), Failure>,
+    ) -> Result<(), TierError> {
+        result.map_err(Failure::into_error)?;
+        if checksum(&target.bytes()[..bytes as usize]) != expected {
+            self.counters.checksum_failures.fetch_add(1, Ordering::Relaxed);
+            return Err(TierError::Checksum(at));
+        }
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A thread that others rely on takes the device out of service when it panics, instead of leaving them waiting.
+pub(crate) struct PoisonOnPanic {
+    core: Arc<Core>,
+    who: &'static str,
+}
+
+impl PoisonOnPanic {
+    pub(crate) fn new(core: &Arc<Core>, who: &'static str) -> PoisonOnPanic {
+        PoisonOnPanic { core: Arc::clone(core), who }
+    }
+}
+
+impl Drop for PoisonOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.core.poison(&format!("{} panicked: this is a bug", self.who));
+        }
+    }
+}
+
+/// Calls back. A caller's panic is its own: it must not take a thread of the tier with it.
+pub(crate) fn call<T>(done: Done<T>, result: Result<T, TierError>) {
+    if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
+        tracing::error!("a call-back of the NVMe tier panicked");
+    }
+}

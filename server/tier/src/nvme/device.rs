@@ -1,0 +1,471 @@
+//! The place where segments lie: a directory with one file a segment, or one device with segments at fixed offsets.
+//!
+//! Owns: opening, the lock that keeps a second process out, the superblock, making segment files, whole reads and writes
+//! for the control plane. Must not know: what a segment holds, which are in use.
+
+use super::buffer::AlignedBuffer;
+use super::config::{NvmeConfig, OpenError};
+use super::format::{Block, DeviceId, Superblock};
+use crate::limits::{BLOCK, BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SPARE_FDS};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Where segments begin on a block device: the superblock has the space before.
+const DEVICE_BASE: u64 = 1 << 20;
+const LOCK: &str = "LOCK";
+const SUPERBLOCK: &str = "superblock";
+const SUPERBLOCK_NEW: &str = "superblock.new";
+
+/// Where one segment lies. An operation in flight owns it, and so its descriptor.
+#[derive(Debug)]
+pub(crate) struct SegmentFile {
+    fd: Arc<OwnedFd>,
+    base: u64,
+    /// Number of the file among all of this device's files.
+    pub(crate) file: u32,
+}
+
+impl SegmentFile {
+    /// A file that is never read or written.
+    #[cfg(test)]
+    pub(crate) fn fake() -> SegmentFile {
+        let fd = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        SegmentFile { fd: Arc::new(fd.expect("/dev/null opens")), base: 0, file: 0 }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Where a block of the segment is in the file.
+    pub(crate) fn offset(&self, block: u32) -> u64 {
+        self.base + u64::from(block) * BLOCK_BYTES
+    }
+
+    /// Reads whole blocks.
+    pub(crate) fn read(&self, block: u32, target: &mut AlignedBuffer) -> io::Result<()> {
+        read_all(self.fd(), target, self.offset(block))
+    }
+
+    /// Writes whole blocks.
+    pub(crate) fn write(&self, block: u32, source: &[u8]) -> io::Result<()> {
+        write_all(self.fd(), &AlignedBuffer::copy_of(source), self.offset(block))
+    }
+
+    /// Everything written is on stable storage.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        loop {
+            match rustix::fs::fdatasync(self.fd()) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// Do the two share a descriptor, so that one sync covers both?
+    pub(crate) fn same_file(&self, other: &SegmentFile) -> bool {
+        Arc::ptr_eq(&self.fd, &other.fd)
+    }
+}
+
+#[derive(Debug)]
+enum Place {
+    Directory { fd: OwnedFd, lock: OwnedFd },
+    Device { fd: Arc<OwnedFd> },
+}
+
+/// The opened, locked place.
+#[derive(Debug)]
+pub(crate) struct Device {
+    path: PathBuf,
+    place: Place,
+    direct: bool,
+    pub(crate) id: DeviceId,
+    pub(crate) segment_bytes: u64,
+    pub(crate) segments: u32,
+}
+
+impl Device {
+    /// Opens the place and makes sure that nobody else has it. Warnings go to `warnings`.
+    pub(crate) fn open(config: &NvmeConfig, warnings: &mut Vec<String>) -> Result<Device, OpenError> {
+        config.check()?;
+        let path = &config.path;
+        let kind = match rustix::fs::stat(path) {
+            Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+            Err(Errno::NOENT) => {
+                std::fs::create_dir_all(path).map_err(|source| failed("cannot create", path, source))?;
+                FileType::Directory
+            }
+            Err(errno) => return Err(failed("cannot look at", path, errno.into())),
+        };
+        let device = match kind {
+            FileType::Directory => Device::open_directory(config, warnings)?,
+            FileType::BlockDevice | FileType::RegularFile => Device::open_device(config, kind, warnings)?,
+            _ => {
+                return Err(OpenError::Config(format!(
+                    "{} is neither directory nor block device",
+                    path.display()
+                )));
+            }
+        };
+        if !device.direct {
+            let path = path.display();
+            warnings.push(format!("{path}: its file system has no O_DIRECT; pages also fill the page cache"));
+        }
+        if device.segment_bytes != config.segment_bytes {
+            let (kept, asked) = (device.segment_bytes, config.segment_bytes);
+            warnings
+                .push(format!("segments stay {kept} bytes long as they were made; {asked} was asked for"));
+        }
+        Ok(device)
+    }
+
+    fn open_directory(config: &NvmeConfig, warnings: &mut Vec<String>) -> Result<Device, OpenError> {
+        let path = &config.path;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| failed("cannot open", path, errno.into()))?;
+        let lock = lock_directory(&fd, path)?;
+        let superblock = match read_superblock_file(&fd, path)? {
+            Some(superblock) => superblock,
+            None => create_superblock_file(&fd, path, config.segment_bytes)?,
+        };
+        let segments = config.segments(superblock.segment_bytes)?;
+        raise_fd_limit(segments, warnings)?;
+        let direct = probe_direct(&fd);
+        let place = Place::Directory { fd, lock };
+        let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
+        let device = Device { path: path.clone(), place, direct, id, segment_bytes, segments };
+        device.drop_surplus(warnings)?;
+        Ok(device)
+    }
+
+    fn open_device(
+        config: &NvmeConfig,
+        kind: FileType,
+        warnings: &mut Vec<String>,
+    ) -> Result<Device, OpenError> {
+        let path = &config.path;
+        let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if kind == FileType::BlockDevice {
+            flags |= OFlags::EXCL; // refused while it is mounted or part of a volume
+        }
+        let (fd, direct) = match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+            Ok(fd) => (fd, true),
+            Err(Errno::INVAL) => {
+                let fd = rustix::fs::open(path, flags, Mode::empty());
+                (fd.map_err(|errno| failed("cannot open", path, errno.into()))?, false)
+            }
+            Err(Errno::BUSY) => return Err(in_use(path, " (it is mounted, or part of a volume)".to_owned())),
+            Err(errno) => return Err(failed("cannot open", path, errno.into())),
+        };
+        lock(&fd, path, String::new)?;
+        let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
+            .map_err(|errno| failed("cannot size", path, errno.into()))?;
+        let fd = Arc::new(fd);
+        let superblock = superblock_of_device(&fd, path, config.segment_bytes, bytes)?;
+        let segment_bytes = superblock.segment_bytes;
+        let room = bytes.saturating_sub(DEVICE_BASE);
+        if room < config.capacity_bytes {
+            warnings.push(format!("{} holds {room} bytes of segments, less than asked for", path.display()));
+        }
+        let capped = NvmeConfig { capacity_bytes: config.capacity_bytes.min(room), ..config.clone() };
+        let segments = capped.segments(segment_bytes)?;
+        let place = Place::Device { fd };
+        Ok(Device { path: path.clone(), place, direct, id: superblock.device, segment_bytes, segments })
+    }
+
+    /// Whether the page cache is bypassed.
+    pub(crate) fn direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Blocks of a segment.
+    pub(crate) fn segment_blocks(&self) -> u32 {
+        (self.segment_bytes / BLOCK_BYTES) as u32
+    }
+
+    /// How many files its segments are in.
+    pub(crate) fn files(&self) -> u32 {
+        match self.place {
+            Place::Directory { .. } => self.segments,
+            Place::Device { .. } => 1,
+        }
+    }
+
+    /// The segment's file if it is there at its full size.
+    pub(crate) fn existing(&self, segment: u32) -> io::Result<Option<SegmentFile>> {
+        let fd = match &self.place {
+            Place::Device { fd } => return Ok(Some(self.on_device(fd, segment))),
+            Place::Directory { fd, .. } => fd,
+        };
+        let file = match rustix::fs::openat(fd, name(segment), self.flags(), Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        if rustix::fs::fstat(&file)?.st_size as u64 != self.segment_bytes {
+            return Ok(None); // its creation was cut off: it is made again
+        }
+        Ok(Some(SegmentFile { fd: Arc::new(file), base: 0, file: segment }))
+    }
+
+    /// Makes the segment's file with all its space, durably. ENOSPC leaves no file behind.
+    pub(crate) fn create(&self, segment: u32) -> io::Result<SegmentFile> {
+        let dir = match &self.place {
+            Place::Device { fd } => return Ok(self.on_device(fd, segment)),
+            Place::Directory { fd, .. } => fd,
+        };
+        let flags = self.flags() | OFlags::CREATE | OFlags::TRUNC;
+        let file = rustix::fs::openat(dir, name(segment), flags, Mode::RUSR | Mode::WUSR)?;
+        if let Err(errno) = allocate(&file, self.segment_bytes) {
+            rustix::fs::unlinkat(dir, name(segment), rustix::fs::AtFlags::empty())?;
+            return Err(errno.into());
+        }
+        rustix::fs::fsync(&file)?;
+        rustix::fs::fsync(dir)?;
+        Ok(SegmentFile { fd: Arc::new(file), base: 0, file: segment })
+    }
+
+    fn on_device(&self, fd: &Arc<OwnedFd>, segment: u32) -> SegmentFile {
+        let base = DEVICE_BASE + u64::from(segment) * self.segment_bytes;
+        SegmentFile { fd: Arc::clone(fd), base, file: 0 }
+    }
+
+    fn flags(&self) -> OFlags {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if self.direct { flags | OFlags::DIRECT } else { flags }
+    }
+
+    /// Deletes segments beyond a capacity that was lowered.
+    fn drop_surplus(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
+        let mut dropped = 0;
+        let entries =
+            std::fs::read_dir(&self.path).map_err(|source| failed("cannot list", &self.path, source))?;
+        for entry in entries.flatten() {
+            let number = entry.file_name().to_str().and_then(number);
+            if number.is_some_and(|number| number >= self.segments) {
+                let path = entry.path();
+                std::fs::remove_file(&path).map_err(|source| failed("cannot delete", &path, source))?;
+                dropped += 1;
+            }
+        }
+        if dropped > 0 {
+            warnings.push(format!("{dropped} segments beyond the lowered capacity were deleted"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Device {
+    /// Unlocks by name: a ring that registered the descriptor gives it back only some time after it was closed.
+    fn drop(&mut self) {
+        let lock = match &self.place {
+            Place::Directory { lock, .. } => lock,
+            Place::Device { fd } => fd.as_ref(),
+        };
+        if let Err(errno) = rustix::fs::flock(lock, FlockOperation::Unlock) {
+            tracing::debug!(%errno, "the lock goes with its descriptor");
+        }
+    }
+}
+
+fn name(segment: u32) -> String {
+    format!("segment-{segment:06}.kv")
+}
+
+fn number(name: &str) -> Option<u32> {
+    name.strip_prefix("segment-")?.strip_suffix(".kv")?.parse().ok()
+}
+
+fn failed(what: &'static str, path: &Path, source: io::Error) -> OpenError {
+    OpenError::Io { what, path: path.to_owned(), source }
+}
+
+fn in_use(path: &Path, holder: String) -> OpenError {
+    OpenError::InUse { path: path.to_owned(), holder }
+}
+
+/// Takes the lock. The kernel may hold a killed process's descriptors for a moment, so it asks for a while.
+fn lock(fd: &OwnedFd, path: &Path, holder: impl FnOnce() -> String) -> Result<(), OpenError> {
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY),
+            Err(Errno::WOULDBLOCK) => return Err(in_use(path, holder())),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(failed("cannot lock", path, errno.into())),
+        }
+    }
+}
+
+/// Holds the directory until the returned descriptor is closed, by whatever end of the process.
+fn lock_directory(dir: &OwnedFd, path: &Path) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, LOCK, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|errno| failed("cannot open the lock file of", path, errno.into()))?;
+    lock(&file, path, || {
+        let text = std::fs::read_to_string(path.join(LOCK)).unwrap_or_default();
+        text.trim().parse::<u32>().map_or_else(|_| String::new(), |pid| format!(" (process {pid})"))
+    })?;
+    let pid = format!("{}\n", std::process::id());
+    let written = rustix::fs::ftruncate(&file, 0).and_then(|()| rustix::io::pwrite(&file, pid.as_bytes(), 0));
+    written.map_err(|errno| failed("cannot write the lock file of", path, errno.into()))?;
+    Ok(file)
+}
+
+/// ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
+fn probe_direct(dir: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
+    rustix::fs::openat(dir, SUPERBLOCK, flags, Mode::empty()).is_ok()
+}
+
+fn allocate(file: &OwnedFd, bytes: u64) -> Result<(), Errno> {
+    loop {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+            Err(Errno::INTR) => {}
+            // A file system that cannot reserve: the length alone, and ENOSPC shows when it is written.
+            Err(Errno::OPNOTSUPP) => return rustix::fs::ftruncate(file, bytes),
+            result => return result,
+        }
+    }
+}
+
+fn new_superblock(segment_bytes: u64) -> Result<Superblock, Errno> {
+    Ok(Superblock { segment_bytes, device: random()? })
+}
+
+/// 16 bytes nobody can guess.
+pub(crate) fn random() -> Result<[u8; 16], Errno> {
+    let mut bytes = [0; 16];
+    loop {
+        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) if count == bytes.len() => return Ok(bytes),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// `None` in a directory that holds no segments either.
+fn read_superblock_file(dir: &OwnedFd, path: &Path) -> Result<Option<Superblock>, OpenError> {
+    let file = match rustix::fs::openat(dir, SUPERBLOCK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => {
+            let entries = std::fs::read_dir(path).map_err(|source| failed("cannot list", path, source))?;
+            let orphan = entries.flatten().any(|entry| entry.file_name().to_str().and_then(number).is_some());
+            return if orphan { Err(OpenError::Superblock { path: path.to_owned() }) } else { Ok(None) };
+        }
+        Err(errno) => return Err(failed("cannot open the superblock of", path, errno.into())),
+    };
+    let mut block = AlignedBuffer::new(BLOCK);
+    let damaged = || OpenError::Superblock { path: path.join(SUPERBLOCK) };
+    match read_all(file.as_fd(), &mut block, 0) {
+        Ok(()) => decode_superblock(&block).map(Some).ok_or_else(damaged),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged()),
+        Err(source) => Err(failed("cannot read the superblock of", path, source)),
+    }
+}
+
+/// Written beside, then renamed: it is there whole or not at all.
+fn create_superblock_file(dir: &OwnedFd, path: &Path, segment_bytes: u64) -> Result<Superblock, OpenError> {
+    let create = || -> io::Result<Superblock> {
+        let superblock = new_superblock(segment_bytes)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, SUPERBLOCK_NEW, flags, Mode::RUSR | Mode::WUSR)?;
+        write_all(file.as_fd(), &superblock.encode()[..], 0)?;
+        rustix::fs::fsync(&file)?;
+        rustix::fs::renameat(dir, SUPERBLOCK_NEW, dir, SUPERBLOCK)?;
+        rustix::fs::fsync(dir)?;
+        Ok(superblock)
+    };
+    create().map_err(|source| failed("cannot write the superblock of", path, source))
+}
+
+fn decode_superblock(bytes: &[u8]) -> Option<Superblock> {
+    let block: &Block = bytes.first_chunk()?;
+    let superblock = Superblock::decode(block)?;
+    let config = NvmeConfig { segment_bytes: superblock.segment_bytes, ..NvmeConfig::new("", 0) };
+    config.check().is_ok().then_some(superblock)
+}
+
+/// Reads the device's superblock; writes one only where the space before the segments is blank.
+fn superblock_of_device(
+    fd: &OwnedFd,
+    path: &Path,
+    segment_bytes: u64,
+    bytes: u64,
+) -> Result<Superblock, OpenError> {
+    if bytes < DEVICE_BASE {
+        return Err(OpenError::Config(format!("{} is smaller than 1 MiB", path.display())));
+    }
+    let mut head = AlignedBuffer::new(DEVICE_BASE as usize);
+    read_all(fd.as_fd(), &mut head, 0).map_err(|source| failed("cannot read", path, source))?;
+    if let Some(superblock) = decode_superblock(&head) {
+        return Ok(superblock);
+    }
+    if head.iter().any(|byte| *byte != 0) {
+        return Err(OpenError::Foreign { path: path.to_owned() });
+    }
+    let create = || -> io::Result<Superblock> {
+        let superblock = new_superblock(segment_bytes)?;
+        write_all(fd.as_fd(), &AlignedBuffer::copy_of(&superblock.encode()[..]), 0)?;
+        rustix::fs::fsync(fd)?;
+        Ok(superblock)
+    };
+    create().map_err(|source| failed("cannot write the superblock of", path, source))
+}
+
+/// One descriptor a segment: takes what the hard limit allows, and says what to do when it is too little.
+fn raise_fd_limit(segments: u32, warnings: &mut Vec<String>) -> Result<(), OpenError> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let needed = u64::from(segments) + SPARE_FDS;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        return Err(OpenError::Config(format!(
+            "{segments} segments need {needed} open files and the limit is {}: raise it (LimitNOFILE= in the systemd \
+             unit, ulimit -n) or raise segment_bytes",
+            limit.maximum.unwrap_or(0)
+        )));
+    }
+    if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })
+    {
+        warnings.push(format!("the limit of open files could not be raised to {needed}: {errno}"));
+    }
+    Ok(())
+}
+
+fn read_all(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < target.len() {
+        match rustix::io::pread(fd, &mut target[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => done += count,
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn write_all(fd: BorrowedFd<'_>, source: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < source.len() {
+        match rustix::io::pwrite(fd, &source[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => done += count,
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Threads that end operations: verify what was read, settle the books, call back. Owns: those threads and their queue.
+//! Must not know: how the bytes came.
+//!
+//! They exist so that a checksum over megabytes, or a slow call-back, never keeps the ring from submitting.
+
+use super::core::{Core, PoisonOnPanic};
+use super::operation::{Failure, Operation};
+use crate::limits::FINISHERS_MAX;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// An operation that is over, and how it went.
+pub(crate) type Finished = (Operation, Result<(), Failure>);
+
+/// Where engines put what is over. Bounded by admission.
+#[derive(Default)]
+pub(crate) struct FinishQueue {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    finished: VecDeque<Finished>,
+    stop: bool,
+}
+
+impl FinishQueue {
+    /// Hands over everything in `batch`.
+    pub(crate) fn push_all(&self, batch: &mut Vec<Finished>) {
+        if batch.is_empty() {
+            return;
+        }
+        let several = batch.len() > 1;
+        self.state.lock().finished.extend(batch.drain(..));
+        if several {
+            self.wake.notify_all();
+        } else {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Lets the threads end when the queue is empty.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.wake.notify_all();
+    }
+
+    fn pop(&self) -> Option<Finished> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(finished) = state.finished.pop_front() {
+                return Some(finished);
+            }
+            if state.stop {
+                return None;
+            }
+            self.wake.wait(&mut state);
+        }
+    }
+}
+
+/// Starts the threads: one for every four cores.
+pub(crate) fn start(core: &Arc<Core>, queue: &Arc<FinishQueue>) -> io::Result<Vec<JoinHandle<()>>> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let count = (cores / 4).clamp(1, FINISHERS_MAX);
+    let spawn = |index| {
+        let (core, queue) = (Arc::clone(core), Arc::clone(queue));
+        let run = move || {
+            let _guard = PoisonOnPanic::new(&core, "a finishing thread");
+            while let Some((operation, result)) = queue.pop() {
+                core.finish(operation, result);
+            }
+        };
+        std::thread::Builder::new().name(format!("nvme-finish-{index}")).spawn(run)
+    };
+    (0..count).map(spawn).collect()
+}

@@ -1,0 +1,125 @@
+//! The keeper: one thread that prepares segments before they are needed and seals them when they are full.
+//!
+//! Owns: blocking I/O of the control plane (headers, footers, new files), so that no write ever waits for it.
+//! Must not know: extents' payloads.
+
+use super::Shared;
+use super::core::{Books, PoisonOnPanic, Stop};
+use super::device::{Device, SegmentFile, random};
+use super::format::{Nonce, SegmentHeader, encode_footer};
+use super::log::Chore;
+use crate::limits::BLOCK;
+use parking_lot::MutexGuard;
+use rustix::io::Errno;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Runs until it is told to stop or the device is poisoned.
+pub(crate) fn run(shared: &Shared) {
+    let core = &shared.core;
+    let _guard = PoisonOnPanic::new(core, "the keeper");
+    while let Some(chore) = next(shared) {
+        if let Err(why) = perform(shared, chore) {
+            core.poison(&why);
+        }
+        shared.place_waiting();
+    }
+    shared.place_waiting();
+}
+
+fn next(shared: &Shared) -> Option<Chore> {
+    let core = &shared.core;
+    let mut books = core.books.lock();
+    loop {
+        if core.poisoned().is_some() || books.stop == Some(Stop::Now) {
+            return None;
+        }
+        if books.stop == Some(Stop::Seal) {
+            books.log.fill_open();
+            return books.log.seal_chore().or_else(|| books.log.blank_chore());
+        }
+        if let Some(chore) = books.log.next_chore(Instant::now()) {
+            return Some(chore);
+        }
+        wait(shared, &mut books);
+    }
+}
+
+fn wait(shared: &Shared, books: &mut MutexGuard<'_, Books>) {
+    match books.log.next_look() {
+        Some(at) => drop(shared.core.chore.wait_until(books, at)),
+        None => shared.core.chore.wait(books),
+    }
+}
+
+/// Does a chore and enters it in the books. An error poisons the device.
+fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
+    let core = &shared.core;
+    match chore {
+        Chore::Make { segment, file, epoch } => match make(&core.device, segment, file, epoch) {
+            Ok((file, nonce)) => core.books.lock().log.made(segment, file, nonce),
+            Err(error) if is_full(&error) => {
+                tracing::warn!(segment, %error, "no space for another segment: the NVMe tier is smaller than configured");
+                core.books.lock().log.make_failed(segment, Instant::now());
+            }
+            Err(error) => return Err(format!("segment {segment} cannot be prepared: {error}")),
+        },
+        Chore::Blank { segment, file, epoch } => {
+            let blank = blank(&core.device, segment, &file, epoch);
+            blank.map_err(|error| format!("segment {segment} cannot be blanked: {error}"))?;
+            core.books.lock().log.blanked(segment);
+        }
+        Chore::Seal { segment, file, nonce, records } => {
+            let footer = encode_footer(&records, segment, &nonce, core.device.segment_blocks());
+            let written = seal(&file, &footer);
+            written.map_err(|error| format!("the footer of segment {segment}: {error}"))?;
+            core.counters.device_written_bytes.fetch_add(footer.1.len() as u64, Ordering::Relaxed);
+            core.books.lock().log.sealed(segment);
+        }
+    }
+    Ok(())
+}
+
+fn is_full(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
+}
+
+/// A new nonce in the header: nothing written before counts from here on.
+fn make(
+    device: &Device,
+    segment: u32,
+    file: Option<Arc<SegmentFile>>,
+    epoch: u64,
+) -> io::Result<(Arc<SegmentFile>, Nonce)> {
+    let file = match file {
+        Some(file) => file,
+        None => Arc::new(device.create(segment)?),
+    };
+    let nonce = write_header(device, segment, &file, epoch)?;
+    file.sync()?;
+    Ok((file, nonce))
+}
+
+fn blank(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<()> {
+    let nonce = write_header(device, segment, file, epoch)?;
+    let (first, bytes) = encode_footer(&[], segment, &nonce, device.segment_blocks());
+    file.write(first, &bytes)?;
+    file.sync()
+}
+
+fn write_header(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<Nonce> {
+    let nonce = Nonce(random()?);
+    let header = SegmentHeader { segment, epoch, nonce, device: device.id };
+    file.write(0, &header.encode()[..])?;
+    Ok(nonce)
+}
+
+/// The extents are on stable storage before the footer that vouches for them is written.
+fn seal(file: &SegmentFile, (first, bytes): &(u32, Vec<u8>)) -> io::Result<()> {
+    debug_assert!(bytes.len().is_multiple_of(BLOCK));
+    file.sync()?;
+    file.write(*first, bytes)
+}

@@ -1,0 +1,355 @@
+//! The NVMe tier: a log of segments on a directory or a block device.
+//!
+//! Owns: its public face and the life of its threads. Must not know: DRAM slabs' accounting, sessions, leases.
+//!
+//! A write takes the next place in the open segment and goes to the engine; when it has landed it is alive. A full
+//! segment gets a footer. Reclaim hands out a segment that pays, its owner saves what is worth it and releases it.
+//!
+//! - `config`: what is asked for and what opening says
+//! - `format`: every byte on the device
+//! - `device`: directory or block device, the lock, whole-block I/O of the control plane
+//! - `segment`, `log`: the books; pure
+//! - `recover`: reading the books back
+//! - `core`: what the threads share: admission, poison, the end of an operation
+//! - `operation`, `schedule`: reads and writes on their way
+//! - `engine`, `ring`, `blocking`: how they reach the device
+//! - `finish`, `flush`, `keeper`: the threads beside the engine
+//! - `buffer`: aligned memory for the control plane
+
+mod blocking;
+mod buffer;
+mod config;
+mod core;
+mod device;
+mod engine;
+mod finish;
+mod flush;
+mod format;
+mod keeper;
+mod log;
+mod operation;
+mod reclaim;
+mod recover;
+mod ring;
+mod schedule;
+mod segment;
+
+use crate::limits::{CLOSE_WAIT, PAYLOAD_BYTES_MAX};
+use crate::tier::{Done, ExtentMeta, Location, Tier, TierError, Usage};
+use core::{Core, Pending, Stop};
+use device::Device;
+use engine::Driver;
+use finish::FinishQueue;
+use flush::Flushes;
+use log::Append;
+use operation::{Operation, Work, padded_slot};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use turnkv_transfer::{Region, Slot};
+
+pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Recovered};
+
+/// What the keeper and the callers share: the core, and the engine to give operations to.
+struct Shared {
+    core: Arc<Core>,
+    driver: Driver,
+}
+
+/// The tier. Dropping it without [`NvmeTier::shutdown`] leaves the device as a crash would, after what is in flight.
+pub struct NvmeTier {
+    shared: Arc<Shared>,
+    finish: Arc<FinishQueue>,
+    flushes: Arc<Flushes>,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Default)]
+struct Threads {
+    keeper: Option<JoinHandle<()>>,
+    flusher: Option<JoinHandle<()>>,
+    finishers: Vec<JoinHandle<()>>,
+    closed: bool,
+}
+
+impl NvmeTier {
+    /// Opens the place, reads back what is there and starts the threads. `fixed`: the slabs, in order of their numbers.
+    pub fn open(
+        config: NvmeConfig,
+        fixed: Vec<Arc<Region>>,
+    ) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
+        let started = Instant::now();
+        let mut report = OpenReport::default();
+        let device = Device::open(&config, &mut report.warnings)?;
+        report.direct = device.direct();
+        report.segments = device.segments;
+        report.segment_bytes = device.segment_bytes;
+        let io = |source| OpenError::Io { what: "cannot recover", path: config.path.clone(), source };
+        let (log, recovered) = recover::recover(&device, &mut report).map_err(io)?;
+        report.elapsed = started.elapsed();
+        let core = Arc::new(Core::new(device, log, config.queue_ops_max));
+        let finish = Arc::new(FinishQueue::default());
+        let driver = Driver::start(&config, &core, &finish, fixed, &mut report)?;
+        let shared = Arc::new(Shared { core, driver });
+        let flushes = Arc::new(Flushes::default());
+        let tier = NvmeTier { shared, finish, flushes, threads: Mutex::new(Threads::default()) };
+        let threads =
+            |source| OpenError::Io { what: "cannot start threads for", path: config.path.clone(), source };
+        tier.start_threads().map_err(threads)?;
+        Ok((tier, recovered, report))
+    }
+
+    fn start_threads(&self) -> io::Result<()> {
+        let mut threads = self.threads.lock();
+        threads.finishers = finish::start(&self.shared.core, &self.finish)?;
+        let shared = Arc::clone(&self.shared);
+        let keeper = std::thread::Builder::new().name("nvme-keeper".to_owned());
+        threads.keeper = Some(keeper.spawn(move || keeper::run(&shared))?);
+        let (core, flushes) = (Arc::clone(&self.shared.core), Arc::clone(&self.flushes));
+        let flusher = std::thread::Builder::new().name("nvme-flush".to_owned());
+        threads.flusher = Some(flusher.spawn(move || flushes.run(&core))?);
+        Ok(())
+    }
+
+    /// A slab was renewed: its new memory takes the old one's place among the registered buffers. Never blocks.
+    pub fn register(&self, index: usize, region: Arc<Region>) {
+        self.shared.driver.register(index, region);
+    }
+
+    /// Slab bytes registered with the kernel now.
+    pub fn registered_bytes(&self) -> u64 {
+        self.shared.driver.registered_bytes()
+    }
+
+    /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for them.
+    pub fn rewrite(&self, meta: ExtentMeta, source: Slot, done: Done<Location>) {
+        self.accept(Pending { meta, source, reserve: true, done });
+    }
+
+    /// Why the device is out of service, if it is.
+    pub fn poisoned(&self) -> Option<String> {
+        self.shared.core.poisoned().map(str::to_owned)
+    }
+
+    /// Finishes what was accepted, seals the open segment, brings everything to stable storage and ends the threads.
+    /// Bounded: a device that does not answer is left behind with what it holds, and that is the error.
+    pub fn shutdown(&self) -> Result<(), TierError> {
+        self.close(Stop::Seal)
+    }
+
+    fn accept(&self, pending: Pending) {
+        if let Err(error) = self.shared.core.admit() {
+            return core::call(pending.done, Err(error));
+        }
+        match check_write(&self.shared.core, &pending) {
+            Ok(source) => self.shared.place(Pending { source, ..pending }),
+            Err(error) => {
+                self.shared.core.retire();
+                core::call(pending.done, Err(error));
+            }
+        }
+    }
+
+    fn close(&self, stop: Stop) -> Result<(), TierError> {
+        let mut threads = self.threads.lock();
+        if std::mem::replace(&mut threads.closed, true) {
+            return Ok(());
+        }
+        let core = &self.shared.core;
+        let deadline = Instant::now() + CLOSE_WAIT;
+        core.close();
+        let mut in_time = wait_until(deadline, || core.ops() == 0);
+        core.books.lock().stop = Some(if in_time { stop } else { Stop::Now });
+        core.chore.notify_all();
+        in_time &= join(deadline, threads.keeper.take());
+        self.flushes.stop();
+        in_time &= join(deadline, threads.flusher.take());
+        let synced = if in_time && stop == Stop::Seal { flush::sync(core) } else { Ok(()) };
+        in_time &= join(deadline, self.shared.driver.stop());
+        self.finish.stop();
+        in_time &= join(deadline, std::mem::take(&mut threads.finishers));
+        if in_time { synced } else { Err(TierError::Io("the device did not finish in time".to_owned())) }
+    }
+}
+
+impl Drop for NvmeTier {
+    fn drop(&mut self) {
+        if let Err(error) = self.close(Stop::Now) {
+            tracing::error!(%error, "the NVMe tier was not closed cleanly");
+        }
+    }
+}
+
+impl Tier for NvmeTier {
+    fn name(&self) -> &'static str {
+        "nvme"
+    }
+
+    fn write(&self, meta: ExtentMeta, source: Slot, done: Done<Location>) {
+        self.accept(Pending { meta, source, reserve: false, done });
+    }
+
+    fn read(&self, at: Location, bytes: u32, checksum: u64, target: Slot, done: Done<()>) {
+        let core = &self.shared.core;
+        if let Err(error) = core.admit() {
+            return core::call(done, Err(error));
+        }
+        let begun = check_payload(bytes).and_then(|()| padded_slot(&target, bytes)).and_then(|target| {
+            let file = core.books.lock().log.begin_read(at, bytes);
+            file.map(|file| (file, target)).ok_or(TierError::Stale(at))
+        });
+        match begun {
+            Ok((file, target)) => {
+                let work = Work::Read { target, bytes, checksum, done };
+                self.shared.driver.submit(Operation { file, at, work });
+            }
+            Err(error) => {
+                core.retire();
+                core::call(done, Err(error));
+            }
+        }
+    }
+
+    fn flush(&self, done: Done<()>) {
+        if let Err(error) = self.shared.core.check_open() {
+            return core::call(done, Err(error));
+        }
+        if let Err((done, error)) = self.flushes.push(done) {
+            core::call(done, Err(error));
+        }
+    }
+
+    fn forget(&self, at: Location, payload_bytes: u32) {
+        let mut books = self.shared.core.books.lock();
+        books.log.forget(at, payload_bytes);
+        let vacated = books.log.has_vacant();
+        drop(books);
+        if vacated {
+            self.shared.core.chore.notify_one();
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        let core = &self.shared.core;
+        let counters = &core.counters;
+        let segment_bytes = core.device.segment_bytes;
+        let books = core.books.lock();
+        let (live_bytes, live_extents) = books.log.live();
+        Usage {
+            capacity_bytes: books.log.capacity_segments() * segment_bytes,
+            used_bytes: books.log.used_segments() * segment_bytes,
+            live_bytes,
+            live_extents,
+            free_segments: books.log.free_segments(),
+            disk_full: books.log.disk_full(),
+            read_bytes: counters.read_bytes.load(Ordering::Relaxed),
+            written_bytes: counters.written_bytes.load(Ordering::Relaxed),
+            device_written_bytes: counters.device_written_bytes.load(Ordering::Relaxed),
+            reads: counters.reads.load(Ordering::Relaxed),
+            writes: counters.writes.load(Ordering::Relaxed),
+            syncs: counters.syncs.load(Ordering::Relaxed),
+            checksum_failures: counters.checksum_failures.load(Ordering::Relaxed),
+            inflight_bytes: counters.inflight_bytes.load(Ordering::Relaxed),
+            queued_ops: core.ops() as u64,
+            poisoned: core.poisoned().is_some(),
+        }
+    }
+}
+
+impl Shared {
+    /// Places a write and gives it to the engine, unless others wait already or it must wait itself.
+    fn place(&self, pending: Pending) {
+        let mut books = self.core.books.lock();
+        if !books.waiting.is_empty() && books.stop.is_none() {
+            books.waiting.push_back(pending);
+            return;
+        }
+        let append = books.log.append(&pending.meta, pending.reserve);
+        let opened = books.log.has_full();
+        match append {
+            Append::Wait if books.stop.is_none() && self.core.poisoned().is_none() => {
+                books.waiting.push_back(pending)
+            }
+            append => {
+                drop(books);
+                self.settle(pending, append);
+            }
+        }
+        if opened {
+            self.core.chore.notify_one();
+        }
+    }
+
+    /// The keeper did something: writes that waited may have a place now.
+    fn place_waiting(&self) {
+        loop {
+            let mut books = self.core.books.lock();
+            let Some(pending) = books.waiting.pop_front() else { return };
+            let append = books.log.append(&pending.meta, pending.reserve);
+            let go_on = books.stop.is_none() && self.core.poisoned().is_none();
+            if matches!(append, Append::Wait) && go_on {
+                books.waiting.push_front(pending);
+                return;
+            }
+            drop(books);
+            self.settle(pending, append);
+        }
+    }
+
+    fn settle(&self, pending: Pending, append: Append) {
+        let Pending { source, done, .. } = pending;
+        let error = match append {
+            Append::Placed(placed) => {
+                let (at, nonce) = (placed.at, placed.nonce);
+                let work = Work::Write { source, record: Box::new(placed.record), nonce, done };
+                return self.driver.submit(Operation { file: placed.file, at, work });
+            }
+            Append::Full => TierError::Full,
+            Append::Wait if self.core.poisoned().is_some() => TierError::Poisoned,
+            Append::Wait => TierError::Closed,
+        };
+        self.core.retire();
+        core::call(done, Err(error));
+    }
+}
+
+fn check_payload(bytes: u32) -> Result<(), TierError> {
+    match bytes {
+        0 => Err(TierError::Invalid("an empty payload")),
+        1..=PAYLOAD_BYTES_MAX => Ok(()),
+        _ => Err(TierError::Invalid("a payload of more than 64 MiB")),
+    }
+}
+
+fn check_write(core: &Core, pending: &Pending) -> Result<Slot, TierError> {
+    let meta = &pending.meta;
+    check_payload(meta.payload_bytes)?;
+    if meta.shard >= meta.shards {
+        return Err(TierError::Invalid("a shard's number is below the number of shards"));
+    }
+    if !core.books.lock().log.fits(meta.payload_bytes) {
+        return Err(TierError::Invalid("the payload is larger than a segment"));
+    }
+    padded_slot(&pending.source, meta.payload_bytes)
+}
+
+fn wait_until(deadline: Instant, done: impl Fn() -> bool) -> bool {
+    while !done() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Joins threads that end in time; the others keep what they own.
+fn join(deadline: Instant, threads: impl IntoIterator<Item = JoinHandle<()>>) -> bool {
+    threads.into_iter().all(|thread| {
+        wait_until(deadline, || thread.is_finished())
+            && thread.join().inspect_err(|_| tracing::error!("a thread of the NVMe tier panicked")).is_ok()
+    })
+}

@@ -1,0 +1,89 @@
+//! One read or write on its way. Owns: its slot, its file, its call-back, until the device is done with them.
+//! Must not know: which engine carries it.
+
+use super::device::SegmentFile;
+use super::format::{Nonce, Record, padded};
+use crate::limits::BLOCK_BYTES;
+use crate::tier::{Done, Location, TierError};
+use std::sync::Arc;
+use turnkv_transfer::Slot;
+
+/// What is to be done.
+pub(crate) enum Work {
+    /// Payload from the device into the slot, which covers the padding.
+    Read { target: Slot, bytes: u32, checksum: u64, done: Done<()> },
+    /// Header and payload from the slot, which covers the padding, to the device.
+    Write { source: Slot, record: Box<Record>, nonce: Nonce, done: Done<Location> },
+}
+
+/// A read or write, with everything it uses.
+pub(crate) struct Operation {
+    pub(crate) file: Arc<SegmentFile>,
+    pub(crate) at: Location,
+    pub(crate) work: Work,
+}
+
+/// Why the device did not do it.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// The device failed, in these words.
+    Io(String),
+    /// It was not tried: the device failed before.
+    Poisoned,
+    /// It was not tried: the engine is gone.
+    Closed,
+}
+
+impl Failure {
+    /// As the caller sees it.
+    pub(crate) fn into_error(self) -> TierError {
+        match self {
+            Failure::Io(why) => TierError::Io(why),
+            Failure::Poisoned => TierError::Poisoned,
+            Failure::Closed => TierError::Closed,
+        }
+    }
+}
+
+impl Operation {
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.work, Work::Read { .. })
+    }
+
+    /// The slot its payload is in, padding included.
+    pub(crate) fn slot(&self) -> &Slot {
+        match &self.work {
+            Work::Read { target, .. } => target,
+            Work::Write { source, .. } => source,
+        }
+    }
+
+    /// Bytes that go over the device's bus.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        let header = if self.is_read() { 0 } else { BLOCK_BYTES };
+        header + self.slot().len() as u64
+    }
+
+    /// Where its header is in the file; the payload follows.
+    pub(crate) fn header_offset(&self) -> u64 {
+        self.file.offset(self.at.block)
+    }
+
+    /// Where its payload is in the file.
+    pub(crate) fn payload_offset(&self) -> u64 {
+        self.header_offset() + BLOCK_BYTES
+    }
+}
+
+/// The slot's memory for a payload with its padding, if the slot is fit for the device.
+pub(crate) fn padded_slot(slot: &Slot, payload_bytes: u32) -> Result<Slot, TierError> {
+    if !(slot.as_ptr() as usize).is_multiple_of(BLOCK_BYTES as usize) {
+        return Err(TierError::Invalid("a slot starts at a multiple of 4 KiB"));
+    }
+    if slot.len() < payload_bytes as usize {
+        return Err(TierError::Invalid("the slot is smaller than the payload"));
+    }
+    let bytes = padded(payload_bytes) as usize;
+    let padded = slot.region().slot(slot.offset(), bytes);
+    padded.ok_or(TierError::Invalid("the slot's padding to 4 KiB ends outside its slab"))
+}

@@ -1,0 +1,92 @@
+//! Reclaim's side of the tier: which segment, what is alive in it, and letting it go. Owns: reading a sealed segment's
+//! extents back. Must not know: which pages are worth keeping.
+
+use super::NvmeTier;
+use super::buffer::AlignedBuffer;
+use super::config::Candidate;
+use super::core::Core;
+use super::device::SegmentFile;
+use super::format::{Nonce, Record, decode_extent};
+use super::recover::read_footer;
+use crate::limits::BLOCK;
+use crate::tier::Location;
+use std::io;
+use std::sync::Arc;
+
+impl NvmeTier {
+    /// Is free space low enough to reclaim?
+    pub fn needs_reclaim(&self) -> bool {
+        let core = &self.shared.core;
+        core.poisoned().is_none() && core.books.lock().log.needs_reclaim()
+    }
+
+    /// Claims the sealed segment whose reclaim pays best, with what is alive in it. Reads its footer from the device: call
+    /// it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
+    /// [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
+    pub fn reclaim_candidate(&self) -> Option<Candidate> {
+        let core = &self.shared.core;
+        if core.check_open().is_err() {
+            return None;
+        }
+        let (segment, file, nonce) = {
+            let mut books = core.books.lock();
+            let segment = books.log.claim()?;
+            let claimed = books.log.segment(segment);
+            (segment, Arc::clone(claimed.file.as_ref()?), claimed.nonce)
+        };
+        match self.live_extents(segment, &file, &nonce) {
+            Ok(candidate) => Some(candidate),
+            Err(error) => {
+                core.poison(&format!("the footer of segment {segment} cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Everything in a claimed or sealed segment is dead. It is reused when reads in flight on it have ended.
+    pub fn release(&self, segment: u32) {
+        let core = &self.shared.core;
+        if !core.books.lock().log.release(segment) {
+            tracing::debug!(segment, "a segment that is not sealed is not released");
+        }
+        core.chore.notify_one();
+    }
+
+    /// Gives a claimed segment back unreclaimed.
+    pub fn keep(&self, segment: u32) {
+        self.shared.core.books.lock().log.keep(segment);
+    }
+
+    fn live_extents(&self, segment: u32, file: &SegmentFile, nonce: &Nonce) -> io::Result<Candidate> {
+        let core = &self.shared.core;
+        let footer = read_footer(file, segment, nonce, core.device.segment_blocks())?;
+        let records = match footer {
+            Some(records) => records,
+            None => self.read_headers(core, segment, file, nonce)?,
+        };
+        let books = core.books.lock();
+        let claimed = books.log.segment(segment);
+        let live = records.into_iter().filter(|record| claimed.is_live(record.block));
+        let extents = live.map(|record| (record.meta, Location { segment, block: record.block })).collect();
+        Ok(Candidate { segment, live_bytes: claimed.live_bytes, extents })
+    }
+
+    /// The footer rotted: every live extent also says itself what it is.
+    fn read_headers(
+        &self,
+        core: &Core,
+        segment: u32,
+        file: &SegmentFile,
+        nonce: &Nonce,
+    ) -> io::Result<Vec<Record>> {
+        tracing::warn!(segment, "a footer does not verify: its extents' headers are read instead");
+        let blocks = core.books.lock().log.segment(segment).live_blocks();
+        let mut buffer = AlignedBuffer::new(BLOCK);
+        let mut records = Vec::new();
+        for block in blocks {
+            file.read(block, &mut buffer)?;
+            records.extend(decode_extent(&buffer, segment, block, nonce));
+        }
+        Ok(records)
+    }
+}

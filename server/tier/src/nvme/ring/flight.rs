@@ -1,0 +1,145 @@
+//! Operations the kernel is working on. Owns: them, with their slots and files, until their last completion.
+//! Must not know: the ring.
+
+use super::super::operation::{Failure, Operation};
+use crate::limits::{BLOCK, RETRIES_MAX};
+use rustix::io::Errno;
+use turnkv_transfer::Slot;
+
+/// The two parts of a write; a read has only the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Payload,
+    Header,
+}
+
+/// How far one part is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    pub(super) done: usize,
+    pub(super) bytes: usize,
+    tries: u32,
+}
+
+/// What a completion means for its part.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// All of it went through.
+    Over,
+    /// Submit the rest.
+    Again,
+    /// The device failed.
+    Failed(String),
+}
+
+impl Progress {
+    pub(super) fn of(bytes: usize) -> Progress {
+        Progress { bytes, ..Progress::default() }
+    }
+
+    /// Takes a completion's result. A short transfer goes on from the last whole block, because O_DIRECT cannot begin
+    /// inside one: of 12,288 bytes 5,000 came, so the next submission begins at 4,096.
+    pub(super) fn advance(&mut self, result: i32) -> Step {
+        if result >= 0 && self.done + result as usize >= self.bytes {
+            return Step::Over;
+        }
+        self.tries += 1;
+        if self.tries > RETRIES_MAX {
+            return Step::Failed(format!("no progress after {RETRIES_MAX} tries"));
+        }
+        if result > 0 {
+            self.done = (self.done + result as usize) / BLOCK * BLOCK;
+            return Step::Again;
+        }
+        if result == 0 {
+            return Step::Failed("the file ends before the segment does".to_owned());
+        }
+        match Errno::from_raw_os_error(-result) {
+            Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM => Step::Again,
+            errno => Step::Failed(errno.to_string()),
+        }
+    }
+}
+
+/// One operation in flight.
+pub(super) struct Flight {
+    pub(super) operation: Operation,
+    pub(super) payload: Progress,
+    pub(super) header: Progress,
+    /// Completions still to come.
+    pub(super) pending: u8,
+    pub(super) failure: Option<Failure>,
+    /// The staging block of a write's header.
+    pub(super) staging: Option<Slot>,
+}
+
+/// All of them, by number.
+pub(super) struct Flights {
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+}
+
+impl Flights {
+    pub(super) fn new(count: usize) -> Flights {
+        Flights { flights: (0..count).map(|_| None).collect(), free: (0..count).rev().collect() }
+    }
+
+    /// Takes a flight in; its number, unless there is no room.
+    pub(super) fn add(&mut self, flight: Flight) -> Result<usize, Box<Flight>> {
+        match self.free.pop() {
+            Some(number) => {
+                self.flights[number] = Some(flight);
+                Ok(number)
+            }
+            None => Err(Box::new(flight)),
+        }
+    }
+
+    pub(super) fn get(&mut self, number: usize) -> Option<&mut Flight> {
+        self.flights.get_mut(number)?.as_mut()
+    }
+
+    /// The last completion came: gives the flight out.
+    pub(super) fn remove(&mut self, number: usize) -> Option<Flight> {
+        let flight = self.flights.get_mut(number)?.take()?;
+        self.free.push(number);
+        Some(flight)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.flights.len()
+    }
+}
+
+impl Drop for Flights {
+    /// Completion, never `Drop`, releases what the kernel may still be writing: whatever is left here (the thread
+    /// panicked, or the kernel refused to go on) is leaked on purpose.
+    fn drop(&mut self) {
+        std::mem::take(&mut self.flights).into_iter().flatten().for_each(std::mem::forget);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_transfer_goes_on_from_a_whole_block() {
+        let mut progress = Progress::of(12_288);
+        assert!(matches!(progress.advance(5000), Step::Again));
+        assert_eq!(progress.done, 4096);
+        assert!(matches!(progress.advance(-libc::EINTR), Step::Again));
+        assert!(matches!(progress.advance(-libc::EAGAIN), Step::Again));
+        assert_eq!(progress.done, 4096);
+        assert!(matches!(progress.advance(8192), Step::Over));
+    }
+
+    #[test]
+    fn faults_end_it_and_so_does_no_progress() {
+        assert!(matches!(Progress::of(4096).advance(-libc::EIO), Step::Failed(_)));
+        assert!(matches!(Progress::of(4096).advance(0), Step::Failed(_)));
+        let mut progress = Progress::of(4096);
+        let tries = (0..).take_while(|_| matches!(progress.advance(1), Step::Again)).count();
+        assert_eq!(tries as u32, RETRIES_MAX);
+    }
+}

@@ -1,0 +1,151 @@
+//! One segment's books. Owns: its state, its cursor, which of its extents are live, operations in flight on it.
+//! Must not know: other segments, files' contents, threads.
+//!
+//! ```text
+//! Absent -> Making -> Ready -> Open -> Full -> Sealing -> Sealed -> Claimed
+//!              ^                                             |         |
+//!            Blank <- Blanking <- Vacant <- Leaving <--------+---------+
+//! ```
+
+use super::device::SegmentFile;
+use super::format::{Nonce, Record, extent_blocks};
+use crate::limits::BLOCK_BYTES;
+use std::sync::Arc;
+
+/// Where a segment is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It has no file yet.
+    Absent,
+    /// It has a file; nothing in it counts.
+    Vacant,
+    /// The keeper is writing an empty footer under a new nonce.
+    Blanking,
+    /// Empty, and says so on the device.
+    Blank,
+    /// The keeper is preparing it for extents.
+    Making,
+    /// Empty and next in line.
+    Ready,
+    /// Takes extents.
+    Open,
+    /// Takes no more; writes in flight must end before its footer is written.
+    Full,
+    /// The keeper is writing its footer.
+    Sealing,
+    /// Has its footer.
+    Sealed,
+    /// Handed out as a candidate for reclaim.
+    Claimed,
+    /// Released; reads in flight must end first.
+    Leaving,
+}
+
+/// One segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) state: State,
+    pub(crate) file: Option<Arc<SegmentFile>>,
+    pub(crate) nonce: Nonce,
+    /// The next free block.
+    pub(crate) cursor: u32,
+    /// Extents placed, until the footer has them.
+    pub(crate) records: Vec<Record>,
+    /// The tier's sequence when it was filled: its age.
+    pub(crate) filled_at: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) live_extents: u32,
+    pub(crate) reads: u32,
+    pub(crate) writes: u32,
+    /// Something in it was written since the last sync.
+    pub(crate) dirty: bool,
+    live: Vec<u64>,
+}
+
+impl Segment {
+    /// A segment without a file.
+    pub(crate) fn absent() -> Segment {
+        Segment {
+            state: State::Absent,
+            file: None,
+            nonce: Nonce([0; 16]),
+            cursor: 1,
+            records: Vec::new(),
+            filled_at: 0,
+            live_bytes: 0,
+            live_extents: 0,
+            reads: 0,
+            writes: 0,
+            dirty: false,
+            live: Vec::new(),
+        }
+    }
+
+    /// May its extents be read?
+    pub(crate) fn is_readable(&self) -> bool {
+        matches!(self.state, State::Open | State::Full | State::Sealing | State::Sealed | State::Claimed)
+    }
+
+    /// Does it take space that a new extent could not have?
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_readable() || self.state == State::Leaving
+    }
+
+    /// Empties the books, for the next use under a new nonce.
+    pub(crate) fn clear(&mut self) {
+        debug_assert!(
+            self.reads == 0 && self.writes == 0,
+            "nothing is in flight on a segment that is reused"
+        );
+        self.cursor = 1;
+        self.records = Vec::new();
+        self.live = Vec::new();
+        self.live_bytes = 0;
+        self.live_extents = 0;
+    }
+
+    pub(crate) fn is_live(&self, block: u32) -> bool {
+        let word = self.live.get(block as usize / 64).copied().unwrap_or(0);
+        word >> (block % 64) & 1 == 1
+    }
+
+    /// Marks an extent live; returns the bytes it adds.
+    pub(crate) fn revive(&mut self, block: u32, payload_bytes: u32) -> u64 {
+        let word = block as usize / 64;
+        if self.live.len() <= word {
+            self.live.resize(word + 1, 0);
+        }
+        debug_assert!(!self.is_live(block), "an extent comes alive once");
+        self.live[word] |= 1 << (block % 64);
+        let bytes = extent_bytes(payload_bytes);
+        self.live_bytes += bytes;
+        self.live_extents += 1;
+        bytes
+    }
+
+    /// Marks an extent dead; returns the bytes that frees, 0 if it was not live.
+    pub(crate) fn kill(&mut self, block: u32, payload_bytes: u32) -> u64 {
+        if !self.is_live(block) {
+            return 0;
+        }
+        self.live[block as usize / 64] &= !(1 << (block % 64));
+        let bytes = extent_bytes(payload_bytes).min(self.live_bytes);
+        self.live_bytes -= bytes;
+        self.live_extents -= 1;
+        bytes
+    }
+
+    /// Live extents' header blocks, ascending.
+    pub(crate) fn live_blocks(&self) -> Vec<u32> {
+        let bits = |(index, word): (usize, &u64)| {
+            let word = *word;
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index as u32 * 64 + bit)
+        };
+        self.live.iter().enumerate().flat_map(bits).collect()
+    }
+}
+
+/// Bytes an extent takes.
+pub(crate) fn extent_bytes(payload_bytes: u32) -> u64 {
+    u64::from(extent_blocks(payload_bytes)) * BLOCK_BYTES
+}

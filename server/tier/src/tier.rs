@@ -1,0 +1,127 @@
+//! What a tier behind DRAM is: write, read, flush, forget, usage, all by call-back.
+//! Owns: the trait and its vocabulary. Must not know: which tiers exist, the pool, sessions, gRPC.
+
+use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_transfer::Slot;
+
+/// Where an extent is: a segment, and its header's place in units of 4 KiB from the segment's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// The segment.
+    pub segment: u32,
+    /// The block of the extent's header.
+    pub block: u32,
+}
+
+/// What an extent says about its payload: one shard of one page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentMeta {
+    /// The page's namespace.
+    pub namespace: NamespaceId,
+    /// The page's block hash.
+    pub hash: BlockHash,
+    /// The page before it; none at the root.
+    pub parent: Option<BlockHash>,
+    /// Which shard of the page.
+    pub shard: u16,
+    /// How many shards the page has.
+    pub shards: u16,
+    /// Above 0: the page is a partial tail of so many tokens.
+    pub tail_tokens: u32,
+    /// Length of the payload.
+    pub payload_bytes: u32,
+    /// CRC-64/NVME of the payload.
+    pub checksum: u64,
+}
+
+/// Called exactly once with an operation's outcome: on a thread of the tier, where it must be quick; or, when the
+/// tier refuses at the door (busy, poisoned, closed, full, stale, invalid), on the caller's thread before the
+/// call returns. So never call a tier while holding a lock that the call-back takes.
+pub type Done<T> = Box<dyn FnOnce(Result<T, TierError>) + Send>;
+
+/// Why an operation failed, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TierError {
+    /// The queue is full: try later.
+    #[error("the tier's queue is full: try later")]
+    Busy,
+    /// The bytes read are not those that were written: drop the page.
+    #[error("the bytes at segment {} block {} do not match their checksum", .0.segment, .0.block)]
+    Checksum(Location),
+    /// The extent is gone: its segment was released, or it was forgotten.
+    #[error("no extent at segment {} block {}", .0.segment, .0.block)]
+    Stale(Location),
+    /// No segment is free: reclaim, then write again.
+    #[error("no free segment: reclaim first")]
+    Full,
+    /// The device failed in this operation; it is poisoned from now on.
+    #[error("I/O error: {0}")]
+    Io(String),
+    /// The device failed earlier and is out of service: nothing on it can be trusted to be kept.
+    #[error("the device is out of service after an earlier I/O error")]
+    Poisoned,
+    /// The tier is shutting down.
+    #[error("the tier is closed")]
+    Closed,
+    /// The request breaks a rule of this interface; the text names it.
+    #[error("invalid request: {0}")]
+    Invalid(&'static str),
+}
+
+/// A tier's gauges and counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The most it may hold. Shrinks when the disk has less than was configured.
+    pub capacity_bytes: u64,
+    /// What is taken from it: segments in use, whole.
+    pub used_bytes: u64,
+    /// Bytes of live extents, headers and padding included.
+    pub live_bytes: u64,
+    /// Live extents.
+    pub live_extents: u64,
+    /// Segments that new extents could still take.
+    pub free_segments: u64,
+    /// Payload bytes read and verified since start.
+    pub read_bytes: u64,
+    /// Payload bytes written since start.
+    pub written_bytes: u64,
+    /// Bytes written to the device since start: payload, headers, footers and padding.
+    pub device_written_bytes: u64,
+    /// Reads that completed.
+    pub reads: u64,
+    /// Writes that completed.
+    pub writes: u64,
+    /// fdatasync calls made for flushes: fewer than flushes when they share.
+    pub syncs: u64,
+    /// Reads whose bytes did not verify.
+    pub checksum_failures: u64,
+    /// Bytes of operations given to the device and not finished.
+    pub inflight_bytes: u64,
+    /// Operations accepted and not finished.
+    pub queued_ops: u64,
+    /// The device is out of service.
+    pub poisoned: bool,
+    /// The disk refused a new segment: it is full.
+    pub disk_full: bool,
+}
+
+/// A tier behind DRAM. No call blocks; every outcome comes through [`Done`].
+///
+/// An operation accepted owns its [`Slot`]: it is released when the device is done with it, whatever becomes of
+/// the caller.
+pub trait Tier: Send + Sync {
+    /// Name for logs and metrics.
+    fn name(&self) -> &'static str;
+    /// Writes one extent. The slot starts at a multiple of 4 KiB, and its bytes up to the next such multiple after
+    /// the payload belong to it. Done when it would survive the process, not yet power loss: that is
+    /// [`Tier::flush`].
+    fn write(&self, meta: ExtentMeta, source: Slot, done: Done<Location>);
+    /// Reads one extent's payload of `bytes` into `target` (aligned and padded as for a write) and verifies it.
+    fn read(&self, at: Location, bytes: u32, checksum: u64, target: Slot, done: Done<()>);
+    /// Done when everything whose write was done before this call is on stable storage.
+    fn flush(&self, done: Done<()>);
+    /// The extent is dead. Reads of it that have begun end well. An unknown extent is ignored.
+    fn forget(&self, at: Location, payload_bytes: u32);
+    /// Gauges and counters now.
+    fn usage(&self) -> Usage;
+}

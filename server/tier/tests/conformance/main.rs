@@ -1,0 +1,7 @@
+//! One suite for tiers behind DRAM, run over both engines, on a directory and on a fixed-size file.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod basics;
+mod faults;
+mod life;
+mod support;

@@ -1,0 +1,91 @@
+//! Frames of the local socket, as bytes. Owns: the header's layout and bounds. Must not know: sockets, verbs' meanings.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | length of the body, little endian, at most [`FRAME_BYTES_MAX`] |
+//! | 4 | 1 | verb |
+//! | 5 | 1 | flags: [`FLAG_FAILURE`], [`FLAG_MORE`] |
+//! | 6 | 2 | zero |
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::limits::{FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
+
+/// The body is a failure.
+pub const FLAG_FAILURE: u8 = 1;
+/// More frames of the same reply follow.
+pub const FLAG_MORE: u8 = 2;
+
+const LENGTH_AT: usize = 0;
+const VERB_AT: usize = 4;
+const FLAGS_AT: usize = 5;
+const ZERO_AT: usize = 6;
+
+/// What precedes a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes of the body.
+    pub body_bytes: u32,
+    /// What is asked or answered.
+    pub verb: u8,
+    /// [`FLAG_FAILURE`], [`FLAG_MORE`].
+    pub flags: u8,
+}
+
+impl FrameHeader {
+    /// The header of a body of `body_bytes`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the body is over [`FRAME_BYTES_MAX`].
+    pub fn new(verb: u8, flags: u8, body_bytes: usize) -> io::Result<Self> {
+        if body_bytes > FRAME_BYTES_MAX {
+            let message =
+                format!("a frame of {body_bytes} bytes is over FRAME_BYTES_MAX ({FRAME_BYTES_MAX})");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        Ok(Self { body_bytes: body_bytes as u32, verb, flags })
+    }
+
+    /// The header as it travels.
+    #[must_use]
+    pub fn encode(self) -> [u8; FRAME_HEADER_BYTES] {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[LENGTH_AT..VERB_AT].copy_from_slice(&self.body_bytes.to_le_bytes());
+        bytes[VERB_AT] = self.verb;
+        bytes[FLAGS_AT] = self.flags;
+        bytes
+    }
+
+    /// The header that a peer sent.
+    ///
+    /// # Errors
+    /// `InvalidData` if the body is over [`FRAME_BYTES_MAX`] or the reserved bytes are not zero.
+    pub fn decode(bytes: [u8; FRAME_HEADER_BYTES]) -> io::Result<Self> {
+        let [b0, b1, b2, b3, verb, flags, z0, z1] = bytes;
+        let body_bytes = u32::from_le_bytes([b0, b1, b2, b3]);
+        if body_bytes as usize > FRAME_BYTES_MAX {
+            let message =
+                format!("the peer announces {body_bytes} bytes, over FRAME_BYTES_MAX ({FRAME_BYTES_MAX})");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        if [z0, z1] != [0, 0] {
+            let message = format!("bytes {ZERO_AT} and {} of a frame's header must be zero", ZERO_AT + 1);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(Self { body_bytes, verb, flags })
+    }
+}
+
+/// A frame that was received.
+#[derive(Debug)]
+pub struct Frame {
+    /// What is asked or answered.
+    pub verb: u8,
+    /// [`FLAG_FAILURE`], [`FLAG_MORE`].
+    pub flags: u8,
+    /// The message.
+    pub body: Vec<u8>,
+    /// The first descriptor that came with the frame; closed with the frame unless taken.
+    pub fd: Option<OwnedFd>,
+}

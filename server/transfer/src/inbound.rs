@@ -1,0 +1,130 @@
+//! The receiving half of a local socket, without the socket. Owns: putting frames together from whatever pieces arrive, and
+//! giving each descriptor to the frame that it was sent with. Must not know: system calls.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::frame::{Frame, FrameHeader};
+use crate::limits::{FDS_PENDING_MAX, FRAME_HEADER_BYTES, READ_BUFFER_BYTES};
+
+/// Bytes that arrived and are not taken as frames yet.
+///
+/// Small frames are cut out of `buffer`. A frame that is larger than the buffer gets a body of its own as soon as its header
+/// is known, and the rest of it is received straight into that:
+///
+/// ```text
+///   buffer: ..taken.. [start) header body header bo (end] free
+///   large:  none, or  [ body: filled ) still to come ]   and then the buffer is empty
+/// ```
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    large: Option<Large>,
+    /// Bytes received since the connection began.
+    received: u64,
+    /// Descriptors, each with `received` as it was after the receive that brought it.
+    fds: VecDeque<(u64, OwnedFd)>,
+}
+
+#[derive(Debug)]
+struct Large {
+    header: FrameHeader,
+    body: Vec<u8>,
+    filled: usize,
+}
+
+impl Inbound {
+    pub(crate) fn new() -> Self {
+        let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
+        Self { buffer, start: 0, end: 0, large: None, received: 0, fds: VecDeque::new() }
+    }
+
+    /// Whether no part of a frame is waiting for its rest.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end && self.large.is_none()
+    }
+
+    /// Where the next bytes go. Never empty if [`Inbound::take`] has just said that there is no whole frame.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        if let Some(large) = &mut self.large {
+            return &mut large.body[large.filled..];
+        }
+        // What is left is less than a frame that fits the buffer: moved to the front, there is room for its rest.
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        &mut self.buffer[self.end..]
+    }
+
+    /// `bytes` were put into [`Inbound::space`], and `fd` came with them.
+    pub(crate) fn advance(&mut self, bytes: usize, fd: Option<OwnedFd>) -> io::Result<()> {
+        match &mut self.large {
+            Some(large) => large.filled += bytes,
+            None => self.end += bytes,
+        }
+        debug_assert!(self.end <= self.buffer.len());
+        self.received += bytes as u64;
+        if let Some(fd) = fd {
+            if self.fds.len() >= FDS_PENDING_MAX {
+                let message =
+                    format!("over FDS_PENDING_MAX ({FDS_PENDING_MAX}) descriptors came within one frame");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
+            self.fds.push_back((self.received, fd));
+        }
+        Ok(())
+    }
+
+    /// The next whole frame, if it is there.
+    pub(crate) fn take(&mut self) -> io::Result<Option<Frame>> {
+        if let Some(large) = self.large.take() {
+            if large.filled < large.body.len() {
+                self.large = Some(large);
+                return Ok(None);
+            }
+            return Ok(Some(self.complete(large.header, large.body)));
+        }
+        let waiting = &self.buffer[self.start..self.end];
+        let Some((header, rest)) = waiting.split_first_chunk::<FRAME_HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let header = FrameHeader::decode(*header)?;
+        let body_bytes = header.body_bytes as usize;
+        if let Some(body) = rest.get(..body_bytes) {
+            let body = body.to_vec();
+            self.start += FRAME_HEADER_BYTES + body_bytes;
+            return Ok(Some(self.complete(header, body)));
+        }
+        if FRAME_HEADER_BYTES + body_bytes > self.buffer.len() {
+            let filled = rest.len();
+            // Zeroed memory of this size comes untouched from the system: a peer that only announces costs no pages.
+            let mut body = vec![0; body_bytes];
+            body[..filled].copy_from_slice(rest);
+            self.large = Some(Large { header, body, filled });
+            self.start = self.end;
+        }
+        Ok(None)
+    }
+
+    /// A descriptor arrives with the first byte of its frame, and the kernel ends a receive after bytes that carry one. So it
+    /// belongs to the last frame that began in that receive: the first one whose end is not before the receive's end.
+    ///
+    /// ```text
+    ///   received at once:  [ frame A ][ frame B, with fd )     A ends before the receive does, B does not: it is B's
+    /// ```
+    fn complete(&mut self, header: FrameHeader, body: Vec<u8>) -> Frame {
+        let frame_end = self.received - (self.end - self.start) as u64;
+        let mut fd = None;
+        while self.fds.front().is_some_and(|(received, _)| *received <= frame_end) {
+            let next = self.fds.pop_front().map(|(_, fd)| fd);
+            fd = fd.or(next);
+        }
+        Frame { verb: header.verb, flags: header.flags, body, fd }
+    }
+}
+
+#[cfg(test)]
+mod tests;

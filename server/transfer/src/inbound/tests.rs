@@ -1,0 +1,97 @@
+//! Frames come out as they went in, however the stream was cut into pieces, and each descriptor with its own frame.
+
+use std::os::fd::AsRawFd;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limits::FRAME_BYTES_MAX;
+
+fn frame(verb: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = FrameHeader::new(verb, 2, body.len()).unwrap().encode().to_vec();
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// Feeds at most `most` bytes at once, returns what is left.
+fn feed<'a>(inbound: &mut Inbound, stream: &'a [u8], most: usize) -> &'a [u8] {
+    let space = inbound.space();
+    let count = stream.len().min(space.len()).min(most);
+    assert!(count > 0, "there is always space when no frame is whole");
+    space[..count].copy_from_slice(&stream[..count]);
+    inbound.advance(count, None).unwrap();
+    &stream[count..]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 100 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_cut_of_the_stream_gives_the_same_frames(
+        bodies in prop::collection::vec(prop_oneof![0usize..40, 0usize..3 * READ_BUFFER_BYTES, Just(READ_BUFFER_BYTES - FRAME_HEADER_BYTES)], 1..8),
+        cuts in prop::collection::vec(prop_oneof![1usize..12, 1usize..40_000], 1..20),
+    ) {
+        let bodies: Vec<Vec<u8>> = bodies.iter().map(|&len| (0..len).map(|i| (i * 7) as u8).collect()).collect();
+        let stream: Vec<u8> = bodies.iter().enumerate().flat_map(|(i, body)| frame(i as u8, body)).collect();
+        let mut rest = stream.as_slice();
+        let mut cuts = cuts.iter().cycle();
+        let mut inbound = Inbound::new();
+        for (i, body) in bodies.iter().enumerate() {
+            let frame = loop {
+                if let Some(frame) = inbound.take().unwrap() {
+                    break frame;
+                }
+                rest = feed(&mut inbound, rest, *cuts.next().unwrap());
+            };
+            prop_assert_eq!((frame.verb, frame.flags), (i as u8, 2));
+            prop_assert!(&frame.body == body);
+        }
+        prop_assert!(inbound.is_empty() && inbound.take().unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_descriptor_belongs_to_the_last_frame_that_began_in_its_receive() {
+    let mut inbound = Inbound::new();
+    let fd: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let raw = fd.as_raw_fd();
+    // Received at once: a whole frame, and the beginning of one that carries the descriptor.
+    let (first, second) = (frame(1, b"no descriptor"), frame(2, b"with one"));
+    let bytes = [&first[..], &second[..3]].concat();
+    inbound.space()[..bytes.len()].copy_from_slice(&bytes);
+    inbound.advance(bytes.len(), Some(fd)).unwrap();
+    assert!(inbound.take().unwrap().unwrap().fd.is_none());
+    assert!(inbound.take().unwrap().is_none());
+    let rest = [&second[3..], &frame(3, b"")[..]].concat();
+    assert!(feed(&mut inbound, &rest, usize::MAX).is_empty());
+    assert_eq!(inbound.take().unwrap().unwrap().fd.unwrap().as_raw_fd(), raw);
+    assert!(inbound.take().unwrap().unwrap().fd.is_none());
+}
+
+#[test]
+fn a_flood_of_descriptors_is_refused() {
+    let mut inbound = Inbound::new();
+    let bytes = frame(1, &[0; 1000]);
+    let mut refused = None;
+    for byte in bytes.iter().take(FDS_PENDING_MAX + 1) {
+        inbound.space()[0] = *byte;
+        let fd = std::fs::File::open("/dev/null").unwrap();
+        refused = inbound.advance(1, Some(fd.into())).err();
+    }
+    assert!(refused.unwrap().to_string().contains("FDS_PENDING_MAX"));
+}
+
+#[test]
+fn bad_headers_are_refused_and_stay_refused() {
+    let over = (FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
+    for header in [[over[0], over[1], over[2], over[3], 1, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0, 1]] {
+        let mut inbound = Inbound::new();
+        inbound.space()[..8].copy_from_slice(&header);
+        inbound.advance(8, None).unwrap();
+        for _ in 0..2 {
+            assert_eq!(inbound.take().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+    let refused = FrameHeader::new(1, 0, FRAME_BYTES_MAX + 1).unwrap_err();
+    assert!(refused.to_string().contains("FRAME_BYTES_MAX"), "{refused}");
+}

@@ -1,0 +1,37 @@
+//! TurnKV's byte movement: where page bytes live, how they are copied and checked, how two processes talk about them.
+//!
+//! Knows nothing of hashes, sessions, tiers or gRPC: a slot is an offset and a length, a frame is a verb and a body.
+//!
+//! - [`region`]: shared memory regions (sealed memfds) and the slots in them
+//! - [`plan`]: copy plans between a page slot and strided tensors: pure offset arithmetic
+//! - `strided`: running those plans
+//! - [`mod@checksum`]: CRC-64/NVME, the end-to-end checksum of a page
+//! - `copy`: streaming copies fused with the checksum
+//! - [`frame`]: the header of a frame of the local socket
+//! - `inbound`: putting received pieces together to frames
+//! - [`local`]: the local socket: frames and descriptors over a Unix socket
+//! - [`listener`]: binding a Unix socket path, accepting local sockets
+//! - [`process`]: is the process at the other end still there?
+//! - [`limits`]: the named bounds of all of them
+
+pub mod checksum;
+mod copy;
+pub mod frame;
+mod inbound;
+pub mod limits;
+pub mod listener;
+pub mod local;
+pub mod plan;
+pub mod process;
+pub mod region;
+mod strided;
+
+pub use checksum::{Checksum, checksum};
+pub use copy::copy_streaming;
+pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader};
+pub use limits::FRAME_BYTES_MAX;
+pub use listener::{LocalListener, bind_unix};
+pub use local::{LocalSocket, Peer};
+pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
+pub use process::{Process, open_pidfd};
+pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};

@@ -1,0 +1,159 @@
+//! Listening on a Unix socket path. Owns: taking over the path of a server that died, and nobody else's; the file's mode.
+//! Must not know: what is spoken on the connections.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::limits::{BIND_RETRY, BIND_WAIT, LISTEN_BACKLOG};
+use crate::local::LocalSocket;
+
+/// A listening local socket; its file goes with it.
+#[derive(Debug)]
+pub struct LocalListener {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the file: a file that somebody else put there since is not ours to remove.
+    file: (u64, u64),
+}
+
+impl LocalListener {
+    /// Listens at `path`; see [`bind_unix`].
+    ///
+    /// # Errors
+    /// As [`bind_unix`].
+    pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
+        let listener = bind_unix(path, mode)?;
+        let metadata = fs::symlink_metadata(path)?;
+        Ok(Self { listener, path: path.to_owned(), file: (metadata.dev(), metadata.ino()) })
+    }
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// What the system says. `WouldBlock` if the descriptor was made non-blocking. At its limit of open files a server
+    /// should wait a moment and go on.
+    pub fn accept(&self) -> io::Result<LocalSocket> {
+        loop {
+            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(fd) => return Ok(LocalSocket::from_fd(fd)),
+                // CONNABORTED: the peer left before it was accepted.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Wakes every thread in [`LocalListener::accept`] with an error; no connection is accepted any more.
+    pub fn shutdown(&self) {
+        // NOTCONN: it has been shut down already.
+        rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).unwrap_or_default();
+    }
+}
+
+impl AsFd for LocalListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for LocalListener {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file);
+        if ours {
+            // A file that cannot be removed is stale, and the next server removes it.
+            fs::remove_file(&self.path).unwrap_or_default();
+        }
+    }
+}
+
+/// Binds a Unix stream socket at `path` with the file mode `mode` (0o600: this user only), and listens. The socket file of a
+/// server that died is replaced; anything else at `path` is left alone.
+///
+/// # Errors
+/// `AddrInUse` if somebody answers there; `AlreadyExists` if `path` is not a socket; else what the system says.
+pub fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    // Two servers that find the same stale file must not remove one another's: the directory is locked from look to bind.
+    // The lock goes with the descriptor.
+    let _turn = lock_directory_of(path)?;
+    match bind_fresh(path, mode) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            remove_stale(path)?;
+            bind_fresh(path, mode)
+        }
+        bound => bound,
+    }
+}
+
+fn bind_fresh(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let address = SocketAddrUnix::new(path)?;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // On Linux the file gets the mode that the socket has at `bind` less the umask: at no instant is it more open than asked.
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&fd, &address)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    rustix::net::listen(&fd, LISTEN_BACKLOG)?;
+    Ok(UnixListener::from(fd))
+}
+
+/// Removes the socket at `path` if nobody answers on it.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        let message = format!("{} exists and is not a socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+    }
+    match LocalSocket::connect(path, Instant::now() + BIND_WAIT) {
+        Ok(_) => Err(in_use(path)),
+        // A live server that accepts nobody now: stopped, or flooded. Its socket is not stale.
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(in_use(path)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        // NotFound: its server removed it between our two looks.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn in_use(path: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, format!("another server answers at {}", path.display()))
+}
+
+fn lock_directory_of(path: &Path) -> io::Result<OwnedFd> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let fd =
+        rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let deadline = Instant::now() + BIND_WAIT + BIND_WAIT;
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(fd),
+            Err(Errno::INTR) => {}
+            // Somebody else binds in this directory right now, which takes a moment, and BIND_WAIT at most.
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(BIND_RETRY),
+            Err(Errno::WOULDBLOCK) => {
+                let message = format!("{} stays locked by another process", directory.display());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

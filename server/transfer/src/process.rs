@@ -1,0 +1,116 @@
+//! Other processes. Owns: who is at the other end of a socket, and whether that process still lives. Must not know: leases.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::local::{LocalSocket, Peer};
+
+/// A hold on a process that stays true when its number is reused.
+#[derive(Debug)]
+pub struct Process {
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// The process at the other end of a socket, without a race where the kernel can say (Linux 6.5), else by its number.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone already or not visible from here.
+    pub fn of_peer(socket: &LocalSocket) -> io::Result<Self> {
+        match peer_pidfd(socket.as_fd()) {
+            Ok(pidfd) => Ok(Self { pidfd }),
+            // SRCH and NODATA: it was reaped already. INVAL: its number is not visible here.
+            Err(Errno::SRCH | Errno::NODATA | Errno::INVAL) => Err(vanished()),
+            Err(Errno::NOPROTOOPT) => Self::open(socket.peer()?.pid),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The process with this number now.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        Ok(Self { pidfd: open_pidfd(pid)? })
+    }
+
+    /// Whether it has ended: no thread of it can write any memory any more.
+    ///
+    /// # Errors
+    /// The system has no memory for `poll`.
+    pub fn is_gone(&self) -> io::Result<bool> {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        loop {
+            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&at_once)) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// Readable once the process has ended.
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+/// A descriptor of the process `pid`, readable once it has ended.
+///
+/// # Errors
+/// `NotFound` if there is no such process.
+pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
+    let pid = if pid > 0 { Pid::from_raw(pid) } else { None };
+    let pid = pid.ok_or_else(vanished)?;
+    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => Ok(pidfd),
+        Err(Errno::SRCH) => Err(vanished()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// `SO_PEERCRED`. Asked for with plain integers: a peer in another PID namespace has number 0.
+pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    // SAFETY: `ucred` is three integers, so any bytes the kernel writes into it are valid; it outlives the call.
+    unsafe { socket_option(socket, libc::SO_PEERCRED, &mut credentials)? };
+    Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
+}
+
+fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let mut raw: libc::c_int = -1;
+    // SAFETY: an integer, as in `peer_of`.
+    unsafe { socket_option(socket, libc::SO_PEERPIDFD, &mut raw)? };
+    if raw < 0 {
+        return Err(Errno::SRCH);
+    }
+    // SAFETY: the kernel has just made this descriptor for us, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// # Safety
+/// `T` must be valid for any bytes.
+unsafe fn socket_option<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &mut T) -> Result<(), Errno> {
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    let target = std::ptr::from_mut(value).cast();
+    // SAFETY: `target` is writable for `bytes`, and the kernel writes no more than that.
+    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut bytes) };
+    if rc == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+fn vanished() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the process is gone, or not visible from here")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,451 @@
+//! Shared memory regions and the slots in them.
+//!
+//! Owns: the life of a mapped memfd (create, size, seal, map, touch, lock, unmap) and bounds-checked views of it.
+//! Must not know: who leases a slot, what its bytes mean, which process maps it.
+//!
+//! A region never changes its size after it was made: both ways are sealed, and the seals are sealed too. So a process that
+//! maps it cannot be killed by SIGBUS because another one shrank the file, and [`Region::from_fd`] refuses a descriptor
+//! that gives no such promise.
+//!
+//! The bytes of a region are shared with other processes. Rust cannot see their writes, so exclusion is by lease: whoever
+//! reads or writes a slot holds the pool's lease on it. Copies go through raw pointers and are verified by checksum, so a
+//! broken lease costs a miss, not a wrong page.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::checksum::checksum;
+use crate::copy;
+use crate::plan::CopyPlan;
+
+/// Bytes of the huge pages that are asked for.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// May a region use huge pages?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HugePages {
+    /// Reserved 2 MiB pages if enough are free, else ordinary pages with a hint for transparent huge pages.
+    #[default]
+    Auto,
+    /// Ordinary pages.
+    Off,
+}
+
+/// How to make a region.
+#[derive(Clone, Debug)]
+pub struct RegionOptions {
+    /// Size in bytes, greater than 0. Huge pages need a multiple of 2 MiB.
+    pub bytes: usize,
+    /// Whether to ask for huge pages.
+    pub huge_pages: HugePages,
+    /// Fault every page in now, so that no copy pays for first touch.
+    pub touch: bool,
+    /// Lock the pages in memory.
+    pub lock: bool,
+    /// Shown in /proc/PID/maps as `/memfd:NAME`.
+    pub name: String,
+}
+
+/// Whether a wish of [`RegionOptions`] came true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// It did.
+    Yes,
+    /// Nobody asked.
+    NotAsked,
+    /// It did not: why, and what an operator can do about it.
+    No(String),
+}
+
+impl Granted {
+    /// Whether the wish came true.
+    #[must_use]
+    pub fn is_yes(&self) -> bool {
+        matches!(self, Self::Yes)
+    }
+
+    /// Why it did not, if it was asked for.
+    #[must_use]
+    pub fn why_not(&self) -> Option<&str> {
+        match self {
+            Self::No(why) => Some(why),
+            Self::Yes | Self::NotAsked => None,
+        }
+    }
+}
+
+/// What [`Region::create`] got from the system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionReport {
+    /// Reserved 2 MiB pages.
+    pub huge: Granted,
+    /// Pages locked in memory.
+    pub locked: Granted,
+}
+
+/// A mapped, sealed memfd. Unmapped when the last [`Arc`] goes, and so is every [`Slot`]'s share of it.
+#[derive(Debug)]
+pub struct Region {
+    fd: OwnedFd,
+    base: NonNull<u8>,
+    bytes: usize,
+    /// Length of the mapping: `bytes` rounded up to the file's block (page) size.
+    mapped_bytes: usize,
+}
+
+// SAFETY: a region is an address range that stays mapped until `drop`, and a descriptor; neither belongs to a thread.
+unsafe impl Send for Region {}
+// SAFETY: as above; all shared access goes through raw pointers under the pool's leases, `&Region` itself is never written.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Makes, sizes, seals and maps a region. Missing huge pages or a refused lock are reported, not errors.
+    ///
+    /// # Errors
+    /// The system has no memory or descriptor for it, or `bytes` is 0.
+    pub fn create(options: &RegionOptions) -> io::Result<(Arc<Self>, RegionReport)> {
+        if options.bytes == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a region needs at least one byte"));
+        }
+        let (region, huge) = match options.huge_pages {
+            HugePages::Off => (Self::create_ordinary(options)?, Granted::NotAsked),
+            HugePages::Auto => match Self::create_huge(options) {
+                Ok(region) => (region, Granted::Yes),
+                Err(why) => {
+                    let region = Self::create_ordinary(options)?;
+                    let hint = region.advise_huge();
+                    (region, Granted::No(format!("{why}; {hint}")))
+                }
+            },
+        };
+        // A core dump must hold neither users' conversations nor hundreds of GB; kernels without the advice dump them.
+        region.advise_quietly(Advice::LinuxDontDump);
+        if options.touch {
+            region.prefault(0, options.bytes)?;
+        }
+        let locked = if options.lock { region.lock() } else { Granted::NotAsked };
+        Ok((Arc::new(region), RegionReport { huge, locked }))
+    }
+
+    /// Maps a region that another process made.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if the file is not sealed against shrinking (touching it could kill this process),
+    /// `InvalidInput` if it is shorter than `bytes` or `bytes` is 0, else what the system says.
+    pub fn from_fd(fd: OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
+        let seals = match rustix::fs::fcntl_get_seals(&fd) {
+            Ok(seals) => seals,
+            Err(Errno::INVAL) => return Err(unsealed("the descriptor is not a memfd")),
+            Err(errno) => return Err(errno.into()),
+        };
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(unsealed("the memfd is not sealed against shrinking"));
+        }
+        let stat = rustix::fs::fstat(&fd)?;
+        let file_bytes = usize::try_from(stat.st_size).unwrap_or(0);
+        if bytes == 0 || file_bytes < bytes {
+            let message = format!("a region of {bytes} bytes was announced, its memfd has {file_bytes}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let block_bytes = usize::try_from(stat.st_blksize).unwrap_or(0).max(1);
+        let region = Self::map(fd, bytes, block_bytes)?;
+        region.advise_quietly(Advice::LinuxDontDump);
+        Ok(Arc::new(region))
+    }
+
+    /// The descriptor, to hand to another process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where the region begins in this process. Reading or writing through it needs a lease on the slot that is touched.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The slot at `[offset, offset + len)`, or `None` if that is empty or not inside the region.
+    #[must_use]
+    pub fn slot(self: &Arc<Self>, offset: usize, len: usize) -> Option<Slot> {
+        let end = offset.checked_add(len)?;
+        (len > 0 && end <= self.bytes).then(|| Slot { region: Arc::clone(self), offset, len })
+    }
+
+    /// Faults the pages of `[offset, offset + len)` into this process, writable, without changing their bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the range is not inside the region; `OutOfMemory` if the system has no pages for it.
+    pub fn prefault(&self, offset: usize, len: usize) -> io::Result<()> {
+        let end = offset.checked_add(len).filter(|&end| end <= self.bytes);
+        let Some(end) = end else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the range to fault in is outside the region",
+            ));
+        };
+        let start = offset & !(rustix::param::page_size() - 1);
+        loop {
+            // SAFETY: `[start, end)` lies inside our mapping (checked above; the mapping begins on a page), which lives as
+            // long as `self`. Populating changes no byte.
+            let populated = unsafe {
+                rustix::mm::madvise(
+                    self.base.as_ptr().add(start).cast(),
+                    end - start,
+                    Advice::LinuxPopulateWrite,
+                )
+            };
+            match populated {
+                Ok(()) => return Ok(()),
+                // A signal arrived: what is populated stays so, the next call goes on behind it.
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                // Before Linux 5.14: the first copy pays for the fault, nothing else changes.
+                Err(Errno::INVAL | Errno::NOSYS) => return Ok(()),
+                // NOMEM: no memory (or the cgroup's limit); FAULT, HWPOISON: a page that cannot be had.
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn create_ordinary(options: &RegionOptions) -> io::Result<Self> {
+        let fd = memfd(&options.name, MemfdFlags::empty())?;
+        rustix::fs::ftruncate(&fd, options.bytes as u64)?;
+        seal(&fd)?;
+        Ok(Self::map(fd, options.bytes, 1)?)
+    }
+
+    /// A region of reserved 2 MiB pages, or why not. `mmap` reserves the pages, so that no later touch can fail.
+    fn create_huge(options: &RegionOptions) -> Result<Self, String> {
+        if !options.bytes.is_multiple_of(HUGE_PAGE_BYTES) {
+            return Err(format!("{} bytes are not a multiple of 2 MiB", options.bytes));
+        }
+        let made = memfd(&options.name, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB).and_then(|fd| {
+            rustix::fs::ftruncate(&fd, options.bytes as u64)?;
+            seal(&fd)?;
+            Self::map(fd, options.bytes, HUGE_PAGE_BYTES)
+        });
+        made.map_err(|errno| match errno {
+            Errno::NOMEM => {
+                let pages = options.bytes / HUGE_PAGE_BYTES;
+                let free = read_setting("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+                format!("{pages} free 2 MiB pages are needed and {free} are there: raise vm.nr_hugepages")
+            }
+            Errno::NOSYS | Errno::INVAL | Errno::NODEV | Errno::OPNOTSUPP => {
+                format!("this kernel has no huge pages for memfds ({errno})")
+            }
+            Errno::PERM | Errno::ACCESS => {
+                format!(
+                    "this user may not use huge pages ({errno}): set vm.hugetlb_shm_group to the user's group"
+                )
+            }
+            errno => format!("huge pages are refused ({errno})"),
+        })
+    }
+
+    /// `block_bytes`: the mapping's length is rounded up to it, because huge mappings end on a huge page.
+    fn map(fd: OwnedFd, bytes: usize, block_bytes: usize) -> Result<Self, Errno> {
+        let mapped_bytes = bytes.checked_next_multiple_of(block_bytes).ok_or(Errno::NOMEM)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, MapFlags::SHARED, &fd, 0)?
+        };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        Ok(Self { fd, base, bytes, mapped_bytes })
+    }
+
+    /// Hints at transparent huge pages and says what that is worth here.
+    fn advise_huge(&self) -> String {
+        // SAFETY: the whole mapping is ours; the advice changes no byte.
+        let hinted = unsafe {
+            rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped_bytes, Advice::LinuxHugepage)
+        };
+        // The file lists all settings, the one in force in brackets.
+        let settings = read_setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+        let setting = settings.split(['[', ']']).nth(1).unwrap_or("unknown");
+        match hinted {
+            Ok(()) => format!(
+                "transparent huge pages are hinted (shmem_enabled is {setting}; `advise` makes the hint count)"
+            ),
+            Err(errno) => format!("transparent huge pages are not to be had ({errno})"),
+        }
+    }
+
+    fn lock(&self) -> Granted {
+        // SAFETY: the whole mapping is ours; locking changes no byte.
+        let locked = unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.mapped_bytes) };
+        let Err(errno) = locked else { return Granted::Yes };
+        let limit = match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
+            Some(bytes) => format!("{} KiB", bytes >> 10),
+            None => "unlimited".to_owned(),
+        };
+        let bytes = self.bytes >> 10;
+        Granted::No(match errno {
+            Errno::NOMEM | Errno::PERM | Errno::AGAIN => format!(
+                "locking {bytes} KiB is refused ({errno}): the locked-memory limit is {limit}; raise it with LimitMEMLOCK= in \
+                 the systemd unit, `ulimit -l`, or CAP_IPC_LOCK"
+            ),
+            errno => format!("locking {bytes} KiB is refused ({errno})"),
+        })
+    }
+
+    /// For advice whose refusal changes nothing that a caller could act on.
+    fn advise_quietly(&self, advice: Advice) {
+        // SAFETY: the whole mapping is ours; the advice changes no byte.
+        let advised = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped_bytes, advice) };
+        advised.unwrap_or_default();
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone (made in `map`, never handed out without an `Arc<Region>` that keeps this
+        // drop from running), so no pointer into it is used afterwards.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
+        debug_assert!(unmapped.is_ok(), "a mapping that `map` made can be unmapped");
+    }
+}
+
+/// A page-sized place in a region. Owns the mapping for as long as it lives, so an operation in flight cannot lose it.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    region: Arc<Region>,
+    offset: usize,
+    len: usize,
+}
+
+impl Slot {
+    /// The region that this slot lies in.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Bytes from the region's start.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Size in bytes, at least 1.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a slot is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where the slot begins in this process. Using it needs a lease, and the slot must outlive the use.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        debug_assert!(self.offset + self.len <= self.region.bytes);
+        // SAFETY: `Region::slot` checked that the offset lies inside the mapping, which `region` keeps alive.
+        unsafe { self.region.base.as_ptr().add(self.offset) }
+    }
+
+    /// The slot's bytes in place. The caller holds a lease: nobody writes the slot while the slice is looked at.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range is mapped and initialised (a memfd reads as zero before it is written) for as long as `self`
+        // lives; no write while a lease is held is the caller's promise, and `u8` has no invalid value.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+
+    /// Copies `source` into the slot past the cache and gives its checksum.
+    ///
+    /// # Panics
+    /// If `source` is not exactly as long as the slot: check lengths that come from outside before.
+    pub fn fill(&self, source: &[u8]) -> u64 {
+        assert_eq!(source.len(), self.len, "a page fills its slot exactly");
+        // SAFETY: the target is mapped and as long as the source (asserted), the caller's write lease keeps others off it,
+        // and a borrowed slice of the caller never lies inside a slot that it may write.
+        unsafe { copy::copy_checksummed(source.as_ptr(), self.as_ptr(), self.len) }
+    }
+
+    /// Copies a piece of a page into the slot at `offset`; returns the checksum of the piece.
+    ///
+    /// # Panics
+    /// If the piece does not lie inside the slot: check lengths that come from outside before.
+    pub fn fill_at(&self, offset: usize, source: &[u8]) -> u64 {
+        let end = offset.checked_add(source.len());
+        assert!(end.is_some_and(|end| end <= self.len), "a piece lies inside its slot");
+        // SAFETY: as in `fill`; the piece lies inside the slot (asserted).
+        unsafe { copy::copy_checksummed(source.as_ptr(), self.as_ptr().add(offset), source.len()) }
+    }
+
+    /// Copies the slot into `target` past the cache and gives the checksum of the slot's bytes.
+    ///
+    /// # Panics
+    /// If `target` is not exactly as long as the slot: check lengths that come from outside before.
+    pub fn drain(&self, target: &mut [u8]) -> u64 {
+        assert_eq!(target.len(), self.len, "a slot drains into exactly one page");
+        // SAFETY: the source is mapped and as long as the target (asserted); the caller's read lease keeps writers off it;
+        // an exclusive slice of the caller never lies inside a slot.
+        unsafe { copy::copy_checksummed(self.as_ptr(), target.as_mut_ptr(), self.len) }
+    }
+
+    /// The checksum of the slot's bytes as they are now.
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        checksum(self.bytes())
+    }
+
+    /// Collects a page from strided tensors into the slot; returns the checksum of the slot's bytes in slot order. Places
+    /// that the plan leaves out (the rest of a partial page) become zero.
+    ///
+    /// # Panics
+    /// If the plan is for another slot size.
+    pub fn gather(&self, plan: &CopyPlan) -> u64 {
+        assert_eq!(plan.slot_bytes(), self.len, "a plan is made for one slot size");
+        // SAFETY: the slot is mapped and as long as the plan says (asserted), the write lease keeps others off it, and
+        // whoever made the plan's views promised that their memory is valid.
+        unsafe { plan.gather_into(self.as_ptr()) }
+    }
+
+    /// Spreads the slot over strided tensors; returns the checksum of the slot's bytes in slot order. What was copied is
+    /// good only if the checksum is the page's own.
+    ///
+    /// # Panics
+    /// If the plan is for another slot size.
+    pub fn scatter(&self, plan: &CopyPlan) -> u64 {
+        assert_eq!(plan.slot_bytes(), self.len, "a plan is made for one slot size");
+        // SAFETY: as in `gather`, with a read lease.
+        unsafe { plan.scatter_from(self.as_ptr()) }
+    }
+}
+
+fn memfd(name: &str, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Before Linux 6.3 the flag is unknown; the mapping is not executable either way.
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        made => made,
+    }
+}
+
+fn seal(fd: &OwnedFd) -> Result<(), Errno> {
+    rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+}
+
+fn unsealed(why: &str) -> io::Error {
+    let message = format!("{why}: its size could change under a mapping, so it is not used");
+    io::Error::new(io::ErrorKind::PermissionDenied, message)
+}
+
+fn read_setting(path: &str) -> String {
+    std::fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Regions: bounds, seals, refusals, and the bytes through two mappings.
+
+use super::*;
+
+fn options(bytes: usize) -> RegionOptions {
+    RegionOptions { bytes, huge_pages: HugePages::Off, touch: false, lock: false, name: "test".to_owned() }
+}
+
+fn region(bytes: usize) -> Arc<Region> {
+    Region::create(&options(bytes)).unwrap().0
+}
+
+#[test]
+fn a_region_cannot_change_its_size() {
+    let region = region(8192);
+    for bytes in [0, 4096, 16384] {
+        assert_eq!(rustix::fs::ftruncate(region.fd(), bytes).unwrap_err(), Errno::PERM);
+    }
+    let more = rustix::fs::fcntl_add_seals(region.fd(), SealFlags::WRITE);
+    assert_eq!(more.unwrap_err(), Errno::PERM, "no peer can seal the region against its owner");
+    assert_eq!(region.slot(8191, 1).unwrap().bytes(), [0]);
+}
+
+#[test]
+fn descriptors_that_could_shrink_are_refused() {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let unsealed = rustix::fs::memfd_create("test", flags).unwrap();
+    rustix::fs::ftruncate(&unsealed, 8192).unwrap();
+    let refused = Region::from_fd(unsealed, 8192).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
+
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    assert!(Region::from_fd(file.into(), 8192).is_err());
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    assert_eq!(Region::from_fd(pipe.into(), 1).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn a_region_shorter_than_announced_is_refused() {
+    let region = region(8192);
+    let fd = || region.fd().try_clone_to_owned().unwrap();
+    for bytes in [0, 8193, usize::MAX] {
+        assert_eq!(Region::from_fd(fd(), bytes).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{bytes}");
+    }
+    assert_eq!(Region::from_fd(fd(), 4096).unwrap().len(), 4096);
+}
+
+#[test]
+fn slots_are_checked_against_the_region() {
+    let region = region(8192);
+    assert!(region.slot(0, 8192).is_some());
+    assert!(region.slot(8191, 1).is_some());
+    for (offset, len) in [(0, 0), (0, 8193), (8192, 1), (8191, 2), (usize::MAX, 1), (1, usize::MAX)] {
+        assert!(region.slot(offset, len).is_none(), "{offset} {len}");
+    }
+    assert!(region.prefault(100, 8092).is_ok());
+    assert!(region.prefault(1, 8192).is_err() && region.prefault(usize::MAX, 2).is_err());
+    assert!(Region::create(&options(0)).is_err());
+}
+
+#[test]
+fn two_mappings_see_the_same_page() {
+    let ours = Region::create(&RegionOptions { touch: true, ..options(1 << 20) }).unwrap().0;
+    let theirs = Region::from_fd(ours.fd().try_clone_to_owned().unwrap(), 1 << 20).unwrap();
+    let page: Vec<u8> = (0..100_000usize).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect();
+    let (slot, seen) = (ours.slot(4096, page.len()).unwrap(), theirs.slot(4096, page.len()).unwrap());
+    let sum = slot.fill(&page);
+    assert_eq!(sum, checksum(&page));
+    assert_eq!((seen.bytes(), seen.checksum()), (page.as_slice(), sum));
+    assert_eq!(seen.fill_at(99_999, &[!page[99_999]]), checksum(&[!page[99_999]]));
+    assert_ne!(slot.checksum(), sum);
+    let mut back = vec![0; page.len()];
+    assert_eq!(slot.drain(&mut back), seen.checksum());
+    assert_eq!((&back[..99_999], back[99_999]), (&page[..99_999], !page[99_999]));
+}
+
+#[test]
+fn a_slot_outlives_the_handle_of_its_region() {
+    let region = region(4096);
+    let slot = region.slot(0, 4096).unwrap();
+    drop(region);
+    assert_eq!(slot.fill(&[7; 4096]), checksum(&[7; 4096]));
+    assert_eq!(slot.clone().bytes()[4095], 7);
+}
+
+#[test]
+fn wishes_are_granted_or_explained() {
+    let wished = RegionOptions { huge_pages: HugePages::Auto, touch: true, lock: true, ..options(4 << 20) };
+    let (region, report) = Region::create(&wished).unwrap();
+    assert_eq!(region.len(), 4 << 20);
+    for granted in [&report.huge, &report.locked] {
+        assert!(granted.is_yes() || granted.why_not().is_some_and(|why| why.len() > 20), "{report:?}");
+    }
+    // Whatever pages it got, another process can map all or a part of it, and both can go.
+    for bytes in [4 << 20, 5000] {
+        let theirs = Region::from_fd(region.fd().try_clone_to_owned().unwrap(), bytes).unwrap();
+        let sum = theirs.slot(0, 5000).unwrap().fill(&[3; 5000]);
+        assert_eq!(region.slot(0, 5000).unwrap().checksum(), sum);
+    }
+    let (_, report) = Region::create(&RegionOptions { bytes: 5000, ..wished }).unwrap();
+    assert!(report.huge.why_not().unwrap().contains("2 MiB"), "{report:?}");
+    let (_, report) = Region::create(&options(4096)).unwrap();
+    assert_eq!(report, RegionReport { huge: Granted::NotAsked, locked: Granted::NotAsked });
+}
+
+#[test]
+fn a_tail_page_is_zero_beyond_its_tokens() {
+    use crate::plan::{PageLayout, TensorShape, TensorView};
+    let mut memory = [1u8; 3 * 8];
+    let shape =
+        TensorShape { heads: 1, tokens: 3, row_bytes: 8, head_stride_bytes: 24, token_stride_bytes: 8 };
+    // SAFETY: the array outlives the plan, and only this thread uses it.
+    let view = unsafe { TensorView::new(memory.as_mut_ptr(), shape).unwrap() };
+    let plan = CopyPlan::page(PageLayout::LayerKvHeadToken, &[view], 4, 0, 3).unwrap();
+    let slot = region(4096).slot(64, 32).unwrap();
+    slot.fill(&[9; 32]);
+    let sum = slot.gather(&plan);
+    assert_eq!(slot.bytes(), [[1; 8], [1; 8], [1; 8], [0; 8]].concat());
+    assert_eq!(sum, slot.checksum());
+    slot.fill(&[5; 32]);
+    assert_eq!(slot.scatter(&plan), slot.checksum());
+    assert_eq!(memory, [5; 24]);
+}

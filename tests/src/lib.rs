@@ -1,0 +1,12 @@
+//! What the whole-system tests share. Tests talk to the pool the way users do; must not know: anything inside it.
+//!
+//! - [`workspace`]: where the workspace and the server's binary are
+//! - [`server`]: a real server process
+//! - [`pages`]: pages that a test can recognise
+//! - [`user`]: a client that checks every byte it gets
+#![forbid(unsafe_code)]
+
+pub mod pages;
+pub mod server;
+pub mod user;
+pub mod workspace;

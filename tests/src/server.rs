@@ -1,0 +1,251 @@
+//! A real server process under test. Owns: starting it with a configuration in a directory of its own, signals,
+//! waiting until it answers, and its end. Must not know: the crates inside it.
+
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use crate::workspace::server_binary;
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// What a test wants of its server.
+#[derive(Clone)]
+pub struct Setup {
+    /// DRAM tier, MiB.
+    pub dram_mib: u64,
+    /// NVMe tier, MiB; 0 for none.
+    pub nvme_mib: u64,
+    /// Segment size, MiB.
+    pub segment_mib: u64,
+    /// `auto`, `ring` or `blocking`.
+    pub engine: &'static str,
+    /// More lines for the configuration's `[limits]`.
+    pub limits: String,
+    /// TCP address for gRPC.
+    pub tcp: Option<String>,
+    /// HTTP address for /metrics and /healthz.
+    pub metrics: Option<String>,
+    /// Directory of the NVMe tier, when it is not the server's own.
+    pub nvme_dir: Option<PathBuf>,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            dram_mib: 32,
+            nvme_mib: 256,
+            segment_mib: 8,
+            engine: "auto",
+            limits: String::new(),
+            tcp: None,
+            metrics: None,
+            nvme_dir: None,
+        }
+    }
+}
+
+/// A running server. Dropping it kills the process and removes its directory.
+pub struct Server {
+    child: Child,
+    dir: TempDir,
+    setup: Setup,
+}
+
+impl Server {
+    /// Starts a server and waits until its sockets answer.
+    ///
+    /// # Errors
+    /// The binary is missing, or the server did not come up; its log is in the error.
+    pub fn start(setup: Setup) -> anyhow::Result<Server> {
+        let dir = tempfile::Builder::new().prefix("turnkv-test").tempdir_in(scratch()?)?;
+        let child = launch(dir.path(), &setup)?;
+        let mut server = Server { child, dir, setup };
+        server.wait_ready()?;
+        Ok(server)
+    }
+
+    /// Its gRPC address.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("unix:{}", self.socket().display())
+    }
+
+    /// Its gRPC socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("t.sock")
+    }
+
+    /// Its local socket.
+    #[must_use]
+    pub fn local_socket(&self) -> PathBuf {
+        self.dir.path().join("t.sock.local")
+    }
+
+    /// Where its segments are.
+    #[must_use]
+    pub fn nvme_dir(&self) -> PathBuf {
+        self.setup.nvme_dir.clone().unwrap_or_else(|| self.dir.path().join("nvme"))
+    }
+
+    /// What it logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Resident memory now, bytes, without the shared slabs (RssAnon).
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn rss_anon_bytes(&self) -> anyhow::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).context("no RssAnon")?;
+        let kib: u64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
+        Ok(kib << 10)
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(self.pid().try_into()?).context("pid 0")?;
+        kill_process(pid, signal)?;
+        Ok(())
+    }
+
+    /// kill -9, and waits for the end.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM, and waits for a clean end.
+    ///
+    /// # Errors
+    /// It does not end within 60 s, or not with success.
+    pub fn terminate(&mut self) -> anyhow::Result<()> {
+        self.signal(Signal::TERM)?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "the server ended with {status}: {}", self.log());
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("the server did not leave: {}", self.log())
+    }
+
+    /// Starts it again on the same directory; it must have ended.
+    ///
+    /// # Errors
+    /// It did not come up.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.child = launch(self.dir.path(), &self.setup)?;
+        self.wait_ready()
+    }
+
+    /// Starts a second process on the same tier directory, with sockets of its own; returns how it ended.
+    ///
+    /// # Errors
+    /// It did not end.
+    pub fn second_process(&self) -> anyhow::Result<(bool, String)> {
+        let dir = tempfile::Builder::new().prefix("turnkv-test").tempdir_in(scratch()?)?;
+        let setup = Setup { nvme_dir: Some(self.nvme_dir()), ..self.setup.clone() };
+        let mut child = launch(dir.path(), &setup)?;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok((status.success(), std::fs::read_to_string(dir.path().join("log"))?));
+            }
+            if Instant::now() > deadline {
+                child.kill()?;
+                child.wait()?;
+                bail!("the second process went on");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            let answers = UnixStream::connect(self.socket()).is_ok() && UnixStream::connect(self.local_socket()).is_ok();
+            if answers {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server ended with {status}: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        bail!("the server does not answer: {}", self.log())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.kill().is_err() {
+            // It had ended already.
+        }
+    }
+}
+
+fn launch(dir: &Path, setup: &Setup) -> anyhow::Result<Child> {
+    let config = dir.join("turnkv.toml");
+    std::fs::write(&config, config_text(dir, setup))?;
+    let log = File::options().create(true).append(true).open(dir.join("log"))?;
+    let binary = server_binary()?;
+    Command::new(binary)
+        .args(["serve", "--config"])
+        .arg(&config)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("cannot start {}", binary.display()))
+}
+
+fn config_text(dir: &Path, setup: &Setup) -> String {
+    let mut text = format!("listen = \"unix:{}\"\n", dir.join("t.sock").display());
+    if let Some(tcp) = &setup.tcp {
+        text += &format!("tcp = \"{tcp}\"\n");
+    }
+    if let Some(metrics) = &setup.metrics {
+        text += &format!("metrics = \"{metrics}\"\n");
+    }
+    text += &format!("[dram]\nbytes = \"{}MiB\"\nlock = false\n", setup.dram_mib);
+    if setup.nvme_mib > 0 {
+        let path = setup.nvme_dir.clone().unwrap_or_else(|| dir.join("nvme"));
+        text += &format!(
+            "[nvme]\npath = \"{}\"\nbytes = \"{}MiB\"\nsegment_bytes = \"{}MiB\"\nengine = \"{}\"\n",
+            path.display(),
+            setup.nvme_mib,
+            setup.segment_mib,
+            setup.engine
+        );
+    }
+    text + "[limits]\n" + &setup.limits
+}
+
+/// A directory on a real disk (O_DIRECT), short enough for socket paths.
+fn scratch() -> anyhow::Result<PathBuf> {
+    let dir = std::env::temp_dir();
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir)
+}

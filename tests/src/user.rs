@@ -1,0 +1,84 @@
+//! A user of a pool, as a test writes one: a client, one namespace, chains of pages that verify themselves.
+//! Must not know: the server's process.
+
+use crate::pages;
+use anyhow::{Result, ensure};
+use std::time::Duration;
+use turnkv_client::{
+    BlockHash, Client, ClientConfig, DataPlane, Namespace, OffloadOptions, OffloadReport, PageSource, PageTarget,
+    ReloadOptions, ReloadReport,
+};
+
+/// A client with one namespace open.
+pub struct User {
+    /// The client.
+    pub client: Client,
+    /// Its namespace.
+    pub namespace: Namespace,
+}
+
+impl User {
+    /// Connects and opens the test namespace with pages of `shard_bytes`.
+    ///
+    /// # Errors
+    /// The pool is not there.
+    pub async fn connect(address: &str, plane: DataPlane, shard_bytes: u64) -> Result<User> {
+        let config = ClientConfig { data_plane: plane, call_ms: 20_000, ..ClientConfig::at(address) };
+        let client = Client::new(config)?;
+        let namespace = client.open_namespace(pages::namespace("test-model", shard_bytes)).await?;
+        Ok(User { client, namespace })
+    }
+
+    /// Bytes of a page.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        self.namespace.shard_bytes() as usize
+    }
+
+    /// Offloads the true bytes of these hashes.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn offload(&self, options: &OffloadOptions, hashes: &[BlockHash]) -> Result<OffloadReport> {
+        let bytes: Vec<Vec<u8>> = hashes.iter().map(|hash| pages::bytes(hash, self.page_bytes())).collect();
+        let sources: Vec<PageSource<'_>> = bytes.iter().map(|page| PageSource::Bytes(page)).collect();
+        Ok(self.namespace.offload(options, hashes, &sources).await?)
+    }
+
+    /// Reloads, and checks every byte of every page that the report calls good.
+    ///
+    /// # Errors
+    /// The call failed, or a page was wrong (the one thing that must never happen).
+    pub async fn reload(&self, hashes: &[BlockHash]) -> Result<ReloadReport> {
+        let options = ReloadOptions { deadline: Some(Duration::from_secs(20)), ..ReloadOptions::default() };
+        self.reload_with(&options, hashes).await
+    }
+
+    /// [`User::reload`] with options.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn reload_with(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReloadReport> {
+        let mut bytes = vec![vec![0u8; self.page_bytes()]; hashes.len()];
+        let mut targets: Vec<PageTarget<'_>> = bytes.iter_mut().map(|page| PageTarget::Bytes(page)).collect();
+        let report = self.namespace.reload(options, hashes, &mut targets).await?;
+        for (hash, page) in hashes.iter().zip(&bytes).take(report.pages) {
+            ensure!(*page == pages::bytes(hash, self.page_bytes()), "WRONG BYTES for page {hash:?}");
+        }
+        Ok(report)
+    }
+
+    /// Waits until everything offloaded is on NVMe.
+    ///
+    /// # Errors
+    /// The pool is gone, or it takes more than 60 s.
+    pub async fn settle(&self) -> Result<()> {
+        for _ in 0..6_000 {
+            if self.client.stats().await?.dirty_bytes == 0 {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        anyhow::bail!("dirty pages were not written within 60 s")
+    }
+}

@@ -1,0 +1,123 @@
+//! The house rules, checked on the tree itself: crate edges, file sizes, headers, unsafe code, words and paths.
+//! Each checker is a pure function over text with tests of its own beside it, so that each can be seen to fail.
+#![forbid(unsafe_code)]
+
+mod edges;
+mod sources;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use turnkv_tests::workspace;
+
+/// Folders that hold nothing of ours.
+const SKIPPED: [&str; 6] = ["target", "data", "__pycache__", "node_modules", "build", "dist"];
+
+#[test]
+fn crates_know_only_what_they_may() {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(workspace::root())
+        .output()
+        .expect("cargo metadata runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let crates = edges::read(&metadata).expect("the metadata has the shape we know");
+    report(edges::violations(&crates));
+}
+
+#[test]
+fn every_crate_obeys_the_workspace_lints() {
+    let root = workspace::root();
+    let mut faults = Vec::new();
+    for (path, text) in texts(&["toml"]).iter().filter(|(path, _)| path.ends_with("Cargo.toml")) {
+        let wanted =
+            if path == "Cargo.toml" { sources::LINTS.as_slice() } else { &["[lints]\nworkspace = true"] };
+        faults.extend(sources::missing(path, text, wanted));
+    }
+    let clippy = std::fs::read_to_string(root.join("clippy.toml")).expect("clippy.toml is there");
+    faults.extend(sources::missing("clippy.toml", &clippy, &["too-many-lines-threshold = 70"]));
+    report(faults);
+}
+
+#[test]
+fn files_stay_short() {
+    report(texts(&["rs"]).iter().filter_map(|(path, text)| sources::too_long(path, text)).collect());
+}
+
+#[test]
+fn every_file_says_what_it_owns() {
+    report(texts(&["rs", "py"]).iter().filter_map(|(path, text)| sources::no_header(path, text)).collect());
+}
+
+#[test]
+fn unsafe_code_stays_where_it_may_be() {
+    let texts = texts(&["rs"]);
+    let mut faults: Vec<String> =
+        texts.iter().flat_map(|(path, text)| sources::misplaced_unsafe(path, text)).collect();
+    for path in sources::FORBIDDING_ROOTS {
+        match texts.iter().find(|(found, _)| found == path) {
+            Some((_, text)) => faults.extend(sources::missing(path, text, &["#![forbid(unsafe_code)]"])),
+            None => faults.push(format!("{path}: this crate root is gone; mend FORBIDDING_ROOTS")),
+        }
+    }
+    report(faults);
+}
+
+#[test]
+fn the_pool_touches_nothing_outside_itself() {
+    let texts = texts(&["rs"]);
+    report(texts.iter().flat_map(|(path, text)| sources::impure(path, text)).collect());
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let texts = texts(&["rs", "py", "proto", "toml", "sh", "md", "service"]);
+    report(texts.iter().flat_map(|(path, text)| sources::forbidden_words(path, text)).collect());
+}
+
+#[test]
+fn no_path_of_one_machine_is_written_down() {
+    let texts = texts(&["rs", "py", "proto", "toml", "sh", "md", "service"]);
+    report(texts.iter().flat_map(|(path, text)| sources::machine_paths(path, text)).collect());
+}
+
+#[test]
+fn the_walk_finds_the_tree() {
+    let found = texts(&["rs", "toml"]);
+    for path in ["Cargo.toml", "proto/src/lib.rs", "server/pool/src/lib.rs", "client/src/lib.rs"] {
+        assert!(found.iter().any(|(name, _)| name == path), "{path} was not visited");
+    }
+}
+
+fn report(faults: Vec<String>) {
+    assert!(faults.is_empty(), "{} fault(s):\n  {}", faults.len(), faults.join("\n  "));
+}
+
+/// Every file of ours with one of `extensions`: (path from the root, text), in order.
+fn texts(extensions: &[&str]) -> Vec<(String, String)> {
+    let root = workspace::root();
+    let mut files = Vec::new();
+    walk(&root, &mut files);
+    files.sort();
+    let wanted = |path: &PathBuf| path.extension().is_some_and(|e| extensions.iter().any(|x| e == *x));
+    let name = |path: &Path| path.strip_prefix(&root).expect("walked from the root").display().to_string();
+    let read = |path: PathBuf| (name(&path), std::fs::read_to_string(&path).expect("our files are UTF-8"));
+    files.into_iter().filter(wanted).map(read).collect()
+}
+
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of the workspace can be listed") {
+        let entry = entry.expect("a folder of the workspace can be listed");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type().expect("a file's type can be read");
+        if name.starts_with('.') || name.ends_with(".egg-info") || SKIPPED.contains(&name.as_str()) {
+            continue;
+        }
+        if kind.is_dir() {
+            walk(&entry.path(), files);
+        } else if kind.is_file() {
+            files.push(entry.path());
+        }
+    }
+}

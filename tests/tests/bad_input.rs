@@ -1,0 +1,220 @@
+//! Malformed requests of every RPC, on both doors: a clear error kind, nothing changed, the server alive.
+
+use anyhow::{Context, Result, ensure};
+use std::time::{Duration, Instant};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use turnkv_proto::{ErrorKind, wire};
+use turnkv_tests::pages::{chain, namespace};
+use turnkv_tests::server::{Server, Setup};
+use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
+use wire::admin_client::AdminClient;
+use wire::pool_client::PoolClient;
+use wire::sessions_client::SessionsClient;
+
+async fn channel(server: &Server) -> Result<Channel> {
+    Ok(Endpoint::from_shared(server.address())?.connect().await?)
+}
+
+async fn open(pool: &mut PoolClient<Channel>) -> Result<Vec<u8>> {
+    let spec = Some(wire::NamespaceSpec::from(&namespace("m", 64 << 10)));
+    Ok(pool.open_namespace(wire::OpenNamespaceRequest { spec }).await?.into_inner().namespace.to_vec())
+}
+
+fn refused<T>(result: Result<T, Status>, kind: ErrorKind, what: &str) -> Result<()> {
+    let status = result.err().with_context(|| format!("{what}: accepted"))?;
+    let error = turnkv_proto::Error::from_status(&status).with_context(|| format!("{what}: no detail in {status:?}"))?;
+    ensure!(error.kind == kind, "{what}: {error:?} ({status:?})");
+    ensure!(status.code() != Code::Internal && status.code() != Code::Unknown, "{what}: {status:?}");
+    ensure!(status.message().len() > 10, "{what}: says too little: {status:?}");
+    Ok(())
+}
+
+fn packed(pages: usize) -> bytes::Bytes {
+    turnkv_proto::pack_hashes(&chain(1, pages)).into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_rpc_refuses_nonsense_and_changes_nothing() -> Result<()> {
+    let server = Server::start(Setup::default())?;
+    let channel = channel(&server).await?;
+    let mut pool = PoolClient::new(channel.clone());
+    let mut sessions = SessionsClient::new(channel.clone());
+    let mut admin = AdminClient::new(channel);
+    let ns: bytes::Bytes = open(&mut pool).await?.into();
+    let before = admin.stats(wire::StatsRequest {}).await?.into_inner();
+    namespaces(&mut pool).await?;
+    pages(&mut pool, &ns).await?;
+    inline(&mut pool, &ns).await?;
+    session_verbs(&mut sessions, &ns).await?;
+    let evict = wire::EvictRequest { namespace: vec![7; 5].into(), tier: 0 };
+    refused(admin.evict(evict).await, ErrorKind::Invalid, "evict of a short id")?;
+    let evict = wire::EvictRequest { namespace: ns.clone(), tier: wire::TierKind::Nvme.into() };
+    refused(admin.evict(evict).await, ErrorKind::Invalid, "evict from nvme")?;
+    let after = admin.stats(wire::StatsRequest {}).await?.into_inner();
+    let state = |stats: &wire::StatsReply| {
+        (stats.index_pages, stats.leases, stats.sessions, stats.namespaces, stats.tiers[0].used_bytes, stats.dirty_bytes)
+    };
+    ensure!(state(&before) == state(&after), "state changed: {before:?} -> {after:?}");
+    Ok(())
+}
+
+async fn namespaces(pool: &mut PoolClient<Channel>) -> Result<()> {
+    let good = wire::NamespaceSpec::from(&namespace("m", 64 << 10));
+    let group = wire::AttentionGroup { kind: 1, layers: u32::MAX, kv_heads: u32::MAX, head_dim: u32::MAX, window_tokens: 0 };
+    let bad = [
+        ("no spec", None),
+        ("no model", Some(wire::NamespaceSpec { model: String::new(), ..good.clone() })),
+        ("no tokens", Some(wire::NamespaceSpec { page_tokens: 0, ..good.clone() })),
+        ("a page of no bytes", Some(wire::NamespaceSpec { opaque_shard_bytes: 0, ..good.clone() })),
+        ("a page of 2^63 bytes", Some(wire::NamespaceSpec { opaque_shard_bytes: 1 << 63, ..good.clone() })),
+        ("an unknown dtype", Some(wire::NamespaceSpec { dtype: 99, ..good.clone() })),
+        ("an overflowing shape", Some(wire::NamespaceSpec { layout: 1, dtype: 1, opaque_shard_bytes: 0, groups: vec![group], ..good.clone() })),
+        ("a long tenant", Some(wire::NamespaceSpec { tenant: "x".repeat(10_000), ..good.clone() })),
+    ];
+    for (what, spec) in bad {
+        refused(pool.open_namespace(wire::OpenNamespaceRequest { spec }).await, ErrorKind::Invalid, what)?;
+    }
+    let huge = wire::NamespaceSpec { opaque_shard_bytes: 60 << 20, ..good };
+    let result = pool.open_namespace(wire::OpenNamespaceRequest { spec: Some(huge) }).await;
+    refused(result, ErrorKind::Limit, "a page larger than a slab")
+}
+
+async fn pages(pool: &mut PoolClient<Channel>, ns: &bytes::Bytes) -> Result<()> {
+    let lookup = |namespace: Vec<u8>, hashes: Vec<u8>| wire::LookupRequest { namespace: namespace.into(), hashes: hashes.into(), session: String::new() };
+    refused(pool.lookup(lookup(vec![1; 31], vec![])).await, ErrorKind::Invalid, "a short namespace")?;
+    refused(pool.lookup(lookup(vec![1; 32], vec![])).await, ErrorKind::NamespaceUnknown, "an unknown namespace")?;
+    refused(pool.lookup(lookup(ns.to_vec(), vec![1; 33])).await, ErrorKind::Invalid, "ragged hashes")?;
+    refused(pool.lookup(lookup(ns.to_vec(), vec![0; 32 * 70_000])).await, ErrorKind::Invalid, "70,000 hashes")?;
+    let session = wire::LookupRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
+    refused(pool.lookup(session).await, ErrorKind::SessionUnknown, "an unknown session")?;
+    let begin = wire::BeginOffloadRequest { namespace: ns.clone(), hashes: packed(2), client: 12_345, ..Default::default() };
+    refused(pool.begin_offload(begin).await, ErrorKind::LeaseUnknown, "a client that never said Hello")?;
+    let commit = wire::CommitOffloadRequest { lease: 1, client: 1, pages: vec![0], checksums: vec![1, 2], durable: false };
+    refused(pool.commit_offload(commit.clone()).await, ErrorKind::LeaseUnknown, "a foreign commit")?;
+    refused(pool.abort_offload(wire::AbortOffloadRequest { lease: 9, client: 9 }).await, ErrorKind::LeaseUnknown, "a foreign abort")?;
+    let begin = wire::BeginReloadRequest { namespace: ns.clone(), hashes: packed(2), client: 77, ..Default::default() };
+    refused(pool.begin_reload(begin).await, ErrorKind::LeaseUnknown, "a reload by nobody")?;
+    let end = wire::EndReloadRequest { lease: 5, client: 5, corrupt: vec![u32::MAX] };
+    refused(pool.end_reload(end).await, ErrorKind::LeaseUnknown, "the end of nothing")
+}
+
+async fn offload_stream(pool: &mut PoolClient<Channel>, messages: Vec<wire::OffloadRequest>) -> Result<Vec<wire::OffloadReply>, Status> {
+    let mut stream = pool.offload(tokio_stream::iter(messages)).await?.into_inner();
+    let mut replies = Vec::new();
+    while let Some(reply) = stream.message().await? {
+        replies.push(reply);
+    }
+    Ok(replies)
+}
+
+async fn inline(pool: &mut PoolClient<Channel>, ns: &bytes::Bytes) -> Result<()> {
+    let begin = |hashes: bytes::Bytes, shard: u32, tail_tokens: u32| wire::OffloadRequest {
+        begin: Some(wire::BeginOffloadRequest { namespace: ns.clone(), hashes, shard, tail_tokens, ..Default::default() }),
+        ..Default::default()
+    };
+    let piece = |index: u32, offset: u64, len: usize| wire::OffloadRequest { index, offset, payload: vec![3; len].into(), ..Default::default() };
+    let commit = |checksums: Vec<u64>| wire::OffloadRequest { commit: true, checksums, ..Default::default() };
+    let cases = [
+        ("no header", vec![piece(0, 0, 10)]),
+        ("no hashes", vec![begin(bytes::Bytes::new(), 0, 0)]),
+        ("a shard that is not", vec![begin(packed(1), 9, 0)]),
+        ("a shard beyond all", vec![begin(packed(1), 1 << 20, 0)]),
+        ("a tail longer than a page", vec![begin(packed(1), 0, 5_000)]),
+        ("a page not granted", vec![begin(packed(1), 0, 0), piece(5, 0, 10)]),
+        ("bytes beyond the page", vec![begin(packed(1), 0, 0), piece(0, 0, 70_000)]),
+        ("bytes at a wild offset", vec![begin(packed(1), 0, 0), piece(0, u64::MAX, 10)]),
+        ("a page half sent", vec![begin(packed(1), 0, 0), piece(0, 0, 10), commit(vec![1])]),
+        ("too many checksums", vec![begin(packed(1), 0, 0), piece(0, 0, 64 << 10), commit(vec![1, 2])]),
+        ("a wrong checksum", vec![begin(packed(1), 0, 0), piece(0, 0, 64 << 10), commit(vec![42])]),
+    ];
+    for (what, messages) in cases {
+        refused(offload_stream(pool, messages).await, ErrorKind::Invalid, what)?;
+    }
+    // A stream that ends before its commit keeps nothing.
+    offload_stream(pool, vec![begin(packed(1), 0, 0), piece(0, 0, 10)]).await?;
+    let reload = wire::ReloadRequest { namespace: ns.clone(), hashes: vec![1; 31].into(), ..Default::default() };
+    refused(pool.reload(reload).await, ErrorKind::Invalid, "an inline reload of ragged hashes")
+}
+
+async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes) -> Result<()> {
+    for (what, session) in [("no name", String::new()), ("a long name", "x".repeat(1_000)), ("control characters", "a\nb".into())] {
+        let begin = wire::BeginTurnRequest { namespace: ns.clone(), session };
+        refused(sessions.begin_turn(begin).await, ErrorKind::Invalid, what)?;
+    }
+    let end = wire::EndTurnRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
+    refused(sessions.end_turn(end).await, ErrorKind::SessionUnknown, "the end of no turn")?;
+    let fork = wire::ForkRequest { namespace: ns.clone(), session: "nobody".into(), fork: "x".into(), pages: 0 };
+    refused(sessions.fork(fork).await, ErrorKind::SessionUnknown, "a fork of nobody")?;
+    let supersede = wire::SupersedeRequest { namespace: ns.clone(), session: "nobody".into(), keep: 3 };
+    refused(sessions.supersede(supersede).await, ErrorKind::SessionUnknown, "supersede of nobody")?;
+    let close = wire::CloseRequest { namespace: ns.clone(), session: "nobody".into() };
+    refused(sessions.close(close).await, ErrorKind::SessionUnknown, "close of nobody")?;
+    let prefetch = wire::PrefetchRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
+    refused(sessions.prefetch(prefetch).await, ErrorKind::SessionUnknown, "prefetch of nobody")?;
+    let list = wire::ListRequest { namespace: vec![0; 3].into(), limit: u32::MAX };
+    refused(sessions.list(list).await, ErrorKind::Invalid, "list of a short id")
+}
+
+fn ask(socket: &LocalSocket, verb: wire::Verb, body: &impl prost::Message) -> Result<turnkv_transfer::Frame> {
+    socket.send(verb as u8, 0, &body.encode_to_vec(), &[])?;
+    Ok(socket.recv(Some(Instant::now() + Duration::from_secs(5)))?)
+}
+
+fn failure(frame: &turnkv_transfer::Frame) -> Result<wire::Failure> {
+    ensure!(frame.flags & FLAG_FAILURE != 0, "accepted: verb {}", frame.verb);
+    Ok(prost::Message::decode(frame.body.as_slice())?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_local_door_refuses_nonsense_and_goes_on() -> Result<()> {
+    let server = Server::start(Setup::default())?;
+    let mut pool = PoolClient::new(channel(&server).await?);
+    let ns: bytes::Bytes = open(&mut pool).await?.into();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let socket = LocalSocket::connect(&server.local_socket(), deadline)?;
+    let lookup = wire::LookupRequest { namespace: ns.clone(), hashes: packed(1), session: String::new() };
+    failure(&ask(&socket, wire::Verb::Lookup, &lookup)?)?; // before Hello
+    failure(&ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 99, client: 0 })?)?;
+    let hello = ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 1, client: 0 })?;
+    let hello: wire::HelloReply = prost::Message::decode(hello.body.as_slice())?;
+    let foreign = wire::BeginOffloadRequest { namespace: ns.clone(), hashes: packed(1), client: hello.client ^ 1, ..Default::default() };
+    ensure!(failure(&ask(&socket, wire::Verb::BeginOffload, &foreign)?)?.kind() == wire::ErrorKind::LeaseUnknown);
+    let attach = wire::AttachSlabRequest { namespace: ns.clone(), slab: u32::MAX, generation: 3 };
+    failure(&ask(&socket, wire::Verb::AttachSlab, &attach)?)?;
+    socket.send(wire::Verb::Lookup as u8, 0, &[0xff; 40], &[])?;
+    failure(&socket.recv(Some(Instant::now() + Duration::from_secs(5)))?)?;
+    socket.send(200, 0, &[], &[])?;
+    failure(&socket.recv(Some(Instant::now() + Duration::from_secs(5)))?)?;
+    // A commit twice, and one that names a page twice: the second is refused, the first stands.
+    let begin = wire::BeginOffloadRequest { namespace: ns.clone(), hashes: packed(2), client: hello.client, ..Default::default() };
+    let granted = ask(&socket, wire::Verb::BeginOffload, &begin)?;
+    let granted: wire::BeginOffloadReply = prost::Message::decode(granted.body.as_slice())?;
+    let twice = wire::CommitOffloadRequest { lease: granted.lease, client: hello.client, pages: vec![0, 0], checksums: vec![1, 1], durable: false };
+    ensure!(failure(&ask(&socket, wire::Verb::CommitOffload, &twice)?)?.kind() == wire::ErrorKind::Invalid);
+    let commit = wire::CommitOffloadRequest { pages: vec![0], checksums: vec![1], ..twice };
+    ensure!(ask(&socket, wire::Verb::CommitOffload, &commit)?.flags & FLAG_FAILURE == 0);
+    ensure!(failure(&ask(&socket, wire::Verb::CommitOffload, &commit)?)?.kind() == wire::ErrorKind::LeaseUnknown);
+    let reply = ask(&socket, wire::Verb::Lookup, &lookup)?;
+    let reply: wire::LookupReply = prost::Message::decode(reply.body.as_slice())?;
+    ensure!(reply.present == 1, "the connection and the server go on");
+    Ok(())
+}
+
+/// Bytes that are no frames, on a raw socket: the connection ends, the server does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_on_the_local_socket_ends_only_its_connection() -> Result<()> {
+    use std::io::{Read, Write};
+    let server = Server::start(Setup::default())?;
+    for garbage in [vec![0xff; 64], vec![0; 7], b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0, 0, 0, 0x7f, 1, 0, 0, 0]] {
+        let mut raw = std::os::unix::net::UnixStream::connect(server.local_socket())?;
+        raw.set_read_timeout(Some(Duration::from_secs(5)))?;
+        raw.write_all(&garbage)?;
+        raw.shutdown(std::net::Shutdown::Write)?;
+        let mut answer = Vec::new();
+        raw.read_to_end(&mut answer).ok();
+    }
+    let mut pool = PoolClient::new(channel(&server).await?);
+    open(&mut pool).await?;
+    Ok(())
+}
