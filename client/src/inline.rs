@@ -30,7 +30,8 @@ impl Namespace {
         let granted = Granted::read(&begun, window.pages.len())?;
         if granted.fill.is_empty() {
             let Granted { present, decline, .. } = granted;
-            return Ok(Done { present, decline, retry_after_ms: begun.retry_after_ms, ..Done::default() });
+            let (durable, retry_after_ms) = (begun.durable, begun.retry_after_ms);
+            return Ok(Done { present, durable, decline, retry_after_ms, ..Done::default() });
         }
         let mut staging = Staging::default();
         let mut checksums = Vec::with_capacity(granted.fill.len());

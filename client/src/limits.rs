@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const CONNECTIONS_MAX: usize = 16;
 /// Slabs kept mapped; more are mapped again when needed.
 pub const SLABS_MAX: usize = 4096;
+/// Bytes of a new mapping that are faulted in at a time, beside the operations that use it.
+pub const PREFAULT_PIECE_BYTES: usize = 4 << 20;
 /// Bytes of the pages of one window: what one call asks the server to lease.
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
 /// Pages of one window: their hashes fit a socket's buffer, so that sending them never waits for the server.
@@ -18,6 +20,8 @@ pub const YIELD_BYTES: usize = 8 << 20;
 pub const LOOKUP_SAMPLE_MAX: usize = 96;
 /// How long an abandoned operation's connection may wait for the answer whose lease must be ended.
 pub const SETTLE_WAIT: Duration = Duration::from_secs(10);
+/// Frames of one answer that an abandoned operation reads; a page may have a frame of its own.
+pub const ANSWER_FRAMES_MAX: usize = WINDOW_PAGES_MAX + 2;
 /// Finished leases whose end waits for a free connection; the oldest beyond end by time.
 pub const ENDS_MAX: usize = 256;
 /// The shortest and longest pause before a declined page is offered again.

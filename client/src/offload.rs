@@ -44,7 +44,7 @@ pub struct OffloadReport {
     pub declined: usize,
     /// Why the first of them was not; all after it depend on it.
     pub first_decline: Option<Decline>,
-    /// The pages stored by this call are on NVMe and flushed (false if there are none).
+    /// The pages stored or present are on NVMe and flushed (false if there are none, or durability was not asked for).
     pub durable: bool,
 }
 
@@ -137,7 +137,7 @@ impl Namespace {
             };
             report.stored += done.stored;
             report.present += done.present;
-            report.durable &= done.stored == 0 || done.durable;
+            report.durable &= done.durable;
             report.first_decline = done.decline;
             let Some(decline) = done.decline else { continue };
             let freed = decline == Decline::LeaseLimit && done.stored > 0;
@@ -177,6 +177,7 @@ impl Namespace {
             shard: options.shard.into(),
             client: 0, // the connection's
             wait_ms,
+            durable: options.durable,
         }
     }
 }
@@ -213,7 +214,7 @@ impl OffloadReport {
             });
         }
         self.declined = total - kept;
-        self.durable &= self.stored > 0;
+        self.durable &= kept > 0;
         if self.declined == 0 {
             self.first_decline = None;
         }

@@ -2,11 +2,12 @@
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::SLABS_MAX;
+use crate::limits::{PREFAULT_PIECE_BYTES, SLABS_MAX};
 use crate::local::{Connection, LocalPool, Server, decode, receive, send};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Weak};
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::{Region, Slot};
 
@@ -18,6 +19,8 @@ pub(crate) struct Slabs {
     mapped: Mutex<HashMap<Key, Arc<Region>>>,
     /// Attaching has a connection of its own, because the operation that needs a slab may be reading a stream.
     connection: tokio::sync::Mutex<Option<Connection>>,
+    /// Slabs are faulted in one after another.
+    warming: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A place in a slab, as a reply names it.
@@ -53,6 +56,18 @@ impl Slabs {
             mapped.remove(&other);
         }
         mapped.insert(key, Arc::clone(region));
+    }
+
+    /// Faults a new mapping in beside the operations that use it: touching a page first costs more than copying it.
+    fn warm(&self, region: &Arc<Region>) {
+        let (turn, region) = (Arc::clone(&self.warming), Arc::downgrade(region));
+        drop(tokio::spawn(async move {
+            let _turn = turn.lock().await;
+            let warmed = tokio::task::spawn_blocking(move || prefault(&region)).await;
+            if let Ok(Err(error)) = warmed {
+                tracing::debug!(%error, "a slab was not faulted in: its first copies will");
+            }
+        }));
     }
 }
 
@@ -103,7 +118,19 @@ impl LocalPool {
         let region = Region::from_fd(fd, bytes)
             .map_err(|error| Error::new(ErrorKind::Internal, format!("mapping slab {}: {error}", key.1)))?;
         self.slabs.keep(key, &region);
+        self.slabs.warm(&region);
         *kept = Some(connection);
         Ok(region)
     }
+}
+
+/// Piece by piece, so that it ends soon after the mapping is not needed any more.
+fn prefault(region: &Weak<Region>) -> io::Result<()> {
+    let mut offset = 0;
+    while let Some(region) = region.upgrade().filter(|region| offset < region.len()) {
+        let bytes = PREFAULT_PIECE_BYTES.min(region.len() - offset);
+        region.prefault(offset, bytes)?;
+        offset += bytes;
+    }
+    Ok(())
 }

@@ -17,13 +17,20 @@ pub(crate) type View = (usize, usize, usize, usize, usize);
 
 impl PageBuffers {
     /// The memory of `count` buffers of `page_bytes` each.
-    pub(crate) fn parse(list: &Bound<'_, PyAny>, count: usize, page_bytes: u64, writable: bool) -> PyResult<PageBuffers> {
+    pub(crate) fn parse(
+        list: &Bound<'_, PyAny>,
+        count: usize,
+        page_bytes: u64,
+        writable: bool,
+    ) -> PyResult<PageBuffers> {
         let mut buffers = PageBuffers { pages: Vec::with_capacity(count), owners: Vec::new() };
         for buffer in list.try_iter()? {
             let (address, bytes) = buffers.add(&buffer?, writable)?;
             if bytes as u64 != page_bytes {
                 let index = buffers.pages.len() - 1;
-                return Err(PyValueError::new_err(format!("page {index} has {bytes} bytes, pages here have {page_bytes}")));
+                return Err(PyValueError::new_err(format!(
+                    "page {index} has {bytes} bytes, pages here have {page_bytes}"
+                )));
             }
             if address.checked_add(bytes).is_none_or(|end| isize::try_from(end).is_err()) || address == 0 {
                 return Err(PyValueError::new_err("a page's address is not one of this process"));
@@ -40,7 +47,10 @@ impl PageBuffers {
     pub(crate) fn sources(&self) -> Vec<&[u8]> {
         // SAFETY: each address and length came from a live buffer that `owners` keeps in place, or from a caller who passed
         // (address, bytes) and by the documented contract keeps it readable and unchanged during the call.
-        self.pages.iter().map(|&(at, bytes)| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }).collect()
+        self.pages
+            .iter()
+            .map(|&(at, bytes)| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) })
+            .collect()
     }
 
     /// The pages' bytes, to write. Buffers that overlap are refused: they would be two exclusive borrows of one byte.
@@ -51,7 +61,8 @@ impl PageBuffers {
             return Err(PyValueError::new_err("two pages of one reload overlap in memory"));
         }
         // SAFETY: as in `sources`, writable was checked or promised, and the ranges do not overlap one another.
-        let target = |&(at, bytes): &(usize, usize)| unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes) };
+        let target =
+            |&(at, bytes): &(usize, usize)| unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes) };
         Ok(self.pages.iter().map(target).collect())
     }
 
@@ -63,7 +74,8 @@ impl PageBuffers {
             pair
         } else {
             let helper = buffer.py().import("turnkv._buffers")?.getattr("address")?;
-            let (at, bytes, owner): (usize, usize, Py<PyAny>) = helper.call1((buffer, writable))?.extract()?;
+            let (at, bytes, owner): (usize, usize, Py<PyAny>) =
+                helper.call1((buffer, writable))?.extract()?;
             self.owners.push(owner);
             (at, bytes)
         };
@@ -92,10 +104,13 @@ pub(crate) fn plans(
     let mut plans = Vec::with_capacity(tokens.div_ceil(page_tokens));
     for first in (0..tokens).step_by(page_tokens) {
         let count = page_tokens.min(tokens - first);
-        plans.push(CopyPlan::page(layout, &tensors, page_tokens, first, count).map_err(|error| invalid(&error))?);
+        plans.push(
+            CopyPlan::page(layout, &tensors, page_tokens, first, count).map_err(|error| invalid(&error))?,
+        );
     }
     if let Some(plan) = plans.first().filter(|plan| plan.slot_bytes() as u64 != page_bytes) {
-        let text = format!("these views make pages of {} bytes, pages here have {page_bytes}", plan.slot_bytes());
+        let text =
+            format!("these views make pages of {} bytes, pages here have {page_bytes}", plan.slot_bytes());
         return Err(PyValueError::new_err(text));
     }
     Ok(plans)

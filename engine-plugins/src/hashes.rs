@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyByteArray};
+use pyo3::types::{PyByteArray, PyBytes};
 use turnkv_client::BlockHash;
 
 const HASH_BYTES: usize = 32;
@@ -16,7 +16,8 @@ pub(crate) fn parse(hashes: &Bound<'_, PyAny>) -> PyResult<Vec<BlockHash>> {
     if let Ok(packed) = hashes.cast::<PyByteArray>() {
         return unpack(&packed.to_vec());
     }
-    let not_hashes = || PyTypeError::new_err("block hashes are packed bytes or a sequence of 32-byte strings");
+    let not_hashes =
+        || PyTypeError::new_err("block hashes are packed bytes or a sequence of 32-byte strings");
     let list = hashes.try_iter().map_err(|_| not_hashes())?;
     list.map(|hash| {
         let hash = hash?;

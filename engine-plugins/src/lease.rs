@@ -61,9 +61,11 @@ impl Lease {
 
     /// Page `index` as a read-only memoryview on the pool's own memory.
     fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyAny>> {
-        let position = if index < 0 { self.pages.checked_add_signed(index) } else { usize::try_from(index).ok() };
+        let position =
+            if index < 0 { self.pages.checked_add_signed(index) } else { usize::try_from(index).ok() };
         let held = self.held()?;
-        let out_of_range = || PyIndexError::new_err(format!("page {index} of a lease on {} pages", self.pages));
+        let out_of_range =
+            || PyIndexError::new_err(format!("page {index} of a lease on {} pages", self.pages));
         let bytes = position.and_then(|position| held.lease.page(position)).ok_or_else(out_of_range)?;
         let (at, size) = (bytes.as_ptr() as usize, bytes.len());
         let owner = Py::new(py, Hold { _held: Arc::clone(&held) })?;

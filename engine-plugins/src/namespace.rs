@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use turnkv_client::{
-    BlockHash, CopyPlan, EndTurn, Layout, NamespaceSpec, OffloadOptions, PageLayout, PageSource, PageTarget, ReloadOptions,
+    BlockHash, CopyPlan, EndTurn, Layout, NamespaceSpec, OffloadOptions, PageLayout, PageSource, PageTarget,
+    ReloadOptions,
 };
 
 /// The pages of one model in one pool.
@@ -48,7 +49,10 @@ impl Namespace {
         let page_tokens = self.page_tokens as usize;
         let pages = tokens.div_ceil(page_tokens);
         if pages != hashes.len() {
-            let text = format!("{tokens} tokens are {pages} pages of {page_tokens}, there are {} hashes", hashes.len());
+            let text = format!(
+                "{tokens} tokens are {pages} pages of {page_tokens}, there are {} hashes",
+                hashes.len()
+            );
             return Err(PyValueError::new_err(text));
         }
         buffers::plans(self.layout(), views, page_tokens, tokens, self.shard_bytes)
@@ -183,7 +187,6 @@ impl Namespace {
 
     /// Fills writable buffers with the leading pages that are there.
     #[pyo3(signature = (hashes, pages, *, session = None, shard = 0, deadline_ms = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn reload(
         &self,
         py: Python<'_>,
@@ -196,7 +199,8 @@ impl Namespace {
         let hashes = hashes::parse(hashes)?;
         let mut buffers = PageBuffers::parse(pages, hashes.len(), self.shard_bytes, true)?;
         let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
-        let mut targets: Vec<PageTarget<'_>> = buffers.targets()?.into_iter().map(PageTarget::Bytes).collect();
+        let mut targets: Vec<PageTarget<'_>> =
+            buffers.targets()?.into_iter().map(PageTarget::Bytes).collect();
         self.receive(py, &options, &hashes, &mut targets)
     }
 
@@ -270,7 +274,8 @@ impl Namespace {
         let hashes = hashes::parse(hashes)?;
         let end = EndTurn { keep, hashes, tail_tokens, expected_return_ms, ttl_ms, priority, last };
         let (namespace, runtime) = self.opened(py)?;
-        runtime::run(py, runtime, namespace.end_turn(session, &end)).map_err(|failed| error::from_client(py, failed))
+        runtime::run(py, runtime, namespace.end_turn(session, &end))
+            .map_err(|failed| error::from_client(py, failed))
     }
 
     /// A new session that shares the leading pages (0: all, with the tail).
@@ -278,13 +283,15 @@ impl Namespace {
     fn fork(&self, py: Python<'_>, session: &str, fork: &str, pages: usize) -> PyResult<usize> {
         let (namespace, runtime) = self.opened(py)?;
         let pages = (pages > 0).then_some(pages);
-        runtime::run(py, runtime, namespace.fork(session, fork, pages)).map_err(|failed| error::from_client(py, failed))
+        runtime::run(py, runtime, namespace.fork(session, fork, pages))
+            .map_err(|failed| error::from_client(py, failed))
     }
 
     /// The session's pages after the first `keep` are a dead branch.
     fn supersede(&self, py: Python<'_>, session: &str, keep: usize) -> PyResult<usize> {
         let (namespace, runtime) = self.opened(py)?;
-        runtime::run(py, runtime, namespace.supersede(session, keep)).map_err(|failed| error::from_client(py, failed))
+        runtime::run(py, runtime, namespace.supersede(session, keep))
+            .map_err(|failed| error::from_client(py, failed))
     }
 
     /// The session will not return.
@@ -314,6 +321,9 @@ impl Namespace {
 
     fn __repr__(&self) -> String {
         let Namespace { shard_bytes, page_tokens, .. } = self;
-        format!("Namespace(model='{}', page_tokens={page_tokens}, shard_bytes={shard_bytes})", self.spec.model)
+        format!(
+            "Namespace(model='{}', page_tokens={page_tokens}, shard_bytes={shard_bytes})",
+            self.spec.model
+        )
     }
 }

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Runtime;
 use turnkv_client::{
-    Attention, BreakerConfig, BreakerState, Client, ClientConfig, ClientState, DataPlane, Dtype, EmbeddedConfig, Group,
-    Layout, NamespaceSpec, StatsReply, TierKind,
+    Attention, BreakerConfig, BreakerState, Client, ClientConfig, ClientState, DataPlane, Dtype,
+    EmbeddedConfig, Group, Layout, NamespaceSpec, StatsReply, TierKind,
 };
 
 /// Pools that exist, so that their embedded servers can be told at exit. Locked with the GIL held only.
@@ -74,7 +74,10 @@ impl Shared {
         if connected.process != process {
             // The parent's connections and locks: a copy of them is of no use here, and dropping it could wait for threads
             // that this process does not have, or stop the parent's embedded server.
-            std::mem::forget(std::mem::replace(&mut *connected, Connected { process, ..Connected::default() }));
+            std::mem::forget(std::mem::replace(
+                &mut *connected,
+                Connected { process, ..Connected::default() },
+            ));
         }
         connected
     }
@@ -197,7 +200,8 @@ impl Pool {
     /// The server's counters and gauges.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (client, runtime) = self.shared.client(py)?;
-        let stats = runtime::run(py, runtime, client.stats()).map_err(|failed| error::from_client(py, failed))?;
+        let stats =
+            runtime::run(py, runtime, client.stats()).map_err(|failed| error::from_client(py, failed))?;
         stats_dict(py, &stats)
     }
 
@@ -207,7 +211,9 @@ impl Pool {
         let tier = match tier {
             None => None,
             Some("dram") => Some(TierKind::Dram),
-            Some(other) => return Err(PyValueError::new_err(format!("tier must be \"dram\" or None, not {other:?}"))),
+            Some(other) => {
+                return Err(PyValueError::new_err(format!("tier must be \"dram\" or None, not {other:?}")));
+            }
         };
         let (client, runtime) = self.shared.client(py)?;
         runtime::run(py, runtime, client.evict(None, tier)).map_err(|failed| error::from_client(py, failed))
@@ -234,7 +240,8 @@ impl Pool {
 
 /// `unix:relative/path` as seen from the current directory; the rest is the client's to judge.
 fn absolute(address: &str) -> PyResult<String> {
-    let Some(path) = address.strip_prefix("unix:").filter(|path| !path.is_empty() && !path.starts_with('/')) else {
+    let Some(path) = address.strip_prefix("unix:").filter(|path| !path.is_empty() && !path.starts_with('/'))
+    else {
         return Ok(address.to_owned());
     };
     Ok(format!("unix:{}", std::path::absolute(path)?.display()))
@@ -269,9 +276,9 @@ fn parse_dtype(name: &str) -> PyResult<Dtype> {
         "f8_e4m3" => Ok(Dtype::F8E4m3),
         "f8_e5m2" => Ok(Dtype::F8E5m2),
         "u8" => Ok(Dtype::U8),
-        other => {
-            Err(PyValueError::new_err(format!("dtype is bf16, f16, f32, f8_e4m3, f8_e5m2 or u8, not {other:?}")))
-        }
+        other => Err(PyValueError::new_err(format!(
+            "dtype is bf16, f16, f32, f8_e4m3, f8_e5m2 or u8, not {other:?}"
+        ))),
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct ReloadReport {
 pub(crate) struct TurnBegun {
     /// 1 for a new session.
     pub(crate) turn: u32,
-    /// Leading whole pages in the pool.
+    /// Leading pages in the pool, a partial tail among them.
     pub(crate) pages: usize,
     /// Of these, in DRAM.
     pub(crate) dram: usize,
@@ -74,7 +74,10 @@ impl OffloadReport {
 impl ReloadReport {
     fn __repr__(&self) -> String {
         let ReloadReport { pages, from_dram, from_nvme, miss } = self;
-        format!("ReloadReport(pages={pages}, from_dram={from_dram}, from_nvme={from_nvme}, miss={})", text(*miss))
+        format!(
+            "ReloadReport(pages={pages}, from_dram={from_dram}, from_nvme={from_nvme}, miss={})",
+            text(*miss)
+        )
     }
 }
 

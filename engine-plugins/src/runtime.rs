@@ -26,7 +26,8 @@ pub(crate) fn current(_py: Python<'_>) -> PyResult<&'static Runtime> {
     }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let built = builder.worker_threads(REACTOR_THREADS).thread_name("turnkv").enable_all().build();
-    let runtime = built.map_err(|error| PyOSError::new_err(format!("no thread for turnkv's connections: {error}")))?;
+    let runtime =
+        built.map_err(|error| PyOSError::new_err(format!("no thread for turnkv's connections: {error}")))?;
     let runtime: &'static Runtime = Box::leak(Box::new(runtime));
     *current = Some((process, runtime));
     Ok(runtime)

@@ -20,6 +20,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import turnkv
 
+torch.set_num_threads(1)  # small models; the other core is the server's
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START_SECONDS_MAX = 20
 

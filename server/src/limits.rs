@@ -26,6 +26,8 @@ pub(crate) const PREFETCH_AHEAD_MS: u64 = 2_000;
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
 pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
+/// How long writes pause after one that the tier refused.
+pub(crate) const WRITE_PAUSE_MS: u64 = 2;
 /// Re-appended pages in flight during reclaim.
 pub(crate) const RECLAIM_INFLIGHT_MAX: usize = 8;
 /// Share of a segment that one reclaim pass may re-append, percent: a pass always wins space.

@@ -1,9 +1,9 @@
 //! A real server process under test. Owns: starting it with a configuration in a directory of its own, signals,
 //! waiting until it answers, and its end. Must not know: the crates inside it.
 
+use crate::workspace::server_binary;
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use crate::workspace::server_binary;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -185,7 +185,8 @@ impl Server {
     fn wait_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
-            let answers = UnixStream::connect(self.socket()).is_ok() && UnixStream::connect(self.local_socket()).is_ok();
+            let answers = UnixStream::connect(self.socket()).is_ok()
+                && UnixStream::connect(self.local_socket()).is_ok();
             if answers {
                 return Ok(());
             }

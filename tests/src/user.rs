@@ -5,8 +5,8 @@ use crate::pages;
 use anyhow::{Result, ensure};
 use std::time::Duration;
 use turnkv_client::{
-    BlockHash, Client, ClientConfig, DataPlane, Namespace, OffloadOptions, OffloadReport, PageSource, PageTarget,
-    ReloadOptions, ReloadReport,
+    BlockHash, Client, ClientConfig, DataPlane, Namespace, OffloadOptions, OffloadReport, PageSource,
+    PageTarget, ReloadOptions, ReloadReport,
 };
 
 /// A client with one namespace open.

@@ -23,7 +23,8 @@ async fn open(pool: &mut PoolClient<Channel>) -> Result<Vec<u8>> {
 
 fn refused<T>(result: Result<T, Status>, kind: ErrorKind, what: &str) -> Result<()> {
     let status = result.err().with_context(|| format!("{what}: accepted"))?;
-    let error = turnkv_proto::Error::from_status(&status).with_context(|| format!("{what}: no detail in {status:?}"))?;
+    let error = turnkv_proto::Error::from_status(&status)
+        .with_context(|| format!("{what}: no detail in {status:?}"))?;
     ensure!(error.kind == kind, "{what}: {error:?} ({status:?})");
     ensure!(status.code() != Code::Internal && status.code() != Code::Unknown, "{what}: {status:?}");
     ensure!(status.message().len() > 10, "{what}: says too little: {status:?}");
@@ -53,7 +54,14 @@ async fn every_rpc_refuses_nonsense_and_changes_nothing() -> Result<()> {
     refused(admin.evict(evict).await, ErrorKind::Invalid, "evict from nvme")?;
     let after = admin.stats(wire::StatsRequest {}).await?.into_inner();
     let state = |stats: &wire::StatsReply| {
-        (stats.index_pages, stats.leases, stats.sessions, stats.namespaces, stats.tiers[0].used_bytes, stats.dirty_bytes)
+        (
+            stats.index_pages,
+            stats.leases,
+            stats.sessions,
+            stats.namespaces,
+            stats.tiers[0].used_bytes,
+            stats.dirty_bytes,
+        )
     };
     ensure!(state(&before) == state(&after), "state changed: {before:?} -> {after:?}");
     Ok(())
@@ -61,7 +69,13 @@ async fn every_rpc_refuses_nonsense_and_changes_nothing() -> Result<()> {
 
 async fn namespaces(pool: &mut PoolClient<Channel>) -> Result<()> {
     let good = wire::NamespaceSpec::from(&namespace("m", 64 << 10));
-    let group = wire::AttentionGroup { kind: 1, layers: u32::MAX, kv_heads: u32::MAX, head_dim: u32::MAX, window_tokens: 0 };
+    let group = wire::AttentionGroup {
+        kind: 1,
+        layers: u32::MAX,
+        kv_heads: u32::MAX,
+        head_dim: u32::MAX,
+        window_tokens: 0,
+    };
     let bad = [
         ("no spec", None),
         ("no model", Some(wire::NamespaceSpec { model: String::new(), ..good.clone() })),
@@ -69,7 +83,16 @@ async fn namespaces(pool: &mut PoolClient<Channel>) -> Result<()> {
         ("a page of no bytes", Some(wire::NamespaceSpec { opaque_shard_bytes: 0, ..good.clone() })),
         ("a page of 2^63 bytes", Some(wire::NamespaceSpec { opaque_shard_bytes: 1 << 63, ..good.clone() })),
         ("an unknown dtype", Some(wire::NamespaceSpec { dtype: 99, ..good.clone() })),
-        ("an overflowing shape", Some(wire::NamespaceSpec { layout: 1, dtype: 1, opaque_shard_bytes: 0, groups: vec![group], ..good.clone() })),
+        (
+            "an overflowing shape",
+            Some(wire::NamespaceSpec {
+                layout: 1,
+                dtype: 1,
+                opaque_shard_bytes: 0,
+                groups: vec![group],
+                ..good.clone()
+            }),
+        ),
         ("a long tenant", Some(wire::NamespaceSpec { tenant: "x".repeat(10_000), ..good.clone() })),
     ];
     for (what, spec) in bad {
@@ -81,25 +104,61 @@ async fn namespaces(pool: &mut PoolClient<Channel>) -> Result<()> {
 }
 
 async fn pages(pool: &mut PoolClient<Channel>, ns: &bytes::Bytes) -> Result<()> {
-    let lookup = |namespace: Vec<u8>, hashes: Vec<u8>| wire::LookupRequest { namespace: namespace.into(), hashes: hashes.into(), session: String::new() };
+    let lookup = |namespace: Vec<u8>, hashes: Vec<u8>| wire::LookupRequest {
+        namespace: namespace.into(),
+        hashes: hashes.into(),
+        session: String::new(),
+    };
     refused(pool.lookup(lookup(vec![1; 31], vec![])).await, ErrorKind::Invalid, "a short namespace")?;
-    refused(pool.lookup(lookup(vec![1; 32], vec![])).await, ErrorKind::NamespaceUnknown, "an unknown namespace")?;
+    refused(
+        pool.lookup(lookup(vec![1; 32], vec![])).await,
+        ErrorKind::NamespaceUnknown,
+        "an unknown namespace",
+    )?;
     refused(pool.lookup(lookup(ns.to_vec(), vec![1; 33])).await, ErrorKind::Invalid, "ragged hashes")?;
-    refused(pool.lookup(lookup(ns.to_vec(), vec![0; 32 * 70_000])).await, ErrorKind::Invalid, "70,000 hashes")?;
-    let session = wire::LookupRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
+    refused(
+        pool.lookup(lookup(ns.to_vec(), vec![0; 32 * 70_000])).await,
+        ErrorKind::Invalid,
+        "70,000 hashes",
+    )?;
+    let session =
+        wire::LookupRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
     refused(pool.lookup(session).await, ErrorKind::SessionUnknown, "an unknown session")?;
-    let begin = wire::BeginOffloadRequest { namespace: ns.clone(), hashes: packed(2), client: 12_345, ..Default::default() };
+    let begin = wire::BeginOffloadRequest {
+        namespace: ns.clone(),
+        hashes: packed(2),
+        client: 12_345,
+        ..Default::default()
+    };
     refused(pool.begin_offload(begin).await, ErrorKind::LeaseUnknown, "a client that never said Hello")?;
-    let commit = wire::CommitOffloadRequest { lease: 1, client: 1, pages: vec![0], checksums: vec![1, 2], durable: false };
+    let commit = wire::CommitOffloadRequest {
+        lease: 1,
+        client: 1,
+        pages: vec![0],
+        checksums: vec![1, 2],
+        durable: false,
+    };
     refused(pool.commit_offload(commit.clone()).await, ErrorKind::LeaseUnknown, "a foreign commit")?;
-    refused(pool.abort_offload(wire::AbortOffloadRequest { lease: 9, client: 9 }).await, ErrorKind::LeaseUnknown, "a foreign abort")?;
-    let begin = wire::BeginReloadRequest { namespace: ns.clone(), hashes: packed(2), client: 77, ..Default::default() };
+    refused(
+        pool.abort_offload(wire::AbortOffloadRequest { lease: 9, client: 9 }).await,
+        ErrorKind::LeaseUnknown,
+        "a foreign abort",
+    )?;
+    let begin = wire::BeginReloadRequest {
+        namespace: ns.clone(),
+        hashes: packed(2),
+        client: 77,
+        ..Default::default()
+    };
     refused(pool.begin_reload(begin).await, ErrorKind::LeaseUnknown, "a reload by nobody")?;
     let end = wire::EndReloadRequest { lease: 5, client: 5, corrupt: vec![u32::MAX] };
     refused(pool.end_reload(end).await, ErrorKind::LeaseUnknown, "the end of nothing")
 }
 
-async fn offload_stream(pool: &mut PoolClient<Channel>, messages: Vec<wire::OffloadRequest>) -> Result<Vec<wire::OffloadReply>, Status> {
+async fn offload_stream(
+    pool: &mut PoolClient<Channel>,
+    messages: Vec<wire::OffloadRequest>,
+) -> Result<Vec<wire::OffloadReply>, Status> {
     let mut stream = pool.offload(tokio_stream::iter(messages)).await?.into_inner();
     let mut replies = Vec::new();
     while let Some(reply) = stream.message().await? {
@@ -110,10 +169,21 @@ async fn offload_stream(pool: &mut PoolClient<Channel>, messages: Vec<wire::Offl
 
 async fn inline(pool: &mut PoolClient<Channel>, ns: &bytes::Bytes) -> Result<()> {
     let begin = |hashes: bytes::Bytes, shard: u32, tail_tokens: u32| wire::OffloadRequest {
-        begin: Some(wire::BeginOffloadRequest { namespace: ns.clone(), hashes, shard, tail_tokens, ..Default::default() }),
+        begin: Some(wire::BeginOffloadRequest {
+            namespace: ns.clone(),
+            hashes,
+            shard,
+            tail_tokens,
+            ..Default::default()
+        }),
         ..Default::default()
     };
-    let piece = |index: u32, offset: u64, len: usize| wire::OffloadRequest { index, offset, payload: vec![3; len].into(), ..Default::default() };
+    let piece = |index: u32, offset: u64, len: usize| wire::OffloadRequest {
+        index,
+        offset,
+        payload: vec![3; len].into(),
+        ..Default::default()
+    };
     let commit = |checksums: Vec<u64>| wire::OffloadRequest { commit: true, checksums, ..Default::default() };
     let cases = [
         ("no header", vec![piece(0, 0, 10)]),
@@ -133,24 +203,31 @@ async fn inline(pool: &mut PoolClient<Channel>, ns: &bytes::Bytes) -> Result<()>
     }
     // A stream that ends before its commit keeps nothing.
     offload_stream(pool, vec![begin(packed(1), 0, 0), piece(0, 0, 10)]).await?;
-    let reload = wire::ReloadRequest { namespace: ns.clone(), hashes: vec![1; 31].into(), ..Default::default() };
+    let reload =
+        wire::ReloadRequest { namespace: ns.clone(), hashes: vec![1; 31].into(), ..Default::default() };
     refused(pool.reload(reload).await, ErrorKind::Invalid, "an inline reload of ragged hashes")
 }
 
 async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes) -> Result<()> {
-    for (what, session) in [("no name", String::new()), ("a long name", "x".repeat(1_000)), ("control characters", "a\nb".into())] {
+    for (what, session) in [
+        ("no name", String::new()),
+        ("a long name", "x".repeat(1_000)),
+        ("control characters", "a\nb".into()),
+    ] {
         let begin = wire::BeginTurnRequest { namespace: ns.clone(), session };
         refused(sessions.begin_turn(begin).await, ErrorKind::Invalid, what)?;
     }
     let end = wire::EndTurnRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
     refused(sessions.end_turn(end).await, ErrorKind::SessionUnknown, "the end of no turn")?;
-    let fork = wire::ForkRequest { namespace: ns.clone(), session: "nobody".into(), fork: "x".into(), pages: 0 };
+    let fork =
+        wire::ForkRequest { namespace: ns.clone(), session: "nobody".into(), fork: "x".into(), pages: 0 };
     refused(sessions.fork(fork).await, ErrorKind::SessionUnknown, "a fork of nobody")?;
     let supersede = wire::SupersedeRequest { namespace: ns.clone(), session: "nobody".into(), keep: 3 };
     refused(sessions.supersede(supersede).await, ErrorKind::SessionUnknown, "supersede of nobody")?;
     let close = wire::CloseRequest { namespace: ns.clone(), session: "nobody".into() };
     refused(sessions.close(close).await, ErrorKind::SessionUnknown, "close of nobody")?;
-    let prefetch = wire::PrefetchRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
+    let prefetch =
+        wire::PrefetchRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
     refused(sessions.prefetch(prefetch).await, ErrorKind::SessionUnknown, "prefetch of nobody")?;
     let list = wire::ListRequest { namespace: vec![0; 3].into(), limit: u32::MAX };
     refused(sessions.list(list).await, ErrorKind::Invalid, "list of a short id")
@@ -178,8 +255,15 @@ async fn the_local_door_refuses_nonsense_and_goes_on() -> Result<()> {
     failure(&ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 99, client: 0 })?)?;
     let hello = ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 1, client: 0 })?;
     let hello: wire::HelloReply = prost::Message::decode(hello.body.as_slice())?;
-    let foreign = wire::BeginOffloadRequest { namespace: ns.clone(), hashes: packed(1), client: hello.client ^ 1, ..Default::default() };
-    ensure!(failure(&ask(&socket, wire::Verb::BeginOffload, &foreign)?)?.kind() == wire::ErrorKind::LeaseUnknown);
+    let foreign = wire::BeginOffloadRequest {
+        namespace: ns.clone(),
+        hashes: packed(1),
+        client: hello.client ^ 1,
+        ..Default::default()
+    };
+    ensure!(
+        failure(&ask(&socket, wire::Verb::BeginOffload, &foreign)?)?.kind() == wire::ErrorKind::LeaseUnknown
+    );
     let attach = wire::AttachSlabRequest { namespace: ns.clone(), slab: u32::MAX, generation: 3 };
     failure(&ask(&socket, wire::Verb::AttachSlab, &attach)?)?;
     socket.send(wire::Verb::Lookup as u8, 0, &[0xff; 40], &[])?;
@@ -187,14 +271,27 @@ async fn the_local_door_refuses_nonsense_and_goes_on() -> Result<()> {
     socket.send(200, 0, &[], &[])?;
     failure(&socket.recv(Some(Instant::now() + Duration::from_secs(5)))?)?;
     // A commit twice, and one that names a page twice: the second is refused, the first stands.
-    let begin = wire::BeginOffloadRequest { namespace: ns.clone(), hashes: packed(2), client: hello.client, ..Default::default() };
+    let begin = wire::BeginOffloadRequest {
+        namespace: ns.clone(),
+        hashes: packed(2),
+        client: hello.client,
+        ..Default::default()
+    };
     let granted = ask(&socket, wire::Verb::BeginOffload, &begin)?;
     let granted: wire::BeginOffloadReply = prost::Message::decode(granted.body.as_slice())?;
-    let twice = wire::CommitOffloadRequest { lease: granted.lease, client: hello.client, pages: vec![0, 0], checksums: vec![1, 1], durable: false };
+    let twice = wire::CommitOffloadRequest {
+        lease: granted.lease,
+        client: hello.client,
+        pages: vec![0, 0],
+        checksums: vec![1, 1],
+        durable: false,
+    };
     ensure!(failure(&ask(&socket, wire::Verb::CommitOffload, &twice)?)?.kind() == wire::ErrorKind::Invalid);
     let commit = wire::CommitOffloadRequest { pages: vec![0], checksums: vec![1], ..twice };
     ensure!(ask(&socket, wire::Verb::CommitOffload, &commit)?.flags & FLAG_FAILURE == 0);
-    ensure!(failure(&ask(&socket, wire::Verb::CommitOffload, &commit)?)?.kind() == wire::ErrorKind::LeaseUnknown);
+    ensure!(
+        failure(&ask(&socket, wire::Verb::CommitOffload, &commit)?)?.kind() == wire::ErrorKind::LeaseUnknown
+    );
     let reply = ask(&socket, wire::Verb::Lookup, &lookup)?;
     let reply: wire::LookupReply = prost::Message::decode(reply.body.as_slice())?;
     ensure!(reply.present == 1, "the connection and the server go on");
@@ -206,7 +303,9 @@ async fn the_local_door_refuses_nonsense_and_goes_on() -> Result<()> {
 async fn garbage_on_the_local_socket_ends_only_its_connection() -> Result<()> {
     use std::io::{Read, Write};
     let server = Server::start(Setup::default())?;
-    for garbage in [vec![0xff; 64], vec![0; 7], b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0, 0, 0, 0x7f, 1, 0, 0, 0]] {
+    for garbage in
+        [vec![0xff; 64], vec![0; 7], b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0, 0, 0, 0x7f, 1, 0, 0, 0]]
+    {
         let mut raw = std::os::unix::net::UnixStream::connect(server.local_socket())?;
         raw.set_read_timeout(Some(Duration::from_secs(5)))?;
         raw.write_all(&garbage)?;

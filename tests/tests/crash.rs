@@ -27,7 +27,13 @@ async fn durable_pages_survive_kill_9() -> Result<()> {
     for crash in 0..crashes() {
         let round = Arc::new(Round::default());
         let writers: Vec<_> = (0..2u64)
-            .map(|writer| tokio::spawn(write_until_dead(server.address(), next_seed + writer * 1_000_000, Arc::clone(&round))))
+            .map(|writer| {
+                tokio::spawn(write_until_dead(
+                    server.address(),
+                    next_seed + writer * 1_000_000,
+                    Arc::clone(&round),
+                ))
+            })
             .collect();
         next_seed += 1_000;
         // A different moment every time: from before the first write to many segments later.
@@ -41,10 +47,18 @@ async fn durable_pages_survive_kill_9() -> Result<()> {
         server.restart()?;
         let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
         // All of the latest round, and a sample of everything before.
-        let sample = acknowledged.iter().rev().take(40).chain(acknowledged.iter().step_by(acknowledged.len() / 20 + 1));
+        let sample = acknowledged
+            .iter()
+            .rev()
+            .take(40)
+            .chain(acknowledged.iter().step_by(acknowledged.len() / 20 + 1));
         for seed in sample {
             let report = user.reload(&chain(*seed, PAGES)).await?; // checks every byte
-            ensure!(report.pages == PAGES, "crash {crash}: durable chain {seed} lost: {report:?}\n{}", server.log());
+            ensure!(
+                report.pages == PAGES,
+                "crash {crash}: durable chain {seed} lost: {report:?}\n{}",
+                server.log()
+            );
         }
     }
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
@@ -52,7 +66,11 @@ async fn durable_pages_survive_kill_9() -> Result<()> {
         let report = user.reload(&chain(*seed, PAGES)).await?;
         ensure!(report.pages == PAGES, "durable chain {seed} lost in the end: {report:?}");
     }
-    ensure!(acknowledged.len() >= crashes() / 4, "too few durable offloads to prove anything: {}", acknowledged.len());
+    ensure!(
+        acknowledged.len() >= crashes() / 4,
+        "too few durable offloads to prove anything: {}",
+        acknowledged.len()
+    );
     println!("{} kills, {} durable chains of {PAGES} pages, all served", crashes(), acknowledged.len());
     Ok(())
 }
@@ -68,7 +86,11 @@ async fn write_until_dead(address: String, first: u64, round: Arc<Round>) -> Res
     let Ok(user) = User::connect(&address, DataPlane::Shm, PAGE).await else { return Ok(()) };
     let mut seed = first;
     while !round.stop.load(Ordering::Relaxed) && seed < first + 12 {
-        let options = OffloadOptions { durable: seed.is_multiple_of(3), wait: Duration::from_secs(1), ..Default::default() };
+        let options = OffloadOptions {
+            durable: seed.is_multiple_of(3),
+            wait: Duration::from_secs(1),
+            ..Default::default()
+        };
         let Ok(report) = user.offload(&options, &chain(seed, PAGES)).await else { return Ok(()) };
         if report.durable && report.stored == PAGES {
             round.durable.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.push(seed);

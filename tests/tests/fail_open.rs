@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-use turnkv_client::{ClientConfig, Client, DataPlane, OffloadOptions, ReloadOptions};
+use turnkv_client::{Client, ClientConfig, DataPlane, OffloadOptions, ReloadOptions};
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -41,8 +41,14 @@ async fn both_verbs_return(user: &User, seed: u64) -> Result<()> {
 async fn works_again(user: &User, seed: u64) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let stored = user.offload(&offload_options(), &chain(seed, 8)).await.is_ok_and(|report| report.declined == 0);
-        if stored && user.reload_with(&reload_options(), &chain(seed, 8)).await.is_ok_and(|report| report.pages == 8) {
+        let stored =
+            user.offload(&offload_options(), &chain(seed, 8)).await.is_ok_and(|report| report.declined == 0);
+        if stored
+            && user
+                .reload_with(&reload_options(), &chain(seed, 8))
+                .await
+                .is_ok_and(|report| report.pages == 8)
+        {
             return Ok(());
         }
         ensure!(Instant::now() < deadline, "the pool does not work again");
@@ -98,7 +104,10 @@ async fn a_killed_server_is_a_miss_and_its_successor_serves() -> Result<()> {
         }
         server.restart()?;
         works_again(&user, 20).await?;
-        ensure!(user.reload(&chain(1, 8)).await?.pages == 8, "the same client, the new server, the old pages");
+        ensure!(
+            user.reload(&chain(1, 8)).await?.pages == 8,
+            "the same client, the new server, the old pages"
+        );
     }
     Ok(())
 }
@@ -126,7 +135,8 @@ async fn memory_full_of_leases_declines_and_recovers() -> Result<()> {
     let mut leases = Vec::new();
     for seed in 0..40 {
         let hashes = chain(seed, 8);
-        user.offload(&OffloadOptions { wait: Duration::from_millis(200), ..offload_options() }, &hashes).await?;
+        user.offload(&OffloadOptions { wait: Duration::from_millis(200), ..offload_options() }, &hashes)
+            .await?;
         if let Ok(lease) = user.namespace.lease(&reload_options(), &hashes).await {
             leases.push(lease);
         }
@@ -150,7 +160,8 @@ async fn a_full_disk_is_back_pressure_not_an_error() -> Result<()> {
         println!("not root: a full disk cannot be made here");
         return Ok(());
     };
-    let setup = Setup { nvme_mib: 64, segment_mib: 4, nvme_dir: Some(disk.path().join("nvme")), ..Setup::default() };
+    let setup =
+        Setup { nvme_mib: 64, segment_mib: 4, nvme_dir: Some(disk.path().join("nvme")), ..Setup::default() };
     let server = Server::start(setup)?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let (mut stored, mut served) = (0, 0);
@@ -178,7 +189,10 @@ impl SmallDisk {
         let target = dir.path().join("disk");
         std::fs::create_dir(&target)?;
         let size = format!("size={mib}m");
-        let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&target).status()?;
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(&target)
+            .status()?;
         Ok(mounted.success().then_some(SmallDisk { dir }))
     }
 
@@ -203,11 +217,8 @@ async fn a_dead_client_leaves_nothing_behind() -> Result<()> {
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let before = user.client.stats().await?;
     for victim in 0..10u64 {
-        let mut child = std::process::Command::new(std::env::current_exe()?)
-            .args(["--ignored", "--exact", "victim", "--nocapture"])
-            .env("TURNKV_VICTIM_ADDRESS", server.address())
-            .env("TURNKV_VICTIM_SEED", (900 + victim).to_string())
-            .stdout(std::process::Stdio::null())
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_victim"))
+            .args([server.address(), (900 + victim).to_string()])
             .spawn()?;
         tokio::time::sleep(Duration::from_millis(60 + victim * 35)).await;
         child.kill()?;
@@ -223,19 +234,4 @@ async fn a_dead_client_leaves_nothing_behind() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     anyhow::bail!("the dead clients' leases are still held: {:?}", user.client.stats().await?)
-}
-
-/// Not a test: the client that `a_dead_client_leaves_nothing_behind` kills.
-#[tokio::test]
-#[ignore = "run as a child process by a_dead_client_leaves_nothing_behind"]
-async fn victim() -> Result<()> {
-    let (Ok(address), Ok(seed)) = (std::env::var("TURNKV_VICTIM_ADDRESS"), std::env::var("TURNKV_VICTIM_SEED")) else {
-        return Ok(());
-    };
-    let user = User::connect(&address, DataPlane::Shm, PAGE).await?;
-    let first: u64 = seed.parse()?;
-    for seed in (first..).step_by(1_000).take(10_000) {
-        user.offload(&offload_options(), &chain(seed, 64)).await?;
-    }
-    Ok(())
 }

@@ -28,6 +28,11 @@ async fn pages_come_back_on_both_planes_and_engines() -> Result<()> {
             ensure!(user.namespace.lookup(&hashes).await? == 40);
             let report = user.reload(&hashes).await?;
             ensure!((report.pages, report.from_dram) == (40, 40), "{report:?}");
+            let kept = user.offload(&durable(), &hashes).await?;
+            ensure!(
+                kept.present == 40 && kept.durable,
+                "durable for pages that were there already: {kept:?}"
+            );
             user.settle().await?;
             user.client.evict(None, Some(TierKind::Dram)).await?;
             let report = user.reload(&hashes).await?;
@@ -63,7 +68,10 @@ async fn a_second_process_on_the_same_directory_is_refused() -> Result<()> {
     let server = Server::start(Setup::default())?;
     let (success, log) = server.second_process()?;
     ensure!(!success, "the second process served");
-    ensure!(log.contains("another") || log.contains("in use") || log.contains("locked"), "unclear refusal: {log}");
+    ensure!(
+        log.contains("another") || log.contains("in use") || log.contains("locked"),
+        "unclear refusal: {log}"
+    );
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     ensure!(user.offload(&durable(), &chain(3, 4)).await?.durable, "the first goes on");
     Ok(())

@@ -3,7 +3,7 @@
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::limits::SETTLE_WAIT;
+use crate::limits::{ANSWER_FRAMES_MAX, SETTLE_WAIT};
 use crate::local::talk::{decode, readable, receive, send, send_now};
 use crate::local::{Connection, LocalPool, Server};
 use prost::Message;
@@ -67,6 +67,7 @@ impl Lent {
         let connection =
             self.connection.as_ref().ok_or_else(|| Error::unavailable("the connection is closed"))?;
         let verb = self.outstanding.ok_or_else(|| Error::protocol("nothing was asked"))?;
+        deadline.check()?; // also where a server never stops talking
         let frame = match receive(&connection.socket, deadline).await {
             Ok(frame) => frame,
             Err(error) => {
@@ -165,7 +166,10 @@ impl Lent {
 
     /// Reads what is there of an unread reply. `Ok(true)`: the connection is in step again.
     fn catch_up(&mut self) -> io::Result<bool> {
-        while self.outstanding.is_some() {
+        for _ in 0..ANSWER_FRAMES_MAX {
+            if self.outstanding.is_none() {
+                return Ok(true);
+            }
             let Some(connection) = &self.connection else { return Ok(false) };
             match connection.socket.try_recv() {
                 Ok(frame) => {
@@ -175,7 +179,7 @@ impl Lent {
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        Err(io::Error::new(io::ErrorKind::InvalidData, "an answer without end"))
     }
 
     /// Ends the lease and gives the connection back, if it is in step.

@@ -22,7 +22,8 @@ impl Namespace {
         let granted = Granted::read(&reply, window.pages.len())?;
         if granted.fill.is_empty() {
             let Granted { present, decline, .. } = granted;
-            return Ok(Done { present, decline, retry_after_ms: reply.retry_after_ms, ..Done::default() });
+            let (durable, retry_after_ms) = (reply.durable, reply.retry_after_ms);
+            return Ok(Done { present, durable, decline, retry_after_ms, ..Done::default() });
         }
         let checksums = self.fill(&lent, &reply, &granted, window).await?;
         if begun.elapsed() >= Duration::from_millis(reply.lease_ms.into()) {

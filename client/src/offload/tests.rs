@@ -42,9 +42,11 @@ fn what_was_stored_before_an_error_is_reported() {
     assert!(OffloadReport::default().conclude(5, Err(Error::deadline())).is_err());
     let all = report.conclude(3, Ok(())).unwrap();
     assert_eq!((all.declined, all.first_decline, all.durable), (0, None, true));
-    let nothing =
+    let present =
         OffloadReport { present: 3, durable: true, ..OffloadReport::default() }.conclude(3, Ok(())).unwrap();
-    assert!(!nothing.durable, "nothing was stored by this call");
+    assert!(present.durable, "what was there already counts");
+    let nothing = OffloadReport { durable: true, ..OffloadReport::default() }.conclude(0, Ok(())).unwrap();
+    assert!(!nothing.durable, "nothing was kept");
 }
 
 #[test]

@@ -259,3 +259,20 @@ async fn many_operations_at_once_share_few_connections() {
     assert!(fake.core.accepted.load(Ordering::SeqCst) <= most);
     eventually_async("leases end", || fake.leases() == 0).await;
 }
+
+#[test]
+fn every_future_can_run_on_any_thread() {
+    fn check<T: Send>(_: T) {}
+    let client = Client::new(turnkv_client::ClientConfig::at("unix:/nowhere")).unwrap();
+    check(client.stats());
+    check(client.open_namespace(spec()));
+    let held = async {
+        let namespace = client.open_namespace(spec()).await.unwrap();
+        namespace.lookup(&[]).await.unwrap();
+        namespace.offload(&OffloadOptions::default(), &[], &[]).await.unwrap();
+        namespace.reload(&ReloadOptions::default(), &[], &mut []).await.unwrap();
+        namespace.lease(&ReloadOptions::default(), &[]).await.unwrap();
+        namespace.begin_turn("a").await.unwrap();
+    };
+    check(held);
+}

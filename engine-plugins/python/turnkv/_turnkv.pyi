@@ -57,11 +57,11 @@ class TurnBegun:
     turn: int
     """1 for a new session."""
     pages: int
-    """Leading whole pages of the session still in the pool."""
+    """Leading pages of the session still in the pool, a partial tail among them."""
     dram: int
     """Of these, in DRAM."""
     tail: bytes | None
-    """Hash of the partial tail after them."""
+    """Hash of the partial tail, the last of them."""
     tail_tokens: int
 
 class Prefetched:

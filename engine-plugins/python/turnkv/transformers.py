@@ -54,6 +54,7 @@ class TurnReport:
     pages_present: int = 0
     pages_declined: int = 0
     durable: bool = False
+    """It was asked for, and what this turn stored is on NVMe and flushed."""
     offload_ms: float = 0.0
     misses: Counter[str] = field(default_factory=Counter)
     """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>."""
@@ -86,7 +87,7 @@ class TurnKVCache(DynamicCache):
     `pool`: a `turnkv.Pool`, an address, or None for the embedded pool. `page_tokens`: tokens of a page.
     `model_id`: names the weights; by default a fingerprint of configuration and weights. Whatever changes K and V but is
     not in the weights or the token ids (images, switched adapters, soft prompts) must go into `salt` or `model_id`.
-    `tenant`: pages are never shared between tenants. `durable`: every `end_turn` waits until its pages are on NVMe.
+    `tenant`: pages are never shared between tenants. `durable`: every `end_turn` waits until the pages it stored are on NVMe.
     `deadline_ms`: of each reload and offload; `wait_ms`: how long an offload may wait for free slots within it.
 
     This step serves full attention only; other models raise `Unsupported` here. Sequences are not padded: K and V of a
@@ -295,8 +296,7 @@ class TurnKVCache(DynamicCache):
         tail = len(tokens) - whole * size if self.session is not None else 0  # found again through its session only
         if tail:
             hashes += turnkv.chain_hashes(_packed(tokens[whole * size :]), tail, hashes[-32:] or None)
-        known = 0 if durable else min(self._known_pages, whole)  # a known page may not be on NVMe yet
-        kept = self._store_pages(pages, hashes, whole * size + tail, known, durable)
+        kept = self._store_pages(pages, hashes, whole * size + tail, min(self._known_pages, whole), durable)
         tail = tail if kept * 32 == len(hashes) else 0
         self.turn.tokens_offloaded = min(kept, whole) * size + tail
         if self.session is not None:

@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::entry::COUNTED_DRAM;
 use crate::error::PoolError;
-use crate::ids::{NamespaceIndex, Now};
+use crate::ids::{NamespaceIndex, Now, PageKey};
 use turnkv_proto::BlockHash;
 
 /// Answer to a lookup.
@@ -26,5 +26,10 @@ impl Pool {
             found.dram += u32::from(self.pages[index].has(COUNTED_DRAM));
         }
         Ok(found)
+    }
+
+    /// The handle of a page that readers can see.
+    pub fn page_key(&self, ns: NamespaceIndex, hash: &BlockHash) -> Option<PageKey> {
+        self.find_visible(ns.0, hash).map(|index| self.pages.key(index))
     }
 }

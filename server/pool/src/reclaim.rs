@@ -93,10 +93,10 @@ impl Pool {
         }
     }
 
-    /// Drops a page and all after it. Slots under leases are free when these end.
+    /// Drops a cold page and all after it: gone by policy. Slots under leases are free when these end.
     pub fn drop_page(&mut self, page: PageKey) {
         if let Some(index) = self.pages.resolve(page) {
-            self.remove_subtree(index, Removal::Dropped);
+            self.remove_subtree(index, Removal::Evicted);
         }
     }
 

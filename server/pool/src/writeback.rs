@@ -36,6 +36,8 @@ pub struct WriteBehind {
     pub checksum: u64,
     /// Above 0: a partial tail of so many tokens.
     pub tail_tokens: u32,
+    /// It is on NVMe already and moves: reclaim asked for it.
+    pub moves: bool,
 }
 
 /// Pages to write, parents before children. Keys of pages that are gone or clean by now are skipped.
@@ -214,7 +216,7 @@ impl Pool {
     fn start_write(&mut self, index: u32, shard: u16) -> WriteBehind {
         let cell = self.pages.cell_mut(index, shard);
         cell.state |= WRITING;
-        let (slot, checksum) = (cell.slot, cell.checksum());
+        let (slot, checksum, moves) = (cell.slot, cell.checksum(), cell.has(ON_NVME));
         self.slots.begin_io(slot);
         self.tally.writing += 1;
         let entry = &self.pages[index];
@@ -223,7 +225,20 @@ impl Pool {
         let (page, shards, bytes) =
             (self.pages.key(index), self.pages.shards(index), self.shard_bytes(index));
         let (namespace, slot) = (self.namespaces.id(ns), self.slots.key(slot));
-        WriteBehind { page, shard, shards, ns, namespace, hash, parent, slot, bytes, checksum, tail_tokens }
+        WriteBehind {
+            page,
+            shard,
+            shards,
+            ns,
+            namespace,
+            hash,
+            parent,
+            slot,
+            bytes,
+            checksum,
+            tail_tokens,
+            moves,
+        }
     }
 
     /// A write ended. None: its page is gone, or no such write was in flight.

@@ -1,3 +1,5 @@
+//! The catalog: what comes back, what stays away, what is set aside.
+
 use super::*;
 use turnkv_proto::Spec;
 

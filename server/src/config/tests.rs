@@ -1,3 +1,5 @@
+//! Configuration: what is accepted, what is refused by name, what reads back.
+
 use super::*;
 
 fn parse(text: &str) -> Result<Settings, ConfigError> {

@@ -69,6 +69,8 @@ struct Core {
     durable: writeback::DurableWaits,
     /// Bytes handed to the NVMe tier for writing and not completed.
     writing_bytes: u64,
+    /// No write is started before this moment: the tier had no room.
+    writes_paused_until: u64,
     /// The NVMe device failed and was taken out of service.
     nvme_lost: bool,
 }

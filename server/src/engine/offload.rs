@@ -27,7 +27,7 @@ impl Engine {
     /// Says for each page whether it is there, granted or declined. When the first page wanted finds no slot, waits
     /// up to `wait_ms` for one.
     pub(crate) async fn begin_offload(
-        &self,
+        self: &Arc<Self>,
         raw: &wire::BeginOffloadRequest,
     ) -> Result<wire::BeginOffloadReply, Error> {
         self.begin_offload_as(self.clients.check(raw.client)?, raw).await
@@ -35,12 +35,15 @@ impl Engine {
 
     /// [`Engine::begin_offload`] for a caller whose identity is known.
     pub(super) async fn begin_offload_as(
-        &self,
+        self: &Arc<Self>,
         client: ClientId,
         raw: &wire::BeginOffloadRequest,
     ) -> Result<wire::BeginOffloadReply, Error> {
         let ask = self.check_offload(client, raw)?;
         let mut reply = self.try_offload(&ask)?;
+        if raw.durable && all_present(&reply) {
+            reply.durable = self.make_present_durable(&ask).await;
+        }
         if !starved(&reply) || raw.wait_ms == 0 {
             return Ok(reply);
         }
@@ -64,7 +67,8 @@ impl Engine {
     ) -> Result<Option<wire::BeginOffloadReply>, Error> {
         let client = self.clients.check(raw.client)?;
         let reply = self.try_offload(&self.check_offload(client, raw)?)?;
-        Ok(if starved(&reply) && raw.wait_ms > 0 { None } else { Some(reply) })
+        let wait = (starved(&reply) && raw.wait_ms > 0) || (raw.durable && all_present(&reply));
+        Ok(if wait { None } else { Some(reply) })
     }
 
     fn check_offload(&self, client: ClientId, raw: &wire::BeginOffloadRequest) -> Result<Ask, Error> {
@@ -119,7 +123,17 @@ impl Engine {
             outcomes: plan.outcomes.iter().map(|outcome| outcome_to_wire(outcome).into()).collect(),
             slots: slots.iter().map(slot_to_wire).collect(),
             retry_after_ms: if plan.outcomes.contains(&Outcome::NoSpace) { RETRY_AFTER_MS } else { 0 },
+            durable: false,
         })
+    }
+
+    /// Pages that were there already, perhaps only in DRAM, made durable; the last one's ancestors are the others.
+    async fn make_present_durable(self: &Arc<Self>, ask: &Ask) -> bool {
+        let last = ask.hashes.last().and_then(|hash| self.core().pool.page_key(ask.ns, hash));
+        match last {
+            Some(page) => self.make_durable(&[page]).await,
+            None => false, // evicted meanwhile
+        }
     }
 
     fn count_offload(&self, plan: &OffloadPlan) {
@@ -199,6 +213,10 @@ impl Engine {
 /// Nothing granted, and what was wanted first found no slot.
 fn starved(reply: &wire::BeginOffloadReply) -> bool {
     reply.slots.is_empty() && reply.outcomes.contains(&Wire::NoSpace.into())
+}
+
+fn all_present(reply: &wire::BeginOffloadReply) -> bool {
+    reply.outcomes.iter().all(|outcome| *outcome == Wire::Present as i32)
 }
 
 fn granted(plan: &OffloadPlan) -> impl Iterator<Item = turnkv_pool::SlotKey> {

@@ -35,6 +35,7 @@ impl Engine {
         while nvme.needs_reclaim() && nvme.poisoned().is_none() {
             let Some(candidate) = nvme.reclaim_candidate() else { return };
             if !self.empty_segment(&candidate) {
+                nvme.keep(candidate.segment);
                 return; // tried again at the next tick, with another candidate or with freed slots
             }
             nvme.release(candidate.segment);
@@ -87,6 +88,9 @@ impl Engine {
         let (rewrite, renewals) = {
             let mut core = self.core();
             let rewrite = core.pool.rewrite(page, shard);
+            if rewrite == Rewrite::Dirty {
+                core.pool.make_urgent(&[page]); // before new pages, which must wait for the room this makes
+            }
             (rewrite, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);

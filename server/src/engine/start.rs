@@ -38,6 +38,7 @@ impl Engine {
             promotions: promote::Waiters::default(),
             durable: writeback::DurableWaits::default(),
             writing_bytes: 0,
+            writes_paused_until: 0,
             nvme_lost: false,
         };
         Ok(Arc::new(Engine {

@@ -2,11 +2,12 @@
 //! waits for durability. Must not know: segments.
 
 use super::{Core, Engine};
-use crate::limits::WRITE_BEHIND_BYTES_INFLIGHT_MAX;
+use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use turnkv_pool::{NvmePlace, PageKey, WriteBehind};
+use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
 use turnkv_transfer::Slot;
 
@@ -77,7 +78,7 @@ impl Engine {
             let writes: Vec<(WriteBehind, turnkv_pool::SlotPlace)> = {
                 let mut core = self.core();
                 let budget = WRITE_BEHIND_BYTES_INFLIGHT_MAX.saturating_sub(core.writing_bytes);
-                if budget == 0 {
+                if budget == 0 || now < core.writes_paused_until {
                     return;
                 }
                 let writes = core.pool.next_writes(budget, now);
@@ -89,7 +90,7 @@ impl Engine {
             }
             for (write, place) in writes {
                 match self.slot(place) {
-                    Ok(slot) => self.start_write(nvme.as_ref(), write, slot),
+                    Ok(slot) => self.start_write(nvme, write, slot),
                     Err(error) => {
                         tracing::error!(%error, "a dirty page's slot has no memory");
                         self.end_write(&write, Err(TierError::Busy));
@@ -100,7 +101,7 @@ impl Engine {
         }
     }
 
-    fn start_write(self: &Arc<Self>, nvme: &dyn Tier, write: WriteBehind, slot: Slot) {
+    fn start_write(self: &Arc<Self>, nvme: &NvmeTier, write: WriteBehind, slot: Slot) {
         let meta = ExtentMeta {
             namespace: write.namespace,
             hash: write.hash,
@@ -113,12 +114,17 @@ impl Engine {
         };
         let engine = Arc::clone(self);
         let done = move |result| {
-            // A tier that has no room or is broken is asked again by the tick, not at once.
+            // A tier that has no room is asked again after a pause: by reclaim, or by the tick.
             if engine.end_write(&write, result) {
                 engine.pump_writes();
             }
         };
-        nvme.write(meta, slot, Box::new(done));
+        // What reclaim moves may take the segment kept in reserve: else a full tier could never make room.
+        if write.moves {
+            nvme.rewrite(meta, slot, Box::new(done));
+        } else {
+            nvme.write(meta, slot, Box::new(done));
+        }
     }
 
     /// Takes a completion; says whether the tier took the write.
@@ -141,6 +147,7 @@ impl Engine {
             }
             Err(error) => {
                 core.pool.write_failed(page, shard, now);
+                core.writes_paused_until = now + WRITE_PAUSE_MS;
                 drop(core);
                 tracing::debug!(%error, "a page stays dirty");
                 self.check_nvme_health();

@@ -33,7 +33,7 @@ pub const INFLIGHT_BYTES_DEFAULT: u64 = 16 << 20;
 pub const QUEUE_OPS_DEFAULT: usize = 16_384;
 /// Operations in flight at once, whatever their size. Each may be two submissions of the ring.
 pub const INFLIGHT_OPS_MAX: usize = 256;
-/// Entries of the ring: both parts of every operation in flight and the wake-up read fit.
+/// Entries of the ring: both parts of every operation in flight and the wake-up poll fit.
 pub const RING_ENTRIES: u32 = 1024;
 /// Reads that may start while a write waits before that write starts.
 pub const READS_PER_WRITE: u32 = 16;
@@ -72,8 +72,7 @@ pub const SLAB_THREADS_MAX: usize = 8;
 /// Bytes of memory left to the rest of the host when the DRAM budget is checked.
 pub const HOST_SPARE_BYTES: u64 = 64 << 20;
 
-const _: () =
-    assert!(2 * INFLIGHT_OPS_MAX < RING_ENTRIES as usize, "every part in flight has a ring entry");
+const _: () = assert!(2 * INFLIGHT_OPS_MAX < RING_ENTRIES as usize, "every part in flight has a ring entry");
 const _: () = assert!(SEGMENT_BYTES_MAX / BLOCK_BYTES <= u32::MAX as u64, "a block number is a u32");
 const _: () = assert!(SEGMENTS_RESERVED < SEGMENTS_MIN, "a reserve leaves room for ordinary writes");
 const _: () = assert!(SEGMENTS_RESERVED < RECLAIM_FREE_MIN, "reclaim starts before only the reserve is left");

@@ -88,6 +88,8 @@ pub struct World {
     pub writes: Vec<(WriteBehind, usize)>,
     /// Pages that readers were promised.
     pub promised: BTreeSet<(u16, usize)>,
+    /// Pages under read leases that nothing but eviction could have taken away: (lease, namespace, node).
+    pub pinned: BTreeSet<(LeaseId, u16, usize)>,
     /// Everything the pool answered, for the proof of determinism.
     pub trace: Vec<String>,
     pub generations: BTreeMap<u32, u32>,
@@ -110,6 +112,7 @@ impl World {
             reads: Vec::new(),
             writes: Vec::new(),
             promised: BTreeSet::new(),
+            pinned: BTreeSet::new(),
             trace: Vec::new(),
             generations: BTreeMap::new(),
         }
@@ -283,6 +286,7 @@ impl World {
         }
         assert_eq!(plan.lease.is_some(), !slots.is_empty());
         if let Some(lease) = plan.lease {
+            self.pinned.extend(slots.iter().map(|(_, node, _)| (lease, ns.0, *node)));
             let held = Held { client, write: false, shard, ns: ns.0, begun: self.now, slots };
             assert!(self.leases.insert(lease, held).is_none(), "a lease is never given twice");
         }
@@ -382,6 +386,7 @@ impl World {
 
     pub fn forget_below(&mut self, ns: u16, node: usize) {
         self.promised.retain(|(other, below)| *other != ns || !path(*below).contains(&node));
+        self.pinned.retain(|(_, other, below)| *other != ns || !path(*below).contains(&node));
     }
 
     pub fn reclaim(&mut self, at: usize) {
@@ -447,11 +452,17 @@ impl World {
         self.nvme = false;
         self.disk.clear();
         self.promised.clear();
+        self.pinned.clear();
     }
 
     /// What must hold between any two calls.
     pub fn verify(&mut self) {
         self.pool.check().unwrap_or_else(|broken| panic!("{broken}"));
+        let (leases, now) = (&self.leases, self.now);
+        self.pinned.retain(|(lease, _, _)| leases.get(lease).is_some_and(|held| held.begun + 150 >= now));
+        for (lease, ns, node) in self.pinned.clone() {
+            assert!(self.present(NamespaceIndex(ns), node), "node {node} was evicted under {lease:?}");
+        }
         let mut pages = 0;
         for (ns, _) in self.spaces.clone() {
             for node in 0..NODES {

@@ -85,7 +85,10 @@ impl Core {
     pub(crate) fn poison(&self, why: &str) {
         if self.poison.set(why.to_owned()).is_ok() {
             tracing::error!(why, "the NVMe tier is out of service; the pool goes on without it");
+            // With the lock, so that the keeper is either before its check or already waiting.
+            let books = self.books.lock();
             self.chore.notify_all();
+            drop(books);
         }
     }
 

@@ -186,7 +186,8 @@ fn a_renewed_slab_serves_at_once() {
             read_into(&tier, at, 1, 100_000, &target).unwrap();
             assert!(target.bytes() == pattern(100_000, 1));
         }
-        tier.register(7, region(4 << 20)); // outside the table: unregistered, not refused
+        // Outside the table: unregistered, not refused.
+        [1, 7, usize::MAX].into_iter().for_each(|index| tier.register(index, region(4 << 20)));
         assert_eq!(tier.registered_bytes(), before);
         read(&tier, &bench, at, 1, 100_000).unwrap();
     });

@@ -76,18 +76,24 @@ impl Worker {
             stopping: false,
             parts,
         };
-        let count = fixed.len();
-        for (index, region) in fixed.into_iter().chain([staging_region]).enumerate() {
-            if let Err(error) = worker.buffers.set(&worker.ring, index, region) {
-                warnings.push(format!(
-                    "slab {index} of {count} and those after it cannot be registered with the ring ({error}): raise the \
-                     locked-memory limit (LimitMEMLOCK=, ulimit -l); until then reads and writes cost more CPU"
-                ));
-                break;
-            }
-        }
+        worker.register_all(staging_region, fixed, &mut warnings);
         worker.publish();
         Ok((worker, warnings))
+    }
+
+    /// The staging blocks are entry 0 of the table, slabs follow. Stops at the first refusal: the rest would be refused too.
+    fn register_all(&mut self, staging: Arc<Region>, fixed: Vec<Arc<Region>>, warnings: &mut Vec<String>) {
+        let count = fixed.len();
+        for (index, region) in [staging].into_iter().chain(fixed).enumerate() {
+            if let Err(error) = self.buffers.set(&self.ring, index, region) {
+                let left = count - index.saturating_sub(1);
+                warnings.push(format!(
+                    "{left} of {count} slabs cannot be registered with the ring ({error}): raise the locked-memory limit \
+                     (LimitMEMLOCK=, ulimit -l); until then reads and writes cost more CPU"
+                ));
+                return;
+            }
+        }
     }
 
     /// Works until told to stop and nothing is left.
@@ -100,6 +106,10 @@ impl Worker {
                 return;
             }
         }
+        // The ring itself goes some time after it is closed; files and slabs should not wait for that.
+        let files = self.ring.submitter().unregister_files();
+        let buffers = self.ring.submitter().unregister_buffers();
+        tracing::debug!(?files, ?buffers, "the ring thread ends");
     }
 
     fn serve(&mut self) -> Result<(), String> {
@@ -122,7 +132,7 @@ impl Worker {
             match message {
                 Message::Start(operation) => self.schedule.push(operation),
                 Message::Register(index, region) => {
-                    if let Err(error) = self.buffers.set(&self.ring, index, region) {
+                    if let Err(error) = self.buffers.set(&self.ring, index.saturating_add(1), region) {
                         tracing::warn!(index, %error, "a renewed slab cannot be registered with the ring");
                     }
                     self.publish();
