@@ -26,11 +26,12 @@ trap 'rm -rf "$wheels"' EXIT
     --interpreter "$venv/bin/python" --quiet || fail "maturin could not build the wheel"
 wheel=$(ls "$wheels"/turnkv-*.whl)
 
-# Wheels hold time stamps: compare what is in them, not the files themselves.
+# Wheels hold time stamps and serial numbers: compare the package in them, not the files themselves.
 content=$("$venv/bin/python" - "$wheel" <<'PYTHON'
 import hashlib, sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
-print(hashlib.sha256(b"".join(name.encode() + wheel.read(name) for name in sorted(wheel.namelist()))).hexdigest())
+names = sorted(name for name in wheel.namelist() if name.startswith("turnkv/"))
+print(hashlib.sha256(b"".join(name.encode() + wheel.read(name) for name in names)).hexdigest())
 PYTHON
 )
 stamp=$venv/.turnkv-wheel

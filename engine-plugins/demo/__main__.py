@@ -12,6 +12,8 @@ import os
 import pathlib
 import time
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's idle threads leave the cores to the server
+
 import server as servers
 import table
 import workload
@@ -21,7 +23,7 @@ from table import Row, bold, say
 import turnkv
 from turnkv.transformers import TurnKVCache
 
-DRAM_BYTES = 64 << 20
+DRAM_BYTES = 48 << 20
 NVME = "2GiB"
 
 

@@ -9,9 +9,9 @@ SESSIONS = 14
 TURNS = 4
 SYSTEM_TOKENS = 512
 """The system prompt that all sessions begin with."""
-USER_TOKENS = (360, 440)
+USER_TOKENS = (250, 330)
 """A user's message is between so many tokens long."""
-REPLY_TOKENS = 16
+REPLY_TOKENS = 12
 SEED = 7
 
 

@@ -36,6 +36,8 @@ pub struct Limits {
     pub lease_pages_max: u32,
     /// Slots one client may hold under leases, so that a wedged client cannot starve the others.
     pub client_slots_max: u32,
+    /// The same as a share of the slots that a namespace could have if all slabs were its own.
+    pub client_slots_percent: u8,
     /// Time to finish what a lease is for.
     pub lease_ms: u32,
     /// Time after that until a read lease's slots are free again.
@@ -54,6 +56,7 @@ impl Default for Limits {
             leases_max: 16_384,
             lease_pages_max: 4096,
             client_slots_max: 65_536,
+            client_slots_percent: 50,
             lease_ms: 10_000,
             lease_grace_ms: 5_000,
             session_ttl_ms: 24 * 3600 * 1000,
@@ -120,6 +123,9 @@ impl Limits {
         ];
         match counts.iter().find(|(_, count)| *count == 0 || *count == u32::MAX) {
             Some((name, _)) => Err(ConfigError::Limit(name)),
+            None if !(1..=100).contains(&self.client_slots_percent) => {
+                Err(ConfigError::Limit("client_slots_percent"))
+            }
             None if self.namespaces_max == u16::MAX => Err(ConfigError::Limit("namespaces_max")),
             None if self.session_ttl_ms == 0 => Err(ConfigError::Limit("session_ttl_ms")),
             None => Ok(()),

@@ -9,7 +9,7 @@
 use crate::Pool;
 use crate::entry::NONE;
 use crate::error::PoolError;
-use crate::ids::{ClientId, LeaseId, Now, PageKey};
+use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
 use hashbrown::HashMap;
 
 /// What a lease allows, and how far it is.
@@ -200,13 +200,17 @@ impl Leases {
 
 impl Pool {
     /// How many more slots a lease of this client may hold, or why there can be no lease.
-    pub(crate) fn lease_room(&self, client: ClientId) -> Result<usize, PoolError> {
+    pub(crate) fn lease_room(&self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
         let limits = &self.config.limits;
         if self.leases.len() >= limits.leases_max {
             return Err(PoolError::Limit("leases_max"));
         }
-        let share = limits.client_slots_max.saturating_sub(self.leases.slots_of(client));
-        Ok(share.min(limits.lease_pages_max) as usize)
+        let class = &self.slots.classes[usize::from(ns.0)];
+        let slots = u64::from(class.per_slab) * self.slots.slabs.len() as u64;
+        let percent = (slots * u64::from(limits.client_slots_percent) / 100).max(1);
+        let share = u64::from(limits.client_slots_max).min(percent);
+        let room = share.saturating_sub(u64::from(self.leases.slots_of(client)));
+        Ok(room.min(u64::from(limits.lease_pages_max)) as usize)
     }
 
     /// Ends a lease of any kind: its holds end, and pages it was filling are given up.

@@ -70,7 +70,7 @@ impl Pool {
     /// Slabs may have changed tenant: `take_slab_actions` before handing out the grants.
     pub fn begin_offload(&mut self, ask: OffloadAsk<'_>, now: Now) -> Result<OffloadPlan, PoolError> {
         self.check_offload(&ask)?;
-        let room = self.lease_room(ask.client)?;
+        let room = self.lease_room(ask.client, ask.ns)?;
         let now = self.tick(now);
         let session = self.reserve_session(&ask, now)?;
 

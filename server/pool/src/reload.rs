@@ -73,7 +73,7 @@ impl Pool {
     pub fn begin_reload(&mut self, ask: ReloadAsk<'_>, now: Now) -> Result<ReloadPlan, PoolError> {
         let desc = self.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shard, desc.shards)?;
-        let room = self.lease_room(ask.client)?;
+        let room = self.lease_room(ask.client, ask.ns)?;
         let now = self.tick(now);
         if let Some(session) = ask.session {
             self.use_session(ask.ns, session, now);

@@ -8,7 +8,8 @@ const CLIENT: ClientId = ClientId(1);
 const OTHER: ClientId = ClientId(2);
 
 fn config(nvme_bytes: u64) -> PoolConfig {
-    let limits = Limits { lease_ms: 100, lease_grace_ms: 50, ..Limits::default() };
+    let limits =
+        Limits { lease_ms: 100, lease_grace_ms: 50, client_slots_percent: 100, ..Limits::default() };
     PoolConfig {
         slab_bytes: 64 << 10,
         slab_count: 2,
@@ -581,4 +582,17 @@ fn an_index_of_100k_pages_costs_at_most_128_bytes_a_page() {
     let stats = pool.stats();
     assert_eq!((stats.pages, stats.dram.pages, stats.nvme.pages), (100_000, 100_000, 100_000));
     assert!(stats.index_bytes <= 128 * stats.pages, "{} bytes a page", stats.index_bytes / stats.pages);
+}
+
+#[test]
+fn a_client_leases_only_its_share_of_the_slots() {
+    let mut half = config(0);
+    half.limits.client_slots_percent = 50;
+    let (mut pool, ns) = pool_with(half); // 16 slots
+    let plan = pool.begin_offload(ask(ns, None, &hashes(0..12)), 0).unwrap();
+    assert_eq!(plan.outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Granted(_))).count(), 8);
+    assert_eq!(plan.outcomes[8..], [Outcome::LeaseLimit; 4]);
+    let list = hashes(100..112);
+    let others = pool.begin_offload(OffloadAsk { client: OTHER, ..ask(ns, None, &list) }, 0).unwrap();
+    assert!(matches!(others.outcomes[7], Outcome::Granted(_)), "the rest is the others'");
 }

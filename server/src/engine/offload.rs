@@ -160,13 +160,14 @@ impl Engine {
         client: ClientId,
         ask: &wire::CommitOffloadRequest,
     ) -> Result<wire::CommitOffloadReply, Error> {
-        let committed = self.commit(client, ask)?;
-        let dropped = committed.dropped.clone();
-        let durable = ask.durable && self.make_durable(&committed.kept).await;
+        let Committed { kept, dropped } = self.commit(client, ask)?;
+        self.pump_writes();
+        let durable = ask.durable && !kept.is_empty() && self.make_durable(&kept).await;
         Ok(wire::CommitOffloadReply { dropped, durable })
     }
 
-    /// [`Engine::commit_offload`] without `durable`: it never waits.
+    /// [`Engine::commit_offload`] without `durable`: it never waits, and leaves it to the caller to start the writes
+    /// ([`Engine::pump_writes`]) once its answer is on its way.
     pub(crate) fn commit_offload_now(
         self: &Arc<Self>,
         ask: &wire::CommitOffloadRequest,
@@ -193,7 +194,6 @@ impl Engine {
         if committed.kept.len() < pages.len() {
             self.freed.notify_waiters();
         }
-        self.pump_writes();
         Ok(committed)
     }
 

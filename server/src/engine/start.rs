@@ -120,6 +120,7 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
             namespaces_max: limits.namespaces_max,
             sessions_max: limits.sessions_max,
             leases_max: limits.leases_max,
+            client_slots_percent: limits.client_slots_percent,
             lease_ms: limits.lease_ms as u32,
             lease_grace_ms: limits.lease_grace_ms as u32,
             session_ttl_ms: limits.session_ttl_ms,

@@ -71,7 +71,7 @@ impl Core {
 impl Engine {
     /// Hands dirty pages to the NVMe tier, up to the bound in flight. Called when pages become dirty and when writes
     /// complete; never waits.
-    pub(super) fn pump_writes(self: &Arc<Self>) {
+    pub(crate) fn pump_writes(self: &Arc<Self>) {
         let Some(nvme) = &self.nvme else { return };
         loop {
             let now = self.now();

@@ -152,7 +152,9 @@ impl Connection<'_> {
             self.engine.commit_offload_now(&ask)?
         };
         self.engine.metrics.call_seconds.commit_offload.record(began.elapsed());
-        Ok(self.send(frame.verb, 0, &reply, &[])?)
+        self.send(frame.verb, 0, &reply, &[])?;
+        self.engine.pump_writes(); // after the answer: the caller need not wait for write-behind to start
+        Ok(())
     }
 
     fn begin_reload(&self, frame: &Frame) -> Result<(), End> {

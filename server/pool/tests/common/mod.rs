@@ -24,6 +24,7 @@ pub fn config(nvme: bool) -> PoolConfig {
             leases_max: 8,
             lease_pages_max: 6,
             client_slots_max: 10,
+            client_slots_percent: 100,
             lease_ms: 100,
             lease_grace_ms: 50,
             session_ttl_ms: 500,
