@@ -150,6 +150,9 @@ impl Worker {
     }
 }
 
+/// Rounds that are not counted: every client maps every slab it is granted slots in, and its pages are faulted in once.
+const WARM_ROUNDS: u64 = 3;
+
 fn batches(options: &Options, clients: usize) -> Result<()> {
     let total = options.common.total_bytes();
     let server = Server::start(&options.common, Budget::dram(total / 4 * 5 + (128 << 20)))?;
@@ -158,7 +161,7 @@ fn batches(options: &Options, clients: usize) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     let gb = workers.iter().map(Worker::bytes).sum::<usize>() as f64 / 1e9;
     let mut rates = [const { Series::new() }; 4];
-    for round in 0..=u64::from(options.common.rounds) {
+    for round in 0..WARM_ROUNDS + u64::from(options.common.rounds) {
         let seconds = [
             in_step(&mut workers, Worker::copy_in)?,
             in_step(&mut workers, |worker| worker.offload(round))?,
@@ -167,8 +170,7 @@ fn batches(options: &Options, clients: usize) -> Result<()> {
         ];
         in_step(&mut workers, |worker| worker.verify(round))?;
         workers[0].connection.drop_all()?;
-        // The first round warms the slots, the mappings and the buffers.
-        if round > 0 {
+        if round >= WARM_ROUNDS {
             rates.iter_mut().zip(seconds).for_each(|(rate, seconds)| rate.push(gb / seconds));
         }
     }

@@ -101,6 +101,7 @@ fn start_nvme(config: &Nvme, regions: Vec<Arc<Region>>) -> anyhow::Result<(NvmeT
         bytes = config.bytes,
         engine = report.engine,
         direct = report.direct,
+        registered_bytes = report.registered_bytes,
         extents = recovered.len(),
         recovery_ms = report.elapsed.as_millis() as u64,
         "the NVMe tier is ready"

@@ -8,6 +8,7 @@
 //! - [`mod@checksum`]: CRC-64/NVME, the end-to-end checksum of a page
 //! - `copy`: streaming copies fused with the checksum
 //! - [`frame`]: the header of a frame of the local socket
+//! - `huge`: mapping on huge pages, reserved or not
 //! - `inbound`: putting received pieces together to frames
 //! - [`local`]: the local socket: frames and descriptors over a Unix socket
 //! - [`listener`]: binding a Unix socket path, accepting local sockets
@@ -17,6 +18,7 @@
 pub mod checksum;
 mod copy;
 pub mod frame;
+mod huge;
 mod inbound;
 pub mod limits;
 pub mod listener;

@@ -18,19 +18,17 @@ use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::Advice;
 
 use crate::checksum::checksum;
 use crate::copy;
+use crate::huge::{HUGE_PAGE_BYTES, collapse, map_shared};
 use crate::plan::CopyPlan;
-
-/// Bytes of the huge pages that are asked for.
-pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// May a region use huge pages?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HugePages {
-    /// Reserved 2 MiB pages if enough are free, else ordinary pages with a hint for transparent huge pages.
+    /// Reserved 2 MiB pages if enough are free, else transparent ones if the kernel has them, else ordinary pages.
     #[default]
     Auto,
     /// Ordinary pages.
@@ -83,7 +81,7 @@ impl Granted {
 /// What [`Region::create`] got from the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionReport {
-    /// Reserved 2 MiB pages.
+    /// 2 MiB pages, reserved or transparent.
     pub huge: Granted,
     /// Pages locked in memory.
     pub locked: Granted,
@@ -117,10 +115,15 @@ impl Region {
             HugePages::Off => (Self::create_ordinary(options)?, Granted::NotAsked),
             HugePages::Auto => match Self::create_huge(options) {
                 Ok(region) => (region, Granted::Yes),
-                Err(why) => {
+                Err(reserved) => {
                     let region = Self::create_ordinary(options)?;
-                    let hint = region.advise_huge();
-                    (region, Granted::No(format!("{why}; {hint}")))
+                    // SAFETY: the mapping was made a line ago and nobody else knows of it.
+                    let collapsed = unsafe { collapse(region.base, region.bytes) };
+                    let huge = match collapsed {
+                        Ok(()) => Granted::Yes,
+                        Err(transparent) => Granted::No(format!("{reserved}; {transparent}")),
+                    };
+                    (region, huge)
                 }
             },
         };
@@ -257,30 +260,8 @@ impl Region {
     /// `block_bytes`: the mapping's length is rounded up to it, because huge mappings end on a huge page.
     fn map(fd: OwnedFd, bytes: usize, block_bytes: usize) -> Result<Self, Errno> {
         let mapped_bytes = bytes.checked_next_multiple_of(block_bytes).ok_or(Errno::NOMEM)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, MapFlags::SHARED, &fd, 0)?
-        };
-        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        let base = map_shared(&fd, mapped_bytes)?;
         Ok(Self { fd, base, bytes, mapped_bytes })
-    }
-
-    /// Hints at transparent huge pages and says what that is worth here.
-    fn advise_huge(&self) -> String {
-        // SAFETY: the whole mapping is ours; the advice changes no byte.
-        let hinted = unsafe {
-            rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped_bytes, Advice::LinuxHugepage)
-        };
-        // The file lists all settings, the one in force in brackets.
-        let settings = read_setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-        let setting = settings.split(['[', ']']).nth(1).unwrap_or("unknown");
-        match hinted {
-            Ok(()) => format!(
-                "transparent huge pages are hinted (shmem_enabled is {setting}; `advise` makes the hint count)"
-            ),
-            Err(errno) => format!("transparent huge pages are not to be had ({errno})"),
-        }
     }
 
     fn lock(&self) -> Granted {

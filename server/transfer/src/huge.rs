@@ -1,0 +1,89 @@
+//! Huge pages without reserved ones. Owns: mapping at huge-page boundaries, and asking the kernel to back a fresh memfd with
+//! transparent huge pages. Must not know: regions, slots.
+//!
+//! Why it matters: a 2 MiB page in 512 scattered pieces costs 512 faults in every process that maps it, and 512 segments in
+//! every transfer from or to a disk.
+
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Bytes of a huge page.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Maps a memfd shared and writable, at a huge-page boundary if it is large enough to hold one: only then can one page table
+/// entry cover it.
+pub(crate) fn map_shared(fd: &OwnedFd, mapped_bytes: usize) -> Result<NonNull<u8>, Errno> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let base = if mapped_bytes < HUGE_PAGE_BYTES {
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, MapFlags::SHARED, fd, 0)? }
+    } else {
+        let place = reserve_aligned(mapped_bytes)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: `place` is `mapped_bytes` of address space that `reserve_aligned` has just reserved for us, so the fixed
+        // mapping replaces nothing else. If it fails, the reservation stays: address space only.
+        unsafe { rustix::mm::mmap(place, mapped_bytes, protection, flags, fd, 0)? }
+    };
+    NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)
+}
+
+/// Address space of `bytes` that begins at a huge-page boundary.
+fn reserve_aligned(bytes: usize) -> Result<*mut c_void, Errno> {
+    let spacious = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+    let start =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), spacious, ProtFlags::empty(), flags)? };
+    let skip = start.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
+    // Both cuts are whole pages: `skip` from a page-aligned start to a 2 MiB boundary, and the rest behind the mapping.
+    let end = skip + bytes.next_multiple_of(rustix::param::page_size());
+    // SAFETY: both ranges lie inside the reservation made above and outside what is handed out; nobody has a pointer there.
+    unsafe {
+        if skip > 0 {
+            rustix::mm::munmap(start, skip)?;
+        }
+        if end < spacious {
+            rustix::mm::munmap(start.cast::<u8>().add(end).cast(), spacious - end)?;
+        }
+        Ok(start.cast::<u8>().add(skip).cast())
+    }
+}
+
+/// Backs the huge pages inside a fresh mapping of a memfd with transparent ones, whatever the system's setting for shared
+/// memory is (unless it is `deny`). Says why not, in words an operator can act on.
+///
+/// # Safety
+/// `[base, base + bytes)` is a shared, writable mapping of a memfd that nobody else touches or has pinned yet.
+pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), String> {
+    let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if whole == 0 {
+        return Err(format!("{bytes} bytes hold no 2 MiB page"));
+    }
+    for offset in (0..whole).step_by(HUGE_PAGE_BYTES) {
+        // The kernel collapses only where something is; one byte is enough, and leaves little to copy.
+        // SAFETY: inside the mapping, which the caller has to itself.
+        unsafe { base.as_ptr().add(offset).write_volatile(0) };
+    }
+    // SAFETY: the range is the caller's mapping; collapsing changes no byte.
+    let result = unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(match error.raw_os_error() {
+        Some(libc::EINVAL) => format!(
+            "this kernel gives no transparent huge pages to memfds ({error}): Linux 6.1 does, unless \
+             /sys/kernel/mm/transparent_hugepage/shmem_enabled is `deny`"
+        ),
+        Some(libc::ENOMEM | libc::EAGAIN | libc::EBUSY) => {
+            format!(
+                "memory is too scattered for transparent huge pages ({error}): start the server before other work"
+            )
+        }
+        _ => format!("transparent huge pages are refused ({error})"),
+    })
+}
