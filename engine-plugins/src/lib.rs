@@ -1,10 +1,10 @@
 //! `turnkv._turnkv`: the client for Python. Every call that talks to the pool runs with the GIL released.
 //!
-//! - [`pool`]: `Pool`: one pool, its connections, what a fork does to them
-//! - [`namespace`]: `Namespace`: pages and sessions of one model; [`reports`]: what its calls return
-//! - [`lease`]: `Lease`: pages read where they lie
-//! - [`buffers`]: the memory of Python's buffers and tensors, the only unsafe code here
-//! - [`hashes`]: block hashes; [`error`]: `Error`; [`runtime`]: the reactor of this process
+//! - `pool`: `Pool`: one pool, its connections, what a fork does to them
+//! - `namespace`: `Namespace`: pages and sessions of one model; `reports`: what its calls return
+//! - `lease`: `Lease`: pages read where they lie
+//! - `buffers`: the memory of Python's buffers and tensors, the only unsafe code here
+//! - `hashes`: block hashes; `error`: `Error`; `runtime`: the reactor of this process
 
 mod buffers;
 mod error;

@@ -88,7 +88,7 @@ fn disk_mib(server: &Server) -> Result<u64> {
             blocks += entry.metadata()?.blocks();
         }
     }
-    Ok(blocks * 512 >> 20)
+    Ok((blocks * 512) >> 20)
 }
 
 /// The gauges are what the kernel says: the slabs' resident bytes are the DRAM tier's capacity.

@@ -1,5 +1,6 @@
 //! What deploy/ ships: the sample configuration, the systemd unit and the Dockerfile fit the binary and one another.
 //! Must not know: how the server reads its configuration; it is asked through its command line.
+#![allow(clippy::expect_used, reason = "a test says what it expected by failing")]
 #![forbid(unsafe_code)]
 
 use std::path::Path;

@@ -204,9 +204,7 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         // Lazy: the server that uses it may still be on its way out.
-        if let Err(error) = std::process::Command::new("umount").arg("-l").arg(self.path()).status() {
-            println!("umount: {error}");
-        }
+        drop(std::process::Command::new("umount").arg("-l").arg(self.path()).status());
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 
 fn reply(outcomes: &[OffloadOutcome]) -> wire::BeginOffloadReply {
     let outcomes = outcomes.iter().map(|outcome| *outcome as i32).collect();
-    wire::BeginOffloadReply { lease: 1, lease_ms: 1000, outcomes, slots: Vec::new(), retry_after_ms: 5 }
+    wire::BeginOffloadReply { lease: 1, lease_ms: 1000, outcomes, retry_after_ms: 5, ..Default::default() }
 }
 
 #[test]

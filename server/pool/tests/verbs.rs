@@ -8,8 +8,7 @@ const CLIENT: ClientId = ClientId(1);
 const OTHER: ClientId = ClientId(2);
 
 fn config(nvme_bytes: u64) -> PoolConfig {
-    let limits =
-        Limits { lease_ms: 100, lease_grace_ms: 50, client_slots_percent: 100, ..Limits::default() };
+    let limits = Limits { lease_ms: 100, lease_grace_ms: 50, client_slots_percent: 100, ..Limits::default() };
     PoolConfig {
         slab_bytes: 64 << 10,
         slab_count: 2,
