@@ -54,7 +54,7 @@ class TurnReport:
     pages_present: int = 0
     pages_declined: int = 0
     durable: bool = False
-    """It was asked for, and what this turn stored is on NVMe and flushed."""
+    """It was asked for, and every page of this turn is on NVMe and flushed."""
     offload_ms: float = 0.0
     misses: Counter[str] = field(default_factory=Counter)
     """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>."""
@@ -87,7 +87,7 @@ class TurnKVCache(DynamicCache):
     `pool`: a `turnkv.Pool`, an address, or None for the embedded pool. `page_tokens`: tokens of a page.
     `model_id`: names the weights; by default a fingerprint of configuration and weights. Whatever changes K and V but is
     not in the weights or the token ids (images, switched adapters, soft prompts) must go into `salt` or `model_id`.
-    `tenant`: pages are never shared between tenants. `durable`: every `end_turn` waits until the pages it stored are on NVMe.
+    `tenant`: pages are never shared between tenants. `durable`: every `end_turn` waits until its pages are on NVMe.
     `deadline_ms`: of each reload and offload; `wait_ms`: how long an offload may wait for free slots within it.
 
     This step serves full attention only; other models raise `Unsupported` here. Sequences are not padded: K and V of a

@@ -26,7 +26,7 @@ impl Engine {
         let (mut tier, mut catalog) = (None, None);
         if let Some(config) = &settings.nvme {
             std::fs::create_dir_all(&config.state_dir)
-                .with_context(|| format!("cannot create {}", config.state_dir.display()))?;
+                .with_context(|| format!("cannot create {} (for a block device, set nvme.state_dir)", config.state_dir.display()))?;
             let (nvme, recovered) = start_nvme(config, dram.regions())?;
             let opened =
                 Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
