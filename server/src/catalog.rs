@@ -77,20 +77,14 @@ impl Catalog {
     /// and namespaces are forgotten, and the server starts.
     pub(crate) fn open(directory: &Path) -> Result<Catalog, redb::Error> {
         let path = directory.join("catalog.redb");
-        let database = match Database::create(&path) {
-            Ok(database) => database,
-            Err(error @ redb::DatabaseError::Storage(redb::StorageError::Io(_))) => return Err(error.into()),
-            Err(redb::DatabaseError::DatabaseAlreadyOpen) => return Err(redb::Error::DatabaseAlreadyOpen),
-            Err(error) => {
+        let database = match open_tables(&path) {
+            Err(error) if is_damage(&error) => {
                 let aside = set_aside(&path)?;
                 tracing::error!(%error, aside = %aside.display(), "the catalog cannot be read and was set aside");
-                Database::create(&path)?
+                open_tables(&path)?
             }
+            opened => opened?,
         };
-        let write = database.begin_write()?;
-        write.open_table(NAMESPACES)?;
-        write.open_table(SESSIONS)?;
-        write.commit()?;
         Ok(Catalog { database, marked: Mutex::new(HashSet::new()) })
     }
 
@@ -158,6 +152,24 @@ impl Catalog {
         }
         write.commit()?;
         Ok(())
+    }
+}
+
+fn open_tables(path: &Path) -> Result<Database, redb::Error> {
+    let database = Database::create(path)?;
+    let write = database.begin_write()?;
+    write.open_table(NAMESPACES)?;
+    write.open_table(SESSIONS)?;
+    write.commit()?;
+    Ok(database)
+}
+
+/// Does this error say that the file's content is bad, rather than that it cannot be reached?
+fn is_damage(error: &redb::Error) -> bool {
+    match error {
+        redb::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
+        redb::Error::DatabaseAlreadyOpen => false,
+        _ => true,
     }
 }
 

@@ -233,6 +233,27 @@ async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes
     refused(sessions.list(list).await, ErrorKind::Invalid, "list of a short id")
 }
 
+/// A sender that stalls in the middle of an inline offload is told so when its lease ends, and its slots come back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stalled_inline_offload_gives_its_slots_back() -> Result<()> {
+    let limits = "lease_ms = 300\n".to_owned();
+    let server = Server::start(Setup { limits, ..Setup::default() })?;
+    let channel = channel(&server).await?;
+    let mut pool = PoolClient::new(channel.clone());
+    let ns: bytes::Bytes = open(&mut pool).await?.into();
+    let begin = wire::BeginOffloadRequest { namespace: ns, hashes: packed(4), ..Default::default() };
+    let first = wire::OffloadRequest { begin: Some(begin), ..Default::default() };
+    let stalled = tokio_stream::StreamExt::chain(tokio_stream::once(first), tokio_stream::pending());
+    let mut replies = pool.offload(stalled).await?.into_inner();
+    ensure!(replies.message().await?.is_some_and(|reply| reply.begin.is_some()));
+    let began = Instant::now();
+    refused(replies.message().await, ErrorKind::LeaseUnknown, "a stalled stream")?;
+    ensure!(began.elapsed() < Duration::from_secs(3));
+    let stats = AdminClient::new(channel).stats(wire::StatsRequest {}).await?.into_inner();
+    ensure!(stats.leases == 0 && stats.quarantined_bytes == 0 && stats.tiers[0].used_bytes == 0, "{stats:?}");
+    Ok(())
+}
+
 fn ask(socket: &LocalSocket, verb: wire::Verb, body: &impl prost::Message) -> Result<turnkv_transfer::Frame> {
     socket.send(verb as u8, 0, &body.encode_to_vec(), &[])?;
     Ok(socket.recv(Some(Instant::now() + Duration::from_secs(5)))?)

@@ -115,7 +115,9 @@ async fn the_commands_answer() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grpc_over_tcp_with_the_standard_health_service() -> Result<()> {
-    use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+    use tonic_health::pb::{
+        HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+    };
     let tcp = free_address()?;
     let server = Server::start(Setup { tcp: Some(tcp.to_string()), ..Setup::default() })?;
     let user = User::connect(&format!("http://{tcp}"), DataPlane::Auto, PAGE).await?;

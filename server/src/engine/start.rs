@@ -25,12 +25,21 @@ impl Engine {
         let mut pool = Pool::new(pool_config(&settings, slab_count))?;
         let (mut tier, mut catalog) = (None, None);
         if let Some(config) = &settings.nvme {
-            std::fs::create_dir_all(&config.state_dir)
-                .with_context(|| format!("cannot create {} (for a block device, set nvme.state_dir)", config.state_dir.display()))?;
+            std::fs::create_dir_all(&config.state_dir).with_context(|| {
+                format!(
+                    "cannot create {} (for a block device, set nvme.state_dir)",
+                    config.state_dir.display()
+                )
+            })?;
             let (nvme, recovered) = start_nvme(config, dram.regions())?;
             let opened =
                 Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
-            recover(&mut pool, opened.load().context("reading the catalog")?, recovered, &nvme)?;
+            recover(
+                &mut pool,
+                opened.load().context("reading catalog.redb: move it aside to start without its sessions")?,
+                recovered,
+                &nvme,
+            )?;
             (tier, catalog) = (Some(Arc::new(nvme)), Some(opened));
         }
         let core = Core {

@@ -4,10 +4,12 @@ use crate::engine::Engine;
 use crate::engine::inline::{InlineOffload, InlineReload};
 use crate::limits::STREAM_QUEUE_MAX;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-use turnkv_proto::{Error, wire};
+use turnkv_proto::{Error, ErrorKind, wire};
 
 /// Serves an Offload stream: header, answer, payload, commit, answer.
 pub(super) fn offload(
@@ -34,11 +36,13 @@ async fn offload_stream(
     let header =
         first.begin.ok_or_else(|| Error::invalid("the first message of Offload must hold `begin`"))?;
     let (mut offload, begin) = InlineOffload::begin(engine, &header).await?;
+    let deadline = Instant::now() + Duration::from_millis(begin.lease_ms.into());
     let reply = wire::OffloadReply { begin: Some(begin), commit: None };
     if tell.send(Ok(reply)).await.is_err() {
         return Ok(()); // the caller left: the offload's drop gives the slots back
     }
-    while let Some(message) = messages.message().await? {
+    // A sender that stalls holds slots: it has as long as its lease, then the offload's drop gives them back.
+    while let Some(message) = timeout_at(deadline, messages.message()).await.map_err(|_| late())?? {
         if !message.payload.is_empty() {
             offload.fill(message.index, message.offset, &message.payload)?;
         }
@@ -52,6 +56,13 @@ async fn offload_stream(
         }
     }
     Ok(()) // no commit: nothing is kept
+}
+
+fn late() -> Error {
+    Error::new(
+        ErrorKind::LeaseUnknown,
+        "the stream took longer than its lease: begin again, in smaller calls",
+    )
 }
 
 /// Serves a Reload stream: every page in chunks, in the order asked, up to the first miss.
