@@ -137,7 +137,10 @@ impl Namespace {
             };
             report.stored += done.stored;
             report.present += done.present;
-            report.durable &= done.durable;
+            if done.stored + done.present > 0 {
+                // A durable page's ancestors are durable too: the last window speaks for all before it.
+                report.durable = options.durable && done.durable;
+            }
             report.first_decline = done.decline;
             let Some(decline) = done.decline else { continue };
             let freed = decline == Decline::LeaseLimit && done.stored > 0;
