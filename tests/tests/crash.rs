@@ -13,6 +13,8 @@ use turnkv_tests::user::User;
 
 const PAGE: u64 = 60 << 10;
 const PAGES: usize = 6;
+/// Chains one writer offloads in one life of the server, at most.
+const CHAINS_A_WRITER: u64 = 12;
 
 fn crashes() -> usize {
     std::env::var("TURNKV_CRASHES").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
@@ -20,7 +22,9 @@ fn crashes() -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn durable_pages_survive_kill_9() -> Result<()> {
-    let setup = Setup { dram_mib: 16, nvme_mib: 512, segment_mib: 16, ..Setup::default() };
+    // Room for everything that all rounds can write: what is lost here was not evicted.
+    let written_mib = crashes() as u64 * 2 * CHAINS_A_WRITER * PAGES as u64 * 64 / 1024;
+    let setup = Setup { dram_mib: 16, nvme_mib: written_mib * 2 + 256, segment_mib: 16, ..Setup::default() };
     let mut server = Server::start(setup)?;
     let mut acknowledged: BTreeSet<u64> = BTreeSet::new();
     let mut next_seed = 1u64;
@@ -85,7 +89,7 @@ struct Round {
 async fn write_until_dead(address: String, first: u64, round: Arc<Round>) -> Result<()> {
     let Ok(user) = User::connect(&address, DataPlane::Shm, PAGE).await else { return Ok(()) };
     let mut seed = first;
-    while !round.stop.load(Ordering::Relaxed) && seed < first + 12 {
+    while !round.stop.load(Ordering::Relaxed) && seed < first + CHAINS_A_WRITER {
         let options = OffloadOptions {
             durable: seed.is_multiple_of(3),
             wait: Duration::from_secs(1),
