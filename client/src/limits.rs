@@ -35,9 +35,9 @@ pub const CONNECT_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// How long one attempt to connect may hold the calling thread (a stopped server with a full backlog).
 pub const CONNECT_BLOCK: Duration = Duration::from_millis(1);
 /// Bytes of one inline piece of a page.
-pub const INLINE_PIECE_BYTES: usize = 2 << 20;
+pub const INLINE_PIECE_BYTES: usize = 64 << 10;
 /// Inline pieces that wait to be sent.
-pub const INLINE_PIECES_MAX: usize = 4;
+pub const INLINE_PIECES_MAX: usize = 32;
 /// Bytes of one gRPC message.
 pub const GRPC_MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// HTTP/2 window of one stream.

@@ -390,5 +390,5 @@ def servers_of(home: pathlib.Path) -> int:
             arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        count += "turnkv" in arguments[0] and any(str(home) in argument for argument in arguments)
+        count += pathlib.Path(arguments[0]).name == "turnkv" and any(str(home) in argument for argument in arguments)
     return count

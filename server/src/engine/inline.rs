@@ -173,31 +173,42 @@ impl InlineReload {
         }
     }
 
-    /// A page's messages. Its bytes are copied while its slot is leased, and verified first: a page that does not
-    /// verify is a miss, and dropped.
-    pub(crate) fn messages(&mut self, page: &wire::ReloadedPage) -> Vec<wire::ReloadReply> {
-        let miss = |cause: wire::MissCause| {
-            vec![wire::ReloadReply { index: page.index, miss: cause.into(), ..Default::default() }]
+    /// A page's bytes, verified: one that does not verify is a miss, and dropped at the end of the run. `Err` is the
+    /// message that says so.
+    pub(crate) fn open(&mut self, page: &wire::ReloadedPage) -> Result<OpenPage, wire::ReloadReply> {
+        let miss = |cause: i32| wire::ReloadReply { index: page.index, miss: cause, ..Default::default() };
+        let Some(place) = &page.slot else { return Err(miss(page.miss)) };
+        let Ok(slot) = self.engine.slot_at(place, self.bytes) else {
+            return Err(miss(wire::MissCause::Absent.into()));
         };
-        let Some(place) = &page.slot else {
-            return vec![wire::ReloadReply { index: page.index, miss: page.miss, ..Default::default() }];
-        };
-        let Ok(slot) = self.engine.slot_at(place, self.bytes) else { return miss(wire::MissCause::Absent) };
-        let mut payload = vec![0u8; slot.len()];
-        if slot.drain(&mut payload) != page.checksum {
+        if slot.checksum() != page.checksum {
             self.corrupt.push(page.index);
-            return miss(wire::MissCause::Checksum);
+            return Err(miss(wire::MissCause::Checksum.into()));
         }
-        let payload = Bytes::from(payload);
-        let chunk = |offset: usize| wire::ReloadReply {
-            index: page.index,
+        Ok(OpenPage { index: page.index, checksum: page.checksum, tier: page.tier, slot })
+    }
+}
+
+/// A leased page on its way into messages.
+pub(crate) struct OpenPage {
+    index: u32,
+    checksum: u64,
+    tier: i32,
+    slot: Slot,
+}
+
+impl OpenPage {
+    /// Its messages, each made when it is wanted: a chunk is small enough to go through the caches once.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = wire::ReloadReply> {
+        let bytes = self.slot.bytes();
+        (0..bytes.len()).step_by(INLINE_CHUNK_BYTES).map(move |offset| wire::ReloadReply {
+            index: self.index,
             offset: offset as u64,
-            payload: payload.slice(offset..payload.len().min(offset + INLINE_CHUNK_BYTES)),
-            checksum: if offset == 0 { page.checksum } else { 0 },
-            tier: page.tier,
+            payload: Bytes::copy_from_slice(&bytes[offset..bytes.len().min(offset + INLINE_CHUNK_BYTES)]),
+            checksum: if offset == 0 { self.checksum } else { 0 },
+            tier: self.tier,
             miss: 0,
-        };
-        (0..payload.len()).step_by(INLINE_CHUNK_BYTES).map(chunk).collect()
+        })
     }
 }
 

@@ -127,14 +127,17 @@ async fn send_run(
             return Sent::All;
         }
         for page in &pages {
-            for mut message in run.messages(page) {
+            let page = match run.open(page) {
+                Ok(page) => page,
+                Err(mut miss) => {
+                    miss.index += first;
+                    return if tell.send(Ok(miss)).await.is_ok() { Sent::Miss } else { Sent::CallerLeft };
+                }
+            };
+            for mut message in page.messages() {
                 message.index += first;
-                let miss = message.miss != 0;
                 if tell.send(Ok(message)).await.is_err() {
                     return Sent::CallerLeft;
-                }
-                if miss {
-                    return Sent::Miss;
                 }
             }
         }
