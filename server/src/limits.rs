@@ -10,7 +10,7 @@ pub(crate) const CLIENTS_MAX: usize = 1_024;
 pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// Bytes of one gRPC message, either way: a chunk of payload and its fields.
 pub(crate) const GRPC_MESSAGE_BYTES_MAX: usize = 8 << 20;
-/// Bytes of payload in one message of an inline stream: its four copies on the way stay in a core's own cache.
+/// Bytes of payload in one message of an inline stream: small enough that its copies stay in a core's own cache.
 pub(crate) const INLINE_CHUNK_BYTES: usize = 64 << 10;
 /// Messages queued in one inline or reload stream.
 pub(crate) const STREAM_QUEUE_MAX: usize = 32;

@@ -5,6 +5,7 @@ use super::Engine;
 use crate::limits::INLINE_CHUNK_BYTES;
 use bytes::Bytes;
 use std::sync::Arc;
+use tokio::time::Instant;
 use turnkv_pool::ClientId;
 use turnkv_proto::{Error, ErrorKind, wire};
 use turnkv_transfer::{Checksum, Slot};
@@ -185,7 +186,8 @@ impl InlineReload {
             self.corrupt.push(page.index);
             return Err(miss(wire::MissCause::Checksum.into()));
         }
-        Ok(OpenPage { index: page.index, checksum: page.checksum, tier: page.tier, slot })
+        let (index, checksum, tier, lease_ends) = (page.index, page.checksum, page.tier, self.run.lease_ends);
+        Ok(OpenPage { index, checksum, tier, lease_ends, slot })
     }
 }
 
@@ -194,20 +196,28 @@ pub(crate) struct OpenPage {
     index: u32,
     checksum: u64,
     tier: i32,
+    lease_ends: Instant,
     slot: Slot,
 }
 
 impl OpenPage {
-    /// Its messages, each made when it is wanted: a chunk is small enough to go through the caches once.
+    /// Its messages, each made when it is wanted: a chunk is small enough to go through the caches once. A reader that
+    /// stalls past the lease gets a miss: what is copied after that may be another page's.
     pub(crate) fn messages(&self) -> impl Iterator<Item = wire::ReloadReply> {
         let bytes = self.slot.bytes();
-        (0..bytes.len()).step_by(INLINE_CHUNK_BYTES).map(move |offset| wire::ReloadReply {
+        let chunk = move |offset: usize| wire::ReloadReply {
             index: self.index,
             offset: offset as u64,
             payload: Bytes::copy_from_slice(&bytes[offset..bytes.len().min(offset + INLINE_CHUNK_BYTES)]),
             checksum: if offset == 0 { self.checksum } else { 0 },
             tier: self.tier,
             miss: 0,
+        };
+        let late =
+            wire::ReloadReply { index: self.index, miss: wire::MissCause::Busy.into(), ..Default::default() };
+        (0..bytes.len()).step_by(INLINE_CHUNK_BYTES).map(move |offset| {
+            let message = chunk(offset);
+            if Instant::now() < self.lease_ends { message } else { late.clone() }
         })
     }
 }

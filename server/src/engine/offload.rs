@@ -45,7 +45,7 @@ impl Engine {
             reply.durable = self.make_present_durable(&ask).await;
         }
         if !starved(&reply) || raw.wait_ms == 0 {
-            return Ok(reply);
+            return Ok(self.answer(reply));
         }
         let deadline = Instant::now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
         while starved(&reply) {
@@ -57,7 +57,7 @@ impl Engine {
                 break;
             }
         }
-        Ok(reply)
+        Ok(self.answer(reply))
     }
 
     /// [`Engine::begin_offload`] without its wait; `None` where a wait would be worth it.
@@ -68,7 +68,7 @@ impl Engine {
         let client = self.clients.check(raw.client)?;
         let reply = self.try_offload(&self.check_offload(client, raw)?)?;
         let wait = (starved(&reply) && raw.wait_ms > 0) || (raw.durable && all_present(&reply));
-        Ok(if wait { None } else { Some(reply) })
+        Ok(if wait { None } else { Some(self.answer(reply)) })
     }
 
     fn check_offload(&self, client: ClientId, raw: &wire::BeginOffloadRequest) -> Result<Ask, Error> {
@@ -90,7 +90,6 @@ impl Engine {
     fn try_offload(&self, ask: &Ask) -> Result<wire::BeginOffloadReply, Error> {
         if self.draining.load(Ordering::Relaxed) {
             let outcomes = vec![Wire::Draining.into(); ask.hashes.len()];
-            self.metrics.declined_pages.increment(ask.hashes.len() as u64);
             return Ok(wire::BeginOffloadReply { outcomes, ..Default::default() });
         }
         let now = self.now();
@@ -116,7 +115,6 @@ impl Engine {
         };
         self.renew_slabs(renewals);
         self.forget_dead_extents();
-        self.count_offload(&plan);
         Ok(wire::BeginOffloadReply {
             lease: plan.lease.map_or(0, |lease| lease.0),
             lease_ms: plan.lease_ms,
@@ -136,14 +134,14 @@ impl Engine {
         }
     }
 
-    fn count_offload(&self, plan: &OffloadPlan) {
-        let count = |wanted: fn(&Outcome) -> bool| {
-            plan.outcomes.iter().filter(|outcome| wanted(outcome)).count() as u64
-        };
-        let present = count(|outcome| matches!(outcome, Outcome::Present));
-        let granted = count(|outcome| matches!(outcome, Outcome::Granted(_)));
+    /// Counts what a caller is told, once: not every look that a waiting call takes.
+    fn answer(&self, reply: wire::BeginOffloadReply) -> wire::BeginOffloadReply {
+        let count =
+            |wanted: Wire| reply.outcomes.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
+        let present = count(Wire::Present);
         self.metrics.present_pages.increment(present);
-        self.metrics.declined_pages.increment(plan.outcomes.len() as u64 - present - granted);
+        self.metrics.declined_pages.increment(reply.outcomes.len() as u64 - present - count(Wire::Granted));
+        reply
     }
 
     /// Makes filled pages visible; with `durable`, answers when they and their ancestors are on stable storage.

@@ -31,6 +31,8 @@ pub(crate) struct ReloadRun {
     pub(crate) lease: u64,
     /// Time to finish reading in.
     pub(crate) lease_ms: u32,
+    /// When that time is over, counted from before the lease was given.
+    pub(crate) lease_ends: Instant,
     /// Pages of the request that this call serves.
     pub(crate) covered: u32,
     pages: VecDeque<(wire::ReloadedPage, Arrival)>,
@@ -152,7 +154,7 @@ impl Engine {
 
     /// One decision: `None` when the first page wants a slot and there is none now.
     fn try_reload(self: &Arc<Self>, ask: &Ask) -> Result<Option<ReloadRun>, Error> {
-        let now = self.now();
+        let (now, began) = (self.now(), Instant::now());
         let (plan, run, promotions, renewals) = {
             let mut core = self.core();
             let view = ReloadAsk {
@@ -166,7 +168,7 @@ impl Engine {
             if matches!(plan.pages.first(), Some(ReloadStep::NoSlot)) {
                 return Ok(None);
             }
-            let (run, promotions) = core.lay_out(&plan, ask);
+            let (run, promotions) = core.lay_out(&plan, ask, began);
             (plan, run, promotions, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);
@@ -213,7 +215,7 @@ impl Engine {
 
 impl super::Core {
     /// Turns a plan into a run, and registers it with the promotions it waits for before any of them can land.
-    fn lay_out(&mut self, plan: &ReloadPlan, ask: &Ask) -> (ReloadRun, Vec<Promotion>) {
+    fn lay_out(&mut self, plan: &ReloadPlan, ask: &Ask, began: Instant) -> (ReloadRun, Vec<Promotion>) {
         let (tell, landed) = mpsc::channel(plan.pages.len().max(1));
         let mut promotions = Vec::new();
         let mut pages = VecDeque::with_capacity(plan.pages.len());
@@ -250,6 +252,7 @@ impl super::Core {
         let run = ReloadRun {
             lease: plan.lease.map_or(0, |lease| lease.0),
             lease_ms: plan.lease_ms,
+            lease_ends: began + Duration::from_millis(plan.lease_ms.into()),
             covered: pages.len() as u32,
             pages,
             first: 0,
@@ -267,6 +270,7 @@ fn busy(ask: &Ask) -> ReloadRun {
     ReloadRun {
         lease: 0,
         lease_ms: 0,
+        lease_ends: ask.deadline,
         covered: 1,
         pages: VecDeque::from([(miss, Arrival::Here)]),
         first: 0,

@@ -36,7 +36,7 @@ async fn offload_stream(
     let header =
         first.begin.ok_or_else(|| Error::invalid("the first message of Offload must hold `begin`"))?;
     let (mut offload, begin) = InlineOffload::begin(engine, &header).await?;
-    let deadline = Instant::now() + Duration::from_millis(begin.lease_ms.into());
+    let deadline = Instant::now() + Duration::from_millis(engine.settings.limits.lease_ms);
     let reply = wire::OffloadReply { begin: Some(begin), commit: None };
     if tell.send(Ok(reply)).await.is_err() {
         return Ok(()); // the caller left: the offload's drop gives the slots back
@@ -136,8 +136,12 @@ async fn send_run(
             };
             for mut message in page.messages() {
                 message.index += first;
+                let miss = message.miss != 0;
                 if tell.send(Ok(message)).await.is_err() {
                     return Sent::CallerLeft;
+                }
+                if miss {
+                    return Sent::Miss;
                 }
             }
         }

@@ -25,8 +25,12 @@ pub(crate) fn map_shared(fd: &OwnedFd, mapped_bytes: usize) -> Result<NonNull<u8
         let place = reserve_aligned(mapped_bytes)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: `place` is `mapped_bytes` of address space that `reserve_aligned` has just reserved for us, so the fixed
-        // mapping replaces nothing else. If it fails, the reservation stays: address space only.
-        unsafe { rustix::mm::mmap(place, mapped_bytes, protection, flags, fd, 0)? }
+        // mapping replaces nothing else. If it fails, the reservation goes back.
+        unsafe {
+            rustix::mm::mmap(place, mapped_bytes, protection, flags, fd, 0).inspect_err(|_| {
+                rustix::mm::munmap(place, mapped_bytes).unwrap_or_default();
+            })?
+        }
     };
     NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)
 }
