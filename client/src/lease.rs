@@ -6,10 +6,11 @@ use crate::namespace::Namespace;
 use crate::offload::window_pages;
 use crate::reload::shm::{Next, Pages};
 use crate::reload::{MissCause, ReloadOptions};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_proto::BlockHash;
-use turnkv_transfer::Slot;
+use turnkv_transfer::{CopyPlan, Slot};
 
 /// A look at pages in the pool's own memory, for a bounded time. What was read counts only if [`ReadLease::finish`] says so.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub struct ReadLease {
     miss: Option<MissCause>,
     end: Instant,
     lease: Option<u64>,
-    corrupt: Vec<u32>,
+    corrupt: Mutex<Vec<u32>>,
     server: Server,
     pool: Arc<LocalPool>,
 }
@@ -63,7 +64,7 @@ impl Namespace {
             };
             let (server, pool) = (pages.lent.server(), Arc::clone(pages.lent.pool()));
             let (end, lease) = (pages.lease_end, pages.lent.take_read_lease());
-            return Ok(ReadLease { pages: held, miss, end, lease, corrupt: Vec::new(), server, pool });
+            return Ok(ReadLease { pages: held, miss, end, lease, corrupt: Mutex::default(), server, pool });
         }
     }
 }
@@ -90,14 +91,27 @@ impl ReadLease {
     }
 
     /// Whether a page's bytes match their checksum; if not, the pool is told when the lease ends.
-    pub fn verify(&mut self, position: usize) -> bool {
+    pub fn verify(&self, position: usize) -> bool {
         let Some((slot, checksum)) = self.pages.get(position) else { return false };
         let matches = slot.checksum() == *checksum;
         let position = position as u32;
-        if !matches && self.left() > Duration::ZERO && !self.corrupt.contains(&position) {
-            self.corrupt.push(position);
+        let mut corrupt = self.corrupt.lock();
+        if !matches && self.left() > Duration::ZERO && !corrupt.contains(&position) {
+            corrupt.push(position);
         }
         matches
+    }
+
+    /// Copies bytes of a page, from `offset` on as many as the plan has, to where the plan says; so a page can be taken
+    /// apart, one layer after another. Nothing is verified here: [`ReadLease::verify`] the page first.
+    pub fn copy_out(&self, position: usize, offset: usize, plan: &CopyPlan) -> Result<()> {
+        let (slot, _) =
+            self.pages.get(position).ok_or_else(|| Error::invalid("a page that the lease lacks"))?;
+        let inside = offset.checked_add(plan.slot_bytes()).is_some_and(|end| end <= slot.len());
+        let part = inside.then(|| Arc::clone(slot.region()).slot(slot.offset() + offset, plan.slot_bytes()));
+        let part = part.flatten().ok_or_else(|| Error::invalid("bytes past the end of a page"))?;
+        part.scatter(plan);
+        Ok(())
     }
 
     /// How long the pages may still be read.
@@ -114,7 +128,7 @@ impl ReadLease {
 impl Drop for ReadLease {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            self.pool.end_reload(&self.server, lease, std::mem::take(&mut self.corrupt));
+            self.pool.end_reload(&self.server, lease, std::mem::take(self.corrupt.get_mut()));
         }
     }
 }

@@ -116,6 +116,38 @@ pub(crate) fn plans(
     Ok(plans)
 }
 
+/// One plan a page, of pages that lie in runs: `addresses` has the runs' addresses as u64, page after page, `lengths` their
+/// bytes, the same for every page.
+pub(crate) fn run_plans(addresses: &Bound<'_, PyAny>, lengths: &[usize]) -> PyResult<Vec<CopyPlan>> {
+    if lengths.is_empty() {
+        return Err(PyValueError::new_err("a page is made of at least one run"));
+    }
+    let helper = addresses.py().import("turnkv._buffers")?.getattr("address")?;
+    let (at, bytes, _owner): (usize, usize, Py<PyAny>) = helper.call1((addresses, false))?.extract()?;
+    let count = bytes / size_of::<u64>();
+    if bytes != count * size_of::<u64>() || !count.is_multiple_of(lengths.len()) {
+        let text = format!("{bytes} bytes of addresses are not 8 for each of {} runs a page", lengths.len());
+        return Err(PyValueError::new_err(text));
+    }
+    // SAFETY: the buffer is `bytes` long, `_owner` keeps it in place, and it is read before this function returns. It may
+    // lie anywhere, so it is read as unaligned.
+    let address = |index: usize| unsafe { (at as *const u64).add(index).read_unaligned() } as usize;
+    let run = |(index, row_bytes): (usize, &usize)| {
+        let row_bytes = *row_bytes;
+        let shape =
+            TensorShape { heads: 1, tokens: 1, row_bytes, head_stride_bytes: 0, token_stride_bytes: 0 };
+        // SAFETY: the caller of the Python method promises (documented there) that the runs are valid, and that nobody else
+        // uses them, until the call returns; the plans do not outlive it.
+        unsafe { TensorView::new(address(index) as *mut u8, shape) }
+    };
+    let page = |first: usize| {
+        let views = lengths.iter().enumerate().map(|(index, bytes)| run((first + index, bytes)));
+        CopyPlan::page(PageLayout::LayerKvHeadToken, &views.collect::<Result<Vec<_>, _>>()?, 1, 0, 1)
+    };
+    let plans = (0..count).step_by(lengths.len()).map(page).collect::<Result<_, turnkv_client::PlanError>>();
+    plans.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 /// A plain (address, bytes) tuple, without a detour through Python.
 fn plain_pair(buffer: &Bound<'_, PyAny>) -> Option<(usize, usize)> {
     let pair: (usize, usize) = buffer.cast::<PyTuple>().ok()?.extract().ok()?;

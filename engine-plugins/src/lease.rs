@@ -2,7 +2,7 @@
 //! are granted.
 
 use crate::reports::miss_name;
-use crate::{error, runtime};
+use crate::{buffers, error, runtime};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
@@ -70,6 +70,36 @@ impl Lease {
         let (at, size) = (bytes.as_ptr() as usize, bytes.len());
         let owner = Py::new(py, Hold { _held: Arc::clone(&held) })?;
         py.import("turnkv._buffers")?.getattr("view")?.call1((owner, at, size))
+    }
+
+    /// How many leading pages match their checksums, where they lie.
+    fn verify(&self, py: Python<'_>) -> PyResult<usize> {
+        let held = self.held()?;
+        Ok(py.detach(|| (0..self.pages).take_while(|page| held.lease.verify(*page)).count()))
+    }
+
+    /// Copies bytes of the pages from `first` on into runs all over memory.
+    #[pyo3(signature = (first, addresses, lengths, offset = 0))]
+    fn copy_out(
+        &self,
+        py: Python<'_>,
+        first: usize,
+        addresses: &Bound<'_, PyAny>,
+        lengths: Vec<usize>,
+        offset: usize,
+    ) -> PyResult<()> {
+        let held = self.held()?;
+        let plans = buffers::run_plans(addresses, &lengths)?;
+        if first.checked_add(plans.len()).is_none_or(|end| end > self.pages) {
+            let text =
+                format!("{} pages from page {first} on, of a lease on {} pages", plans.len(), self.pages);
+            return Err(PyIndexError::new_err(text));
+        }
+        let mut numbered = plans.iter().enumerate();
+        let copied = py.detach(|| {
+            numbered.try_for_each(|(index, plan)| held.lease.copy_out(first + index, offset, plan))
+        });
+        copied.map_err(|failed| error::from_client(py, failed))
     }
 
     /// Why the lease covers no more pages.

@@ -58,6 +58,26 @@ impl Namespace {
         buffers::plans(self.layout(), views, page_tokens, tokens, self.shard_bytes)
     }
 
+    fn run_plans(
+        &self,
+        addresses: &Bound<'_, PyAny>,
+        lengths: &[usize],
+        pages: usize,
+    ) -> PyResult<Vec<CopyPlan>> {
+        let plans = buffers::run_plans(addresses, lengths)?;
+        if plans.len() != pages {
+            let text = format!("{pages} hashes need as many pages of runs, got {}", plans.len());
+            return Err(PyValueError::new_err(text));
+        }
+        match plans.first() {
+            Some(plan) if plan.slot_bytes() as u64 != self.shard_bytes => {
+                let (bytes, page) = (plan.slot_bytes(), self.shard_bytes);
+                Err(PyValueError::new_err(format!("these runs are {bytes} bytes, pages here have {page}")))
+            }
+            _ => Ok(plans),
+        }
+    }
+
     fn send(
         &self,
         py: Python<'_>,
@@ -183,6 +203,59 @@ impl Namespace {
         };
         let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
         self.send(py, &options, &hashes, &sources)
+    }
+
+    /// Stores pages that lie in runs all over memory.
+    #[pyo3(signature = (hashes, addresses, lengths, *, session = None, parent = None, shard = 0, tail_tokens = 0,
+        durable = false, wait_ms = 0, deadline_ms = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn offload_runs(
+        &self,
+        py: Python<'_>,
+        hashes: &Bound<'_, PyAny>,
+        addresses: &Bound<'_, PyAny>,
+        lengths: Vec<usize>,
+        session: Option<String>,
+        parent: Option<&[u8]>,
+        shard: u16,
+        tail_tokens: u32,
+        durable: bool,
+        wait_ms: u64,
+        deadline_ms: Option<u64>,
+    ) -> PyResult<OffloadReport> {
+        let hashes = hashes::parse(hashes)?;
+        let plans = self.run_plans(addresses, &lengths, hashes.len())?;
+        let options = OffloadOptions {
+            session,
+            parent: parent.map(hashes::one).transpose()?,
+            shard,
+            tail_tokens,
+            durable,
+            deadline: deadline_ms.map(Duration::from_millis),
+            wait: Duration::from_millis(wait_ms),
+        };
+        let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
+        self.send(py, &options, &hashes, &sources)
+    }
+
+    /// Fills runs all over memory with the leading pages that are there.
+    #[pyo3(signature = (hashes, addresses, lengths, *, session = None, shard = 0, deadline_ms = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn reload_runs(
+        &self,
+        py: Python<'_>,
+        hashes: &Bound<'_, PyAny>,
+        addresses: &Bound<'_, PyAny>,
+        lengths: Vec<usize>,
+        session: Option<String>,
+        shard: u16,
+        deadline_ms: Option<u64>,
+    ) -> PyResult<ReloadReport> {
+        let hashes = hashes::parse(hashes)?;
+        let plans = self.run_plans(addresses, &lengths, hashes.len())?;
+        let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
+        let mut targets: Vec<PageTarget<'_>> = plans.iter().map(PageTarget::Plan).collect();
+        self.receive(py, &options, &hashes, &mut targets)
     }
 
     /// Fills writable buffers with the leading pages that are there.

@@ -134,6 +134,62 @@ def test_lease_reads_in_place(server: Server) -> None:
     assert raised.value.kind == "invalid"
 
 
+def runs_of(memory: numpy.ndarray, pages: int) -> numpy.ndarray:
+    """Addresses of [pages, 4 runs]: run r of page p lies in row r of `memory`, pages in reverse order, with gaps."""
+    rows, row_bytes, step = numpy.arange(4, dtype=numpy.uint64), memory.shape[1], PAGE // 4 + 64
+    order = numpy.arange(pages - 1, -1, -1, dtype=numpy.uint64)
+    return memory.ctypes.data + rows[None, :] * numpy.uint64(row_bytes) + order[:, None] * numpy.uint64(step)
+
+
+def scattered(pages: int) -> numpy.ndarray:
+    return numpy.zeros((4, pages * (PAGE // 4 + 64)), dtype=numpy.uint8)
+
+
+def test_runs_all_over_memory_are_pages(pages: turnkv.Namespace) -> None:
+    hashes, data, lengths = chain(6, seed=17000), content(6, seed=7), [PAGE // 4] * 4
+    source, target = scattered(6), scattered(6)
+    step = PAGE // 4 + 64
+    for page, bytes_ in enumerate(data):
+        for run in range(4):
+            at = (5 - page) * step
+            source[run, at : at + PAGE // 4] = numpy.frombuffer(bytes_, numpy.uint8)[run * PAGE // 4 : (run + 1) * PAGE // 4]
+    assert pages.offload_runs(hashes, runs_of(source, 6), lengths).stored == 6
+    whole = [bytearray(PAGE) for _ in range(6)]
+    assert pages.reload(hashes, whole).pages == 6 and whole == data
+    assert pages.reload_runs(hashes, runs_of(target, 6), lengths).pages == 6
+    assert (source == target).all(), "the gaps between the runs stay as they were"
+    tail = pages.offload_runs(chain(1, 9, hashes[-32:]), array.array("Q", runs_of(source, 6)[0].tolist()), lengths, parent=hashes[-32:])
+    assert tail.stored == 1
+    for addresses, sizes in [
+        (runs_of(source, 5), lengths), (runs_of(source, 6), [PAGE // 4] * 3), (runs_of(source, 6), []),
+        (runs_of(source, 6), [PAGE // 4 - 1] * 4), (numpy.zeros((6, 4), numpy.uint64), lengths),
+    ]:
+        with pytest.raises(ValueError):
+            pages.offload_runs(hashes, addresses, sizes)
+        with pytest.raises(ValueError):
+            pages.reload_runs(hashes, addresses, sizes)
+
+
+def test_a_lease_is_verified_and_taken_apart(server: Server) -> None:
+    pages = server.pool().open_namespace("taken-apart", **SHAPE)
+    hashes, data = chain(6, seed=18000), content(6, seed=8)
+    pages.offload(hashes, data)
+    lease = pages.lease(hashes)
+    assert lease.verify() == 6
+    target = scattered(4)
+    for run in range(4):  # a layer at a time: the run'th quarter of pages 2 to 5
+        lease.copy_out(2, numpy.ascontiguousarray(runs_of(target, 4)[:, run]), [PAGE // 4], run * PAGE // 4)
+    with pytest.raises(IndexError):
+        lease.copy_out(3, runs_of(target, 4), [PAGE // 4] * 4)
+    with pytest.raises(turnkv.Error, match="past the end"):
+        lease.copy_out(0, numpy.ascontiguousarray(runs_of(target, 4)[:, 0]), [PAGE // 4], PAGE - 1)
+    lease.finish()
+    for page in range(4):
+        at = (3 - page) * (PAGE // 4 + 64)
+        got = b"".join(target[run, at : at + PAGE // 4].tobytes() for run in range(4))
+        assert got == data[page + 2]
+
+
 def test_sessions(pages: turnkv.Namespace) -> None:
     hashes = chain(3, seed=5000)
     tail = turnkv.chain_hashes(array.array("I", range(7)).tobytes(), 7, hashes[-32:])

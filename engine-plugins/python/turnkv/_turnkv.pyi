@@ -206,6 +206,37 @@ class Namespace:
         deadline_ms: int | None = None,
     ) -> ReloadReport:
         """Like `reload`, straight into tensors laid out as for `offload_strided`."""
+    def offload_runs(
+        self,
+        hashes: Hashes,
+        addresses: Any,
+        lengths: Sequence[int],
+        *,
+        session: str | None = None,
+        parent: bytes | None = None,
+        shard: int = 0,
+        tail_tokens: int = 0,
+        durable: bool = False,
+        wait_ms: int = 0,
+        deadline_ms: int | None = None,
+    ) -> OffloadReport:
+        """Stores pages that lie in runs all over memory: page i is its runs, one after another.
+
+        `addresses`: unsigned 64-bit integers in a contiguous buffer (numpy uint64, array('Q')), the runs of the first page,
+        then those of the second, ... `lengths`: bytes of each run of a page, the same for every page, `shard_bytes` in all.
+        The runs must stay valid and unchanged during the call.
+        """
+    def reload_runs(
+        self,
+        hashes: Hashes,
+        addresses: Any,
+        lengths: Sequence[int],
+        *,
+        session: str | None = None,
+        shard: int = 0,
+        deadline_ms: int | None = None,
+    ) -> ReloadReport:
+        """Like `reload`, into runs given as for `offload_runs`; nobody else may use them during the call."""
     def lease(
         self,
         hashes: Hashes,
@@ -248,6 +279,13 @@ class Lease:
 
         Views stay readable memory for as long as they live, and hold the lease's slots until its time is over or they are
         gone: drop them before `finish`.
+        """
+    def verify(self) -> int:
+        """How many leading pages match their checksums, where they lie; the pool drops one that does not."""
+    def copy_out(self, first: int, addresses: Any, lengths: Sequence[int], offset: int = 0) -> None:
+        """Copies bytes [offset, offset + sum(lengths)) of the pages from `first` on into runs, given as for `offload_runs`.
+
+        So pages can be taken apart, one layer after another: `verify` before, `finish` after. Raises IndexError, ValueError.
         """
     @property
     def miss(self) -> str | None:
