@@ -12,7 +12,9 @@ fail() { printf '\033[1m[%s] failed:\033[0m %s\n' "$name" "$*" >&2; exit 1; }
 
 case $name in
     vllm) size="0.4 GB to download, 1.2 GB on disk"; works='import vllm, vllm.config' ;;
-    sglang) size="0.3 GB to download, 1 GB on disk"; works='import importlib.metadata as m; m.version("sglang")' ;;
+    sglang) size="0.2 GB to download, 0.7 GB on disk"
+        works="import sys; sys.path.insert(0, '$here/tests/sglang/harness'); import stand_ins; stand_ins.install()
+import sglang.srt.mem_cache.hicache_storage" ;;
     transformers-5.17) size="12 MB to download"; works='import transformers; assert transformers.__version__ == "5.17.0"' ;;
     *) echo "usage: $0 vllm | sglang | transformers-5.17" >&2; exit 2 ;;
 esac
@@ -35,6 +37,23 @@ if [ "$name" = vllm ] && ! ldconfig -p | grep -q libnuma.so.1; then
     say "vLLM needs libnuma: apt-get install libnuma1"
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libnuma1 >/dev/null; } \
         || fail "apt-get install libnuma1 did not work; install it by hand"
+fi
+# SGLang compiles its page hash when it first needs it: a C++ compiler, OpenSSL's headers and Python's own.
+compiles() { printf '#include <%s>\n' "$1" | c++ -fsyntax-only -x c++ -I "$2" - 2>/dev/null; }
+if [ "$name" = sglang ]; then
+    include=$("$base/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
+    missing=""
+    command -v c++ >/dev/null || missing="g++"
+    compiles openssl/evp.h /usr/include || missing="$missing libssl-dev"
+    [ -f "$include/Python.h" ] || missing="$missing python3-dev"
+    if [ -n "$missing" ]; then
+        [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+            || fail "SGLang compiles a part of itself; run: sudo apt-get install $missing"
+        say "SGLang compiles a part of itself: apt-get install $missing"
+        # shellcheck disable=SC2086 # several packages
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing >/dev/null; } \
+            || fail "apt-get install $missing did not work; install it by hand"
+    fi
 fi
 say "installing $(grep -c == "$requirements") pinned packages: $size, into $env; about a minute, once"
 available=$(df --output=avail -k "$root" | tail -1)

@@ -1,0 +1,135 @@
+"""What must agree for pages of SGLang to be exchangeable: the namespace of a pool, from the engine's own settings.
+
+SGLang's page hash covers tokens, LoRA adapter and cache salt, nothing else; all the rest is here.
+Owns: which settings count, the checkpoint's fingerprint, which shard a rank has. Must not know: pools, page memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import pathlib
+from dataclasses import dataclass
+from typing import Any
+
+logger = logging.getLogger("turnkv.sglang")
+
+SETTINGS = (
+    "quantization", "kv_cache_dtype", "dtype", "json_model_override_args", "model_impl", "speculative_algorithm",
+    "speculative_draft_model_path", "speculative_draft_model_revision", "mamba_ssm_dtype", "rl_on_policy_target",
+)
+"""Settings of the server under which the same tokens give other K and V. One that a version lacks counts as None."""
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+SAMPLES = 32
+SAMPLE_BYTES = 4096
+FORMAT = 1
+"""Of this file's own choices; a new one makes old pages unreachable."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """This worker's place: its shard of every page, and which pipeline stage."""
+
+    shard: int = 0
+    shards: int = 1
+    stage: int = 0
+    stages: int = 1
+    writes: bool = True
+    """False: another rank stores the same bytes."""
+
+
+def rank_of(tp: tuple[int, int], pp: tuple[int, int], cp: tuple[int, int], replicated: bool) -> Rank:
+    """A rank's shard from its (rank, size) pairs. MLA pages are the same on every tensor rank: rank 0 stores them.
+
+    Under context parallelism each rank has its own slice of a page, replicated or not.
+    """
+    if replicated:
+        return Rank(cp[0], cp[1], pp[0], pp[1], writes=tp[0] == 0)
+    return Rank(tp[0] * cp[1] + cp[0], tp[1] * cp[1], pp[0], pp[1])
+
+
+def namespace(
+    rank: Rank, *, model: str, settings: dict[str, Any], tenant: str, pool_name: str, layout: str, dtype: str,
+    page_tokens: int, lengths: list[int],
+) -> dict[str, Any]:
+    """The arguments of `Pool.open_namespace` for one of SGLang's memory pools."""
+    facts = {
+        "format": FORMAT, "engine": "sglang", "settings": settings, "pool": pool_name, "layout": layout, "dtype": dtype,
+        "stage": [rank.stage, rank.stages], "bytes": sum(lengths),
+    }
+    salt = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()
+    return {
+        "model": model, "dtype": "u8", "page_tokens": page_tokens, "layout": "opaque",
+        "opaque_shard_bytes": sum(lengths), "tp_size": rank.shards, "tenant": tenant, "salt": salt,
+    }
+
+
+def engine_settings() -> dict[str, Any]:
+    """SETTINGS as the running engine has them."""
+    from sglang.srt.runtime_context import get_server_args
+
+    args = get_server_args()
+    settings = {name: getattr(args, name, None) for name in SETTINGS}
+    if getattr(args, "load_format", None) == "dummy":  # the seed makes the weights, whatever files there are
+        settings["random_seed"] = getattr(args, "random_seed", None)
+    return settings
+
+
+def engine_model() -> str:
+    """Names the running engine's weights: the checkpoint's fingerprint."""
+    from sglang.srt.runtime_context import get_server_args
+
+    args = get_server_args()
+    return model_name(str(args.model_path), getattr(args, "revision", None))
+
+
+def model_name(path: str, revision: str | None) -> str:
+    """The model's kind and a fingerprint of its files, wherever they lie; one on no disk here has only its name."""
+    folder = checkpoint_folder(path, revision)
+    if folder is None:
+        logger.warning("turnkv: no files of %s found to fingerprint: its name and revision alone name the weights; "
+                       "set model_id when they change", path)
+        return f"named-{hashlib.sha256(f'{path}@{revision}'.encode()).hexdigest()}"
+    try:
+        kind = str(json.loads((folder / "config.json").read_text())["model_type"])[:64]
+    except (OSError, ValueError, KeyError, TypeError):
+        kind = "model"
+    return f"{kind}-{fingerprint(folder)}"
+
+
+def checkpoint_folder(path: str, revision: str | None) -> pathlib.Path | None:
+    """Where the checkpoint lies: `path` itself, its folder, or its place in the Hugging Face cache."""
+    here = pathlib.Path(path)
+    if here.is_dir():
+        return here
+    if here.is_file():
+        return here.parent
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(path, "config.json", revision=revision)
+    except Exception as error:  # not a name that the hub knows: whatever it raises
+        logger.debug("turnkv: %s is not in the Hugging Face cache: %s", path, error)
+        return None
+    return pathlib.Path(found).parent if isinstance(found, str) else None
+
+
+def fingerprint(folder: pathlib.Path) -> str:
+    """SHA-256 (hex) of the configuration and of every weight file's name, size and sampled bytes.
+
+    A fine-tune or another quantization changes it. Reads at most SAMPLES * SAMPLE_BYTES of a file, so a checkpoint of
+    hundreds of gigabytes takes a moment.
+    """
+    digest = hashlib.sha256(b"turnkv-checkpoint-1")
+    config = folder / "config.json"
+    digest.update(config.read_bytes() if config.is_file() else b"none")
+    for path in sorted(folder.iterdir()):
+        if path.suffix in WEIGHTS and path.is_file():
+            size = path.stat().st_size
+            digest.update(f"\0{path.name}\0{size}\0".encode())
+            with path.open("rb") as file:
+                for sample in range(SAMPLES):
+                    file.seek(max(0, size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
+                    digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,48 @@
+"""The commands in docs/sglang.md are ones that SGLang takes, and its table of options is complete."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import re
+import shlex
+
+import turnkv.sglang
+from turnkv.sglang import options
+
+from sglang.srt.mem_cache.unified_cache.linker_config import UnifiedCacheLinkerConfig
+from sglang.srt.server_args import ServerArgs
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sglang.md"
+COMMAND = re.compile(r"^    python -m sglang\.launch_server (.*)$", re.MULTILINE)
+
+
+def test_commands_work_as_pasted() -> None:
+    commands = COMMAND.findall(DOCS.read_text())
+    assert len(commands) == 3
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    for command in commands:
+        args = parser.parse_args(shlex.split(command))
+        if args.hicache_storage_backend is not None:
+            extra = json.loads(args.hicache_storage_backend_extra_config)
+            assert extra["hicache_storage_pass_prefix_keys"] is True and extra["interface_v1"] == 1
+            assert issubclass(getattr(turnkv.sglang, extra["class_name"]), turnkv.sglang.HiCacheBackend)
+        else:
+            given = args.unified_cache_external_linker_config
+            config = UnifiedCacheLinkerConfig.from_dict(json.loads(given) if isinstance(given, str) else given)
+            assert config.linker == "Linker" and config.linker_module_path == "turnkv.sglang"
+            extra = config.linker_extra_config
+        assert options.parse(extra).pool == "unix:/run/turnkv/turnkv.sock"
+
+
+def test_every_option_is_in_the_table() -> None:
+    table = [line for line in DOCS.read_text().splitlines() if line.startswith("| `")]
+    named = {name for line in table for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    fields = {field.name for field in dataclasses.fields(options.Options)}
+    assert fields <= named, fields - named
+    for line in table:
+        for name, default in re.findall(r"^\| `(\w+)` \| (\d+) \|", line):
+            assert getattr(options.Options(), name) == int(default), line
