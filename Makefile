@@ -1,9 +1,9 @@
 # The commands of this project. On a fresh Debian 12 with a Rust toolchain, cc, make and Python 3.11, root or not:
 #   make demo        build everything and watch sessions live through DRAM, NVMe and a crash
-#   make test        every test: Rust, black-box, Python
+#   make test        every test: Rust, black-box, Python, real engines (test-core: Rust only, installs nothing)
 #   make check       format, lints, documentation, dependencies, architecture
 #   make bench       the figures of benches/RESULTS.md, as ratios
-# Everything that is installed goes into this folder: .venv (Python), .tools (cargo-deny), target (builds).
+# Everything that is installed goes into this folder: .venv and .engines (Python), .tools (cargo-deny), target (builds).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -35,8 +35,8 @@ demo: server python
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python engine-plugins/demo
 
 # ---- tests ----
-.PHONY: test test-core test-python
-test: test-core test-python
+.PHONY: test test-core test-python test-engines
+test: test-core test-python test-engines
 
 test-core: tools
 	@$(call say,'Rust tests (the first build takes some minutes)')
@@ -45,7 +45,16 @@ test-core: tools
 
 test-python: server python
 	@$(call say,'Python tests')
-	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python -m pytest -q engine-plugins/tests
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python -m pytest -q engine-plugins/tests/test_*.py engine-plugins/tests/tensorrt_llm
+
+# Real vLLM and SGLang, and the oldest transformers: each in an environment of its own on top of .venv.
+test-engines: server python engines
+	@$(call say,'tests in real vLLM (CPU)')
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/vllm/bin/python -m pytest -q engine-plugins/tests/vllm
+	@$(call say,'tests in real SGLang (CPU)')
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/sglang/bin/python -m pytest -q engine-plugins/tests/sglang
+	@$(call say,'tests in transformers 5.17')
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/transformers-5.17/bin/python -m pytest -q engine-plugins/tests/test_transformers.py engine-plugins/tests/test_slab_cache.py
 
 # ---- builds ----
 .PHONY: server python
@@ -60,6 +69,11 @@ python: tools
 	@rm -f $(WHEELS)/turnkv-*.whl
 	@$(VENV)/bin/maturin build --locked --release --quiet --manifest-path engine-plugins/Cargo.toml --interpreter $(VENV)/bin/python --out $(WHEELS)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/turnkv-*.whl
+
+.PHONY: engines
+engines: python
+	@$(call say,'environments of the engines in .engines')
+	@for engine in vllm sglang transformers-5.17; do engine-plugins/setup_engine.sh $$engine; done
 
 # ---- checks ----
 .PHONY: check fmt clippy doc deny architecture

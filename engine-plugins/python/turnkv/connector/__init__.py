@@ -1,0 +1,39 @@
+"""What engine connectors with a scheduler side and worker sides have in common, as vLLM's and TensorRT-LLM's have.
+
+Owns: jobs, lookups, sessions, saves, loads, and what they came to. Must not know: any engine; nothing here imports one.
+
+    scheduler side   Lookups (how much of a prompt is there), SessionDesk (turns), Outcomes (what all ranks reported)
+    worker side      BlockRuns (where a block's bytes lie), Saver, Loader, LayerLoader
+"""
+
+from .door import Door, GroupPages
+from .jobs import FinishJob, LoadJob, PageRun, SaveJob
+from .layers import LayerLoader
+from .loader import Loader
+from .lookup import Answer, Lookups
+from .names import names_of
+from .outcomes import LoadOutcome, Outcomes, SaveOutcome
+from .runs import BlockRuns
+from .saver import Saver
+from .sessions import Hints, SessionDesk
+
+__all__ = [
+    "Answer",
+    "BlockRuns",
+    "Door",
+    "FinishJob",
+    "GroupPages",
+    "Hints",
+    "LayerLoader",
+    "LoadJob",
+    "LoadOutcome",
+    "Loader",
+    "Lookups",
+    "Outcomes",
+    "PageRun",
+    "SaveJob",
+    "SaveOutcome",
+    "Saver",
+    "SessionDesk",
+    "names_of",
+]

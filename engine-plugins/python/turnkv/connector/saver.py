@@ -1,0 +1,271 @@
+"""Saves of one worker: pages leave the engine's blocks while requests run, and the rest when a request is over.
+
+Owns: the order of a request's pages, which blocks are still being read, giving up. Must not know: engines, schedulers.
+
+    request:  idle -> queued -> sending -> idle ... -> finishing -> finished (told once)
+                                   |  declined, error, deadline
+                                   +-> broken: what follows waits for the finish, which sends the whole chain once more
+
+A request has at most one task among the threads, so queues are bounded by the requests an engine runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import turnkv
+
+from .door import Door
+from .jobs import FinishJob, PageRun, SaveJob
+from .outcomes import SaveOutcome
+from .runs import BlockRuns
+from .staging import StagedRuns, StagingError
+
+logger = logging.getLogger("turnkv.connector")
+
+CALL_BYTES_MAX = 32 << 20
+"""Of one offload: small enough to end soon after its deadline, large enough that a call's cost does not show."""
+RETRY_SECONDS = 0.02
+"""Before a finishing request asks again for pages that another writer is storing just now."""
+
+
+@dataclass
+class _Saves:
+    """One request's saves."""
+
+    session: str | None
+    queue: deque[PageRun] = field(default_factory=deque)
+    sending: PageRun | None = None
+    has_task: bool = False
+    broken: bool = False
+    finish: FinishJob | None = None
+    resent: bool = False
+    deadline: float | None = None
+    """Of the finish."""
+    pages: int = 0
+    """Leading pages of the first group that the pool has."""
+    outcome: SaveOutcome = field(default_factory=lambda: SaveOutcome(0, 0, 0, 0, None))
+
+
+class Saver:
+    """Sends pages to the pool from threads of its own. The engine's thread calls everything here, and waits only in
+    `settle`, no longer than one deadline."""
+
+    def __init__(
+        self,
+        door: Door,
+        runs: Mapping[int, BlockRuns | StagedRuns],
+        *,
+        shard: int,
+        deadline_ms: int,
+        durable: bool,
+        threads: int,
+    ) -> None:
+        self._door, self._runs, self._shard = door, runs, shard
+        self._deadline_ms, self._durable = deadline_ms, durable
+        self._primary = next(iter(door.groups))
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="turnkv-save")
+        self._state = threading.Condition()
+        self._requests: dict[str, _Saves] = {}
+        self._reading: Counter[tuple[int, int]] = Counter()
+        self._finished: dict[str, SaveOutcome] = {}
+
+    def add(self, job: SaveJob) -> None:
+        """Pages whose bytes are final now."""
+        with self._state:
+            saves = self._of(job.request, job.session)
+            if saves.broken:
+                return
+            self._queue(job.request, saves, job.runs)
+
+    def finish(self, job: FinishJob) -> None:
+        """Nothing more will come of this request: send the rest, then tell."""
+        with self._state:
+            saves = self._of(job.request, job.session)
+            saves.finish = job
+            saves.deadline = time.monotonic() + self._deadline_ms / 1000
+            if saves.broken and not saves.resent and not saves.has_task:
+                self._resend(job.request, saves, job)
+            elif not saves.has_task:
+                self._end(job.request, saves)
+
+    def abandon(self) -> None:
+        """What is queued or to come of the requests so far must not reach the pool; waits for what is under way."""
+        with self._state:
+            for saves in self._requests.values():
+                self._clear(saves)
+                saves.broken = saves.resent = True
+            self._state.wait_for(lambda: not self._reading)
+
+    def settle(self, blocks: Iterable[tuple[int, int]]) -> float:
+        """Waits until none of these (group, block) is being read any more: they are about to be overwritten.
+
+        Returns the seconds it took. What has not begun is not sent; a call under way ends at its deadline.
+        """
+        lost = {block for block in blocks if block in self._reading} if self._reading else set()
+        if not lost:
+            return 0.0
+        begun = time.monotonic()
+        with self._state:
+            for saves in self._requests.values():
+                runs = [*saves.queue, *([saves.sending] if saves.sending else [])]
+                if any((run.group, block) in lost for run in runs for block in run.blocks):
+                    self._clear(saves)
+                    saves.broken = True
+            self._state.wait_for(lambda: not any(block in self._reading for block in lost))
+        return time.monotonic() - begun
+
+    def take_finished(self) -> dict[str, SaveOutcome]:
+        """Requests that are saved, or given up, since the last call."""
+        now = time.monotonic()
+        with self._state:
+            for request, saves in list(self._requests.items()):
+                if saves.deadline is not None and now > saves.deadline and saves.queue:
+                    self._decline(saves, sum(len(run.names) for run in saves.queue), "deadline")
+                    self._clear(saves)
+                    if not saves.has_task:
+                        self._end(request, saves)
+            finished, self._finished = self._finished, {}
+        return finished
+
+    def close(self, seconds: float) -> None:
+        """Lets what is being sent end, but waits no longer than this."""
+        with self._state:
+            for saves in self._requests.values():
+                saves.deadline = min(saves.deadline or float("inf"), time.monotonic() + seconds)
+            self._state.wait_for(lambda: not self._reading, seconds)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _of(self, request: str, session: str | None) -> _Saves:
+        return self._requests.setdefault(request, _Saves(session))
+
+    def _queue(self, request: str, saves: _Saves, runs: list[PageRun]) -> None:
+        saves.queue.extend(runs)
+        for run in runs:
+            self._reading.update((run.group, block) for block in run.blocks)
+        if not saves.has_task:
+            saves.has_task = True
+            self._threads.submit(self._send_all, request, saves)
+
+    def _resend(self, request: str, saves: _Saves, job: FinishJob) -> None:
+        """The chain broke somewhere: sends it whole, once. What counts is what this comes to."""
+        saves.broken, saves.resent = False, True
+        stored = saves.outcome.stored
+        # Pages that this request stored itself will be found present: they are not counted a second time.
+        saves.outcome = SaveOutcome(0, stored, -stored, 0, None)
+        self._queue(request, saves, job.runs)
+
+    def _clear(self, saves: _Saves) -> None:
+        while saves.queue:
+            self._release(saves.queue.popleft())
+
+    def _release(self, run: PageRun) -> None:
+        for block in run.blocks:
+            key = (run.group, block)
+            if self._reading[key] > 1:
+                self._reading[key] -= 1
+            else:
+                del self._reading[key]
+        self._state.notify_all()
+
+    def _end(self, request: str, saves: _Saves) -> None:
+        saves.outcome.pages = saves.pages
+        saves.outcome.present = max(0, saves.outcome.present)
+        self._finished[request] = saves.outcome
+        self._requests.pop(request, None)
+        self._state.notify_all()
+
+    def _decline(self, saves: _Saves, pages: int, cause: str) -> None:
+        saves.outcome.declined += pages
+        saves.outcome.cause = saves.outcome.cause or cause
+
+    def _send_all(self, request: str, saves: _Saves) -> None:
+        """A task: sends what is queued until nothing is."""
+        while True:
+            with self._state:
+                if not saves.queue and not self._again(request, saves):
+                    return
+                run = saves.sending = saves.queue.popleft()
+            try:
+                cause = self._send(saves, run)
+            except Exception:
+                # Whatever it is, the engine waits for this request's blocks: they must come free.
+                logger.exception("turnkv: saving a page failed")
+                cause = "internal"
+                self._decline(saves, len(run.names), cause)
+            with self._state:
+                saves.sending = None
+                self._release(run)
+                if cause is not None:
+                    saves.broken = True
+                    self._clear(saves)
+
+    def _again(self, request: str, saves: _Saves) -> bool:
+        """Nothing is queued: whether there is more to send all the same. Ends the request if it is over."""
+        if saves.finish is not None and saves.broken and not saves.resent:
+            self._resend(request, saves, saves.finish)
+            if saves.queue:
+                return True
+        saves.has_task = False
+        if saves.finish is not None:
+            self._end(request, saves)
+        return False
+
+    def _send(self, saves: _Saves, run: PageRun) -> str | None:
+        """One run of pages. Returns why the rest of the chain cannot follow, None when all is well."""
+        window = self._door.groups[run.group].window_blocks is not None
+        step = 1 if window else max(1, CALL_BYTES_MAX // self._runs[run.group].page_bytes)
+        first = 0
+        while first < len(run.names) and not saves.broken:
+            end = min(first + step, len(run.names))
+            parent = None if window else (run.names[first - 1] if first else run.parent)
+            kept, cause = self._offload(saves, run, first, end, parent)
+            first += kept
+            if cause == "in_flight" and saves.finish is not None and self._left_ms(saves) > RETRY_SECONDS * 1000:
+                time.sleep(RETRY_SECONDS)
+            elif cause is not None and window:
+                first += 1
+            elif cause is not None:
+                self._decline(saves, len(run.names) - first, cause)
+                return cause
+        return None
+
+    def _offload(
+        self, saves: _Saves, run: PageRun, first: int, end: int, parent: bytes | None
+    ) -> tuple[int, str | None]:
+        """One call: how many leading pages the pool has now, and why not the others."""
+        left_ms, memory = self._left_ms(saves), self._runs[run.group]
+        if left_ms <= 0:
+            return 0, "deadline"
+        try:
+            with memory.reading(run.blocks[first:end], left_ms / 1000) as addresses:
+                report = self._door.namespace(run.group).offload_runs(
+                    run.names[first:end],
+                    addresses,
+                    memory.lengths,
+                    session=saves.session if run.group == self._primary else None,
+                    parent=parent,
+                    shard=self._shard,
+                    durable=self._durable and saves.finish is not None,
+                    deadline_ms=max(1, self._left_ms(saves)),
+                )
+        except (turnkv.Error, StagingError) as error:
+            return 0, error.kind
+        saves.outcome.stored += report.stored
+        saves.outcome.present += report.present
+        kept = report.stored + report.present
+        if kept and run.group == self._primary:
+            # The pool is prefix-closed: what it took has all its ancestors there.
+            saves.pages = max(saves.pages, run.first + first + kept)
+        return kept, report.first_decline if report.declined else None
+
+    def _left_ms(self, saves: _Saves) -> int:
+        if saves.deadline is None:
+            return self._deadline_ms
+        return int((saves.deadline - time.monotonic()) * 1000)

@@ -1,0 +1,85 @@
+"""What the user wrote into the environment, checked. The connector's configuration has no place for options of its own.
+
+Owns: names, defaults, bounds, clear errors. Must not know: TensorRT-LLM, pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+PREFIXES = ("TURNKV_", "TRTLLM_TURNKV_")
+"""Ranks that TensorRT-LLM spawns over MPI are sure to see variables that begin with TRTLLM only."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the connector. Field `x_y` is the variable TURNKV_X_Y. Rank 0's count for all ranks."""
+
+    pool: str | None = None
+    """Address of the pool: "unix:/path" or "http://host:port". None: a private pool of this user."""
+    tenant: str = ""
+    """Pages are shared among engines of one tenant only."""
+    model_id: str | None = None
+    """Name of the weights. None: derived from their bytes."""
+    load: bool = True
+    """Reload pages."""
+    save: bool = True
+    """Store pages."""
+    min_tokens: int = 0
+    """Do not load fewer tokens than this."""
+    load_ms: int = 500
+    """Deadline of a load. The engine waits for it, so it bounds what a slow pool can cost a step."""
+    save_ms: int = 2000
+    """Deadline of a save. A finished request's blocks are held no longer than this, and one step."""
+    durable: bool = False
+    """What a finished request still has to store is on NVMe before its blocks are let go."""
+    load_threads: int = 4
+    save_threads: int = 2
+    load_bytes: int = 512 << 20
+    """Host memory of a rank for pages on their way to the device, and so the most that the loads of one step bring."""
+    staging_bytes: int = 256 << 20
+    """Host memory of a rank for pages on their way to the pool."""
+
+    @staticmethod
+    def of(environment: Mapping[str, str]) -> Options:
+        """Raises ValueError that names the variable, what it may be and what it was."""
+        values: dict[str, Any] = {}
+        for entry in fields(Options):
+            for prefix in PREFIXES:
+                text = environment.get(prefix + entry.name.upper())
+                if text is not None:
+                    values[entry.name] = _parsed(entry.name, prefix + entry.name.upper(), text)
+                    break
+        return Options(**values)
+
+
+_BOUNDS = {
+    "min_tokens": (0, 1 << 31),
+    "load_ms": (1, 60_000),
+    "save_ms": (1, 600_000),
+    "load_threads": (1, 64),
+    "save_threads": (1, 64),
+    "load_bytes": (1 << 20, 1 << 40),
+    "staging_bytes": (32 << 20, 1 << 40),
+}
+_SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_TEXT_BYTES_MAX = {"pool": 4096, "tenant": 128, "model_id": 200}
+
+
+def _parsed(name: str, variable: str, text: str) -> Any:
+    if name in _BOUNDS:
+        least, most = _BOUNDS[name]
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise ValueError(f"{variable} must be a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+    if name in _TEXT_BYTES_MAX:
+        if len(text.encode()) > _TEXT_BYTES_MAX[name]:
+            raise ValueError(f"{variable} must have at most {_TEXT_BYTES_MAX[name]} bytes, not {len(text.encode())}")
+        if name == "pool" and not text.startswith(("unix:/", "http://", "https://")):
+            raise ValueError(f'{variable} must be "unix:/path" or "http://host:port", not {text!r}')
+        return text
+    if text.lower() not in _SWITCHES:
+        raise ValueError(f"{variable} must be one of {', '.join(_SWITCHES)}, not {text!r}")
+    return _SWITCHES[text.lower()]

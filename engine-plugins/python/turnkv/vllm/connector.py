@@ -1,0 +1,285 @@
+"""`TurnKVConnector`: vLLM's connector interface, handed on to the scheduler's or the worker's side.
+
+    vllm serve MODEL --prefix-caching-hash-algo sha256_cbor --kv-transfer-config '{"kv_connector": "TurnKVConnector",
+        "kv_connector_module_path": "turnkv.vllm", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"pool": "unix:/run/turnkv/turnkv.sock"}}'
+
+Owns: roles, vLLM's signatures. Must not know: how pages move, what to save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+
+from turnkv.connector import Door
+from turnkv.connector.door import PoolOptions
+
+from . import compat, pages
+from .events import Announcer
+from .meta import PageBytes, StepMeta, WorkerMeta
+from .metrics import TurnKVPromMetrics, TurnKVStats
+from .options import Options
+from .scheduler import Scheduler
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = compat.logger
+
+
+class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
+    """Keeps sessions' KV in a TurnKV pool. Best effort: without the pool the engine computes as ever."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        compat.warn_if_untested()
+        self._options = Options.parse(self._kv_transfer_config.kv_connector_extra_config)
+        self._groups = pages.groups_of(vllm_config, kv_cache_config)
+        self._shards = pages.shards_of(vllm_config, kv_cache_config)
+        self._scheduler: Scheduler | None = None
+        self._worker: Worker | None = None
+        self._kv_caches: dict[str, torch.Tensor] = {}
+        if self._options.load == "layerwise" and len(self._groups) > 1:
+            raise ValueError('load="layerwise" needs a model with one KV cache group: vLLM can take back a failed load '
+                             'of several groups only when it is asynchronous; use load="async"')
+        if role == KVConnectorRole.SCHEDULER:
+            self._say_hello()
+            self._scheduler = self._make_scheduler()
+
+    def _say_hello(self) -> None:
+        transfer = self._kv_transfer_config
+        if transfer.kv_load_failure_policy != "recompute":
+            logger.warning('TurnKV: set "kv_load_failure_policy": "recompute" in --kv-transfer-config, or a page that '
+                           "the pool loses between lookup and load fails its request")
+        if pages.is_isolated(self._vllm_config):
+            logger.warning("TurnKV: block hashes of --prefix-caching-hash-algo %s are random in every process, so "
+                           "pages are reused by this engine only, until it stops; use sha256_cbor",
+                           self._vllm_config.cache_config.prefix_caching_hash_algo)
+        logger.info("TurnKV: pool %s, %d KV cache group(s), %d shard(s), blocks of %s tokens",
+                    self._options.pool or "embedded", len(self._groups), self._shards,
+                    "/".join(str(group.block_tokens) for group in self._groups))
+
+    def _door(self, page_bytes: dict[int, int], call_ms: int) -> Door:
+        options = PoolOptions(
+            address=self._options.pool,
+            model=pages.model_identity(self._vllm_config, self._options.model_id),
+            tenant=self._options.tenant,
+            shards=self._shards,
+            call_ms=call_ms,
+        )
+        return Door(options, self._groups, page_bytes)
+
+    def _make_scheduler(self) -> Scheduler:
+        config, transfer = self._kv_cache_config, self._kv_transfer_config
+        page_bytes = {group.group: pages.page_bytes_of(config.kv_cache_groups[group.group]) for group in self._groups}
+        events = self._vllm_config.kv_events_config
+        return Scheduler(
+            options=self._options,
+            groups=self._groups,
+            door=self._door(page_bytes, self._options.lookup_ms),
+            announcer=Announcer(
+                events is not None and events.enable_kv_cache_events,
+                self._options.events_medium,
+                self._groups[0].block_tokens,
+            ),
+            hash_tokens=compat.hash_block_tokens(config, self._vllm_config.cache_config),
+            ranks=self._vllm_config.parallel_config.world_size,
+            # A producer's freed blocks may still be written by a step in flight: vLLM fences loads of consumers only.
+            loads=transfer.is_kv_consumer and self._options.load != "off",
+            saves=transfer.is_kv_producer and self._options.save != "off",
+            lag_blocks=int(any(getattr(group, "is_eagle_group", False) for group in config.kv_cache_groups)),
+            handover=transfer.kv_role == "kv_producer",
+        )
+
+    # ---- both sides
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A page that is not saved is a miss later on, nothing worse."""
+        return False
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
+        """With blocks outermost all layers of a block are one run of memory. CPU attention has one layout only."""
+        import vllm.platforms
+
+        return None if vllm.platforms.current_platform.is_cpu() else "BLHNC"
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """Waiting for a layer happens in Python, between the pieces."""
+        return extra_config.get("load") == "layerwise"
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TurnKVStats:
+        """Stats from what travelled between processes."""
+        return TurnKVStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[type, type],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> TurnKVPromMetrics:
+        """Prometheus metrics named vllm:turnkv_*."""
+        return TurnKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def shutdown(self) -> None:
+        """Bounded by `shutdown_ms`."""
+        if self._scheduler is not None:
+            self._scheduler.close()
+        if self._worker is not None:
+            self._worker.close()
+
+    # ---- the scheduler's side
+
+    def set_xfer_handshake_metadata(self, metadata: dict[Any, KVConnectorHandshakeMetadata]) -> None:
+        """Workers say how large a page really is; all must agree, for a page has equal shards."""
+        said = [part.page_bytes for part in metadata.values() if isinstance(part, PageBytes)]
+        if not said or self._scheduler is None:
+            return
+        if any(page_bytes != said[0] for page_bytes in said):
+            raise ValueError(f"ranks have pages of different sizes, {said}: this parallel layout is not supported")
+        self._scheduler.door.page_bytes.update(said[0])
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        """The same with pipeline stages."""
+        self.set_xfer_handshake_metadata(metadata)
+
+    def on_new_request(self, request: Request) -> None:
+        """Begins the lookup and the session's turn."""
+        self._of_scheduler.new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """What the pool can bring."""
+        return self._of_scheduler.matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        """Blocks to load into."""
+        self._of_scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        """This step's loads and saves."""
+        return self._of_scheduler.build_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        """What the workers report."""
+        meta = connector_output.kv_connector_worker_meta
+        self._of_scheduler.worker_output(meta if isinstance(meta, WorkerMeta) else None)
+
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """Without the hybrid manager: one group."""
+        return self._of_scheduler.finished(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """True: the blocks are held until saved."""
+        return self._of_scheduler.finished(request, block_ids)
+
+    def take_events(self) -> Iterable[KVCacheEvent]:
+        """For vLLM's event publisher."""
+        return self._of_scheduler.announcer.take()
+
+    def reset_cache(self) -> bool:
+        """vLLM asks for it with reset_prefix_cache(reset_connector=True), after weights were changed for example."""
+        self._of_scheduler.reset()
+        return True
+
+    @property
+    def _of_scheduler(self) -> Scheduler:
+        assert self._scheduler is not None, "called on the worker's side"
+        return self._scheduler
+
+    # ---- the worker's side
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """The blocks' memory exists now."""
+        from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+        runs = pages.memory_of(self._kv_cache_config, self._groups, kv_caches, self._options.staging_bytes)
+        rank = get_pp_group().rank_in_group * get_tp_group().world_size + get_tp_group().rank_in_group
+        shard, stores = pages.shard_of(rank, self._kv_cache_config)
+        door = self._door({group: run.page_bytes for group, run in runs.items()}, self._options.load_ms)
+        self._kv_caches = dict(kv_caches)  # while these live, the addresses in `runs` are good
+        self._worker = Worker(self._options, door, runs, shard=shard, stores=stores)
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """Sizes of pages, for the scheduler's side."""
+        return self._worker.page_bytes() if self._worker is not None else None
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """Before blocks are overwritten."""
+        if self._worker is not None and isinstance(kv_connector_metadata, StepMeta):
+            self._worker.before_step(kv_connector_metadata)
+
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        """Begins this step's loads."""
+        if self._worker is not None:
+            self._worker.start_loads(self._step)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Returns when the layer's loaded pages are in place."""
+        if self._worker is not None:
+            self._worker.wait_for_layer(layer_name)
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        """Nothing to begin: a page is all layers, and is sent when the last of them is in place."""
+
+    def wait_for_save(self) -> None:
+        """Begins to save what this step filled; the blocks stay as they are until that is done."""
+        if self._worker is not None:
+            self._worker.end_step(self._step)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Requests whose saves or loads ended."""
+        if self._worker is None:
+            return KVConnectorTransferResults()
+        saved, received, failed = self._worker.results()
+        return KVConnectorTransferResults(finished_sending=saved, finished_recving=received, failed_recving=failed)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """The same without failures."""
+        results = self.get_transfer_results(finished_req_ids)
+        return results.finished_sending or None, results.finished_recving or None
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Blocks that vLLM has to compute after all."""
+        return self._worker.take_failed_blocks() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> WorkerMeta | None:
+        """Outcomes, for the scheduler's side."""
+        return self._worker.take_report() if self._worker is not None else None
+
+    def get_kv_connector_stats(self) -> TurnKVStats | None:
+        """Counted on the scheduler's side, where all ranks' reports meet."""
+        return self._scheduler.take_stats() if self._scheduler is not None else None
+
+    @property
+    def _step(self) -> StepMeta:
+        step = self._get_connector_metadata()
+        assert isinstance(step, StepMeta)
+        return step

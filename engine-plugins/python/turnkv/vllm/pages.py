@@ -1,0 +1,213 @@
+"""vLLM's KV caches as pages: groups of layers, what makes their bytes exchangeable, where a block's bytes lie.
+
+Owns: reading vLLM's configuration and tensors. Must not know: pools, requests, threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+import sys
+from typing import Any
+
+import torch
+import vllm
+
+from turnkv.connector import BlockRuns, GroupPages
+from turnkv.connector.runs import parts_of
+from turnkv.connector.staging import Ring, StagedRuns
+
+from . import compat
+
+SAMPLE_STRIPES = 64
+SAMPLE_STRIPE_BYTES = 4096
+"""Of each weight file: so many stripes, evenly spread."""
+WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+VOLATILE_CONFIG_KEYS = frozenset({"_name_or_path", "transformers_version", "use_cache", "architectures"})
+ISOLATED_HASHES = ("xxhash", "xxhash_cbor")
+"""Hash algorithms that vLLM seeds at random in every process."""
+
+
+def groups_of(vllm_config: Any, kv_cache_config: Any) -> list[GroupPages]:
+    """The groups to keep. Raises ValueError for models and settings whose cache cannot be kept page by page."""
+    parallel = vllm_config.parallel_config
+    for axis in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, axis, 1) > 1:
+            raise ValueError(f"turnkv.vllm does not support {axis} > 1: a block would not be a run of tokens")
+    hash_tokens = compat.hash_block_tokens(kv_cache_config, vllm_config.cache_config)
+    groups = []
+    for index, group in enumerate(kv_cache_config.kv_cache_groups):
+        spec = compat.layer_specs(group.kv_cache_spec)[0]
+        if not getattr(group, "enable_kv_transfer", True):
+            continue
+        if spec.block_size % hash_tokens:
+            raise ValueError(f"blocks of {spec.block_size} tokens are no multiple of the {hash_tokens} that are hashed")
+        groups.append(
+            GroupPages(
+                group=index,
+                block_tokens=spec.block_size,
+                hashes_per_block=spec.block_size // hash_tokens,
+                window_blocks=_window_blocks(spec),
+                salt=_salt(vllm_config, kv_cache_config, index, spec),
+            )
+        )
+    if not groups:
+        raise ValueError("this model has no KV cache that could be kept")
+    # A session belongs to the first group: one with full attention if there is one.
+    return sorted(groups, key=lambda group: (group.window_blocks is not None, group.group))
+
+
+def page_bytes_of(group: Any) -> int:
+    """Bytes of one block of all the group's layers on one rank, from its spec."""
+    specs = compat.layer_specs(group.kv_cache_spec)
+    repeat = len(group.layer_names) if len(specs) == 1 else 1
+    sizes = [getattr(spec, "unpadded_page_size_bytes", None) or spec.page_size_bytes for spec in specs]
+    return sum(sizes) * repeat
+
+
+def memory_of(
+    kv_cache_config: Any, groups: list[GroupPages], kv_caches: dict[str, torch.Tensor], staging_bytes: int
+) -> dict[int, BlockRuns | StagedRuns]:
+    """Where each group's blocks lie in this worker: in CPU memory, or reached through pinned buffers."""
+    caches = {group.group: _caches_of(kv_cache_config, group.group, kv_caches) for group in groups}
+    if all(is_direct(cache) for layers in caches.values() for cache in layers.values()):
+        return {group: _direct(layers, kv_cache_config.num_blocks) for group, layers in caches.items()}
+    page_bytes = max(page_bytes_of(kv_cache_config.kv_cache_groups[group]) for group in caches)
+    pinned = any(cache.device.type != "cpu" for layers in caches.values() for cache in layers.values())
+    ring = Ring(staging_bytes, page_bytes, pinned=pinned)
+    return {group: StagedRuns(layers, ring, blocks=kv_cache_config.num_blocks) for group, layers in caches.items()}
+
+
+def is_direct(cache: torch.Tensor) -> bool:
+    """Whether a pool's client can read and write this memory itself."""
+    return cache.device.type == "cpu"
+
+
+def _caches_of(kv_cache_config: Any, group: int, kv_caches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The group's layers that have a cache of their own. Raises ValueError for caches that are not one tensor each."""
+    caches = {}
+    for name in kv_cache_config.kv_cache_groups[group].layer_names:
+        cache = kv_caches.get(name)
+        if cache is None:
+            continue  # shares another layer's
+        if not isinstance(cache, torch.Tensor):
+            raise ValueError(f"the cache of {name} is {type(cache).__name__}, not one tensor: not supported")
+        if cache.shape[0] < kv_cache_config.num_blocks or cache.shape[0] % kv_cache_config.num_blocks:
+            raise ValueError(f"the cache of {name} has {cache.shape[0]} rows for {kv_cache_config.num_blocks} blocks")
+        caches[name] = cache
+    return caches
+
+
+def _direct(caches: dict[str, torch.Tensor], blocks: int) -> BlockRuns:
+    layers = {}
+    for name, cache in caches.items():
+        rows = cache.shape[0] // blocks
+        layers[name] = parts_of(cache.data_ptr(), cache.shape, cache.stride(), cache.element_size(), rows)
+    return BlockRuns(layers)
+
+
+def shards_of(vllm_config: Any, kv_cache_config: Any) -> int:
+    """Different shards of a page: ranks that hold the same KV share one."""
+    return vllm_config.parallel_config.world_size // compat.kv_tp_replicas(kv_cache_config)
+
+
+def shard_of(rank: int, kv_cache_config: Any) -> tuple[int, bool]:
+    """This rank's shard, and whether it is the one of its replicas that stores it."""
+    replicas = compat.kv_tp_replicas(kv_cache_config)
+    return rank // replicas, rank % replicas == 0
+
+
+def model_identity(vllm_config: Any, model_id: str | None) -> str:
+    """Name of the weights: what the user says, the hub's commit, or a digest of the local files' bytes.
+
+    Not the path: the same weights elsewhere are the same, other weights at the same place are not.
+    """
+    model = vllm_config.model_config
+    if model_id is not None:
+        return model_id
+    folder = pathlib.Path(model.model)
+    if folder.exists():
+        return f"local:{_digest_of_files(folder)}"
+    config = getattr(model, "hf_config", None)
+    revision = model.revision or getattr(config, "_commit_hash", None) or "main"
+    return f"{model.model[-180:]}@{revision}"
+
+
+def is_isolated(vllm_config: Any) -> bool:
+    """Whether block hashes mean something to this engine only."""
+    return vllm_config.cache_config.prefix_caching_hash_algo in ISOLATED_HASHES
+
+
+def _window_blocks(spec: Any) -> int | None:
+    """Trailing blocks that attention of this kind looks back on; None: all."""
+    kind = type(spec).__name__
+    if "Mamba" in kind or "CrossAttention" in kind or "EncoderOnly" in kind or "CircularBuffer" in kind:
+        raise ValueError(f"turnkv.vllm keeps attention caches; {kind} layers have a state that is no page of tokens")
+    chunk = getattr(spec, "attention_chunk_size", None)
+    if chunk is not None:
+        return -(-chunk // spec.block_size)
+    if "FullAttention" in kind or "MLAAttention" in kind:
+        return None
+    window = getattr(spec, "sliding_window", None)
+    if window is None:
+        return None
+    return max(1, -(-(window - 1 + getattr(spec, "extra_retained_tokens", 0)) // spec.block_size))
+
+
+def _salt(vllm_config: Any, kv_cache_config: Any, index: int, spec: Any) -> bytes:
+    """Digest of all that must agree for the bytes of a group's blocks to be exchangeable, but weights and tenant."""
+    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    config = model.hf_config.to_dict() if hasattr(model.hf_config, "to_dict") else {}
+    group = kv_cache_config.kv_cache_groups[index]
+    parts = {
+        # What vLLM stores within a block is its own affair and may change with any minor version.
+        "vllm": compat.version() if compat.version() != (0, 0) else vllm.__version__,
+        "config": _lasting(config),
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+        "cache_dtype": cache.cache_dtype,
+        "layout": getattr(kv_cache_config, "kv_cache_layout", None),
+        "spec": [type(spec).__name__, repr(spec)],
+        "layers": len(group.layer_names),
+        "group": index,
+        "groups": len(kv_cache_config.kv_cache_groups),
+        "parallel": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size],
+        "replicas": compat.kv_tp_replicas(kv_cache_config),
+        "hash": cache.prefix_caching_hash_algo,
+        # Pickled hashes follow the interpreter; CBOR ones do not.
+        "python": None if cache.prefix_caching_hash_algo.endswith("_cbor") else sys.version_info[:2],
+        "backend": str(getattr(getattr(vllm_config, "attention_config", None), "backend", None)),
+        "platform": _platform(vllm_config),
+        "engine": vllm_config.kv_transfer_config.engine_id if is_isolated(vllm_config) else None,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).digest()
+
+
+def _lasting(config: Any) -> Any:
+    """A model's configuration without what says nothing about K and V, at any depth."""
+    if not isinstance(config, dict):
+        return config
+    return {key: _lasting(value) for key, value in config.items() if key not in VOLATILE_CONFIG_KEYS}
+
+
+def _platform(vllm_config: Any) -> str:
+    """Kind of device; on a CPU also what its attention kernels pack K for."""
+    kind = vllm.platforms.current_platform.device_type
+    if kind != "cpu":
+        return kind
+    return f"cpu amx={torch.cpu._is_amx_tile_supported()} avx512={torch.cpu._is_avx512_supported()}"
+
+
+def _digest_of_files(path: pathlib.Path) -> str:
+    """SHA-256 over names, sizes and sampled bytes of the weight files. Reads at most a few megabytes."""
+    files = [path] if path.is_file() else sorted({file for kind in WEIGHT_FILES for file in path.glob(kind)})
+    digest = hashlib.sha256(b"turnkv-weights-1")
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"\0{file.name}\0{size}\0".encode())
+        with open(file, "rb") as weights:
+            for stripe in range(SAMPLE_STRIPES):
+                weights.seek(max(0, size - SAMPLE_STRIPE_BYTES) * stripe // (SAMPLE_STRIPES - 1))
+                digest.update(weights.read(SAMPLE_STRIPE_BYTES))
+    return digest.hexdigest()[:40]

@@ -1,0 +1,74 @@
+"""Faults in a running engine's connector. Owns: what goes wrong and when. Must not know: what is tested."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Any
+
+
+def poison_loads(connector: Any) -> None:
+    """Loaded blocks are overwritten with zeros after they came: what a pool without checksums might hand out."""
+    loader = connector._worker.loader
+    fetch = loader._fetch
+
+    def poisoned(load: Any, run: Any) -> Any:
+        result = fetch(load, run)
+        memory = loader._runs[run.group]
+        lengths = memory.lengths * len(run.blocks)
+        for address, length in zip(memory.addresses(run.blocks), lengths):
+            ctypes.memset(int(address), 0, length)
+        return result
+
+    loader._fetch = poisoned
+
+
+def fail_loads(connector: Any, every: int) -> None:
+    """Every so-many-th page that is loaded turns out to be missing."""
+    loader = connector._worker.loader
+    fetch, counted = loader._fetch, [0]
+
+    def failing(load: Any, run: Any) -> Any:
+        pages, cause = fetch(load, run)
+        for at in range(pages):
+            counted[0] += 1
+            if counted[0] % every == 0:
+                return at, "io"
+        return pages, cause
+
+    loader._fetch = failing
+
+
+def heal_loads(connector: Any) -> None:
+    """Loads do what they should again."""
+    connector._worker.loader.__dict__.pop("_fetch", None)
+
+
+def stop_pool_before_load(connector: Any, pid: int) -> None:
+    """The pool stops to answer (SIGSTOP) between the next lookup and its load; once."""
+    loader = connector._worker.loader
+    start = loader.start
+
+    def stopping(job: Any) -> None:
+        loader.start = start
+        os.kill(pid, signal.SIGSTOP)
+        start(job)
+
+    loader.start = stopping
+
+
+def poison_layer_copies(connector: Any, layer: int) -> None:
+    """A leased page turns out to be invalid once this many layers are copied: the lease did not hold. Once."""
+    layers = connector._worker.layers
+    copy = layers._copy_layer
+    names = list(next(iter(connector._worker.runs.values())).layers)
+
+    def failing(piece: Any, name: str) -> None:
+        copy(piece, name)
+        if name == names[layer] and piece.pages:
+            layers._copy_layer = copy
+            piece.cause, piece.pages = "lease_expired", 0
+
+    assert layers is not None
+    layers._copy_layer = failing

@@ -1,0 +1,251 @@
+"""The connector's two sides without an engine: what the scheduler decides, what a worker does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_of, run_of, step_of, wait_until
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
+from turnkv.connector import FinishJob, LoadOutcome, Outcomes, PageRun, SaveJob, SaveOutcome
+from turnkv.vllm.events import Announcer
+from turnkv.vllm.meta import WorkerMeta
+from turnkv.vllm.metrics import TurnKVStats
+from turnkv.vllm.options import Options
+from turnkv.vllm.scheduler import Scheduler
+from turnkv.vllm.worker import Worker
+
+
+# ---- the scheduler's side
+
+
+def scheduler_of(door: FakeDoor, **options: Any) -> Scheduler:
+    fields = {name: options.pop(name) for name in ("loads", "saves", "handover", "ranks") if name in options}
+    values = {"loads": True, "saves": True, "ranks": 1} | fields
+    return Scheduler(
+        options=Options.parse(options),
+        groups=list(door.groups.values()),
+        door=door,
+        announcer=Announcer(True, "TURNKV", BLOCK_TOKENS),
+        hash_tokens=BLOCK_TOKENS,
+        **values,
+    )
+
+
+def test_a_turn_through_the_scheduler() -> None:
+    door = FakeDoor()
+    scheduler, request = scheduler_of(door), request_of(200, kv_transfer_params={"turnkv_session": "s"})
+    door.namespaces[0].pages = dict.fromkeys(request.block_hashes[:3], b"")
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == scheduler.matched_tokens(request, 0) == (96, True)
+    scheduler.allocated(request, ([1, 2, 3],), 96)
+    step = scheduler.build_meta(step_of({}, {}))
+    assert [run.blocks for run in step.loads[0].runs] == [[1, 2, 3]] and step.reused == [(0, 1), (0, 2), (0, 3)]
+    scheduler.worker_output(WorkerMeta(loads={"r": LoadOutcome(3, 0, None, 0.1)}))
+
+    request.num_computed_tokens = 96
+    tables = {"r": ([1, 2, 3, 4, 5, 6, 7],)}
+    step = scheduler.build_meta(step_of({"r": 60}, tables))
+    (save,) = step.saves
+    assert save.runs == [PageRun(0, 3, [request.block_hashes[3]], [4], request.block_hashes[2])], "156 tokens: one more"
+    request.num_computed_tokens = 199
+    held, params = scheduler.finished(request, tables["r"])
+    assert held and params is None
+    step = scheduler.build_meta(step_of({}, {}))
+    assert [run.blocks for run in step.saves[0].runs] == [[5, 6]]
+    assert step.finishes[0].runs[0].blocks == [1, 2, 3, 4, 5, 6], "the last token has no KV"
+    scheduler.worker_output(WorkerMeta(saves={"r": SaveOutcome(6, 3, 0, 0, None)}))
+    wait_until(lambda: ("end", "s", 6) in [call[:3] for call in door.namespaces[0].sessions])
+    assert door.namespaces[0].sessions[0] == ("begin", "s")
+    stats = scheduler.take_stats()
+    assert (stats.total("loaded_tokens"), stats.total("saved_blocks"), stats.total("failed_tokens")) == (96, 3, 0)
+    assert stats.data["counts"]["lookups"] == {"hit": 1} and scheduler.take_stats() is None
+    assert not scheduler.tracked and not scheduler.ending
+    scheduler.close()
+
+
+def test_whole_blocks_and_one_token_to_compute() -> None:
+    door = FakeDoor()
+    scheduler, request = scheduler_of(door), request_of(96)
+    door.namespaces[0].pages = dict.fromkeys(request.block_hashes, b"")
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (64, True)
+    assert scheduler.matched_tokens(request, 64) == (0, False)
+    few = scheduler_of(door, min_tokens=100)
+    few.new_request(request)
+    assert few.matched_tokens(request, 0) == (0, False)
+
+
+def test_a_failed_load_is_no_hit_and_not_tried_again() -> None:
+    door = FakeDoor()
+    scheduler, request = scheduler_of(door), request_of(200)
+    door.namespaces[0].pages = dict.fromkeys(request.block_hashes, b"")
+    scheduler.new_request(request)
+    scheduler.matched_tokens(request, 0)
+    scheduler.allocated(request, ([1, 2, 3, 4, 5, 6],), 192)
+    scheduler.build_meta(step_of({}, {}))
+    scheduler.worker_output(WorkerMeta(loads={"r": LoadOutcome(2, 4, "checksum", 0.1)}))
+    stats = scheduler.take_stats()
+    assert stats.total("loaded_tokens") == 64 and stats.data["counts"]["failed_tokens"] == {"checksum": 128}
+    assert scheduler.matched_tokens(request, 0) == (0, False)
+    request.num_computed_tokens = 64
+    step = scheduler.build_meta(step_of({"r": 128}, {"r": ([1, 2, 3, 4, 5, 6],)}))
+    assert step.trusted == ["r"] and step.saves[0].runs[0].first == 2, "what failed is stored again"
+
+
+def test_ranks_are_waited_for_and_the_shortest_counts() -> None:
+    outcomes: Outcomes[SaveOutcome] = Outcomes(2)
+    assert outcomes.add("r", SaveOutcome(5, 5, 0, 0, None)) is None
+    both = outcomes.add("r", SaveOutcome(3, 3, 0, 2, "no_space"))
+    assert (both.pages, both.declined, both.cause) == (3, 2, "no_space")
+    one_step = WorkerMeta(loads={"r": LoadOutcome(4, 0, None, 0.1)}).aggregate(
+        WorkerMeta(loads={"r": LoadOutcome(1, 3, "io", 0.2)}, saves={"q": SaveOutcome(1, 1, 0, 0, None)})
+    )
+    assert one_step.loads["r"] == LoadOutcome(1, 3, "io", 0.2, ranks=2) and one_step.saves["q"].ranks == 1
+
+
+def test_an_aborted_load_is_not_saved() -> None:
+    door = FakeDoor()
+    scheduler, request = scheduler_of(door), request_of(200)
+    door.namespaces[0].pages = dict.fromkeys(request.block_hashes, b"")
+    scheduler.new_request(request)
+    scheduler.matched_tokens(request, 0)
+    scheduler.allocated(request, ([1, 2, 3, 4, 5, 6],), 192)
+    request.num_computed_tokens = 192
+    assert scheduler.finished(request, ([1, 2, 3, 4, 5, 6],)) == (False, None)
+    step = scheduler.build_meta(step_of({}, {}))
+    assert not step.saves and not step.finishes
+
+
+def test_roles() -> None:
+    door, request = FakeDoor(), request_of(200)
+    door.namespaces[0].pages = dict.fromkeys(request.block_hashes, b"")
+    producer = scheduler_of(door, loads=False, handover=True)
+    producer.new_request(request)
+    assert producer.matched_tokens(request, 0) == (0, False)
+    request.num_computed_tokens = 200
+    assert producer.finished(request, (list(range(1, 7)),)) == (True, {"turnkv": {"handover_tokens": 192}})
+    consumer = scheduler_of(door, saves=False)
+    consumer.new_request(request)
+    assert consumer.matched_tokens(request, 0) == (192, True)
+    assert consumer.finished(request, (list(range(1, 7)),)) == (False, None)
+
+
+def test_a_handover_is_waited_for_but_not_for_ever() -> None:
+    door = FakeDoor()
+    scheduler = scheduler_of(door, handover_ms=150)
+    request = request_of(200, kv_transfer_params={"turnkv": {"handover_tokens": 192}})
+    pages = door.namespaces[0].pages
+    pages.update(dict.fromkeys(request.block_hashes[:2], b""))
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (None, False)
+    pages.update(dict.fromkeys(request.block_hashes, b""))
+    wait_until(lambda: scheduler.matched_tokens(request, 0) == (192, True))
+    late = request_of(200, "late", block_hashes=hashes_of(6, "x"), kv_transfer_params=request.kv_transfer_params)
+    scheduler.new_request(late)
+    assert scheduler.matched_tokens(late, 0) == (None, False)
+    time.sleep(0.2)
+    assert scheduler.matched_tokens(late, 0) == (0, False)
+
+
+def test_preempted_requests_save_from_what_the_pool_has() -> None:
+    door = FakeDoor()
+    scheduler, request = scheduler_of(door), request_of(200)
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (0, False)
+    scheduler.allocated(request, ([1, 2, 3, 4, 5, 6, 7],), 0)
+    tables = {"r": ([1, 2, 3, 4, 5, 6, 7],)}
+    assert scheduler.build_meta(step_of({"r": 100}, tables)).saves[0].runs[0].blocks == [1, 2, 3]
+    scheduler.build_meta(step_of({}, tables, preempted_req_ids={"r"}))
+    tables = {"r": ([9, 8, 7, 6, 5, 4, 3],)}
+    again = scheduler.build_meta(step_of({"r": 100}, tables)).saves[0].runs[0]
+    assert (again.first, again.blocks) == (0, [9, 8, 7])
+
+
+def test_events_are_told_once() -> None:
+    announcer, request = Announcer(True, "TURNKV", BLOCK_TOKENS), request_of(200)
+    announcer.stored(request, request.block_hashes, 2)
+    announcer.stored(request, request.block_hashes, 4)
+    announcer.stored(request, request.block_hashes, 4)
+    first, second = announcer.take()
+    said = [maybe_convert_block_hash(block_hash) for block_hash in request.block_hashes]
+    assert first.parent_block_hash is None and second.block_hashes == said[2:4]
+    assert second.token_ids == list(range(64, 128)) and second.parent_block_hash == said[1]
+    announcer.missing(request.block_hashes, 3)
+    (removed,) = announcer.take()
+    assert removed.block_hashes == [said[3]] and removed.medium == "TURNKV"
+    announcer.missing(request.block_hashes, 3)
+    assert announcer.take() == []
+
+
+def test_stats_travel_and_add_up() -> None:
+    one, other = TurnKVStats(), TurnKVStats()
+    one.count("loaded_tokens", 64)
+    one.observe("load_seconds", 0.5)
+    other.count("loaded_tokens", 32)
+    other.count("failed_tokens", 32, "io")
+    both = TurnKVStats(one.data).aggregate(TurnKVStats(other.data))
+    assert both.reduce() == {"loaded_tokens": 96, "failed_tokens": 32, "load_seconds_p50": 0.5, "load_seconds_max": 0.5}
+    assert TurnKVStats().is_empty() and not both.is_empty()
+
+
+# ---- the worker's side
+
+
+def test_what_ran_on_a_failed_layerwise_load_is_not_stored() -> None:
+    door, memory, names = FakeDoor(), Memory(8), hashes_of(4)
+    worker = Worker(Options.parse({}), door, {0: memory.runs}, shard=0, stores=True)
+    ended = {"r": SimpleNamespace(outcome=LoadOutcome(1, 1, "checksum", 0.1), failed=[(0, 2)])}
+    worker.layers = SimpleNamespace(end=lambda: {**ended, **(ended.clear() or {})}, close=lambda: None)
+    step = scheduler_of(door).step
+    step.saves = [SaveJob("r", None, [run_of(names, [3], first=0)])]
+    worker.end_step(step)
+    worker.end_step(step)
+    assert worker.take_failed_blocks() == {2} and not worker.saver._requests
+    step.trusted = ["r"]
+    worker.before_step(step)
+    worker.end_step(step)
+    wait_until(lambda: names[0] in door.namespaces[0].pages)
+
+
+def test_a_replica_stores_nothing_and_holds_nothing_up() -> None:
+    door, names = FakeDoor(), hashes_of(2)
+    worker = Worker(Options.parse({}), door, {0: Memory(4).runs}, shard=0, stores=False)
+    step = scheduler_of(door).step
+    step.saves = [SaveJob("r", None, [run_of(names, [1])])]
+    step.finishes = [FinishJob("r", None, [run_of(names, [1])])]
+    worker.end_step(step)
+    assert worker.results()[0] == {"r"} and door.namespaces[0].calls == []
+    assert worker.take_report().saves["r"].merge(SaveOutcome(1, 1, 0, 0, None)).pages == 1
+
+
+def test_nothing_old_reaches_a_new_epoch() -> None:
+    """Weights were changed: a save under way ends in the old namespace, what is queued goes nowhere."""
+    door, names = FakeDoor(), hashes_of(4)
+    worker = Worker(Options.parse({"save_threads": 1}), door, {0: Memory(8).runs}, shard=0, stores=True)
+    old = door.namespaces[0]
+    old.gate.clear()
+    worker.saver.add(SaveJob("r", None, [run_of(names, [1])]))
+    wait_until(lambda: old.calls)
+    worker.saver.add(SaveJob("r", None, [run_of(names, [2], first=1)]))
+    step = scheduler_of(FakeDoor()).step
+    step.epoch = b"new"
+    threading.Timer(0.1, old.gate.set).start()
+    worker.before_step(step)
+    assert list(old.pages) == names[:1] and door.epoch == b"new"
+    worker.saver.finish(FinishJob("r", None, [run_of(names, [1, 2])]))
+    assert finished(worker.saver, "r").stored == 1 and door.namespaces[0].pages == {}
+
+
+def test_a_reset_forgets_what_was_found() -> None:
+    door = FakeDoor()
+    scheduler, request = scheduler_of(door), request_of(200)
+    door.namespaces[0].pages = dict.fromkeys(request.block_hashes, b"")
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (192, True)
+    scheduler.reset()
+    assert scheduler.matched_tokens(request, 0) == (0, False)
+    assert scheduler.build_meta(step_of({}, {})).epoch == door.epoch != b""
