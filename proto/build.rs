@@ -13,7 +13,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(files, ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("turnkv.v1.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure().bytes(".").compile_fds(descriptors.clone())?;
+
+    // The Pool service again, less what a server frames itself: its trait has no methods that nobody calls.
+    let mut unary = descriptors;
+    for file in &mut unary.file {
+        file.service.retain(|service| service.name() == "Pool");
+        for service in &mut file.service {
+            service.method.retain(|method| !["Offload", "Reload"].contains(&method.name()));
+        }
+    }
+    let unary_out = out.join("unary");
+    std::fs::create_dir_all(&unary_out)?;
+    let messages_elsewhere = tonic_prost_build::configure().extern_path(".turnkv.v1", "crate::wire");
+    messages_elsewhere.build_client(false).out_dir(unary_out).compile_fds(unary)?;
     Ok(())
 }
 

@@ -6,10 +6,16 @@ use crate::limits::{
 };
 use parking_lot::Mutex;
 use std::time::Duration;
+use tonic::body::Body;
+use tonic::client::GrpcService;
+use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+use turnkv_proto::stream::{Incoming, Piece};
 use turnkv_proto::wire::admin_client::AdminClient;
 use turnkv_proto::wire::pool_client::PoolClient;
 use turnkv_proto::wire::sessions_client::SessionsClient;
+use turnkv_transfer::keep_heap;
 
 /// How often an idle connection is probed, so that a host that vanished is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -46,6 +52,7 @@ impl Grpc {
         match &*kept {
             Some((owner, channel)) if *owner == runtime => channel.clone(),
             _ => {
+                keep_heap();
                 let channel = self.endpoint.connect_lazy();
                 *kept = Some((runtime, channel.clone()));
                 channel
@@ -63,6 +70,34 @@ pub(crate) fn pool(channel: Channel) -> PoolClient<Channel> {
     PoolClient::new(channel)
         .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+}
+
+/// Opens an inline stream: `body` to the method at `path`, and the answers. Not by the generated client, whose codec copies
+/// payload twice.
+pub(crate) async fn stream<Answer: Piece>(
+    mut channel: Channel,
+    path: &'static str,
+    body: Body,
+) -> Result<Response<Incoming<Answer>>, Status> {
+    let mut request = http::Request::new(body);
+    *request.method_mut() = http::Method::POST;
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.uri_mut() = http::Uri::from_static(path);
+    request.headers_mut().insert(http::header::TE, http::HeaderValue::from_static("trailers"));
+    let grpc = http::HeaderValue::from_static("application/grpc");
+    request.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(transport)?;
+    let (head, body) = channel.call(request).await.map_err(transport)?.into_parts();
+    let answers = Incoming::response(MetadataMap::from_headers(head.headers), body)?;
+    if head.status != http::StatusCode::OK {
+        let text = format!("HTTP status {}: no gRPC server answers there", head.status);
+        return Err(Status::unavailable(text));
+    }
+    Ok(Response::new(answers))
+}
+
+fn transport(error: tonic::transport::Error) -> Status {
+    Status::from_error(error.into())
 }
 
 pub(crate) fn sessions(channel: Channel) -> SessionsClient<Channel> {

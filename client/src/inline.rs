@@ -6,14 +6,20 @@ use crate::grpc;
 use crate::limits::{INLINE_PIECE_BYTES, INLINE_PIECES_MAX};
 use crate::namespace::Namespace;
 use crate::offload::{Done, Granted, Window as OffloadWindow};
-use crate::pages::{Incoming, PageSource, PageTarget, Staging, outgoing_piece};
+use crate::pages::{Arriving, PageSource, PageTarget, Staging};
 use crate::reload::{MissCause, ReloadReport, Window as ReloadWindow, tier};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::Status;
+use tonic::body::Body;
+use turnkv_proto::stream::{Incoming, Outgoing, Received};
 use turnkv_proto::wire;
+use turnkv_transfer::{Checksum, PieceBuffers};
 
-type Pieces = mpsc::Sender<wire::OffloadRequest>;
+const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
+const RELOAD: &str = "/turnkv.v1.Pool/Reload";
+
+type Pieces = mpsc::Sender<Result<wire::OffloadRequest, Status>>;
 
 impl Namespace {
     /// One window of an offload. Dropping this future ends the stream, which aborts the lease at the server.
@@ -37,7 +43,8 @@ impl Namespace {
         let mut checksums = Vec::with_capacity(granted.fill.len());
         for position in &granted.fill {
             let page = &window.pages[*position as usize];
-            checksums.push(send_page(&mut pieces, *position, page, &mut staging).await?);
+            let buffers = &self.link.pieces;
+            checksums.push(send_page(&mut pieces, *position, page, &mut staging, buffers).await?);
         }
         let commit = wire::OffloadRequest {
             commit: true,
@@ -54,17 +61,18 @@ impl Namespace {
     async fn open_stream(
         &self,
         window: &OffloadWindow<'_>,
-    ) -> Result<(Pieces, Streaming<wire::OffloadReply>)> {
+    ) -> Result<(Pieces, Incoming<wire::OffloadReply>)> {
         let mut sender = None;
         let ask = |channel| {
             // An attempt that reached nobody took its stream with it: each gets its own.
             let (pieces, outgoing) = mpsc::channel(INLINE_PIECES_MAX);
             let begin =
                 wire::OffloadRequest { begin: Some(window.begin.clone()), ..wire::OffloadRequest::default() };
-            let queued = pieces.try_send(begin).is_ok();
+            let queued = pieces.try_send(Ok(begin)).is_ok();
             debug_assert!(queued, "the queue is new");
             sender = Some(pieces);
-            async move { grpc::pool(channel).offload(ReceiverStream::new(outgoing)).await }
+            let body = Body::new(Outgoing::request(ReceiverStream::new(outgoing)));
+            grpc::stream(channel, OFFLOAD, body)
         };
         let replies = self.link.rpc(window.deadline, ask).await?;
         let pieces = sender.ok_or_else(|| Error::unavailable("the stream was not opened"))?;
@@ -96,14 +104,14 @@ impl Namespace {
             session: begin.session.clone(),
         };
         let ask = |channel| {
-            let request = request.clone();
-            async move { grpc::pool(channel).reload(request).await }
+            let whole = futures_util::stream::iter([Ok(request.clone())]);
+            grpc::stream(channel, RELOAD, Body::new(Outgoing::request(whole)))
         };
-        let mut stream = self.link.rpc(window.deadline, ask).await?;
+        let mut stream: Incoming<wire::ReloadReply> = self.link.rpc(window.deadline, ask).await?;
         let mut staging = Staging::default();
-        let mut page: Option<(Incoming, u64, wire::TierKind)> = None;
+        let mut page: Option<(Arriving, u64, wire::TierKind)> = None;
         let mut next = 0;
-        while let Some(piece) = stream.message().await? {
+        while let Some(Received { message: piece, payload }) = stream.message().await? {
             if piece.index as usize != next || next >= window.pages {
                 return Err(Error::protocol(format!("page {} where page {next} was due", piece.index)));
             }
@@ -113,13 +121,13 @@ impl Namespace {
             }
             let mut whole = page
                 .take()
-                .unwrap_or_else(|| (Incoming::new(self.page_bytes()), piece.checksum, tier(piece.tier)));
-            if !whole.0.take(piece.offset, &piece.payload, &mut targets[next], &mut staging)? {
+                .unwrap_or_else(|| (Arriving::new(self.page_bytes()), piece.checksum, tier(piece.tier)));
+            if !whole.0.take(piece.offset, &payload, &mut targets[next], &mut staging)? {
                 page = Some(whole);
                 continue;
             }
-            let (incoming, checksum, found_in) = whole;
-            let found = incoming.finish(&mut targets[next], &mut staging)?;
+            let (arrived, checksum, found_in) = whole;
+            let found = arrived.finish(&mut targets[next], &mut staging)?;
             if self.link.config.verify && found != checksum {
                 tracing::warn!(namespace = %self.id(), position = next, "a page was damaged on its way: it is a miss");
                 report.miss = Some(MissCause::Checksum);
@@ -138,28 +146,32 @@ async fn send_page(
     index: u32,
     page: &PageSource<'_>,
     staging: &mut Staging,
+    buffers: &PieceBuffers,
 ) -> Result<u64> {
-    let (checksum, staged) = match page {
-        PageSource::Bytes(bytes) => (turnkv_transfer::checksum(bytes), None),
+    let bytes = match page {
+        PageSource::Bytes(bytes) => bytes,
         PageSource::Plan(plan) => {
             let slot = staging.slot(page.len())?;
-            (slot.gather(plan), Some(slot))
+            slot.gather(plan);
+            slot.bytes()
         }
     };
-    for from in (0..page.len()).step_by(INLINE_PIECE_BYTES) {
-        let to = page.len().min(from + INLINE_PIECE_BYTES);
-        let payload = outgoing_piece(page, staged, from, to);
-        let piece =
-            wire::OffloadRequest { index, offset: from as u64, payload, ..wire::OffloadRequest::default() };
-        send(pieces, piece).await?;
+    let mut checksum = Checksum::new();
+    let mut offset = 0;
+    for piece in bytes.chunks(INLINE_PIECE_BYTES) {
+        let payload = buffers.copy(piece, &mut checksum);
+        send(pieces, wire::OffloadRequest { index, offset, payload, ..wire::OffloadRequest::default() })
+            .await?;
+        offset += piece.len() as u64;
     }
-    Ok(checksum)
+    Ok(checksum.finish())
 }
 
 async fn send(pieces: &mut Pieces, piece: wire::OffloadRequest) -> Result<()> {
-    pieces.send(piece).await.map_err(|_| Error::unavailable("the server ended the stream"))
+    pieces.send(Ok(piece)).await.map_err(|_| Error::unavailable("the server ended the stream"))
 }
 
-async fn message(replies: &mut Streaming<wire::OffloadReply>) -> Result<wire::OffloadReply> {
-    replies.message().await?.ok_or_else(|| Error::protocol("the stream ended early"))
+async fn message(replies: &mut Incoming<wire::OffloadReply>) -> Result<wire::OffloadReply> {
+    let received = replies.message().await?;
+    Ok(received.ok_or_else(|| Error::protocol("the stream ended early"))?.message)
 }

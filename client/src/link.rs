@@ -8,7 +8,7 @@ use crate::deadline::Deadline;
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result, io_cause, nobody_there};
 use crate::grpc::Grpc;
-use crate::limits::CONNECT_PAUSE_MIN;
+use crate::limits::{CONNECT_PAUSE_MIN, INLINE_PIECE_BYTES};
 use crate::local::{Fault, Lent, LocalPool};
 use parking_lot::Mutex;
 use std::future::Future;
@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
+use turnkv_transfer::PieceBuffers;
 
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -25,6 +26,8 @@ pub(crate) struct Link {
     pub(crate) address: Address,
     pub(crate) breaker: Mutex<Breaker>,
     pub(crate) local: Option<Arc<LocalPool>>,
+    /// For pages on their way out in gRPC streams.
+    pub(crate) pieces: PieceBuffers,
     grpc: Grpc,
     embedded: Option<Embedded>,
 }
@@ -60,7 +63,8 @@ impl Link {
         let grpc = Grpc::new(&address, Duration::from_millis(config.connect_ms))?;
         let cooldown = Duration::from_millis(config.breaker.cooldown_ms);
         let breaker = Mutex::new(Breaker::new(config.breaker.failures, cooldown));
-        Ok(Link { config, address, breaker, local, grpc, embedded })
+        let pieces = PieceBuffers::new(INLINE_PIECE_BYTES);
+        Ok(Link { config, address, breaker, local, pieces, grpc, embedded })
     }
 
     /// The deadline of a call that was given this one, or none.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use std::sync::Arc;
-use turnkv_transfer::{Checksum, CopyPlan, HugePages, Region, RegionOptions, Slot};
+use turnkv_transfer::{Checksum, CopyPlan, HugePages, Region, RegionOptions, Slot, copy_streaming};
 
 /// Where a page's bytes are before an offload.
 #[derive(Debug, Clone, Copy)]
@@ -83,56 +83,45 @@ impl Staging {
     }
 }
 
-/// A page on its way out, piece by piece.
-pub(crate) fn outgoing_piece(
-    source: &PageSource<'_>,
-    staged: Option<&Slot>,
-    from: usize,
-    to: usize,
-) -> Bytes {
-    match (source, staged) {
-        (PageSource::Bytes(bytes), _) => Bytes::copy_from_slice(&bytes[from..to]),
-        (PageSource::Plan(_), Some(slot)) => Bytes::copy_from_slice(&slot.bytes()[from..to]),
-        (PageSource::Plan(_), None) => Bytes::new(),
-    }
-}
-
 /// A page on its way in, piece by piece, in order.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct Arriving {
     page_bytes: usize,
     received: usize,
     checksum: Checksum,
 }
 
-impl Incoming {
-    pub(crate) fn new(page_bytes: usize) -> Incoming {
-        Incoming { page_bytes, received: 0, checksum: Checksum::new() }
+impl Arriving {
+    pub(crate) fn new(page_bytes: usize) -> Arriving {
+        Arriving { page_bytes, received: 0, checksum: Checksum::new() }
     }
 
-    /// Takes the next piece. True: the page is whole.
+    /// Takes the next piece, which came in these parts. True: the page is whole.
     pub(crate) fn take(
         &mut self,
         offset: u64,
-        piece: &[u8],
+        parts: &[Bytes],
         target: &mut PageTarget<'_>,
         staging: &mut Staging,
     ) -> Result<bool> {
-        let end = self.received.checked_add(piece.len()).filter(|end| *end <= self.page_bytes);
-        let Some(end) = end.filter(|_| offset == self.received as u64 && !piece.is_empty()) else {
+        let bytes = parts.iter().map(Bytes::len).sum();
+        let end = self.received.checked_add(bytes).filter(|end| *end <= self.page_bytes);
+        if end.is_none() || bytes == 0 || offset != self.received as u64 {
             return Err(Error::protocol("a piece of a page is not where it belongs"));
-        };
-        match target {
-            PageTarget::Bytes(bytes) => {
-                bytes[self.received..end].copy_from_slice(piece);
-                self.checksum.update(piece);
-            }
-            PageTarget::Plan(_) => {
-                staging.slot(self.page_bytes)?.fill_at(self.received, piece);
-            }
         }
-        self.received = end;
-        Ok(end == self.page_bytes)
+        for part in parts {
+            let end = self.received + part.len();
+            match target {
+                PageTarget::Bytes(bytes) => {
+                    copy_streaming(part, &mut bytes[self.received..end], &mut self.checksum);
+                }
+                PageTarget::Plan(_) => {
+                    staging.slot(self.page_bytes)?.fill_at(self.received, part);
+                }
+            }
+            self.received = end;
+        }
+        Ok(self.received == self.page_bytes)
     }
 
     /// The checksum of the whole page, which is in the target now.

@@ -4,6 +4,7 @@
 //! - [`ids`]: block hashes, namespace ids, session ids
 //! - [`layout`]: what a namespace is, how many bytes its pages have, what its id is
 //! - [`limits`]: bounds both sides agree on
+//! - `stream` (feature `wire`): the inline streams' framing, which copies no payload
 //! - `wire` (feature `wire`): the generated messages and services
 
 #![forbid(unsafe_code)]
@@ -14,6 +15,10 @@ pub mod error;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+#[cfg(feature = "wire")]
+mod rope;
+#[cfg(feature = "wire")]
+pub mod stream;
 #[cfg(feature = "wire")]
 pub mod wire;
 

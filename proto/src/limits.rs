@@ -28,6 +28,8 @@ pub const HEAD_DIM_MAX: u32 = 65_536;
 pub const ERROR_TEXT_BYTES_MAX: usize = 1024;
 /// The longest wait the server may ask for before a retry.
 pub const RETRY_AFTER_MS_MAX: u32 = 60_000;
+/// Bytes of one message of an inline stream.
+pub const INLINE_MESSAGE_BYTES_MAX: usize = 8 << 20;
 
 const _: () = assert!(HASHES_PER_CALL_MAX * 32 <= 4 << 20, "a packed list must fit one message");
 const _: () = assert!(SHARDS_MAX <= u16::MAX as u32, "a shard's number is a u16");

@@ -13,5 +13,10 @@
 
 tonic::include_proto!("turnkv.v1");
 
+/// The Pool service less `Offload` and `Reload`: a server frames these itself, see [`crate::stream`].
+pub mod unary {
+    include!(concat!(env!("OUT_DIR"), "/unary/turnkv.v1.rs"));
+}
+
 /// The encoded `FileDescriptorSet` of the package, for the reflection service.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/turnkv.v1.bin"));

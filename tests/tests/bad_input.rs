@@ -4,9 +4,11 @@ use anyhow::{Context, Result, ensure};
 use std::time::{Duration, Instant};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+use turnkv_client::{DataPlane, OffloadOptions};
 use turnkv_proto::{ErrorKind, wire};
-use turnkv_tests::pages::{chain, namespace};
+use turnkv_tests::pages::{bytes, chain, namespace};
 use turnkv_tests::server::{Server, Setup};
+use turnkv_tests::user::User;
 use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
 use wire::admin_client::AdminClient;
 use wire::pool_client::PoolClient;
@@ -251,6 +253,50 @@ async fn a_stalled_inline_offload_gives_its_slots_back() -> Result<()> {
     ensure!(began.elapsed() < Duration::from_secs(3));
     let stats = AdminClient::new(channel).stats(wire::StatsRequest {}).await?.into_inner();
     ensure!(stats.leases == 0 && stats.quarantined_bytes == 0 && stats.tiers[0].used_bytes == 0, "{stats:?}");
+    Ok(())
+}
+
+/// A reader that stalls past its lease, while its pages' slots get other pages: what was not sent in time is a miss, never
+/// the other pages' bytes, and the server goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stalled_inline_reload_is_a_miss_and_never_other_bytes() -> Result<()> {
+    const PAGE_BYTES: u64 = 256 << 10;
+    let limits = "lease_ms = 300\nlease_grace_ms = 100\n".to_owned();
+    let server = Server::start(Setup { limits, nvme_mib: 0, ..Setup::default() })?;
+    let user = User::connect(&server.address(), DataPlane::Auto, PAGE_BYTES).await?;
+    let hashes = chain(1, 40);
+    let stored = user.offload(&OffloadOptions::default(), &hashes).await?.stored;
+    ensure!(stored == hashes.len(), "only {stored} were stored");
+
+    // So small a window that the server cannot send ahead of the reader.
+    let narrow = Endpoint::from_shared(server.address())?.initial_stream_window_size(64 << 10);
+    let ask = wire::ReloadRequest {
+        namespace: user.namespace.id().0.to_vec().into(),
+        hashes: turnkv_proto::pack_hashes(&hashes).into(),
+        ..Default::default()
+    };
+    let mut stream = PoolClient::new(narrow.connect().await?).reload(ask).await?.into_inner();
+    let mut messages = vec![stream.message().await?.context("no first message")?];
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    user.client.evict(None, None).await?;
+    let options = OffloadOptions { wait: Duration::from_secs(5), ..OffloadOptions::default() };
+    for seed in 2..6 {
+        let stored = user.offload(&options, &chain(seed, 30)).await?.stored;
+        ensure!(stored == 30, "only {stored} of the pages that take the slots were stored");
+    }
+    while let Some(message) = stream.message().await? {
+        messages.push(message);
+    }
+    let miss = messages.pop().context("no messages")?;
+    ensure!(miss.miss() == wire::MissCause::Busy && miss.payload.is_empty(), "ended with {miss:?}");
+    ensure!((miss.index as usize) < hashes.len(), "all was sent: the test's stream is too short");
+    for message in messages {
+        let page = bytes(&hashes[message.index as usize], PAGE_BYTES as usize);
+        let sent = &page[message.offset as usize..][..message.payload.len()];
+        ensure!(message.miss == 0 && message.payload == sent, "WRONG BYTES at page {}", message.index);
+    }
+    let report = user.reload(&chain(5, 30)).await?;
+    ensure!(report.pages == 30, "the server goes on: {report:?}");
     Ok(())
 }
 

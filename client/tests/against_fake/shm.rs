@@ -144,7 +144,7 @@ async fn pages_can_be_read_in_place() {
     let (_client, namespace) = open(&fake, DataPlane::Shm).await;
     let (hashes, pages) = chain(5, 1);
     namespace.offload(&OffloadOptions::default(), &hashes[..4], &sources(&pages[..4])).await.unwrap();
-    let mut lease = namespace.lease(&ReloadOptions::default(), &hashes).await.unwrap();
+    let lease = namespace.lease(&ReloadOptions::default(), &hashes).await.unwrap();
     assert_eq!((lease.len(), lease.miss()), (4, Some(MissCause::Absent)));
     for (position, page) in pages[..4].iter().enumerate() {
         assert_eq!(lease.page(position), Some(&page[..]));

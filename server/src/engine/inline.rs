@@ -3,12 +3,13 @@
 
 use super::Engine;
 use crate::limits::INLINE_CHUNK_BYTES;
-use bytes::Bytes;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::time::Instant;
 use turnkv_pool::ClientId;
 use turnkv_proto::{Error, ErrorKind, wire};
 use turnkv_transfer::{Checksum, Slot};
+use wire::ReloadedPage;
 
 /// An inline offload between its first and its last message. Dropped before its commit, it gives everything back:
 /// nobody but this struct writes to the granted slots.
@@ -79,8 +80,7 @@ impl InlineOffload {
             );
             return Err(Error::invalid(text));
         }
-        page.slot.fill_at(offset as usize, payload);
-        page.checksum.update(payload);
+        page.slot.fill_part(offset as usize, payload, &mut page.checksum);
         page.filled += payload.len() as u64;
         Ok(())
     }
@@ -129,14 +129,27 @@ impl Drop for InlineOffload {
     }
 }
 
-/// An inline reload: its messages one after another.
+/// An inline reload: its messages one after another, each made when it is wanted.
 pub(crate) struct InlineReload {
     engine: Arc<Engine>,
     client: ClientId,
     lease: u64,
     bytes: u64,
     run: super::reload::ReloadRun,
+    landed: VecDeque<ReloadedPage>,
+    page: Option<Sending>,
     corrupt: Vec<u32>,
+}
+
+/// One leased page being sent, front to back.
+struct Sending {
+    index: u32,
+    checksum: u64,
+    tier: i32,
+    slot: Slot,
+    sent: usize,
+    /// Of what was sent.
+    found: Checksum,
 }
 
 impl InlineReload {
@@ -154,6 +167,8 @@ impl InlineReload {
             lease: run.lease,
             bytes,
             run,
+            landed: VecDeque::new(),
+            page: None,
             corrupt: Vec::new(),
         })
     }
@@ -163,63 +178,65 @@ impl InlineReload {
         self.run.covered
     }
 
-    /// The pages that landed since the last call; empty at the end of the run.
-    pub(crate) async fn next(&mut self) -> Vec<wire::ReloadedPage> {
+    /// The next message; `None` at the end of the run. Nothing follows a miss, which may come after some of its page's
+    /// bytes: those are void.
+    pub(crate) async fn next(&mut self) -> Option<wire::ReloadReply> {
         loop {
-            let ready = self.run.take_ready();
-            if !ready.is_empty() || self.run.is_done() {
-                return ready;
+            if let Some(page) = self.page.take() {
+                return Some(self.chunk(page));
             }
-            self.run.wait().await;
+            if self.landed.is_empty() {
+                self.landed = self.run.take_ready().into();
+            }
+            let Some(page) = self.landed.pop_front() else {
+                if self.run.is_done() {
+                    return None;
+                }
+                self.run.wait().await;
+                continue;
+            };
+            let slot = page.slot.as_ref().map(|place| self.engine.slot_at(place, self.bytes));
+            let slot = match slot {
+                None => return Some(miss(page.index, page.miss)),
+                Some(Err(_)) => return Some(miss(page.index, wire::MissCause::Absent.into())),
+                Some(Ok(slot)) => slot,
+            };
+            let ReloadedPage { index, checksum, tier, .. } = page;
+            self.page = Some(Sending { index, checksum, tier, slot, sent: 0, found: Checksum::new() });
         }
     }
 
-    /// A page's bytes, verified: one that does not verify is a miss, and dropped at the end of the run. `Err` is the
-    /// message that says so.
-    pub(crate) fn open(&mut self, page: &wire::ReloadedPage) -> Result<OpenPage, wire::ReloadReply> {
-        let miss = |cause: i32| wire::ReloadReply { index: page.index, miss: cause, ..Default::default() };
-        let Some(place) = &page.slot else { return Err(miss(page.miss)) };
-        let Ok(slot) = self.engine.slot_at(place, self.bytes) else {
-            return Err(miss(wire::MissCause::Absent.into()));
-        };
-        if slot.checksum() != page.checksum {
+    /// The page's next chunk: small enough to go through the caches once. The bytes are verified as they are copied, and
+    /// the last chunk of a page that does not verify is a miss instead; the page is dropped at the end of the run. A reader
+    /// that stalls past the lease gets a miss too: what was copied after that may be another page's.
+    fn chunk(&mut self, mut page: Sending) -> wire::ReloadReply {
+        let bytes = page.slot.bytes();
+        let (from, to) = (page.sent, bytes.len().min(page.sent + INLINE_CHUNK_BYTES));
+        let payload = self.engine.pieces.copy(&bytes[from..to], &mut page.found);
+        if Instant::now() >= self.run.lease_ends {
+            return miss(page.index, wire::MissCause::Busy.into());
+        }
+        let last = to == bytes.len();
+        if last && page.found.finish() != page.checksum {
             self.corrupt.push(page.index);
-            return Err(miss(wire::MissCause::Checksum.into()));
+            return miss(page.index, wire::MissCause::Checksum.into());
         }
-        let (index, checksum, tier, lease_ends) = (page.index, page.checksum, page.tier, self.run.lease_ends);
-        Ok(OpenPage { index, checksum, tier, lease_ends, slot })
-    }
-}
-
-/// A leased page on its way into messages.
-pub(crate) struct OpenPage {
-    index: u32,
-    checksum: u64,
-    tier: i32,
-    lease_ends: Instant,
-    slot: Slot,
-}
-
-impl OpenPage {
-    /// Its messages, each made when it is wanted: a chunk is small enough to go through the caches once. A reader that
-    /// stalls past the lease gets a miss: what is copied after that may be another page's.
-    pub(crate) fn messages(&self) -> impl Iterator<Item = wire::ReloadReply> {
-        let bytes = self.slot.bytes();
-        let chunk = move |offset: usize| wire::ReloadReply {
-            index: self.index,
-            offset: offset as u64,
-            payload: Bytes::copy_from_slice(&bytes[offset..bytes.len().min(offset + INLINE_CHUNK_BYTES)]),
-            checksum: if offset == 0 { self.checksum } else { 0 },
-            tier: self.tier,
+        let message = wire::ReloadReply {
+            index: page.index,
+            offset: from as u64,
+            payload,
+            checksum: if from == 0 { page.checksum } else { 0 },
+            tier: page.tier,
             miss: 0,
         };
-        let late =
-            wire::ReloadReply { index: self.index, miss: wire::MissCause::Busy.into(), ..Default::default() };
-        (0..bytes.len()).step_by(INLINE_CHUNK_BYTES).map(move |offset| {
-            let message = chunk(offset);
-            if Instant::now() < self.lease_ends { message } else { late.clone() }
-        })
+        page.sent = to;
+        self.page = (!last).then_some(page);
+        message
     }
+}
+
+fn miss(index: u32, cause: i32) -> wire::ReloadReply {
+    wire::ReloadReply { index, miss: cause, ..Default::default() }
 }
 
 impl Drop for InlineReload {

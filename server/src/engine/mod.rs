@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 use turnkv_pool::{Pool, PoolError, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind, IdError};
 use turnkv_tier::nvme::NvmeTier;
+use turnkv_transfer::PieceBuffers;
 
 /// The running pool: shared by every service.
 pub(crate) struct Engine {
@@ -48,6 +49,8 @@ pub(crate) struct Engine {
     pub(crate) clients: clients::Clients,
     /// Rung whenever slots may have become free.
     freed: Notify,
+    /// For pages on their way out in gRPC streams.
+    pieces: PieceBuffers,
     /// Handles of what is counted.
     pub(crate) metrics: metrics::Metrics,
     /// What was configured.

@@ -4,6 +4,7 @@
 use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
 use crate::catalog::{Catalog, Loaded};
 use crate::config::{Nvme, NvmeEngine, Settings};
+use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use turnkv_pool::{Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
 use turnkv_tier::{Location, Tier};
-use turnkv_transfer::{HugePages, Region};
+use turnkv_transfer::{HugePages, PieceBuffers, Region};
 
 impl Engine {
     /// Builds the engine: memory first, then what the disk still has. Blocking; takes seconds on a large tier.
@@ -57,6 +58,7 @@ impl Engine {
             catalog,
             clients: clients::Clients::new(),
             freed: Notify::new(),
+            pieces: PieceBuffers::new(INLINE_CHUNK_BYTES),
             metrics: metrics::Metrics::new(),
             settings,
             draining: AtomicBool::new(false),

@@ -1,22 +1,63 @@
-//! The inline verbs' streams. Owns: the order of their messages. Must not know: slots.
+//! The inline verbs' streams. Owns: their paths, and the order of their messages. Must not know: slots.
+//!
+//! The generated service would copy every page once more into its codec's buffers, so these two methods are served from
+//! their HTTP bodies: see [`turnkv_proto::stream`].
 
 use crate::engine::Engine;
 use crate::engine::inline::{InlineOffload, InlineReload};
-use crate::limits::STREAM_QUEUE_MAX;
+use crate::limits::INLINE_ANSWERS_MAX;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use axum::routing::post;
+use futures_util::Stream;
+use futures_util::stream::unfold;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::Status;
+use turnkv_proto::stream::{Incoming, Outgoing, Piece};
 use turnkv_proto::{Error, ErrorKind, wire};
 
+/// The two methods, beside the rest of their service.
+pub(super) fn routes(engine: &Arc<Engine>) -> axum::Router {
+    let (offloads, reloads) = (Arc::clone(engine), Arc::clone(engine));
+    axum::Router::new()
+        .route(
+            "/turnkv.v1.Pool/Offload",
+            post(|request: Request| async move { respond(offload(offloads, incoming(request))) }),
+        )
+        .route(
+            "/turnkv.v1.Pool/Reload",
+            post(|request: Request| async move {
+                match reload(reloads, incoming(request)).await {
+                    Ok(messages) => respond(messages),
+                    Err(status) => status.into_http(),
+                }
+            }),
+        )
+}
+
+fn incoming<M: Piece>(request: Request) -> Incoming<M> {
+    Incoming::request(tonic::body::Body::new(request.into_body()))
+}
+
+fn respond<M: Piece>(messages: impl Stream<Item = Result<M, Status>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::new(Outgoing::response(Box::pin(messages))));
+    let grpc = axum::http::HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(axum::http::header::CONTENT_TYPE, grpc);
+    response
+}
+
 /// Serves an Offload stream: header, answer, payload, commit, answer.
-pub(super) fn offload(
+fn offload(
     engine: Arc<Engine>,
-    mut messages: Streaming<wire::OffloadRequest>,
+    mut messages: Incoming<wire::OffloadRequest>,
 ) -> ReceiverStream<Result<wire::OffloadReply, Status>> {
-    let (tell, told) = mpsc::channel(STREAM_QUEUE_MAX);
+    let (tell, told) = mpsc::channel(INLINE_ANSWERS_MAX);
+    // A task of its own: it must see its deadline also when the caller takes no answers.
     tokio::spawn(async move {
         if let Err(status) = offload_stream(&engine, &mut messages, &tell).await
             && tell.send(Err(status)).await.is_err()
@@ -29,12 +70,14 @@ pub(super) fn offload(
 
 async fn offload_stream(
     engine: &Arc<Engine>,
-    messages: &mut Streaming<wire::OffloadRequest>,
+    messages: &mut Incoming<wire::OffloadRequest>,
     tell: &mpsc::Sender<Result<wire::OffloadReply, Status>>,
 ) -> Result<(), Status> {
     let first = messages.message().await?.unwrap_or_default();
-    let header =
-        first.begin.ok_or_else(|| Error::invalid("the first message of Offload must hold `begin`"))?;
+    let header = first
+        .message
+        .begin
+        .ok_or_else(|| Error::invalid("the first message of Offload must hold `begin`"))?;
     let (mut offload, begin) = InlineOffload::begin(engine, &header).await?;
     let deadline = Instant::now() + Duration::from_millis(engine.settings.limits.lease_ms);
     let reply = wire::OffloadReply { begin: Some(begin), commit: None };
@@ -42,9 +85,12 @@ async fn offload_stream(
         return Ok(()); // the caller left: the offload's drop gives the slots back
     }
     // A sender that stalls holds slots: it has as long as its lease, then the offload's drop gives them back.
-    while let Some(message) = timeout_at(deadline, messages.message()).await.map_err(|_| late())?? {
-        if !message.payload.is_empty() {
-            offload.fill(message.index, message.offset, &message.payload)?;
+    while let Some(received) = timeout_at(deadline, messages.message()).await.map_err(|_| late())?? {
+        let message = received.message;
+        let mut offset = message.offset;
+        for part in received.payload {
+            offload.fill(message.index, offset, &part)?;
+            offset += part.len() as u64;
         }
         if message.commit {
             let commit = offload.commit(&message.checksums, message.durable).await?;
@@ -65,11 +111,17 @@ fn late() -> Error {
     )
 }
 
-/// Serves a Reload stream: every page in chunks, in the order asked, up to the first miss.
-pub(super) async fn reload(
+/// Serves a Reload stream: every page in chunks, in the order asked, up to the first miss. A chunk is copied when the
+/// connection wants it: no task or queue lies between, and it is sent while it is still in the cache.
+async fn reload(
     engine: Arc<Engine>,
-    ask: wire::ReloadRequest,
-) -> Result<ReceiverStream<Result<wire::ReloadReply, Status>>, Status> {
+    mut asks: Incoming<wire::ReloadRequest>,
+) -> Result<impl Stream<Item = Result<wire::ReloadReply, Status>>, Status> {
+    let ask = asks.message().await?;
+    let ask = ask.ok_or_else(|| Error::invalid("Reload wants one message that says what"))?.message;
+    if asks.message().await?.is_some() {
+        return Err(Error::invalid("Reload takes one message, and no more after it").into());
+    }
     let begin = wire::BeginReloadRequest {
         namespace: ask.namespace,
         hashes: ask.hashes,
@@ -78,71 +130,44 @@ pub(super) async fn reload(
         wait_ms: ask.wait_ms,
         session: ask.session,
     };
-    let mut run = InlineReload::begin(&engine, begin.clone()).await?;
-    let (tell, told) = mpsc::channel(STREAM_QUEUE_MAX);
-    tokio::spawn(async move {
-        let all = begin.hashes.len() / 32;
-        let mut served = 0usize;
+    let run = InlineReload::begin(&engine, begin.clone()).await?;
+    let runs = Runs { engine, begin, run: Some(run), served: 0 };
+    Ok(unfold(runs, |mut runs| async { runs.next().await.map(|message| (message, runs)) }))
+}
+
+/// One run after another: each serves as many pages as could be leased at once.
+struct Runs {
+    engine: Arc<Engine>,
+    begin: wire::BeginReloadRequest,
+    /// `None`: nothing follows.
+    run: Option<InlineReload>,
+    /// Pages of the runs that are finished.
+    served: u32,
+}
+
+impl Runs {
+    async fn next(&mut self) -> Option<Result<wire::ReloadReply, Status>> {
         loop {
-            let covered = run.covered() as usize;
-            match send_run(&mut run, served as u32, &tell).await {
-                Sent::All => served += covered,
-                Sent::Miss | Sent::CallerLeft => return,
+            let run = self.run.as_mut()?;
+            if let Some(mut message) = run.next().await {
+                message.index += self.served;
+                if message.miss != 0 {
+                    self.run = None;
+                }
+                return Some(Ok(message));
             }
-            if served >= all || covered == 0 {
-                return;
-            }
+            let covered = run.covered();
+            self.served += covered;
             // The lease of the finished run ends before the next one begins: a reload may be larger than DRAM.
-            drop(run);
-            let rest =
-                wire::BeginReloadRequest { hashes: begin.hashes.slice(served * 32..), ..begin.clone() };
-            run = match InlineReload::begin(&engine, rest).await {
-                Ok(run) => run,
-                Err(error) => {
-                    if tell.send(Err(error.into())).await.is_err() {
-                        tracing::debug!("an inline reload's caller left");
-                    }
-                    return;
-                }
-            };
-        }
-    });
-    Ok(ReceiverStream::new(told))
-}
-
-enum Sent {
-    All,
-    Miss,
-    CallerLeft,
-}
-
-async fn send_run(
-    run: &mut InlineReload,
-    first: u32,
-    tell: &mpsc::Sender<Result<wire::ReloadReply, Status>>,
-) -> Sent {
-    loop {
-        let pages = run.next().await;
-        if pages.is_empty() {
-            return Sent::All;
-        }
-        for page in &pages {
-            let page = match run.open(page) {
-                Ok(page) => page,
-                Err(mut miss) => {
-                    miss.index += first;
-                    return if tell.send(Ok(miss)).await.is_ok() { Sent::Miss } else { Sent::CallerLeft };
-                }
-            };
-            for mut message in page.messages() {
-                message.index += first;
-                let miss = message.miss != 0;
-                if tell.send(Ok(message)).await.is_err() {
-                    return Sent::CallerLeft;
-                }
-                if miss {
-                    return Sent::Miss;
-                }
+            self.run = None;
+            let rest = self.begin.hashes.slice(self.served as usize * 32..);
+            if rest.is_empty() || covered == 0 {
+                return None;
+            }
+            let rest = wire::BeginReloadRequest { hashes: rest, ..self.begin.clone() };
+            match InlineReload::begin(&self.engine, rest).await {
+                Ok(run) => self.run = Some(run),
+                Err(error) => return Some(Err(error.into())),
             }
         }
     }

@@ -1,15 +1,15 @@
-//! The Pool service: one method a verb, each decode -> ask -> reply. Owns: nothing else. Must not know: the pool.
+//! The Pool service less its inline streams: one method a verb, each decode -> ask -> reply. Owns: nothing else. Must not
+//! know: the pool.
 
-use super::inline;
 use crate::engine::Engine;
 use crate::limits::STREAM_QUEUE_MAX;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status};
 use turnkv_proto::wire;
-use wire::pool_server::Pool;
+use wire::unary::pool_server::Pool;
 
 /// The service.
 pub(crate) struct PoolService {
@@ -95,20 +95,5 @@ impl Pool for PoolService {
     async fn end_reload(&self, request: Request<wire::EndReloadRequest>) -> Answer<wire::EndReloadReply> {
         self.engine.end_reload(request.get_ref())?;
         Ok(Response::new(wire::EndReloadReply {}))
-    }
-
-    type OffloadStream = ReceiverStream<Result<wire::OffloadReply, Status>>;
-
-    async fn offload(
-        &self,
-        request: Request<Streaming<wire::OffloadRequest>>,
-    ) -> Answer<Self::OffloadStream> {
-        Ok(Response::new(inline::offload(Arc::clone(&self.engine), request.into_inner())))
-    }
-
-    type ReloadStream = ReceiverStream<Result<wire::ReloadReply, Status>>;
-
-    async fn reload(&self, request: Request<wire::ReloadRequest>) -> Answer<Self::ReloadStream> {
-        inline::reload(Arc::clone(&self.engine), request.into_inner()).await.map(Response::new)
     }
 }

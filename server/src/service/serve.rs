@@ -1,10 +1,10 @@
 //! The whole life of the server on one screen: build, listen, wait for the end, drain, leave. Owns: the listeners and
 //! their order. Must not know: the verbs.
 
-use super::{admin::AdminService, pool::PoolService, sessions::SessionsService};
+use super::{admin::AdminService, inline, pool::PoolService, sessions::SessionsService};
 use crate::config::Settings;
 use crate::engine::Engine;
-use crate::limits::{GRPC_MESSAGE_BYTES_MAX, GRPC_STREAMS_PER_CONNECTION_MAX};
+use crate::limits::{GRPC_MESSAGE_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, GRPC_STREAMS_PER_CONNECTION_MAX};
 use crate::local::LocalDoor;
 use crate::{http, telemetry};
 use anyhow::Context;
@@ -15,12 +15,13 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::{Router, TcpIncoming};
 use turnkv_proto::wire::{
-    admin_server::AdminServer, pool_server::PoolServer, sessions_server::SessionsServer,
+    admin_server::AdminServer, sessions_server::SessionsServer, unary::pool_server::PoolServer,
 };
-use turnkv_transfer::bind_unix;
+use turnkv_transfer::{bind_unix, keep_heap};
 
 /// How `turnkv serve` was started.
 pub(crate) struct Start {
@@ -33,6 +34,7 @@ pub(crate) struct Start {
 /// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves.
 pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let metrics = telemetry::start_metrics()?;
+    keep_heap();
     let settings = start.settings.clone();
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
     Engine::run_ticks(&engine)?;
@@ -123,17 +125,20 @@ fn services(engine: &Arc<Engine>) -> anyhow::Result<Router> {
         .register_encoded_file_descriptor_set(turnkv_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
+    let routes = Routes::new(pool)
+        .add_service(sessions)
+        .add_service(AdminServer::new(AdminService { engine: Arc::clone(engine) }))
+        .add_service(health)
+        .add_service(reflection)
+        .into_axum_router()
+        .merge(inline::routes(engine));
     Ok(Server::builder()
-        .initial_stream_window_size(16 << 20)
+        .initial_stream_window_size(GRPC_STREAM_WINDOW_BYTES)
         .initial_connection_window_size(64 << 20)
         .max_frame_size(4 << 20)
         .max_concurrent_streams(GRPC_STREAMS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .add_service(pool)
-        .add_service(sessions)
-        .add_service(AdminServer::new(AdminService { engine: Arc::clone(engine) }))
-        .add_service(health)
-        .add_service(reflection))
+        .add_routes(Routes::from(routes)))
 }
 
 /// Waits for a reason to leave.

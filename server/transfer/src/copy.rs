@@ -10,20 +10,20 @@
 //!
 //! Small chunks interleave reading and writing best, and prefetching by hand only takes bandwidth away: see [`CHUNK_BYTES`].
 
-use crate::checksum::{Checksum, checksum};
+use crate::checksum::Checksum;
 use crate::limits::{CHUNK_BYTES, STREAMING_BYTES_MIN};
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Copies `source` to `target` past the cache and gives its checksum.
+/// Copies `source` to `target` past the cache and adds it to a checksum.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn copy_streaming(source: &[u8], target: &mut [u8]) -> u64 {
+pub fn copy_streaming(source: &[u8], target: &mut [u8], sum: &mut Checksum) {
     assert_eq!(source.len(), target.len(), "a copy is as long as its source");
     // SAFETY: both slices are valid for their length, and an exclusive borrow overlaps no other.
-    unsafe { copy_checksummed(source.as_ptr(), target.as_mut_ptr(), source.len()) }
+    unsafe { copy_part_checksummed(source.as_ptr(), target.as_mut_ptr(), source.len(), sum) }
 }
 
 /// Copies `bytes` bytes and gives the checksum of the source. All of it is visible to other cores before this returns.
@@ -31,16 +31,30 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8]) -> u64 {
 /// # Safety
 /// `source` is readable and `target` writable for `bytes`, they do not overlap, and nobody writes either meanwhile.
 pub(crate) unsafe fn copy_checksummed(source: *const u8, target: *mut u8, bytes: usize) -> u64 {
+    let mut sum = Checksum::new();
+    // SAFETY: the caller's promise.
+    unsafe { copy_part_checksummed(source, target, bytes, &mut sum) };
+    sum.finish()
+}
+
+/// The same, adding to a checksum.
+///
+/// # Safety
+/// As [`copy_checksummed`].
+pub(crate) unsafe fn copy_part_checksummed(
+    source: *const u8,
+    target: *mut u8,
+    bytes: usize,
+    sum: &mut Checksum,
+) {
     if bytes < STREAMING_BYTES_MIN {
         // SAFETY: the caller's promise.
         return unsafe {
-            let sum = checksum(std::slice::from_raw_parts(source, bytes));
+            sum.update(std::slice::from_raw_parts(source, bytes));
             std::ptr::copy_nonoverlapping(source, target, bytes);
-            sum
         };
     }
     let stream = Stream::new();
-    let mut sum = Checksum::new();
     let mut done = 0;
     while done < bytes {
         // The first chunk ends on a cache line of the target, so that no later one shares a line with its neighbour.
@@ -54,7 +68,6 @@ pub(crate) unsafe fn copy_checksummed(source: *const u8, target: *mut u8, bytes:
         done += piece;
     }
     stream.finish();
-    sum.finish()
 }
 
 /// Streaming copies with the widest stores that this processor has.

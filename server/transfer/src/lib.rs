@@ -12,6 +12,7 @@
 //! - `inbound`: putting received pieces together to frames
 //! - [`local`]: the local socket: frames and descriptors over a Unix socket
 //! - [`listener`]: binding a Unix socket path, accepting local sockets
+//! - [`pieces`]: copies of parts of pages for a socket, in memory that is used again
 //! - [`process`]: is the process at the other end still there?
 //! - [`limits`]: the named bounds of all of them
 
@@ -23,6 +24,7 @@ mod inbound;
 pub mod limits;
 pub mod listener;
 pub mod local;
+pub mod pieces;
 pub mod plan;
 pub mod process;
 pub mod region;
@@ -34,6 +36,7 @@ pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader};
 pub use limits::FRAME_BYTES_MAX;
 pub use listener::{LocalListener, bind_unix};
 pub use local::{LocalSocket, Peer};
+pub use pieces::{PieceBuffers, keep_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};
 pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};

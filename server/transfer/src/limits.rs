@@ -28,6 +28,10 @@ pub const LISTEN_BACKLOG: i32 = 128;
 /// AVX-512 loop, 2 MiB pages, ratios to memcpy into and out of slots: 2 KiB 1.38 / 1.80, 4 KiB 1.37 / 1.76, 8 KiB 1.37 / 1.59,
 /// 16 KiB 1.20 / 1.49, 128 KiB 1.12 / 1.25. The whole copy, with what surrounds that loop, reaches 1.2 to 1.4 / 1.3 to 1.6.
 pub const CHUNK_BYTES: usize = 4 << 10;
+/// Freed heap that a process of inline streams keeps, halved: a few streams' windows.
+pub const HEAP_KEPT_BYTES: usize = 8 << 20;
+/// Buffers of pieces on their way out that are kept for the next ones.
+pub const PIECE_BUFFERS_MAX: usize = 16;
 /// Copies below this use the plain copy: the target is small enough to be worth keeping in the cache.
 pub const STREAMING_BYTES_MIN: usize = 16 << 10;
 /// Runs of a plan below this are copied with plain stores: too short to fill write-combining buffers well.

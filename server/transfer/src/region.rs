@@ -20,7 +20,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
-use crate::checksum::checksum;
+use crate::checksum::{Checksum, checksum};
 use crate::copy;
 use crate::huge::{HUGE_PAGE_BYTES, collapse, map_shared};
 use crate::plan::CopyPlan;
@@ -357,12 +357,23 @@ impl Slot {
     /// Copies a piece of a page into the slot at `offset`; returns the checksum of the piece.
     ///
     /// # Panics
-    /// If the piece does not lie inside the slot: check lengths that come from outside before.
+    /// As [`Slot::fill_part`].
     pub fn fill_at(&self, offset: usize, source: &[u8]) -> u64 {
+        let mut sum = Checksum::new();
+        self.fill_part(offset, source, &mut sum);
+        sum.finish()
+    }
+
+    /// Copies the next piece of a page into the slot at `offset`, adding to the page's checksum.
+    ///
+    /// # Panics
+    /// If the piece does not lie inside the slot: check lengths that come from outside before.
+    pub fn fill_part(&self, offset: usize, source: &[u8], sum: &mut Checksum) {
         let end = offset.checked_add(source.len());
         assert!(end.is_some_and(|end| end <= self.len), "a piece lies inside its slot");
+        let target = self.as_ptr().wrapping_add(offset);
         // SAFETY: as in `fill`; the piece lies inside the slot (asserted).
-        unsafe { copy::copy_checksummed(source.as_ptr(), self.as_ptr().add(offset), source.len()) }
+        unsafe { copy::copy_part_checksummed(source.as_ptr(), target, source.len(), sum) }
     }
 
     /// Copies the slot into `target` past the cache and gives the checksum of the slot's bytes.

@@ -1,0 +1,85 @@
+//! Pieces of pages on their way into a socket. Owns: their buffers, which are used again and again: fresh memory for every
+//! piece would cost more page faults than its copy. Must not know: who sends them.
+
+use crate::checksum::Checksum;
+use crate::limits::{CHUNK_BYTES, HEAP_KEPT_BYTES, PIECE_BUFFERS_MAX};
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+
+/// Buffers of one size. Each is free again once nobody holds the piece in it any more.
+#[derive(Debug)]
+pub struct PieceBuffers {
+    piece_bytes: usize,
+    /// What was left of every buffer when its piece went out: the way to have its memory back.
+    kept: Mutex<Vec<BytesMut>>,
+}
+
+impl PieceBuffers {
+    /// Buffers for pieces of at most `piece_bytes`.
+    #[must_use]
+    pub fn new(piece_bytes: usize) -> PieceBuffers {
+        PieceBuffers { piece_bytes, kept: Mutex::new(Vec::new()) }
+    }
+
+    /// A copy of `source`, which is added to the checksum on the way. It stays in the cache for whoever sends it.
+    ///
+    /// # Panics
+    /// If the source is larger than a piece.
+    #[must_use]
+    pub fn copy(&self, source: &[u8], sum: &mut Checksum) -> Bytes {
+        assert!(source.len() <= self.piece_bytes, "a piece is cut to fit");
+        let (place, mut buffer) = self.take();
+        for chunk in source.chunks(CHUNK_BYTES) {
+            sum.update(chunk);
+            buffer.extend_from_slice(chunk);
+        }
+        let piece = buffer.split().freeze();
+        if let Some(kept) = self.kept.lock().get_mut(place) {
+            *kept = buffer;
+        }
+        piece
+    }
+
+    /// The first that is free, and its place. The same few go round and stay in the cache.
+    fn take(&self) -> (usize, BytesMut) {
+        let mut kept = self.kept.lock();
+        let free = kept.iter_mut().position(|buffer| buffer.try_reclaim(self.piece_bytes));
+        if let Some(place) = free {
+            return (place, std::mem::take(&mut kept[place]));
+        }
+        if kept.len() < PIECE_BUFFERS_MAX {
+            kept.push(BytesMut::new());
+            return (kept.len() - 1, BytesMut::with_capacity(self.piece_bytes));
+        }
+        (usize::MAX, BytesMut::with_capacity(self.piece_bytes)) // has no place: not kept
+    }
+}
+
+/// Keeps what this process frees of its heap, up to twice [`HEAP_KEPT_BYTES`], for its next allocations. HTTP/2 allocates a
+/// buffer for every piece that arrives; glibc would give it back to the system and fault it in again, which costs as much as
+/// the copies. Its thresholds follow the largest block that was ever freed, so freeing one, untouched, is all that it takes.
+pub fn keep_heap() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(HEAP_KEPT_BYTES)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PieceBuffers;
+    use crate::checksum::{Checksum, checksum};
+    use crate::limits::PIECE_BUFFERS_MAX;
+
+    #[test]
+    fn a_held_piece_keeps_its_bytes_and_a_dropped_one_lends_its_memory() {
+        let buffers = PieceBuffers::new(100_000);
+        let sources: Vec<Vec<u8>> = (0..=PIECE_BUFFERS_MAX as u8).map(|at| vec![at; 100_000]).collect();
+        let mut sum = Checksum::new();
+        let held: Vec<_> = sources.iter().map(|source| buffers.copy(source, &mut sum)).collect();
+        assert_eq!(sum.finish(), checksum(&sources.concat()));
+        assert!(held.iter().zip(&sources).all(|(piece, source)| piece[..] == source[..]));
+        let first = held[0].as_ptr();
+        drop(held);
+        let again = buffers.copy(b"short", &mut sum);
+        assert_eq!((again.as_ptr(), &again[..]), (first, &b"short"[..]));
+        assert!(buffers.kept.lock().len() <= PIECE_BUFFERS_MAX);
+    }
+}
