@@ -25,6 +25,8 @@ pub struct ReloadAsk<'a> {
     pub client: ClientId,
     /// The session that reads.
     pub session: Option<&'a SessionId>,
+    /// The slots will be mapped: they stay leased until `release`, or until the process is gone.
+    pub hold: bool,
 }
 
 /// One page of a reload.
@@ -92,8 +94,9 @@ impl Pool {
         }
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
+        let kind = if ask.hold { LeaseKind::Held } else { LeaseKind::Read };
         let lease = (!items.is_empty())
-            .then(|| self.leases.insert(LeaseKind::Read, ask.client, ask.shard, deadline, items));
+            .then(|| self.leases.insert(kind, ask.client, ask.shard, deadline, items));
         Ok(ReloadPlan { lease, lease_ms, pages })
     }
 
@@ -196,7 +199,7 @@ impl Pool {
     }
 
     /// The bytes of a slot did not verify at the reader.
-    fn drop_corrupt(&mut self, item: &LeaseItem, shard: u16) {
+    pub(crate) fn drop_corrupt(&mut self, item: &LeaseItem, shard: u16) {
         let Some(index) = self.pages.resolve(item.page) else { return };
         let cell = self.pages.cell(index, shard);
         if cell.slot != item.slot || !cell.has(FILLED) {

@@ -3,7 +3,10 @@
 //! ```text
 //!        claim             disown while held          last hold ends
 //! FREE --------> USED ------------------------> DOOMED ------------> FREE
-//!                  \------- disown, not held ------------------------^
+//!   |              ^\------- disown, not held ------------------------^
+//!   |              | adopt                         ^
+//!   \-----------> RESERVED ------------------------/
+//!      reserve                 give up
 //! ```
 
 use crate::Pool;
@@ -29,6 +32,8 @@ pub enum SlabAction {
 pub(crate) enum SlotState {
     Free,
     Used,
+    /// Under a held lease, before anybody knows what page it will hold.
+    Reserved,
     /// Its page is gone, but a lease or an operation in flight still holds it.
     Doomed,
 }
@@ -174,6 +179,35 @@ impl Slots {
         class.used += 1;
         self.used_bytes += class.slot_bytes;
         Some(slab * self.stride + slot)
+    }
+
+    /// Takes a free slot for a page that is not known yet. The caller leases it at once.
+    pub(crate) fn reserve(&mut self, class: u32) -> Option<u32> {
+        let slot = self.claim(class, NONE, 0)?;
+        self.meta_mut(slot).state = SlotState::Reserved;
+        Some(slot)
+    }
+
+    /// A reserved slot is a page's from now on.
+    pub(crate) fn adopt(&mut self, slot: u32, owner: u32, shard: u16) {
+        let meta = self.meta_mut(slot);
+        debug_assert_eq!(meta.state, SlotState::Reserved, "a slot has one page");
+        (meta.state, meta.owner, meta.shard) = (SlotState::Used, owner, shard);
+        self.touch(slot);
+    }
+
+    /// No page will come into a reserved slot: it is free when its lease ends. Other slots stay as they are.
+    pub(crate) fn give_up_reserved(&mut self, slot: u32) {
+        let meta = self.meta_mut(slot);
+        if meta.state == SlotState::Reserved {
+            meta.state = SlotState::Doomed;
+        }
+    }
+
+    /// A slot that waits for a page of this namespace.
+    pub(crate) fn is_reserved(&self, slot: u32, class: u32) -> bool {
+        let own = self.slabs[(slot / self.stride) as usize].class == class;
+        own && self.meta(slot).state == SlotState::Reserved
     }
 
     /// The slot's page lets go of it. It is free at once, or when nobody holds it any more.
