@@ -264,7 +264,9 @@ impl Granted {
                 OffloadOutcome::NoParent => Decline::NoParent,
                 OffloadOutcome::Draining => Decline::Draining,
                 OffloadOutcome::LeaseLimit => Decline::LeaseLimit,
-                OffloadOutcome::Unspecified => return Err(Error::protocol("an outcome it did not name")),
+                OffloadOutcome::Unspecified | OffloadOutcome::Stored => {
+                    return Err(Error::protocol("an outcome that is none of an offer"));
+                }
             };
             // Pages after a declined one are not reachable: whatever is said of them is not used.
             granted.decline = Some(decline);

@@ -14,6 +14,8 @@ pub(crate) const GRPC_MESSAGE_BYTES_MAX: usize = 8 << 20;
 pub(crate) const INLINE_CHUNK_BYTES: usize = 64 << 10;
 /// Messages queued in one inline or reload stream.
 pub(crate) const STREAM_QUEUE_MAX: usize = 32;
+/// Held leases that one call renews.
+pub(crate) const RENEW_LEASES_MAX: usize = 4096;
 /// How long a call may wait for slots or reads, whatever the caller asks.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
 /// What a caller is told to wait before it asks for slots again.

@@ -18,6 +18,8 @@ use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame};
 pub(super) enum Lease {
     Write(u64),
     Read { lease: u64, corrupt: Vec<u32> },
+    /// Slots reserved by the operation.
+    Reserved { lease: u64, positions: Vec<u32> },
 }
 
 /// A connection lent to one operation. Dropping it at any moment leaves no lease behind and no connection out of step.
@@ -126,6 +128,13 @@ impl Lent {
         }
     }
 
+    /// Hands what was reserved over to the caller, who releases it with [`LocalPool::release`].
+    pub(crate) fn take_reserved(&mut self) {
+        if matches!(self.lease, Some(Lease::Reserved { .. })) {
+            self.lease = None;
+        }
+    }
+
     /// Closes the connection: it is broken or out of step.
     pub(crate) fn close(&mut self) {
         self.connection = None;
@@ -157,6 +166,13 @@ impl Lent {
                 let reply: wire::BeginReloadReply = decode(verb, frame)?;
                 if reply.lease != 0 {
                     self.lease = Some(Lease::Read { lease: reply.lease, corrupt: Vec::new() });
+                }
+            }
+            Verb::Reserve if !failed => {
+                let reply: wire::ReserveReply = decode(verb, frame)?;
+                if !reply.slots.is_empty() {
+                    let positions = (reply.first..).take(reply.slots.len()).collect();
+                    self.lease = Some(Lease::Reserved { lease: reply.lease, positions });
                 }
             }
             _ => {}
@@ -195,6 +211,11 @@ impl Lent {
                 &connection.socket,
                 Verb::EndReload,
                 &wire::EndReloadRequest { lease, client, corrupt },
+            ),
+            Some(Lease::Reserved { lease, positions }) => send_now(
+                &connection.socket,
+                Verb::Release,
+                &wire::ReleaseRequest { lease, client, positions, corrupt: Vec::new() },
             ),
         };
         if told {

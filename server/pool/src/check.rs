@@ -183,7 +183,7 @@ impl Pool {
                 quarantined += if lease.kind.is_quarantined() { self.slots.slot_bytes(item.slot) } else { 0 };
                 let reserved = self.slots.meta(item.slot).state == SlotState::Reserved;
                 ensure!(
-                    !reserved || lease.kind.is_held() && item.page == NO_PAGE,
+                    !reserved || !lease.kind.is_write() && item.page == NO_PAGE,
                     "slot {} is reserved by none",
                     item.slot
                 );

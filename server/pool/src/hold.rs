@@ -2,6 +2,7 @@
 //! pages held for reading as long as the mapping lasts.
 //! Owns: reserve, commit, renew and release of held leases. Must not know: who maps them, what is in them.
 //!
+//! A lease of a reload or a reservation is held from its first renewal on; before that, time ends it.
 //! A process may touch what it has mapped at any moment, so only its word (`release`) or its end (`client_gone`) frees
 //! these slots. What bounds them is the client's share of the slots.
 
@@ -66,7 +67,7 @@ pub struct ReservedCommit {
 }
 
 impl Pool {
-    /// Reserves slots under a held lease. Slabs may have changed tenant: `take_slab_actions` before handing them out.
+    /// Reserves slots, under a new lease or one that is there. Slabs may have changed tenant: `take_slab_actions` before handing them out.
     pub fn reserve(&mut self, ask: ReserveAsk, now: Now) -> Result<Reserved, PoolError> {
         if ask.shard >= self.desc(ask.ns)?.shards {
             return Err(PoolError::Invalid("the namespace has fewer shards"));
@@ -148,7 +149,8 @@ impl Pool {
         Ok(done)
     }
 
-    /// The holder of these leases is there. Returns those that are not held leases of this client (any more).
+    /// The client has mapped, or is about to map, what these leases are on: they are held from now on. Returns those that
+    /// are over, or that cannot be held.
     pub fn renew(&mut self, client: ClientId, leases: &[LeaseId], now: Now) -> Vec<LeaseId> {
         let now = self.tick(now);
         leases.iter().copied().filter(|lease| !self.renew_one(client, *lease, now)).collect()
@@ -198,7 +200,7 @@ impl Pool {
     }
 
     fn held(&self, lease: LeaseId, client: ClientId) -> Result<&crate::lease::Lease, PoolError> {
-        self.leases.get(lease, client).filter(|held| held.kind.is_held()).ok_or(PoolError::LeaseUnknown)
+        self.leases.get(lease, client).filter(|held| !held.kind.is_write()).ok_or(PoolError::LeaseUnknown)
     }
 
     fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> bool {
@@ -207,11 +209,11 @@ impl Pool {
             let bytes: u64 = held.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
             self.leases.quarantined_bytes -= bytes;
         }
-        self.leases.renew(lease, self.held_deadline(now))
+        self.leases.renew(lease, self.deadline(now));
+        true
     }
 
-    /// Held leases live as long as read leases do, until they are renewed.
-    fn held_deadline(&self, now: Now) -> Now {
+    fn deadline(&self, now: Now) -> Now {
         let limits = &self.config.limits;
         now + u64::from(limits.lease_ms) + u64::from(limits.lease_grace_ms)
     }
@@ -226,9 +228,9 @@ impl Pool {
         }
         let item = |(at, slot): (usize, &u32)| LeaseItem { position: at as u32, slot: *slot, page: NO_PAGE };
         let items: Vec<LeaseItem> = slots.iter().enumerate().map(item).collect();
-        let deadline = self.held_deadline(now);
+        let deadline = self.deadline(now);
         let new = (!items.is_empty())
-            .then(|| self.leases.insert(LeaseKind::Held, ask.client, ask.shard, deadline, items));
+            .then(|| self.leases.insert(LeaseKind::Read, ask.client, ask.shard, deadline, items));
         (new, 0)
     }
 

@@ -4,11 +4,12 @@
 //! write: begun --deadline--> quarantined --abort, commit attempt, process gone--> ended
 //!          \---commit, abort---> ended
 //! read:  begun --end, or deadline + grace--> ended
-//! held:  begun --deadline--> unheard --renewed--> held again
-//!          \---------release, process gone---------> ended
+//!          \---renew---> held --deadline--> unheard --renew--> held
+//!                          \------release, process gone-------> ended
 //! ```
 //! A held lease is on slots that a process has mapped: it may look at them, or write them, at any moment, so time alone
-//! never frees them. Its deadline only tells who was not heard of.
+//! never frees them. Its deadline only tells who was not heard of. It begins as a read lease, which time does end, so that
+//! an answer that never reached its client holds nothing for long: the client renews it before it maps anything.
 
 use crate::Pool;
 use crate::entry::NONE;
@@ -30,17 +31,12 @@ pub(crate) enum LeaseKind {
 }
 
 impl LeaseKind {
-    /// Slots that a process has mapped.
-    pub(crate) fn is_held(self) -> bool {
-        matches!(self, LeaseKind::Held | LeaseKind::Unheard)
-    }
-
     /// Past its deadline, and its slots are not free.
     pub(crate) fn is_quarantined(self) -> bool {
         matches!(self, LeaseKind::Quarantined | LeaseKind::Unheard)
     }
 
-    /// Given to fill pages that are in the index already.
+    /// On slots to fill for pages that are in the index already.
     pub(crate) fn is_write(self) -> bool {
         matches!(self, LeaseKind::Write | LeaseKind::Quarantined)
     }
@@ -178,18 +174,14 @@ impl Leases {
         self.table[at as usize].1.as_ref()
     }
 
-    /// A held lease is good until `deadline`, whether it was heard of in time or not. False: it is of another kind.
-    pub(crate) fn renew(&mut self, id: LeaseId, deadline: Now) -> bool {
-        let Some(at) = self.find(id) else { return false };
-        if !self.table[at as usize].1.as_ref().is_some_and(|lease| lease.kind.is_held()) {
-            return false;
-        }
+    /// The lease is a held one, and need not be heard of before `deadline`.
+    pub(crate) fn renew(&mut self, id: LeaseId, deadline: Now) {
+        let Some(at) = self.find(id) else { return };
         self.unlink(at);
         if let Some(lease) = self.table[at as usize].1.as_mut() {
             (lease.kind, lease.deadline) = (LeaseKind::Held, deadline);
         }
         self.link(at);
-        true
     }
 
     /// A held lease was not renewed in time. Returns what it holds.

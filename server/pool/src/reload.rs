@@ -25,8 +25,6 @@ pub struct ReloadAsk<'a> {
     pub client: ClientId,
     /// The session that reads.
     pub session: Option<&'a SessionId>,
-    /// The slots will be mapped: they stay leased until `release`, or until the process is gone.
-    pub hold: bool,
 }
 
 /// One page of a reload.
@@ -94,9 +92,8 @@ impl Pool {
         }
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
-        let kind = if ask.hold { LeaseKind::Held } else { LeaseKind::Read };
         let lease = (!items.is_empty())
-            .then(|| self.leases.insert(kind, ask.client, ask.shard, deadline, items));
+            .then(|| self.leases.insert(LeaseKind::Read, ask.client, ask.shard, deadline, items));
         Ok(ReloadPlan { lease, lease_ms, pages })
     }
 

@@ -22,6 +22,7 @@ impl World {
         assert_eq!(reserved.short.is_none(), reserved.slots.len() == pages as usize);
         assert_eq!(reserved.lease.is_none(), lease.is_none() && reserved.slots.is_empty());
         let Some(lease) = reserved.lease else { return };
+        assert_eq!(self.pool.renew(client, &[lease], self.now), []);
         let mut slots = extended.map_or(Vec::new(), |(_, held)| held.slots);
         for (at, slot) in reserved.slots.iter().enumerate() {
             self.assert_exclusive(*slot);
