@@ -128,11 +128,17 @@ impl Lent {
         }
     }
 
-    /// Hands what was reserved over to the caller, who releases it with [`LocalPool::release`].
-    pub(crate) fn take_reserved(&mut self) {
-        if matches!(self.lease, Some(Lease::Reserved { .. })) {
-            self.lease = None;
+    /// The read lease that the operation was given.
+    pub(crate) fn read_lease(&self) -> Option<u64> {
+        match self.lease {
+            Some(Lease::Read { lease, .. }) => Some(lease),
+            _ => None,
         }
+    }
+
+    /// What the operation was given is held from now on: [`LocalPool::release`] ends it, not the end of the operation.
+    pub(crate) fn keep_lease(&mut self) {
+        self.lease = None;
     }
 
     /// Closes the connection: it is broken or out of step.

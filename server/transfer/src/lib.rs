@@ -3,6 +3,7 @@
 //! Knows nothing of hashes, sessions, tiers or gRPC: a slot is an offset and a length, a frame is a verb and a body.
 //!
 //! - [`region`]: shared memory regions (sealed memfds) and the slots in them
+//! - [`span`]: pieces of scattered slots mapped side by side
 //! - [`plan`]: copy plans between a page slot and strided tensors: pure offset arithmetic
 //! - `strided`: running those plans
 //! - [`mod@checksum`]: CRC-64/NVME, the end-to-end checksum of a page
@@ -26,6 +27,7 @@ pub mod local;
 pub mod plan;
 pub mod process;
 pub mod region;
+pub mod span;
 mod strided;
 
 pub use checksum::{Checksum, checksum};
@@ -37,3 +39,4 @@ pub use local::{LocalSocket, Peer};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};
 pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};
+pub use span::Span;
