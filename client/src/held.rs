@@ -54,6 +54,11 @@ impl LocalPool {
         self.held.lock().lost.contains(&lease) && self.server().0 == *server
     }
 
+    /// Whether that was ever said of any lease of this server.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.held.lock().lost.is_empty()
+    }
+
     /// Gives slots back that are not mapped any more (no positions: all of the lease), now or when a connection can be had.
     pub(crate) fn release(&self, server: &Server, lease: u64, positions: Vec<u32>, corrupt: Vec<u32>) {
         if self.server().0 != *server {

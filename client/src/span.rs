@@ -140,7 +140,7 @@ impl PageSpan {
 
     /// Whether the server said that a lease of something mapped here is over: then nothing of it is to be trusted.
     pub fn is_lost(&self) -> bool {
-        let Some(pool) = self.pool() else { return false };
+        let Some(pool) = self.pool().filter(|pool| pool.has_lost()) else { return false };
         self.table.iter().flatten().any(|mapped| pool.is_lost(&mapped.server, mapped.lease))
     }
 

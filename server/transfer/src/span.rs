@@ -116,7 +116,7 @@ impl Span {
         Ok(())
     }
 
-    /// Puts private memory at the places of `count` pieces again.
+    /// Puts fresh private memory, all zeros, at the places of `count` pieces.
     ///
     /// # Errors
     /// What the system says; the pieces are still mapped then.
@@ -126,8 +126,8 @@ impl Span {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such pieces of this span"));
         };
         let mapped = cleared.iter().filter(|mapped| **mapped).count();
-        if mapped == 0 || self.process != std::process::id() {
-            return Ok(());
+        if self.process != std::process::id() {
+            return Ok(()); // the copy of a mapping that is the parent's
         }
         self.place_private(piece, count)?;
         cleared.fill(false);
