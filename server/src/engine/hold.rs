@@ -96,7 +96,7 @@ impl Engine {
         kept: &[PageKey],
     ) -> bool {
         let declined = |outcome: &i32| ![Wire::Stored as i32, Wire::Present as i32].contains(outcome);
-        let accepted = reply.outcomes.iter().position(|outcome| declined(outcome));
+        let accepted = reply.outcomes.iter().position(declined);
         let accepted = accepted.unwrap_or(reply.outcomes.len());
         let mut pages = kept.to_vec();
         if let (Ok(ns), Ok(hashes)) = (self.find_namespace(&raw.namespace), unpack_hashes(&raw.hashes)) {

@@ -21,6 +21,8 @@ import turnkv
 
 AHEAD_TOKENS = 128
 """Slots reserved ahead of need, so that decoding asks the pool seldom."""
+MAP_NORESERVE = 0x4000
+"""Of Linux; Python has no name for it. Memory that costs nothing until it is written."""
 RESERVE_MS = 500
 """How long decoding may wait for slots, once a turn: after that the turn goes on in private memory."""
 
@@ -84,7 +86,7 @@ class Group:
             memory._owner = self.span.memory()  # views keep the address range
             flat = torch.frombuffer(memory, dtype=shape.dtype)
         else:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE  # costs nothing until it is written
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
             memory = mmap.mmap(-1, layers * 2 * rows * self.places * size * shape.token_bytes, flags=flags)
             flat = torch.frombuffer(memory, dtype=shape.dtype)
         tokens = self.places * size

@@ -198,7 +198,13 @@ class Row:
             run, standing = (end - at, "empty")
             if group.span is not None:
                 run, standing = group.span.run(self._at, self._place(group, at), end - at)
-            report = self._store_run(group, names, at, run, standing == "writable", siblings, tokens, durable, keep)
+            try:
+                report = self._store_run(group, names, at, run, standing == "writable", siblings, tokens, durable, keep)
+            except turnkv.Error as error:
+                if retry and standing == "writable" and error.kind == "lease_expired":
+                    # Another server answered: it knows none of these slots, but their bytes are still good.
+                    return self._store_pages(group, names, tokens, durable, keep, turn, retry=False)
+                raise
             done = report.stored + report.present
             turn.pages_stored += report.stored
             turn.pages_present += report.present
