@@ -34,11 +34,19 @@ impl Held {
 
 impl LocalPool {
     /// Makes the lease that an operation was just given a held one. Only after this may its slots be mapped.
-    pub(crate) async fn hold(self: &Arc<Self>, lent: &mut Lent, lease: u64, deadline: Deadline) -> Result<()> {
+    pub(crate) async fn hold(
+        self: &Arc<Self>,
+        lent: &mut Lent,
+        lease: u64,
+        deadline: Deadline,
+    ) -> Result<()> {
         let renew = wire::RenewRequest { client: lent.client(), leases: vec![lease] };
         let reply: wire::RenewReply = lent.call(Verb::Renew, &renew, deadline).await?;
         if !reply.gone.is_empty() {
-            return Err(Error::new(ErrorKind::LeaseExpired, "the lease ended before its pages could be mapped"));
+            return Err(Error::new(
+                ErrorKind::LeaseExpired,
+                "the lease ended before its pages could be mapped",
+            ));
         }
         lent.keep_lease();
         let mut held = self.held.lock();

@@ -47,8 +47,8 @@ pub use namespace::Namespace;
 pub use offload::{Decline, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget};
 pub use reload::{MissCause, ReloadOptions, ReloadReport};
-pub use span::{CommitOptions, PageSpan, SpanCounts, Standing};
 pub use session::{EndTurn, Prefetched, SessionInfo, SessionList, TurnBegun};
+pub use span::{CommitOptions, PageSpan, SpanCounts, Standing};
 pub use turnkv_proto::{
     Attention, BlockHash, Dtype, Group, Layout, LayoutError, NamespaceId, Spec as NamespaceSpec,
 };

@@ -12,8 +12,8 @@
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, nobody_there};
-use crate::limits::{CONNECT_BLOCK, CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, CONNECTIONS_MAX, ENDS_MAX};
 use crate::held::Held;
+use crate::limits::{CONNECT_BLOCK, CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, CONNECTIONS_MAX, ENDS_MAX};
 use crate::slabs::Slabs;
 use parking_lot::Mutex;
 use std::collections::VecDeque;

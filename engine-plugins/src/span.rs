@@ -121,8 +121,9 @@ impl Span {
     ) -> PyResult<ReloadReport> {
         let hashes = hashes::parse(hashes)?;
         let options = ReloadOptions { session, shard: 0, deadline: deadline_ms.map(Duration::from_millis) };
-        let hold =
-            |runtime: &Runtime, span: &mut PageSpan| runtime.block_on(span.hold(row, place, &options, &hashes));
+        let hold = |runtime: &Runtime, span: &mut PageSpan| {
+            runtime.block_on(span.hold(row, place, &options, &hashes))
+        };
         let report = self.with(py, hold)?;
         Ok(ReloadReport {
             pages: report.pages,
@@ -155,8 +156,9 @@ impl Span {
         let offload =
             OffloadOptions { session, parent, tail_tokens, durable, deadline, ..OffloadOptions::default() };
         let options = CommitOptions { offload, siblings, keep };
-        let commit =
-            |runtime: &Runtime, span: &mut PageSpan| runtime.block_on(span.commit(row, place, &options, &hashes));
+        let commit = |runtime: &Runtime, span: &mut PageSpan| {
+            runtime.block_on(span.commit(row, place, &options, &hashes))
+        };
         let report = self.with(py, commit)?;
         Ok(OffloadReport {
             stored: report.stored,

@@ -17,9 +17,15 @@ use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame};
 #[derive(Debug)]
 pub(super) enum Lease {
     Write(u64),
-    Read { lease: u64, corrupt: Vec<u32> },
+    Read {
+        lease: u64,
+        corrupt: Vec<u32>,
+    },
     /// Slots reserved by the operation.
-    Reserved { lease: u64, positions: Vec<u32> },
+    Reserved {
+        lease: u64,
+        positions: Vec<u32>,
+    },
 }
 
 /// A connection lent to one operation. Dropping it at any moment leaves no lease behind and no connection out of step.

@@ -42,7 +42,8 @@ impl PageSpan {
         let call = link.admit()?;
         let deadline = link.deadline(options.deadline);
         let mut report = OffloadReport { durable: options.durable, ..OffloadReport::default() };
-        let result = self.commit_windows((row, place), options, *siblings, hashes, deadline, &mut report).await;
+        let result =
+            self.commit_windows((row, place), options, *siblings, hashes, deadline, &mut report).await;
         if *keep {
             self.seal(row, place, report.stored + report.present)?;
         }

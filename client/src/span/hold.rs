@@ -148,7 +148,8 @@ impl PageSpan {
             (Mapped { slot, server, lease, position, writable: false }, tier)
         });
         for (at, (page, tier)) in mapped.by_ref().enumerate() {
-            if let Err(error) = self.vacate(row, place + at, 1).and_then(|()| self.map(row, place + at, page)) {
+            if let Err(error) = self.vacate(row, place + at, 1).and_then(|()| self.map(row, place + at, page))
+            {
                 let rest: Vec<Mapped> = mapped.map(|(page, _)| page).collect();
                 self.release(rest);
                 return Err(error);

@@ -85,7 +85,8 @@ impl PageSpan {
             return Err(Error::invalid("pages can be mapped through the shm data plane only"));
         };
         let server = lent.server();
-        let known = self.reserved.as_ref().filter(|(other, _)| *other == server).map_or(0, |(_, lease)| *lease);
+        let known =
+            self.reserved.as_ref().filter(|(other, _)| *other == server).map_or(0, |(_, lease)| *lease);
         let request = wire::ReserveRequest {
             namespace: namespace.wire_id(),
             shard: 0,

@@ -73,7 +73,9 @@ impl Pool {
             return Err(PoolError::Invalid("the namespace has fewer shards"));
         }
         if ask.pages == 0 || ask.pages > self.config.limits.lease_pages_max {
-            return Err(PoolError::Invalid("a reservation is for at least one page and at most lease_pages_max"));
+            return Err(PoolError::Invalid(
+                "a reservation is for at least one page and at most lease_pages_max",
+            ));
         }
         let room = match ask.lease {
             None => self.lease_room(ask.client, ask.ns)?,
@@ -249,9 +251,7 @@ impl Pool {
         let slots: Option<Vec<u32>> = positions.iter().map(slot).collect();
         positions.sort_unstable();
         match slots {
-            Some(slots)
-                if slots.len() == ask.pages.hashes.len() && positions.is_sorted_by(|a, b| a < b) =>
-            {
+            Some(slots) if slots.len() == ask.pages.hashes.len() && positions.is_sorted_by(|a, b| a < b) => {
                 Ok(slots)
             }
             _ => Err(PoolError::Invalid("a commit names one reserved slot of this namespace for each page")),

@@ -54,7 +54,8 @@ impl Engine {
         let hashes = unpack_hashes(&raw.hashes).map_err(malformed)?;
         if hashes.len() != raw.positions.len() || hashes.len() != raw.checksums.len() {
             let (pages, positions, checksums) = (hashes.len(), raw.positions.len(), raw.checksums.len());
-            let text = format!("{pages} pages, {positions} positions and {checksums} checksums in one commit");
+            let text =
+                format!("{pages} pages, {positions} positions and {checksums} checksums in one commit");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         if raw.siblings && !raw.session.is_empty() {
@@ -76,8 +77,7 @@ impl Engine {
         let (lease, siblings) = (LeaseId(raw.lease), raw.siblings);
         let ask = CommitReservedAsk { pages, lease, filled: &filled, siblings };
         let now = self.now();
-        let ReservedCommit { outcomes, kept } =
-            self.core().pool.commit_reserved(ask, now).map_err(refuse)?;
+        let ReservedCommit { outcomes, kept } = self.core().pool.commit_reserved(ask, now).map_err(refuse)?;
         self.forget_dead_extents();
         let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
         let (stored, present) = (count(Outcome::Stored), count(Outcome::Present));

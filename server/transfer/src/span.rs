@@ -51,8 +51,7 @@ impl Span {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
-        let base =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)? };
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)? };
         // A few tokens written to private memory must not cost huge pages; core dumps hold no conversations.
         for advice in [Advice::LinuxNoHugepage, Advice::LinuxDontDump] {
             // SAFETY: the range was mapped a line ago; the advice changes no byte, and its refusal changes nothing.

@@ -156,6 +156,7 @@ class Row:
             kept = self._kept(shape, tokens)
             if not kept:
                 continue
+            group.trim(shape.first(len(kept)))  # what the next token would drop has no name
             names = self._names(shape, kept)
             done = self._store_pages(group, names, kept, durable, keep, turn)
             complete = done * HASH == len(names)

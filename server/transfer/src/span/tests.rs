@@ -31,7 +31,8 @@ fn write(span: &Span, piece: usize, byte: u8) {
 #[test]
 fn scattered_pieces_read_as_one_array_and_moving_them_moves_no_byte() {
     let region = region(8);
-    let (near, far) = (region.slot(0, 2 * PIECE).expect("inside"), region.slot(5 * PIECE, 2 * PIECE).expect("inside"));
+    let (near, far) =
+        (region.slot(0, 2 * PIECE).expect("inside"), region.slot(5 * PIECE, 2 * PIECE).expect("inside"));
     near.fill(&[1; 2 * PIECE]);
     far.fill(&[[2; PIECE], [3; PIECE]].concat());
     let span = Span::reserve(PIECE, 4).expect("room");
