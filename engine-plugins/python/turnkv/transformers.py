@@ -48,7 +48,7 @@ class TurnKVCache(metaclass=_Chooser):
     `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints);
     a list of names (slab form): a batch, one row each, all of the same length.
     `pool`: a `turnkv.Pool`, an address, or None for the embedded pool. `page_tokens`: tokens of a page; by default such that
-    K of one layer is 32 KiB (16 in the copying form). `capacity_tokens`: the longest sequence; default: the model's own.
+    K of one head is 32 KiB, 128 at most (16 in the copying form). `capacity_tokens`: the longest sequence; default: the model's own.
     `sink`, `window` (slab form): keep only the first `sink` tokens and at least the last `window`, in whole pages; what is in
     between is forgotten. Positions stay those of the whole sequence. Needs a session, full attention, and no padding.
     `model_id`: names the weights; by default a fingerprint of configuration and weights. Whatever changes K and V but is

@@ -12,6 +12,7 @@ use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::lease::{LeaseItem, LeaseKind, NO_PAGE};
 use crate::offload::{OffloadAsk, Outcome};
+use crate::slots::{SlotState, Slots};
 use turnkv_proto::BlockHash;
 
 /// A wish for slots whose pages are not known yet.
@@ -246,7 +247,8 @@ impl Pool {
         let slot = |position: &u32| {
             let at = held.items.binary_search_by_key(position, |item| item.position).ok()?;
             let slot = held.items[at].slot;
-            self.slots.is_reserved(slot, u32::from(ask.pages.ns.0)).then_some(slot)
+            let own = self.slots.class_of(slot) == u32::from(ask.pages.ns.0);
+            (own && self.slots.meta(slot).state == SlotState::Reserved).then_some(slot)
         };
         let slots: Option<Vec<u32>> = positions.iter().map(slot).collect();
         positions.sort_unstable();
@@ -298,6 +300,31 @@ impl Pool {
         let Some(items) = self.leases.items_mut(lease) else { return };
         if let Ok(at) = items.binary_search_by_key(&position, |item| item.position) {
             items[at].page = key;
+        }
+    }
+}
+
+impl Slots {
+    /// Takes a free slot for a page that is not known yet. The caller leases it at once.
+    pub(crate) fn reserve(&mut self, class: u32) -> Option<u32> {
+        let slot = self.claim(class, NONE, 0)?;
+        self.meta_mut(slot).state = SlotState::Reserved;
+        Some(slot)
+    }
+
+    /// A reserved slot is a page's from now on.
+    pub(crate) fn adopt(&mut self, slot: u32, owner: u32, shard: u16) {
+        let meta = self.meta_mut(slot);
+        debug_assert_eq!(meta.state, SlotState::Reserved, "a slot has one page");
+        (meta.state, meta.owner, meta.shard) = (SlotState::Used, owner, shard);
+        self.touch(slot);
+    }
+
+    /// No page will come into a reserved slot: it is free when its lease ends. Other slots stay as they are.
+    pub(crate) fn give_up_reserved(&mut self, slot: u32) {
+        let meta = self.meta_mut(slot);
+        if meta.state == SlotState::Reserved {
+            meta.state = SlotState::Doomed;
         }
     }
 }

@@ -181,35 +181,6 @@ impl Slots {
         Some(slab * self.stride + slot)
     }
 
-    /// Takes a free slot for a page that is not known yet. The caller leases it at once.
-    pub(crate) fn reserve(&mut self, class: u32) -> Option<u32> {
-        let slot = self.claim(class, NONE, 0)?;
-        self.meta_mut(slot).state = SlotState::Reserved;
-        Some(slot)
-    }
-
-    /// A reserved slot is a page's from now on.
-    pub(crate) fn adopt(&mut self, slot: u32, owner: u32, shard: u16) {
-        let meta = self.meta_mut(slot);
-        debug_assert_eq!(meta.state, SlotState::Reserved, "a slot has one page");
-        (meta.state, meta.owner, meta.shard) = (SlotState::Used, owner, shard);
-        self.touch(slot);
-    }
-
-    /// No page will come into a reserved slot: it is free when its lease ends. Other slots stay as they are.
-    pub(crate) fn give_up_reserved(&mut self, slot: u32) {
-        let meta = self.meta_mut(slot);
-        if meta.state == SlotState::Reserved {
-            meta.state = SlotState::Doomed;
-        }
-    }
-
-    /// A slot that waits for a page of this namespace.
-    pub(crate) fn is_reserved(&self, slot: u32, class: u32) -> bool {
-        let own = self.slabs[(slot / self.stride) as usize].class == class;
-        own && self.meta(slot).state == SlotState::Reserved
-    }
-
     /// The slot's page lets go of it. It is free at once, or when nobody holds it any more.
     pub(crate) fn disown(&mut self, slot: u32) {
         let meta = self.meta_mut(slot);
@@ -311,8 +282,12 @@ impl Slots {
     }
 
     pub(crate) fn slot_bytes(&self, slot: u32) -> u64 {
-        let class = self.slabs[(slot / self.stride) as usize].class;
-        self.classes[class as usize].slot_bytes
+        self.classes[self.class_of(slot) as usize].slot_bytes
+    }
+
+    /// The namespace that a slot is cut for.
+    pub(crate) fn class_of(&self, slot: u32) -> u32 {
+        self.slabs[(slot / self.stride) as usize].class
     }
 
     pub(crate) fn meta(&self, slot: u32) -> &SlotMeta {
@@ -340,7 +315,7 @@ impl Slots {
         metas + self.slabs.len() * size_of::<Slab>()
     }
 
-    fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
+    pub(crate) fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
         &mut self.slabs[(slot / self.stride) as usize].metas[(slot % self.stride) as usize]
     }
 

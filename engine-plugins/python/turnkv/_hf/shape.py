@@ -17,8 +17,8 @@ from .common import DTYPES, Unsupported
 from .group import GroupShape
 
 PIECE_BYTES = 32 << 10
-"""K of one layer in one page should have so many bytes: larger pieces need fewer mappings, smaller ones waste less."""
-PAGE_TOKENS_USUAL_MAX = 256
+"""K of one head in one page should have so many bytes: larger pieces need fewer mappings, smaller ones waste less."""
+PAGE_TOKENS_USUAL_MAX = 128
 """Pages are not made larger than this for the sake of `PIECE_BYTES`."""
 
 
@@ -30,7 +30,7 @@ def group_shapes(model: torch.nn.Module, page_tokens: int | None, sink: int, win
     kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     dtype = next(model.parameters()).dtype
-    size = _page_tokens(page_tokens, kv_heads * head_dim * dtype.itemsize)
+    size = _page_tokens(page_tokens, kv_heads, head_dim * dtype.itemsize)
     if (window is None) != (sink == 0) and window is None:
         raise ValueError("sink goes with window: what is kept are the first `sink` and the last `window` tokens")
     if window is not None and (window < 1 or sink < 0):
@@ -58,8 +58,8 @@ def specification(shape: GroupShape, model: str, tenant: str, salt: bytes) -> di
     digest = hashlib.sha256(repr(kept).encode() + b"\0" + salt).digest()
     return {
         "model": model, "dtype": DTYPES[shape.dtype], "layers": len(shape.layers), "kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim, "page_tokens": shape.page_tokens, "layout": "layer_kv_token_head", "tenant": tenant,
-        "salt": digest,
+        "head_dim": shape.head_dim, "page_tokens": shape.page_tokens, "tenant": tenant, "salt": digest,
+        "layout": "layer_kv_head_token" if shape.by_head else "layer_kv_token_head",
     }
 
 
@@ -79,8 +79,9 @@ def _check(model: torch.nn.Module, layers: list[Any], config: Any) -> None:
         )
 
 
-def _page_tokens(asked: int | None, token_bytes: int) -> int:
+def _page_tokens(asked: int | None, kv_heads: int, head_bytes: int) -> int:
     """Tokens of a page: K of one layer in it must be whole memory pages, or it could not be mapped by itself."""
+    token_bytes = kv_heads * head_bytes
     if asked is not None:
         if not isinstance(asked, int) or not 1 <= asked <= 4096:
             raise ValueError(f"page_tokens must be 1 to 4096, not {asked!r}")
@@ -92,7 +93,7 @@ def _page_tokens(asked: int | None, token_bytes: int) -> int:
             )
         return asked
     size = 16
-    while size < PAGE_TOKENS_USUAL_MAX and size * token_bytes < PIECE_BYTES:
+    while size < PAGE_TOKENS_USUAL_MAX and size * head_bytes < PIECE_BYTES:
         size *= 2
     while size < 4096 and size * token_bytes % mmap.PAGESIZE:
         size *= 2
