@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import pathlib
 import subprocess
@@ -328,51 +330,55 @@ def test_models_with_sliding_windows(server: Server, make: Callable, dtype: torc
 
 
 def private_bytes() -> int:
-    """Resident memory that this process has to itself."""
+    """Resident memory that this process has to itself, but for what its allocator keeps for later."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     rollup = pathlib.Path("/proc/self/smaps_rollup").read_text()
     return next(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Private_Dirty:"))
 
 
 def mapped_bytes(caches: list) -> int:
-    """Resident memory of the pool's slabs at the places of these caches, as the kernel counts it."""
+    """Resident memory in the address ranges of these caches, the pool's and private, as the kernel counts it."""
     spans = [group.span for cache in caches for group in cache._memory.groups.values()]
     total, ours = 0, False
     for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
         fields = line.split()
         if "-" in fields[0] and ":" not in fields[0]:
             low = int(fields[0].split("-")[0], 16)
-            ours = "/memfd:turnkv-slab" in line and any(0 <= low - span.address < span.bytes for span in spans)
+            ours = any(0 <= low - span.address < span.bytes for span in spans)
         elif ours and fields[0] == "Rss:":
             total += int(fields[1]) << 10
     return total
 
 
 def test_memory_of_sessions_is_what_they_keep(make_server: Callable[..., Server]) -> None:
-    server, sessions, sink, window = make_server(dram="128MiB"), 6, 16, 1024
+    server, sessions, sink, window = make_server(dram="128MiB"), 10, 16, 1024
     model, pool = tiny_model(), server.pool()
     analytic = sessions * (sink + window) * 3 * 2 * 32 * 2 * 4  # layers, kv heads, head dim, K and V, bytes of a number
     caches = [TurnKVCache(model, f"bar-{at}", pool, page_tokens=16, sink=sink, window=window) for at in range(sessions)]
-    warm = TurnKVCache(model, "warm", pool, page_tokens=16, sink=sink, window=window)
-    warm.begin(tokens(64, seed=0))
-    warm.end_turn(say(model, tokens(64, seed=0), warm, 4).sequences)
-    del warm
-    eventually(lambda: dram(server)["leased_bytes"] == 0, "the first cache's slots are given back")
-    server.settle()
-    before_used, before_private = dram(server)["used_bytes"], private_bytes()
-    for at, cache in enumerate(caches):
-        conversation = tokens(1500, seed=at)
+
+    def converse(cache, seed: int) -> None:
+        conversation = tokens(1500, seed=seed)
         cache.begin(conversation)
         for start in range(0, 1500, 250):  # in pieces, as a long prompt would come
             model(input_ids=conversation[:, start : start + 250], past_key_values=cache, use_cache=True)
-        say(model, torch.cat([conversation, tokens(1, seed=at)], dim=1), cache, 90)
+        say(model, torch.cat([conversation, tokens(1, seed=seed)], dim=1), cache, 90)
         assert cache.get_seq_length() >= 1.5 * (sink + window)
+
+    warm = TurnKVCache(model, "warm", pool, page_tokens=16, sink=sink, window=window)
+    converse(warm, 99)  # allocators and libraries take what they take, once
+    del warm
+    eventually(lambda: dram(server)["leased_bytes"] == 0, "the first cache's slots are given back")
+    before_used, before_private = dram(server)["used_bytes"], private_bytes()
+    for at, cache in enumerate(caches):
+        converse(cache, at)
     resident, gauge = mapped_bytes(caches), dram(server)
     assert resident <= 1.05 * analytic, (resident, analytic)
     spare = sum(cache.counts()["spare"] for cache in caches) * 16 * 3 * 2 * 32 * 2 * 4
     assert gauge["leased_bytes"] == resident + spare == gauge["used_bytes"] - before_used, (gauge, resident, spare)
     assert gauge["leased_bytes"] <= 1.05 * analytic, (gauge, analytic)
-    grown = private_bytes() - before_private
-    assert grown < 0.5 * analytic, f"{grown} bytes of private memory beside {analytic} in the pool"
+    grown = private_bytes() - before_private  # the interpreter's own heap breathes; a copy of K and V would be 1.0
+    assert grown < 0.15 * analytic, (grown, analytic)
     caches.clear()
     del cache
     eventually(lambda: dram(server)["leased_bytes"] == 0, "a cache that is gone holds nothing")
