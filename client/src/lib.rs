@@ -4,9 +4,11 @@
 //! - [`Namespace`] (`namespace`): everything that needs a page's shape
 //!   - `lookup`, `offload`, `reload`, `lease`, `session`: one verb, one file
 //!   - `pages`: what a page is copied from and to
+//!   - `span`: pages mapped where the caller wants them: no copy at either end of a turn
 //! - `link`: what all verbs share: deadlines, the breaker, which data plane
 //!   - `breaker`, `deadline`, `backoff`: when to stop calling a sick pool, and when to try again
 //!   - `local`, `slabs`: the hot verbs on the local socket, the slabs mapped from it
+//!   - `held`: keeping the leases of mapped pages
 //!   - `grpc`, `inline`: everything else, and pages in gRPC streams
 //! - `embedded`: a private pool when no address is given
 //! - [`Error`] (`error`): every one means "recompute, go on"; [`limits`]: every bound
@@ -21,6 +23,7 @@ mod deadline;
 mod embedded;
 mod error;
 mod grpc;
+mod held;
 mod inline;
 mod lease;
 pub mod limits;
@@ -33,6 +36,7 @@ mod pages;
 mod reload;
 mod session;
 mod slabs;
+mod span;
 
 pub use breaker::BreakerState;
 pub use config::{BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedConfig};
@@ -44,7 +48,8 @@ pub use offload::{Decline, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget};
 pub use reload::{MissCause, ReloadOptions, ReloadReport};
 pub use session::{EndTurn, Prefetched, SessionInfo, SessionList, TurnBegun};
+pub use span::{CommitOptions, PageSpan, SpanCounts, Standing};
 pub use turnkv_proto::{
     Attention, BlockHash, Dtype, Group, Layout, LayoutError, NamespaceId, Spec as NamespaceSpec,
 };
-pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, TensorShape, TensorView};
+pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, Span as SpanMemory, TensorShape, TensorView};

@@ -17,6 +17,14 @@ pub const WINDOW_PAGES_MAX: usize = 2048;
 pub const SPIN: Duration = Duration::from_micros(60);
 /// Bytes copied before other tasks of the thread get a turn.
 pub const YIELD_BYTES: usize = 8 << 20;
+/// Leases of mapped pages that one call renews: what a server takes.
+pub const RENEW_LEASES_MAX: usize = 4096;
+/// How long one renewal may wait for an answer; the next one tries again.
+pub const RENEW_WAIT: Duration = Duration::from_secs(2);
+/// The shortest and longest pause between renewals; within it, a quarter of what the server allows.
+pub const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// See [`RENEW_PAUSE_MIN`].
+pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Hashes of one round of a lookup: two rounds settle 9,408.
 pub const LOOKUP_SAMPLE_MAX: usize = 96;
 /// How long an abandoned operation's connection may wait for the answer whose lease must be ended.

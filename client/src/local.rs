@@ -12,6 +12,7 @@
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, nobody_there};
+use crate::held::Held;
 use crate::limits::{CONNECT_BLOCK, CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, CONNECTIONS_MAX, ENDS_MAX};
 use crate::slabs::Slabs;
 use parking_lot::Mutex;
@@ -42,6 +43,8 @@ pub(crate) struct LocalPool {
     hello: tokio::sync::Mutex<()>,
     state: Mutex<State>,
     pub(crate) slabs: Slabs,
+    /// Leases of pages that this process has mapped.
+    pub(crate) held: Mutex<Held>,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +89,7 @@ impl LocalPool {
             hello: tokio::sync::Mutex::new(()),
             state: Mutex::default(),
             slabs: Slabs::default(),
+            held: Mutex::default(),
         })
     }
 
@@ -138,6 +142,18 @@ impl LocalPool {
         Ok(Connection { socket, server })
     }
 
+    /// Sends a message without a reply on a connection at rest. False: there is none to this server now.
+    pub(crate) fn tell(&self, server: &Server, verb: Verb, message: &impl prost::Message) -> bool {
+        let mut state = self.state.lock();
+        while let Some(connection) = state.idle.pop() {
+            if connection.server == *server && send_now(&connection.socket, verb, message) {
+                state.idle.push(connection);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Ends a read lease on a connection at rest, now or as soon as one comes to rest. Never waits.
     pub(crate) fn end_reload(&self, server: &Server, lease: u64, corrupt: Vec<u32>) {
         let end = wire::EndReloadRequest { lease, client: server.client, corrupt };
@@ -180,6 +196,7 @@ impl LocalPool {
             state.idle.clear();
             state.ends.clear();
             self.slabs.forget();
+            self.held.lock().forget();
         }
         state.server = server.clone();
     }

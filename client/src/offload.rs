@@ -186,7 +186,7 @@ impl Namespace {
 }
 
 impl OffloadOptions {
-    fn check(&self, page_tokens: u32) -> Result<()> {
+    pub(crate) fn check(&self, page_tokens: u32) -> Result<()> {
         if self.tail_tokens >= page_tokens && self.tail_tokens > 0 {
             let text =
                 format!("a tail of {} tokens is not partial: pages have {page_tokens}", self.tail_tokens);
@@ -201,7 +201,7 @@ impl OffloadOptions {
 
 impl OffloadReport {
     /// What was stored before an error is stored: the error becomes the reason of the rest.
-    fn conclude(mut self, total: usize, result: Result<()>) -> Result<OffloadReport> {
+    pub(crate) fn conclude(mut self, total: usize, result: Result<()>) -> Result<OffloadReport> {
         let kept = self.stored + self.present;
         assert!(kept <= total, "no page is counted twice");
         if let Err(error) = result {
@@ -264,7 +264,9 @@ impl Granted {
                 OffloadOutcome::NoParent => Decline::NoParent,
                 OffloadOutcome::Draining => Decline::Draining,
                 OffloadOutcome::LeaseLimit => Decline::LeaseLimit,
-                OffloadOutcome::Unspecified => return Err(Error::protocol("an outcome it did not name")),
+                OffloadOutcome::Unspecified | OffloadOutcome::Stored => {
+                    return Err(Error::protocol("an outcome that is none of an offer"));
+                }
             };
             // Pages after a declined one are not reachable: whatever is said of them is not used.
             granted.decline = Some(decline);

@@ -150,7 +150,7 @@ impl ReloadReport {
     }
 
     /// What came back before an error came back: the error becomes the reason of the rest.
-    fn conclude(mut self, total: usize, result: Result<()>) -> Result<ReloadReport> {
+    pub(crate) fn conclude(mut self, total: usize, result: Result<()>) -> Result<ReloadReport> {
         assert!(self.pages <= total, "no page is counted twice");
         match result {
             Ok(()) => Ok(self),

@@ -2,7 +2,7 @@
 //!
 //! - `pool`: `Pool`: one pool, its connections, what a fork does to them
 //! - `namespace`: `Namespace`: pages and sessions of one model; `reports`: what its calls return
-//! - `lease`: `Lease`: pages read where they lie
+//! - `lease`: `Lease`: pages read where they lie; `span`: `Span`: pages mapped side by side, written and read in place
 //! - `buffers`: the memory of Python's buffers and tensors, the only unsafe code here
 //! - `hashes`: block hashes; `error`: `Error`; `runtime`: the reactor of this process
 
@@ -14,6 +14,7 @@ mod namespace;
 mod pool;
 mod reports;
 mod runtime;
+mod span;
 
 use pyo3::prelude::*;
 
@@ -26,6 +27,7 @@ fn _turnkv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool::Pool>()?;
     module.add_class::<namespace::Namespace>()?;
     module.add_class::<lease::Lease>()?;
+    module.add_class::<span::Span>()?;
     module.add_class::<reports::OffloadReport>()?;
     module.add_class::<reports::ReloadReport>()?;
     module.add_class::<reports::TurnBegun>()?;

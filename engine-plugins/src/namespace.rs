@@ -33,7 +33,7 @@ impl Namespace {
         Ok(Namespace { shared, spec, id, shard_bytes, page_tokens })
     }
 
-    fn opened(&self, py: Python<'_>) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
+    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
         self.shared.namespace(py, &self.spec)
     }
 

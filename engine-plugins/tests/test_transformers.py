@@ -1,8 +1,9 @@
-"""TurnKVCache against the real server: exact, poisoned, fail-open, sessions."""
+"""The copying form of TurnKVCache against the real server: exact, poisoned, fail-open, sessions."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import pathlib
 import time
@@ -15,8 +16,10 @@ from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 import turnkv
 from turnkv.fingerprint import model_fingerprint
-from turnkv.transformers import TurnKVCache, Unsupported
+from turnkv.transformers import Unsupported
+from turnkv.transformers import TurnKVCache as EitherForm
 
+TurnKVCache = functools.partial(EitherForm, legacy=True)
 NEW_TOKENS = 12
 PROMPTS = (75, 160, 331, 2100)
 """Tokens of a first prompt: with a tail, a whole number of pages, a tail again, a long one."""

@@ -21,6 +21,8 @@ pub(crate) const INLINE_CHUNK_BYTES: usize = 512 << 10;
 pub(crate) const INLINE_ANSWERS_MAX: usize = 3;
 /// Messages queued in one reload stream.
 pub(crate) const STREAM_QUEUE_MAX: usize = 32;
+/// Held leases that one call renews.
+pub(crate) const RENEW_LEASES_MAX: usize = 4096;
 /// How long a call may wait for slots or reads, whatever the caller asks.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
 /// What a caller is told to wait before it asks for slots again.

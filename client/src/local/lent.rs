@@ -17,7 +17,15 @@ use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame};
 #[derive(Debug)]
 pub(super) enum Lease {
     Write(u64),
-    Read { lease: u64, corrupt: Vec<u32> },
+    Read {
+        lease: u64,
+        corrupt: Vec<u32>,
+    },
+    /// Slots reserved by the operation.
+    Reserved {
+        lease: u64,
+        positions: Vec<u32>,
+    },
 }
 
 /// A connection lent to one operation. Dropping it at any moment leaves no lease behind and no connection out of step.
@@ -126,6 +134,19 @@ impl Lent {
         }
     }
 
+    /// The read lease that the operation was given.
+    pub(crate) fn read_lease(&self) -> Option<u64> {
+        match self.lease {
+            Some(Lease::Read { lease, .. }) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// What the operation was given is held from now on: [`LocalPool::release`] ends it, not the end of the operation.
+    pub(crate) fn keep_lease(&mut self) {
+        self.lease = None;
+    }
+
     /// Closes the connection: it is broken or out of step.
     pub(crate) fn close(&mut self) {
         self.connection = None;
@@ -157,6 +178,13 @@ impl Lent {
                 let reply: wire::BeginReloadReply = decode(verb, frame)?;
                 if reply.lease != 0 {
                     self.lease = Some(Lease::Read { lease: reply.lease, corrupt: Vec::new() });
+                }
+            }
+            Verb::Reserve if !failed => {
+                let reply: wire::ReserveReply = decode(verb, frame)?;
+                if !reply.slots.is_empty() {
+                    let positions = (reply.first..).take(reply.slots.len()).collect();
+                    self.lease = Some(Lease::Reserved { lease: reply.lease, positions });
                 }
             }
             _ => {}
@@ -195,6 +223,11 @@ impl Lent {
                 &connection.socket,
                 Verb::EndReload,
                 &wire::EndReloadRequest { lease, client, corrupt },
+            ),
+            Some(Lease::Reserved { lease, positions }) => send_now(
+                &connection.socket,
+                Verb::Release,
+                &wire::ReleaseRequest { lease, client, positions, corrupt: Vec::new() },
             ),
         };
         if told {

@@ -270,6 +270,68 @@ class Namespace:
     def prefetch(self, session: str | None = None, hashes: Hashes | None = None) -> Prefetched:
         """Brings a session's pages, or these, into DRAM ahead of the turn."""
 
+class Span:
+    """Pages mapped side by side in this process (shm only): slots reserved to be written, and pages read where they lie.
+
+    A span has `rows` rows of `places` places, one page a place. A page is cut into `pieces` equal pieces, each whole memory
+    pages (K and V of each layer, with layout "layer_kv_token_head"). The address range is piece-major:
+    piece, row, place, bytes of a piece. So K of one layer over many pages is one array, wherever the slots are.
+
+    A place that holds nothing is private memory of this process, zeros until written; no address of the range ever faults.
+    What is mapped is held: its slot stays as it is until it is vacated or this process ends, whatever becomes of the server.
+    Leases are renewed in the background; a server that does not hear of them counts them as quarantined. A forked child may
+    not use its parent's spans (RuntimeError).
+    """
+
+    def __init__(self, namespace: Namespace, rows: int, places: int, pieces: int) -> None:
+        """Reserves addresses only. Raises Error (kind "invalid") for pieces that are not whole memory pages."""
+    @property
+    def address(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def memory(self) -> object:
+        """Keeps the address range; whoever keeps a view of it keeps this."""
+    def reserve(self, row: int, place: int, count: int, deadline_ms: int | None = None) -> int:
+        """Maps slots, to be written, at up to `count` places that hold nothing; at how many (the pool may have no more)."""
+    def own(self, row: int, place: int, deadline_ms: int | None = None) -> bool:
+        """Makes a place writable: a page that others may read is copied into a slot of its own. False: there was none."""
+    def hold(
+        self, row: int, place: int, hashes: Hashes, *, session: str | None = None, deadline_ms: int | None = None
+    ) -> ReloadReport:
+        """Maps the leading pages that are there, verified, for reading: a write to them would end the process."""
+    def commit(
+        self,
+        row: int,
+        place: int,
+        hashes: Hashes,
+        *,
+        session: str | None = None,
+        parent: bytes | None = None,
+        tail_tokens: int = 0,
+        siblings: bool = False,
+        keep: bool = False,
+        durable: bool = False,
+        deadline_ms: int | None = None,
+    ) -> OffloadReport:
+        """The pages at these places, all writable, are the pool's now; no byte moves. They must not be written any more.
+
+        `keep`: they will be looked at further, and are read-only; else vacate them. `siblings`: every page hangs on
+        `parent`, not on the page before it. Behind a partial tail everything is zeroed. Kind "lease_expired": another server
+        process answered; the bytes are still good, and can be offloaded by copying.
+        """
+    def shift(self, row: int, source: int, target: int, count: int) -> None:
+        """Maps what is at `count` places elsewhere. Private memory does not move."""
+    def vacate(self, row: int, place: int, count: int) -> None:
+        """Puts private memory at these places; reserved slots are kept for the next `reserve`."""
+    def release(self) -> None:
+        """Vacates everything and gives every slot back."""
+    def run(self, row: int, place: int, count: int) -> tuple[int, Literal["empty", "writable", "read_only", "orphan"]]:
+        """How many places from `place` on stand alike, and how. orphan: its server process is gone, its bytes are good."""
+    def is_lost(self) -> bool:
+        """The server said that something mapped here is not ours any more: nothing of it is to be trusted."""
+    def counts(self) -> dict[str, int]:
+        """reserved, held, committed, owned so far; mapped and spare now."""
+
 class Lease:
     """Pages leased for reading in place. A context manager; `finish` at the end says whether what was read was valid."""
 

@@ -1,106 +1,80 @@
 """`TurnKVCache`: a KV cache for Hugging Face transformers that comes back at the next turn.
 
     cache = TurnKVCache(model, session="chat-1")           # embedded pool; or pool="unix:/run/turnkv/turnkv.sock"
-    cache.begin(input_ids)                                 # loads the leading pages that the pool has
+    cache.begin(input_ids)                                 # the leading pages that the pool has are there now
     out = model.generate(input_ids, past_key_values=cache)
-    cache.end_turn(out[0])                                 # stores the pages, lets the memory go
+    cache.end_turn(out[0])                                 # the pages are the pool's, the memory is free
 
-Owns: which pages a turn needs, tensors <-> pages, fail-open. Must not know: sockets, slots, tiers.
+Owns: which form of the cache a model and a pool get. Must not know: pages, tensors.
 No error of the pool leaves this module: the model recomputes what did not come, and `cache.turn` says why.
 """
 
 from __future__ import annotations
 
-import array
-import time
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import warnings
 from typing import Any
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 import turnkv
 
-from .fingerprint import model_fingerprint
+from ._hf.common import TurnReport, Unsupported
+from ._hf.copying import CopyingCache
+from ._hf.slab import MappingLost, SlabCache
 
-__all__ = ["TurnKVCache", "TurnReport", "Unsupported"]
-
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
-"""Of K and V; torch's name -> TurnKV's."""
-
-
-class Unsupported(ValueError):
-    """This model's cache is not of a kind that TurnKVCache can keep. Said when the cache is made, never later."""
+__all__ = ["MappingLost", "TurnKVCache", "TurnReport", "Unsupported"]
 
 
-@dataclass
-class TurnReport:
-    """What the pool did for one turn (`cache.turn`), or for all so far (`cache.totals`). Times are milliseconds."""
+class _Chooser(type):
+    """`TurnKVCache(...)` makes a cache of the form that fits; `isinstance(cache, TurnKVCache)` holds for both."""
 
-    turn: int = 0
-    prompt_tokens: int = 0
-    tokens_loaded: int = 0
-    """Tokens whose K and V came from the pool; the model computes the others."""
-    tokens_from_dram: int = 0
-    tokens_from_nvme: int = 0
-    reload_ms: float = 0.0
-    """All of `begin`: naming the pages, asking, copying."""
-    tokens_offloaded: int = 0
-    """Tokens in the pool after `end_turn`, found there or stored now."""
-    pages_stored: int = 0
-    pages_present: int = 0
-    pages_declined: int = 0
-    durable: bool = False
-    """It was asked for, and every page of this turn is on NVMe and flushed."""
-    offload_ms: float = 0.0
-    misses: Counter[str] = field(default_factory=Counter)
-    """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>."""
+    def __call__(cls, model: torch.nn.Module, *args: Any, legacy: bool = False, **settings: Any) -> Any:
+        if not legacy and next(model.parameters()).device.type != "cpu":
+            warnings.warn("the slab form needs the model on the CPU: this cache copies (legacy=True)", stacklevel=2)
+            legacy = True
+        return (CopyingCache if legacy else SlabCache)(model, *args, **settings)
 
-    def _add(self, turn: TurnReport) -> None:
-        self.turn = turn.turn
-        for name in (
-            "prompt_tokens", "tokens_loaded", "tokens_from_dram", "tokens_from_nvme", "reload_ms", "tokens_offloaded",
-            "pages_stored", "pages_present", "pages_declined", "offload_ms",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(turn, name))
-        self.misses.update(turn.misses)
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, (CopyingCache, SlabCache))
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What a page is made of."""
+class TurnKVCache(metaclass=_Chooser):
+    """A `transformers.Cache` whose pages outlive the turn in a TurnKV pool.
 
-    layers: int
-    kv_heads: int
-    head_dim: int
-    page_tokens: int
-    dtype: torch.dtype
+    The slab form (default, models on the CPU): K and V are views of the pool's own memory. What a turn computes is written
+    where it will be kept, and what an earlier turn computed is read where it lies: nothing is copied at either end of a
+    turn. `legacy=True`: a `DynamicCache`, copied from and to the pool; also for beam search and parallel samples.
 
-
-class TurnKVCache(DynamicCache):
-    """A `DynamicCache` of one sequence whose pages outlive the turn in a TurnKV pool.
-
-    `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints).
-    `pool`: a `turnkv.Pool`, an address, or None for the embedded pool. `page_tokens`: tokens of a page.
+    `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints);
+    a list of names (slab form): a batch, one row each, all of the same length.
+    `pool`: a `turnkv.Pool`, an address, or None for the embedded pool. `page_tokens`: tokens of a page; by default such that
+    K of one head is 32 KiB, 128 at most (16 in the copying form). `capacity_tokens`: the longest sequence; default: the model's own.
+    `sink`, `window` (slab form): keep only the first `sink` tokens and at least the last `window`, in whole pages; what is in
+    between is forgotten. Positions stay those of the whole sequence. Needs a session, full attention, and no padding.
     `model_id`: names the weights; by default a fingerprint of configuration and weights. Whatever changes K and V but is
     not in the weights or the token ids (images, switched adapters, soft prompts) must go into `salt` or `model_id`.
     `tenant`: pages are never shared between tenants. `durable`: every `end_turn` waits until its pages are on NVMe.
-    `deadline_ms`: of each reload and offload; `wait_ms`: how long an offload may wait for free slots within it.
+    `deadline_ms`: of each call to the pool in `begin` and `end_turn`; `wait_ms` (copying form): for free slots within it.
 
-    This step serves full attention only; other models raise `Unsupported` here. Sequences are not padded: K and V of a
-    padded prompt sit at other positions. One cache serves one session, one turn at a time, from one thread at a time.
+    Raises `Unsupported` for models whose cache it cannot keep. One cache serves one turn at a time, from one thread.
     """
+
+    turn: TurnReport
+    """What the pool did for this turn."""
+    totals: TurnReport
+    """The same for all turns that ended."""
 
     def __init__(
         self,
         model: torch.nn.Module,
-        session: str | None,
+        session: str | list[str] | None,
         pool: turnkv.Pool | str | None = None,
         *,
-        page_tokens: int = 16,
+        legacy: bool = False,
+        page_tokens: int | None = None,
+        capacity_tokens: int | None = None,
+        sink: int = 0,
+        window: int | None = None,
         model_id: str | None = None,
         tenant: str = "",
         salt: bytes = b"",
@@ -108,346 +82,4 @@ class TurnKVCache(DynamicCache):
         deadline_ms: int | None = None,
         wait_ms: int = 0,
     ) -> None:
-        super().__init__(config=model.config)
-        if session is not None and not (session.isprintable() and 1 <= len(session.encode()) <= 128):
-            raise ValueError("a session's name is 1 to 128 bytes without control characters")
-        self._config = model.config
-        self._shape = _shape_of(model, self, page_tokens)
-        self._device = next(model.parameters()).device
-        self._pool = pool if isinstance(pool, turnkv.Pool) else turnkv.shared_pool(pool)
-        self._spec = {
-            "model": model_id if model_id is not None else model_fingerprint(model),
-            "dtype": DTYPES[self._shape.dtype],
-            "layers": self._shape.layers,
-            "kv_heads": self._shape.kv_heads,
-            "head_dim": self._shape.head_dim,
-            "page_tokens": page_tokens,
-            "tenant": tenant,
-            "salt": salt,
-        }
-        self._namespace: turnkv.Namespace | None = None
-        self._durable, self._deadline_ms, self._wait_ms = durable, deadline_ms, wait_ms
-        self._prompt = array.array("I")
-        self._known_pages = 0  # leading pages of this turn that the pool is known to have
-        self.session = session
-        self.turn = TurnReport()
-        self.totals = TurnReport()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> DynamicCache:
-        """A plain `DynamicCache` with the same K and V: a copy belongs to no session."""
-        copy = DynamicCache(config=self._config)
-        for target, source in zip(copy.layers, self.layers, strict=True):
-            if source.is_initialized:
-                target.update(source.keys.clone(), source.values.clone())
-        return copy
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As in `DynamicCache`; beams and parallel samples all continue the one sequence that was loaded."""
-        layer, batch = self.layers[layer_idx], key_states.shape[0]
-        if batch > 1 and layer.is_initialized and layer.keys.numel() and layer.keys.shape[0] == 1:
-            layer.batch_repeat_interleave(batch)
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
-
-    # ---- the turn -------------------------------------------------------------------------------------------------
-
-    def begin(self, input_ids: Any) -> int:
-        """Starts a turn: empties this cache, then fills it with the leading pages of `input_ids` that the pool has.
-
-        `input_ids`: the whole conversation so far as [1, tokens], [tokens] or a list of ints. Returns how many tokens are
-        in the cache now: 0 when nothing was found, never all of them (the last one's logits are needed). Give the model
-        the rest, or give `generate` everything. Raises ValueError for input that is not one sequence; nothing else.
-        """
-        tokens = _tokens(input_ids)
-        started = time.perf_counter()
-        self.drop()
-        self._prompt = tokens
-        self.turn = TurnReport(prompt_tokens=len(tokens))
-        try:
-            self._with_namespace(lambda pages: self._load(pages, tokens))
-        except turnkv.Error as error:
-            self.drop()
-            self._prompt = tokens
-            self.turn.tokens_loaded = self.turn.tokens_from_dram = self.turn.tokens_from_nvme = 0
-            self.turn.misses[f"error:{error.kind}"] += 1
-        self.turn.reload_ms = (time.perf_counter() - started) * 1e3
-        return self.turn.tokens_loaded
-
-    def end_turn(
-        self,
-        token_ids: Any,
-        *,
-        expected_return_ms: int = 0,
-        ttl_ms: int = 0,
-        priority: int = 0,
-        last: bool = False,
-        durable: bool | None = None,
-        keep: bool = False,
-    ) -> TurnReport:
-        """Ends a turn: stores every page that the pool lacks, and the partial tail, then lets the memory go.
-
-        `token_ids`: prompt and reply, as `generate` returns them; the last sampled token, which has no K and V yet, may be
-        among them. The rest tells the pool about the wait: when the session should return, how long it may be kept
-        (0: the pool's own rule), its priority, whether it is over. `keep` leaves the cache filled. Returns the turn's
-        report. Raises ValueError for tokens that are not this cache's; a failing pool only shows in the report.
-        """
-        tokens = self._cached_tokens(_tokens(token_ids))
-        started = time.perf_counter()
-        hints = {"expected_return_ms": expected_return_ms, "ttl_ms": ttl_ms, "priority": priority, "last": last}
-        unfit = self._unfit()
-        if unfit is not None:
-            self.turn.misses[f"skipped:{unfit}"] += 1
-        elif tokens:
-            try:
-                kept = self._durable if durable is None else durable
-                self._with_namespace(lambda pages: self._store(pages, tokens, kept, hints))
-            except turnkv.Error as error:
-                self.turn.misses[f"error:{error.kind}"] += 1
-        self.turn.offload_ms = (time.perf_counter() - started) * 1e3
-        self.totals._add(self.turn)
-        if not keep:
-            self.drop()
-        return self.turn
-
-    def drop(self) -> None:
-        """Empties this cache and lets its memory go; what the pool has stays there."""
-        self.layers = DynamicCache(config=self._config).layers
-        self._known_pages = 0
-        self._prompt = array.array("I")
-
-    def fork(self, session: str) -> bool:
-        """Makes `session` a new session that shares all this one's pages. False: the pool could not (counted)."""
-        return self._tell(lambda pages: pages.fork(self._named(), session))
-
-    def supersede(self, keep_tokens: int) -> bool:
-        """Says that the conversation was edited after `keep_tokens`: the pages of the old branch go first."""
-        if keep_tokens < 0:
-            raise ValueError("keep_tokens must not be negative")
-        return self._tell(lambda pages: pages.supersede(self._named(), keep_tokens // self._shape.page_tokens))
-
-    def close(self) -> bool:
-        """Says that the session will not return."""
-        return self._tell(lambda pages: pages.close(self._named()))
-
-    def prefetch(self) -> bool:
-        """Brings the session's pages into DRAM ahead of its turn."""
-        return self._tell(lambda pages: pages.prefetch(session=self._named()))
-
-    # ---- reload ---------------------------------------------------------------------------------------------------
-
-    def _load(self, pages: turnkv.Namespace, tokens: array.array) -> None:
-        """Names the prompt's pages, asks which are there, and fills this cache with them."""
-        size = self._shape.page_tokens
-        begun = None
-        if self.session is not None:
-            begun = pages.begin_turn(self.session)
-            self.turn.turn = begun.turn
-        hashes = turnkv.chain_hashes(_packed(tokens[: (len(tokens) - 1) // size * size]), size)
-        found = pages.lookup(hashes) if hashes else 0
-        hashes = hashes[: found * 32]
-        tail = self._tail_of(begun, tokens, hashes) if begun is not None else 0
-        if tail and begun is not None and begun.tail is not None:
-            hashes += begun.tail
-        if not hashes:
-            self.turn.misses["absent"] += 1
-            return
-        stack = self._empty(found * size + tail)
-        report = pages.reload_strided(
-            hashes, _views(stack), stack.shape[-2], session=self.session, deadline_ms=self._deadline_ms
-        )
-        if report.miss is not None:
-            self.turn.misses[report.miss] += 1
-        self._known_pages = min(report.pages, found)
-        self._fill(stack, min(report.pages * size, stack.shape[-2]), report)
-
-    def _tail_of(self, begun: turnkv.TurnBegun, tokens: array.array, hashes: bytes) -> int:
-        """Tokens of the session's partial tail if it follows right after `hashes` in this prompt; else 0."""
-        at, tail = len(hashes) // 32 * self._shape.page_tokens, begun.tail_tokens
-        if begun.tail is None or not 0 < tail < self._shape.page_tokens or at + tail >= len(tokens):
-            return 0
-        named = turnkv.chain_hashes(_packed(tokens[at : at + tail]), tail, hashes[-32:] or None)
-        return tail if named == begun.tail else 0
-
-    def _fill(self, stack: torch.Tensor, loaded: int, report: turnkv.ReloadReport) -> None:
-        """Puts the first `loaded` tokens of `stack` into this cache's layers and counts them by tier."""
-        if loaded == 0:
-            return
-        for layer, (keys, values) in zip(self.layers, stack[..., :loaded, :].to(self._device).unbind(0), strict=True):
-            layer.update(keys, values)
-        self.turn.tokens_loaded = loaded
-        dram = report.from_dram * self._shape.page_tokens
-        self.turn.tokens_from_dram = dram if report.from_nvme else loaded
-        self.turn.tokens_from_dram = min(self.turn.tokens_from_dram, loaded)
-        self.turn.tokens_from_nvme = loaded - self.turn.tokens_from_dram
-
-    def _empty(self, tokens: int) -> torch.Tensor:
-        """Room for K and V of `tokens` tokens in CPU memory: [layers, 2, 1, kv heads, tokens, head dim]."""
-        shape = self._shape
-        return torch.empty((shape.layers, 2, 1, shape.kv_heads, tokens, shape.head_dim), dtype=shape.dtype)
-
-    # ---- offload --------------------------------------------------------------------------------------------------
-
-    def _store(self, pages: turnkv.Namespace, tokens: array.array, durable: bool, hints: dict[str, Any]) -> None:
-        """Offloads what the pool lacks, then tells the session which pages are its own."""
-        size = self._shape.page_tokens
-        hashes = turnkv.chain_hashes(_packed(tokens), size)
-        whole = len(hashes) // 32
-        tail = len(tokens) - whole * size if self.session is not None else 0  # found again through its session only
-        if tail:
-            hashes += turnkv.chain_hashes(_packed(tokens[whole * size :]), tail, hashes[-32:] or None)
-        kept = self._store_pages(pages, hashes, whole * size + tail, min(self._known_pages, whole), durable)
-        tail = tail if kept * 32 == len(hashes) else 0
-        self.turn.tokens_offloaded = min(kept, whole) * size + tail
-        if self.session is not None:
-            pages.end_turn(self.session, hashes[: kept * 32], tail_tokens=tail, **hints)
-
-    def _store_pages(self, pages: turnkv.Namespace, hashes: bytes, tokens: int, first: int, durable: bool) -> int:
-        """Offloads the pages of the first `tokens` tokens from page `first` on; how many leading ones the pool has then."""
-        skipped = first * self._shape.page_tokens
-        if skipped == tokens:
-            self.turn.pages_present += first
-            return first
-        tensors = [_rows(tensor) for layer in self.layers for tensor in (layer.keys, layer.values)]
-        report = pages.offload_strided(
-            hashes[first * 32 :], [_view(tensor, skipped) for tensor in tensors], tokens - skipped,
-            session=self.session, parent=hashes[(first - 1) * 32 : first * 32] if first else None,
-            durable=durable, wait_ms=self._wait_ms, deadline_ms=self._deadline_ms,
-        )
-        done = report.stored + report.present
-        if first and done == 0 and report.first_decline == "no_parent":
-            return self._store_pages(pages, hashes, tokens, 0, durable)  # what begin() found is gone since
-        self.turn.pages_present += first
-        self._count(report)
-        return first + done
-
-    def _count(self, report: turnkv.OffloadReport) -> None:
-        self.turn.pages_stored += report.stored
-        self.turn.pages_present += report.present
-        self.turn.pages_declined += report.declined
-        self.turn.durable = report.durable
-        if report.declined:
-            self.turn.misses[f"declined:{report.first_decline}"] += report.declined
-
-    # ---- what is fit to be kept -----------------------------------------------------------------------------------
-
-    def _cached_tokens(self, tokens: array.array) -> array.array:
-        """The tokens whose K and V this cache holds; ValueError when they cannot be `tokens`."""
-        cached = self.get_seq_length()
-        if len(tokens) < cached:
-            raise ValueError(f"end_turn needs all {cached} tokens of this cache (prompt and reply), it got {len(tokens)}")
-        same = min(cached, len(self._prompt))
-        if tokens[:same] != self._prompt[:same]:
-            raise ValueError("end_turn was given tokens that are not those begin() started with")
-        return tokens[:cached]
-
-    def _unfit(self) -> str | None:
-        """Why this cache's content cannot be kept as one sequence's pages; None when it can."""
-        shape = self._shape
-        expected: tuple[int, ...] | None = None
-        for layer in self.layers:
-            if not layer.is_initialized or layer.keys is None or layer.keys.numel() == 0:
-                return "empty"
-            expected = expected or (1, shape.kv_heads, layer.keys.shape[-2], shape.head_dim)
-            if layer.keys.shape[0] != 1:
-                return "batch"
-            if tuple(layer.keys.shape) != expected or tuple(layer.values.shape) != expected:
-                return "shape"
-            if layer.keys.dtype != shape.dtype or layer.values.dtype != shape.dtype:
-                return "dtype"
-        return None
-
-    # ---- the pool -------------------------------------------------------------------------------------------------
-
-    def _with_namespace(self, work: Any) -> None:
-        """Runs `work` with the open namespace; once more when the server came back without knowing it."""
-        for attempt in (1, 2):
-            if self._namespace is None:
-                self._namespace = self._pool.open_namespace(**self._spec)
-            try:
-                work(self._namespace)
-                return
-            except turnkv.Error as error:
-                if error.kind != "namespace_unknown" or attempt == 2:
-                    raise
-                self._namespace = None
-
-    def _named(self) -> str:
-        if self.session is None:
-            raise ValueError("this cache has no session")
-        return self.session
-
-    def _tell(self, work: Any) -> bool:
-        self._named()
-        try:
-            self._with_namespace(work)
-            return True
-        except turnkv.Error as error:
-            self.totals.misses[f"error:{error.kind}"] += 1
-            return False
-
-
-def _shape_of(model: torch.nn.Module, cache: DynamicCache, page_tokens: int) -> _Shape:
-    """What a page of `model` is made of; `Unsupported` for what this step cannot keep."""
-    config = model.config.get_text_config(decoder=True)
-    if not isinstance(page_tokens, int) or not 1 <= page_tokens <= 4096:
-        raise ValueError(f"page_tokens must be 1 to 4096, not {page_tokens!r}")
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise Unsupported("encoder-decoder models are not supported: their cache depends on more than the token prefix")
-    others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
-    if others:
-        raise Unsupported(f"only full attention is supported, this model's cache has {', '.join(others)}")
-    if not cache.layers or len(cache.layers) != config.num_hidden_layers:
-        raise Unsupported(f"this model shares or lacks cache layers: {len(cache.layers)} for {config.num_hidden_layers}")
-    if getattr(config, "kv_lora_rank", None):
-        raise Unsupported("multi-head latent attention is not supported: its K and V have different sizes")
-    dtype = next(model.parameters()).dtype
-    if dtype not in DTYPES:
-        raise Unsupported(f"K and V of {dtype} are not supported: load the model as bfloat16, float16 or float32")
-    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return _Shape(len(cache.layers), kv_heads, head_dim, page_tokens, dtype)
-
-
-def _tokens(ids: Any) -> array.array:
-    """One sequence of token ids as u32."""
-    if isinstance(ids, torch.Tensor):
-        if ids.dim() == 2 and ids.shape[0] == 1:
-            ids = ids[0]
-        if ids.dim() != 1 or ids.is_floating_point():
-            raise ValueError(f"one sequence of token ids is needed, [tokens] or [1, tokens], not {tuple(ids.shape)} of {ids.dtype}")
-        ids = ids.tolist()
-    elif isinstance(ids, (list, tuple)) and len(ids) == 1 and isinstance(ids[0], (list, tuple)):
-        ids = ids[0]
-    if not isinstance(ids, Iterable):
-        raise ValueError(f"token ids are a tensor or a list, not {type(ids).__name__}")
-    try:
-        return array.array("I", ids)
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"token ids are integers from 0 to 2**32 - 1: {error}") from None
-
-
-def _packed(tokens: array.array) -> bytes:
-    """u32 little-endian, as hashes are made of."""
-    if array.array("I", [1]).tobytes()[0] != 1:
-        tokens = tokens[:]
-        tokens.byteswap()
-    return tokens.tobytes()
-
-
-def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in CPU memory, each row of it contiguous."""
-    tensor = tensor.detach().cpu()
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def _view(tensor: torch.Tensor, first: int) -> tuple[int, int, int, int, int]:
-    """K or V of one layer, [1, heads, tokens, dim], from token `first` on, as the binding takes it."""
-    size = tensor.element_size()
-    at = tensor.data_ptr() + first * tensor.stride(-2) * size
-    return at, tensor.shape[1], tensor.stride(1) * size, tensor.stride(-2) * size, tensor.shape[-1] * size
-
-
-def _views(stack: torch.Tensor) -> list[tuple[int, int, int, int, int]]:
-    """Every layer's K and V of a stack made by `_empty`, in page order."""
-    return [_view(tensor, 0) for layer in stack.unbind(0) for tensor in layer.unbind(0)]
+        raise TypeError("made by the class itself")  # the signature is documentation: see _Chooser

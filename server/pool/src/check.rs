@@ -6,7 +6,7 @@ use crate::entry::{
     COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PROMOTING, QUEUED,
     RECOVERING, VISIBLE, WRITING, ZOMBIE,
 };
-use crate::lease::LeaseKind;
+use crate::lease::NO_PAGE;
 use crate::policy::ListId;
 use crate::slots::SlotState;
 use std::collections::{HashMap, HashSet};
@@ -180,8 +180,13 @@ impl Pool {
             *clients.entry(lease.client.0).or_default() += lease.items.len() as u32;
             for item in &lease.items {
                 *leases.entry(item.slot).or_default() += 1;
-                quarantined +=
-                    if lease.kind == LeaseKind::Quarantined { self.slots.slot_bytes(item.slot) } else { 0 };
+                quarantined += if lease.kind.is_quarantined() { self.slots.slot_bytes(item.slot) } else { 0 };
+                let reserved = self.slots.meta(item.slot).state == SlotState::Reserved;
+                ensure!(
+                    !reserved || !lease.kind.is_write() && item.page == NO_PAGE,
+                    "slot {} is reserved by none",
+                    item.slot
+                );
             }
         }
         let counted: HashMap<u64, u32> =
@@ -205,6 +210,10 @@ impl Pool {
                     ensure!(held == 0 && ios == 0, "slot {slot} is free and held");
                     continue;
                 }
+                ensure!(
+                    meta.state != SlotState::Reserved || (held == 1 && ios == 0),
+                    "slot {slot} is reserved and has {held} leases"
+                );
                 used += 1;
                 let bytes = self.slots.slot_bytes(slot);
                 used_bytes += bytes;

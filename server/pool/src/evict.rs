@@ -8,25 +8,31 @@ use crate::limits::{
 };
 use crate::policy::ListId;
 use crate::residency::{Eviction, Removal};
+use crate::slots::Slots;
 
 impl Pool {
     /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's slab.
     pub(crate) fn allocate(&mut self, index: u32, shard: u16) -> Option<u32> {
         self.protected = index;
-        let slot = self.search_slot(index, shard);
+        let slot = self.search_slot(self.pages[index].ns, |slots, class| slots.claim(class, index, shard));
         self.protected = NONE;
         slot
     }
 
-    fn search_slot(&mut self, index: u32, shard: u16) -> Option<u32> {
-        let class = u32::from(self.pages[index].ns);
-        if let Some(slot) = self.slots.claim(class, index, shard) {
+    /// Takes a slot for a page of a namespace that is not known yet, in the same way.
+    pub(crate) fn allocate_reserved(&mut self, ns: u16) -> Option<u32> {
+        self.search_slot(ns, Slots::reserve)
+    }
+
+    fn search_slot(&mut self, ns: u16, claim: impl Fn(&mut Slots, u32) -> Option<u32>) -> Option<u32> {
+        let class = u32::from(ns);
+        if let Some(slot) = claim(&mut self.slots, class) {
             return Some(slot);
         }
         self.rebalance(class);
-        let list = ListId::Dram(self.pages[index].ns);
+        let list = ListId::Dram(ns);
         for _ in 0..VICTIM_SCAN_MAX {
-            if let Some(slot) = self.slots.claim(class, index, shard) {
+            if let Some(slot) = claim(&mut self.slots, class) {
                 return Some(slot);
             }
             let Some(victim) = self.policy.victim(list) else { break };
@@ -38,11 +44,11 @@ impl Pool {
                 None => self.policy.touch(&mut self.pages, list, victim),
             }
         }
-        if let Some(slot) = self.slots.claim(class, index, shard) {
+        if let Some(slot) = claim(&mut self.slots, class) {
             return Some(slot);
         }
         self.drain_for(class);
-        self.slots.claim(class, index, shard)
+        claim(&mut self.slots, class)
     }
 
     /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.

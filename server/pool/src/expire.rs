@@ -6,7 +6,8 @@ use crate::lease::LeaseKind;
 
 impl Pool {
     /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their deadline can
-    /// no longer commit (their slots stay quarantined), idle sessions are forgotten.
+    /// no longer commit (their slots stay quarantined), held leases that were not renewed count as unheard, idle sessions
+    /// are forgotten.
     pub fn expire(&mut self, now: Now) {
         let now = self.tick(now);
         while let Some(lease) = self.leases.overdue(LeaseKind::Read, now) {
@@ -15,6 +16,9 @@ impl Pool {
         }
         while let Some(lease) = self.leases.overdue(LeaseKind::Write, now) {
             self.quarantine(lease);
+        }
+        while let Some(lease) = self.leases.overdue(LeaseKind::Held, now) {
+            self.mark_unheard(lease);
         }
         self.expire_sessions(now);
     }

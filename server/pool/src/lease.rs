@@ -4,7 +4,12 @@
 //! write: begun --deadline--> quarantined --abort, commit attempt, process gone--> ended
 //!          \---commit, abort---> ended
 //! read:  begun --end, or deadline + grace--> ended
+//!          \---renew---> held --deadline--> unheard --renew--> held
+//!                          \------release, process gone-------> ended
 //! ```
+//! A held lease is on slots that a process has mapped: it may look at them, or write them, at any moment, so time alone
+//! never frees them. Its deadline only tells who was not heard of. It begins as a read lease, which time does end, so that
+//! an answer that never reached its client holds nothing for long: the client renews it before it maps anything.
 
 use crate::Pool;
 use crate::entry::NONE;
@@ -19,6 +24,22 @@ pub(crate) enum LeaseKind {
     Write,
     /// A write lease past its deadline: its slots may still be written by whoever held it.
     Quarantined,
+    /// Slots that a process has mapped: pages to read in place, and reserved slots to write.
+    Held,
+    /// A held lease that was not renewed in time. It is still mapped; a renewal makes it `Held` again.
+    Unheard,
+}
+
+impl LeaseKind {
+    /// Past its deadline, and its slots are not free.
+    pub(crate) fn is_quarantined(self) -> bool {
+        matches!(self, LeaseKind::Quarantined | LeaseKind::Unheard)
+    }
+
+    /// On slots to fill for pages that are in the index already.
+    pub(crate) fn is_write(self) -> bool {
+        matches!(self, LeaseKind::Write | LeaseKind::Quarantined)
+    }
 }
 
 /// One slot of a lease.
@@ -27,8 +48,12 @@ pub(crate) struct LeaseItem {
     /// Position in the list that the lease was asked for.
     pub(crate) position: u32,
     pub(crate) slot: u32,
+    /// The page in the slot; of a reserved slot [`NO_PAGE`].
     pub(crate) page: PageKey,
 }
+
+/// What a reserved slot holds before it is committed.
+pub(crate) const NO_PAGE: PageKey = PageKey { index: NONE, generation: 0 };
 
 /// One lease.
 #[derive(Debug)]
@@ -37,7 +62,10 @@ pub(crate) struct Lease {
     pub(crate) kind: LeaseKind,
     pub(crate) shard: u16,
     pub(crate) deadline: Now,
+    /// In order of their positions.
     pub(crate) items: Vec<LeaseItem>,
+    /// The position of the next item, if one is added.
+    pub(crate) positions: u32,
     prev: u32,
     next: u32,
 }
@@ -47,7 +75,7 @@ pub(crate) struct Lease {
 pub(crate) struct Leases {
     table: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
-    lists: [Ends; 3],
+    lists: [Ends; 5],
     clients: HashMap<ClientId, u32>,
     count: u32,
     pub(crate) quarantined_bytes: u64,
@@ -73,7 +101,7 @@ impl Leases {
 
     /// Leases in quarantine.
     pub(crate) fn quarantined(&self) -> usize {
-        self.iter().filter(|lease| lease.kind == LeaseKind::Quarantined).count()
+        self.iter().filter(|lease| lease.kind.is_quarantined()).count()
     }
 
     /// Slots this client holds.
@@ -98,7 +126,9 @@ impl Leases {
         });
         let entry = &mut self.table[at as usize];
         entry.0 = entry.0.wrapping_add(1);
-        entry.1 = Some(Lease { client, kind, shard, deadline, items, prev: NONE, next: NONE });
+        let positions = items.last().map_or(0, |item| item.position + 1);
+        let (prev, next) = (NONE, NONE);
+        entry.1 = Some(Lease { client, kind, shard, deadline, items, positions, prev, next });
         self.count += 1;
         let id = LeaseId(u64::from(entry.0) << 32 | u64::from(at + 1));
         self.link(at);
@@ -142,6 +172,56 @@ impl Leases {
         lease.kind = LeaseKind::Quarantined;
         self.link(at);
         self.table[at as usize].1.as_ref()
+    }
+
+    /// The lease is a held one, and need not be heard of before `deadline`.
+    pub(crate) fn renew(&mut self, id: LeaseId, deadline: Now) {
+        let Some(at) = self.find(id) else { return };
+        self.unlink(at);
+        if let Some(lease) = self.table[at as usize].1.as_mut() {
+            (lease.kind, lease.deadline) = (LeaseKind::Held, deadline);
+        }
+        self.link(at);
+    }
+
+    /// A held lease was not renewed in time. Returns what it holds.
+    pub(crate) fn mark_unheard(&mut self, id: LeaseId) -> Option<&Lease> {
+        let at = self.find(id)?;
+        self.unlink(at);
+        let lease = self.table[at as usize].1.as_mut()?;
+        lease.kind = LeaseKind::Unheard;
+        self.link(at);
+        self.table[at as usize].1.as_ref()
+    }
+
+    /// Adds slots to a lease; their positions follow those it ever had.
+    pub(crate) fn extend(&mut self, id: LeaseId, slots: impl ExactSizeIterator<Item = u32>) {
+        let Some(lease) = self.find(id).and_then(|at| self.table[at as usize].1.as_mut()) else { return };
+        *self.clients.entry(lease.client).or_insert(0) += slots.len() as u32;
+        for slot in slots {
+            lease.items.push(LeaseItem { position: lease.positions, slot, page: NO_PAGE });
+            lease.positions += 1;
+        }
+    }
+
+    /// What a lease holds, to change.
+    pub(crate) fn items_mut(&mut self, id: LeaseId) -> Option<&mut [LeaseItem]> {
+        let at = self.find(id)?;
+        self.table[at as usize].1.as_mut().map(|lease| lease.items.as_mut_slice())
+    }
+
+    /// Takes some of a lease's items out, never all of them; the caller ends their holds. `positions` ascend.
+    pub(crate) fn take_items(&mut self, id: LeaseId, positions: &[u32]) -> Vec<LeaseItem> {
+        let Some(lease) = self.find(id).and_then(|at| self.table[at as usize].1.as_mut()) else {
+            return Vec::new();
+        };
+        let taken = |item: &mut LeaseItem| positions.binary_search(&item.position).is_ok();
+        let taken: Vec<LeaseItem> = lease.items.extract_if(.., taken).collect();
+        debug_assert!(!lease.items.is_empty(), "a lease without items is removed");
+        if let Some(slots) = self.clients.get_mut(&lease.client) {
+            *slots -= taken.len() as u32;
+        }
+        taken
     }
 
     /// All leases of a client, in the order of the table.
@@ -201,16 +281,21 @@ impl Leases {
 impl Pool {
     /// How many more slots a lease of this client may hold, or why there can be no lease.
     pub(crate) fn lease_room(&self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
-        let limits = &self.config.limits;
-        if self.leases.len() >= limits.leases_max {
+        if self.leases.len() >= self.config.limits.leases_max {
             return Err(PoolError::Limit("leases_max"));
         }
+        Ok(self.slot_room(client, ns))
+    }
+
+    /// How many more slots this client may hold, in a lease of this namespace.
+    pub(crate) fn slot_room(&self, client: ClientId, ns: NamespaceIndex) -> usize {
+        let limits = &self.config.limits;
         let class = &self.slots.classes[usize::from(ns.0)];
         let slots = u64::from(class.per_slab) * self.slots.slabs.len() as u64;
         let percent = (slots * u64::from(limits.client_slots_percent) / 100).max(1);
         let share = u64::from(limits.client_slots_max).min(percent);
         let room = share.saturating_sub(u64::from(self.leases.slots_of(client)));
-        Ok(room.min(u64::from(limits.lease_pages_max)) as usize)
+        room.min(u64::from(limits.lease_pages_max)) as usize
     }
 
     /// Ends a lease of any kind: its holds end, and pages it was filling are given up.
@@ -220,11 +305,17 @@ impl Pool {
             self.give_up_grants(&lease.items, lease.shard);
         }
         for item in &lease.items {
-            if lease.kind == LeaseKind::Quarantined {
+            if lease.kind.is_quarantined() {
                 self.leases.quarantined_bytes -= self.slots.slot_bytes(item.slot);
             }
-            self.slots.unlease(item.slot);
+            self.end_hold(item);
         }
+    }
+
+    /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.
+    pub(crate) fn end_hold(&mut self, item: &LeaseItem) {
+        self.slots.give_up_reserved(item.slot);
+        self.slots.unlease(item.slot);
     }
 
     /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write them.

@@ -2,7 +2,7 @@
 //!
 //! - [`Pool`] (`pool`): the state; one file a verb around it
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
-//! - pages: `lookup`, `offload`, `reload`, `promote`, `writeback`, `reclaim`, `recover`
+//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `writeback`, `reclaim`, `recover`
 //! - sessions: `session` (the verbs), `branch` (a session's list of pages)
 //! - rules: `residency` (where a page is), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
 //! - `stats`, `check`: what is in use, and that it adds up
@@ -17,6 +17,7 @@ mod entry;
 mod error;
 mod evict;
 mod expire;
+mod hold;
 mod ids;
 mod lease;
 pub mod limits;
@@ -39,6 +40,7 @@ mod writeback;
 
 pub use config::{ConfigError, Limits, PolicyKind, PoolConfig};
 pub use error::PoolError;
+pub use hold::{CommitReservedAsk, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};
 pub use lookup::Found;
 pub use namespaces::NamespaceDesc;

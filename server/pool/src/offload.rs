@@ -35,6 +35,8 @@ pub enum Outcome {
     Present,
     /// Fill this slot.
     Granted(SlotKey),
+    /// The reserved slot is the page's now (answers to `commit_reserved` only).
+    Stored,
     /// Declined: no free slot, and nothing may be evicted now.
     NoSpace,
     /// Declined: another lease is offloading it, or the page before it, now.
@@ -113,7 +115,7 @@ impl Pool {
         now: Now,
     ) -> Result<Committed, PoolError> {
         let now = self.tick(now);
-        let held = self.leases.get(lease, client).filter(|held| held.kind != LeaseKind::Read);
+        let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
         let held = held.ok_or(PoolError::LeaseUnknown)?;
         if held.kind == LeaseKind::Quarantined || held.deadline < now {
             // Whoever asks for a commit has finished writing: the slots are free again.
@@ -151,13 +153,13 @@ impl Pool {
 
     /// Gives all grants of a lease back. Also ends the quarantine of a lease that expired.
     pub fn abort_offload(&mut self, lease: LeaseId, client: ClientId) -> Result<(), PoolError> {
-        let held = self.leases.get(lease, client).filter(|held| held.kind != LeaseKind::Read);
+        let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
         held.ok_or(PoolError::LeaseUnknown)?;
         self.end_lease(lease);
         Ok(())
     }
 
-    fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
+    pub(crate) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
         let desc = self.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shard, desc.shards)?;
         if ask.tail_tokens >= desc.page_tokens && ask.tail_tokens > 0 {
@@ -167,7 +169,7 @@ impl Pool {
     }
 
     /// The page to hang the first one on, NONE for a root; or why all are declined.
-    fn offload_parent(&mut self, ask: &OffloadAsk<'_>) -> Result<u32, Outcome> {
+    pub(crate) fn offload_parent(&self, ask: &OffloadAsk<'_>) -> Result<u32, Outcome> {
         let Some(hash) = ask.parent else { return Ok(NONE) };
         let index = self.pages.find(ask.ns.0, &hash).ok_or(Outcome::NoParent)?;
         let entry = &self.pages[index];
@@ -224,7 +226,7 @@ impl Pool {
     }
 
     /// Touches what was accepted, tail first, and the page before; extends the session's list.
-    fn note_offload(&mut self, last: u32, accepted: usize, session: Option<u32>) {
+    pub(crate) fn note_offload(&mut self, last: u32, accepted: usize, session: Option<u32>) {
         let mut index = last;
         for _ in 0..=accepted {
             if index == NONE {

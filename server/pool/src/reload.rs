@@ -196,7 +196,7 @@ impl Pool {
     }
 
     /// The bytes of a slot did not verify at the reader.
-    fn drop_corrupt(&mut self, item: &LeaseItem, shard: u16) {
+    pub(crate) fn drop_corrupt(&mut self, item: &LeaseItem, shard: u16) {
         let Some(index) = self.pages.resolve(item.page) else { return };
         let cell = self.pages.cell(index, shard);
         if cell.slot != item.slot || !cell.has(FILLED) {

@@ -3,7 +3,10 @@
 //! ```text
 //!        claim             disown while held          last hold ends
 //! FREE --------> USED ------------------------> DOOMED ------------> FREE
-//!                  \------- disown, not held ------------------------^
+//!   |              ^\------- disown, not held ------------------------^
+//!   |              | adopt                         ^
+//!   \-----------> RESERVED ------------------------/
+//!      reserve                 give up
 //! ```
 
 use crate::Pool;
@@ -29,6 +32,8 @@ pub enum SlabAction {
 pub(crate) enum SlotState {
     Free,
     Used,
+    /// Under a held lease, before anybody knows what page it will hold.
+    Reserved,
     /// Its page is gone, but a lease or an operation in flight still holds it.
     Doomed,
 }
@@ -277,8 +282,12 @@ impl Slots {
     }
 
     pub(crate) fn slot_bytes(&self, slot: u32) -> u64 {
-        let class = self.slabs[(slot / self.stride) as usize].class;
-        self.classes[class as usize].slot_bytes
+        self.classes[self.class_of(slot) as usize].slot_bytes
+    }
+
+    /// The namespace that a slot is cut for.
+    pub(crate) fn class_of(&self, slot: u32) -> u32 {
+        self.slabs[(slot / self.stride) as usize].class
     }
 
     pub(crate) fn meta(&self, slot: u32) -> &SlotMeta {
@@ -306,7 +315,7 @@ impl Slots {
         metas + self.slabs.len() * size_of::<Slab>()
     }
 
-    fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
+    pub(crate) fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
         &mut self.slabs[(slot / self.stride) as usize].metas[(slot % self.stride) as usize]
     }
 

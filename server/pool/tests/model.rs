@@ -13,7 +13,11 @@ enum Op {
     Offload { space: usize, node: usize, count: usize, shard: u16, client: u64, session: Option<u8> },
     Commit { at: usize, skip: usize },
     Abort { at: usize },
-    Reload { space: usize, node: usize, shard: u16, client: u64 },
+    Reload { space: usize, node: usize, shard: u16, client: u64, hold: bool },
+    Reserve { space: usize, shard: u16, client: u64, pages: u32, extend: Option<usize> },
+    CommitReserved { at: usize, node: usize, count: usize, siblings: bool },
+    Renew { at: usize },
+    Release { at: usize, some: usize, corrupt: bool },
     End { at: usize, corrupt: bool },
     Land { at: usize, cause: Option<MissCause> },
     Prefetch { space: usize, node: usize, shard: u16 },
@@ -48,8 +52,15 @@ fn op() -> impl Strategy<Value = Op> {
         ),
         20 => (any::<usize>(), 0..4_usize).prop_map(|(at, skip)| Op::Commit { at, skip }),
         2 => any::<usize>().prop_map(|at| Op::Abort { at }),
-        12 => (space(), node(), 0..2_u16, 0..3_u64)
-            .prop_map(|(space, node, shard, client)| Op::Reload { space, node, shard, client }),
+        12 => (space(), node(), 0..2_u16, 0..3_u64, prop::bool::weighted(0.3))
+            .prop_map(|(space, node, shard, client, hold)| Op::Reload { space, node, shard, client, hold }),
+        6 => (space(), 0..2_u16, 0..3_u64, 1..6_u32, prop::option::of(any::<usize>()))
+            .prop_map(|(space, shard, client, pages, extend)| Op::Reserve { space, shard, client, pages, extend }),
+        8 => (any::<usize>(), node(), 1..6_usize, prop::bool::weighted(0.2))
+            .prop_map(|(at, node, count, siblings)| Op::CommitReserved { at, node, count, siblings }),
+        2 => any::<usize>().prop_map(|at| Op::Renew { at }),
+        9 => (any::<usize>(), 0..4_usize, prop::bool::weighted(0.1))
+            .prop_map(|(at, some, corrupt)| Op::Release { at, some, corrupt }),
         12 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(at, corrupt)| Op::End { at, corrupt }),
         14 => (any::<usize>(), causes).prop_map(|(at, cause)| Op::Land { at, cause }),
         3 => (space(), node(), 0..2_u16).prop_map(|(space, node, shard)| Op::Prefetch { space, node, shard }),
@@ -99,7 +110,13 @@ fn apply(world: &mut World, op: &Op) {
         }
         Op::Commit { at, skip } => world.commit(at, skip),
         Op::Abort { at } => world.abort(at),
-        Op::Reload { space, node, shard, client } => world.reload(space, node, shard, client),
+        Op::Reload { space, node, shard, client, hold } => world.reload(space, node, shard, client, hold),
+        Op::Reserve { space, shard, client, pages, extend } => {
+            world.reserve(space, shard, client, pages, extend);
+        }
+        Op::CommitReserved { at, node, count, siblings } => world.commit_reserved(at, node, count, siblings),
+        Op::Renew { at } => world.renew(at),
+        Op::Release { at, some, corrupt } => world.release(at, some, corrupt),
         Op::End { at, corrupt } => world.end(at, corrupt),
         Op::Land { at, cause } => world.land(at, cause),
         Op::Prefetch { space, node, shard } => world.prefetch(space, node, shard),

@@ -35,6 +35,8 @@ pub(crate) struct CallSeconds {
     pub(crate) begin_offload: Histogram,
     pub(crate) commit_offload: Histogram,
     pub(crate) begin_reload: Histogram,
+    pub(crate) reserve: Histogram,
+    pub(crate) commit_reserved: Histogram,
 }
 
 /// A counter that can also be read back, for Stats.
@@ -104,6 +106,8 @@ impl Metrics {
                 begin_offload: histogram!("turnkv_call_seconds", "verb" => "begin_offload"),
                 commit_offload: histogram!("turnkv_call_seconds", "verb" => "commit_offload"),
                 begin_reload: histogram!("turnkv_call_seconds", "verb" => "begin_reload"),
+                reserve: histogram!("turnkv_call_seconds", "verb" => "reserve"),
+                commit_reserved: histogram!("turnkv_call_seconds", "verb" => "commit_reserved"),
             },
             dram_hits: Tally::new(counter!("turnkv_reload_hit_pages_total", "tier" => "dram")),
             nvme_hits: Tally::new(counter!("turnkv_reload_hit_pages_total", "tier" => "nvme")),

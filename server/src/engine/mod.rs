@@ -2,12 +2,13 @@
 //! its answers, and the order "decide under the lock, move bytes outside it". Must not know: gRPC, sockets, frames.
 //!
 //! - [`start`]: assembles the tiers, recovers, loads the catalog
-//! - [`offload`], [`reload`], [`lookup`], [`session`]: one file a verb
+//! - [`offload`], [`reload`], [`lookup`], [`session`]: one file a verb; [`hold`]: those on slots that a client maps
 //! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
 //! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
 
 pub(crate) mod clients;
 pub(crate) mod drain;
+pub(crate) mod hold;
 pub(crate) mod inline;
 pub(crate) mod lookup;
 pub(crate) mod metrics;

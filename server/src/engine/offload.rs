@@ -224,10 +224,12 @@ fn granted(plan: &OffloadPlan) -> impl Iterator<Item = turnkv_pool::SlotKey> {
     })
 }
 
-fn outcome_to_wire(outcome: &Outcome) -> Wire {
+/// The wire's form of what becomes of a page.
+pub(super) fn outcome_to_wire(outcome: &Outcome) -> Wire {
     match outcome {
         Outcome::Present => Wire::Present,
         Outcome::Granted(_) => Wire::Granted,
+        Outcome::Stored => Wire::Stored,
         Outcome::NoSpace => Wire::NoSpace,
         Outcome::InFlight => Wire::InFlight,
         Outcome::NoParent => Wire::NoParent,

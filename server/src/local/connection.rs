@@ -72,7 +72,9 @@ impl Connection<'_> {
             Ok(()) => Ok(()),
             Err(End::Socket(error)) => Err(error),
             // Verbs without a reply have nobody to tell: their lease had ended already.
-            Err(End::Refused(error)) if matches!(verb, Verb::AbortOffload | Verb::EndReload) => {
+            Err(End::Refused(error))
+                if matches!(verb, Verb::AbortOffload | Verb::EndReload | Verb::Release) =>
+            {
                 tracing::debug!(%error, ?verb, "refused");
                 Ok(())
             }
@@ -93,6 +95,13 @@ impl Connection<'_> {
             Verb::AbortOffload => Ok(self.engine.abort_offload(&decode(frame)?)?),
             Verb::BeginReload => self.begin_reload(frame),
             Verb::EndReload => Ok(self.engine.end_reload(&decode(frame)?)?),
+            Verb::Reserve => self.reserve(frame),
+            Verb::CommitReserved => self.commit_reserved(frame),
+            Verb::Renew => self.renew(frame),
+            Verb::Release => {
+                let ask = self.own(decode(frame)?, |ask: &wire::ReleaseRequest| ask.client)?;
+                Ok(self.engine.release(&ask)?)
+            }
             Verb::Unspecified => Err(Error::invalid(format!("there is no verb {} here", frame.verb)).into()),
         }
     }
@@ -167,6 +176,34 @@ impl Connection<'_> {
         };
         self.engine.metrics.call_seconds.begin_reload.record(began.elapsed());
         Ok(self.stream_reload(frame.verb, &mut run)?)
+    }
+
+    fn reserve(&self, frame: &Frame) -> Result<(), End> {
+        let began = Instant::now();
+        let ask = self.own(decode(frame)?, |ask: &wire::ReserveRequest| ask.client)?;
+        let reply = self.engine.reserve(&ask)?;
+        self.engine.metrics.call_seconds.reserve.record(began.elapsed());
+        Ok(self.send(frame.verb, 0, &reply, &[])?)
+    }
+
+    fn commit_reserved(&self, frame: &Frame) -> Result<(), End> {
+        let began = Instant::now();
+        let ask = self.own(decode(frame)?, |ask: &wire::CommitReservedRequest| ask.client)?;
+        let (mut reply, kept) = self.engine.commit_reserved(&ask)?;
+        if ask.durable {
+            self.engine.pump_writes();
+            reply.durable = self.waits.block_on(self.engine.reserved_durable(&ask, &reply, &kept));
+        }
+        self.engine.metrics.call_seconds.commit_reserved.record(began.elapsed());
+        self.send(frame.verb, 0, &reply, &[])?;
+        self.engine.pump_writes(); // after the answer, as for a commit
+        Ok(())
+    }
+
+    fn renew(&self, frame: &Frame) -> Result<(), End> {
+        let ask = self.own(decode(frame)?, |ask: &wire::RenewRequest| ask.client)?;
+        let reply = self.engine.renew(&ask)?;
+        Ok(self.send(frame.verb, 0, &reply, &[])?)
     }
 
     /// Sends a run's pages as they land; the last frame has no FLAG_MORE.

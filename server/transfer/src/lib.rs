@@ -3,6 +3,7 @@
 //! Knows nothing of hashes, sessions, tiers or gRPC: a slot is an offset and a length, a frame is a verb and a body.
 //!
 //! - [`region`]: shared memory regions (sealed memfds) and the slots in them
+//! - [`span`]: pieces of scattered slots mapped side by side
 //! - [`plan`]: copy plans between a page slot and strided tensors: pure offset arithmetic
 //! - `strided`: running those plans
 //! - [`mod@checksum`]: CRC-64/NVME, the end-to-end checksum of a page
@@ -28,6 +29,7 @@ pub mod pieces;
 pub mod plan;
 pub mod process;
 pub mod region;
+pub mod span;
 mod strided;
 
 pub use checksum::{Checksum, checksum};
@@ -40,3 +42,4 @@ pub use pieces::{PieceBuffers, keep_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};
 pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};
+pub use span::Span;

@@ -36,6 +36,10 @@ pub const PIECE_BUFFERS_MAX: usize = 16;
 pub const STREAMING_BYTES_MIN: usize = 16 << 10;
 /// Runs of a plan below this are copied with plain stores: too short to fill write-combining buffers well.
 pub const STREAMING_RUN_BYTES_MIN: usize = 1 << 10;
+/// Share of vm.max_map_count that all spans of a process may use; the rest is for its libraries, threads and allocators.
+pub const MAPPINGS_PERCENT_MAX: usize = 50;
+/// vm.max_map_count where it cannot be read: what Linux has by default.
+pub const MAPPINGS_MAX_USUAL: usize = 65_530;
 /// Views one copy plan may name: 1,024 layers, K and V.
 pub const PLAN_VIEWS_MAX: usize = 2048;
 

@@ -89,6 +89,10 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
                 Err(error) => Err(error),
             }
         }
+        // As a server of before these verbs.
+        Verb::Reserve | Verb::CommitReserved | Verb::Renew | Verb::Release => {
+            Err(turnkv_proto::Error::invalid("there is no such verb here"))
+        }
         Verb::AbortOffload | Verb::EndReload | Verb::Unspecified => unreachable!(),
     };
     let verb =

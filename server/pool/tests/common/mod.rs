@@ -1,6 +1,8 @@
 //! A plain world around the pool: memory, a disk, clients. Owns: what must be true of any answer. Must not know: the pool's insides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
 
+mod hold;
+
 use std::collections::{BTreeMap, BTreeSet};
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
@@ -69,6 +71,8 @@ pub fn checksum(content: Content) -> u64 {
 pub struct Held {
     pub client: ClientId,
     pub write: bool,
+    /// Its slots are mapped: time does not end it.
+    pub mapped: bool,
     pub shard: u16,
     pub ns: u16,
     pub begun: u64,
@@ -94,6 +98,10 @@ pub struct World {
     /// Everything the pool answered, for the proof of determinism.
     pub trace: Vec<String>,
     pub generations: BTreeMap<u32, u32>,
+    /// What a process sees through its mappings, by lease and position: it must never change under it.
+    pub seen: BTreeMap<(LeaseId, u32), (Address, Content)>,
+    /// Marks what was written into reserved slots.
+    pub scribbles: usize,
 }
 
 impl World {
@@ -116,6 +124,8 @@ impl World {
             pinned: BTreeSet::new(),
             trace: Vec::new(),
             generations: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            scribbles: 0,
         }
     }
 
@@ -138,7 +148,7 @@ impl World {
     /// Nobody else may be reading or writing a slot that is given out to be written.
     fn assert_exclusive(&self, slot: SlotKey) {
         for (id, held) in &self.leases {
-            let late = held.begun + if held.write { u64::MAX / 2 } else { 150 } < self.now;
+            let late = held.begun + if held.write || held.mapped { u64::MAX / 2 } else { 150 } < self.now;
             for (_, _, other) in &held.slots {
                 assert!(late || !self.overlaps(slot, *other), "{slot:?} is still under {id:?}: {held:?}");
             }
@@ -200,7 +210,8 @@ impl World {
         }
         assert_eq!(plan.lease.is_some(), !slots.is_empty());
         if let Some(lease) = plan.lease {
-            let held = Held { client, write: true, shard, ns: ns.0, begun: self.now, slots };
+            let (write, mapped, ns, begun) = (true, false, ns.0, self.now);
+            let held = Held { client, write, mapped, shard, ns, begun, slots };
             assert!(self.leases.insert(lease, held).is_none(), "a lease is never given twice");
         }
     }
@@ -250,13 +261,16 @@ impl World {
         self.leases.remove(&lease);
     }
 
-    pub fn reload(&mut self, space: usize, node: usize, shard: u16, client: u64) {
+    pub fn reload(&mut self, space: usize, node: usize, shard: u16, client: u64, hold: bool) {
         let (ns, shards) = self.spaces[space];
         let (shard, client) = (shard % shards, ClientId(client));
         let nodes = path(node);
         let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
-        let plan =
-            self.pool.begin_reload(ReloadAsk { ns, hashes: &hashes, shard, client, session: None }, self.now);
+        let ask = ReloadAsk { ns, hashes: &hashes, shard, client, session: None };
+        let plan = self.pool.begin_reload(ask, self.now);
+        if let (Ok(ReloadPlan { lease: Some(lease), .. }), true) = (&plan, hold) {
+            assert_eq!(self.pool.renew(client, &[*lease], self.now), []);
+        }
         self.note(&plan);
         let Ok(plan) = plan else { return };
         self.take_actions();
@@ -267,6 +281,9 @@ impl World {
                 ReloadStep::Ready { slot, checksum: sum, .. } => {
                     assert_eq!(self.memory.get(&self.address(*slot)), Some(&content), "the right bytes");
                     assert_eq!(*sum, checksum(content));
+                    if let (Some(lease), true) = (plan.lease, hold) {
+                        self.seen.insert((lease, position as u32), (self.address(*slot), content));
+                    }
                     *slot
                 }
                 ReloadStep::Promote(read) => {
@@ -288,7 +305,8 @@ impl World {
         assert_eq!(plan.lease.is_some(), !slots.is_empty());
         if let Some(lease) = plan.lease {
             self.pinned.extend(slots.iter().map(|(_, node, _)| (lease, ns.0, *node)));
-            let held = Held { client, write: false, shard, ns: ns.0, begun: self.now, slots };
+            let (write, mapped, ns, begun) = (false, hold, ns.0, self.now);
+            let held = Held { client, write, mapped, shard, ns, begun, slots };
             assert!(self.leases.insert(lease, held).is_none(), "a lease is never given twice");
         }
     }
@@ -432,13 +450,15 @@ impl World {
     pub fn client_gone(&mut self, client: u64) {
         self.pool.client_gone(ClientId(client), self.now);
         self.leases.retain(|_, held| held.client != ClientId(client));
+        let leases = &self.leases;
+        self.seen.retain(|(lease, _), _| leases.contains_key(lease));
     }
 
     pub fn expire(&mut self) {
         self.pool.expire(self.now);
         let now = self.now;
-        // A read lease frees by time; a write lease only by its holder.
-        self.leases.retain(|_, held| held.write || held.begun + 150 >= now);
+        // A read lease frees by time; a write lease and one on mapped slots only by its holder.
+        self.leases.retain(|_, held| held.write || held.mapped || held.begun + 150 >= now);
     }
 
     pub fn bury(&mut self) {
@@ -460,7 +480,12 @@ impl World {
     pub fn verify(&mut self) {
         self.pool.check().unwrap_or_else(|broken| panic!("{broken}"));
         let (leases, now) = (&self.leases, self.now);
-        self.pinned.retain(|(lease, _, _)| leases.get(lease).is_some_and(|held| held.begun + 150 >= now));
+        self.pinned.retain(|(lease, _, _)| {
+            leases.get(lease).is_some_and(|held| held.mapped || held.begun + 150 >= now)
+        });
+        for ((lease, position), (address, content)) in &self.seen {
+            assert_eq!(self.memory.get(address), Some(content), "{lease:?} at {position} changed underneath");
+        }
         for (lease, ns, node) in self.pinned.clone() {
             assert!(self.present(NamespaceIndex(ns), node), "node {node} was evicted under {lease:?}");
         }
@@ -481,7 +506,8 @@ impl World {
     }
 
     fn pick(&self, at: usize, write: bool) -> Option<(LeaseId, Held)> {
-        let leases: Vec<_> = self.leases.iter().filter(|(_, held)| held.write == write).collect();
+        let wanted = |held: &Held| held.write == write && !held.mapped;
+        let leases: Vec<_> = self.leases.iter().filter(|(_, held)| wanted(held)).collect();
         let (lease, held) = leases.get(at % leases.len().max(1))?;
         Some((**lease, (*held).clone()))
     }

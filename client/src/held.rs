@@ -1,0 +1,135 @@
+//! Leases of pages that this process has mapped. Owns: renewing them in the background, releasing them for certain. Must not
+//! know: what is mapped where.
+//!
+//! Nothing breaks when a renewal fails: time alone never frees a held lease. A server that does not hear of one counts it as
+//! quarantined. Should a server nevertheless say that a lease of ours is over, whatever is mapped under it is not to be
+//! trusted any more: [`LocalPool::is_lost`].
+
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{RENEW_LEASES_MAX, RENEW_PAUSE_MAX, RENEW_PAUSE_MIN, RENEW_WAIT};
+use crate::local::{Lent, LocalPool, Server};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use turnkv_proto::wire::{self, Verb};
+
+/// Leases of one server process; another one knows none of them.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    leases: BTreeSet<u64>,
+    lost: HashSet<u64>,
+    /// Releases that found no connection: at most what is held.
+    unsent: Vec<(Server, wire::ReleaseRequest)>,
+    /// A task renews them.
+    kept: bool,
+}
+
+impl Held {
+    /// The server went away, and the leases with it. The memory stays: nobody gives its slots to anyone any more.
+    pub(crate) fn forget(&mut self) {
+        *self = Held { kept: self.kept, ..Held::default() };
+    }
+}
+
+impl LocalPool {
+    /// Makes the lease that an operation was just given a held one. Only after this may its slots be mapped.
+    pub(crate) async fn hold(
+        self: &Arc<Self>,
+        lent: &mut Lent,
+        lease: u64,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let renew = wire::RenewRequest { client: lent.client(), leases: vec![lease] };
+        let reply: wire::RenewReply = lent.call(Verb::Renew, &renew, deadline).await?;
+        if !reply.gone.is_empty() {
+            return Err(Error::new(
+                ErrorKind::LeaseExpired,
+                "the lease ended before its pages could be mapped",
+            ));
+        }
+        lent.keep_lease();
+        let mut held = self.held.lock();
+        held.leases.insert(lease);
+        if !std::mem::replace(&mut held.kept, true) {
+            drop(tokio::spawn(keep(Arc::downgrade(self), pause(reply.lease_ms))));
+        }
+        Ok(())
+    }
+
+    /// Whether the server said that this lease is over although we did not release it.
+    pub(crate) fn is_lost(&self, server: &Server, lease: u64) -> bool {
+        self.held.lock().lost.contains(&lease) && self.server().0 == *server
+    }
+
+    /// Whether that was ever said of any lease of this server.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.held.lock().lost.is_empty()
+    }
+
+    /// Gives slots back that are not mapped any more (no positions: all of the lease), now or when a connection can be had.
+    pub(crate) fn release(&self, server: &Server, lease: u64, positions: Vec<u32>, corrupt: Vec<u32>) {
+        if self.server().0 != *server {
+            return; // that server process is gone, and the lease with it
+        }
+        if positions.is_empty() {
+            self.held.lock().leases.remove(&lease);
+        }
+        let release = wire::ReleaseRequest { lease, client: server.client, positions, corrupt };
+        if !self.tell(server, Verb::Release, &release) {
+            self.held.lock().unsent.push((server.clone(), release));
+        }
+    }
+
+    /// Renews every lease held, and sends releases that could not be sent before. Returns the pause until the next time.
+    async fn renew_all(self: &Arc<Self>, leases: &[u64]) -> Result<Duration> {
+        let deadline = Deadline::after(RENEW_WAIT);
+        let mut lent = self.acquire(deadline).await?;
+        let server = lent.server();
+        let mut next = RENEW_PAUSE_MAX;
+        for leases in leases.chunks(RENEW_LEASES_MAX) {
+            let renew = wire::RenewRequest { client: server.client, leases: leases.to_vec() };
+            let reply: wire::RenewReply = lent.call(Verb::Renew, &renew, deadline).await?;
+            next = next.min(pause(reply.lease_ms));
+            let mut held = self.held.lock();
+            for gone in reply.gone {
+                if held.leases.remove(&gone) {
+                    tracing::warn!(lease = gone, "the server ended a lease of pages that are mapped");
+                    held.lost.insert(gone);
+                }
+            }
+        }
+        drop(lent); // at rest, so that the releases can use it
+        let unsent = std::mem::take(&mut self.held.lock().unsent);
+        for (from, release) in unsent.into_iter().filter(|(from, _)| *from == server) {
+            if !self.tell(&from, Verb::Release, &release) {
+                self.held.lock().unsent.push((from, release));
+            }
+        }
+        Ok(next)
+    }
+}
+
+/// Renews until nothing is held any more.
+async fn keep(pool: Weak<LocalPool>, mut pause: Duration) {
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let leases: Vec<u64> = {
+            let mut held = pool.held.lock();
+            if held.leases.is_empty() && held.unsent.is_empty() {
+                held.kept = false;
+                return;
+            }
+            held.leases.iter().copied().collect()
+        };
+        match pool.renew_all(&leases).await {
+            Ok(next) => pause = next,
+            Err(error) => tracing::debug!(%error, "mapped pages were not renewed: trying again"),
+        }
+    }
+}
+
+fn pause(lease_ms: u32) -> Duration {
+    Duration::from_millis(u64::from(lease_ms) / 4).clamp(RENEW_PAUSE_MIN, RENEW_PAUSE_MAX)
+}

@@ -1,0 +1,126 @@
+//! Slots to write in place. Owns: reserving them, making a page's copy of its own. Must not know: commits.
+
+use super::{Mapped, PageSpan, Standing};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::WINDOW_PAGES_MAX;
+use crate::slabs::Place;
+use std::sync::Arc;
+use std::time::Duration;
+use turnkv_proto::wire::{self, OffloadOutcome, Verb};
+
+impl PageSpan {
+    /// Maps reserved slots, to be written, at up to `count` empty places. Returns at how many: fewer than asked for only when
+    /// the pool had no more. Their bytes are whatever was there.
+    pub async fn reserve(
+        &mut self,
+        row: usize,
+        place: usize,
+        count: usize,
+        deadline: Option<Duration>,
+    ) -> Result<usize> {
+        for place in place..place + count {
+            let at = self.find(row, place)?;
+            if self.table[at].is_some() {
+                return Err(Error::invalid(format!("place {place} is taken")));
+            }
+        }
+        let missing = count.saturating_sub(self.spare.len());
+        if missing > 0 {
+            let link = Arc::clone(&self.namespace.link);
+            let call = link.admit()?;
+            let asked = self.ask_slots(missing, link.deadline(deadline)).await;
+            call.end(asked)?;
+        }
+        let ready = count.min(self.spare.len());
+        for place in place..place + ready {
+            if let Some(spare) = self.spare.pop() {
+                self.map(row, place, spare)?;
+                self.counts.reserved += 1;
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Makes what is at a place writable: a page that others may read is copied into a reserved slot. False: there was none.
+    pub async fn own(&mut self, row: usize, place: usize, deadline: Option<Duration>) -> Result<bool> {
+        if matches!(self.standing(row, place), Standing::Empty | Standing::Writable) {
+            return Ok(true);
+        }
+        if self.spare.is_empty() {
+            let link = Arc::clone(&self.namespace.link);
+            let call = link.admit()?;
+            let asked = self.ask_slots(1, link.deadline(deadline)).await;
+            call.end(asked)?;
+        }
+        let at = self.find(row, place)?;
+        let (Some(spare), Some(page)) = (self.spare.pop(), self.table[at].take()) else { return Ok(false) };
+        spare.slot.fill(page.slot.bytes());
+        self.map(row, place, spare)?;
+        self.release(vec![page]);
+        self.counts.owned += 1;
+        Ok(true)
+    }
+
+    /// Adds up to `count` slots to the spare ones.
+    async fn ask_slots(&mut self, count: usize, deadline: Deadline) -> Result<()> {
+        let namespace = self.namespace.clone();
+        let (mut reopened, mut left) = (false, count);
+        while left > 0 {
+            let part = left.min(WINDOW_PAGES_MAX);
+            match self.ask_part(part, deadline).await {
+                Ok(got) if got == part => left -= got,
+                Ok(_) => break,
+                Err(error) if namespace.reopened(&error, &mut reopened, deadline).await? => {}
+                Err(error) if error.kind == ErrorKind::LeaseExpired && self.reserved.take().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask_part(&mut self, count: usize, deadline: Deadline) -> Result<usize> {
+        let namespace = self.namespace.clone();
+        let Some(mut lent) = namespace.link.lend(deadline).await? else {
+            return Err(Error::invalid("pages can be mapped through the shm data plane only"));
+        };
+        let server = lent.server();
+        let known =
+            self.reserved.as_ref().filter(|(other, _)| *other == server).map_or(0, |(_, lease)| *lease);
+        let request = wire::ReserveRequest {
+            namespace: namespace.wire_id(),
+            shard: 0,
+            client: lent.client(),
+            lease: known,
+            pages: count as u32,
+        };
+        let reply: wire::ReserveReply = lent.call(Verb::Reserve, &request, deadline).await?;
+        if reply.slots.len() > count || (reply.lease == 0) != (reply.slots.is_empty() && known == 0) {
+            return Err(Error::protocol("it reserved what was not asked for"));
+        }
+        if OffloadOutcome::try_from(reply.short) == Ok(OffloadOutcome::Draining) {
+            return Err(Error::new(ErrorKind::Draining, "the server takes no more pages"));
+        }
+        if reply.slots.is_empty() {
+            return Ok(0);
+        }
+        let pool = Arc::clone(lent.pool());
+        let id = namespace.id();
+        let place = Place { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
+        let mut slots = Vec::with_capacity(reply.slots.len());
+        for slot in &reply.slots {
+            slots.push(pool.slot(place, Some(slot), deadline).await?);
+        }
+        match known {
+            0 => pool.hold(&mut lent, reply.lease, deadline).await?,
+            _ => lent.keep_lease(), // the lease is a held one already
+        }
+        self.reserved = Some((server.clone(), reply.lease));
+        *self.leases.entry((server.instance, reply.lease)).or_insert(0) += slots.len();
+        for (position, slot) in (reply.first..).zip(slots) {
+            let (server, lease) = (server.clone(), reply.lease);
+            self.spare.push(Mapped { slot, server, lease, position, writable: true });
+        }
+        Ok(reply.slots.len())
+    }
+}

@@ -1,0 +1,330 @@
+//! Slots that a process has mapped into its own memory: reserved before their content is known, committed in place, and
+//! pages held for reading as long as the mapping lasts.
+//! Owns: reserve, commit, renew and release of held leases. Must not know: who maps them, what is in them.
+//!
+//! A lease of a reload or a reservation is held from its first renewal on; before that, time ends it.
+//! A process may touch what it has mapped at any moment, so only its word (`release`) or its end (`client_gone`) frees
+//! these slots. What bounds them is the client's share of the slots.
+
+use crate::Pool;
+use crate::entry::{FILLED, NONE, RECOVERING, VISIBLE};
+use crate::error::PoolError;
+use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
+use crate::lease::{LeaseItem, LeaseKind, NO_PAGE};
+use crate::offload::{OffloadAsk, Outcome};
+use crate::slots::{SlotState, Slots};
+use turnkv_proto::BlockHash;
+
+/// A wish for slots whose pages are not known yet.
+#[derive(Clone, Copy, Debug)]
+pub struct ReserveAsk {
+    /// Namespace of the pages to come.
+    pub ns: NamespaceIndex,
+    /// Which shard of them.
+    pub shard: u16,
+    /// Who will write the slots.
+    pub client: ClientId,
+    /// The held lease to add them to; none: a new one.
+    pub lease: Option<LeaseId>,
+    /// How many.
+    pub pages: u32,
+}
+
+/// Answer to a reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The lease they belong to; none when there is none.
+    pub lease: Option<LeaseId>,
+    /// Renew within so long.
+    pub lease_ms: u32,
+    /// Position of the first slot in the lease; the others follow.
+    pub first: u32,
+    /// The slots.
+    pub slots: Vec<SlotKey>,
+    /// Why there are fewer than asked for.
+    pub short: Option<Outcome>,
+}
+
+/// Which pages the client has written into reserved slots.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitReservedAsk<'a> {
+    /// The pages, as for an offload.
+    pub pages: OffloadAsk<'a>,
+    /// The held lease of their slots.
+    pub lease: LeaseId,
+    /// Position of each page's slot in the lease, and its checksum.
+    pub filled: &'a [(u32, u64)],
+    /// Every page hangs on the parent, not on the page before it.
+    pub siblings: bool,
+}
+
+/// Answer to the commit of reserved slots.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ReservedCommit {
+    /// One a page: `Stored`, `Present`, or why it and all after it were declined.
+    pub outcomes: Vec<Outcome>,
+    /// The pages stored, in order.
+    pub kept: Vec<PageKey>,
+}
+
+impl Pool {
+    /// Reserves slots, under a new lease or one that is there. Slabs may have changed tenant: `take_slab_actions` before handing them out.
+    pub fn reserve(&mut self, ask: ReserveAsk, now: Now) -> Result<Reserved, PoolError> {
+        if ask.shard >= self.desc(ask.ns)?.shards {
+            return Err(PoolError::Invalid("the namespace has fewer shards"));
+        }
+        if ask.pages == 0 || ask.pages > self.config.limits.lease_pages_max {
+            return Err(PoolError::Invalid(
+                "a reservation is for at least one page and at most lease_pages_max",
+            ));
+        }
+        let room = match ask.lease {
+            None => self.lease_room(ask.client, ask.ns)?,
+            Some(lease) => {
+                let held = self.held(lease, ask.client)?;
+                if held.shard != ask.shard {
+                    return Err(PoolError::Invalid("the lease is of another shard"));
+                }
+                let left = (self.config.limits.lease_pages_max as usize).saturating_sub(held.items.len());
+                left.min(self.slot_room(ask.client, ask.ns))
+            }
+        };
+        let now = self.tick(now);
+        let mut slots = Vec::new();
+        while slots.len() < room.min(ask.pages as usize) {
+            let Some(slot) = self.allocate_reserved(ask.ns.0) else { break };
+            self.slots.lease(slot);
+            slots.push(slot);
+        }
+        let short = match slots.len() {
+            found if found == ask.pages as usize => None,
+            found if found == room => Some(Outcome::LeaseLimit),
+            _ => Some(Outcome::NoSpace),
+        };
+        let (lease, first) = self.lease_reserved(&ask, &slots, now);
+        let slots = slots.iter().map(|slot| self.slots.key(*slot)).collect();
+        Ok(Reserved { lease, lease_ms: self.config.limits.lease_ms, first, slots, short })
+    }
+
+    /// Makes written pages visible without moving them. A page that is there already stays as it is, and so does the slot
+    /// that was reserved for it: its holder may still be looking at it. After the first declined page all are declined.
+    pub fn commit_reserved(
+        &mut self,
+        ask: CommitReservedAsk<'_>,
+        now: Now,
+    ) -> Result<ReservedCommit, PoolError> {
+        let pages = &ask.pages;
+        self.check_offload(pages)?;
+        let slots = self.check_reserved(&ask)?;
+        let now = self.tick(now);
+        let session = if ask.siblings { None } else { self.reserve_session(pages, now)? };
+        let mut done = ReservedCommit::default();
+        let mut accepted = Vec::with_capacity(slots.len());
+        match self.offload_parent(pages) {
+            Err(declined) => done.outcomes.push(declined),
+            Ok(mut parent) => {
+                for (at, (hash, slot)) in pages.hashes.iter().zip(&slots).enumerate() {
+                    let (outcome, index) = self.commit_slot(pages, *hash, parent, *slot, ask.filled[at].1);
+                    done.outcomes.push(outcome);
+                    let Some(index) = index else { break };
+                    accepted.push(index);
+                    if outcome == Outcome::Stored {
+                        done.kept.push(self.pages.key(index));
+                        self.note_page(ask.lease, ask.filled[at].0, index);
+                    }
+                    parent = if ask.siblings { parent } else { index };
+                }
+            }
+        }
+        if let (Some(index), Some(Outcome::Stored), true) =
+            (accepted.last(), done.outcomes.last(), accepted.len() == slots.len())
+        {
+            self.pages[*index].tail_tokens = pages.tail_tokens as u16;
+        }
+        if let (Some(declined), true) = (done.outcomes.last().copied(), accepted.len() < slots.len()) {
+            done.outcomes.resize(slots.len(), declined);
+        }
+        if ask.siblings {
+            accepted.iter().rev().for_each(|index| self.touch(*index));
+        } else {
+            self.note_offload(accepted.last().copied().unwrap_or(NONE), accepted.len(), session);
+        }
+        Ok(done)
+    }
+
+    /// The client has mapped, or is about to map, what these leases are on: they are held from now on. Returns those that
+    /// are over, or that cannot be held.
+    pub fn renew(&mut self, client: ClientId, leases: &[LeaseId], now: Now) -> Vec<LeaseId> {
+        let now = self.tick(now);
+        leases.iter().copied().filter(|lease| !self.renew_one(client, *lease, now)).collect()
+    }
+
+    /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes did not
+    /// verify; their DRAM copy is dropped.
+    pub fn release(
+        &mut self,
+        lease: LeaseId,
+        client: ClientId,
+        positions: &[u32],
+        corrupt: &[u32],
+        now: Now,
+    ) -> Result<(), PoolError> {
+        self.tick(now);
+        let held = self.held(lease, client)?;
+        let (shard, kind) = (held.shard, held.kind);
+        let known = |position: &u32| held.items.binary_search_by_key(position, |item| item.position).is_ok();
+        if !positions.is_sorted_by(|a, b| a < b) || !positions.iter().chain(corrupt).all(known) {
+            return Err(PoolError::Invalid("a release names positions of its lease, ascending, each once"));
+        }
+        let bad = |item: &&LeaseItem| corrupt.contains(&item.position);
+        let bad: Vec<LeaseItem> = held.items.iter().filter(bad).copied().collect();
+        if positions.is_empty() || positions.len() == held.items.len() {
+            self.end_lease(lease);
+        } else {
+            for item in self.leases.take_items(lease, positions) {
+                if kind.is_quarantined() {
+                    self.leases.quarantined_bytes -= self.slots.slot_bytes(item.slot);
+                }
+                self.end_hold(&item);
+            }
+        }
+        for item in bad {
+            self.drop_corrupt(&item, shard);
+        }
+        Ok(())
+    }
+
+    /// A held lease was not renewed in time: its slots stay where they are, and count as quarantined.
+    pub(crate) fn mark_unheard(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.mark_unheard(id) else { return };
+        let bytes: u64 = lease.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
+        self.leases.quarantined_bytes += bytes;
+        self.leases.expired += 1;
+    }
+
+    fn held(&self, lease: LeaseId, client: ClientId) -> Result<&crate::lease::Lease, PoolError> {
+        self.leases.get(lease, client).filter(|held| !held.kind.is_write()).ok_or(PoolError::LeaseUnknown)
+    }
+
+    fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> bool {
+        let Ok(held) = self.held(lease, client) else { return false };
+        if held.kind == LeaseKind::Unheard {
+            let bytes: u64 = held.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
+            self.leases.quarantined_bytes -= bytes;
+        }
+        self.leases.renew(lease, self.deadline(now));
+        true
+    }
+
+    fn deadline(&self, now: Now) -> Now {
+        let limits = &self.config.limits;
+        now + u64::from(limits.lease_ms) + u64::from(limits.lease_grace_ms)
+    }
+
+    /// Puts reserved slots under the lease asked for; a reservation is a sign of life of it. Returns the first position.
+    fn lease_reserved(&mut self, ask: &ReserveAsk, slots: &[u32], now: Now) -> (Option<LeaseId>, u32) {
+        if let Some(lease) = ask.lease {
+            self.renew_one(ask.client, lease, now);
+            let first = self.leases.get(lease, ask.client).map_or(0, |held| held.positions);
+            self.leases.extend(lease, slots.iter().copied());
+            return (Some(lease), first);
+        }
+        let item = |(at, slot): (usize, &u32)| LeaseItem { position: at as u32, slot: *slot, page: NO_PAGE };
+        let items: Vec<LeaseItem> = slots.iter().enumerate().map(item).collect();
+        let deadline = self.deadline(now);
+        let new = (!items.is_empty())
+            .then(|| self.leases.insert(LeaseKind::Read, ask.client, ask.shard, deadline, items));
+        (new, 0)
+    }
+
+    /// The reserved slot of each page of a commit.
+    fn check_reserved(&self, ask: &CommitReservedAsk<'_>) -> Result<Vec<u32>, PoolError> {
+        let held = self.held(ask.lease, ask.pages.client)?;
+        if held.shard != ask.pages.shard {
+            return Err(PoolError::Invalid("the lease is of another shard"));
+        }
+        let mut positions: Vec<u32> = ask.filled.iter().map(|(position, _)| *position).collect();
+        let slot = |position: &u32| {
+            let at = held.items.binary_search_by_key(position, |item| item.position).ok()?;
+            let slot = held.items[at].slot;
+            let own = self.slots.class_of(slot) == u32::from(ask.pages.ns.0);
+            (own && self.slots.meta(slot).state == SlotState::Reserved).then_some(slot)
+        };
+        let slots: Option<Vec<u32>> = positions.iter().map(slot).collect();
+        positions.sort_unstable();
+        match slots {
+            Some(slots) if slots.len() == ask.pages.hashes.len() && positions.is_sorted_by(|a, b| a < b) => {
+                Ok(slots)
+            }
+            _ => Err(PoolError::Invalid("a commit names one reserved slot of this namespace for each page")),
+        }
+    }
+
+    /// Decides one page; with the entry when it is accepted.
+    fn commit_slot(
+        &mut self,
+        pages: &OffloadAsk<'_>,
+        hash: BlockHash,
+        parent: u32,
+        slot: u32,
+        checksum: u64,
+    ) -> (Outcome, Option<u32>) {
+        let found = self.pages.find(pages.ns.0, &hash);
+        if let Some(index) = found {
+            let entry = &self.pages[index];
+            let cell = self.pages.cell(index, pages.shard);
+            match () {
+                () if entry.has(RECOVERING) => return (Outcome::InFlight, None),
+                () if entry.parent != parent => return (Outcome::NoParent, None),
+                () if entry.has(VISIBLE) || cell.committed() => return (Outcome::Present, Some(index)),
+                () if cell.granted() => return (Outcome::InFlight, None),
+                () => {}
+            }
+        }
+        if found.is_none() && !self.make_entry_room(pages.ns.0, parent) {
+            return (Outcome::NoSpace, None);
+        }
+        let index = found.unwrap_or_else(|| self.pages.insert(pages.ns.0, hash, parent, 0));
+        self.slots.adopt(slot, index, pages.shard);
+        let cell = self.pages.cell_mut(index, pages.shard);
+        cell.slot = slot;
+        cell.state |= FILLED;
+        cell.set_checksum(checksum);
+        self.settle(index);
+        (Outcome::Stored, Some(index))
+    }
+
+    /// The lease's hold on a slot that was reserved is a hold on a page from now on.
+    fn note_page(&mut self, lease: LeaseId, position: u32, index: u32) {
+        let key = self.pages.key(index);
+        let Some(items) = self.leases.items_mut(lease) else { return };
+        if let Ok(at) = items.binary_search_by_key(&position, |item| item.position) {
+            items[at].page = key;
+        }
+    }
+}
+
+impl Slots {
+    /// Takes a free slot for a page that is not known yet. The caller leases it at once.
+    pub(crate) fn reserve(&mut self, class: u32) -> Option<u32> {
+        let slot = self.claim(class, NONE, 0)?;
+        self.meta_mut(slot).state = SlotState::Reserved;
+        Some(slot)
+    }
+
+    /// A reserved slot is a page's from now on.
+    pub(crate) fn adopt(&mut self, slot: u32, owner: u32, shard: u16) {
+        let meta = self.meta_mut(slot);
+        debug_assert_eq!(meta.state, SlotState::Reserved, "a slot has one page");
+        (meta.state, meta.owner, meta.shard) = (SlotState::Used, owner, shard);
+        self.touch(slot);
+    }
+
+    /// No page will come into a reserved slot: it is free when its lease ends. Other slots stay as they are.
+    pub(crate) fn give_up_reserved(&mut self, slot: u32) {
+        let meta = self.meta_mut(slot);
+        if meta.state == SlotState::Reserved {
+            meta.state = SlotState::Doomed;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Slots that clients map: reserve, commit in place, renew, release. Owns: the verbs' order and their
+//! waits. Must not know: what is mapped where.
+
+use super::offload::{outcome_to_wire, parse_session, parse_shard, slot_to_wire};
+use super::{Engine, malformed, refuse};
+use crate::limits::{RENEW_LEASES_MAX, RETRY_AFTER_MS};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use turnkv_pool::{
+    CommitReservedAsk, LeaseId, OffloadAsk, Outcome, PageKey, ReserveAsk, ReservedCommit, SlotPlace,
+};
+use turnkv_proto::{BlockHash, Error, ErrorKind, unpack_hashes, wire};
+use wire::OffloadOutcome as Wire;
+
+impl Engine {
+    /// Gives slots to be written in place, as many as there are now.
+    pub(crate) fn reserve(&self, raw: &wire::ReserveRequest) -> Result<wire::ReserveReply, Error> {
+        let ask = ReserveAsk {
+            ns: self.find_namespace(&raw.namespace)?,
+            shard: parse_shard(raw.shard)?,
+            client: self.clients.check(raw.client)?,
+            lease: (raw.lease != 0).then_some(LeaseId(raw.lease)),
+            pages: raw.pages,
+        };
+        if self.draining.load(Ordering::Relaxed) {
+            let short = Wire::Draining.into();
+            return Ok(wire::ReserveReply { lease: raw.lease, short, ..Default::default() });
+        }
+        let now = self.now();
+        let (reserved, slots, renewals) = {
+            let mut core = self.core();
+            let reserved = core.pool.reserve(ask, now).map_err(refuse)?;
+            let slots: Vec<SlotPlace> = reserved.slots.iter().map(|slot| core.place(*slot)).collect();
+            (reserved, slots, core.pool.take_slab_actions())
+        };
+        self.renew_slabs(renewals);
+        self.forget_dead_extents();
+        let starved = reserved.short == Some(Outcome::NoSpace);
+        Ok(wire::ReserveReply {
+            lease: reserved.lease.map_or(0, |lease| lease.0),
+            lease_ms: reserved.lease_ms,
+            first: reserved.first,
+            slots: slots.iter().map(slot_to_wire).collect(),
+            short: reserved.short.as_ref().map_or(Wire::Unspecified, outcome_to_wire).into(),
+            retry_after_ms: if starved { RETRY_AFTER_MS } else { 0 },
+        })
+    }
+
+    /// Makes pages in reserved slots visible. Also returns those stored: the caller starts their writes.
+    pub(crate) fn commit_reserved(
+        &self,
+        raw: &wire::CommitReservedRequest,
+    ) -> Result<(wire::CommitReservedReply, Vec<PageKey>), Error> {
+        let hashes = unpack_hashes(&raw.hashes).map_err(malformed)?;
+        if hashes.len() != raw.positions.len() || hashes.len() != raw.checksums.len() {
+            let (pages, positions, checksums) = (hashes.len(), raw.positions.len(), raw.checksums.len());
+            let text =
+                format!("{pages} pages, {positions} positions and {checksums} checksums in one commit");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if raw.siblings && !raw.session.is_empty() {
+            let text = "siblings are no session's list: leave the session out".to_owned();
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let session = parse_session(&raw.session)?;
+        let filled: Vec<(u32, u64)> =
+            raw.positions.iter().copied().zip(raw.checksums.iter().copied()).collect();
+        let pages = OffloadAsk {
+            ns: self.find_namespace(&raw.namespace)?,
+            session: session.as_ref(),
+            parent: BlockHash::parse_optional(&raw.parent).map_err(malformed)?,
+            hashes: &hashes,
+            shard: parse_shard(raw.shard)?,
+            tail_tokens: raw.tail_tokens,
+            client: self.clients.check(raw.client)?,
+        };
+        let (lease, siblings) = (LeaseId(raw.lease), raw.siblings);
+        let ask = CommitReservedAsk { pages, lease, filled: &filled, siblings };
+        let now = self.now();
+        let ReservedCommit { outcomes, kept } = self.core().pool.commit_reserved(ask, now).map_err(refuse)?;
+        self.forget_dead_extents();
+        let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
+        let (stored, present) = (count(Outcome::Stored), count(Outcome::Present));
+        self.metrics.offloaded_pages.increment(stored);
+        self.metrics.present_pages.increment(present);
+        self.metrics.declined_pages.increment(outcomes.len() as u64 - stored - present);
+        let outcomes = outcomes.iter().map(|outcome| outcome_to_wire(outcome).into()).collect();
+        Ok((wire::CommitReservedReply { outcomes, durable: false }, kept))
+    }
+
+    /// Waits until what a commit accepted, and its ancestors, are on stable storage. False: not all of it is.
+    pub(crate) async fn reserved_durable(
+        self: &Arc<Self>,
+        raw: &wire::CommitReservedRequest,
+        reply: &wire::CommitReservedReply,
+        kept: &[PageKey],
+    ) -> bool {
+        let declined = |outcome: &i32| ![Wire::Stored as i32, Wire::Present as i32].contains(outcome);
+        let accepted = reply.outcomes.iter().position(declined);
+        let accepted = accepted.unwrap_or(reply.outcomes.len());
+        let mut pages = kept.to_vec();
+        if let (Ok(ns), Ok(hashes)) = (self.find_namespace(&raw.namespace), unpack_hashes(&raw.hashes)) {
+            // Pages that were there already, perhaps only in DRAM.
+            let core = self.core();
+            pages.extend(hashes.iter().take(accepted).filter_map(|hash| core.pool.page_key(ns, hash)));
+        }
+        !pages.is_empty() && self.make_durable(&pages).await
+    }
+
+    /// The client has mapped what these leases are on: they are held.
+    pub(crate) fn renew(&self, raw: &wire::RenewRequest) -> Result<wire::RenewReply, Error> {
+        let client = self.clients.check(raw.client)?;
+        if raw.leases.len() > RENEW_LEASES_MAX {
+            let text = format!("one call renews at most {RENEW_LEASES_MAX} leases: split it");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let leases: Vec<LeaseId> = raw.leases.iter().copied().map(LeaseId).collect();
+        let now = self.now();
+        let gone = self.core().pool.renew(client, &leases, now);
+        let lease_ms = self.settings.limits.lease_ms as u32;
+        Ok(wire::RenewReply { lease_ms, gone: gone.into_iter().map(|lease| lease.0).collect() })
+    }
+
+    /// The client has unmapped these slots; positions in `corrupt` did not verify at its end.
+    pub(crate) fn release(&self, raw: &wire::ReleaseRequest) -> Result<(), Error> {
+        let (client, now) = (self.clients.check(raw.client)?, self.now());
+        let (lease, corrupt) = (LeaseId(raw.lease), &raw.corrupt);
+        self.core().pool.release(lease, client, &raw.positions, corrupt, now).map_err(refuse)?;
+        if !corrupt.is_empty() {
+            self.metrics.corrupt_pages.increment(corrupt.len() as u64);
+            tracing::warn!(pages = corrupt.len(), "a reader found pages whose bytes do not verify: dropped");
+            self.forget_dead_extents();
+        }
+        self.freed.notify_waiters();
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! Slots that a client maps, over the local socket as a client speaks it: bad input, clients that die, servers that stop.
+
+use anyhow::{Context, Result, ensure};
+use prost::Message;
+use std::time::{Duration, Instant};
+use turnkv_proto::{ErrorKind, pack_hashes, wire};
+use turnkv_tests::pages::{chain, namespace};
+use turnkv_tests::server::{Server, Setup};
+use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
+use wire::pool_client::PoolClient;
+use wire::{OffloadOutcome as Outcome, Verb};
+
+const PAGE: u64 = 64 << 10;
+
+/// A client that speaks the frames by hand.
+struct Local {
+    socket: LocalSocket,
+    client: u64,
+    ns: bytes::Bytes,
+}
+
+impl Local {
+    async fn connect(server: &Server) -> Result<Local> {
+        let channel = tonic::transport::Endpoint::from_shared(server.address())?.connect().await?;
+        let spec = Some(wire::NamespaceSpec::from(&namespace("held", PAGE)));
+        let opened = PoolClient::new(channel).open_namespace(wire::OpenNamespaceRequest { spec }).await?;
+        let socket = LocalSocket::connect(&server.local_socket(), Instant::now() + Duration::from_secs(5))?;
+        let mut local = Local { socket, client: 0, ns: opened.into_inner().namespace };
+        let hello: wire::HelloReply =
+            local.ask(Verb::Hello, &wire::HelloRequest { protocol: 1, client: 0 })?;
+        local.client = hello.client;
+        Ok(local)
+    }
+
+    fn tell(&self, verb: Verb, body: &impl Message) -> Result<()> {
+        let by = Instant::now() + Duration::from_secs(5);
+        Ok(self.socket.send_by(verb as u8, 0, &body.encode_to_vec(), &[], by)?)
+    }
+
+    fn ask<M: Message + Default>(&self, verb: Verb, body: &impl Message) -> Result<M> {
+        self.tell(verb, body)?;
+        let frame = self.socket.recv(Some(Instant::now() + Duration::from_secs(10)))?;
+        if frame.flags & FLAG_FAILURE != 0 {
+            let failure = wire::Failure::decode(&frame.body[..])?;
+            return Err(turnkv_proto::Error::from_failure(&failure).into());
+        }
+        Ok(M::decode(&frame.body[..])?)
+    }
+
+    fn refused(&self, verb: Verb, body: &impl Message, kind: ErrorKind, what: &str) -> Result<()> {
+        let Err(error) = self.ask::<wire::RenewReply>(verb, body) else { anyhow::bail!("{what}: accepted") };
+        let error = error.downcast::<turnkv_proto::Error>().with_context(|| what.to_owned())?;
+        ensure!(error.kind == kind, "{what}: {error:?}");
+        Ok(())
+    }
+
+    fn reserve(&self, pages: u32, lease: u64) -> wire::ReserveRequest {
+        wire::ReserveRequest { namespace: self.ns.clone(), shard: 0, client: self.client, lease, pages }
+    }
+
+    fn commit(&self, lease: u64, hashes: usize, positions: &[u32]) -> wire::CommitReservedRequest {
+        wire::CommitReservedRequest {
+            namespace: self.ns.clone(),
+            client: self.client,
+            lease,
+            hashes: pack_hashes(&chain(1, hashes)).into(),
+            positions: positions.to_vec(),
+            checksums: vec![7; positions.len()],
+            ..Default::default()
+        }
+    }
+
+    fn renew(&self, lease: u64) -> Result<wire::RenewReply> {
+        self.ask(Verb::Renew, &wire::RenewRequest { client: self.client, leases: vec![lease] })
+    }
+}
+
+async fn stats(server: &Server) -> Result<wire::StatsReply> {
+    let channel = tonic::transport::Endpoint::from_shared(server.address())?.connect().await?;
+    Ok(wire::admin_client::AdminClient::new(channel).stats(wire::StatsRequest {}).await?.into_inner())
+}
+
+async fn eventually(server: &Server, true_of: impl Fn(&wire::StatsReply) -> bool, what: &str) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let now = stats(server).await?;
+        if true_of(&now) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{what}: {now:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn short_leases() -> Setup {
+    Setup { limits: "lease_ms = 200\nlease_grace_ms = 100\n".to_owned(), ..Setup::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_is_refused_and_changes_nothing() -> Result<()> {
+    let server = Server::start(Setup::default())?;
+    let (local, other) = (Local::connect(&server).await?, Local::connect(&server).await?);
+    let invalid = ErrorKind::Invalid;
+    let ask = local.reserve(0, 0);
+    local.refused(Verb::Reserve, &ask, invalid, "no pages")?;
+    local.refused(Verb::Reserve, &local.reserve(u32::MAX, 0), invalid, "4 billion pages")?;
+    local.refused(Verb::Reserve, &local.reserve(1, 77), ErrorKind::LeaseUnknown, "an unknown lease")?;
+    local.refused(
+        Verb::Reserve,
+        &wire::ReserveRequest { shard: 9, ..local.reserve(1, 0) },
+        invalid,
+        "a shard",
+    )?;
+    let foreign = wire::ReserveRequest { namespace: vec![1; 32].into(), ..local.reserve(1, 0) };
+    local.refused(Verb::Reserve, &foreign, ErrorKind::NamespaceUnknown, "an unknown namespace")?;
+    let stolen = wire::ReserveRequest { client: other.client, ..local.reserve(1, 0) };
+    local.refused(Verb::Reserve, &stolen, ErrorKind::LeaseUnknown, "another's number")?;
+    let before = stats(&server).await?;
+    ensure!(before.leases == 0 && before.tiers[0].used_bytes == 0, "something was reserved: {before:?}");
+
+    let reply: wire::ReserveReply = local.ask(Verb::Reserve, &local.reserve(3, 0))?;
+    ensure!(reply.slots.len() == 3 && reply.first == 0 && local.renew(reply.lease)?.gone.is_empty());
+    let lease = reply.lease;
+    local.refused(Verb::CommitReserved, &local.commit(lease, 2, &[0]), invalid, "2 pages, 1 position")?;
+    local.refused(Verb::CommitReserved, &local.commit(lease, 2, &[0, 0]), invalid, "a position twice")?;
+    local.refused(Verb::CommitReserved, &local.commit(lease, 1, &[3]), invalid, "a position that is none")?;
+    local.refused(
+        Verb::CommitReserved,
+        &local.commit(lease + 1, 1, &[0]),
+        ErrorKind::LeaseUnknown,
+        "a lease",
+    )?;
+    let siblings =
+        wire::CommitReservedRequest { siblings: true, session: "s".into(), ..local.commit(lease, 1, &[0]) };
+    local.refused(Verb::CommitReserved, &siblings, invalid, "siblings in a session")?;
+    let theirs = wire::CommitReservedRequest { client: other.client, ..other.commit(lease, 1, &[0]) };
+    other.refused(Verb::CommitReserved, &theirs, ErrorKind::LeaseUnknown, "another's lease")?;
+    ensure!(other.renew(lease)?.gone == [lease], "nobody renews another's lease");
+    let many = wire::RenewRequest { client: local.client, leases: vec![1; 5000] };
+    local.refused(Verb::Renew, &many, invalid, "5000 leases")?;
+    for positions in [vec![5], vec![1, 0], vec![1, 1]] {
+        let release = wire::ReleaseRequest { lease, client: local.client, positions, corrupt: vec![] };
+        local.tell(Verb::Release, &release)?; // no reply, and no effect
+    }
+    let done: wire::CommitReservedReply =
+        local.ask(Verb::CommitReserved, &local.commit(lease, 2, &[2, 0]))?;
+    ensure!(done.outcomes == [Outcome::Stored as i32; 2], "{done:?}");
+    local.refused(
+        Verb::CommitReserved,
+        &local.commit(lease, 1, &[2]),
+        invalid,
+        "a slot that is a page's already",
+    )?;
+    let again: wire::CommitReservedReply = local.ask(Verb::CommitReserved, &local.commit(lease, 1, &[1]))?;
+    ensure!(again.outcomes == [Outcome::Present as i32], "{again:?}");
+    local.tell(Verb::Release, &wire::ReleaseRequest { lease, client: local.client, ..Default::default() })?;
+    eventually(&server, |now| now.leases == 0 && now.tiers[0].used_bytes == 2 * PAGE, "two pages stay").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_held_from_its_first_renewal_and_no_time_ends_it() -> Result<()> {
+    let server = Server::start(short_leases())?;
+    let local = Local::connect(&server).await?;
+    let lost: wire::ReserveReply = local.ask(Verb::Reserve, &local.reserve(2, 0))?;
+    let held: wire::ReserveReply = local.ask(Verb::Reserve, &local.reserve(3, 0))?;
+    ensure!(local.renew(held.lease)?.gone.is_empty());
+    eventually(&server, |now| now.leases == 1, "an answer that nobody took up holds nothing").await?;
+    ensure!(local.renew(lost.lease)?.gone == [lost.lease], "and cannot be taken up any more");
+    eventually(&server, |now| now.quarantined_bytes == 3 * PAGE, "what is not renewed is counted").await?;
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    ensure!(stats(&server).await?.tiers[0].leased_bytes == 3 * PAGE, "and stays");
+    let done: wire::CommitReservedReply =
+        local.ask(Verb::CommitReserved, &local.commit(held.lease, 1, &[1]))?;
+    ensure!(done.outcomes == [Outcome::Stored as i32], "its slots never left it: {done:?}");
+    ensure!(local.renew(held.lease)?.gone.is_empty());
+    ensure!(stats(&server).await?.quarantined_bytes == 0, "who is heard of again is not missed any more");
+    let more: wire::ReserveReply = local.ask(Verb::Reserve, &local.reserve(1, held.lease))?;
+    ensure!(more.lease == held.lease && more.first == 3, "{more:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_holds_only_its_share() -> Result<()> {
+    let setup = Setup { limits: "client_slots_percent = 25\n".to_owned(), ..Setup::default() };
+    let server = Server::start(setup)?;
+    let local = Local::connect(&server).await?;
+    let share = (32 << 20) / PAGE / 4;
+    let reply: wire::ReserveReply = local.ask(Verb::Reserve, &local.reserve(400, 0))?;
+    ensure!(reply.slots.len() as u64 == share, "{} of {share}", reply.slots.len());
+    ensure!(reply.short == Outcome::LeaseLimit as i32);
+    let other = Local::connect(&server).await?;
+    let more: wire::ReserveReply = other.ask(Verb::Reserve, &other.reserve(1, 0))?;
+    ensure!(
+        more.slots.is_empty() || other.client != local.client,
+        "another connection is another client here"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_dies_leaves_its_pages_and_nothing_else() -> Result<()> {
+    let server = Server::start(Setup::default())?;
+    let victim = env!("CARGO_BIN_EXE_victim");
+    let mut child = std::process::Command::new(victim).arg(server.address()).args(["1", "hold"]).spawn()?;
+    eventually(&server, |now| now.index_pages >= 4 && now.tiers[0].leased_bytes >= 8 * PAGE, "it maps")
+        .await?;
+    child.kill()?;
+    child.wait()?;
+    eventually(&server, |now| now.leases == 0 && now.tiers[0].leased_bytes == 0, "its leases end").await?;
+    ensure!(stats(&server).await?.index_pages == 4, "what it committed stays");
+    Ok(())
+}
