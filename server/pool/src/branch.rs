@@ -145,6 +145,17 @@ impl Pool {
         self.supersede_pages(&old[same..]);
     }
 
+    /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never
+    /// left the engine: tails before heads, so that a prefix is never colder than what hangs on it.
+    pub(crate) fn touch_list(&mut self, at: u32) {
+        for position in (0..self.sessions[at].pages.len()).rev() {
+            let page = self.sessions[at].pages[position];
+            if let Some(index) = self.pages.resolve(page) {
+                self.touch(index);
+            }
+        }
+    }
+
     pub(crate) fn close_at(&mut self, at: u32) {
         self.replace_list(at, Vec::new());
         self.forget(at, false);

@@ -71,7 +71,7 @@ fn agree(reference: &Reference, shares: &[usize]) {
     let mut faults = Vec::new();
     let mut check = |what: String, ours: f64, theirs: f64| {
         println!("{} {what}: {ours:.2}, reference {theirs:.1}", reference.trace);
-        if (ours - theirs).abs() > TOLERANCE + 0.05 {
+        if (ours - theirs).abs() > TOLERANCE {
             faults.push(format!("{} {what}: {ours:.2}, reference {theirs:.1}", reference.trace));
         }
     };
