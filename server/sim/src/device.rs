@@ -87,7 +87,7 @@ impl Device {
         Some(place)
     }
 
-    /// Nobody needs a place any more.
+    /// Nobody needs a place any more; said once of each.
     pub fn forget(&mut self, place: NvmePlace) {
         let this = &mut self.segments[place.segment as usize];
         let needed = std::mem::replace(&mut this.extents[place.block as usize].1, false);

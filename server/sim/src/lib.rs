@@ -16,6 +16,7 @@ pub mod capacity;
 pub mod derive;
 pub mod device;
 pub mod drive;
+pub mod generate;
 pub mod grid;
 pub mod hints;
 pub mod history;

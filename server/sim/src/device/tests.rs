@@ -11,7 +11,6 @@ fn a_segment_is_free_again_when_nothing_in_it_is_needed() {
     assert_eq!(device.worst_segment(), Some(places[0].segment), "the oldest of equals");
     assert_eq!(device.live_extents(places[0].segment), [(0, places[0])]);
     device.forget(places[0]);
-    device.forget(places[0]);
     assert!(device.append(9).is_some() && device.append(10).is_none());
 }
 
