@@ -21,5 +21,7 @@ pub mod grid;
 pub mod hints;
 pub mod history;
 pub mod limits;
+pub mod plot;
 pub mod policy;
+pub mod render;
 pub mod trace;

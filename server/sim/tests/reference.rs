@@ -1,6 +1,7 @@
 //! Agreement with the reference table of the public traces, within 0.3 points. The traces are not part of the
 //! repository: `TURNKV_TRACES` names their folder, else `../shared/traces` beside the workspace is tried.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the figures, for those who ask with --nocapture")]
 
 use std::path::PathBuf;
 use turnkv_sim::capacity::Capacity;
