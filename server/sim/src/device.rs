@@ -8,8 +8,9 @@ mod tests;
 
 /// Segments of a simulated log: enough that the one being filled and the free ones hardly count.
 const SEGMENTS: u64 = 128;
-/// Free segments below which room must be made.
-const FREE_SEGMENTS_MIN: usize = 2;
+/// Room is made from so few free segments on, or this share of all, as in the server's tier.
+const FREE_SEGMENTS_MIN: u64 = 2;
+const FREE_SEGMENTS_SHARE: u64 = 16;
 
 /// How fast the device is. None: its operations are done at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,9 +50,9 @@ impl Device {
     /// A device for so many pages of `page_bytes` (as the real model has them).
     pub fn new(pages: u64, page_bytes: u64, speed: Speed) -> Device {
         let segment_pages = (pages / SEGMENTS).max(1);
-        // Small devices get their two spare segments on top.
-        let count =
-            (pages / segment_pages).max(1) + if pages < SEGMENTS { 1 + FREE_SEGMENTS_MIN as u64 } else { 0 };
+        // Small devices get their spare segments on top, or they would be nothing but spare.
+        let spare = if pages < SEGMENTS { 1 + FREE_SEGMENTS_MIN } else { 0 };
+        let count = (pages / segment_pages).max(1) + spare;
         Device {
             segments: (0..count).map(|_| Segment::default()).collect(),
             free: (0..count as u32).rev().collect(),
@@ -65,7 +66,8 @@ impl Device {
 
     /// Whether segments must be emptied before much more is written.
     pub fn needs_room(&self) -> bool {
-        self.free.len() < FREE_SEGMENTS_MIN
+        let free = self.free.len() as u64;
+        free <= FREE_SEGMENTS_MIN || free <= self.segments.len() as u64 / FREE_SEGMENTS_SHARE
     }
 
     /// A place for a block. None: there is no room.
