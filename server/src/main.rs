@@ -56,7 +56,7 @@ enum Command {
     },
     /// Play request traces against the pool's own code with simulated time: what would this policy, this much memory
     /// have saved?
-    Simulate(cmd::simulate::Arguments),
+    Simulate(Box<cmd::simulate::Arguments>),
     /// Print what a running server holds and does.
     Status {
         /// unix:/path/turnkv.sock or http://host:port.
