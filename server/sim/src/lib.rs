@@ -1,6 +1,6 @@
 //! TurnKV's simulator: plays request traces against the very pool crate with simulated time.
 //!
-//! - input: [`trace`] (requests), [`derive`] (sessions where a trace names none), [`generate`] (a published shape)
+//! - input: [`trace`] (requests), [`mod@derive`] (sessions where a trace names none), [`generate`] (a published shape)
 //! - what could be: [`history`] (infinite pool, whose blocks), [`bounds`] (Belady)
 //! - what is: [`drive`] (one pool, one stream of requests), [`device`] (its NVMe), [`hints`] (what an engine could say),
 //!   [`account`] (hits and losses), [`policy`] (names of policies)
