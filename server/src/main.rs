@@ -54,6 +54,9 @@ enum Command {
         #[arg(long, env = "TURNKV_CONFIG")]
         config: Option<PathBuf>,
     },
+    /// Play request traces against the pool's own code with simulated time: what would this policy, this much memory
+    /// have saved?
+    Simulate(Box<cmd::simulate::Arguments>),
     /// Print what a running server holds and does.
     Status {
         /// unix:/path/turnkv.sock or http://host:port.
@@ -78,6 +81,7 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(service::serve::run(service::serve::Start { settings, idle }))
         }
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
+        Command::Simulate(arguments) => cmd::simulate::run(&arguments),
         Command::Status { address, json, interval_ms } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(cmd::status::run(address.as_deref(), json, Duration::from_millis(interval_ms)))

@@ -145,6 +145,18 @@ impl Pool {
         self.supersede_pages(&old[same..]);
     }
 
+    /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never
+    /// left the engine: tails before heads, so that a prefix is never colder than what hangs on it. Pages that the turn
+    /// stored do not count as used again by this.
+    pub(crate) fn make_list_recent(&mut self, at: u32) {
+        for position in (0..self.sessions[at].pages.len()).rev() {
+            let page = self.sessions[at].pages[position];
+            if let Some(index) = self.pages.resolve(page) {
+                self.make_recent(index);
+            }
+        }
+    }
+
     pub(crate) fn close_at(&mut self, at: u32) {
         self.replace_list(at, Vec::new());
         self.forget(at, false);

@@ -192,8 +192,13 @@ impl Pool {
 
     /// The page was used. Callers touch tails before heads.
     pub(crate) fn touch(&mut self, index: u32) {
-        let entry = &mut self.pages[index];
-        entry.flags = (entry.flags | TOUCHED) & !VICTIM;
+        self.pages[index].flags |= TOUCHED;
+        self.make_recent(index);
+    }
+
+    /// The page goes last from now on; whether it was used since it was written stays as it was.
+    pub(crate) fn make_recent(&mut self, index: u32) {
+        self.pages[index].flags &= !VICTIM;
         if let Some(list) = self.list_of(index) {
             self.policy.touch(&mut self.pages, list, index);
         }

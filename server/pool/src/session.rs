@@ -133,6 +133,7 @@ impl Pool {
         let list = self.list_after_turn(at, &end);
         let pages = list.len() as u32;
         self.replace_list(at, list);
+        self.make_list_recent(at);
         let ttl_ms = if end.ttl_ms == 0 { self.config.limits.session_ttl_ms } else { end.ttl_ms };
         self.sessions.update(at, |session| {
             session.in_turn = false;

@@ -500,6 +500,21 @@ fn a_turn_extends_the_session_and_replaces_its_tail() {
 }
 
 #[test]
+fn a_turns_end_makes_the_whole_prefix_as_recent_as_its_tail() {
+    let (mut pool, ns) = pool(false);
+    let long = session("long");
+    store(&mut pool, ns, None, 0..4);
+    pool.begin_turn(ns, &long, 0).unwrap();
+    // The prefix was used before the new pages were committed; the turn's end is when all of them were.
+    store(&mut pool, ns, Some(3), 4..6);
+    assert_eq!(pool.end_turn(ns, &long, end_turn(0, &hashes(0..6)), 0), Ok(6));
+    store(&mut pool, ns, None, 100..105);
+    store(&mut pool, ns, None, 200..211);
+    assert_eq!(present(&mut pool, ns, 0..6), 0, "the session used longest ago goes, all of it");
+    assert_eq!(present(&mut pool, ns, 100..105), 5);
+}
+
+#[test]
 fn forks_share_and_superseded_branches_go_first() {
     let (mut pool, ns) = pool(false);
     let (trunk, fork) = (session("trunk"), session("fork"));

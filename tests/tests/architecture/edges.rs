@@ -39,13 +39,19 @@ const IO_AND_RPC: [&str; 13] = [
     "tower",
 ];
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     Rule { name: "turnkv-proto", ours: &[], others: Others::Not(&IO_AND_RPC), wire: true },
     Rule { name: "turnkv-transfer", ours: &[], others: Others::Not(&RPC), wire: false },
     Rule {
         name: "turnkv-pool",
         ours: &["turnkv-proto"],
         others: Others::Only(&["hashbrown", "thiserror"]),
+        wire: false,
+    },
+    Rule {
+        name: "turnkv-sim",
+        ours: &["turnkv-pool", "turnkv-proto"],
+        others: Others::Only(&["flate2", "serde", "serde_json", "thiserror"]),
         wire: false,
     },
     Rule {
@@ -62,7 +68,7 @@ const RULES: [Rule; 9] = [
     },
     Rule {
         name: "turnkv",
-        ours: &["turnkv-pool", "turnkv-proto", "turnkv-tier", "turnkv-transfer"],
+        ours: &["turnkv-pool", "turnkv-proto", "turnkv-sim", "turnkv-tier", "turnkv-transfer"],
         others: Others::Not(&["pyo3", "io-uring"]),
         wire: true,
     },
@@ -184,6 +190,8 @@ mod tests {
             ("turnkv-python", "tonic"),
             ("turnkv-proto", "tokio"),
             ("turnkv-benches", "turnkv-pool"),
+            ("turnkv-sim", "turnkv-tier"),
+            ("turnkv-sim", "tokio"),
             ("turnkv", "turnkv-client"),
         ];
         for (from, to) in forbidden {

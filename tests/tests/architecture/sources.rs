@@ -14,8 +14,13 @@ pub(crate) const LINTS: [&str; 5] = [
 ];
 
 /// Crate roots that must forbid unsafe code outright.
-pub(crate) const FORBIDDING_ROOTS: [&str; 4] =
-    ["proto/src/lib.rs", "server/pool/src/lib.rs", "client/src/lib.rs", "server/src/main.rs"];
+pub(crate) const FORBIDDING_ROOTS: [&str; 5] = [
+    "proto/src/lib.rs",
+    "server/pool/src/lib.rs",
+    "server/sim/src/lib.rs",
+    "client/src/lib.rs",
+    "server/src/main.rs",
+];
 
 /// Where unsafe code may be: bytes are moved here, or Python's C interface asks for it, or a test of copy plans vouches
 /// for the tensors that it made (production code of the client forbids it at its root).

@@ -1,0 +1,43 @@
+//! The policies a simulation can name. Owns: the list. Must not know: how a policy works (the pool has them).
+
+use turnkv_pool::PolicyKind;
+
+/// A policy as the simulator runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What people call it.
+    pub name: &'static str,
+    /// What the pool is configured with.
+    pub kind: PolicyKind,
+    /// Whether the pool is told which requests are one session. A plain block cache is not: every request comes as a
+    /// session of its own.
+    pub sessions: bool,
+    /// One line for people.
+    pub about: &'static str,
+}
+
+/// Every policy, the plain ones first.
+pub const POLICIES: [Policy; 2] = [
+    Policy {
+        name: "lru",
+        kind: PolicyKind::Lru,
+        sessions: false,
+        about: "least recently used, tails before heads, sessions unknown",
+    },
+    Policy {
+        name: "lru-sessions",
+        kind: PolicyKind::Lru,
+        sessions: true,
+        about: "the same, with branches that their session replaced going first",
+    },
+];
+
+/// Finds a policy by its name.
+pub fn find(name: &str) -> Option<Policy> {
+    POLICIES.iter().copied().find(|policy| policy.name == name)
+}
+
+/// All names, for messages.
+pub fn names() -> String {
+    POLICIES.map(|policy| policy.name).join(", ")
+}

@@ -1,0 +1,159 @@
+//! The replay against plain models: exact LRU, sums that must hold, the second tier, private pools, determinism.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use turnkv_sim::account::Counts;
+use turnkv_sim::capacity::Capacity;
+use turnkv_sim::device::Speed;
+use turnkv_sim::generate::{Shape, generate};
+use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
+use turnkv_sim::hints::HintRules;
+use turnkv_sim::policy;
+use turnkv_sim::trace::{Builder, Draft, Stop, Trace};
+
+const INSTANT: Machine =
+    Machine { bytes_per_token: 1, speed: Speed { read_bytes_s: None, write_bytes_s: None } };
+
+fn cell(name: &str, dram: u64, nvme: u64) -> Cell {
+    let policy = policy::find(name).expect("a known policy");
+    Cell { policy, dram: Capacity::Blocks(dram), nvme: Capacity::Blocks(nvme), hints: None }
+}
+
+fn run(workload: &Workload, cell: &Cell, machine: &Machine) -> Counts {
+    workload.run(cell, machine, || ()).expect("the cell runs")
+}
+
+/// A small agentic trace.
+fn small(seed: u64) -> Workload {
+    let shape = Shape { requests: 300, burn_in_requests: 500, ..Shape::AGENTIC };
+    Workload::new(generate("small", &shape, seed), 1)
+}
+
+/// Requests that walk random branches of a tree: node n's children are 3n+1 to 3n+3.
+fn walks(paths: &[Vec<u8>]) -> Trace {
+    let mut builder = Builder::new("walks", 16, "", "");
+    for (at, path) in paths.iter().enumerate() {
+        let step = |node: &mut u64, turn: &u8| {
+            *node = *node * 3 + 1 + u64::from(*turn);
+            Some(*node)
+        };
+        let blocks: Vec<u64> = path.iter().scan(0, step).collect();
+        let draft = Draft {
+            at_ms: at as u64 * 1000,
+            session: None,
+            parent: None,
+            turn: 0,
+            input_tokens: 16 * blocks.len() as u64,
+            output_tokens: 0,
+            blocks: &blocks,
+            stop: Stop::Unknown,
+        };
+        builder.push(&draft).expect("a fine request");
+    }
+    builder.finish()
+}
+
+/// Tail-first LRU, as plainly as it can be said.
+fn plain_lru(trace: &Trace, capacity: usize) -> u64 {
+    let (mut used, mut order, mut hits) = (BTreeMap::new(), BTreeMap::new(), 0);
+    let mut moment = 0;
+    for request in &trace.requests {
+        let blocks = trace.blocks(request);
+        hits += blocks.iter().take_while(|block| used.contains_key(*block)).count() as u64;
+        for block in blocks.iter().rev() {
+            moment += 1;
+            if let Some(before) = used.insert(*block, moment) {
+                order.remove(&before);
+            }
+            order.insert(moment, *block);
+        }
+        while used.len() > capacity {
+            let (_, block) = order.pop_first().expect("as many moments as blocks");
+            used.remove(&block);
+        }
+    }
+    hits
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn the_pool_is_a_tail_first_lru(
+        paths in prop::collection::vec(prop::collection::vec(0u8..3, 0..7), 1..60),
+        capacity in 1u64..40,
+    ) {
+        let workload = Workload::new(walks(&paths), 1);
+        let counts = run(&workload, &cell("lru", capacity, 0), &INSTANT);
+        prop_assert_eq!(counts.hits(), plain_lru(&workload.trace, capacity as usize));
+        prop_assert!(counts.hits() <= workload.belady_hits(capacity), "nothing beats Belady");
+        prop_assert_eq!(counts.hits() + counts.lost(), workload.infinite_hits());
+    }
+}
+
+#[test]
+fn found_and_lost_are_what_an_infinite_pool_finds() {
+    let workload = small(3);
+    for (dram, nvme) in [(1, 0), (100, 0), (100, 400), (100_000, 0)] {
+        for policy in policy::POLICIES {
+            let counts = run(&workload, &cell(policy.name, dram, nvme), &INSTANT);
+            assert_eq!(
+                counts.hits() + counts.lost(),
+                workload.infinite_hits(),
+                "{} {dram} {nvme}",
+                policy.name
+            );
+            assert_eq!((counts.requests, counts.blocks), (300, workload.blocks()));
+        }
+    }
+    let all = run(&workload, &cell("lru", 100_000, 0), &INSTANT);
+    assert_eq!((all.lost(), all.evicted, all.declined), (0, 0, 0));
+}
+
+#[test]
+fn nvme_holds_what_dram_lets_go() {
+    let workload = small(4);
+    let alone = run(&workload, &cell("lru", 400, 0), &INSTANT);
+    let both = run(&workload, &cell("lru", 400, 4000), &INSTANT);
+    let large = run(&workload, &cell("lru", 4000, 0), &INSTANT);
+    assert!(both.nvme_hits > 0 && both.nvme_written > 0 && both.nvme_read >= both.nvme_hits);
+    assert!(both.hits() > alone.hits());
+    let points = 100.0 * (both.hits() as f64 - large.hits() as f64).abs() / both.blocks as f64;
+    assert!(points < 2.0, "two tiers find what one of their size does, to {points:.2} points");
+    let ample = run(&workload, &cell("lru", 400, 100_000), &INSTANT);
+    assert_eq!(ample.lost(), 0, "with room for everything nothing is lost");
+}
+
+#[test]
+fn a_slow_device_makes_turns_wait() {
+    let workload = small(4);
+    let page = Machine { bytes_per_token: 1 << 17, speed: Speed::default() };
+    let slow = Machine { speed: Speed { read_bytes_s: Some(2 << 30), write_bytes_s: Some(2 << 30) }, ..page };
+    let (instant, waited) =
+        (run(&workload, &cell("lru", 400, 4000), &page), run(&workload, &cell("lru", 400, 4000), &slow));
+    assert_eq!(instant.wait_ms, 0);
+    assert!(waited.wait_ms > 0 && waited.wait_ms_max <= waited.wait_ms, "{waited:?}");
+    assert_eq!(waited.hits() + waited.lost(), workload.infinite_hits());
+}
+
+#[test]
+fn the_same_cell_gives_the_same_counts_on_any_number_of_threads() {
+    let workloads = [small(5), small(6)];
+    let mut cells = vec![cell("lru", 50, 0), cell("lru", 50, 300), cell("lru-sessions", 200, 0)];
+    cells.push(Cell { hints: Some(HintRules::default()), ..cells[2] });
+    let once = run_grid(&workloads, &cells, &INSTANT, 1, &|| ()).expect("the grid runs");
+    assert_eq!(once, run_grid(&workloads, &cells, &INSTANT, 4, &|| ()).expect("the grid runs"));
+    assert_eq!(once.len(), 8);
+}
+
+#[test]
+fn private_pools_find_no_more_than_a_shared_one() {
+    let shape = Shape { requests: 300, burn_in_requests: 500, ..Shape::AGENTIC };
+    let trace = generate("small", &shape, 7);
+    let (shared, private) = (Workload::new(trace.clone(), 1), Workload::new(trace, 4));
+    assert_eq!((private.pools.len(), private.blocks()), (4, shared.blocks()));
+    assert!(private.infinite_hits() <= shared.infinite_hits());
+    let size = cell("lru", 1000, 0);
+    assert!(run(&private, &size, &INSTANT).hits() < run(&shared, &size, &INSTANT).hits());
+}

@@ -1,0 +1,178 @@
+//! `turnkv simulate`: traces, policies and sizes in, hit ratios out. Owns: arguments, files, the progress bar.
+//! Must not know: how a pool is played or a table drawn (turnkv-sim has both).
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use turnkv_sim::capacity::Capacity;
+use turnkv_sim::device::Speed;
+use turnkv_sim::generate::{AGENTIC_SEED, Shape, generate};
+use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
+use turnkv_sim::hints::HintRules;
+use turnkv_sim::policy::{self, Policy};
+use turnkv_sim::trace::Trace;
+use turnkv_sim::{plot, render};
+
+/// What to simulate.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Request traces: JSON lines, gzip or plain. First {"trace", "block_tokens"}, then a request a line.
+    traces: Vec<PathBuf>,
+    /// Generate a trace of this shape as well.
+    #[arg(long, value_enum)]
+    generate: Option<Generated>,
+    /// Seed of the generated trace. Without one: the seed whose trace is nearest to the published figures.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Requests of the generated trace.
+    #[arg(long, default_value_t = Shape::AGENTIC.requests)]
+    requests: u32,
+    /// Write the generated trace to this file (gzip).
+    #[arg(long, value_name = "FILE", requires = "generate")]
+    save: Option<PathBuf>,
+    /// Policies to compare. Without any: all of them.
+    #[arg(long, value_delimiter = ',', value_parser = parse_policy)]
+    policy: Vec<Policy>,
+    /// Sizes of DRAM: 5% (of the trace's unique blocks), 550 (blocks) or 64GiB.
+    #[arg(long, value_delimiter = ',', default_value = "1%,2%,5%,10%,30%")]
+    dram: Vec<Capacity>,
+    /// Sizes of NVMe, likewise; each is combined with each size of DRAM.
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    nvme: Vec<Capacity>,
+    /// Run policies that know sessions a second time with hints: expected returns, closed sessions.
+    #[arg(long)]
+    hints: bool,
+    /// With hints: how long after its last request a session is closed, in seconds.
+    #[arg(long, default_value_t = HintRules::default().close_after_ms / 1000)]
+    close_after_s: u64,
+    /// Split the memory among so many private pools, each session staying with one.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    private: u32,
+    /// Bytes of KV cache a token has in the real model: sizes in bytes need it, and NVMe's times.
+    #[arg(long)]
+    bytes_per_token: Option<u64>,
+    /// Megabytes that NVMe reads in a second. Without: reads take no time.
+    #[arg(long, requires = "bytes_per_token")]
+    nvme_read_mb_s: Option<u64>,
+    /// Megabytes that NVMe writes in a second. Without: writes take no time.
+    #[arg(long, requires = "bytes_per_token")]
+    nvme_write_mb_s: Option<u64>,
+    /// Threads. Without: one a core.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Write everything as JSON to this file; `-` prints it instead of the table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write everything as CSV to this file; `-` prints it instead of the table.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw hit ratio against capacity into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Generated {
+    /// Half of the requests in sessions of many turns, 14 to 21 alive at a time, as published for agentic traffic.
+    Agentic,
+}
+
+/// Runs every cell and prints the table.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let cells = cells(arguments)?;
+    let machine = Machine {
+        bytes_per_token: arguments.bytes_per_token.unwrap_or(1),
+        speed: Speed {
+            read_bytes_s: arguments.nvme_read_mb_s.map(|rate| rate.saturating_mul(1_000_000)),
+            write_bytes_s: arguments.nvme_write_mb_s.map(|rate| rate.saturating_mul(1_000_000)),
+        },
+    };
+    let workloads: Vec<Workload> =
+        traces(arguments)?.into_iter().map(|trace| Workload::new(trace, arguments.private)).collect();
+    let requests: usize = workloads.iter().map(|workload| workload.trace.requests.len()).sum();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let bar = ProgressBar::new((requests * cells.len()) as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:40} {percent:>3} %  {pos}/{len} requests  {eta} left")?);
+    let threads = arguments.threads.unwrap_or(cores).min(cores);
+    let outcomes = run_grid(&workloads, &cells, &machine, threads, &|| bar.inc(1));
+    bar.finish_and_clear();
+    let rows = render::rows(&workloads, &outcomes?);
+    let mut printed = false;
+    let files = [
+        (&arguments.json, render::json(&rows)?),
+        (&arguments.csv, render::csv(&rows)?),
+        (&arguments.svg, plot::svg(&rows)),
+    ];
+    for (path, text) in files {
+        if let Some(path) = path {
+            printed |= path == Path::new("-");
+            write_text(path, &text)?;
+        }
+    }
+    if !printed {
+        write_text(Path::new("-"), &render::table(&rows))?;
+    }
+    Ok(())
+}
+
+/// Every policy with every size, and with hints as well where they can matter.
+fn cells(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
+    let mut sizes = arguments.dram.iter().chain(&arguments.nvme);
+    let in_bytes = sizes.any(|size| matches!(size, Capacity::Bytes(bytes) if *bytes > 0));
+    ensure!(!in_bytes || arguments.bytes_per_token.is_some(), "sizes in bytes need --bytes-per-token");
+    ensure!(!arguments.dram.iter().any(Capacity::is_zero), "a pool needs DRAM: --dram must be above 0");
+    let given = arguments.policy.clone();
+    let policies = if given.is_empty() { policy::POLICIES.to_vec() } else { given };
+    let rules = HintRules { close_after_ms: arguments.close_after_s.saturating_mul(1000) };
+    let mut cells = Vec::new();
+    for dram in &arguments.dram {
+        for nvme in &arguments.nvme {
+            for policy in &policies {
+                let cell = Cell { policy: *policy, dram: *dram, nvme: *nvme, hints: None };
+                cells.push(cell);
+                if arguments.hints && policy.sessions {
+                    cells.push(Cell { hints: Some(rules), ..cell });
+                }
+            }
+        }
+    }
+    Ok(cells)
+}
+
+fn traces(arguments: &Arguments) -> anyhow::Result<Vec<Trace>> {
+    let mut traces = Vec::new();
+    for path in &arguments.traces {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let trace = Trace::read(file).with_context(|| format!("cannot read {}", path.display()))?;
+        ensure!(trace.touches() > 0, "{} has no blocks: nothing can be found in it", path.display());
+        traces.push(trace);
+    }
+    if let Some(Generated::Agentic) = arguments.generate {
+        let shape = Shape { requests: arguments.requests, ..Shape::AGENTIC };
+        let trace = generate("agentic", &shape, arguments.seed.unwrap_or(AGENTIC_SEED));
+        if let Some(path) = &arguments.save {
+            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            trace.write(file).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        traces.push(trace);
+    }
+    if traces.is_empty() {
+        bail!("name a trace, or --generate one");
+    }
+    Ok(traces)
+}
+
+fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        std::io::stdout().lock().write_all(text.as_bytes())?;
+        return Ok(());
+    }
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn parse_policy(name: &str) -> Result<Policy, String> {
+    policy::find(name).ok_or_else(|| format!("no such policy; there are {}", policy::names()))
+}

@@ -1,0 +1,57 @@
+//! `turnkv simulate` as an operator runs it: a generated trace in, figures out, and what it says about bad input.
+
+use anyhow::{Context, Result, ensure};
+use std::process::{Command, Output};
+use turnkv_tests::workspace::server_binary;
+
+fn simulate(arguments: &[&str]) -> Result<Output> {
+    Ok(Command::new(server_binary()?).arg("simulate").args(arguments).output()?)
+}
+
+#[test]
+fn a_generated_trace_gives_the_published_figures() -> Result<()> {
+    let output = simulate(&["--generate", "agentic", "--policy", "lru", "--dram", "550", "--json", "-"])?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let figure = |name: &str| rows[0][name].as_f64().with_context(|| format!("no {name}"));
+    ensure!((figure("infinite_percent")? - 53.4).abs() < 1.0 && (figure("hit_percent")? - 43.3).abs() < 1.0);
+    let lost = figure("lost_multi_turn_percent")? + figure("lost_cross_session_percent")?;
+    ensure!((figure("infinite_percent")? - figure("hit_percent")? - lost).abs() < 1e-6, "losses add up");
+    Ok(())
+}
+
+#[test]
+fn a_saved_trace_gives_the_same_table_and_a_plot() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (trace, plot) = (path("trace.jsonl.gz"), path("plot.svg"));
+    let sizes = ["--dram", "200,5%", "--nvme", "0,400"];
+    let generate = ["--generate", "agentic", "--seed", "3", "--requests", "200", "--save", &trace];
+    let generated = simulate(&[generate.as_slice(), &sizes].concat())?;
+    let read = simulate(&[[trace.as_str(), "--svg", plot.as_str()].as_slice(), &sizes].concat())?;
+    ensure!(generated.status.success() && read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    ensure!(generated.stdout == read.stdout && read.stdout.starts_with(b"agentic: 200 requests"));
+    ensure!(std::fs::read_to_string(&plot)?.starts_with("<svg"));
+    Ok(())
+}
+
+#[test]
+fn bad_input_is_said_in_one_line() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("bad.jsonl");
+    std::fs::write(&path, "{\"trace\":\"t\",\"block_tokens\":16}\n{\"t\":0}\n")?;
+    let path = path.display().to_string();
+    let cases: [(&[&str], &str); 5] = [
+        (&[], "name a trace"),
+        (&[&path], "line 2: missing field"),
+        (&["--generate", "agentic", "--policy", "best"], "no such policy"),
+        (&["--generate", "agentic", "--dram", "64GiB"], "--bytes-per-token"),
+        (&["--generate", "agentic", "--dram", "0"], "--dram must be above 0"),
+    ];
+    for (arguments, wanted) in cases {
+        let output = simulate(arguments)?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(!output.status.success() && said.contains(wanted), "{arguments:?} said {said:?}");
+    }
+    Ok(())
+}
