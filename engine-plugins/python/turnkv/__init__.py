@@ -6,7 +6,7 @@
     pages.offload(hashes, buffers); found = pages.lookup(hashes); pages.reload(hashes, buffers)
 
 Everything that can go wrong with a pool is a `turnkv.Error`: an engine that gets one recomputes and goes on.
-Plugins: `turnkv.transformers.TurnKVCache` for Hugging Face transformers. Nothing here imports torch or numpy.
+Plugins: `turnkv.transformers`, `turnkv.vllm`, `turnkv.sglang`, `turnkv.tensorrt_llm`. Nothing here imports torch or numpy.
 """
 
 from ._turnkv import (

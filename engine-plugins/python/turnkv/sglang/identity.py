@@ -1,7 +1,7 @@
 """What must agree for pages of SGLang to be exchangeable: the namespace of a pool, from the engine's own settings.
 
 SGLang's page hash covers tokens, LoRA adapter and cache salt, nothing else; all the rest is here.
-Owns: which settings count, the checkpoint's fingerprint, which shard a rank has. Must not know: pools, page memory.
+Owns: which settings count, which shard a rank has. Must not know: pools, page memory.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import pathlib
 from dataclasses import dataclass
 from typing import Any
+
+from turnkv.checkpoint import checkpoint_digest, checkpoint_folder
 
 logger = logging.getLogger("turnkv.sglang")
 
@@ -20,9 +21,6 @@ SETTINGS = (
     "speculative_draft_model_path", "speculative_draft_model_revision", "mamba_ssm_dtype", "rl_on_policy_target",
 )
 """Settings of the server under which the same tokens give other K and V. One that a version lacks counts as None."""
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-SAMPLES = 32
-SAMPLE_BYTES = 4096
 FORMAT = 1
 """Of this file's own choices; a new one makes old pages unreachable."""
 
@@ -95,41 +93,4 @@ def model_name(path: str, revision: str | None) -> str:
         kind = str(json.loads((folder / "config.json").read_text())["model_type"])[:64]
     except (OSError, ValueError, KeyError, TypeError):
         kind = "model"
-    return f"{kind}-{fingerprint(folder)}"
-
-
-def checkpoint_folder(path: str, revision: str | None) -> pathlib.Path | None:
-    """Where the checkpoint lies: `path` itself, its folder, or its place in the Hugging Face cache."""
-    here = pathlib.Path(path)
-    if here.is_dir():
-        return here
-    if here.is_file():
-        return here.parent
-    try:
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(path, "config.json", revision=revision)
-    except Exception as error:  # not a name that the hub knows: whatever it raises
-        logger.debug("turnkv: %s is not in the Hugging Face cache: %s", path, error)
-        return None
-    return pathlib.Path(found).parent if isinstance(found, str) else None
-
-
-def fingerprint(folder: pathlib.Path) -> str:
-    """SHA-256 (hex) of the configuration and of every weight file's name, size and sampled bytes.
-
-    A fine-tune or another quantization changes it. Reads at most SAMPLES * SAMPLE_BYTES of a file, so a checkpoint of
-    hundreds of gigabytes takes a moment.
-    """
-    digest = hashlib.sha256(b"turnkv-checkpoint-1")
-    config = folder / "config.json"
-    digest.update(config.read_bytes() if config.is_file() else b"none")
-    for path in sorted(folder.iterdir()):
-        if path.suffix in WEIGHTS and path.is_file():
-            size = path.stat().st_size
-            digest.update(f"\0{path.name}\0{size}\0".encode())
-            with path.open("rb") as file:
-                for sample in range(SAMPLES):
-                    file.seek(max(0, size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
-                    digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()
+    return f"{kind}-{checkpoint_digest(folder)}"

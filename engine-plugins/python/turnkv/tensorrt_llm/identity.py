@@ -14,15 +14,13 @@ from typing import Any
 
 import torch
 
+from turnkv.checkpoint import checkpoint_digest, checkpoint_folder
 from turnkv.connector import GroupPages
 
 from . import compat
 
 GROUP = 0
 """TensorRT-LLM's connector has one group of layers: models with several attention windows are refused by the engine."""
-WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth")
-SAMPLE_STRIPES = 32
-SAMPLE_STRIPE_BYTES = 4096
 _SETTINGS = (
     "dtype", "quant_config", "load_format", "attn_backend", "sparse_attention_config", "speculative_config",
     "enable_min_latency", "torch_compile_config",
@@ -93,7 +91,7 @@ def checkpoint(llm_args: Any, model_id: str | None) -> Checkpoint:
     Not the path: the same weights elsewhere are the same, other weights at the same place are not.
     """
     name = str(llm_args.model)
-    folder = _folder(name, getattr(llm_args, "revision", None))
+    folder = checkpoint_folder(name, getattr(llm_args, "revision", None))
     if folder is None:
         if model_id is None:
             compat.logger.warning("TurnKV: no files of %s found on this host: its name and revision alone name the "
@@ -103,7 +101,7 @@ def checkpoint(llm_args: Any, model_id: str | None) -> Checkpoint:
     config, quantization = _json(folder / "config.json"), _json(folder / "hf_quant_config.json")
     if "NVFP4" in str(quantization.get("quantization", {}).get("kv_cache_quant_algo", "")):
         raise ValueError(_NVFP4)
-    return Checkpoint(model_id or f"local:{_digest_of_files(folder)}", config, quantization)
+    return Checkpoint(model_id or f"local:{checkpoint_digest(folder)}", config, quantization)
 
 
 def group_of(llm_args: Any, known: Checkpoint, cache: torch.Tensor, shards: int) -> GroupPages:
@@ -128,37 +126,9 @@ def is_replicated(cache: torch.Tensor) -> bool:
     return cache.dim() >= 3 and cache.shape[2] == 1
 
 
-def _folder(model: str, revision: str | None) -> pathlib.Path | None:
-    """Where the checkpoint lies: `model` itself or its place in the hub's cache."""
-    here = pathlib.Path(model)
-    if here.is_dir():
-        return here
-    try:
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(model, "config.json", revision=revision)
-    except Exception as error:  # not a name that the hub knows: whatever it raises
-        compat.logger.debug("turnkv: %s is not in the hub's cache: %s", model, error)
-        return None
-    return pathlib.Path(found).parent if isinstance(found, str) else None
-
-
 def _json(path: pathlib.Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _digest_of_files(folder: pathlib.Path) -> str:
-    """SHA-256 over names, sizes and sampled bytes of the weight files. Reads at most a few megabytes."""
-    digest = hashlib.sha256(b"turnkv-weights-1")
-    for file in sorted({file for kind in WEIGHT_FILES for file in folder.glob(kind)}):
-        size = file.stat().st_size
-        digest.update(f"\0{file.name}\0{size}\0".encode())
-        with open(file, "rb") as weights:
-            for stripe in range(SAMPLE_STRIPES):
-                weights.seek(max(0, size - SAMPLE_STRIPE_BYTES) * stripe // (SAMPLE_STRIPES - 1))
-                digest.update(weights.read(SAMPLE_STRIPE_BYTES))
-    return digest.hexdigest()[:40]

@@ -14,16 +14,13 @@ from typing import Any
 import torch
 import vllm
 
+from turnkv.checkpoint import checkpoint_digest
 from turnkv.connector import BlockRuns, GroupPages
 from turnkv.connector.runs import parts_of
 from turnkv.connector.staging import Ring, StagedRuns
 
 from . import compat
 
-SAMPLE_STRIPES = 64
-SAMPLE_STRIPE_BYTES = 4096
-"""Of each weight file: so many stripes, evenly spread."""
-WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 VOLATILE_CONFIG_KEYS = frozenset({"_name_or_path", "transformers_version", "use_cache", "architectures"})
 ISOLATED_HASHES = ("xxhash", "xxhash_cbor")
 """Hash algorithms that vLLM seeds at random in every process."""
@@ -128,7 +125,7 @@ def model_identity(vllm_config: Any, model_id: str | None) -> str:
         return model_id
     folder = pathlib.Path(model.model)
     if folder.exists():
-        return f"local:{_digest_of_files(folder)}"
+        return f"local:{checkpoint_digest(folder)}"
     config = getattr(model, "hf_config", None)
     revision = model.revision or getattr(config, "_commit_hash", None) or "main"
     return f"{model.model[-180:]}@{revision}"
@@ -197,17 +194,3 @@ def _platform(vllm_config: Any) -> str:
     if kind != "cpu":
         return kind
     return f"cpu amx={torch.cpu._is_amx_tile_supported()} avx512={torch.cpu._is_avx512_supported()}"
-
-
-def _digest_of_files(path: pathlib.Path) -> str:
-    """SHA-256 over names, sizes and sampled bytes of the weight files. Reads at most a few megabytes."""
-    files = [path] if path.is_file() else sorted({file for kind in WEIGHT_FILES for file in path.glob(kind)})
-    digest = hashlib.sha256(b"turnkv-weights-1")
-    for file in files:
-        size = file.stat().st_size
-        digest.update(f"\0{file.name}\0{size}\0".encode())
-        with open(file, "rb") as weights:
-            for stripe in range(SAMPLE_STRIPES):
-                weights.seek(max(0, size - SAMPLE_STRIPE_BYTES) * stripe // (SAMPLE_STRIPES - 1))
-                digest.update(weights.read(SAMPLE_STRIPE_BYTES))
-    return digest.hexdigest()[:40]
