@@ -24,7 +24,7 @@ class Absent(type):
 
     def __call__(cls, *args: object, **kwargs: object) -> object:
         if inspect.currentframe().f_back.f_code.co_flags & inspect.CO_OPTIMIZED:  # a function's code: not while loading
-            raise NotImplementedError(f"{cls.__module__}.{cls.__name__} is a stand-in: {cls.__module__} is not here")
+            raise RuntimeError(f"{cls.__module__}.{cls.__name__} is a stand-in: {cls.__module__} is not here")
         if args and isinstance(args[0], (int, float, str)):
             return args[0]  # triton's constexpr(value)
         return absent(cls.__module__, f"{cls.__name__}()")
