@@ -62,11 +62,11 @@ class Engine:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         python = pathlib.Path(sys.executable)
-        plugins = HERE.parents[1] / "python"
+        given = os.environ.get("PYTHONPATH", "")  # turnkv's sources, when not its wheel is tested
         settings = SETTINGS | {"model_path": str(model), "max_total_tokens": tokens_max} | settings
         answers, theirs = os.pipe()
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(map(str, (HERE / "harness", plugins, HERE))), "SGLANG_USE_CPU_ENGINE": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "harness"), given, str(HERE)))), "SGLANG_USE_CPU_ENGINE": "1",
             "HF_HUB_OFFLINE": "1", "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
             "TURNKV_TEST_WATCH": str(folder),
         }

@@ -58,11 +58,12 @@ fn reserve_aligned(bytes: usize) -> Result<*mut c_void, Errno> {
 }
 
 /// Backs the huge pages inside a fresh mapping of a memfd with transparent ones, whatever the system's setting for shared
-/// memory is (unless it is `deny`). Says why not, in words an operator can act on.
+/// memory is (unless it is `deny`). Says why not, in words an operator can act on; the mapping and its memfd are then unfit for
+/// use: see `Region::create_transparent`.
 ///
 /// # Safety
-/// `[base, base + bytes)` is a shared, writable mapping of a memfd that nobody else touches or has pinned yet.
-pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), String> {
+/// `[base, base + bytes)` is a shared, writable mapping of `fd`, a memfd that nobody else touches or has pinned yet.
+pub(crate) unsafe fn collapse(fd: &OwnedFd, base: NonNull<u8>, bytes: usize) -> Result<(), String> {
     let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if whole == 0 {
         return Err(format!("{bytes} bytes hold no 2 MiB page"));
@@ -75,7 +76,8 @@ pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), Str
     // SAFETY: the range is the caller's mapping; collapsing changes no byte.
     let result = unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
     if result == 0 {
-        return Ok(());
+        // SAFETY: as above.
+        return unsafe { check_coherent(fd, base, whole) };
     }
     let error = std::io::Error::last_os_error();
     Err(match error.raw_os_error() {
@@ -91,3 +93,32 @@ pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), Str
         _ => format!("transparent huge pages are refused ({error})"),
     })
 }
+
+/// Whether the file holds what is written through the mapping: a mapping that shows other memory would corrupt every page.
+/// Looks at both ends of every huge page; leaves zeros.
+///
+/// # Safety
+/// As [`collapse`]; `whole` is a number of huge pages.
+unsafe fn check_coherent(fd: &OwnedFd, base: NonNull<u8>, whole: usize) -> Result<(), String> {
+    const MARK: u64 = 0x7475_726e_6b76_0001;
+    let ends = |page: usize| [page, page + HUGE_PAGE_BYTES - size_of::<u64>()];
+    for offset in (0..whole).step_by(HUGE_PAGE_BYTES).flat_map(ends) {
+        // SAFETY: inside the mapping, aligned, and the caller has it to itself.
+        let word = unsafe { base.as_ptr().add(offset).cast::<u64>() };
+        // SAFETY: as above.
+        unsafe { word.write_volatile(MARK) };
+        let mut found = [0u8; size_of::<u64>()];
+        let read = rustix::io::pread(fd, &mut found, offset as u64);
+        // SAFETY: as above.
+        unsafe { word.write_volatile(0) };
+        if read != Ok(found.len()) || u64::from_ne_bytes(found) != MARK {
+            return Err(
+                "transparent huge pages made the mapping show other memory than the file's".to_owned()
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
