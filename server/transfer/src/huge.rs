@@ -15,22 +15,23 @@ use rustix::mm::{MapFlags, ProtFlags};
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Maps a memfd shared and writable, at a huge-page boundary if it is large enough to hold one: only then can one page table
-/// entry cover it.
-pub(crate) fn map_shared(fd: &OwnedFd, mapped_bytes: usize) -> Result<NonNull<u8>, Errno> {
+/// entry cover it. A file whose blocks are huge pages is aligned by the kernel.
+pub(crate) fn map_shared(
+    fd: &OwnedFd,
+    mapped_bytes: usize,
+    block_bytes: usize,
+) -> Result<NonNull<u8>, Errno> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let base = if mapped_bytes < HUGE_PAGE_BYTES {
+    let base = if mapped_bytes < HUGE_PAGE_BYTES || block_bytes >= HUGE_PAGE_BYTES {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, MapFlags::SHARED, fd, 0)? }
     } else {
         let place = reserve_aligned(mapped_bytes)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: `place` is `mapped_bytes` of address space that `reserve_aligned` has just reserved for us, so the fixed
-        // mapping replaces nothing else. If it fails, the reservation goes back.
-        unsafe {
-            rustix::mm::mmap(place, mapped_bytes, protection, flags, fd, 0).inspect_err(|_| {
-                rustix::mm::munmap(place, mapped_bytes).unwrap_or_default();
-            })?
-        }
+        // mapping replaces nothing else. If it fails, the reservation must not be given back: the kernel may have ended it and
+        // given its addresses to another thread already, whose mapping we would take away.
+        unsafe { rustix::mm::mmap(place, mapped_bytes, protection, flags, fd, 0)? }
     };
     NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)
 }
@@ -58,12 +59,11 @@ fn reserve_aligned(bytes: usize) -> Result<*mut c_void, Errno> {
 }
 
 /// Backs the huge pages inside a fresh mapping of a memfd with transparent ones, whatever the system's setting for shared
-/// memory is (unless it is `deny`). Says why not, in words an operator can act on; the mapping and its memfd are then unfit for
-/// use: see `Region::create_transparent`.
+/// memory is (unless it is `deny`). Says why not, in words an operator can act on.
 ///
 /// # Safety
-/// `[base, base + bytes)` is a shared, writable mapping of `fd`, a memfd that nobody else touches or has pinned yet.
-pub(crate) unsafe fn collapse(fd: &OwnedFd, base: NonNull<u8>, bytes: usize) -> Result<(), String> {
+/// `[base, base + bytes)` is a shared, writable mapping of a memfd that nobody else touches or has pinned yet.
+pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), String> {
     let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if whole == 0 {
         return Err(format!("{bytes} bytes hold no 2 MiB page"));
@@ -76,8 +76,7 @@ pub(crate) unsafe fn collapse(fd: &OwnedFd, base: NonNull<u8>, bytes: usize) -> 
     // SAFETY: the range is the caller's mapping; collapsing changes no byte.
     let result = unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
     if result == 0 {
-        // SAFETY: as above.
-        return unsafe { check_coherent(fd, base, whole) };
+        return Ok(());
     }
     let error = std::io::Error::last_os_error();
     Err(match error.raw_os_error() {
@@ -93,32 +92,3 @@ pub(crate) unsafe fn collapse(fd: &OwnedFd, base: NonNull<u8>, bytes: usize) -> 
         _ => format!("transparent huge pages are refused ({error})"),
     })
 }
-
-/// Whether the file holds what is written through the mapping: a mapping that shows other memory would corrupt every page.
-/// Looks at both ends of every huge page; leaves zeros.
-///
-/// # Safety
-/// As [`collapse`]; `whole` is a number of huge pages.
-unsafe fn check_coherent(fd: &OwnedFd, base: NonNull<u8>, whole: usize) -> Result<(), String> {
-    const MARK: u64 = 0x7475_726e_6b76_0001;
-    let ends = |page: usize| [page, page + HUGE_PAGE_BYTES - size_of::<u64>()];
-    for offset in (0..whole).step_by(HUGE_PAGE_BYTES).flat_map(ends) {
-        // SAFETY: inside the mapping, aligned, and the caller has it to itself.
-        let word = unsafe { base.as_ptr().add(offset).cast::<u64>() };
-        // SAFETY: as above.
-        unsafe { word.write_volatile(MARK) };
-        let mut found = [0u8; size_of::<u64>()];
-        let read = rustix::io::pread(fd, &mut found, offset as u64);
-        // SAFETY: as above.
-        unsafe { word.write_volatile(0) };
-        if read != Ok(found.len()) || u64::from_ne_bytes(found) != MARK {
-            return Err(
-                "transparent huge pages made the mapping show other memory than the file's".to_owned()
-            );
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests;

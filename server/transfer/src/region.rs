@@ -15,7 +15,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -116,10 +115,16 @@ impl Region {
             HugePages::Off => (Self::create_ordinary(options)?, Granted::NotAsked),
             HugePages::Auto => match Self::create_huge(options) {
                 Ok(region) => (region, Granted::Yes),
-                Err(reserved) => match Self::create_transparent(options)? {
-                    Ok(region) => (region, Granted::Yes),
-                    Err(why) => (Self::create_ordinary(options)?, Granted::No(format!("{reserved}; {why}"))),
-                },
+                Err(reserved) => {
+                    let region = Self::create_ordinary(options)?;
+                    // SAFETY: the mapping was made a line ago and nobody else knows of it.
+                    let collapsed = unsafe { collapse(region.base, region.bytes) };
+                    let huge = match collapsed {
+                        Ok(()) => Granted::Yes,
+                        Err(transparent) => Granted::No(format!("{reserved}; {transparent}")),
+                    };
+                    (region, huge)
+                }
             },
         };
         // A core dump must hold neither users' conversations nor hundreds of GB; kernels without the advice dump them.
@@ -224,26 +229,6 @@ impl Region {
         Ok(Self::map(fd, options.bytes, 1)?)
     }
 
-    /// A region of transparent huge pages, or why not. Memory that the kernel failed to make huge is kept out of use for as
-    /// long as the process lives: on Linux 6.18, disk transfers from and to memory that was freed by such a failure, or used
-    /// in spite of it, missed some of the pages (checksums told). So the first failure is also the last attempt.
-    fn create_transparent(options: &RegionOptions) -> io::Result<Result<Self, String>> {
-        static FAILED: AtomicBool = AtomicBool::new(false);
-        if FAILED.load(Ordering::Relaxed) {
-            return Ok(Err("an earlier slab got no transparent huge pages".to_owned()));
-        }
-        let region = Self::create_ordinary(options)?;
-        // SAFETY: the mapping was made a line ago and nobody else knows of it.
-        match unsafe { collapse(&region.fd, region.base, region.bytes) } {
-            Ok(()) => Ok(Ok(region)),
-            Err(why) => {
-                FAILED.store(true, Ordering::Relaxed);
-                std::mem::forget(region);
-                Ok(Err(why))
-            }
-        }
-    }
-
     /// A region of reserved 2 MiB pages, or why not. `mmap` reserves the pages, so that no later touch can fail.
     fn create_huge(options: &RegionOptions) -> Result<Self, String> {
         if !options.bytes.is_multiple_of(HUGE_PAGE_BYTES) {
@@ -275,7 +260,7 @@ impl Region {
     /// `block_bytes`: the mapping's length is rounded up to it, because huge mappings end on a huge page.
     fn map(fd: OwnedFd, bytes: usize, block_bytes: usize) -> Result<Self, Errno> {
         let mapped_bytes = bytes.checked_next_multiple_of(block_bytes).ok_or(Errno::NOMEM)?;
-        let base = map_shared(&fd, mapped_bytes)?;
+        let base = map_shared(&fd, mapped_bytes, block_bytes)?;
         Ok(Self { fd, base, bytes, mapped_bytes })
     }
 

@@ -122,3 +122,26 @@ fn a_tail_page_is_zero_beyond_its_tokens() {
     assert_eq!(slot.scatter(&plan), slot.checksum());
     assert_eq!(memory, [5; 24]);
 }
+
+#[test]
+fn regions_made_by_several_threads_keep_their_places() {
+    let make = |thread: u8| {
+        let wished = RegionOptions { huge_pages: HugePages::Auto, ..options(4 << 20) };
+        let mut kept = std::collections::VecDeque::new();
+        for round in 0..200u8 {
+            let (region, _) = Region::create(&wished).unwrap();
+            let mark = [thread, round, 0x5a];
+            region.slot(0, 3).unwrap().fill(&mark);
+            kept.push_back((region, mark));
+            if kept.len() > 8 {
+                let (region, mark) = kept.pop_front().unwrap();
+                assert_eq!(
+                    region.slot(0, 3).unwrap().bytes(),
+                    mark,
+                    "another thread's region is in this one's place"
+                );
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|thread| drop(scope.spawn(move || make(thread)))));
+}
