@@ -159,15 +159,7 @@ impl Namespace {
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
         let buffers = PageBuffers::parse(pages, hashes.len(), self.shard_bytes, false)?;
-        let options = OffloadOptions {
-            session,
-            parent: parent.map(hashes::one).transpose()?,
-            shard,
-            tail_tokens,
-            durable,
-            deadline: deadline_ms.map(Duration::from_millis),
-            wait: Duration::from_millis(wait_ms),
-        };
+        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
         let sources = buffers.sources();
         let sources: Vec<PageSource<'_>> = sources.into_iter().map(PageSource::Bytes).collect();
         self.send(py, &options, &hashes, &sources)
@@ -192,15 +184,8 @@ impl Namespace {
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
         let plans = self.plans(&hashes, &views, tokens)?;
-        let options = OffloadOptions {
-            session,
-            parent: parent.map(hashes::one).transpose()?,
-            shard,
-            tail_tokens: u32::try_from(tokens % self.page_tokens as usize).unwrap_or_default(),
-            durable,
-            deadline: deadline_ms.map(Duration::from_millis),
-            wait: Duration::from_millis(wait_ms),
-        };
+        let tail_tokens = u32::try_from(tokens % self.page_tokens as usize).unwrap_or_default();
+        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
         let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
         self.send(py, &options, &hashes, &sources)
     }
@@ -225,15 +210,7 @@ impl Namespace {
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
         let plans = self.run_plans(addresses, &lengths, hashes.len())?;
-        let options = OffloadOptions {
-            session,
-            parent: parent.map(hashes::one).transpose()?,
-            shard,
-            tail_tokens,
-            durable,
-            deadline: deadline_ms.map(Duration::from_millis),
-            wait: Duration::from_millis(wait_ms),
-        };
+        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
         let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
         self.send(py, &options, &hashes, &sources)
     }
@@ -399,4 +376,25 @@ impl Namespace {
             self.spec.model
         )
     }
+}
+
+/// What Python said of an offload.
+fn offload_options(
+    session: Option<String>,
+    parent: Option<&[u8]>,
+    shard: u16,
+    tail_tokens: u32,
+    durable: bool,
+    wait_ms: u64,
+    deadline_ms: Option<u64>,
+) -> PyResult<OffloadOptions> {
+    Ok(OffloadOptions {
+        session,
+        parent: parent.map(hashes::one).transpose()?,
+        shard,
+        tail_tokens,
+        durable,
+        deadline: deadline_ms.map(Duration::from_millis),
+        wait: Duration::from_millis(wait_ms),
+    })
 }
