@@ -32,6 +32,15 @@ impl Held {
     }
 }
 
+/// What became of the wish to map what a lease is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holding {
+    /// It may be mapped.
+    Held,
+    /// So much may not be mapped. The lease is one to copy from, as it was.
+    Refused,
+}
+
 impl LocalPool {
     /// Makes the lease that an operation was just given a held one. Only after this may its slots be mapped.
     pub(crate) async fn hold(
@@ -39,7 +48,7 @@ impl LocalPool {
         lent: &mut Lent,
         lease: u64,
         deadline: Deadline,
-    ) -> Result<()> {
+    ) -> Result<Holding> {
         let renew = wire::RenewRequest { client: lent.client(), leases: vec![lease] };
         let reply: wire::RenewReply = lent.call(Verb::Renew, &renew, deadline).await?;
         if !reply.gone.is_empty() {
@@ -48,13 +57,16 @@ impl LocalPool {
                 "the lease ended before its pages could be mapped",
             ));
         }
+        if !reply.refused.is_empty() {
+            return Ok(Holding::Refused);
+        }
         lent.keep_lease();
         let mut held = self.held.lock();
         held.leases.insert(lease);
         if !std::mem::replace(&mut held.kept, true) {
             drop(tokio::spawn(keep(Arc::downgrade(self), pause(reply.lease_ms))));
         }
-        Ok(())
+        Ok(Holding::Held)
     }
 
     /// Whether the server said that this lease is over although we did not release it.

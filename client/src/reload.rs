@@ -125,6 +125,7 @@ impl Namespace {
             client: 0, // the connection's
             wait_ms: deadline.server_wait_ms(),
             session: options.session.clone().unwrap_or_default(),
+            hold: false,
         };
         Window { begin, pages: hashes.len(), deadline }
     }

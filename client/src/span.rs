@@ -67,6 +67,8 @@ pub struct SpanCounts {
     pub reserved: u64,
     /// Pages mapped for reading.
     pub held: u64,
+    /// Pages found that could not be mapped as well, and were copied.
+    pub copied: u64,
     /// Pages committed where they were.
     pub committed: u64,
     /// Pages copied into a slot of their own, to be written on.

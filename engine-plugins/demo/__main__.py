@@ -54,8 +54,7 @@ class Demo:
         say(f"server started in {self.server.start():.2f} s: {self.server.binary} serve --config {self.server.config}\n")
         self.pool = turnkv.Pool(self.server.address)
         self.caches = {
-            # The copying form: the table is about reloads, and the pool here is smaller than what live caches would map.
-            session: TurnKVCache(self.engine.model, f"chat-{session:02}", self.pool, legacy=True)
+            session: TurnKVCache(self.engine.model, f"chat-{session:02}", self.pool)
             for session in range(workload.SESSIONS)
         }
         half = len(self.turns) // 2

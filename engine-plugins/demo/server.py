@@ -26,6 +26,9 @@ bytes = "{dram}"
 [nvme]
 path = "{folder}/nvme"
 bytes = "{nvme}"
+
+[limits]
+client_slots_percent = 100 # one engine has this pool to itself
 """
 
 

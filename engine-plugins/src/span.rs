@@ -208,6 +208,7 @@ impl Span {
         let dict = PyDict::new(py);
         dict.set_item("reserved", counts.reserved)?;
         dict.set_item("held", counts.held)?;
+        dict.set_item("copied", counts.copied)?;
         dict.set_item("committed", counts.committed)?;
         dict.set_item("owned", counts.owned)?;
         dict.set_item("mapped", mapped)?;

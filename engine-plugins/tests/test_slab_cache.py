@@ -386,7 +386,7 @@ def test_memory_of_sessions_is_what_they_keep(make_server: Callable[..., Server]
 
 def test_a_client_share_bounds_a_turn_and_the_rest_is_private(make_server: Callable[..., Server]) -> None:
     server = make_server(dram="64MiB")
-    server.config.write_text(server.config.read_text() + "[limits]\nclient_slots_percent = 2\n")  # 853 tokens of this model
+    server.config.write_text(server.config.read_text() + "[limits]\nclient_slots_percent = 2\n")  # 640 tokens of this model may be mapped
     server.terminate()
     server.start()
     model, pool = tiny_model(), server.pool()
@@ -394,10 +394,18 @@ def test_a_client_share_bounds_a_turn_and_the_rest_is_private(make_server: Calla
     cache = TurnKVCache(model, "share", pool, page_tokens=16)
     assert cache.begin(prompt) == 0
     ours = say(model, prompt, cache, 8)
-    assert same(ours, say(model, prompt, DynamicCache(config=model.config), 8))
+    kept = DynamicCache(config=model.config)
+    assert same(ours, say(model, prompt, kept, 8))
     report = cache.end_turn(ours.sequences)
-    assert report.pages_in_place > 0 and report.pages_copied + report.pages_declined > 0, report
+    assert report.pages_in_place > 0 < report.pages_copied and not report.pages_declined, report
     assert report.misses["declined:no_space"], report
+    more = torch.cat([ours.sequences, tokens(20, seed=11)], dim=1)
+    stored = report.tokens_offloaded
+    assert cache.begin(more) == stored > 640, (stored, cache.turn)
+    assert cache.turn.pages_mapped > 0 < cache.turn.pages_copied, cache.turn
+    assert same(say(model, more, cache, 8), say(model, more, cut(kept, stored), 8))
+    cache.drop()
+    eventually(lambda: dram(server)["leased_bytes"] == 0, "everything is given back")
 
 
 # ---- never wrong, never in the way ----------------------------------------------------------------------------------

@@ -1,18 +1,28 @@
-//! Pages read where they lie. Owns: leasing, verifying and mapping them. Must not know: what is reserved.
+//! Pages read where they lie. Owns: leasing, verifying and mapping them, copying those that may not be mapped. Must not know:
+//! what is reserved.
 
-use super::{Mapped, PageSpan};
+use super::{Mapped, PageSpan, unmappable};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::held::Holding;
 use crate::limits::YIELD_BYTES;
+use crate::local::Server;
 use crate::offload::window_pages;
 use crate::reload::shm::{Next, Pages};
-use crate::reload::{MissCause, ReloadOptions, ReloadReport};
+use crate::reload::{MissCause, ReloadOptions, ReloadReport, Window};
 use std::sync::Arc;
+use std::time::Instant;
 use turnkv_proto::BlockHash;
+use turnkv_proto::wire::TierKind;
+use turnkv_transfer::{Checksum, Slot};
+
+/// A page that a window's lease is on.
+type Found = (Slot, u64, TierKind);
 
 impl PageSpan {
-    /// Maps the leading pages that are there, each verified, at the places from `place` on, for reading. What was at these
-    /// places is vacated. Pages on NVMe are read into slots first.
+    /// Puts the leading pages that are there, each verified, at the places from `place` on. What was at these places is
+    /// vacated. Pages on NVMe are read into slots first. Pages are mapped, for reading; those that this process may not map,
+    /// because it holds its part of the pool's memory, are copied into private memory.
     pub async fn hold(
         &mut self,
         row: usize,
@@ -47,7 +57,9 @@ impl PageSpan {
         while report.pages < hashes.len() && report.miss.is_none() {
             let at = report.pages;
             let window = &hashes[at..hashes.len().min(at + window_pages(namespace.shard_bytes()))];
-            match self.hold_window((row, place + at), options, window, deadline, report).await {
+            let mut window = namespace.reload_window(options, window, deadline);
+            window.begin.hold = true;
+            match self.hold_window((row, place + at), &window, report).await {
                 Ok(()) if report.pages == at && report.miss.is_none() => report.miss = Some(MissCause::Busy),
                 Ok(()) => {}
                 Err(error) if namespace.reopened(&error, &mut reopened, deadline).await? => {}
@@ -57,31 +69,19 @@ impl PageSpan {
         Ok(())
     }
 
+    /// Maps a window's pages, or copies them when they may not be mapped.
     async fn hold_window(
         &mut self,
         (row, place): (usize, usize),
-        options: &ReloadOptions,
-        hashes: &[BlockHash],
-        deadline: Deadline,
+        window: &Window,
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let namespace = self.namespace.clone();
-        let Some(lent) = namespace.link.lend(deadline).await? else {
+        let Some(lent) = self.namespace.link.lend(window.deadline).await? else {
             return Err(Error::invalid("pages can be mapped through the shm data plane only"));
         };
-        let window = namespace.reload_window(options, hashes, deadline);
-        let mut pages = Pages::begin(lent, &window).await?;
-        let mut found = Vec::with_capacity(hashes.len());
-        loop {
-            match pages.next(&namespace, &window).await? {
-                Next::Page { slot, checksum, tier, .. } => found.push((slot, checksum, tier)),
-                Next::Miss(cause) => {
-                    report.miss = Some(cause);
-                    break;
-                }
-                Next::End => break,
-            }
-        }
+        let mut pages = Pages::begin(lent, window).await?;
+        let (found, miss) = self.find_pages(&mut pages, window).await?;
+        report.miss = miss;
         if found.is_empty() {
             return Ok(());
         }
@@ -90,12 +90,16 @@ impl PageSpan {
             return Err(Error::protocol("pages without a lease"));
         };
         let (server, pool) = (pages.lent.server(), Arc::clone(pages.lent.pool()));
-        match pool.hold(&mut pages.lent, lease, deadline).await {
+        match pool.hold(&mut pages.lent, lease, window.deadline).await {
             Err(error) if error.kind == ErrorKind::LeaseExpired => {
                 report.miss = Some(MissCause::LeaseExpired);
                 return Ok(());
             }
-            held => held?,
+            Err(error) => return Err(error),
+            Ok(Holding::Refused) => {
+                return self.copy_in(row, place, &found, &mut pages, window, report).await;
+            }
+            Ok(Holding::Held) => {}
         }
         drop(pages); // its connection is free for what follows
         let good = self.verify(&found, report).await;
@@ -111,18 +115,28 @@ impl PageSpan {
         self.take_in(row, place, found, good, (&server, lease), report)
     }
 
-    /// How many leading pages have the bytes that their checksums promise; the next one, if any, is a miss.
-    async fn verify(
+    /// The leading pages of a window that are in slots, and why the next one is not.
+    async fn find_pages(
         &self,
-        found: &[(turnkv_transfer::Slot, u64, turnkv_proto::wire::TierKind)],
-        report: &mut ReloadReport,
-    ) -> usize {
+        pages: &mut Pages,
+        window: &Window,
+    ) -> Result<(Vec<Found>, Option<MissCause>)> {
+        let mut found = Vec::with_capacity(window.pages);
+        loop {
+            match pages.next(&self.namespace, window).await? {
+                Next::Page { slot, checksum, tier, .. } => found.push((slot, checksum, tier)),
+                Next::Miss(cause) => return Ok((found, Some(cause))),
+                Next::End => return Ok((found, None)),
+            }
+        }
+    }
+
+    /// How many leading pages have the bytes that their checksums promise; the next one, if any, is a miss.
+    async fn verify(&self, found: &[Found], report: &mut ReloadReport) -> usize {
         let mut checked = 0;
         for (position, (slot, checksum, _)) in found.iter().enumerate() {
             if self.namespace.link.config.verify && slot.checksum() != *checksum {
-                let namespace = self.namespace.id();
-                tracing::warn!(%namespace, position, "a page in DRAM does not verify: it is a miss");
-                report.miss = Some(MissCause::Checksum);
+                self.note_corrupt(position, report);
                 return position;
             }
             checked += slot.len();
@@ -134,13 +148,19 @@ impl PageSpan {
         found.len()
     }
 
+    fn note_corrupt(&self, position: usize, report: &mut ReloadReport) {
+        let namespace = self.namespace.id();
+        tracing::warn!(%namespace, position, "a page in DRAM does not verify: it is a miss");
+        report.miss = Some(MissCause::Checksum);
+    }
+
     fn take_in(
         &mut self,
         row: usize,
         place: usize,
-        found: Vec<(turnkv_transfer::Slot, u64, turnkv_proto::wire::TierKind)>,
+        found: Vec<Found>,
         good: usize,
-        (server, lease): (&crate::local::Server, u64),
+        (server, lease): (&Server, u64),
         report: &mut ReloadReport,
     ) -> Result<()> {
         let mut mapped = found.into_iter().take(good).enumerate().map(|(position, (slot, _, tier))| {
@@ -156,6 +176,47 @@ impl PageSpan {
             }
             self.counts.held += 1;
             report.count(tier);
+        }
+        Ok(())
+    }
+
+    /// Copies pages into private memory while their read lease lasts.
+    async fn copy_in(
+        &mut self,
+        row: usize,
+        place: usize,
+        found: &[Found],
+        pages: &mut Pages,
+        window: &Window,
+        report: &mut ReloadReport,
+    ) -> Result<()> {
+        let (piece_bytes, mut copied) = (self.piece_bytes(), 0);
+        for (position, (slot, checksum, tier)) in found.iter().enumerate() {
+            self.vacate(row, place + position, 1)?;
+            let mut sum = Checksum::new();
+            for piece in 0..self.pieces {
+                let number = self.number(piece, row, place + position);
+                let done = self.memory.copy_in(number, slot, piece * piece_bytes, &mut sum);
+                done.map_err(|error| unmappable(&error))?;
+            }
+            // The order matters: only a copy that ended within the lease is a copy of this page.
+            if Instant::now() >= pages.lease_end {
+                report.miss = Some(MissCause::LeaseExpired);
+                return Ok(());
+            }
+            if self.namespace.link.config.verify && sum.finish() != *checksum {
+                pages.lent.report_corrupt(position as u32);
+                self.note_corrupt(position, report);
+                return Ok(());
+            }
+            self.counts.copied += 1;
+            report.count(*tier);
+            copied += slot.len();
+            if copied >= YIELD_BYTES {
+                copied = 0;
+                tokio::task::yield_now().await;
+                window.deadline.check()?;
+            }
         }
         Ok(())
     }

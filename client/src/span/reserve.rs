@@ -3,6 +3,7 @@
 use super::{Mapped, PageSpan, Standing};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::held::Holding;
 use crate::limits::WINDOW_PAGES_MAX;
 use crate::slabs::Place;
 use std::sync::Arc;
@@ -111,9 +112,10 @@ impl PageSpan {
         for slot in &reply.slots {
             slots.push(pool.slot(place, Some(slot), deadline).await?);
         }
-        match known {
-            0 => pool.hold(&mut lent, reply.lease, deadline).await?,
-            _ => lent.keep_lease(), // the lease is a held one already
+        if known != 0 {
+            lent.keep_lease(); // it is a held one already
+        } else if pool.hold(&mut lent, reply.lease, deadline).await? != Holding::Held {
+            return Ok(0); // somebody was faster: what was reserved ends with this operation
         }
         self.reserved = Some((server.clone(), reply.lease));
         *self.leases.entry((server.instance, reply.lease)).or_insert(0) += slots.len();

@@ -330,7 +330,7 @@ class Span:
     def is_lost(self) -> bool:
         """The server said that something mapped here is not ours any more: nothing of it is to be trusted."""
     def counts(self) -> dict[str, int]:
-        """reserved, held, committed, owned so far; mapped and spare now."""
+        """reserved, held, copied, committed, owned so far; mapped and spare now."""
 
 class Lease:
     """Pages leased for reading in place. A context manager; `finish` at the end says whether what was read was valid."""

@@ -6,7 +6,8 @@ use crate::entry::{
     COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PROMOTING, QUEUED,
     RECOVERING, VISIBLE, WRITING, ZOMBIE,
 };
-use crate::lease::NO_PAGE;
+use crate::lease::{ClientSlots, NO_PAGE};
+use crate::limits::HELD_PERCENT_MAX;
 use crate::policy::ListId;
 use crate::slots::SlotState;
 use std::collections::{HashMap, HashSet};
@@ -174,13 +175,17 @@ impl Pool {
 
     fn check_slots(&self, sums: &Sums) -> Result<(), String> {
         let mut leases: HashMap<u32, u32> = HashMap::new();
-        let mut clients: HashMap<u64, u32> = HashMap::new();
-        let mut quarantined = 0;
+        let mut clients: HashMap<u64, ClientSlots> = HashMap::new();
+        let (mut quarantined, mut held_bytes) = (0, 0);
         for lease in self.leases.iter() {
-            *clients.entry(lease.client.0).or_default() += lease.items.len() as u32;
+            let counts = clients.entry(lease.client.0).or_default();
+            counts.leased += lease.items.len() as u32;
+            counts.held += if lease.kind.is_held() { lease.items.len() as u32 } else { 0 };
             for item in &lease.items {
                 *leases.entry(item.slot).or_default() += 1;
-                quarantined += if lease.kind.is_quarantined() { self.slots.slot_bytes(item.slot) } else { 0 };
+                let bytes = self.slots.slot_bytes(item.slot);
+                quarantined += if lease.kind.is_quarantined() { bytes } else { 0 };
+                held_bytes += if lease.kind.is_held() { bytes } else { 0 };
                 let reserved = self.slots.meta(item.slot).state == SlotState::Reserved;
                 ensure!(
                     !reserved || !lease.kind.is_write() && item.page == NO_PAGE,
@@ -189,14 +194,17 @@ impl Pool {
                 );
             }
         }
-        let counted: HashMap<u64, u32> =
+        let counted: HashMap<u64, ClientSlots> =
             self.leases.clients().iter().map(|(client, slots)| (client.0, *slots)).collect();
         ensure!(clients == counted, "the clients' shares do not add up");
         ensure!(
-            clients.values().all(|slots| *slots <= self.config.limits.client_slots_max),
+            clients.values().all(|slots| slots.leased <= self.config.limits.client_slots_max),
             "a client holds too much"
         );
         ensure!(quarantined == self.leases.quarantined_bytes, "{quarantined} bytes in quarantine");
+        ensure!(held_bytes == self.leases.held_bytes, "{held_bytes} bytes held");
+        let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
+        ensure!(held_bytes <= dram_bytes / 100 * HELD_PERCENT_MAX, "too much is held to copy beside it");
         let (mut used_bytes, mut leased_bytes, mut pinned_bytes) = (0, 0, 0);
         for (slab, this) in self.slots.slabs.iter().enumerate() {
             let mut used = 0;

@@ -4,7 +4,7 @@
 //!
 //! A lease of a reload or a reservation is held from its first renewal on; before that, time ends it.
 //! A process may touch what it has mapped at any moment, so only its word (`release`) or its end (`client_gone`) frees
-//! these slots. What bounds them is the client's share of the slots.
+//! these slots. What bounds them is a part of the client's share of the slots, and of all.
 
 use crate::Pool;
 use crate::entry::{FILLED, NONE, RECOVERING, VISIBLE};
@@ -43,6 +43,21 @@ pub struct Reserved {
     pub slots: Vec<SlotKey>,
     /// Why there are fewer than asked for.
     pub short: Option<Outcome>,
+}
+
+/// Answer to a renewal.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Renewed {
+    /// Over, or never this client's: nothing of these may be mapped.
+    pub gone: Vec<LeaseId>,
+    /// Not held, because the client may not map so many slots: these may be copied from until their time is over.
+    pub refused: Vec<LeaseId>,
+}
+
+/// Why a lease is not a held one.
+enum NotHeld {
+    Over,
+    TooMuch,
 }
 
 /// Which pages the client has written into reserved slots.
@@ -90,6 +105,12 @@ impl Pool {
             }
         };
         let now = self.tick(now);
+        let renewed = ask.lease.map_or(Ok(()), |lease| self.renew_one(ask.client, lease, now)); // a sign of life of it
+        let room = match renewed {
+            Ok(()) => room.min(self.held_room(ask.client, ask.ns)),
+            Err(NotHeld::TooMuch) => 0,
+            Err(NotHeld::Over) => return Err(PoolError::LeaseUnknown),
+        };
         let mut slots = Vec::new();
         while slots.len() < room.min(ask.pages as usize) {
             let Some(slot) = self.allocate_reserved(ask.ns.0) else { break };
@@ -152,11 +173,19 @@ impl Pool {
         Ok(done)
     }
 
-    /// The client has mapped, or is about to map, what these leases are on: they are held from now on. Returns those that
-    /// are over, or that cannot be held.
-    pub fn renew(&mut self, client: ClientId, leases: &[LeaseId], now: Now) -> Vec<LeaseId> {
+    /// The client has mapped, or is about to map, what these leases are on: they are held from now on, but for those that
+    /// the answer names.
+    pub fn renew(&mut self, client: ClientId, leases: &[LeaseId], now: Now) -> Renewed {
         let now = self.tick(now);
-        leases.iter().copied().filter(|lease| !self.renew_one(client, *lease, now)).collect()
+        let mut renewed = Renewed::default();
+        for lease in leases.iter().copied() {
+            match self.renew_one(client, lease, now) {
+                Ok(()) => {}
+                Err(NotHeld::Over) => renewed.gone.push(lease),
+                Err(NotHeld::TooMuch) => renewed.refused.push(lease),
+            }
+        }
+        renewed
     }
 
     /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes did not
@@ -182,10 +211,7 @@ impl Pool {
             self.end_lease(lease);
         } else {
             for item in self.leases.take_items(lease, positions) {
-                if kind.is_quarantined() {
-                    self.leases.quarantined_bytes -= self.slots.slot_bytes(item.slot);
-                }
-                self.end_hold(&item);
+                self.end_hold(&item, kind);
             }
         }
         for item in bad {
@@ -206,14 +232,20 @@ impl Pool {
         self.leases.get(lease, client).filter(|held| !held.kind.is_write()).ok_or(PoolError::LeaseUnknown)
     }
 
-    fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> bool {
-        let Ok(held) = self.held(lease, client) else { return false };
-        if held.kind == LeaseKind::Unheard {
-            let bytes: u64 = held.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
-            self.leases.quarantined_bytes -= bytes;
+    fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> Result<(), NotHeld> {
+        let held = self.held(lease, client).map_err(|_| NotHeld::Over)?;
+        let bytes: u64 = held.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
+        let (kind, slots) = (held.kind, held.items.len());
+        if !kind.is_held() {
+            let class = held.items.first().map_or(0, |item| self.slots.class_of(item.slot));
+            if slots > self.held_room(client, NamespaceIndex(class as u16)) {
+                return Err(NotHeld::TooMuch);
+            }
+            self.leases.held_bytes += bytes;
         }
+        self.leases.quarantined_bytes -= if kind.is_quarantined() { bytes } else { 0 };
         self.leases.renew(lease, self.deadline(now));
-        true
+        Ok(())
     }
 
     fn deadline(&self, now: Now) -> Now {
@@ -221,12 +253,14 @@ impl Pool {
         now + u64::from(limits.lease_ms) + u64::from(limits.lease_grace_ms)
     }
 
-    /// Puts reserved slots under the lease asked for; a reservation is a sign of life of it. Returns the first position.
+    /// Puts reserved slots under the lease asked for, a held one, or a new one. Returns the first position.
     fn lease_reserved(&mut self, ask: &ReserveAsk, slots: &[u32], now: Now) -> (Option<LeaseId>, u32) {
         if let Some(lease) = ask.lease {
-            self.renew_one(ask.client, lease, now);
             let first = self.leases.get(lease, ask.client).map_or(0, |held| held.positions);
-            self.leases.extend(lease, slots.iter().copied());
+            if !slots.is_empty() {
+                self.leases.held_bytes += slots.iter().map(|slot| self.slots.slot_bytes(*slot)).sum::<u64>();
+                self.leases.extend(lease, slots.iter().copied());
+            }
             return (Some(lease), first);
         }
         let item = |(at, slot): (usize, &u32)| LeaseItem { position: at as u32, slot: *slot, page: NO_PAGE };

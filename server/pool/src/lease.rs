@@ -9,12 +9,14 @@
 //! ```
 //! A held lease is on slots that a process has mapped: it may look at them, or write them, at any moment, so time alone
 //! never frees them. Its deadline only tells who was not heard of. It begins as a read lease, which time does end, so that
-//! an answer that never reached its client holds nothing for long: the client renews it before it maps anything.
+//! an answer that never reached its client holds nothing for long: the client renews it before it maps anything. Held
+//! leases may take only a part of what leases may take: else nothing could be copied beside them.
 
 use crate::Pool;
 use crate::entry::NONE;
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
+use crate::limits::HELD_PERCENT_MAX;
 use hashbrown::HashMap;
 
 /// What a lease allows, and how far it is.
@@ -34,6 +36,11 @@ impl LeaseKind {
     /// Past its deadline, and its slots are not free.
     pub(crate) fn is_quarantined(self) -> bool {
         matches!(self, LeaseKind::Quarantined | LeaseKind::Unheard)
+    }
+
+    /// A process has its slots mapped.
+    pub(crate) fn is_held(self) -> bool {
+        matches!(self, LeaseKind::Held | LeaseKind::Unheard)
     }
 
     /// On slots to fill for pages that are in the index already.
@@ -70,14 +77,25 @@ pub(crate) struct Lease {
     next: u32,
 }
 
+/// Slots of one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClientSlots {
+    /// Under leases of any kind.
+    pub(crate) leased: u32,
+    /// Of these, under held leases.
+    pub(crate) held: u32,
+}
+
 /// All leases. Leases of one kind live equally long, so each kind's list is in order of deadline.
 #[derive(Default)]
 pub(crate) struct Leases {
     table: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
     lists: [Ends; 5],
-    clients: HashMap<ClientId, u32>,
+    clients: HashMap<ClientId, ClientSlots>,
     count: u32,
+    /// Bytes of slots under held leases.
+    pub(crate) held_bytes: u64,
     pub(crate) quarantined_bytes: u64,
     pub(crate) expired: u64,
 }
@@ -104,9 +122,9 @@ impl Leases {
         self.iter().filter(|lease| lease.kind.is_quarantined()).count()
     }
 
-    /// Slots this client holds.
-    pub(crate) fn slots_of(&self, client: ClientId) -> u32 {
-        self.clients.get(&client).copied().unwrap_or(0)
+    /// Slots of this client.
+    pub(crate) fn slots_of(&self, client: ClientId) -> ClientSlots {
+        self.clients.get(&client).copied().unwrap_or_default()
     }
 
     /// Adds a lease with at least one slot.
@@ -119,7 +137,7 @@ impl Leases {
         items: Vec<LeaseItem>,
     ) -> LeaseId {
         debug_assert!(!items.is_empty(), "an empty lease holds nothing");
-        *self.clients.entry(client).or_insert(0) += items.len() as u32;
+        self.clients.entry(client).or_default().leased += items.len() as u32;
         let at = self.free.pop().unwrap_or_else(|| {
             self.table.push((0, None));
             self.table.len() as u32 - 1
@@ -148,12 +166,7 @@ impl Leases {
         let lease = self.table[at as usize].1.take()?;
         self.free.push(at);
         self.count -= 1;
-        if let Some(slots) = self.clients.get_mut(&lease.client) {
-            *slots -= lease.items.len() as u32;
-            if *slots == 0 {
-                self.clients.remove(&lease.client);
-            }
-        }
+        self.count_out(lease.client, lease.kind, lease.items.len());
         Some(lease)
     }
 
@@ -179,6 +192,9 @@ impl Leases {
         let Some(at) = self.find(id) else { return };
         self.unlink(at);
         if let Some(lease) = self.table[at as usize].1.as_mut() {
+            if !lease.kind.is_held() {
+                self.clients.entry(lease.client).or_default().held += lease.items.len() as u32;
+            }
             (lease.kind, lease.deadline) = (LeaseKind::Held, deadline);
         }
         self.link(at);
@@ -194,10 +210,13 @@ impl Leases {
         self.table[at as usize].1.as_ref()
     }
 
-    /// Adds slots to a lease; their positions follow those it ever had.
+    /// Adds slots to a held lease; their positions follow those it ever had.
     pub(crate) fn extend(&mut self, id: LeaseId, slots: impl ExactSizeIterator<Item = u32>) {
         let Some(lease) = self.find(id).and_then(|at| self.table[at as usize].1.as_mut()) else { return };
-        *self.clients.entry(lease.client).or_insert(0) += slots.len() as u32;
+        debug_assert!(lease.kind.is_held(), "only held leases grow");
+        let counts = self.clients.entry(lease.client).or_default();
+        counts.leased += slots.len() as u32;
+        counts.held += slots.len() as u32;
         for slot in slots {
             lease.items.push(LeaseItem { position: lease.positions, slot, page: NO_PAGE });
             lease.positions += 1;
@@ -218,10 +237,18 @@ impl Leases {
         let taken = |item: &mut LeaseItem| positions.binary_search(&item.position).is_ok();
         let taken: Vec<LeaseItem> = lease.items.extract_if(.., taken).collect();
         debug_assert!(!lease.items.is_empty(), "a lease without items is removed");
-        if let Some(slots) = self.clients.get_mut(&lease.client) {
-            *slots -= taken.len() as u32;
-        }
+        let (client, kind) = (lease.client, lease.kind);
+        self.count_out(client, kind, taken.len());
         taken
+    }
+
+    fn count_out(&mut self, client: ClientId, kind: LeaseKind, slots: usize) {
+        let Some(counts) = self.clients.get_mut(&client) else { return };
+        counts.leased -= slots as u32;
+        counts.held -= if kind.is_held() { slots as u32 } else { 0 };
+        if counts.leased == 0 {
+            self.clients.remove(&client);
+        }
     }
 
     /// All leases of a client, in the order of the table.
@@ -238,7 +265,7 @@ impl Leases {
     }
 
     /// Slots by client, as accounted.
-    pub(crate) fn clients(&self) -> &HashMap<ClientId, u32> {
+    pub(crate) fn clients(&self) -> &HashMap<ClientId, ClientSlots> {
         &self.clients
     }
 
@@ -289,13 +316,28 @@ impl Pool {
 
     /// How many more slots this client may hold, in a lease of this namespace.
     pub(crate) fn slot_room(&self, client: ClientId, ns: NamespaceIndex) -> usize {
+        let room = self.client_share(ns).saturating_sub(u64::from(self.leases.slots_of(client).leased));
+        room.min(u64::from(self.config.limits.lease_pages_max)) as usize
+    }
+
+    /// How many more slots this client may map, in a lease of this namespace. Mapped slots stay for as long as their holder
+    /// likes, so some of its share, and of DRAM, is kept for copies.
+    pub(crate) fn held_room(&self, client: ClientId, ns: NamespaceIndex) -> usize {
+        let share = self.client_share(ns);
+        let own = share - (share * (100 - HELD_PERCENT_MAX)).div_ceil(100);
+        let own = own.saturating_sub(u64::from(self.leases.slots_of(client).held));
+        let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
+        let all_bytes = (dram_bytes / 100 * HELD_PERCENT_MAX).saturating_sub(self.leases.held_bytes);
+        own.min(all_bytes / self.slots.classes[usize::from(ns.0)].slot_bytes) as usize
+    }
+
+    /// How many slots leases of one client may be on.
+    fn client_share(&self, ns: NamespaceIndex) -> u64 {
         let limits = &self.config.limits;
         let class = &self.slots.classes[usize::from(ns.0)];
         let slots = u64::from(class.per_slab) * self.slots.slabs.len() as u64;
         let percent = (slots * u64::from(limits.client_slots_percent) / 100).max(1);
-        let share = u64::from(limits.client_slots_max).min(percent);
-        let room = share.saturating_sub(u64::from(self.leases.slots_of(client)));
-        room.min(u64::from(limits.lease_pages_max)) as usize
+        u64::from(limits.client_slots_max).min(percent)
     }
 
     /// Ends a lease of any kind: its holds end, and pages it was filling are given up.
@@ -305,15 +347,15 @@ impl Pool {
             self.give_up_grants(&lease.items, lease.shard);
         }
         for item in &lease.items {
-            if lease.kind.is_quarantined() {
-                self.leases.quarantined_bytes -= self.slots.slot_bytes(item.slot);
-            }
-            self.end_hold(item);
+            self.end_hold(item, lease.kind);
         }
     }
 
     /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.
-    pub(crate) fn end_hold(&mut self, item: &LeaseItem) {
+    pub(crate) fn end_hold(&mut self, item: &LeaseItem, kind: LeaseKind) {
+        let bytes = self.slots.slot_bytes(item.slot);
+        self.leases.quarantined_bytes -= if kind.is_quarantined() { bytes } else { 0 };
+        self.leases.held_bytes -= if kind.is_held() { bytes } else { 0 };
         self.slots.give_up_reserved(item.slot);
         self.slots.unlease(item.slot);
     }

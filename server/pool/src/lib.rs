@@ -40,7 +40,7 @@ mod writeback;
 
 pub use config::{ConfigError, Limits, PolicyKind, PoolConfig};
 pub use error::PoolError;
-pub use hold::{CommitReservedAsk, ReserveAsk, Reserved, ReservedCommit};
+pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};
 pub use lookup::Found;
 pub use namespaces::NamespaceDesc;

@@ -1,5 +1,7 @@
 //! The named bounds of the pool's own work. Owns: constants. Must not know: configuration (config.rs has what an operator sets).
 
+/// What held leases may take of a client's share and of DRAM: the rest is for pages that are only copied.
+pub const HELD_PERCENT_MAX: u64 = 75;
 /// Slots are cut in multiples of this, so that O_DIRECT can read and write them in place.
 pub const SLOT_ALIGN_BYTES: u64 = 4096;
 /// Bytes of the smallest slab.

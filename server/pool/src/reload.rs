@@ -25,6 +25,8 @@ pub struct ReloadAsk<'a> {
     pub client: ClientId,
     /// The session that reads.
     pub session: Option<&'a SessionId>,
+    /// It is going to map the slots: no more of them than it may, unless it may map none.
+    pub hold: bool,
 }
 
 /// One page of a reload.
@@ -74,6 +76,10 @@ impl Pool {
         let desc = self.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shard, desc.shards)?;
         let room = self.lease_room(ask.client, ask.ns)?;
+        let room = match self.held_room(ask.client, ask.ns) {
+            may_hold if ask.hold && may_hold > 0 => room.min(may_hold),
+            _ => room,
+        };
         let now = self.tick(now);
         if let Some(session) = ask.session {
             self.use_session(ask.ns, session, now);

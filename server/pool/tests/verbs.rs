@@ -56,7 +56,7 @@ fn ask<'a>(ns: NamespaceIndex, parent: Option<u32>, hashes: &'a [BlockHash]) -> 
 }
 
 fn read<'a>(ns: NamespaceIndex, hashes: &'a [BlockHash]) -> ReloadAsk<'a> {
-    ReloadAsk { ns, hashes, shard: 0, client: CLIENT, session: None }
+    ReloadAsk { ns, hashes, shard: 0, client: CLIENT, session: None, hold: false }
 }
 
 /// Offloads pages that are all granted, and returns their keys.

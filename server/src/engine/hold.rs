@@ -107,7 +107,7 @@ impl Engine {
         !pages.is_empty() && self.make_durable(&pages).await
     }
 
-    /// The client has mapped what these leases are on: they are held.
+    /// The client maps what these leases are on: they are held, but for those that the answer names.
     pub(crate) fn renew(&self, raw: &wire::RenewRequest) -> Result<wire::RenewReply, Error> {
         let client = self.clients.check(raw.client)?;
         if raw.leases.len() > RENEW_LEASES_MAX {
@@ -116,9 +116,13 @@ impl Engine {
         }
         let leases: Vec<LeaseId> = raw.leases.iter().copied().map(LeaseId).collect();
         let now = self.now();
-        let gone = self.core().pool.renew(client, &leases, now);
-        let lease_ms = self.settings.limits.lease_ms as u32;
-        Ok(wire::RenewReply { lease_ms, gone: gone.into_iter().map(|lease| lease.0).collect() })
+        let renewed = self.core().pool.renew(client, &leases, now);
+        let numbers = |leases: Vec<LeaseId>| leases.into_iter().map(|lease| lease.0).collect();
+        Ok(wire::RenewReply {
+            lease_ms: self.settings.limits.lease_ms as u32,
+            gone: numbers(renewed.gone),
+            refused: numbers(renewed.refused),
+        })
     }
 
     /// The client has unmapped these slots; positions in `corrupt` did not verify at its end.

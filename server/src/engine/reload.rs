@@ -23,6 +23,8 @@ pub(super) struct Ask {
     pub(super) shard: u16,
     pub(super) client: ClientId,
     pub(super) deadline: Instant,
+    /// The slots will be mapped.
+    pub(super) hold: bool,
 }
 
 /// A reload under way: its pages in the order asked, some still on their way from NVMe.
@@ -149,6 +151,7 @@ impl Engine {
             shard: parse_shard(raw.shard)?,
             client,
             deadline: Instant::now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into()),
+            hold: raw.hold,
         })
     }
 
@@ -163,6 +166,7 @@ impl Engine {
                 shard: ask.shard,
                 client: ask.client,
                 session: ask.session.as_ref(),
+                hold: ask.hold,
             };
             let plan = core.pool.begin_reload(view, now).map_err(refuse)?;
             if matches!(plan.pages.first(), Some(ReloadStep::NoSlot)) {

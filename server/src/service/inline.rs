@@ -129,6 +129,7 @@ async fn reload(
         client: 0,
         wait_ms: ask.wait_ms,
         session: ask.session,
+        hold: false,
     };
     let run = InlineReload::begin(&engine, begin.clone()).await?;
     let runs = Runs { engine, begin, run: Some(run), served: 0 };

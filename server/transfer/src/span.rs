@@ -14,6 +14,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::checksum::Checksum;
+use crate::copy;
 use crate::limits::{MAPPINGS_MAX_USUAL, MAPPINGS_PERCENT_MAX};
 use crate::region::Slot;
 
@@ -108,10 +110,33 @@ impl Span {
         pieces[piece] = mapped.is_ok();
         if let Err(errno) = mapped {
             MAPPED.fetch_sub(1, Ordering::Relaxed);
-            // The system may have taken away what was there before it refused: no hole must stay.
-            self.place_private(piece, 1)?;
+            // The system may have taken away what was there before it refused: no hole must stay. But what fills it must not
+            // replace anything: by now the addresses may be another thread's. Where nothing was taken away, what was there is
+            // still there, and the caller clears it.
+            match self.place_private(piece, 1, MapFlags::FIXED_NOREPLACE) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(hole) => return Err(hole.into()),
+            }
             return Err(errno.into());
         }
+        Ok(())
+    }
+
+    /// Copies `[offset, offset + piece_bytes)` of a slot to a piece's place, where private memory is, and adds the bytes to a
+    /// checksum. The caller holds a lease of the slot.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a piece or range that is none, or where something is mapped.
+    pub fn copy_in(&self, piece: usize, slot: &Slot, offset: usize, sum: &mut Checksum) -> io::Result<()> {
+        let pieces = self.pieces();
+        let inside = offset.checked_add(self.piece_bytes).is_some_and(|end| end <= slot.len());
+        if pieces.get(piece) != Some(&false) || !inside || self.process != std::process::id() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such private piece of this span"));
+        }
+        let (source, target) = (slot.as_ptr().wrapping_add(offset), self.address(piece) as *mut u8);
+        // SAFETY: the source lies inside its slot and the target is a piece of private memory (both checked above), which stays
+        // so while the lock is held; the two never overlap. Nobody else uses a place that is being filled: it is the caller's.
+        unsafe { copy::copy_part_checksummed(source, target, self.piece_bytes, sum) };
         Ok(())
     }
 
@@ -128,15 +153,15 @@ impl Span {
         if self.process != std::process::id() {
             return Ok(()); // the copy of a mapping that is the parent's
         }
-        self.place_private(piece, count)?;
+        self.place_private(piece, count, MapFlags::FIXED)?;
         cleared.fill(false);
         MAPPED.fetch_sub(mapped, Ordering::Relaxed);
         Ok(())
     }
 
-    fn place_private(&self, piece: usize, count: usize) -> io::Result<()> {
+    fn place_private(&self, piece: usize, count: usize, fixed: MapFlags) -> Result<(), Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
         let at = self.address(piece) as *mut std::ffi::c_void;
         let bytes = count * self.piece_bytes;
         // SAFETY: callers checked that the pieces lie inside our own reservation; nobody has a reference into it.

@@ -132,8 +132,11 @@ class Row:
     def _map(self, group: Group, names: bytes, turn: TurnReport) -> Any:
         if group.span is not None and not group.spilled:
             try:
+                before = group.span.counts()["copied"]
                 report = group.span.hold(self._at, 0, names, session=self._session(group), deadline_ms=self._deadline_ms)
-                turn.pages_mapped += report.pages
+                copied = group.span.counts()["copied"] - before
+                turn.pages_mapped += report.pages - copied
+                turn.pages_copied += copied
                 return report
             except turnkv.Error as error:
                 if error.kind not in ("invalid", "limit"):

@@ -22,7 +22,7 @@ impl World {
         assert_eq!(reserved.short.is_none(), reserved.slots.len() == pages as usize);
         assert_eq!(reserved.lease.is_none(), lease.is_none() && reserved.slots.is_empty());
         let Some(lease) = reserved.lease else { return };
-        assert_eq!(self.pool.renew(client, &[lease], self.now), []);
+        assert_eq!(self.pool.renew(client, &[lease], self.now), Renewed::default());
         let mut slots = extended.map_or(Vec::new(), |(_, held)| held.slots);
         for (at, slot) in reserved.slots.iter().enumerate() {
             self.assert_exclusive(*slot);
@@ -36,6 +36,13 @@ impl World {
         }
         let (write, mapped, ns, begun) = (false, true, ns.0, self.now);
         self.leases.insert(lease, Held { client, write, mapped, shard, ns, begun, slots });
+    }
+
+    /// Wants to map what a reload found. False: so much may not be held; it stays a lease to copy from.
+    pub fn hold(&mut self, client: ClientId, lease: LeaseId) -> bool {
+        let Renewed { gone, refused } = self.pool.renew(client, &[lease], self.now);
+        assert!(gone.is_empty() && (refused.is_empty() || refused == [lease]));
+        refused.is_empty()
     }
 
     pub fn commit_reserved(&mut self, at: usize, node: usize, count: usize, siblings: bool) {
@@ -101,8 +108,8 @@ impl World {
 
     pub fn renew(&mut self, at: usize) {
         let Some((lease, held)) = self.pick_mapped(at) else { return };
-        assert_eq!(self.pool.renew(ClientId(99), &[lease], self.now), [lease]);
-        assert_eq!(self.pool.renew(held.client, &[lease], self.now), []);
+        assert_eq!(self.pool.renew(ClientId(99), &[lease], self.now).gone, [lease]);
+        assert_eq!(self.pool.renew(held.client, &[lease], self.now), Renewed::default());
     }
 
     pub fn release(&mut self, at: usize, some: usize, corrupt: bool) {

@@ -266,13 +266,11 @@ impl World {
         let (shard, client) = (shard % shards, ClientId(client));
         let nodes = path(node);
         let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
-        let ask = ReloadAsk { ns, hashes: &hashes, shard, client, session: None };
+        let ask = ReloadAsk { ns, hashes: &hashes, shard, client, session: None, hold };
         let plan = self.pool.begin_reload(ask, self.now);
-        if let (Ok(ReloadPlan { lease: Some(lease), .. }), true) = (&plan, hold) {
-            assert_eq!(self.pool.renew(client, &[*lease], self.now), []);
-        }
         self.note(&plan);
         let Ok(plan) = plan else { return };
+        let hold = hold && plan.lease.is_some_and(|lease| self.hold(client, lease));
         self.take_actions();
         let mut slots = Vec::new();
         for (position, step) in plan.pages.iter().enumerate() {

@@ -245,8 +245,14 @@ impl<'a> Replay<'a> {
         if rest.is_empty() {
             return self.finish_turn(&turn, now);
         }
-        let ask =
-            ReloadAsk { ns: self.ns, hashes: rest, shard: 0, client: CLIENT, session: Some(&turn.session) };
+        let ask = ReloadAsk {
+            ns: self.ns,
+            hashes: rest,
+            shard: 0,
+            client: CLIENT,
+            session: Some(&turn.session),
+            hold: false,
+        };
         let plan = self.pool.begin_reload(ask, now).map_err(self.refused(turn.position, "begin_reload"))?;
         let (before, mut ready) = (turn.hits, now);
         for step in plan.pages {

@@ -1,6 +1,7 @@
 //! Pieces of slots read as one array; what cannot be mapped is refused. Owns: the span's tests. Must not know: leases.
 
 use super::{Span, mappings_max};
+use crate::checksum::Checksum;
 use crate::region::{HugePages, Region, RegionOptions};
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -48,6 +49,25 @@ fn scattered_pieces_read_as_one_array_and_moving_them_moves_no_byte() {
     write(&span, 1, 7);
     assert_eq!((0..4).map(|piece| read(&span, piece)).collect::<Vec<_>>(), [3, 7, 9, 0]);
     assert_eq!(near.bytes()[0], 9, "private memory is nobody's slot");
+}
+
+#[test]
+fn a_slot_is_copied_into_private_memory_only() {
+    let region = region(2);
+    let slot = region.slot(0, 2 * PIECE).expect("inside");
+    slot.fill(&[[5; PIECE], [6; PIECE]].concat());
+    let span = Span::reserve(PIECE, 3).expect("room");
+    span.map(0, &slot, 0, false).expect("mapped");
+    let mut sum = Checksum::new();
+    span.copy_in(1, &slot, 0, &mut sum).expect("copied");
+    span.copy_in(2, &slot, PIECE, &mut sum).expect("copied");
+    assert_eq!(sum.finish(), slot.checksum(), "piece by piece as in one go");
+    slot.fill(&[0; 2 * PIECE]);
+    assert_eq!((0..3).map(|piece| read(&span, piece)).collect::<Vec<_>>(), [0, 5, 6], "a copy stays");
+    for (piece, offset) in [(0, 0), (3, 0), (1, PIECE + 1), (1, usize::MAX)] {
+        let refused = span.copy_in(piece, &slot, offset, &mut sum).expect_err("refused");
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{piece} {offset}");
+    }
 }
 
 #[test]
