@@ -161,6 +161,10 @@ class Commands:
 
         getattr(faults, name)(self._connectors()[1], **options)
 
+    def patch_rank(self, name: str, rank: int, **options: Any) -> None:
+        """Makes a fault happen in one rank's process only."""
+        self.llm.collective_rpc(_patch_rank, args=(name, rank, options))
+
     def run(self, module: str, function: str, **options: Any) -> Any:
         """Calls a function of a module with (scheduler's connector, worker's connector)."""
         return getattr(importlib.import_module(module), function)(*self._connectors(), **options)
@@ -179,6 +183,14 @@ class Commands:
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
         return self.core.scheduler.connector, get_kv_transfer_group()
+
+
+def _patch_rank(worker: Any, name: str, rank: int, options: dict[str, Any]) -> None:
+    import faults
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    if worker.rank == rank:
+        getattr(faults, name)(get_kv_transfer_group(), **options)
 
 
 def _serve(pipe: Connection, model: str, connector: Any, settings: dict[str, Any], environment: dict[str, str]) -> None:

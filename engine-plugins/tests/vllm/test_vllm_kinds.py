@@ -56,7 +56,7 @@ def test_two_ranks(models: dict[str, pathlib.Path], pool_server: Any) -> None:
         {"pool": pool_server.address},
         tensor_parallel_size=2,
         distributed_executor_backend="mp",
-        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"},
     )
     prompt = prompt_of(900, seed=11)
     computed = turn(engine, prompt)
@@ -66,6 +66,18 @@ def test_two_ranks(models: dict[str, pathlib.Path], pool_server: Any) -> None:
     counted = engine.metrics()
     assert (counted["saved_blocks"], counted["loaded_blocks"], counted["loaded_tokens"]) == (28, 28, 896)
     assert pool_server.pool().stats()["namespaces"] >= 1
+
+    # What one rank cannot have, none has: the block is computed again on both.
+    engine.patch_rank("fail_loads", rank=1, every=7)
+    engine.forget()
+    longer = prompt + computed["tokens"] + prompt_of(64, seed=12)
+    partly = turn(engine, longer)
+    failed = engine.metrics()
+    assert (failed["failed_tokens:io"], failed["loaded_tokens"]) == (22 * 32, 896 + 6 * 32), failed
+    engine.patch_rank("heal_loads", rank=1)
+    engine.forget()
+    whole = turn(engine, longer)
+    assert whole["tokens"] == partly["tokens"] and engine.metrics()["loaded_tokens"] > failed["loaded_tokens"] + 896
     engine.close()
 
 
