@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use turnkv_client::{
-    BlockHash, CopyPlan, EndTurn, Layout, NamespaceSpec, OffloadOptions, PageLayout, PageSource, PageTarget,
-    ReloadOptions,
+    BlockHash, CopyPlan, EndTurn, Layout, NamespaceId, NamespaceSpec, OffloadOptions, PageLayout, PageSource,
+    PageTarget, ReloadOptions,
 };
 
 /// The pages of one model in one pool.
@@ -131,6 +131,13 @@ impl Namespace {
     #[getter]
     fn page_tokens(&self) -> u32 {
         self.page_tokens
+    }
+
+    /// Demotes from DRAM what is on NVMe too (tier = "dram"), or drops everything; of this namespace.
+    #[pyo3(signature = (tier = None))]
+    fn evict(&self, py: Python<'_>, tier: Option<&str>) -> PyResult<u64> {
+        self.opened(py)?; // a server that was started anew learns of it
+        self.shared.evict(py, Some(NamespaceId(self.id)), tier)
     }
 
     /// How many leading pages are in the pool.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Runtime;
 use turnkv_client::{
     Attention, BreakerConfig, BreakerState, Client, ClientConfig, ClientState, DataPlane, Dtype,
-    EmbeddedConfig, Group, Layout, NamespaceSpec, StatsReply, TierKind,
+    EmbeddedConfig, Group, Layout, NamespaceId, NamespaceSpec, StatsReply, TierKind,
 };
 
 /// Pools that exist, so that their embedded servers can be told at exit. Locked with the GIL held only.
@@ -39,6 +39,25 @@ struct Connected {
 }
 
 impl Shared {
+    /// Drops pages, of one namespace or all.
+    pub(crate) fn evict(
+        &self,
+        py: Python<'_>,
+        namespace: Option<NamespaceId>,
+        tier: Option<&str>,
+    ) -> PyResult<u64> {
+        let tier = match tier {
+            None => None,
+            Some("dram") => Some(TierKind::Dram),
+            Some(other) => {
+                return Err(PyValueError::new_err(format!("tier must be \"dram\" or None, not {other:?}")));
+            }
+        };
+        let (client, runtime) = self.client(py)?;
+        runtime::run(py, runtime, client.evict(namespace, tier))
+            .map_err(|failed| error::from_client(py, failed))
+    }
+
     /// The client of this process, made at first use and after a fork.
     pub(crate) fn client(&self, py: Python<'_>) -> PyResult<(Client, &'static Runtime)> {
         let runtime = runtime::current(py)?;
@@ -208,15 +227,7 @@ impl Pool {
     /// Demotes from DRAM what is on NVMe too (tier = "dram"), or drops everything.
     #[pyo3(signature = (tier = None))]
     fn evict(&self, py: Python<'_>, tier: Option<&str>) -> PyResult<u64> {
-        let tier = match tier {
-            None => None,
-            Some("dram") => Some(TierKind::Dram),
-            Some(other) => {
-                return Err(PyValueError::new_err(format!("tier must be \"dram\" or None, not {other:?}")));
-            }
-        };
-        let (client, runtime) = self.shared.client(py)?;
-        runtime::run(py, runtime, client.evict(None, tier)).map_err(|failed| error::from_client(py, failed))
+        self.shared.evict(py, None, tier)
     }
 
     /// Asks the server to take no more offloads; the bytes not yet on NVMe.

@@ -218,6 +218,11 @@ def test_stats_and_evict(server: Server) -> None:
     report = pages.reload(hashes, [bytearray(PAGE), bytearray(PAGE)])
     assert (report.from_dram, report.from_nvme) == (0, 2)
     assert pool.state in ("connected", "idle") and pool.address == server.address
+    other = pool.open_namespace("stats of another", **SHAPE)
+    other.offload(hashes, content(2, seed=7))
+    assert pages.evict() == 2 and (pages.lookup(hashes), other.lookup(hashes)) == (0, 2), "one namespace only"
+    with pytest.raises(ValueError, match="dram"):
+        pages.evict("nvme")
 
 
 @pytest.mark.parametrize(

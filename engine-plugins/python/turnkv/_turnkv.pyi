@@ -146,6 +146,8 @@ class Namespace:
         """Bytes of a page (of one rank's shard of it)."""
     @property
     def page_tokens(self) -> int: ...
+    def evict(self, tier: Literal["dram"] | None = None) -> int:
+        """As `Pool.evict`, of this namespace's pages only."""
     def lookup(self, hashes: Hashes) -> int:
         """How many leading pages are in the pool."""
     def offload(

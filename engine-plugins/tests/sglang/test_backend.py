@@ -222,8 +222,9 @@ def test_anchor_without_memory_stores_nothing(make: Make, pool_server: Any, requ
     backend.close()
 
 
-def test_clear_empties_the_pool(make: Make) -> None:
-    backend, some = make(), keys(2)
-    backend.batch_set_v1(some, slots([0, 1]), after([]))
+def test_clear_drops_the_pages_of_this_model_only(make: Make) -> None:
+    backend, other, some = make(), make(options={"model_id": "another"}), keys(2)
+    for one in (backend, other):
+        one.batch_set_v1(some, slots([0, 1]), after([]))
     backend.clear()
-    assert backend.batch_exists(some) == 0
+    assert (backend.batch_exists(some), other.batch_exists(some)) == (0, 2)

@@ -147,6 +147,7 @@ def step_of(scheduled: dict[str, int], tables: dict[str, tuple[list[int], ...]],
     """A scheduler output with the fields that the connector reads."""
     values = {
         "num_scheduled_tokens": scheduled,
+        "total_num_scheduled_tokens": sum(scheduled.values()),
         "preempted_req_ids": set(),
         "scheduled_new_reqs": [],
         "scheduled_cached_reqs": SimpleNamespace(new_block_ids=[]),

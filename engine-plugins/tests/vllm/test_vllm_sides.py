@@ -11,8 +11,9 @@ from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_o
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 from turnkv.connector import FinishJob, LoadOutcome, Outcomes, PageRun, SaveJob, SaveOutcome
+from turnkv.vllm.connector import TurnKVConnector
 from turnkv.vllm.events import Announcer
-from turnkv.vllm.meta import WorkerMeta
+from turnkv.vllm.meta import StepMeta, WorkerMeta
 from turnkv.vllm.metrics import TurnKVStats
 from turnkv.vllm.options import Options
 from turnkv.vllm.scheduler import Scheduler
@@ -249,3 +250,20 @@ def test_a_reset_forgets_what_was_found() -> None:
     scheduler.reset()
     assert scheduler.matched_tokens(request, 0) == (0, False)
     assert scheduler.build_meta(step_of({}, {})).epoch == door.epoch != b""
+
+
+def test_a_step_without_a_forward_pass_ends_once_whoever_says_so() -> None:
+    """vLLM 0.30 never calls wait_for_save in it: what the step finishes would be lost, and its blocks held for ever."""
+    ended: list[StepMeta] = []
+    connector = object.__new__(TurnKVConnector)
+    connector._worker = SimpleNamespace(end_step=ended.append, results=lambda: (set(), set(), set()))
+    for forward, says_so, times in ((False, False, 1), (False, True, 1), (True, False, 0), (True, True, 1)):
+        connector._ended, step = None, StepMeta(forward=forward)
+        connector.bind_connector_metadata(step)
+        if says_so:
+            connector.wait_for_save()
+        connector.get_finished(set())
+        connector.clear_connector_metadata()
+        assert len(ended) == times, (forward, says_so)
+        ended.clear()
+    connector.get_finished(set())  # between steps

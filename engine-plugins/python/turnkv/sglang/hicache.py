@@ -223,11 +223,9 @@ class HiCacheBackend(HiCacheStorage):
     # ---- life -----------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Drops every page of the pool, those of other engines too: what SGLang's clear means for a shared store."""
-        try:
-            self._pool.evict()
-        except turnkv.Error as error:
-            logger.warning("turnkv: could not clear the pool: %s (%s)", error, error.kind)
+        """Drops every page of this model and layout, those that other engines stored too; other models' pages stay."""
+        for pages in self._pages.values():
+            pages.door.call(lambda space: space.evict(), 0)
         self._chain.clear()
 
     def get_stats(self) -> Any:

@@ -57,6 +57,7 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._shards = pages.shards_of(vllm_config, kv_cache_config)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
+        self._ended: StepMeta | None = None
         self._kv_caches: dict[str, torch.Tensor] = {}
         if self._options.load == "layerwise" and len(self._groups) > 1:
             raise ValueError('load="layerwise" needs a model with one KV cache group: vLLM can take back a failed load '
@@ -252,12 +253,16 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         """Begins to save what this step filled; the blocks stay as they are until that is done."""
         if self._worker is not None:
+            self._ended = self._step
             self._worker.end_step(self._step)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Requests whose saves or loads ended."""
         if self._worker is None:
             return KVConnectorTransferResults()
+        step = self._connector_metadata
+        if isinstance(step, StepMeta) and not step.forward and step is not self._ended:
+            self.wait_for_save()  # vLLM 0.30 leaves it out in a step in which nothing runs
         saved, received, failed = self._worker.results()
         return KVConnectorTransferResults(finished_sending=saved, finished_recving=received, failed_recving=failed)
 

@@ -28,6 +28,8 @@ class StepMeta(KVConnectorMetadata):
     """(group, block) given to requests in this step: about to be overwritten."""
     trusted: list[str] = field(default_factory=list)
     """Requests whose failed load the scheduler knows of by now: what they compute from here on is right."""
+    forward: bool = False
+    """The model runs in this step."""
     epoch: bytes = b""
     """Changes when everything stored so far has become worthless: workers begin anew before anything else."""
 

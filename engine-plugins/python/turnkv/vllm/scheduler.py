@@ -174,7 +174,7 @@ class Scheduler:
     def build_meta(self, output: Any) -> StepMeta:
         """What the workers do in this step."""
         step, self.step = self.step, StepMeta()
-        step.epoch = self.door.epoch
+        step.epoch, step.forward = self.door.epoch, output.total_num_scheduled_tokens > 0
         if self.saves:
             for request_id in output.preempted_req_ids or ():
                 tracked = self.tracked.get(request_id)
