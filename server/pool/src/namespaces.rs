@@ -88,6 +88,7 @@ impl Pool {
         let tenant = self.namespaces.intern(&desc.tenant);
         self.pages.add_namespace(desc.shards);
         self.slots.add_class(desc.shard_bytes, tenant);
+        self.curves.add();
         self.namespaces.by_id.insert(desc.id, ns);
         self.namespaces.list.push(desc);
         Ok(NamespaceIndex(ns))
