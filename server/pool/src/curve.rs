@@ -35,6 +35,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use turnkv_proto::BlockHash;
 
 pub(crate) use hooks::Curves;
+pub use hooks::NamespaceRoom;
 pub use view::MissRatioCurve;
 
 /// How many steps a half-life has: what is old fades step by step.

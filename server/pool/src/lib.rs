@@ -41,7 +41,7 @@ mod table;
 mod writeback;
 
 pub use config::{ConfigError, Limits, PolicyKind, PoolConfig};
-pub use curve::{CurveTuning, MissRatioCurve};
+pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use error::PoolError;
 pub use hold::{CommitReservedAsk, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};

@@ -10,6 +10,15 @@ use crate::limits::SLOT_ALIGN_BYTES;
 use crate::offload::{OffloadAsk, Outcome};
 use turnkv_proto::BlockHash;
 
+/// What a namespace has of the tiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct NamespaceRoom {
+    /// DRAM in slabs of its own, and in those that are nobody's.
+    pub dram_bytes: u64,
+    /// Its part of NVMe.
+    pub nvme_bytes: u64,
+}
+
 /// The curves of all namespaces.
 #[derive(Default)]
 pub(crate) struct Curves {
@@ -63,6 +72,23 @@ impl Pool {
         let desc = self.desc(ns)?;
         let page_bytes = desc.shard_bytes.next_multiple_of(SLOT_ALIGN_BYTES) * u64::from(desc.shards);
         Ok(self.curves.list[usize::from(ns.0)].view(page_bytes, desc.page_tokens, self.now.max(now)))
+    }
+
+    /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its part of the
+    /// bytes that turns need lately.
+    pub fn namespace_room(&self, ns: NamespaceIndex, now: Now) -> Result<NamespaceRoom, PoolError> {
+        self.desc(ns)?;
+        let class = &self.slots.classes[usize::from(ns.0)];
+        let slabs = u64::from(class.slabs) + self.slots.empty.len() as u64;
+        let slot_bytes = class.slot_bytes;
+        let needed = |ns: NamespaceIndex| {
+            let curve = self.miss_ratio_curve(ns, now).ok()?;
+            Some(curve.references * curve.page_bytes as f64)
+        };
+        let all: f64 = (0..self.namespaces.len() as u16).filter_map(|at| needed(NamespaceIndex(at))).sum();
+        let part = needed(ns).filter(|_| all > 0.0).map_or(1.0, |own| own / all);
+        let nvme_bytes = if self.nvme_alive { (self.config.nvme_bytes as f64 * part) as u64 } else { 0 };
+        Ok(NamespaceRoom { dram_bytes: slabs * u64::from(class.per_slab) * slot_bytes, nvme_bytes })
     }
 
     /// A reload serves these pages. Every rank asks for its shard of them: the first one's word counts.

@@ -5,6 +5,9 @@ use super::Curve;
 use super::histogram::{BUCKETS, least_of};
 use crate::ids::Now;
 
+/// The share of all hits after which a curve counts as flat.
+const NEARLY_ALL: f64 = 0.99;
+
 /// What share of the pages that turns need would be found at every size, if the namespace had that much for itself and
 /// the least recently used page went first.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +56,26 @@ impl MissRatioCurve {
     pub fn bytes_max(&self) -> u64 {
         let last = self.buckets.iter().rposition(|references| *references > 0.0);
         last.map_or(0, |last| (least_of(last + 1) - 1).saturating_mul(self.page_bytes))
+    }
+
+    /// Where the curve bends: the size farthest above the straight line from nothing to the size that finds nearly all there is
+    /// to find. Up to it a byte buys more than bytes do on average, beyond it less. 0: there is nothing to find.
+    pub fn knee_bytes(&self) -> u64 {
+        let enough = NEARLY_ALL * self.hit_ratio_max();
+        let bytes_of = |bucket: usize| (least_of(bucket + 1) - 1).saturating_mul(self.page_bytes);
+        let all: f64 = self.buckets.iter().sum();
+        let (mut hits, mut points) = (0.0, Vec::new());
+        for (bucket, references) in self.buckets.iter().enumerate() {
+            hits += references;
+            points.push((bytes_of(bucket), share(hits, self.references)));
+            if all <= 0.0 || points[bucket].1 >= enough {
+                break;
+            }
+        }
+        let Some((bytes, ratio)) = points.last().copied().filter(|_| all > 0.0) else { return 0 };
+        let above = |point: &(u64, f64)| point.1 / ratio - point.0 as f64 / bytes.max(1) as f64;
+        let knee = points.iter().max_by(|one, other| above(one).total_cmp(&above(other)));
+        knee.map_or(0, |(bytes, _)| *bytes)
     }
 
     /// The share that was found, at the pool's own size and by its own policy.
