@@ -1,6 +1,7 @@
 //! TurnKV's simulator: plays request traces against the very pool crate with simulated time.
 //!
 //! - input: [`trace`] (requests), [`mod@derive`] (sessions where a trace names none), [`generate`] (a published shape)
+//! - [`assemble`]: a trace out of the calls that a live pool saw
 //! - what could be: [`history`] (infinite pool, whose blocks), [`bounds`] (Belady), [`exact`] (LRU at every size)
 //! - what is: [`drive`] (one pool, one stream of requests), [`device`] (its NVMe), [`hints`] (what an engine could say),
 //!   [`account`] (hits and losses), [`policy`] (names of policies)
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod assemble;
 pub mod bounds;
 pub mod capacity;
 pub mod derive;
