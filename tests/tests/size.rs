@@ -9,13 +9,15 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, ReloadOptions};
 use turnkv_proto::wire::admin_client::AdminClient;
-use turnkv_proto::wire::{RecordRequest, SizeAdviceRequest};
-use turnkv_tests::pages::chain;
+use turnkv_proto::wire::{RecordRequest, RecordedCall, SizeAdviceRequest};
+use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 use turnkv_tests::workspace::server_binary;
 
 const PAGE: u64 = 64 << 10;
+/// Calls that are more than a queue and a connection's buffers hold, with a hundred blocks each.
+const ASKED: u64 = 9_000;
 /// Sessions, turns of each, pages that a turn adds.
 const SESSIONS: u64 = 12;
 const TURNS: usize = 4;
@@ -227,17 +229,20 @@ async fn one_recording_at_a_time_and_one_that_nobody_reads_is_bounded() -> Resul
     let mut admin = AdminClient::new(channel);
     let refused = admin.record(RecordRequest::default()).await;
     ensure!(refused.is_err_and(|status| status.message().contains("no namespace is open")));
-    let user = User::connect(&uri, DataPlane::Shm, PAGE).await?;
+    let user = User::connect(&uri, DataPlane::Shm, 4096).await?;
     let mut unread = admin.record(RecordRequest::default()).await?.into_inner();
     ensure!(unread.message().await?.context("a first message")?.page_tokens == 16);
     let second = admin.record(RecordRequest::default()).await;
     ensure!(second.is_err_and(|status| status.message().contains("one recording at a time")));
     // Nobody reads: the pool goes on, and what does not fit is counted.
-    let hashes = chain(3, 40);
-    user.offload(&OffloadOptions::default(), &hashes).await?;
-    for _ in 0..12_000 {
-        ensure!(user.reload(&hashes[..1]).await?.pages == 1);
+    let hashes = chain(3, 100);
+    for _ in 0..ASKED {
+        ensure!(user.reload(&hashes).await?.pages == 0);
     }
+    let read = read_all(&mut unread).await?;
+    user.reload(&hashes[..1]).await?;
+    let told = unread.message().await?.context("the recording goes on")?.dropped;
+    ensure!(told > 0 && read as u64 + told >= ASKED, "{read} calls read, {told} said to be dropped");
     drop(unread);
     let mut again = None;
     for _ in 0..200 {
@@ -249,7 +254,21 @@ async fn one_recording_at_a_time_and_one_that_nobody_reads_is_bounded() -> Resul
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     ensure!(again.is_some(), "the recording that was dropped made room");
+    drop(again);
+    user.client.open_namespace(namespace("another", PAGE)).await?;
+    let which = admin.record(RecordRequest::default()).await;
+    ensure!(which.is_err_and(|status| status.message().contains("2 namespaces are open: name one of")));
     let bad = SizeAdviceRequest { gpu_price_per_hour: f64::NAN, ..Default::default() };
     ensure!(admin.size_advice(bad).await.is_err_and(|status| status.message().contains("numbers from 0")));
     Ok(())
+}
+
+/// Reads what is there; returns how many calls.
+async fn read_all(stream: &mut tonic::Streaming<RecordedCall>) -> Result<usize> {
+    let mut calls = 0;
+    while let Ok(message) = tokio::time::timeout(Duration::from_millis(500), stream.message()).await {
+        message?.context("the recording ended")?;
+        calls += 1;
+    }
+    Ok(calls)
 }

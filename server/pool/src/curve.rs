@@ -309,7 +309,7 @@ impl Curve {
         }
     }
 
-    fn references(&self) -> f64 {
+    pub(crate) fn references(&self) -> f64 {
         [&self.found, &self.stored, &self.declined, &self.followed].iter().map(|one| one.references).sum()
     }
 

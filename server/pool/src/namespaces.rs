@@ -41,6 +41,10 @@ impl Namespaces {
         self.list[usize::from(ns.0)].id
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &NamespaceDesc> {
+        self.list.iter()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }

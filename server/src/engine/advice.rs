@@ -264,8 +264,7 @@ impl Engine {
         one: Option<NamespaceIndex>,
     ) -> Result<(Vec<(NamespaceIndex, Vec<u8>, MissRatioCurve, NamespaceRoom)>, u32), Error> {
         let now = self.now();
-        let core = self.core();
-        let all = core.pool.stats().namespaces as u16;
+        let all = self.core().pool.stats().namespaces as u16;
         let shown: Vec<NamespaceIndex> = match one {
             Some(ns) => vec![ns],
             None => (0..all.min(ADVICE_NAMESPACES_MAX)).map(NamespaceIndex).collect(),
@@ -273,8 +272,10 @@ impl Engine {
         let left_out = if one.is_some() { 0 } else { u32::from(all) - shown.len() as u32 };
         let mut curves = Vec::with_capacity(shown.len());
         for ns in shown {
+            // The lock is taken for one at a time: turns wait for none of this.
+            let core = self.core();
             let curve = core.pool.miss_ratio_curve(ns, now).map_err(refuse)?;
-            let room = core.pool.namespace_room(ns, now).map_err(refuse)?;
+            let room = core.pool.namespace_room(ns).map_err(refuse)?;
             let id = core.pool.namespace_desc(ns).map_or(Vec::new(), |desc| desc.id.0.to_vec());
             curves.push((ns, id, curve, room));
         }

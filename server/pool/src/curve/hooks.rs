@@ -7,6 +7,7 @@ use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::lease::LeaseItem;
 use crate::limits::SLOT_ALIGN_BYTES;
+use crate::namespaces::NamespaceDesc;
 use crate::offload::{OffloadAsk, Outcome};
 use turnkv_proto::BlockHash;
 
@@ -70,23 +71,20 @@ impl Pool {
     /// A namespace's miss-ratio curve as it stands.
     pub fn miss_ratio_curve(&self, ns: NamespaceIndex, now: Now) -> Result<MissRatioCurve, PoolError> {
         let desc = self.desc(ns)?;
-        let page_bytes = desc.shard_bytes.next_multiple_of(SLOT_ALIGN_BYTES) * u64::from(desc.shards);
-        Ok(self.curves.list[usize::from(ns.0)].view(page_bytes, desc.page_tokens, self.now.max(now)))
+        let curve = &self.curves.list[usize::from(ns.0)];
+        Ok(curve.view(page_bytes(desc), desc.page_tokens, self.now.max(now)))
     }
 
     /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its part of the
     /// bytes that turns need lately.
-    pub fn namespace_room(&self, ns: NamespaceIndex, now: Now) -> Result<NamespaceRoom, PoolError> {
-        self.desc(ns)?;
+    pub fn namespace_room(&self, ns: NamespaceIndex) -> Result<NamespaceRoom, PoolError> {
         let class = &self.slots.classes[usize::from(ns.0)];
         let slabs = u64::from(class.slabs) + self.slots.empty.len() as u64;
         let slot_bytes = class.slot_bytes;
-        let needed = |ns: NamespaceIndex| {
-            let curve = self.miss_ratio_curve(ns, now).ok()?;
-            Some(curve.references * curve.page_bytes as f64)
-        };
-        let all: f64 = (0..self.namespaces.len() as u16).filter_map(|at| needed(NamespaceIndex(at))).sum();
-        let part = needed(ns).filter(|_| all > 0.0).map_or(1.0, |own| own / all);
+        let needed = |(curve, desc): (&Curve, &NamespaceDesc)| curve.references() * page_bytes(desc) as f64;
+        let all: f64 = self.curves.list.iter().zip(self.namespaces.iter()).map(needed).sum();
+        let own = needed((&self.curves.list[usize::from(ns.0)], self.desc(ns)?));
+        let part = if all > 0.0 { own / all } else { 1.0 };
         let nvme_bytes = if self.nvme_alive { (self.config.nvme_bytes as f64 * part) as u64 } else { 0 };
         Ok(NamespaceRoom { dram_bytes: slabs * u64::from(class.per_slab) * slot_bytes, nvme_bytes })
     }
@@ -148,4 +146,9 @@ impl Pool {
         name.0[8..16].copy_from_slice(&when.to_le_bytes());
         super::key_of(&name) as u32
     }
+}
+
+/// Bytes that a page takes in DRAM, all shards.
+fn page_bytes(desc: &NamespaceDesc) -> u64 {
+    desc.shard_bytes.next_multiple_of(SLOT_ALIGN_BYTES) * u64::from(desc.shards)
 }
