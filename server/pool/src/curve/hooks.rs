@@ -78,12 +78,13 @@ impl Pool {
     /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its part of the
     /// bytes that turns need lately.
     pub fn namespace_room(&self, ns: NamespaceIndex) -> Result<NamespaceRoom, PoolError> {
+        let desc = self.desc(ns)?;
         let class = &self.slots.classes[usize::from(ns.0)];
         let slabs = u64::from(class.slabs) + self.slots.empty.len() as u64;
         let slot_bytes = class.slot_bytes;
         let needed = |(curve, desc): (&Curve, &NamespaceDesc)| curve.references() * page_bytes(desc) as f64;
         let all: f64 = self.curves.list.iter().zip(self.namespaces.iter()).map(needed).sum();
-        let own = needed((&self.curves.list[usize::from(ns.0)], self.desc(ns)?));
+        let own = needed((&self.curves.list[usize::from(ns.0)], desc));
         let part = if all > 0.0 { own / all } else { 1.0 };
         let nvme_bytes = if self.nvme_alive { (self.config.nvme_bytes as f64 * part) as u64 } else { 0 };
         Ok(NamespaceRoom { dram_bytes: slabs * u64::from(class.per_slab) * slot_bytes, nvme_bytes })
