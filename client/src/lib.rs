@@ -2,7 +2,7 @@
 //!
 //! - [`Client`] (`connect`): one pool, lazily connected; [`ClientConfig`] (`config`): what its owner decides
 //! - [`Namespace`] (`namespace`): everything that needs a page's shape
-//!   - `lookup`, `offload`, `reload`, `lease`, `session`: one verb, one file
+//!   - `lookup`, `offload`, `reload`, `lease`, `session`, `prefill`: one verb, one file
 //!   - `pages`: what a page is copied from and to
 //!   - `span`: pages mapped where the caller wants them: no copy at either end of a turn
 //! - `link`: what all verbs share: deadlines, the breaker, which data plane
@@ -33,6 +33,7 @@ mod lookup;
 mod namespace;
 mod offload;
 mod pages;
+mod prefill;
 mod reload;
 mod session;
 mod slabs;

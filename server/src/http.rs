@@ -12,6 +12,7 @@ pub(crate) fn routes(engine: Arc<Engine>, metrics: PrometheusHandle) -> Router {
     let healthy = Arc::clone(&engine);
     let render = move || {
         engine.refresh_gauges();
+        engine.refresh_curves();
         metrics.run_upkeep();
         std::future::ready(metrics.render())
     };

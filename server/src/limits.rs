@@ -47,6 +47,18 @@ pub(crate) const RECLAIM_PASS_MS_MAX: u64 = 20_000;
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
 /// Sessions one List call returns.
 pub(crate) const SESSION_LIST_MAX: usize = 10_000;
+/// Calls that wait to be taken by a recording.
+pub(crate) const RECORD_QUEUE_CALLS_MAX: usize = 4096;
+/// Blocks of these calls together: 32 MiB.
+pub(crate) const RECORD_QUEUE_BLOCKS_MAX: u64 = 4 << 20;
+/// Namespaces that advice and the curve's series cover.
+pub(crate) const ADVICE_NAMESPACES_MAX: u16 = 16;
+/// Sizes at which one namespace's advice says the hit ratio.
+pub(crate) const ADVICE_SIZES_MAX: usize = 40;
+/// Tokens, and microseconds, of one reported prefill.
+pub(crate) const PREFILL_REPORT_MAX: u64 = 10_000_000_000;
+/// Prefilled tokens of which the rate is taken; older ones fade.
+pub(crate) const PREFILL_TOKENS_KEPT: f64 = 1e7;
 /// How long a connection's thread yields its core instead of sleeping after a request: the next one of a batch usually
 /// comes within it, and a wake-up costs more than a small page's copy.
 pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);

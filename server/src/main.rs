@@ -54,9 +54,13 @@ enum Command {
         #[arg(long, env = "TURNKV_CONFIG")]
         config: Option<PathBuf>,
     },
+    /// Record what turns ask of a running server as a trace, for `turnkv simulate` and `turnkv size`; salted ids, no content.
+    Record(cmd::record::Arguments),
     /// Play request traces against the pool's own code with simulated time: what would this policy, this much memory
     /// have saved?
     Simulate(Box<cmd::simulate::Arguments>),
+    /// Say what more memory would buy: hit ratio at every size, tokens, GPU seconds, the knee; of a running server or a trace.
+    Size(Box<cmd::size::Arguments>),
     /// Print what a running server holds and does.
     Status {
         /// unix:/path/turnkv.sock or http://host:port.
@@ -81,7 +85,15 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(service::serve::run(service::serve::Start { settings, idle }))
         }
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
+        Command::Record(arguments) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(cmd::record::run(&arguments))
+        }
         Command::Simulate(arguments) => cmd::simulate::run(&arguments),
+        Command::Size(arguments) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(cmd::size::run(&arguments))
+        }
         Command::Status { address, json, interval_ms } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(cmd::status::run(address.as_deref(), json, Duration::from_millis(interval_ms)))

@@ -48,7 +48,9 @@ impl Pool {
         self.check_sums(&sums)?;
         self.check_slots(&sums)?;
         self.check_lists()?;
-        self.check_sessions()
+        self.check_sessions()?;
+        ensure!(self.curves.is_complete(self.namespaces.len()), "a namespace has no curve");
+        self.curves.check()
     }
 
     fn check_entry(&self, index: u32, sums: &mut Sums) -> Result<(), String> {

@@ -165,6 +165,7 @@ impl Pool {
         if let (Some(declined), true) = (done.outcomes.last().copied(), accepted.len() < slots.len()) {
             done.outcomes.resize(slots.len(), declined);
         }
+        self.observe_offload(pages, &done.outcomes, session);
         if ask.siblings {
             accepted.iter().rev().for_each(|index| self.touch(*index));
         } else {

@@ -4,6 +4,7 @@
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `writeback`, `reclaim`, `recover`
 //! - sessions: `session` (the verbs), `branch` (a session's list of pages)
+//! - `curve`: the live miss-ratio curve of each namespace
 //! - rules: `residency` (where a page is), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
 //! - `stats`, `check`: what is in use, and that it adds up
 
@@ -13,6 +14,7 @@ mod arena;
 mod branch;
 mod check;
 mod config;
+mod curve;
 mod entry;
 mod error;
 mod evict;
@@ -39,6 +41,7 @@ mod table;
 mod writeback;
 
 pub use config::{ConfigError, Limits, PolicyKind, PoolConfig};
+pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use error::PoolError;
 pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};

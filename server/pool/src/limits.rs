@@ -40,6 +40,16 @@ pub const HOT_DRAM_PERCENT: u128 = 75;
 pub const HOT_NONE_PERCENT: u128 = 90;
 /// Forgotten sessions remembered until they are asked for.
 pub const FORGOTTEN_MAX: usize = 10_000;
+/// Pages that one miss-ratio curve follows: a working set of fewer is followed whole.
+pub const CURVE_SAMPLES_MAX: u32 = 4096;
+/// Pages that a curve may follow however many namespaces there are.
+pub const CURVE_SAMPLES_MIN: usize = 64;
+/// Pages that all curves follow together, as long as each has more than the least.
+pub const CURVE_SAMPLES_TOTAL_MAX: usize = 1 << 18;
+/// Pages that a curve follows by themselves, for the share of references that goes to them.
+pub const CURVE_HOT_PAGES_MAX: usize = 16;
+/// Pages that might become such.
+pub const CURVE_HOT_CANDIDATES_MAX: usize = 128;
 /// Pages in one chunk of the arena.
 pub(crate) const CHUNK_PAGES: usize = 1024;
 /// Rows in one chunk of a sharded namespace's side table.
@@ -49,4 +59,5 @@ pub(crate) const WRITE_QUEUE_SLACK: usize = 1024;
 
 const _: () = assert!(SLAB_BYTES_MIN.is_multiple_of(SLOT_ALIGN_BYTES));
 const _: () = assert!(HOT_DRAM_PERCENT < HOT_NONE_PERCENT);
+const _: () = assert!(CURVE_SAMPLES_MAX <= u16::MAX as u32, "a curve counts its samples in 16 bits");
 const _: () = assert!(PAGE_TOKENS_MAX <= u16::MAX as u32, "entries keep tail tokens in 16 bits");

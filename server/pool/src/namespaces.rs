@@ -41,6 +41,10 @@ impl Namespaces {
         self.list[usize::from(ns.0)].id
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &NamespaceDesc> {
+        self.list.iter()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
@@ -88,6 +92,7 @@ impl Pool {
         let tenant = self.namespaces.intern(&desc.tenant);
         self.pages.add_namespace(desc.shards);
         self.slots.add_class(desc.shard_bytes, tenant);
+        self.curves.add();
         self.namespaces.by_id.insert(desc.id, ns);
         self.namespaces.list.push(desc);
         Ok(NamespaceIndex(ns))

@@ -99,6 +99,7 @@ impl Pool {
             outcomes.resize(ask.hashes.len(), declined);
         }
         self.note_offload(last, accepted, session);
+        self.observe_offload(&ask, &outcomes, session);
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms);
         let lease = (!items.is_empty())

@@ -2,6 +2,7 @@
 
 use crate::arena::Pages;
 use crate::config::{ConfigError, PoolConfig};
+use crate::curve::Curves;
 use crate::entry::{NONE, VISIBLE};
 use crate::ids::{Now, NvmePlace, PageKey};
 use crate::lease::Leases;
@@ -24,6 +25,8 @@ pub struct Pool {
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
     pub(crate) writes: WriteQueue,
+    /// What turns would have found at other sizes.
+    pub(crate) curves: Curves,
     /// Places nobody needs any more, with their bytes.
     pub(crate) dead: Vec<(NvmePlace, u64)>,
     /// Pages found on NVMe that wait for their parents.
@@ -48,6 +51,7 @@ impl Pool {
             leases: Leases::default(),
             sessions: Sessions::default(),
             writes: WriteQueue::default(),
+            curves: Curves::default(),
             dead: Vec::new(),
             recovering: Vec::new(),
             nvme_alive: config.nvme_bytes > 0,

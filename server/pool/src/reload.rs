@@ -96,6 +96,7 @@ impl Pool {
         if let Some(first) = items.first() {
             self.touch_ancestors(first.page.index);
         }
+        self.observe_reload(ask.ns.0, ask.shard, &items);
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
         let lease = (!items.is_empty())

@@ -134,6 +134,7 @@ impl Pool {
         let pages = list.len() as u32;
         self.replace_list(at, list);
         self.make_list_recent(at);
+        self.observe_turn(ns.0, at);
         let ttl_ms = if end.ttl_ms == 0 { self.config.limits.session_ttl_ms } else { end.ttl_ms };
         self.sessions.update(at, |session| {
             session.in_turn = false;

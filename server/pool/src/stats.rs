@@ -26,6 +26,8 @@ pub struct PoolStats {
     pub entries: u64,
     /// Bytes of the index: entries, hash table, slot table, write queue.
     pub index_bytes: u64,
+    /// Bytes of the miss-ratio curves.
+    pub curve_bytes: u64,
     /// Bytes of the sessions' lists.
     pub session_bytes: u64,
     /// Sessions.
@@ -104,6 +106,7 @@ impl Pool {
             pages: tally.visible,
             entries: u64::from(self.pages.len()),
             index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes()) as u64,
+            curve_bytes: self.curves.bytes() as u64,
             session_bytes: self.sessions.bytes() as u64,
             sessions: u64::from(self.sessions.len()),
             sessions_in_turn: self.sessions.in_turn(),

@@ -1,7 +1,8 @@
 //! TurnKV's simulator: plays request traces against the very pool crate with simulated time.
 //!
 //! - input: [`trace`] (requests), [`mod@derive`] (sessions where a trace names none), [`generate`] (a published shape)
-//! - what could be: [`history`] (infinite pool, whose blocks), [`bounds`] (Belady)
+//! - [`assemble`]: a trace out of the calls that a live pool saw
+//! - what could be: [`history`] (infinite pool, whose blocks), [`bounds`] (Belady), [`exact`] (LRU at every size)
 //! - what is: [`drive`] (one pool, one stream of requests), [`device`] (its NVMe), [`hints`] (what an engine could say),
 //!   [`account`] (hits and losses), [`policy`] (names of policies)
 //! - many at once: [`capacity`] (sizes as people write them), [`grid`] (traces x policies x sizes, in parallel)
@@ -11,11 +12,13 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod assemble;
 pub mod bounds;
 pub mod capacity;
 pub mod derive;
 pub mod device;
 pub mod drive;
+pub mod exact;
 pub mod generate;
 pub mod grid;
 pub mod hints;

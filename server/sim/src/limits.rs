@@ -14,6 +14,14 @@ pub const BLOCK_TOKENS_MAX: u32 = turnkv_proto::limits::PAGE_TOKENS_MAX;
 pub const TRACE_SECONDS_MAX: f64 = 3.2e9;
 /// Pages of one simulated tier.
 pub const TIER_PAGES_MAX: u64 = 1 << 27;
+/// Pages of the pool that a trace is played against for its miss-ratio curve, which does not depend on them.
+pub const CURVE_POOL_PAGES_MAX: u64 = 1 << 22;
+/// A recorded request that no call came for in so long is over.
+pub const ASSEMBLE_IDLE_MS: u64 = 10_000;
+/// Recorded requests that more calls may belong to.
+pub const ASSEMBLE_OPEN_MAX: usize = 4096;
+/// Blocks of a recording whose parent is remembered.
+pub const ASSEMBLE_PARENTS_MAX: usize = 1 << 23;
 /// Private pools in one simulation.
 pub const PRIVATE_POOLS_MAX: u32 = 4096;
 /// Pages in one call of an offload, as an engine flushes blocks while they fill.

@@ -4,8 +4,11 @@ use crate::render::Row;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+mod curve;
 #[cfg(test)]
 mod tests;
+
+pub use curve::{Drawing, curves_svg};
 
 const WIDTH: f64 = 760.0;
 const PANEL: f64 = 380.0;

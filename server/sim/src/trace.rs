@@ -134,6 +134,13 @@ pub struct Draft<'a> {
     pub stop: Stop,
 }
 
+/// Writes a trace line by line, gzip, as requests come.
+pub struct TraceWriter<W: Write> {
+    target: flate2::write::GzEncoder<W>,
+    /// Lines written.
+    lines: usize,
+}
+
 /// Makes a trace request by request; gives blocks and sessions small numbers.
 pub struct Builder {
     trace: Trace,
@@ -160,20 +167,12 @@ impl Trace {
 
     /// Writes the trace in the form that `read` reads, gzip.
     pub fn write(&self, target: impl Write) -> Result<(), TraceError> {
-        let mut target = flate2::write::GzEncoder::new(target, flate2::Compression::best());
-        let mut put = |at: usize, text: serde_json::Result<String>| {
-            let text = text.map_err(|error| fault(at, error.to_string()))?;
-            let written = target.write_all(text.as_bytes()).and_then(|()| target.write_all(b"\n"));
-            written.map_err(|error| TraceError::Io { line: at, error })
-        };
-        let (trace, source, licence) = (self.name.clone(), self.source.clone(), self.licence.clone());
-        let header = Header { trace, block_tokens: self.block_tokens, source, licence };
-        put(1, serde_json::to_string(&header))?;
-        for (at, request) in self.requests.iter().enumerate() {
-            put(at + 2, serde_json::to_string(&self.line(request)))?;
+        let mut writer =
+            TraceWriter::new(target, &self.name, self.block_tokens, &self.source, &self.licence)?;
+        for request in &self.requests {
+            writer.put(&self.line(request))?;
         }
-        target.finish().map_err(|error| TraceError::Io { line: self.requests.len() + 1, error })?;
-        Ok(())
+        writer.finish()
     }
 
     /// The blocks of a request, in order.
@@ -193,11 +192,6 @@ impl Trace {
 
     fn line(&self, request: &Request) -> Line {
         let name = |session: Option<u32>| session.map(|at| self.sessions[at as usize].clone());
-        let stop = match request.stop {
-            Stop::ToolUse => Some("tool_use"),
-            Stop::EndTurn => Some("end_turn"),
-            Stop::Unknown => None,
-        };
         Line {
             t: request.at_ms as f64 / 1000.0,
             session: name(request.session),
@@ -206,8 +200,61 @@ impl Trace {
             input: request.input_tokens,
             output: request.output_tokens,
             blocks: self.blocks(request).iter().map(|block| u64::from(*block)).collect(),
-            stop: stop.map(str::to_owned),
+            stop: stop_name(request.stop),
         }
+    }
+}
+
+impl<W: Write> TraceWriter<W> {
+    /// Writes the first line.
+    pub fn new(
+        target: W,
+        name: &str,
+        block_tokens: u32,
+        source: &str,
+        licence: &str,
+    ) -> Result<TraceWriter<W>, TraceError> {
+        let target = flate2::write::GzEncoder::new(target, flate2::Compression::best());
+        let mut writer = TraceWriter { target, lines: 0 };
+        let (trace, source, licence) = (name.to_owned(), source.to_owned(), licence.to_owned());
+        writer.put(&Header { trace, block_tokens, source, licence })?;
+        Ok(writer)
+    }
+
+    /// Writes a request. They need not come by time: reading puts them in order.
+    pub fn push(&mut self, draft: &Draft<'_>) -> Result<(), TraceError> {
+        self.put(&Line {
+            t: draft.at_ms as f64 / 1000.0,
+            session: draft.session.map(str::to_owned),
+            parent: draft.parent.map(str::to_owned),
+            turn: (draft.turn > 0).then_some(draft.turn),
+            input: draft.input_tokens,
+            output: draft.output_tokens,
+            blocks: draft.blocks.to_vec(),
+            stop: stop_name(draft.stop),
+        })
+    }
+
+    /// Ends the file.
+    pub fn finish(self) -> Result<(), TraceError> {
+        let line = self.lines;
+        self.target.finish().map(drop).map_err(|error| TraceError::Io { line, error })
+    }
+
+    fn put(&mut self, line: &impl Serialize) -> Result<(), TraceError> {
+        self.lines += 1;
+        let at = self.lines;
+        let text = serde_json::to_string(line).map_err(|error| fault(at, error.to_string()))?;
+        let written = self.target.write_all(text.as_bytes()).and_then(|()| self.target.write_all(b"\n"));
+        written.map_err(|error| TraceError::Io { line: at, error })
+    }
+}
+
+fn stop_name(stop: Stop) -> Option<String> {
+    match stop {
+        Stop::ToolUse => Some("tool_use".to_owned()),
+        Stop::EndTurn => Some("end_turn".to_owned()),
+        Stop::Unknown => None,
     }
 }
 

@@ -22,7 +22,8 @@ pub(crate) async fn run(address: Option<&str>, json: bool, interval: Duration) -
     Ok(())
 }
 
-async fn connect(address: &str) -> anyhow::Result<Channel> {
+/// A channel to a running server.
+pub(super) async fn connect(address: &str) -> anyhow::Result<Channel> {
     let uri = if address.starts_with("http://") || address.starts_with("unix:") {
         address.to_owned()
     } else {
@@ -127,7 +128,8 @@ fn as_json(stats: &StatsReply) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(&json)? + "\n")
 }
 
-fn human_bytes(bytes: u64) -> String {
+/// Bytes in a unit that people read.
+pub(super) fn human_bytes(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.iter().find(|(_, shift)| bytes >= 1 << shift) {
         Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
@@ -135,7 +137,8 @@ fn human_bytes(bytes: u64) -> String {
     }
 }
 
-fn human_time(ms: u64) -> String {
+/// Time in a unit that people read.
+pub(super) fn human_time(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0..120 => format!("{seconds} s"),

@@ -2,6 +2,7 @@
 //! waits. Must not know: what is mapped where.
 
 use super::offload::{outcome_to_wire, parse_session, parse_shard, slot_to_wire};
+use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::{RENEW_LEASES_MAX, RETRY_AFTER_MS};
 use std::sync::Arc;
@@ -75,12 +76,23 @@ impl Engine {
             client: self.clients.check(raw.client)?,
         };
         let (lease, siblings) = (LeaseId(raw.lease), raw.siblings);
+        let told = Told {
+            ns: pages.ns,
+            kind: wire::RecordedKind::Offload,
+            session: pages.session,
+            client: pages.client,
+            parent: pages.parent,
+            blocks: &hashes[..hashes.len() - usize::from(raw.tail_tokens > 0 && !hashes.is_empty())],
+        };
         let ask = CommitReservedAsk { pages, lease, filled: &filled, siblings };
         let now = self.now();
         let ReservedCommit { outcomes, kept } = self.core().pool.commit_reserved(ask, now).map_err(refuse)?;
         self.forget_dead_extents();
         let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
         let (stored, present) = (count(Outcome::Stored), count(Outcome::Present));
+        if !siblings && raw.shard == 0 && stored > 0 {
+            self.tell(&told);
+        }
         self.metrics.offloaded_pages.increment(stored);
         self.metrics.present_pages.increment(present);
         self.metrics.declined_pages.increment(outcomes.len() as u64 - stored - present);

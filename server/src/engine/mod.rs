@@ -4,8 +4,10 @@
 //! - [`start`]: assembles the tiers, recovers, loads the catalog
 //! - [`offload`], [`reload`], [`lookup`], [`session`]: one file a verb; [`hold`]: those on slots that a client maps
 //! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
+//! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
 //! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
 
+pub(crate) mod advice;
 pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod hold;
@@ -16,6 +18,7 @@ pub(crate) mod namespace;
 pub(crate) mod offload;
 pub(crate) mod promote;
 pub(crate) mod reclaim;
+pub(crate) mod record;
 pub(crate) mod reload;
 pub(crate) mod session;
 pub(crate) mod slabs;
@@ -50,6 +53,10 @@ pub(crate) struct Engine {
     pub(crate) clients: clients::Clients,
     /// Rung whenever slots may have become free.
     freed: Notify,
+    /// What engines say their prefills take.
+    prefill: Mutex<advice::PrefillRates>,
+    /// Tells of calls to whoever records them.
+    recorder: record::Recorder,
     /// For pages on their way out in gRPC streams.
     pieces: PieceBuffers,
     /// Handles of what is counted.

@@ -1,5 +1,6 @@
 //! Offload: grant slots, make filled pages visible. Owns: the verb's order and its waits. Must not know: who copies.
 
+use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl Engine {
             reply.durable = self.make_present_durable(&ask).await;
         }
         if !starved(&reply) || raw.wait_ms == 0 {
-            return Ok(self.answer(reply));
+            return Ok(self.answer(&ask, reply));
         }
         let deadline = Instant::now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
         while starved(&reply) {
@@ -57,7 +58,7 @@ impl Engine {
                 break;
             }
         }
-        Ok(self.answer(reply))
+        Ok(self.answer(&ask, reply))
     }
 
     /// [`Engine::begin_offload`] without its wait; `None` where a wait would be worth it.
@@ -66,9 +67,10 @@ impl Engine {
         raw: &wire::BeginOffloadRequest,
     ) -> Result<Option<wire::BeginOffloadReply>, Error> {
         let client = self.clients.check(raw.client)?;
-        let reply = self.try_offload(&self.check_offload(client, raw)?)?;
+        let ask = self.check_offload(client, raw)?;
+        let reply = self.try_offload(&ask)?;
         let wait = (starved(&reply) && raw.wait_ms > 0) || (raw.durable && all_present(&reply));
-        Ok(if wait { None } else { Some(self.answer(reply)) })
+        Ok(if wait { None } else { Some(self.answer(&ask, reply)) })
     }
 
     fn check_offload(&self, client: ClientId, raw: &wire::BeginOffloadRequest) -> Result<Ask, Error> {
@@ -135,12 +137,23 @@ impl Engine {
     }
 
     /// Counts what a caller is told, once: not every look that a waiting call takes.
-    fn answer(&self, reply: wire::BeginOffloadReply) -> wire::BeginOffloadReply {
+    fn answer(&self, ask: &Ask, reply: wire::BeginOffloadReply) -> wire::BeginOffloadReply {
         let count =
             |wanted: Wire| reply.outcomes.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
         let present = count(Wire::Present);
         self.metrics.present_pages.increment(present);
         self.metrics.declined_pages.increment(reply.outcomes.len() as u64 - present - count(Wire::Granted));
+        if ask.shard == 0 && present < ask.hashes.len() as u64 {
+            let full = ask.hashes.len() - usize::from(ask.tail_tokens > 0);
+            self.tell(&Told {
+                ns: ask.ns,
+                kind: wire::RecordedKind::Offload,
+                session: ask.session.as_ref(),
+                client: ask.client,
+                parent: ask.parent,
+                blocks: &ask.hashes[..full],
+            });
+        }
         reply
     }
 

@@ -3,6 +3,7 @@
 
 use super::offload::{parse_session, parse_shard, slot_to_wire};
 use super::promote::Waiter;
+use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::WAIT_MS_MAX;
 use std::collections::VecDeque;
@@ -192,6 +193,16 @@ impl Engine {
         self.metrics.reloaded(dram, nvme, tokens);
         if let Some(ReloadStep::Miss(cause)) = plan.pages.last() {
             self.metrics.missed(*cause);
+        }
+        if ask.shard == 0 {
+            self.tell(&Told {
+                ns: ask.ns,
+                kind: wire::RecordedKind::Reload,
+                session: ask.session.as_ref(),
+                client: ask.client,
+                parent: None,
+                blocks: &ask.hashes,
+            });
         }
     }
 

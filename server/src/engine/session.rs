@@ -1,10 +1,11 @@
 //! The session verbs: begin and end a turn, fork, supersede, close, list. Owns: their order and what goes to the
 //! catalog. Must not know: pages' bytes.
 
+use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::SESSION_LIST_MAX;
-use turnkv_pool::{EndTurn, NamespaceIndex};
-use turnkv_proto::{Error, SessionId, unpack_hashes, wire};
+use turnkv_pool::{ClientId, EndTurn, NamespaceIndex};
+use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
 
 impl Engine {
     /// What is left of a session; creates it when it is new.
@@ -12,6 +13,7 @@ impl Engine {
         let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
         let now = self.now();
         let begun = self.core().pool.begin_turn(ns, &session, now).map_err(refuse)?;
+        self.tell_turn(ns, wire::RecordedKind::BeginTurn, &session, &[]);
         self.remember(ns, &session);
         let (tail, tail_tokens) =
             begun.tail.map_or((Default::default(), 0), |(hash, tokens)| (hash.0.to_vec().into(), tokens));
@@ -32,7 +34,12 @@ impl Engine {
             last: ask.r#final,
         };
         let now = self.now();
+        let mut list = self.kept_pages(ns, &session, ask.keep);
         let pages = self.core().pool.end_turn(ns, &session, end, now).map_err(refuse)?;
+        if self.is_recording() && list.len() == ask.keep as usize {
+            list.extend(&hashes[..hashes.len() - usize::from(ask.tail_tokens > 0 && !hashes.is_empty())]);
+            self.tell_turn(ns, wire::RecordedKind::EndTurn, &session, &list);
+        }
         self.remember(ns, &session);
         self.forget_dead_extents();
         Ok(wire::EndTurnReply { pages })
@@ -91,6 +98,17 @@ impl Engine {
 
     fn find_session(&self, namespace: &[u8], session: &str) -> Result<(NamespaceIndex, SessionId), Error> {
         Ok((self.find_namespace(namespace)?, SessionId::parse(session).map_err(malformed)?))
+    }
+
+    fn tell_turn(
+        &self,
+        ns: NamespaceIndex,
+        kind: wire::RecordedKind,
+        session: &SessionId,
+        blocks: &[BlockHash],
+    ) {
+        let (session, client) = (Some(session), ClientId(0));
+        self.tell(&Told { ns, kind, session, client, parent: None, blocks });
     }
 
     /// Has the catalog write this session at its next flush.

@@ -58,6 +58,8 @@ impl Engine {
             catalog,
             clients: clients::Clients::new(),
             freed: Notify::new(),
+            prefill: Mutex::default(),
+            recorder: Default::default(),
             pieces: PieceBuffers::new(INLINE_CHUNK_BYTES),
             metrics: metrics::Metrics::new(),
             settings,

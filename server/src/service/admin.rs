@@ -1,7 +1,12 @@
 //! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
 
 use crate::engine::Engine;
+use crate::engine::record::Recording;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use turnkv_proto::wire;
 use wire::admin_server::Admin;
@@ -26,5 +31,32 @@ impl Admin for AdminService {
         request: Request<wire::EvictRequest>,
     ) -> Result<Response<wire::EvictReply>, Status> {
         Ok(Response::new(self.engine.evict(request.get_ref())?))
+    }
+    async fn size_advice(
+        &self,
+        request: Request<wire::SizeAdviceRequest>,
+    ) -> Result<Response<wire::SizeAdviceReply>, Status> {
+        Ok(Response::new(self.engine.size_advice(request.get_ref())?))
+    }
+
+    async fn report_prefill(
+        &self,
+        request: Request<wire::ReportPrefillRequest>,
+    ) -> Result<Response<wire::ReportPrefillReply>, Status> {
+        self.engine.report_prefill(request.get_ref())?;
+        Ok(Response::new(wire::ReportPrefillReply {}))
+    }
+    type RecordStream = Pin<Box<dyn Stream<Item = Result<wire::RecordedCall, Status>> + Send>>;
+
+    async fn record(
+        &self,
+        request: Request<wire::RecordRequest>,
+    ) -> Result<Response<Self::RecordStream>, Status> {
+        let Recording { calls, queued_blocks } = self.engine.record(request.get_ref())?;
+        let taken = move |call: wire::RecordedCall| {
+            queued_blocks.fetch_sub(call.blocks.len() as u64, Ordering::Relaxed);
+            Ok(call)
+        };
+        Ok(Response::new(Box::pin(ReceiverStream::new(calls).map(taken))))
     }
 }

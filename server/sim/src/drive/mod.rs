@@ -18,8 +18,9 @@ use crate::policy::Policy;
 use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
 use turnkv_pool::{
-    ClientId, ConfigError, EndTurn, LeaseId, Limits, NamespaceDesc, NamespaceIndex, Now, NvmePlace,
-    OffloadAsk, Outcome, PageKey, Pool, PoolConfig, PoolError, Promotion, ReloadAsk, ReloadStep,
+    ClientId, ConfigError, CurveTuning, EndTurn, LeaseId, Limits, MissRatioCurve, NamespaceDesc,
+    NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pool, PoolConfig, PoolError, Promotion,
+    ReloadAsk, ReloadStep,
 };
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
@@ -79,16 +80,25 @@ pub fn replay(
     mut tick: impl FnMut(),
 ) -> Result<Counts, SimError> {
     let mut replay = Replay::new(trace, stream, history, model)?;
-    for (position, at) in stream.iter().enumerate() {
-        let now = trace.requests[*at as usize].at_ms;
-        replay.run_events(now)?;
-        replay.begin_turn(position, now)?;
-        replay.run_events(now)?;
-        tick();
-    }
-    replay.run_events(Now::MAX)?;
-    replay.counts.evicted = replay.pool.stats().evicted_pages;
+    replay.run(&mut tick)?;
     Ok(replay.counts)
+}
+
+/// [`replay`], with the miss-ratio curve that the pool has kept meanwhile.
+pub fn replay_curve(
+    trace: &Trace,
+    stream: &[u32],
+    history: &History,
+    model: &PoolModel,
+    tuning: CurveTuning,
+    mut tick: impl FnMut(),
+) -> Result<(Counts, MissRatioCurve), SimError> {
+    let mut replay = Replay::new(trace, stream, history, model)?;
+    replay.pool.tune_curves(tuning);
+    replay.run(&mut tick)?;
+    let end = stream.last().map_or(0, |at| trace.requests[*at as usize].at_ms);
+    let refused = |error| SimError::Refused { request: 0, call: "miss_ratio_curve", error };
+    Ok((replay.counts, replay.pool.miss_ratio_curve(replay.ns, end).map_err(refused)?))
 }
 
 struct Replay<'a> {
@@ -178,6 +188,19 @@ impl<'a> Replay<'a> {
             event_number,
             counts,
         })
+    }
+
+    fn run(&mut self, tick: &mut impl FnMut()) -> Result<(), SimError> {
+        for (position, at) in self.stream.iter().enumerate() {
+            let now = self.trace.requests[*at as usize].at_ms;
+            self.run_events(now)?;
+            self.begin_turn(position, now)?;
+            self.run_events(now)?;
+            tick();
+        }
+        self.run_events(Now::MAX)?;
+        self.counts.evicted = self.pool.stats().evicted_pages;
+        Ok(())
     }
 
     fn schedule(&mut self, at: Now, event: Event) {

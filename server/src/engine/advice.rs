@@ -1,0 +1,307 @@
+//! What more memory would buy: a namespace's curve put into sizes, tokens, seconds and money. Owns: the arithmetic of advice,
+//! prefill rates as engines report them, the curve's series on /metrics. Must not know: how a curve is made, how advice is shown.
+
+use super::{Engine, refuse};
+use crate::limits::{ADVICE_NAMESPACES_MAX, ADVICE_SIZES_MAX, PREFILL_REPORT_MAX, PREFILL_TOKENS_KEPT};
+use metrics::{describe_gauge, gauge};
+use std::collections::HashMap;
+use std::sync::Once;
+use turnkv_pool::{MissRatioCurve, NamespaceIndex, NamespaceRoom};
+use turnkv_proto::{Error, wire};
+
+const GIB: u64 = 1 << 30;
+const HOURS_PER_MONTH: f64 = 730.0;
+/// Steps that are advised on beside a doubling of what is there.
+const STEPS: [u64; 3] = [64 * GIB, 128 * GIB, 256 * GIB];
+/// Sizes on /metrics: doublings from 64 MiB to 16 TiB, so that the labels are the same on every server.
+const METRIC_DOUBLINGS: std::ops::RangeInclusive<u32> = 26..=44;
+/// Less than a point is not worth buying memory for.
+const WORTH: f64 = 0.01;
+
+/// Tokens that engines prefilled, and the seconds it took them, by namespace; recent ones count more.
+#[derive(Default)]
+pub(crate) struct PrefillRates {
+    sums: HashMap<NamespaceIndex, (f64, f64)>,
+}
+
+impl PrefillRates {
+    /// Takes note of one prefill.
+    fn report(&mut self, ns: NamespaceIndex, tokens: u64, micros: u64) {
+        let (all_tokens, seconds) = self.sums.entry(ns).or_default();
+        *all_tokens += tokens as f64;
+        *seconds += micros as f64 / 1e6;
+        if *all_tokens > PREFILL_TOKENS_KEPT {
+            (*all_tokens, *seconds) = (*all_tokens / 2.0, *seconds / 2.0);
+        }
+    }
+
+    /// Tokens in a second; 0: nobody has said.
+    fn tokens_per_s(&self, ns: NamespaceIndex) -> f64 {
+        self.sums.get(&ns).map_or(0.0, |(tokens, seconds)| tokens / seconds)
+    }
+}
+
+/// What advice depends on besides the curve.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Facts {
+    /// What there is today.
+    pub(crate) room: NamespaceRoom,
+    /// Tokens prefilled in a second; 0: unknown.
+    pub(crate) prefill_tokens_per_s: f64,
+    /// Prices; 0: unknown.
+    pub(crate) gpu_hour: f64,
+    /// A GiB of DRAM for a month.
+    pub(crate) dram_gib_month: f64,
+    /// A GiB of NVMe for a month.
+    pub(crate) nvme_gib_month: f64,
+}
+
+/// Puts a curve into sizes, tokens, seconds and money. NVMe keeps a copy of what is in DRAM, so what both reach together is what
+/// the larger one does.
+pub(crate) fn advise(curve: &MissRatioCurve, facts: &Facts) -> wire::NamespaceAdvice {
+    let room = facts.room;
+    let knee_bytes = curve.knee_bytes();
+    let mut advice = wire::NamespaceAdvice {
+        page_bytes: curve.page_bytes,
+        page_tokens: curve.page_tokens,
+        dram_bytes: room.dram_bytes,
+        nvme_bytes: room.nvme_bytes,
+        found_ratio: curve.found_ratio(),
+        hit_ratio: curve.hit_ratio(reach(room)),
+        dram_hit_ratio: curve.hit_ratio(room.dram_bytes),
+        hit_ratio_max: curve.hit_ratio_max(),
+        bytes_max: curve.bytes_max(),
+        knee_bytes,
+        knee_hit_ratio: curve.hit_ratio(knee_bytes),
+        sizes: sizes(curve),
+        references: curve.references,
+        references_per_s: curve.references_per_s(),
+        window_s: curve.window_ms / 1000.0,
+        sample_ratio: curve.rate,
+        sampled_pages: curve.samples + curve.hot,
+        prefill_tokens_per_s: facts.prefill_tokens_per_s,
+        ..Default::default()
+    };
+    for (tier, today) in [(wire::TierKind::Dram, room.dram_bytes), (wire::TierKind::Nvme, room.nvme_bytes)] {
+        let doubling = Some(today).filter(|today| *today > 0 && !STEPS.contains(today));
+        for bytes in doubling.into_iter().chain(STEPS) {
+            advice.purchases.push(purchase(curve, facts, tier, bytes));
+        }
+    }
+    advice.advice = in_words(&advice, facts);
+    advice
+}
+
+fn reach(room: NamespaceRoom) -> u64 {
+    room.dram_bytes.max(room.nvme_bytes)
+}
+
+/// Doublings from some pages to the size that finds all there is.
+fn sizes(curve: &MissRatioCurve) -> Vec<wire::SizeAt> {
+    let most = curve.bytes_max().max(curve.page_bytes).next_power_of_two();
+    let least = curve.page_bytes.next_power_of_two();
+    let doubled = |bytes: &u64| bytes.checked_mul(2).filter(|bytes| *bytes <= most);
+    let all: Vec<u64> = std::iter::successors(Some(least), doubled).collect();
+    let from = all.len().saturating_sub(ADVICE_SIZES_MAX);
+    all[from..]
+        .iter()
+        .map(|bytes| wire::SizeAt { bytes: *bytes, hit_ratio: curve.hit_ratio(*bytes) })
+        .collect()
+}
+
+fn purchase(curve: &MissRatioCurve, facts: &Facts, tier: wire::TierKind, bytes: u64) -> wire::Purchase {
+    let mut room = facts.room;
+    let (part, price) = match tier {
+        wire::TierKind::Nvme => (&mut room.nvme_bytes, facts.nvme_gib_month),
+        wire::TierKind::Dram | wire::TierKind::Unspecified => (&mut room.dram_bytes, facts.dram_gib_month),
+    };
+    *part = part.saturating_add(bytes);
+    let hit_ratio = curve.hit_ratio(reach(room));
+    let gain = (hit_ratio - curve.hit_ratio(reach(facts.room))).max(0.0);
+    let tokens_per_s = gain * curve.references_per_s() * f64::from(curve.page_tokens);
+    let gpu_s_per_s =
+        if facts.prefill_tokens_per_s > 0.0 { tokens_per_s / facts.prefill_tokens_per_s } else { 0.0 };
+    wire::Purchase {
+        tier: tier.into(),
+        bytes,
+        hit_ratio,
+        dram_hit_ratio: curve.hit_ratio(room.dram_bytes),
+        tokens_per_s,
+        gpu_s_per_hour: gpu_s_per_s * 3600.0,
+        cost_per_month: price * bytes as f64 / GIB as f64,
+        saving_per_month: gpu_s_per_s * HOURS_PER_MONTH * facts.gpu_hour,
+    }
+}
+
+fn in_words(advice: &wire::NamespaceAdvice, facts: &Facts) -> String {
+    if advice.references < 1.0 {
+        return "no turn has needed a page yet: ask again when there was traffic".to_owned();
+    }
+    let (percent, today) = (|ratio: f64| 100.0 * ratio, reach(facts.room));
+    let left = percent(advice.hit_ratio_max - advice.hit_ratio);
+    if advice.hit_ratio_max < WORTH {
+        return "hardly any page is needed twice: no size of pool would find it".to_owned();
+    }
+    if today == 0 {
+        return format!(
+            "the knee is at {}: it finds {:.1} % of the {:.1} % that any size would",
+            gib(advice.knee_bytes),
+            percent(advice.knee_hit_ratio),
+            percent(advice.hit_ratio_max)
+        );
+    }
+    let mut words = if left < 100.0 * WORTH {
+        format!("large enough: no size would find more than {left:.1} points on top of today's")
+    } else if today < advice.knee_bytes {
+        format!(
+            "below the knee: {} more reach it and find {:.1} % instead of {:.1} %",
+            gib(advice.knee_bytes - today),
+            percent(advice.knee_hit_ratio),
+            percent(advice.hit_ratio)
+        )
+    } else {
+        format!("beyond the knee ({}): all that is left to find is {left:.1} points", gib(advice.knee_bytes))
+    };
+    let gain = |purchase: &&wire::Purchase| purchase.saving_per_month - purchase.cost_per_month;
+    let priced =
+        |purchase: &&wire::Purchase| purchase.cost_per_month > 0.0 && purchase.saving_per_month > 0.0;
+    let best = advice.purchases.iter().filter(priced).max_by(|one, other| gain(one).total_cmp(&gain(other)));
+    if let Some(best) = best {
+        let tier = if best.tier() == wire::TierKind::Nvme { "NVMe" } else { "DRAM" };
+        words += &format!(
+            "; by the prices given, {} more {tier} {} {:.0} a month",
+            gib(best.bytes),
+            if gain(&best) >= 0.0 {
+                "is the best buy: it saves, less its cost,"
+            } else {
+                "is the least bad buy: it loses"
+            },
+            gain(&best).abs()
+        );
+    }
+    words
+}
+
+/// Bytes in the unit that people buy memory in.
+fn gib(bytes: u64) -> String {
+    match bytes {
+        GIB.. => format!("{:.1} GiB", bytes as f64 / GIB as f64),
+        _ => format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64),
+    }
+}
+
+impl Engine {
+    /// What more memory would buy, for one namespace or all.
+    pub(crate) fn size_advice(&self, ask: &wire::SizeAdviceRequest) -> Result<wire::SizeAdviceReply, Error> {
+        let figures = [
+            ask.prefill_tokens_per_s,
+            ask.gpu_price_per_hour,
+            ask.dram_price_per_gib_month,
+            ask.nvme_price_per_gib_month,
+        ];
+        if figures.iter().any(|figure| !figure.is_finite() || *figure < 0.0) {
+            return Err(Error::invalid("prices and rates must be numbers from 0; 0 means unknown"));
+        }
+        let one = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
+        let (curves, left_out) = self.curves(one)?;
+        let rates = self.prefill.lock();
+        let advise_on = |(ns, id, curve, room): (NamespaceIndex, Vec<u8>, MissRatioCurve, NamespaceRoom)| {
+            let asked = Some(ask.prefill_tokens_per_s).filter(|rate| *rate > 0.0);
+            let facts = Facts {
+                room,
+                prefill_tokens_per_s: asked.unwrap_or_else(|| rates.tokens_per_s(ns)),
+                gpu_hour: ask.gpu_price_per_hour,
+                dram_gib_month: ask.dram_price_per_gib_month,
+                nvme_gib_month: ask.nvme_price_per_gib_month,
+            };
+            wire::NamespaceAdvice { namespace: id.into(), ..advise(&curve, &facts) }
+        };
+        Ok(wire::SizeAdviceReply { namespaces: curves.into_iter().map(advise_on).collect(), left_out })
+    }
+
+    /// An engine says what a prefill took.
+    pub(crate) fn report_prefill(&self, ask: &wire::ReportPrefillRequest) -> Result<(), Error> {
+        let ns = self.find_namespace(&ask.namespace)?;
+        let sane = |figure: u64| (1..=PREFILL_REPORT_MAX).contains(&figure);
+        if !sane(ask.tokens) || !sane(ask.micros) {
+            let text = format!("a prefill has from 1 to {PREFILL_REPORT_MAX} tokens and microseconds");
+            return Err(Error::invalid(text));
+        }
+        self.prefill.lock().report(ns, ask.tokens, ask.micros);
+        Ok(())
+    }
+
+    /// Brings the curve's series up to date; called before they are rendered.
+    pub(crate) fn refresh_curves(&self) {
+        static DESCRIBED: Once = Once::new();
+        DESCRIBED.call_once(describe);
+        let Ok((curves, _)) = self.curves(None) else { return };
+        for (ns, id, curve, _) in curves {
+            let name: String = id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+            let set =
+                |series: &'static str, value: f64| gauge!(series, "namespace" => name.clone()).set(value);
+            set("turnkv_curve_found_ratio", curve.found_ratio());
+            set("turnkv_curve_hit_ratio_max", curve.hit_ratio_max());
+            set("turnkv_curve_knee_bytes", curve.knee_bytes() as f64);
+            set("turnkv_curve_page_bytes", curve.page_bytes as f64);
+            set("turnkv_curve_needed_pages_per_second", curve.references_per_s());
+            set("turnkv_curve_sample_ratio", curve.rate);
+            set("turnkv_curve_prefill_tokens_per_second", self.prefill.lock().tokens_per_s(ns));
+            for doubling in METRIC_DOUBLINGS {
+                let bytes = 1u64 << doubling;
+                let size =
+                    if bytes < GIB { format!("{}MiB", bytes >> 20) } else { format!("{}GiB", bytes >> 30) };
+                gauge!("turnkv_curve_hit_ratio", "namespace" => name.clone(), "size" => size)
+                    .set(curve.hit_ratio(bytes));
+            }
+        }
+    }
+
+    /// The curves of one namespace or of the first so many, and how many are left out.
+    #[allow(clippy::type_complexity, reason = "read in two places of this file")]
+    fn curves(
+        &self,
+        one: Option<NamespaceIndex>,
+    ) -> Result<(Vec<(NamespaceIndex, Vec<u8>, MissRatioCurve, NamespaceRoom)>, u32), Error> {
+        let now = self.now();
+        let all = self.core().pool.stats().namespaces as u16;
+        let shown: Vec<NamespaceIndex> = match one {
+            Some(ns) => vec![ns],
+            None => (0..all.min(ADVICE_NAMESPACES_MAX)).map(NamespaceIndex).collect(),
+        };
+        let left_out = if one.is_some() { 0 } else { u32::from(all) - shown.len() as u32 };
+        let mut curves = Vec::with_capacity(shown.len());
+        for ns in shown {
+            // The lock is taken for one at a time: turns wait for none of this.
+            let core = self.core();
+            let curve = core.pool.miss_ratio_curve(ns, now).map_err(refuse)?;
+            let room = core.pool.namespace_room(ns).map_err(refuse)?;
+            let id = core.pool.namespace_desc(ns).map_or(Vec::new(), |desc| desc.id.0.to_vec());
+            curves.push((ns, id, curve, room));
+        }
+        Ok((curves, left_out))
+    }
+}
+
+fn describe() {
+    describe_gauge!(
+        "turnkv_curve_hit_ratio",
+        "Pages that a namespace would find with so much memory, of the pages needed"
+    );
+    describe_gauge!(
+        "turnkv_curve_found_ratio",
+        "Pages found, of the pages needed: measured, at the pool's own size and policy"
+    );
+    describe_gauge!("turnkv_curve_hit_ratio_max", "Pages that a pool of any size would find");
+    describe_gauge!("turnkv_curve_knee_bytes", "Size beyond which a byte buys less than bytes do on average");
+    describe_gauge!("turnkv_curve_page_bytes", "Bytes of a page, all shards");
+    describe_gauge!("turnkv_curve_needed_pages_per_second", "Pages that turns need: found, or computed");
+    describe_gauge!("turnkv_curve_sample_ratio", "Share of pages whose reuse distance is measured");
+    describe_gauge!(
+        "turnkv_curve_prefill_tokens_per_second",
+        "Prefill rate that engines reported; 0 when none did"
+    );
+}
+
+#[cfg(test)]
+mod tests;
