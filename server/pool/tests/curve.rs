@@ -45,7 +45,7 @@ fn offload(pool: &mut Pool, ns: NamespaceIndex, hashes: &[BlockHash], shard: u16
 }
 
 fn reload(pool: &mut Pool, ns: NamespaceIndex, hashes: &[BlockHash], shard: u16) {
-    let ask = ReloadAsk { ns, hashes, shard, client: CLIENT, session: None };
+    let ask = ReloadAsk { ns, hashes, shard, client: CLIENT, session: None, hold: false };
     let plan = pool.begin_reload(ask, 0).unwrap();
     if let Some(lease) = plan.lease {
         pool.end_reload(lease, CLIENT, &[], 0).unwrap();

@@ -43,7 +43,8 @@ fn curve() -> MissRatioCurve {
         pool.commit_offload(lease, CLIENT, &filled, 0).unwrap();
     }
     for session in 0..10 {
-        let ask = ReloadAsk { ns, hashes: &chain(session), shard: 0, client: CLIENT, session: None };
+        let ask =
+            ReloadAsk { ns, hashes: &chain(session), shard: 0, client: CLIENT, session: None, hold: false };
         let lease = pool.begin_reload(ask, 0).unwrap().lease.unwrap();
         pool.end_reload(lease, CLIENT, &[], 0).unwrap();
     }
