@@ -85,8 +85,14 @@ fn cpu_nanos() -> u64 {
 fn turn(pool: &mut Pool, ns: NamespaceIndex, session: &SessionId, hashes: &[BlockHash], found: usize) {
     pool.begin_turn(ns, session, 0).unwrap();
     if found > 0 {
-        let ask =
-            ReloadAsk { ns, hashes: &hashes[..found], shard: 0, client: CLIENT, session: Some(session) };
+        let ask = ReloadAsk {
+            ns,
+            hashes: &hashes[..found],
+            shard: 0,
+            client: CLIENT,
+            session: Some(session),
+            hold: false,
+        };
         let plan = pool.begin_reload(ask, 0).unwrap();
         pool.end_reload(plan.lease.unwrap(), CLIENT, &[], 0).unwrap();
     }
