@@ -335,6 +335,15 @@ impl Namespace {
             .map_err(|failed| error::from_client(py, failed))
     }
 
+    /// What a prefill took, so that hits are worth seconds.
+    fn report_prefill(&self, py: Python<'_>, tokens: u64, seconds: f64) -> PyResult<()> {
+        let took = Duration::try_from_secs_f64(seconds)
+            .map_err(|_| PyValueError::new_err(format!("seconds must be a time, not {seconds}")))?;
+        let (namespace, runtime) = self.opened(py)?;
+        runtime::run(py, runtime, namespace.report_prefill(tokens, took))
+            .map_err(|failed| error::from_client(py, failed))
+    }
+
     /// A new session that shares the leading pages (0: all, with the tail).
     #[pyo3(signature = (session, fork, pages = 0))]
     fn fork(&self, py: Python<'_>, session: &str, fork: &str, pages: usize) -> PyResult<usize> {

@@ -204,6 +204,10 @@ def test_sessions(pages: turnkv.Namespace) -> None:
     assert pages.supersede("talk", 1) >= 1
     assert pages.prefetch("talk").ready + pages.prefetch(hashes=hashes[:32]).ready >= 1
     pages.close("talk")
+    pages.report_prefill(1000, 0.5)
+    for tokens, seconds in ((1000, -1.0), (0, 1.0)):
+        with pytest.raises((ValueError, turnkv.Error), match="second|prefill"):
+            pages.report_prefill(tokens, seconds)
 
 
 def test_stats_and_evict(server: Server) -> None:

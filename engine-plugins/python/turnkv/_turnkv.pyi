@@ -263,6 +263,8 @@ class Namespace:
         last: bool = False,
     ) -> int:
         """Tells the session's pages: its first `keep` stay, `hashes` follow (a partial tail last). Returns how many it has."""
+    def report_prefill(self, tokens: int, seconds: float) -> None:
+        """What computing so many tokens of prompts took: hits are worth seconds then, in metrics and in size advice."""
     def fork(self, session: str, fork: str, pages: int = 0) -> int:
         """A new session that shares the leading `pages` (0: all, with the tail)."""
     def supersede(self, session: str, keep: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_of, run_of, step_of, wait_until
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
-from turnkv.connector import FinishJob, LoadOutcome, Outcomes, PageRun, SaveJob, SaveOutcome
+from turnkv.connector import FinishJob, LoadOutcome, Outcomes, PageRun, PrefillClock, SaveJob, SaveOutcome
 from turnkv.vllm.connector import TurnKVConnector
 from turnkv.vllm.events import Announcer
 from turnkv.vllm.meta import StepMeta, WorkerMeta
@@ -267,3 +267,18 @@ def test_a_step_without_a_forward_pass_ends_once_whoever_says_so() -> None:
         assert len(ended) == times, (forward, says_so)
         ended.clear()
     connector.get_finished(set())  # between steps
+
+
+def test_prefill_is_timed_by_steps_of_prompts() -> None:
+    clock, told = PrefillClock(), []
+    for step in range(40):  # scheduled one ahead: a step begins before the one before it ends
+        clock.begin([512] if step % 2 else [1] * 100, 10.0 + step)
+        if step:
+            told.append(clock.end(11.5 + step - 1))
+    told = [entry for entry in told if entry is not None]
+    assert told == [(8192, 16.0)], told  # 16 steps of 512 tokens, each a second after the one before; decoding left out
+    for _ in range(100):
+        clock.begin([512], 60.0)  # nobody says that steps end
+    assert clock.end(61.0) is None
+    clock = PrefillClock()
+    assert clock.end(1.0) is None

@@ -13,6 +13,7 @@ from .loader import Loader
 from .lookup import Answer, Lookups
 from .names import names_of
 from .outcomes import LoadOutcome, Outcomes, SaveOutcome
+from .prefill import PrefillClock
 from .runs import BlockRuns
 from .saver import Saver
 from .sessions import Hints, SessionDesk
@@ -31,6 +32,7 @@ __all__ = [
     "Lookups",
     "Outcomes",
     "PageRun",
+    "PrefillClock",
     "SaveJob",
     "SaveOutcome",
     "Saver",

@@ -115,6 +115,10 @@ class SessionDesk:
             )
         )
 
+    def prefilled(self, tokens: int, seconds: float) -> None:
+        """So many tokens of prompts took so long."""
+        self._add(lambda pages: pages.report_prefill(tokens, seconds))
+
     def take_failures(self) -> Counter[str]:
         """Calls that failed since the last time, by kind of error."""
         with self._wake:

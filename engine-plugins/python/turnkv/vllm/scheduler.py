@@ -23,6 +23,7 @@ from turnkv.connector import (
     Lookups,
     Outcomes,
     PageRun,
+    PrefillClock,
     SaveJob,
     SaveOutcome,
     SessionDesk,
@@ -107,6 +108,7 @@ class Scheduler:
             threads=options.lookup_threads,
         )
         self.desk = SessionDesk(self.door, self.primary.group)
+        self.clock = PrefillClock()
         self.load_outcomes: Outcomes[LoadOutcome] = Outcomes(self.ranks)
         self.save_outcomes: Outcomes[SaveOutcome] = Outcomes(self.ranks)
 
@@ -175,6 +177,7 @@ class Scheduler:
         """What the workers do in this step."""
         step, self.step = self.step, StepMeta()
         step.epoch, step.forward = self.door.epoch, output.total_num_scheduled_tokens > 0
+        self.clock.begin(list(output.num_scheduled_tokens.values()), time.monotonic())
         if self.saves:
             for request_id in output.preempted_req_ids or ():
                 tracked = self.tracked.get(request_id)
@@ -221,6 +224,9 @@ class Scheduler:
 
     def worker_output(self, meta: WorkerMeta | None) -> None:
         """What the workers report after a step."""
+        prefilled = self.clock.end(time.monotonic())
+        if prefilled is not None:
+            self.desk.prefilled(*prefilled)
         if meta is None:
             return
         for request_id, part in meta.loads.items():
