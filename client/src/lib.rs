@@ -2,7 +2,7 @@
 //!
 //! - [`Client`] (`connect`): one pool, lazily connected; [`ClientConfig`] (`config`): what its owner decides
 //! - [`Namespace`] (`namespace`): everything that needs a page's shape
-//!   - `lookup`, `offload`, `reload`, `lease`, `session`: one verb, one file
+//!   - `lookup`, `offload`, `reload`, `lease`, `session`, `pin`, `route`: one verb, one file
 //!   - `pages`: what a page is copied from and to
 //!   - `span`: pages mapped where the caller wants them: no copy at either end of a turn
 //! - `link`: what all verbs share: deadlines, the breaker, which data plane
@@ -33,7 +33,9 @@ mod lookup;
 mod namespace;
 mod offload;
 mod pages;
+mod pin;
 mod reload;
+mod route;
 mod session;
 mod slabs;
 mod span;
@@ -46,7 +48,9 @@ pub use lease::{LeaseExpired, ReadLease};
 pub use namespace::Namespace;
 pub use offload::{Decline, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget};
+pub use pin::{Pinned, SessionDetail};
 pub use reload::{MissCause, ReloadOptions, ReloadReport};
+pub use route::{EngineChoice, EngineState, Route};
 pub use session::{EndTurn, Prefetched, SessionInfo, SessionList, TurnBegun};
 pub use span::{CommitOptions, PageSpan, SpanCounts, Standing};
 pub use turnkv_proto::{

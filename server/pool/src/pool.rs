@@ -7,6 +7,7 @@ use crate::ids::{Now, NvmePlace, PageKey};
 use crate::lease::Leases;
 use crate::namespaces::Namespaces;
 use crate::policy::EvictionPolicy;
+use crate::protection::Protections;
 use crate::residency::Tally;
 use crate::sessions::Sessions;
 use crate::slots::Slots;
@@ -23,6 +24,7 @@ pub struct Pool {
     pub(crate) policy: Box<dyn EvictionPolicy>,
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
+    pub(crate) protections: Protections,
     pub(crate) writes: WriteQueue,
     /// Places nobody needs any more, with their bytes.
     pub(crate) dead: Vec<(NvmePlace, u64)>,
@@ -32,6 +34,8 @@ pub struct Pool {
     pub(crate) nvme_alive: bool,
     /// The page that room is being made for: it must not make way itself.
     pub(crate) protected: u32,
+    /// The room that is being made is for a prefetch, for a return at this time.
+    pub(crate) room_for_return: Option<Now>,
     pub(crate) now: Now,
     pub(crate) tally: Tally,
 }
@@ -47,11 +51,13 @@ impl Pool {
             policy: crate::policy::build(config.policy),
             leases: Leases::default(),
             sessions: Sessions::default(),
+            protections: Protections::default(),
             writes: WriteQueue::default(),
             dead: Vec::new(),
             recovering: Vec::new(),
             nvme_alive: config.nvme_bytes > 0,
             protected: NONE,
+            room_for_return: None,
             now: 0,
             tally: Tally::default(),
             config,
