@@ -67,7 +67,7 @@ fn main() -> Result<()> {
     let mut table = Table::new(format!(
         "BeginReload + EndReload of {PAGES} pages in DRAM, {} bursts of {} MiB beside",
         bursts.load(Ordering::Relaxed),
-        BURST * PAGE_BYTES >> 20
+        (BURST * PAGE_BYTES) >> 20
     ));
     for (at, what, promise) in [(0, "p50", ""), (1, "p99", "<= 2")] {
         table.row(&format!("{what}, idle"), "us", &idle[at], "");

@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     }
     let mut table = Table::new(format!(
         "{SESSIONS} sessions of {} MiB over {} MiB of DRAM, returning after 5 to 9 s",
-        PAGES * PAGE_BYTES >> 20,
+        (PAGES * PAGE_BYTES) >> 20,
         DRAM_BYTES >> 20
     ));
     for (name, series) in &rows {

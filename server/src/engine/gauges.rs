@@ -26,14 +26,16 @@ pub(super) struct Picture {
     first_written_bytes: u64,
 }
 
+/// Where a row's value is.
+type Read<T> = fn(&Picture) -> T;
 type Label = Option<(&'static str, &'static str)>;
-type GaugeRow = (&'static str, Label, &'static str, fn(&Picture) -> f64);
-type CounterRow = (&'static str, &'static str, fn(&Picture) -> u64);
+type GaugeRow = (&'static str, Label, &'static str, Read<f64>);
+type CounterRow = (&'static str, &'static str, Read<u64>);
 
 /// The handles, each with where its value is.
 pub(super) struct Gauges {
-    gauges: Vec<(Gauge, fn(&Picture) -> f64)>,
-    counters: Vec<(Counter, fn(&Picture) -> u64)>,
+    gauges: Vec<(Gauge, Read<f64>)>,
+    counters: Vec<(Counter, Read<u64>)>,
 }
 
 const DRAM: Label = Some(("tier", "dram"));

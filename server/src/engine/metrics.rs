@@ -3,7 +3,7 @@
 
 use super::calls::{Calls, TierSeconds};
 use super::gauges::Gauges;
-use metrics::{Counter, counter, describe_counter};
+use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use std::sync::atomic::{AtomicU64, Ordering};
 use turnkv_pool::MissCause;
 
@@ -26,7 +26,8 @@ pub(crate) struct Metrics {
     dram_hits: Tally,
     nvme_hits: Tally,
     hit_tokens: Tally,
-    saved_ms: Tally,
+    /// A gauge that only grows: counters count whole numbers, and Prometheus wants seconds.
+    saved_seconds: Gauge,
     promoted_bytes: Tally,
     misses: [Tally; 5],
 }
@@ -62,12 +63,17 @@ impl Tally {
 
 const CAUSES: [&str; 5] = ["absent", "checksum", "io", "busy", "incomplete"];
 const HITS: &str = "turnkv_reload_hit_pages_total";
+const SAVED: &str = "turnkv_reload_saved_seconds";
 const MISSES: &str = "turnkv_reload_misses_total";
 
 impl Metrics {
     /// Registers everything once, at start.
     pub(super) fn new() -> Metrics {
         describe_counter!(HITS, "Pages found by reloads, by tier");
+        describe_gauge!(
+            SAVED,
+            "Prefill time saved by reloads since start, in namespaces whose prefill rate is known"
+        );
         describe_counter!(MISSES, "Reloads that ended at a missing page, by cause");
         Metrics {
             lookups: Tally::new("turnkv_pool_lookups_total", "Lookup calls"),
@@ -104,21 +110,19 @@ impl Metrics {
             dram_hits: Tally::of(counter!(HITS, "tier" => "dram")),
             nvme_hits: Tally::of(counter!(HITS, "tier" => "nvme")),
             hit_tokens: Tally::new("turnkv_reload_hit_tokens_total", "Tokens that need no prefill"),
-            saved_ms: Tally::new(
-                "turnkv_reload_saved_milliseconds_total",
-                "Prefill time saved by reloads in namespaces whose prefill rate is known",
-            ),
+            saved_seconds: gauge!(SAVED),
             promoted_bytes: Tally::new("turnkv_nvme_read_bytes_total", "Page bytes read back from NVMe"),
             misses: CAUSES.map(|cause| Tally::of(counter!(MISSES, "cause" => cause))),
         }
     }
 
-    /// A reload found pages in these tiers; `saved_ms` is what prefilling their tokens would have taken, if known.
-    pub(super) fn reloaded(&self, dram: u64, nvme: u64, tokens: u64, saved_ms: u64) {
+    /// A reload found pages in these tiers; `saved_us` is what prefilling their tokens would have
+    /// taken, if known.
+    pub(super) fn reloaded(&self, dram: u64, nvme: u64, tokens: u64, saved_us: u64) {
         self.dram_hits.increment(dram);
         self.nvme_hits.increment(nvme);
         self.hit_tokens.increment(tokens);
-        self.saved_ms.increment(saved_ms);
+        self.saved_seconds.increment(saved_us as f64 / 1e6);
     }
 
     /// Pages found in DRAM and on NVMe, tokens saved, reloads that ended at a miss.

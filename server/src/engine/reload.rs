@@ -189,7 +189,7 @@ impl Engine {
             let tokens = (dram + nvme) * u64::from(page_tokens);
             (tokens, core.pool.prefill_us(ask.ns, tokens).unwrap_or(0))
         };
-        self.metrics.reloaded(dram, nvme, tokens, saved_us / 1000);
+        self.metrics.reloaded(dram, nvme, tokens, saved_us);
         if let Some(ReloadStep::Miss(cause)) = plan.pages.last() {
             self.metrics.missed(*cause);
         }
