@@ -96,7 +96,7 @@ async fn sessions_speak_plainly() {
     let detail = namespace.describe_session("agent 1").await.unwrap();
     assert_eq!((detail.info.pages, detail.dram_pages, detail.engine.as_deref()), (5, 4, Some("gpu-3")));
     let pinned = namespace.pin(&chain(2, 1).0, 0).await.unwrap();
-    assert_eq!((pinned.pages, pinned.pin, pinned.ends_in_ms), (8, BlockHash([8; 32]), 60_000));
+    assert_eq!((pinned.pages, pinned.pin, pinned.ends_in_ms), (2, BlockHash([8; 32]), 60_000));
     assert!(namespace.unpin(&pinned.pin).await.unwrap());
     assert!(!namespace.unpin(&BlockHash([7; 32])).await.unwrap());
     let engine = |name: &str| EngineState { name: name.to_owned(), used_pages: 3, ..EngineState::default() };

@@ -186,7 +186,8 @@ impl Engine {
         let (tokens, saved_us) = {
             let core = self.core();
             let page_tokens = core.pool.namespace_desc(ask.ns).map_or(0, |desc| desc.page_tokens);
-            let tokens = (dram + nvme) * u64::from(page_tokens);
+            // A tensor-parallel engine reloads every shard of a page: its tokens are saved once.
+            let tokens = if ask.shard == 0 { (dram + nvme) * u64::from(page_tokens) } else { 0 };
             (tokens, core.pool.prefill_us(ask.ns, tokens).unwrap_or(0))
         };
         self.metrics.reloaded(dram, nvme, tokens, saved_us);
