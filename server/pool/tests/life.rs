@@ -370,6 +370,35 @@ fn a_prefetch_never_evicts_what_returns_sooner() {
 }
 
 #[test]
+fn a_large_session_begins_earlier_and_still_takes_nothing_that_returns_sooner() {
+    let config = PoolConfig {
+        slab_bytes: 64 << 20,
+        slab_count: 32,
+        nvme_bytes: 1 << 40,
+        free_slots_percent: 0,
+        limits: Limits { client_slots_percent: 100, protected_percent: 0, ..Limits::default() },
+        policy: PolicyKind::Lru,
+    };
+    let mut pool = Pool::new(config).unwrap();
+    let (id_of, tenant) = (NamespaceId([1; 32]), "a".to_owned());
+    let large = NamespaceDesc { id: id_of, tenant, shard_bytes: 64 << 20, page_tokens: 16, shards: 1 };
+    let ns = pool.open_namespace(large).unwrap();
+    // 1 GiB: its prefetch begins 2 s and as long as reading it may take, 4 s more, before its return.
+    turn(&mut pool, ns, "large", &chain(1, 16), back_in(20_000), 0);
+    write_all(&mut pool, 0);
+    pool.demote_all(None);
+    turn(&mut pool, ns, "sooner", &chain(2, 24), back_in(19_000), 1);
+    turn(&mut pool, ns, "later", &chain(3, 8), back_in(60_000), 2);
+    write_all(&mut pool, 3);
+    assert!(pool.next_prefetches(u64::MAX, 13_800).is_empty());
+    // The other one returns in 5 s: not in moments, but sooner.
+    let reads = pool.next_prefetches(u64::MAX, 14_000);
+    assert_eq!(reads.len(), 8);
+    land(&mut pool, &reads, 14_001);
+    assert_eq!((in_dram(&mut pool, ns, "sooner", 14_001), in_dram(&mut pool, ns, "later", 14_001)), (24, 0));
+}
+
+#[test]
 fn a_session_that_does_not_come_gives_its_room_back() {
     let (mut pool, ns) = two_tiers();
     turn(&mut pool, ns, "late", &chain(1, 32), back_in(1_000), 0);
