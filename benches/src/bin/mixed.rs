@@ -1,5 +1,6 @@
 //! BeginReload of sessions that are in DRAM, while others offload in bursts, pages are demoted and reloaded from NVMe: its tail
-//! against the same calls on an idle pool, round by round. Must not know: how the server puts foreground first.
+//! against the same calls on an idle pool, and on an idle pool beside threads that copy as much memory and know no pool: what the
+//! machine alone costs. Round by round. Must not know: how the server puts foreground first.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the table is the product")]
 
@@ -48,10 +49,12 @@ fn main() -> Result<()> {
     let load = Load { address: server.address(), loading: &loading, stop: &stop, bursts: &bursts };
     let mut idle = [Series::new(), Series::new()];
     let mut loaded = [Series::new(), Series::new()];
+    let mut copying = [Series::new(), Series::new()];
     std::thread::scope(|scope| -> Result<()> {
         let threads = [scope.spawn(|| load.offload_bursts()), scope.spawn(|| load.reload_from_nvme())];
         let measured = (0..options.common.rounds).try_for_each(|_| {
             note(&mut idle, &reloads(&connection, options.reloads)?);
+            note(&mut copying, &beside_copies(|| reloads(&connection, options.reloads))?);
             loading.store(true, Ordering::Relaxed);
             let micros = reloads(&connection, options.reloads);
             loading.store(false, Ordering::Relaxed);
@@ -71,8 +74,10 @@ fn main() -> Result<()> {
     ));
     for (at, what, promise) in [(0, "p50", ""), (1, "p99", "<= 2")] {
         table.row(&format!("{what}, idle"), "us", &idle[at], "");
+        table.row(&format!("{what}, beside copies"), "us", &copying[at], "");
         table.row(&format!("{what}, loaded"), "us", &loaded[at], "");
         table.row(&format!("{what}, loaded / idle"), "x", &loaded[at].over(&idle[at]), promise);
+        table.row(&format!("{what}, loaded / beside copies"), "x", &loaded[at].over(&copying[at]), "");
     }
     println!("{table}");
     Ok(())
@@ -95,6 +100,30 @@ fn reloads(connection: &Connection, count: u32) -> Result<Vec<f64>> {
         std::thread::sleep(PACE);
     }
     Ok(micros)
+}
+
+/// Measures while two threads copy bursts of memory, with pauses like the load's: an offload's bytes are copied once and
+/// summed once, a reload's too.
+fn beside_copies(measure: impl FnOnce() -> Result<Vec<f64>>) -> Result<Vec<f64>> {
+    let stop = AtomicBool::new(false);
+    let copy = || {
+        let source = vec![7u8; BURST * PAGE_BYTES];
+        let mut target = vec![0u8; BURST * PAGE_BYTES];
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..2 {
+                target.copy_from_slice(std::hint::black_box(&source));
+                std::hint::black_box(&mut target);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(copy);
+        scope.spawn(copy);
+        let measured = measure();
+        stop.store(true, Ordering::Relaxed);
+        measured
+    })
 }
 
 /// What others do meanwhile, each with a client of its own.

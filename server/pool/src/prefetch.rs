@@ -80,6 +80,20 @@ impl Pool {
         });
     }
 
+    /// The session is here: its pages are not expected any more, but by others who named another time.
+    pub(crate) fn arrived(&mut self, at: u32) {
+        let Some(back) = self.sessions[at].return_at else { return };
+        for position in 0..self.present_run(at) {
+            let index = self.sessions[at].pages[position].index;
+            for shard in 0..self.pages.shards(index) {
+                let slot = self.pages.cell(index, shard).slot;
+                if slot != NONE && self.slots.meta(slot).returns == in_units(back) {
+                    self.slots.meta_mut(slot).returns = 0;
+                }
+            }
+        }
+    }
+
     /// Whether a page is expected so soon that nobody takes its slot while there is another.
     pub(crate) fn returns_soon(&self, index: u32) -> bool {
         self.expected_at(index).is_some_and(|back| back <= self.now + PREFETCH_AHEAD_MS)
@@ -147,7 +161,7 @@ impl Pool {
         if self.expected_at(index).is_some_and(|known| known <= back && known >= self.now) {
             return;
         }
-        let returns = u32::try_from(back.div_ceil(RETURN_UNIT_MS)).unwrap_or(u32::MAX);
+        let returns = in_units(back);
         for shard in 0..self.pages.shards(index) {
             let slot = self.pages.cell(index, shard).slot;
             if slot != NONE {
@@ -155,4 +169,8 @@ impl Pool {
             }
         }
     }
+}
+
+fn in_units(back: Now) -> u32 {
+    u32::try_from(back.div_ceil(RETURN_UNIT_MS)).unwrap_or(u32::MAX)
 }

@@ -93,6 +93,7 @@ impl Pool {
         self.desc(ns)?;
         let now = self.tick(now);
         let at = self.open_session(ns, session, now)?;
+        self.arrived(at);
         self.sessions.update(at, |session| {
             session.turn = session.turn.saturating_add(1);
             session.in_turn = true;

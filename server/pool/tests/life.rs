@@ -370,6 +370,19 @@ fn a_prefetch_never_evicts_what_returns_sooner() {
 }
 
 #[test]
+fn sessions_that_came_are_not_waited_for() {
+    let (mut pool, ns) = two_tiers();
+    turn(&mut pool, ns, "next", &chain(1, 16), back_in(9_050), 0);
+    write_all(&mut pool, 0);
+    pool.demote_all(None);
+    // All slots are of a session that comes when it said, and will be away for long then.
+    turn(&mut pool, ns, "came", &chain(2, 32), back_in(7_001), 1);
+    write_all(&mut pool, 2);
+    turn(&mut pool, ns, "came", &chain(2, 32), back_in(60_000), 7_010);
+    assert_eq!(pool.next_prefetches(u64::MAX, 7_060).len(), 16);
+}
+
+#[test]
 fn a_large_session_begins_earlier_and_still_takes_nothing_that_returns_sooner() {
     let config = PoolConfig {
         slab_bytes: 64 << 20,
