@@ -108,4 +108,4 @@ architecture: tools
 bench: server
 	@$(call say,'benches (some minutes; quote them only from a quiet machine)')
 	@cargo build --locked --release --package turnkv-benches
-	@for bench in shm lookup inline nvme; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
+	@for bench in shm lookup inline nvme mixed prefetch; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done

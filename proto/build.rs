@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(files, ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("turnkv.v1.bin"), descriptors.encode_to_vec())?;
+    std::fs::write(out.join("methods.rs"), methods(&descriptors))?;
     tonic_prost_build::configure().bytes(".").compile_fds(descriptors.clone())?;
 
     // The Pool service again, less what a server frames itself: its trait has no methods that nobody calls.
@@ -28,6 +29,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let messages_elsewhere = tonic_prost_build::configure().extern_path(".turnkv.v1", "crate::wire");
     messages_elsewhere.build_client(false).out_dir(unary_out).compile_fds(unary)?;
     Ok(())
+}
+
+/// The table of all methods: path on the wire, and name in metrics.
+#[cfg(feature = "wire")]
+fn methods(descriptors: &tonic_prost_build::FileDescriptorSet) -> String {
+    let mut rows = String::new();
+    for file in &descriptors.file {
+        for service in &file.service {
+            for method in &service.method {
+                let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
+                let name = method.name().chars().fold(String::new(), |mut name, letter| {
+                    if letter.is_ascii_uppercase() && !name.is_empty() {
+                        name.push('_');
+                    }
+                    name.push(letter.to_ascii_lowercase());
+                    name
+                });
+                rows += &format!("({path:?}, {name:?}),\n");
+            }
+        }
+    }
+    format!("&[\n{rows}]\n")
 }
 
 #[cfg(not(feature = "wire"))]

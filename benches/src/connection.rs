@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tokio::runtime::{Builder, Runtime};
 use turnkv_client::{
-    BlockHash, Client, ClientConfig, DataPlane, Dtype, Layout, Namespace, NamespaceSpec, OffloadOptions,
-    PageSource, PageTarget, ReadLease, ReloadOptions, StatsReply, TierKind,
+    BlockHash, Client, ClientConfig, DataPlane, Dtype, EndTurn, Layout, Namespace, NamespaceSpec,
+    OffloadOptions, PageSource, PageTarget, ReadLease, ReloadOptions, StatsReply, TierKind,
 };
 
 /// Long enough for a busy disk; a bench that waits longer has found a defect.
@@ -89,6 +89,19 @@ impl Connection {
     /// How many leading pages of a chain the pool has.
     pub fn lookup(&self, hashes: &[BlockHash]) -> Result<usize> {
         Ok(self.runtime.block_on(self.namespace.lookup(hashes))?)
+    }
+
+    /// Begins a turn. Returns how many of the session's pages are in DRAM.
+    pub fn begin_turn(&self, session: &str) -> Result<usize> {
+        Ok(self.runtime.block_on(self.namespace.begin_turn(session))?.dram)
+    }
+
+    /// Ends a turn with these pages; `expected_return_ms` 0: unsaid.
+    pub fn end_turn(&self, session: &str, hashes: &[BlockHash], expected_return_ms: u64) -> Result<()> {
+        let end = EndTurn { hashes: hashes.to_vec(), expected_return_ms, ..EndTurn::default() };
+        let kept = self.runtime.block_on(self.namespace.end_turn(session, &end))?;
+        ensure!(kept == hashes.len(), "LOST PAGES: {kept} of {} at a turn's end", hashes.len());
+        Ok(())
     }
 
     /// Drops every page.

@@ -2,7 +2,7 @@
 //!
 //! - [`Client`] (`connect`): one pool, lazily connected; [`ClientConfig`] (`config`): what its owner decides
 //! - [`Namespace`] (`namespace`): everything that needs a page's shape
-//!   - `lookup`, `offload`, `reload`, `lease`, `session`, `prefill`: one verb, one file
+//!   - `lookup`, `offload`, `reload`, `lease`, `session`, `pin`, `prefill`, `route`: one verb, one file
 //!   - `pages`: what a page is copied from and to
 //!   - `span`: pages mapped where the caller wants them: no copy at either end of a turn
 //! - `link`: what all verbs share: deadlines, the breaker, which data plane
@@ -33,8 +33,10 @@ mod lookup;
 mod namespace;
 mod offload;
 mod pages;
+mod pin;
 mod prefill;
 mod reload;
+mod route;
 mod session;
 mod slabs;
 mod span;
@@ -47,7 +49,9 @@ pub use lease::{LeaseExpired, ReadLease};
 pub use namespace::Namespace;
 pub use offload::{Decline, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget};
+pub use pin::{Pinned, SessionDetail};
 pub use reload::{MissCause, ReloadOptions, ReloadReport};
+pub use route::{EngineChoice, EngineState, Route};
 pub use session::{EndTurn, Prefetched, SessionInfo, SessionList, TurnBegun};
 pub use span::{CommitOptions, PageSpan, SpanCounts, Standing};
 pub use turnkv_proto::{

@@ -36,9 +36,9 @@ pub struct EndTurn {
     pub tail_tokens: u32,
     /// When the next turn is expected, in milliseconds; 0: unknown.
     pub expected_return_ms: u64,
-    /// How long the session is worth keeping, in milliseconds; 0: the server's default.
+    /// How long to remember the session, and to protect it if it has a priority, in milliseconds; 0: the server's defaults.
     pub ttl_ms: u64,
-    /// 0 usual; higher is kept longer.
+    /// 0 usual; higher is protected while it waits, within the tenant's budget and before lower ones.
     pub priority: u32,
     /// No turn will follow.
     pub last: bool,
@@ -84,7 +84,13 @@ pub struct SessionList {
 impl Namespace {
     /// Begins a turn; a session that does not exist is created.
     pub async fn begin_turn(&self, session: &str) -> Result<TurnBegun> {
-        let request = wire::BeginTurnRequest { namespace: self.wire_id(), session: named(session)? };
+        self.begin_turn_at(session, "").await
+    }
+
+    /// [`Namespace::begin_turn`], saying which engine runs the turn: [`Namespace::route`] knows engines by that name.
+    pub async fn begin_turn_at(&self, session: &str, engine: &str) -> Result<TurnBegun> {
+        let (namespace, session, engine) = (self.wire_id(), named(session)?, engine.to_owned());
+        let request = wire::BeginTurnRequest { namespace, session, engine };
         let reply = self.tell(|mut client, r| async move { client.begin_turn(r).await }, request).await?;
         let tail = BlockHash::parse_optional(&reply.tail).map_err(Error::protocol)?;
         Ok(TurnBegun {
@@ -153,6 +159,12 @@ impl Namespace {
         .await
     }
 
+    /// Asks for the session's pages to be in DRAM so many milliseconds from now; nothing is read much before it must be.
+    pub async fn prefetch_in(&self, session: &str, in_ms: u64) -> Result<Prefetched> {
+        let (namespace, session) = (self.wire_id(), named(session)?);
+        self.prefetch_request(wire::PrefetchRequest { namespace, session, in_ms, ..Default::default() }).await
+    }
+
     /// Asks for these pages to be brought into DRAM.
     pub async fn prefetch_hashes(&self, hashes: &[BlockHash]) -> Result<Prefetched> {
         let hashes = packed(hashes)?;
@@ -170,7 +182,7 @@ impl Namespace {
     }
 
     /// One call, with the namespace opened again if the server forgot it.
-    async fn tell<Q, T, F, Fut>(&self, mut verb: F, request: Q) -> Result<T>
+    pub(crate) async fn tell<Q, T, F, Fut>(&self, mut verb: F, request: Q) -> Result<T>
     where
         Q: Clone,
         F: FnMut(SessionsClient<Channel>, Q) -> Fut,
@@ -199,9 +211,14 @@ impl Namespace {
 }
 
 pub(crate) fn session_list(reply: wire::ListReply) -> std::result::Result<SessionList, IdError> {
-    let mut sessions = Vec::with_capacity(reply.sessions.len());
-    for info in reply.sessions {
-        sessions.push(SessionInfo {
+    let sessions =
+        reply.sessions.into_iter().map(SessionInfo::parse).collect::<std::result::Result<_, _>>()?;
+    Ok(SessionList { sessions, total: reply.total })
+}
+
+impl SessionInfo {
+    pub(crate) fn parse(info: wire::SessionInfo) -> std::result::Result<SessionInfo, IdError> {
+        Ok(SessionInfo {
             namespace: NamespaceId::parse(&info.namespace)?,
             session: info.session,
             turn: info.turn,
@@ -209,21 +226,20 @@ pub(crate) fn session_list(reply: wire::ListReply) -> std::result::Result<Sessio
             tail_tokens: info.tail_tokens,
             idle_ms: info.idle_ms,
             in_turn: info.in_turn,
-        });
+        })
     }
-    Ok(SessionList { sessions, total: reply.total })
 }
 
-fn named(session: &str) -> Result<String> {
+pub(crate) fn named(session: &str) -> Result<String> {
     SessionId::parse(session)?;
     Ok(session.to_owned())
 }
 
-fn count(pages: usize) -> Result<u32> {
+pub(crate) fn count(pages: usize) -> Result<u32> {
     u32::try_from(pages).map_err(|_| Error::invalid(format!("{pages} pages of one session")))
 }
 
-fn packed(hashes: &[BlockHash]) -> Result<bytes::Bytes> {
+pub(crate) fn packed(hashes: &[BlockHash]) -> Result<bytes::Bytes> {
     if hashes.len() > HASHES_PER_CALL_MAX {
         return Err(IdError::TooManyHashes(hashes.len()).into());
     }

@@ -20,3 +20,7 @@ pub mod unary {
 
 /// The encoded `FileDescriptorSet` of the package, for the reflection service.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/turnkv.v1.bin"));
+
+/// Every method of the package: its path in an HTTP request, and its name in metrics (`/turnkv.v1.Pool/BeginReload`,
+/// `begin_reload`).
+pub const METHODS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));

@@ -129,6 +129,11 @@ impl Catalog {
         self.marked.lock().insert((ns, session));
     }
 
+    /// Sessions that wait to be written.
+    pub(crate) fn marked_len(&self) -> usize {
+        self.marked.lock().len()
+    }
+
     /// Takes the sessions to write.
     pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
         self.marked.lock().drain().collect()

@@ -89,6 +89,8 @@ struct LimitsFile {
     leases_max: Option<u32>,
     /// A session that is not heard of for so long is forgotten, ms; default 86400000 (a day).
     session_ttl_ms: Option<u64>,
+    /// Share of DRAM that one tenant's pins and sessions with a priority may protect, percent; default 25, 0 to 50.
+    protected_percent: Option<u8>,
     /// How long a drain may take to write what is dirty, ms; default 30000.
     drain_ms: Option<u64>,
 }
@@ -159,6 +161,7 @@ pub(crate) struct Limits {
     pub(crate) namespaces_max: u16,
     pub(crate) leases_max: u32,
     pub(crate) session_ttl_ms: u64,
+    pub(crate) protected_percent: u8,
     pub(crate) drain_ms: u64,
 }
 
@@ -241,6 +244,7 @@ impl Settings {
                 namespaces_max: Some(limits.namespaces_max),
                 leases_max: Some(limits.leases_max),
                 session_ttl_ms: Some(limits.session_ttl_ms),
+                protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
             },
         }
@@ -361,6 +365,7 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
             1_000,
             u64::MAX / 4,
         )?,
+        protected_percent: within("limits.protected_percent", file.protected_percent, 25, 0, 50)?,
         drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
     })
 }

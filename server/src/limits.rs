@@ -29,8 +29,8 @@ pub(crate) const WAIT_MS_MAX: u32 = 60_000;
 pub(crate) const RETRY_AFTER_MS: u32 = 20;
 /// How often deadlines, watermarks and dead clients are looked after.
 pub(crate) const TICK_MS: u64 = 100;
-/// How long before its expected return a session's pages are brought into DRAM.
-pub(crate) const PREFETCH_AHEAD_MS: u64 = 2_000;
+/// Bytes of pages being read ahead of expected turns: more would stand in the way of reloads.
+pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
@@ -57,8 +57,6 @@ pub(crate) const ADVICE_NAMESPACES_MAX: u16 = 16;
 pub(crate) const ADVICE_SIZES_MAX: usize = 40;
 /// Tokens, and microseconds, of one reported prefill.
 pub(crate) const PREFILL_REPORT_MAX: u64 = 10_000_000_000;
-/// Prefilled tokens of which the rate is taken; older ones fade.
-pub(crate) const PREFILL_TOKENS_KEPT: f64 = 1e7;
 /// How long a connection's thread yields its core instead of sleeping after a request: the next one of a batch usually
 /// comes within it, and a wake-up costs more than a small page's copy.
 pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);

@@ -2,10 +2,12 @@
 //!
 //! - [`workspace`]: where the workspace and the server's binary are
 //! - [`server`]: a real server process
+//! - [`http`]: its metrics page
 //! - [`pages`]: pages that a test can recognise
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
+pub mod http;
 pub mod pages;
 pub mod server;
 pub mod user;

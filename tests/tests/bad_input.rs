@@ -216,7 +216,7 @@ async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes
         ("a long name", "x".repeat(1_000)),
         ("control characters", "a\nb".into()),
     ] {
-        let begin = wire::BeginTurnRequest { namespace: ns.clone(), session };
+        let begin = wire::BeginTurnRequest { namespace: ns.clone(), session, ..Default::default() };
         refused(sessions.begin_turn(begin).await, ErrorKind::Invalid, what)?;
     }
     let end = wire::EndTurnRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
@@ -231,6 +231,37 @@ async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes
     let prefetch =
         wire::PrefetchRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };
     refused(sessions.prefetch(prefetch).await, ErrorKind::SessionUnknown, "prefetch of nobody")?;
+    let by_time = wire::PrefetchRequest {
+        namespace: ns.clone(),
+        hashes: vec![1; 32].into(),
+        in_ms: 5,
+        ..Default::default()
+    };
+    refused(sessions.prefetch(by_time).await, ErrorKind::Invalid, "a prefetch by time of no session")?;
+    let describe = wire::DescribeRequest { namespace: ns.clone(), session: "nobody".into() };
+    refused(sessions.describe(describe).await, ErrorKind::SessionUnknown, "nobody described")?;
+    let named = |session: &str, hashes: usize| wire::PinRequest {
+        namespace: ns.clone(),
+        session: session.into(),
+        hashes: vec![1; hashes].into(),
+        ..Default::default()
+    };
+    refused(sessions.pin(named("", 0)).await, ErrorKind::Invalid, "a pin of nothing")?;
+    refused(sessions.pin(named("nobody", 32)).await, ErrorKind::Invalid, "a pin of two things")?;
+    refused(sessions.pin(named("", 31)).await, ErrorKind::Invalid, "a pin of a ragged hash")?;
+    refused(sessions.pin(named("nobody", 0)).await, ErrorKind::SessionUnknown, "a pin of nobody")?;
+    let unpin = wire::UnpinRequest { namespace: ns.clone(), ..Default::default() };
+    refused(sessions.unpin(unpin).await, ErrorKind::Invalid, "an unpin of nothing")?;
+    let engine = |name: String| wire::RouteEngine { name, ..Default::default() };
+    let among = |engines| wire::RouteRequest { namespace: ns.clone(), engines, ..Default::default() };
+    refused(sessions.route(among(vec![])).await, ErrorKind::Invalid, "a route among none")?;
+    let crowd = (0..257).map(|at| engine(format!("e{at}"))).collect();
+    refused(sessions.route(among(crowd)).await, ErrorKind::Invalid, "a route among too many")?;
+    let long = vec![engine("x".repeat(129))];
+    refused(sessions.route(among(long)).await, ErrorKind::Invalid, "a route to a long name")?;
+    let at_long =
+        wire::BeginTurnRequest { namespace: ns.clone(), session: "s".into(), engine: "x".repeat(129) };
+    refused(sessions.begin_turn(at_long).await, ErrorKind::Invalid, "a turn at an engine with a long name")?;
     let list = wire::ListRequest { namespace: vec![0; 3].into(), limit: u32::MAX };
     refused(sessions.list(list).await, ErrorKind::Invalid, "list of a short id")
 }

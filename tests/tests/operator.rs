@@ -1,40 +1,16 @@
 //! What an operator sees of a running server: /metrics, /healthz, `turnkv status`, `turnkv config`, the standard health
 //! service, and a drain.
 
-use anyhow::{Context, Result, ensure};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use anyhow::{Result, ensure};
 use std::process::Command;
-use std::time::Duration;
 use turnkv_client::{DataPlane, Decline, OffloadOptions};
+use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 use turnkv_tests::workspace::server_binary;
 
 const PAGE: u64 = 64 << 10;
-
-/// A port that was free a moment ago.
-fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
-}
-
-fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: turnkv\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let status = answer.split(' ').nth(1).context("no status line")?.parse()?;
-    Ok((status, answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned()))
-}
-
-/// The value of a series, by its name with labels.
-fn value(page: &str, series: &str) -> Result<f64> {
-    let line = page.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
-    let line = line.with_context(|| format!("no series {series}"))?;
-    Ok(line.rsplit(' ').next().context("no value")?.parse()?)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_and_health_say_what_happened() -> Result<()> {
@@ -62,13 +38,13 @@ async fn metrics_and_health_say_what_happened() -> Result<()> {
         ("turnkv_nvme_written_bytes_total", 12.0 * PAGE as f64),
         ("turnkv_pool_dirty_bytes", 0.0),
         ("turnkv_pool_namespaces", 1.0),
-        ("turnkv_nvme_poisoned", 0.0),
+        ("turnkv_nvme_poisoned_devices", 0.0),
     ];
     for (series, wanted) in expected {
         let found = value(&page, series)?;
         ensure!(found == wanted, "{series}: {found}, not {wanted}");
     }
-    ensure!(value(&page, "turnkv_call_seconds_count{verb=\"begin_offload\"}")? >= 2.0);
+    ensure!(value(&page, "turnkv_rpc_call_seconds_count{door=\"local\",verb=\"begin_offload\"}")? >= 2.0);
     ensure!(get(http, "/healthz")? == (200, "ok\n".to_owned()));
     ensure!(get(http, "/nothing")?.0 == 404);
     Ok(())

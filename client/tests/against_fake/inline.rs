@@ -4,8 +4,8 @@ use crate::fake::{Fake, PAGE_BYTES, chain, eventually_async, open, spec};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use turnkv_client::{
-    BlockHash, Client, ClientConfig, DataPlane, Decline, EndTurn, ErrorKind, MissCause, OffloadOptions,
-    PageSource, PageTarget, ReloadOptions,
+    BlockHash, Client, ClientConfig, DataPlane, Decline, EndTurn, EngineState, ErrorKind, MissCause,
+    OffloadOptions, PageSource, PageTarget, ReloadOptions,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,6 +93,16 @@ async fn sessions_speak_plainly() {
     assert_eq!(namespace.begin_turn("").await.unwrap_err().kind, ErrorKind::Invalid);
     let busy = namespace.prefetch("agent 1").await.unwrap_err();
     assert_eq!(busy.kind, ErrorKind::Busy { retry_after_ms: 40 });
+    let detail = namespace.describe_session("agent 1").await.unwrap();
+    assert_eq!((detail.info.pages, detail.dram_pages, detail.engine.as_deref()), (5, 4, Some("gpu-3")));
+    let pinned = namespace.pin(&chain(2, 1).0, 0).await.unwrap();
+    assert_eq!((pinned.pages, pinned.pin, pinned.ends_in_ms), (2, BlockHash([8; 32]), 60_000));
+    assert!(namespace.unpin(&pinned.pin).await.unwrap());
+    assert!(!namespace.unpin(&BlockHash([7; 32])).await.unwrap());
+    let engine = |name: &str| EngineState { name: name.to_owned(), used_pages: 3, ..EngineState::default() };
+    let route = namespace.route(Some("agent 1"), &[], &[engine("a"), engine("b")]).await.unwrap();
+    let names: Vec<&str> = route.choices.iter().map(|choice| choice.name.as_str()).collect();
+    assert_eq!((names, route.choices[0].held_pages, route.pool_pages), (vec!["b", "a"], 3, 6));
     let listed = client.sessions(None, 0).await.unwrap();
     assert_eq!((listed.total, listed.sessions[0].turn), (7, 2));
     assert_eq!(client.stats().await.unwrap_err().kind, ErrorKind::Internal, "the fake serves no Admin");

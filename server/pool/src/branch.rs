@@ -2,17 +2,19 @@
 //! Owns: the link between sessions and pages. Must not know: turns, slots.
 
 use crate::Pool;
-use crate::entry::{NONE, VICTIM, VISIBLE};
+use crate::entry::{NONE, PROTECTED, VICTIM, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::VICTIM_CHILDREN_MAX;
 use crate::offload::OffloadAsk;
 use crate::policy::Position;
+use crate::protection::Owner;
 use crate::session::EndTurn;
 use turnkv_proto::{BlockHash, SessionId};
 
 impl Pool {
-    /// Finds a session or makes it. At the limit the one idle for longest is forgotten, never one in a turn.
+    /// Finds a session or makes it. At the limit the one idle for longest is forgotten; one in a turn only when nothing was
+    /// heard of it for long: engines die.
     pub(crate) fn open_session(
         &mut self,
         ns: NamespaceIndex,
@@ -23,8 +25,8 @@ impl Pool {
             return Ok(at);
         }
         if self.sessions.len() >= self.config.limits.sessions_max {
-            let oldest = self.sessions.oldest_idle().ok_or(PoolError::Limit("sessions_max"))?;
-            self.forget(oldest, true);
+            let idle = self.sessions.oldest_idle().or_else(|| self.sessions.silent_turn(now));
+            self.forget(idle.ok_or(PoolError::Limit("sessions_max"))?, true);
         }
         Ok(self.sessions.insert(ns, id, self.config.limits.session_ttl_ms, now))
     }
@@ -142,6 +144,7 @@ impl Pool {
         let list = &self.sessions[at].pages;
         let same = old.iter().zip(list).take_while(|(old, new)| old == new).count();
         self.move_tip(at);
+        self.unprotect_after(Owner::Session(at), same);
         self.supersede_pages(&old[same..]);
     }
 
@@ -166,6 +169,7 @@ impl Pool {
     pub(crate) fn forget(&mut self, at: u32, tell: bool) {
         self.sessions[at].pages = Vec::new();
         self.move_tip(at);
+        self.unprotect(Owner::Session(at));
         self.sessions.remove(at, tell);
     }
 
@@ -228,7 +232,8 @@ impl Pool {
         let mut victims = Vec::new();
         for page in pages.iter().rev() {
             let Some(index) = self.pages.resolve(*page) else { continue };
-            if self.pages[index].tips > 0 || !self.leads_nowhere(index) {
+            let used = self.pages[index].tips > 0 || self.pages[index].has(PROTECTED);
+            if used || !self.leads_nowhere(index) {
                 break;
             }
             self.pages[index].flags |= VICTIM;

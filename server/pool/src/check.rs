@@ -3,8 +3,8 @@
 
 use crate::Pool;
 use crate::entry::{
-    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PROMOTING, QUEUED,
-    RECOVERING, VISIBLE, WRITING, ZOMBIE,
+    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PROMOTING, PROTECTED,
+    QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::lease::{ClientSlots, NO_PAGE};
 use crate::limits::HELD_PERCENT_MAX;
@@ -49,6 +49,7 @@ impl Pool {
         self.check_slots(&sums)?;
         self.check_lists()?;
         self.check_sessions()?;
+        self.check_protections()?;
         ensure!(self.curves.is_complete(self.namespaces.len()), "a namespace has no curve");
         self.curves.check()
     }
@@ -265,6 +266,25 @@ impl Pool {
                 "page {index} is lost from its list"
             );
         }
+        Ok(())
+    }
+
+    fn check_protections(&self) -> Result<(), String> {
+        let (mut bytes, mut pages) = (0, 0);
+        let counts = self.protections.recount();
+        for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
+            let counted = counts.get(&self.pages.key(index)).copied().unwrap_or(0);
+            let held = self.protections.holds(index);
+            ensure!(held == counted, "page {index} is protected {counted} times, {held} counted");
+            ensure!(self.pages[index].has(PROTECTED) == (held > 0), "page {index} has the wrong mark");
+            if held > 0 {
+                (bytes, pages) = (bytes + self.page_bytes(index), pages + 1);
+            }
+        }
+        let held = &self.protections;
+        ensure!((bytes, pages) == (held.bytes, held.pages()), "{pages} pages of {bytes} bytes are protected");
+        let budget = self.protection_budget();
+        ensure!(held.fullest_bytes() <= budget, "a tenant protects more than {budget} bytes");
         Ok(())
     }
 

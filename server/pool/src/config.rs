@@ -1,6 +1,6 @@
 //! What an operator sets, checked. Owns: the pool's configuration. Must not know: where it came from.
 
-use crate::limits::{SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES};
+use crate::limits::{PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES};
 
 /// The pool's sizes and bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct Limits {
     pub lease_grace_ms: u32,
     /// Idle time after which a session is forgotten, unless its owner said otherwise.
     pub session_ttl_ms: u64,
+    /// Share of DRAM that one tenant's pins and protected sessions may weigh, percent; 0: nothing is protected.
+    pub protected_percent: u8,
 }
 
 impl Default for Limits {
@@ -60,6 +62,7 @@ impl Default for Limits {
             lease_ms: 10_000,
             lease_grace_ms: 5_000,
             session_ttl_ms: 24 * 3600 * 1000,
+            protected_percent: 25,
         }
     }
 }
@@ -125,6 +128,9 @@ impl Limits {
             Some((name, _)) => Err(ConfigError::Limit(name)),
             None if !(1..=100).contains(&self.client_slots_percent) => {
                 Err(ConfigError::Limit("client_slots_percent"))
+            }
+            None if self.protected_percent > PROTECTED_ALL_PERCENT => {
+                Err(ConfigError::Limit("protected_percent"))
             }
             None if self.namespaces_max == u16::MAX => Err(ConfigError::Limit("namespaces_max")),
             None if self.session_ttl_ms == 0 => Err(ConfigError::Limit("session_ttl_ms")),

@@ -53,6 +53,9 @@ pub(crate) const COUNTED_NVME: u16 = 1024;
 /// The entry is in use.
 pub(crate) const LIVE: u16 = 2048;
 
+/// Some protection holds the page: it gives way last.
+pub(crate) const PROTECTED: u16 = 1 << 15;
+
 /// One shard of a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell {

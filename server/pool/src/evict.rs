@@ -2,7 +2,8 @@
 //! Owns: the search for victims, bounded. Must not know: who needs the room.
 
 use crate::Pool;
-use crate::entry::{NONE, VISIBLE};
+use crate::entry::{NONE, PROTECTED, VISIBLE};
+use crate::ids::PageKey;
 use crate::limits::{
     DRAIN_PAGES_PER_CALL_MAX, MAINTAIN_PAGES_PER_CALL_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
 };
@@ -31,23 +32,36 @@ impl Pool {
         }
         self.rebalance(class);
         let list = ListId::Dram(ns);
+        let mut spared = None;
         for _ in 0..VICTIM_SCAN_MAX {
             if let Some(slot) = claim(&mut self.slots, class) {
                 return Some(slot);
             }
             let Some(victim) = self.policy.victim(list) else { break };
             match self.evictable(victim) {
-                Some(eviction) => {
+                Some(eviction) if !self.is_spared(victim) => {
                     self.slots.classes[class as usize].evictions += 1;
                     self.evict(victim, eviction);
                 }
-                None => self.policy.touch(&mut self.pages, list, victim),
+                found => {
+                    spared = spared.or(found.map(|_| self.pages.key(victim)));
+                    self.policy.touch(&mut self.pages, list, victim);
+                }
             }
         }
         if let Some(slot) = claim(&mut self.slots, class) {
             return Some(slot);
         }
-        self.drain_for(class);
+        if self.room_for_return.is_some() {
+            // A prefetch does without, rather than take what is spared.
+            self.drain_for(class, true);
+            return claim(&mut self.slots, class);
+        }
+        // Nothing else can go: protection is no lock.
+        if let Some(slot) = self.evict_spared(spared).then(|| claim(&mut self.slots, class)).flatten() {
+            return Some(slot);
+        }
+        self.drain_for(class, false);
         claim(&mut self.slots, class)
     }
 
@@ -63,34 +77,54 @@ impl Pool {
         if self.pages.len() < self.config.limits.pages_max {
             return true;
         }
+        let mut spared = None;
         for list in [ListId::Nvme, ListId::Dram(ns)] {
             for _ in 0..VICTIM_SCAN_MAX {
                 let Some(victim) = self.policy.victim(list) else { break };
                 if self.pages[victim].is_leaf() && self.evictable(victim).is_some() {
-                    self.remove_subtree(victim, Removal::Evicted);
-                    return self.pages.len() < self.config.limits.pages_max;
+                    if !self.is_spared(victim) {
+                        self.remove_subtree(victim, Removal::Evicted);
+                        return self.pages.len() < self.config.limits.pages_max;
+                    }
+                    spared = spared.or(Some(self.pages.key(victim)));
                 }
                 self.policy.touch(&mut self.pages, list, victim);
             }
         }
-        false
+        match spared.and_then(|page| self.pages.resolve(page)) {
+            Some(victim) => self.remove_subtree(victim, Removal::Evicted),
+            None => return false,
+        }
+        self.pages.len() < self.config.limits.pages_max
     }
 
     /// Demotes clean pages of each namespace until the watermark of free slots is reached.
     pub(crate) fn keep_watermark(&mut self) {
-        self.drain_step();
+        self.drain_step(true);
         let mut budget = MAINTAIN_PAGES_PER_CALL_MAX;
         for ns in 0..self.namespaces.len() as u16 {
             while budget > 0 && self.nvme_alive && self.below_watermark(ns) {
                 budget -= 1;
                 let list = ListId::Dram(ns);
                 let Some(victim) = self.policy.victim(list) else { break };
-                match self.evictable(victim) {
+                match self.evictable(victim).filter(|_| !self.is_spared(victim)) {
                     Some(eviction) => self.evict(victim, eviction),
                     None => self.policy.touch(&mut self.pages, list, victim),
                 }
             }
         }
+    }
+
+    /// Whether a page goes only when nothing else can, or (while room is made for a prefetch) not at all.
+    fn is_spared(&self, index: u32) -> bool {
+        self.pages[index].has(PROTECTED) || self.returns_soon(index) || self.returns_sooner(index)
+    }
+
+    fn evict_spared(&mut self, page: Option<PageKey>) -> bool {
+        let Some(index) = page.and_then(|page| self.pages.resolve(page)) else { return false };
+        let Some(eviction) = self.evictable(index) else { return false };
+        self.evict(index, eviction);
+        true
     }
 
     fn below_watermark(&self, ns: u16) -> bool {
@@ -114,22 +148,23 @@ impl Pool {
                 _ => return,
             }
         }
-        self.drain_step();
+        self.drain_step(true);
     }
 
     /// Empties a slab of another namespace, as far as one call may.
-    fn drain_for(&mut self, class: u32) {
+    fn drain_for(&mut self, class: u32, spare: bool) {
         if self.slots.draining == NONE {
             match self.slots.coldest_other(class) {
                 Some((slab, _)) => self.slots.start_drain(slab),
                 None => return,
             }
         }
-        self.drain_step();
+        self.drain_step(spare);
     }
 
-    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go.
-    fn drain_step(&mut self) {
+    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`spare`) should go last: a
+    /// namespace that has no other slot to take does not spare.
+    fn drain_step(&mut self, spare: bool) {
         let slab = self.slots.draining;
         if slab == NONE {
             return;
@@ -141,7 +176,7 @@ impl Pool {
             }
             let owner = self.slots.owner(slab, at);
             if owner != NONE {
-                budget -= self.drain_page(owner, budget);
+                budget -= self.drain_page(owner, budget, spare);
             }
         }
         if self.slots.draining == slab {
@@ -150,12 +185,13 @@ impl Pool {
     }
 
     /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked at.
-    fn drain_page(&mut self, owner: u32, budget: u32) -> u32 {
+    fn drain_page(&mut self, owner: u32, budget: u32, spare: bool) -> u32 {
         let key = self.pages.key(owner);
         let last_copy = !self.nvme_alive || !self.pages[owner].has(VISIBLE);
         let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
         for spent in 1..=budget {
-            let Some(eviction) = self.evictable(victim) else { return spent };
+            let found = self.evictable(victim).filter(|_| !(spare && self.is_spared(victim)));
+            let Some(eviction) = found else { return spent };
             let up = self.pages[victim].parent;
             self.evict(victim, eviction);
             if victim == owner || eviction == Eviction::Demote || self.pages.resolve(key).is_none() {

@@ -21,6 +21,7 @@ impl Pool {
             self.mark_unheard(lease);
         }
         self.expire_sessions(now);
+        self.expire_protections(now);
     }
 
     /// The client's process is gone: its leases end and its slots are free.

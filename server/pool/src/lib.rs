@@ -2,10 +2,13 @@
 //!
 //! - [`Pool`] (`pool`): the state; one file a verb around it
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
-//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `writeback`, `reclaim`, `recover`
-//! - sessions: `session` (the verbs), `branch` (a session's list of pages)
+//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `reclaim`, `recover`
+//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `describe`, `pin` (shared prefixes), `protection` (what
+//!   gives way last, within a budget)
+//! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
 //! - rules: `residency` (where a page is), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
+//! - `prefill`: how fast engines recompute
 //! - `stats`, `check`: what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
@@ -15,6 +18,7 @@ mod branch;
 mod check;
 mod config;
 mod curve;
+mod describe;
 mod entry;
 mod error;
 mod evict;
@@ -26,13 +30,18 @@ pub mod limits;
 mod lookup;
 mod namespaces;
 mod offload;
+mod pin;
 mod policy;
 mod pool;
+mod prefetch;
+mod prefill;
 mod promote;
+mod protection;
 mod reclaim;
 mod recover;
 mod reload;
 mod residency;
+mod route;
 mod session;
 mod sessions;
 mod slots;
@@ -42,17 +51,20 @@ mod writeback;
 
 pub use config::{ConfigError, Limits, PolicyKind, PoolConfig};
 pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
+pub use describe::SessionDetail;
 pub use error::PoolError;
 pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};
 pub use lookup::Found;
 pub use namespaces::NamespaceDesc;
 pub use offload::{Committed, OffloadAsk, OffloadPlan, Outcome};
+pub use pin::Pinned;
 pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
 pub use recover::{RecoveredPage, RecoveryReport};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
+pub use route::{Candidate, Ranked, RouteAsk, Router};
 pub use session::{EndTurn, SessionInfo, SessionRecord, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};

@@ -16,6 +16,44 @@ pub const PAGE_TOKENS_MAX: u32 = 4096;
 pub const TENANT_BYTES_MAX: usize = 128;
 /// Hashes in one call.
 pub const HASHES_PER_CALL_MAX: usize = turnkv_proto::limits::HASHES_PER_CALL_MAX;
+/// Tokens after which a namespace's older prefill reports count half.
+pub const PREFILL_WINDOW_TOKENS: u64 = 4 << 20;
+/// Steps in which a session's protection decays: its tails are let go first.
+pub const DECAY_STEPS: u64 = 8;
+/// Share of DRAM that the protected pages of all tenants together may weigh, percent: the rest always gives way.
+pub const PROTECTED_ALL_PERCENT: u8 = 50;
+/// Pins and protected sessions of one tenant.
+pub const PROTECTIONS_PER_TENANT_MAX: usize = 4096;
+/// The longest time for which anything is protected without being renewed.
+pub const PROTECTION_MS_MAX: u64 = 24 * 3600 * 1000;
+/// How long a pin holds whose owner named no time.
+pub const PIN_MS_DEFAULT: u64 = 3600 * 1000;
+/// How long a session with a priority is protected whose owner named no time.
+pub const RETENTION_MS_DEFAULT: u64 = 600 * 1000;
+/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten.
+pub const SILENT_TURN_MS: u64 = 600 * 1000;
+/// Sessions looked at to find one whose turn is silent.
+pub const SILENT_TURN_SCAN_MAX: usize = 64;
+/// Engines that routes know; beyond it the one not heard of for longest goes.
+pub const ROUTE_ENGINES_MAX: usize = 512;
+/// Engines one route is chosen among.
+pub const ROUTE_CANDIDATES_MAX: usize = 256;
+/// Bytes of an engine's name.
+pub const ROUTE_NAME_BYTES_MAX: usize = 128;
+/// Sessions whose last engine is remembered.
+pub const ROUTE_SESSIONS_MAX: usize = 1 << 16;
+/// Pages marked with the engines that ran them.
+pub const ROUTE_MARKS_MAX: usize = 1 << 18;
+/// Every so many pages of a prefix one is marked.
+pub const ROUTE_MARK_EVERY: usize = 8;
+/// Engines remembered of one marked page.
+pub const ROUTE_HOLDERS_MAX: usize = 4;
+/// After so long, what an engine did counts half.
+pub const ROUTE_HALF_LIFE_MS: u64 = 600 * 1000;
+/// What an engine that did twice the mean is held back by, in percent of the prompt's pages.
+pub const ROUTE_BALANCE_PERCENT: f64 = 50.0;
+/// Prompts of work by which engines may differ before it counts.
+pub const ROUTE_SLACK_PROMPTS: u64 = 8;
 /// Pages looked at for one victim before the search gives up for this time.
 pub const VICTIM_SCAN_MAX: u32 = 256;
 /// Pages evicted in one call to empty a slab for another namespace.
@@ -30,8 +68,18 @@ pub const PROMOTIONS_PER_CALL_MAX: usize = 1024;
 pub const TOUCH_ANCESTORS_MAX: u32 = 1024;
 /// Siblings looked at to decide whether a superseded page still has a use.
 pub const VICTIM_CHILDREN_MAX: u32 = 16;
-/// Sessions whose return is announced by one call of `take_returning`.
+/// Sessions whose prefetch one call of `next_prefetches` looks at.
 pub const RETURNS_PER_CALL_MAX: usize = 64;
+/// How long before its return, at least, a session's pages are read into DRAM; so long they are spared there.
+pub const PREFETCH_AHEAD_MS: u64 = 2_000;
+/// What a prefetch counts on being read in a millisecond beside other work: large sessions are begun earlier.
+pub const PREFETCH_BYTES_PER_MS: u64 = 256 << 10;
+/// When a prefetch that found no slot is tried again.
+pub const PREFETCH_RETRY_MS: u64 = 200;
+/// How long a session that is late is still expected.
+pub const RETURN_GRACE_MS: u64 = 5_000;
+/// Slots note when their page is needed in this unit.
+pub(crate) const RETURN_UNIT_MS: u64 = 100;
 /// Sessions in one list answer.
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// From so many percent of NVMe full of live pages, only what is also in DRAM is worth writing again.

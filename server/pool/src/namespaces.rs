@@ -5,6 +5,7 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::NamespaceIndex;
 use crate::limits::{PAGE_TOKENS_MAX, SHARDS_MAX, TENANT_BYTES_MAX};
+use crate::prefill::Prefill;
 use hashbrown::HashMap;
 use turnkv_proto::NamespaceId;
 
@@ -29,6 +30,7 @@ pub(crate) struct Namespaces {
     list: Vec<NamespaceDesc>,
     by_id: HashMap<NamespaceId, u16>,
     tenants: Vec<String>,
+    prefills: Vec<Prefill>,
 }
 
 impl Namespaces {
@@ -51,6 +53,14 @@ impl Namespaces {
 
     pub(crate) fn tenant(&self, tenant: u32) -> &str {
         &self.tenants[tenant as usize]
+    }
+
+    pub(crate) fn prefill(&self, ns: NamespaceIndex) -> Option<&Prefill> {
+        self.prefills.get(usize::from(ns.0))
+    }
+
+    pub(crate) fn prefill_mut(&mut self, ns: NamespaceIndex) -> Option<&mut Prefill> {
+        self.prefills.get_mut(usize::from(ns.0))
     }
 
     fn intern(&mut self, tenant: &str) -> u32 {
@@ -95,6 +105,7 @@ impl Pool {
         self.curves.add();
         self.namespaces.by_id.insert(desc.id, ns);
         self.namespaces.list.push(desc);
+        self.namespaces.prefills.push(Prefill::default());
         Ok(NamespaceIndex(ns))
     }
 

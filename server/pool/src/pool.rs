@@ -8,6 +8,7 @@ use crate::ids::{Now, NvmePlace, PageKey};
 use crate::lease::Leases;
 use crate::namespaces::Namespaces;
 use crate::policy::EvictionPolicy;
+use crate::protection::Protections;
 use crate::residency::Tally;
 use crate::sessions::Sessions;
 use crate::slots::Slots;
@@ -24,6 +25,7 @@ pub struct Pool {
     pub(crate) policy: Box<dyn EvictionPolicy>,
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
+    pub(crate) protections: Protections,
     pub(crate) writes: WriteQueue,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
@@ -35,6 +37,8 @@ pub struct Pool {
     pub(crate) nvme_alive: bool,
     /// The page that room is being made for: it must not make way itself.
     pub(crate) protected: u32,
+    /// The room that is being made is for a prefetch, for a return at this time.
+    pub(crate) room_for_return: Option<Now>,
     pub(crate) now: Now,
     pub(crate) tally: Tally,
 }
@@ -50,12 +54,14 @@ impl Pool {
             policy: crate::policy::build(config.policy),
             leases: Leases::default(),
             sessions: Sessions::default(),
+            protections: Protections::default(),
             writes: WriteQueue::default(),
             curves: Curves::default(),
             dead: Vec::new(),
             recovering: Vec::new(),
             nvme_alive: config.nvme_bytes > 0,
             protected: NONE,
+            room_for_return: None,
             now: 0,
             tally: Tally::default(),
             config,

@@ -2,7 +2,7 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING, TOUCHED, VICTIM};
+use crate::entry::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING, PROTECTED, TOUCHED, VICTIM};
 use crate::ids::{NamespaceIndex, NvmePlace, PageKey};
 use crate::limits::{HOT_DRAM_PERCENT, HOT_NONE_PERCENT};
 use crate::policy::{ListId, Position};
@@ -59,6 +59,8 @@ impl Pool {
             u128::from(self.tally.nvme_bytes) * 100 / u128::from(self.config.nvme_bytes.max(1));
         let used = entry.flags & (TOUCHED | VICTIM) == TOUCHED;
         let hot = match full_percent {
+            // What is protected is small beside NVMe, and loses its protection in time.
+            _ if entry.has(PROTECTED) => true,
             percent if percent >= HOT_NONE_PERCENT => false,
             percent if percent >= HOT_DRAM_PERCENT => used && entry.has(COUNTED_DRAM),
             _ => used,

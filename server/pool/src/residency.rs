@@ -319,6 +319,7 @@ impl Pool {
             self.tally.evicted += u64::from(removal == Removal::Evicted);
             self.tally.dropped += u64::from(removal == Removal::Dropped);
         }
+        self.forget_protected(index);
         self.pages[index].flags = (self.pages[index].flags | ZOMBIE) & !(VISIBLE | DURABLE);
         self.refresh(index, Position::Cold);
         self.pages.detach(index);

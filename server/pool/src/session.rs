@@ -5,7 +5,8 @@ use crate::Pool;
 use crate::entry::{COUNTED_DRAM, NONE};
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{HASHES_PER_CALL_MAX, SESSION_LIST_MAX};
+use crate::limits::{HASHES_PER_CALL_MAX, PROTECTION_MS_MAX, RETENTION_MS_DEFAULT, SESSION_LIST_MAX};
+use crate::protection::{Owner, PIN_RANK, Wish};
 use crate::sessions::Session;
 use turnkv_proto::{BlockHash, SessionId};
 
@@ -33,9 +34,9 @@ pub struct EndTurn<'a> {
     pub tail_tokens: u32,
     /// When the next turn is expected; 0: unknown.
     pub expected_return_ms: u64,
-    /// How long to remember the session; 0: the pool's default.
+    /// How long to remember the session, and to protect it if it has a priority; 0: the pool's defaults.
     pub ttl_ms: u64,
-    /// 0 usual; higher is kept longer.
+    /// 0 usual; higher is protected while it waits, within the tenant's budget and before lower ones.
     pub priority: u32,
     /// No turn will follow.
     pub last: bool,
@@ -92,10 +93,12 @@ impl Pool {
         self.desc(ns)?;
         let now = self.tick(now);
         let at = self.open_session(ns, session, now)?;
+        self.arrived(at);
         self.sessions.update(at, |session| {
             session.turn = session.turn.saturating_add(1);
             session.in_turn = true;
             session.return_at = None;
+            session.prefetch_at = None;
             session.last_used = now;
         });
         let pages = self.present_run(at);
@@ -141,13 +144,29 @@ impl Pool {
             session.last_used = now;
             session.ttl_ms = ttl_ms;
             session.priority = end.priority;
-            session.return_at =
-                (end.expected_return_ms > 0).then(|| now.saturating_add(end.expected_return_ms));
+            (session.return_at, session.prefetch_at) = (None, None);
         });
-        if end.last {
-            self.close_at(at);
+        if end.expected_return_ms > 0 {
+            self.expect_at(at, now.saturating_add(end.expected_return_ms), now);
+        }
+        match end.last {
+            true => self.close_at(at),
+            false => self.retain(at, end.ttl_ms, now),
         }
         Ok(pages)
+    }
+
+    /// A session whose owner gave it a priority is protected while it waits, in place of what it had.
+    fn retain(&mut self, at: u32, for_ms: u64, now: Now) {
+        let session = &self.sessions[at];
+        let (ns, owner) = (session.ns, Owner::Session(at));
+        if session.priority == 0 {
+            self.unprotect(owner);
+            return;
+        }
+        let for_ms = if for_ms == 0 { RETENTION_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
+        let (rank, pages) = (session.priority.min(PIN_RANK - 1), session.pages.clone());
+        self.protect(Wish { owner, ns, rank, pages, for_ms, decays: true }, now);
     }
 
     /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead of its own.
@@ -280,18 +299,12 @@ impl Pool {
         Ok(pages)
     }
 
-    /// Sessions expected back within `ahead_ms`, each told once: promote their pages.
-    pub fn take_returning(&mut self, ahead_ms: u64, now: Now) -> Vec<(NamespaceIndex, SessionId)> {
-        let now = self.tick(now);
-        self.sessions.take_returning(now.saturating_add(ahead_ms))
-    }
-
     /// Sessions forgotten since the last call (expired, or made way for a new one): their records can go.
     pub fn take_forgotten(&mut self) -> Vec<(NamespaceIndex, SessionId)> {
         self.sessions.take_forgotten()
     }
 
-    fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
+    pub(crate) fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
         let pages = self.present_run(at);
         let tail = session.pages[..pages].last().map_or(0, |page| self.pages[page.index].tail_tokens);
         SessionInfo {

@@ -2,7 +2,7 @@
 //! Owns: the table and its orders. Must not know: what the pages of a session are.
 
 use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::limits::{FORGOTTEN_MAX, RETURNS_PER_CALL_MAX};
+use crate::limits::{FORGOTTEN_MAX, SILENT_TURN_MS, SILENT_TURN_SCAN_MAX};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -19,7 +19,12 @@ pub(crate) struct Session {
     pub(crate) priority: u32,
     pub(crate) ttl_ms: u64,
     pub(crate) last_used: Now,
+    /// When it is expected back.
     pub(crate) return_at: Option<Now>,
+    /// When its prefetch begins, or goes on.
+    pub(crate) prefetch_at: Option<Now>,
+    /// Leading pages that the prefetch has seen to.
+    pub(crate) prefetched: u32,
     /// A path of the tree, from a root. Keys after the first stale one are stale too.
     pub(crate) pages: Vec<PageKey>,
     /// The page that counts this session's end.
@@ -27,7 +32,8 @@ pub(crate) struct Session {
     /// Under which keys the orders know this session.
     idle_key: Option<(u32, Now)>,
     deadline_key: Now,
-    return_key: Option<Now>,
+    prefetch_key: Option<Now>,
+    expected: bool,
 }
 
 /// All sessions.
@@ -40,7 +46,9 @@ pub(crate) struct Sessions {
     /// Sessions not in a turn: the least important and longest idle first.
     idle: BTreeSet<(u32, Now, u32)>,
     deadlines: BTreeSet<(Now, u32)>,
-    returns: BTreeSet<(Now, u32)>,
+    prefetches: BTreeSet<(Now, u32)>,
+    /// Sessions with a time of return.
+    expected: u64,
     forgotten: Vec<(NamespaceIndex, SessionId)>,
     pub(crate) forgotten_count: u64,
 }
@@ -52,6 +60,11 @@ impl Sessions {
 
     pub(crate) fn in_turn(&self) -> u64 {
         (self.names.len() - self.idle.len()) as u64
+    }
+
+    /// Sessions that are expected back.
+    pub(crate) fn expected(&self) -> u64 {
+        self.expected
     }
 
     pub(crate) fn find(&self, ns: NamespaceIndex, id: &SessionId) -> Option<u32> {
@@ -75,11 +88,14 @@ impl Sessions {
             ttl_ms,
             last_used: now,
             return_at: None,
+            prefetch_at: None,
+            prefetched: 0,
             pages: Vec::new(),
             tip: None,
             idle_key: None,
             deadline_key: 0,
-            return_key: None,
+            prefetch_key: None,
+            expected: false,
         });
         let Sessions { table, names, hasher, .. } = self;
         let code =
@@ -96,11 +112,13 @@ impl Sessions {
         change(session);
         session.idle_key = (!session.in_turn).then_some((session.priority, session.last_used));
         session.deadline_key = session.last_used.saturating_add(session.ttl_ms);
-        session.return_key = session.return_at;
-        let (idle, deadline, back) = (session.idle_key, session.deadline_key, session.return_key);
+        session.prefetch_key = session.prefetch_at;
+        session.expected = session.return_at.is_some();
+        let (idle, deadline, prefetch) = (session.idle_key, session.deadline_key, session.prefetch_key);
+        self.expected += u64::from(self[at].expected);
         self.idle.extend(idle.map(|(priority, since)| (priority, since, at)));
         self.deadlines.insert((deadline, at));
-        self.returns.extend(back.map(|back| (back, at)));
+        self.prefetches.extend(prefetch.map(|begins| (begins, at)));
     }
 
     /// The session to forget first, if one is not in a turn.
@@ -113,6 +131,12 @@ impl Sessions {
             self.update(at, |_| {});
         }
         None
+    }
+
+    /// A session in a turn of which nothing was heard for long.
+    pub(crate) fn silent_turn(&self, now: Now) -> Option<u32> {
+        let silent = |at: &u32| self[*at].last_used.saturating_add(SILENT_TURN_MS) <= now;
+        self.deadlines.iter().take(SILENT_TURN_SCAN_MAX).map(|(_, at)| *at).find(silent)
     }
 
     /// A session whose time to live has passed.
@@ -128,16 +152,9 @@ impl Sessions {
         None
     }
 
-    pub(crate) fn take_returning(&mut self, until: Now) -> Vec<(NamespaceIndex, SessionId)> {
-        let mut back = Vec::new();
-        while let Some((_, at)) = self.returns.first().copied().filter(|(when, _)| *when <= until) {
-            if back.len() == RETURNS_PER_CALL_MAX {
-                break;
-            }
-            self.update(at, |session| session.return_at = None);
-            back.push((self[at].ns, self[at].id.clone()));
-        }
-        back
+    /// The session whose prefetch has been due for longest.
+    pub(crate) fn due_for_prefetch(&self, now: Now) -> Option<u32> {
+        self.prefetches.first().filter(|(begins, _)| *begins <= now).map(|(_, at)| *at)
     }
 
     /// Removes a session. `tell`: nobody asked for it, so the caller must hear of it.
@@ -172,14 +189,16 @@ impl Sessions {
 
     fn unlist(&mut self, at: u32) {
         let session = &self[at];
-        let (idle, deadline, back) = (session.idle_key, session.deadline_key, session.return_key);
+        let (idle, deadline, prefetch) = (session.idle_key, session.deadline_key, session.prefetch_key);
+        let expected = session.expected;
         if let Some((priority, since)) = idle {
             self.idle.remove(&(priority, since, at));
         }
         self.deadlines.remove(&(deadline, at));
-        if let Some(back) = back {
-            self.returns.remove(&(back, at));
+        if let Some(begins) = prefetch {
+            self.prefetches.remove(&(begins, at));
         }
+        self.expected -= u64::from(expected);
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::Pool;
 use crate::entry::NONE;
-use crate::ids::{SlotKey, SlotPlace};
+use crate::ids::{NamespaceIndex, SlotKey, SlotPlace};
 use crate::limits::SLOT_ALIGN_BYTES;
 
 /// What must be done to a slab before grants in it are handed out.
@@ -44,6 +44,8 @@ pub(crate) struct SlotMeta {
     /// The entry whose bytes are here; of a free slot, the next free one.
     pub(crate) owner: u32,
     pub(crate) leases: u32,
+    /// When the page is needed again, as far as was told, in `RETURN_UNIT_MS`; 0: unknown.
+    pub(crate) returns: u32,
     pub(crate) shard: u16,
     pub(crate) ios: u8,
     pub(crate) state: SlotState,
@@ -155,7 +157,7 @@ impl Slots {
             slab = self.cut(class)?;
         }
         let per_slab = self.classes[class as usize].per_slab;
-        let meta = SlotMeta { owner, leases: 0, shard, ios: 0, state: SlotState::Used };
+        let meta = SlotMeta { owner, leases: 0, returns: 0, shard, ios: 0, state: SlotState::Used };
         let this = &mut self.slabs[slab as usize];
         let slot = if this.free_head == NONE {
             if this.metas.len() == this.metas.capacity() {
@@ -227,6 +229,11 @@ impl Slots {
         let unpinned = meta.ios == 0 && meta.leases == 0;
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
         self.free_if_unheld(slot);
+    }
+
+    /// Whose pages a namespace's are, as a number.
+    pub(crate) fn tenant_of(&self, ns: NamespaceIndex) -> u32 {
+        self.classes[usize::from(ns.0)].tenant
     }
 
     pub(crate) fn is_held(&self, slot: u32) -> bool {

@@ -34,6 +34,22 @@ pub struct PoolStats {
     pub sessions: u64,
     /// Sessions in a turn.
     pub sessions_in_turn: u64,
+    /// Sessions not in a turn whose owner said when they come back.
+    pub sessions_expected: u64,
+    /// Pages in the write queue.
+    pub waiting_writes: u64,
+    /// Pages that give way last.
+    pub protected_pages: u64,
+    /// Bytes of these.
+    pub protected_bytes: u64,
+    /// Bytes protected by the tenant that protects most.
+    pub protected_tenant_bytes_max: u64,
+    /// What one tenant may protect.
+    pub protection_budget_bytes: u64,
+    /// Pins and protected sessions.
+    pub protections: u64,
+    /// Protections that ended by time, ever.
+    pub ended_protections: u64,
     /// Namespaces.
     pub namespaces: u64,
     /// Leases, quarantined ones included.
@@ -110,6 +126,14 @@ impl Pool {
             session_bytes: self.sessions.bytes() as u64,
             sessions: u64::from(self.sessions.len()),
             sessions_in_turn: self.sessions.in_turn(),
+            sessions_expected: self.sessions.expected(),
+            waiting_writes: self.writes.len() as u64,
+            protected_pages: self.protections.pages(),
+            protected_bytes: self.protections.bytes,
+            protected_tenant_bytes_max: self.protections.fullest_bytes(),
+            protection_budget_bytes: self.protection_budget(),
+            protections: self.protections.len() as u64,
+            ended_protections: self.protections.ended,
             namespaces: self.namespaces.len() as u64,
             leases: u64::from(self.leases.len()),
             leases_quarantined: self.leases.quarantined() as u64,

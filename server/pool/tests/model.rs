@@ -34,6 +34,10 @@ enum Op {
     Fork { space: usize, session: u8, fork: u8, pages: u32 },
     Supersede { space: usize, session: u8, keep: u32 },
     Close { space: usize, session: u8 },
+    PrefetchDue { bytes: u64 },
+    Expect { space: usize, session: u8, in_ms: u64 },
+    Pin { space: usize, node: usize, for_ms: u64 },
+    Unpin { space: usize, node: usize },
     LoseNvme,
 }
 
@@ -79,6 +83,10 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(space, session, fork, pages)| Op::Fork { space, session, fork, pages }),
         1 => (space(), 0..5_u8, 0..6_u32).prop_map(|(space, session, keep)| Op::Supersede { space, session, keep }),
         1 => (space(), 0..5_u8).prop_map(|(space, session)| Op::Close { space, session }),
+        6 => (1..40_000_u64).prop_map(|bytes| Op::PrefetchDue { bytes }),
+        3 => (space(), 0..5_u8, 0..4000_u64).prop_map(|(space, session, in_ms)| Op::Expect { space, session, in_ms }),
+        2 => (space(), node(), 1..300_u64).prop_map(|(space, node, for_ms)| Op::Pin { space, node, for_ms }),
+        1 => (space(), node()).prop_map(|(space, node)| Op::Unpin { space, node }),
     ]
 }
 
@@ -94,13 +102,11 @@ fn turn(world: &mut World, space: usize, session: u8, node: usize, keep: u32, la
     let keep = (keep as usize).min(path.len());
     let hashes: Vec<_> = path[keep..].iter().map(|node| common::hash(*node)).collect();
     let tail_tokens = if hashes.is_empty() { 0 } else { keep as u32 % 3 };
-    let (ttl_ms, priority, expected_return_ms) = (200, node as u32 % 2, 10);
+    let (ttl_ms, priority, expected_return_ms) = (200, node as u32 % 2, 10 * (node as u64 % 3));
     let keep = keep as u32;
     let end = EndTurn { keep, hashes: &hashes, tail_tokens, expected_return_ms, ttl_ms, priority, last };
     let ended = world.pool.end_turn(ns, &name(session), end, world.now);
     world.note(ended);
-    let back = world.pool.take_returning(5, world.now);
-    world.note(back);
 }
 
 fn apply(world: &mut World, op: &Op) {
@@ -147,6 +153,20 @@ fn apply(world: &mut World, op: &Op) {
             let ns = world.spaces[space].0;
             let closed = world.pool.close(ns, &name(session), world.now);
             world.note(closed);
+        }
+        Op::PrefetchDue { bytes } => world.prefetch_due(bytes),
+        Op::Expect { space, session, in_ms } => {
+            let told = world.pool.expect_return(world.spaces[space].0, &name(session), in_ms, world.now);
+            world.note(told);
+        }
+        Op::Pin { space, node, for_ms } => {
+            let hashes: Vec<_> = common::path(node).into_iter().map(common::hash).collect();
+            let pinned = world.pool.pin(world.spaces[space].0, &hashes, for_ms, world.now);
+            world.note(pinned);
+        }
+        Op::Unpin { space, node } => {
+            let ended = world.pool.unpin(world.spaces[space].0, &common::hash(node));
+            world.note(ended);
         }
         Op::LoseNvme => world.lose_nvme(),
     }

@@ -6,6 +6,7 @@
 //! - what is: [`drive`] (one pool, one stream of requests), [`device`] (its NVMe), [`hints`] (what an engine could say),
 //!   [`account`] (hits and losses), [`policy`] (names of policies)
 //! - many at once: [`capacity`] (sizes as people write them), [`grid`] (traces x policies x sizes, in parallel)
+//! - many engines: [`routing`] (who runs which request)
 //! - output: [`render`] (table, CSV, JSON), [`plot`] (SVG)
 //! - [`limits`]
 
@@ -27,4 +28,5 @@ pub mod limits;
 pub mod plot;
 pub mod policy;
 pub mod render;
+pub mod routing;
 pub mod trace;

@@ -14,7 +14,7 @@ use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
 use turnkv_sim::hints::HintRules;
 use turnkv_sim::policy::{self, Policy};
 use turnkv_sim::trace::Trace;
-use turnkv_sim::{plot, render};
+use turnkv_sim::{plot, render, routing};
 
 /// What to simulate.
 #[derive(Args)]
@@ -51,6 +51,10 @@ pub(crate) struct Arguments {
     /// Split the memory among so many private pools, each session staying with one.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     private: u32,
+    /// Compare ways to route requests to the `--private` engines, each with its share of DRAM, instead of policies: the first
+    /// of them, and the first size.
+    #[arg(long)]
+    routes: bool,
     /// Bytes of KV cache a token has in the real model: sizes in bytes need it, and NVMe's times.
     #[arg(long)]
     bytes_per_token: Option<u64>,
@@ -83,6 +87,9 @@ enum Generated {
 /// Runs every cell and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cells = cells(arguments)?;
+    if arguments.routes {
+        return routes(arguments, &cells[0]);
+    }
     let machine = Machine {
         bytes_per_token: arguments.bytes_per_token.unwrap_or(1),
         speed: Speed {
@@ -114,6 +121,20 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if !printed {
         write_text(Path::new("-"), &render::table(&rows))?;
+    }
+    Ok(())
+}
+
+/// The table of ways to route, for every trace.
+fn routes(arguments: &Arguments, cell: &Cell) -> anyhow::Result<()> {
+    for trace in traces(arguments)? {
+        let bytes_per_token = arguments.bytes_per_token.unwrap_or(1);
+        let pages = cell.dram.pages(u64::from(trace.unique_blocks), trace.block_tokens, bytes_per_token);
+        let each = (pages / u64::from(arguments.private)).max(1);
+        let name = trace.name.clone();
+        let outcomes = routing::compare(trace, arguments.private, each, cell.policy)?;
+        let table = routing::table(&name, arguments.private, each, &outcomes);
+        write_text(Path::new("-"), &format!("{table}\n"))?;
     }
     Ok(())
 }

@@ -1,10 +1,9 @@
 //! What more memory would buy: a namespace's curve put into sizes, tokens, seconds and money. Owns: the arithmetic of advice,
-//! prefill rates as engines report them, the curve's series on /metrics. Must not know: how a curve is made, how advice is shown.
+//! the curve's series on /metrics. Must not know: how a curve is made, how advice is shown.
 
 use super::{Engine, refuse};
-use crate::limits::{ADVICE_NAMESPACES_MAX, ADVICE_SIZES_MAX, PREFILL_REPORT_MAX, PREFILL_TOKENS_KEPT};
+use crate::limits::{ADVICE_NAMESPACES_MAX, ADVICE_SIZES_MAX, PREFILL_REPORT_MAX};
 use metrics::{describe_gauge, gauge};
-use std::collections::HashMap;
 use std::sync::Once;
 use turnkv_pool::{MissRatioCurve, NamespaceIndex, NamespaceRoom};
 use turnkv_proto::{Error, wire};
@@ -17,29 +16,6 @@ const STEPS: [u64; 3] = [64 * GIB, 128 * GIB, 256 * GIB];
 const METRIC_DOUBLINGS: std::ops::RangeInclusive<u32> = 26..=44;
 /// Less than a point is not worth buying memory for.
 const WORTH: f64 = 0.01;
-
-/// Tokens that engines prefilled, and the seconds it took them, by namespace; recent ones count more.
-#[derive(Default)]
-pub(crate) struct PrefillRates {
-    sums: HashMap<NamespaceIndex, (f64, f64)>,
-}
-
-impl PrefillRates {
-    /// Takes note of one prefill.
-    fn report(&mut self, ns: NamespaceIndex, tokens: u64, micros: u64) {
-        let (all_tokens, seconds) = self.sums.entry(ns).or_default();
-        *all_tokens += tokens as f64;
-        *seconds += micros as f64 / 1e6;
-        if *all_tokens > PREFILL_TOKENS_KEPT {
-            (*all_tokens, *seconds) = (*all_tokens / 2.0, *seconds / 2.0);
-        }
-    }
-
-    /// Tokens in a second; 0: nobody has said.
-    fn tokens_per_s(&self, ns: NamespaceIndex) -> f64 {
-        self.sums.get(&ns).map_or(0.0, |(tokens, seconds)| tokens / seconds)
-    }
-}
 
 /// What advice depends on besides the curve.
 #[derive(Clone, Copy, Debug, Default)]
@@ -204,12 +180,11 @@ impl Engine {
         }
         let one = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
         let (curves, left_out) = self.curves(one)?;
-        let rates = self.prefill.lock();
         let advise_on = |(ns, id, curve, room): (NamespaceIndex, Vec<u8>, MissRatioCurve, NamespaceRoom)| {
             let asked = Some(ask.prefill_tokens_per_s).filter(|rate| *rate > 0.0);
             let facts = Facts {
                 room,
-                prefill_tokens_per_s: asked.unwrap_or_else(|| rates.tokens_per_s(ns)),
+                prefill_tokens_per_s: asked.unwrap_or_else(|| self.prefill_tokens_per_s(ns)),
                 gpu_hour: ask.gpu_price_per_hour,
                 dram_gib_month: ask.dram_price_per_gib_month,
                 nvme_gib_month: ask.nvme_price_per_gib_month,
@@ -227,8 +202,15 @@ impl Engine {
             let text = format!("a prefill has from 1 to {PREFILL_REPORT_MAX} tokens and microseconds");
             return Err(Error::invalid(text));
         }
-        self.prefill.lock().report(ns, ask.tokens, ask.micros);
+        self.core().pool.note_prefill(ns, ask.tokens, ask.micros);
         Ok(())
+    }
+
+    /// Tokens prefilled in a second; 0: nobody has said.
+    fn prefill_tokens_per_s(&self, ns: NamespaceIndex) -> f64 {
+        const TOKENS: u64 = 1 << 20;
+        let micros = self.core().pool.prefill_us(ns, TOKENS);
+        micros.map_or(0.0, |micros| TOKENS as f64 * 1e6 / micros.max(1) as f64)
     }
 
     /// Brings the curve's series up to date; called before they are rendered.
@@ -246,7 +228,7 @@ impl Engine {
             set("turnkv_curve_page_bytes", curve.page_bytes as f64);
             set("turnkv_curve_needed_pages_per_second", curve.references_per_s());
             set("turnkv_curve_sample_ratio", curve.rate);
-            set("turnkv_curve_prefill_tokens_per_second", self.prefill.lock().tokens_per_s(ns));
+            set("turnkv_curve_prefill_tokens_per_second", self.prefill_tokens_per_s(ns));
             for doubling in METRIC_DOUBLINGS {
                 let bytes = 1u64 << doubling;
                 let size =

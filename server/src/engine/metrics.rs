@@ -1,10 +1,9 @@
-//! Counters and gauges of the engine, as handles (an increment costs 12 ns). Owns: the names. Must not know: HTTP.
+//! Counters of the engine, as handles (an increment costs 12 ns). Owns: what is counted as it happens. Must not know:
+//! HTTP; gauges (`gauges`), latencies (`calls`).
 
-use super::Engine;
-use metrics::{
-    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
-    histogram,
-};
+use super::calls::{Calls, TierSeconds};
+use super::gauges::Gauges;
+use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use std::sync::atomic::{AtomicU64, Ordering};
 use turnkv_pool::MissCause;
 
@@ -19,24 +18,18 @@ pub(crate) struct Metrics {
     pub(crate) demoted_bytes: Tally,
     pub(crate) rewritten_bytes: Tally,
     pub(crate) reclaimed_segments: Tally,
-    pub(crate) call_seconds: CallSeconds,
+    pub(crate) prefetched_pages: Tally,
+    pub(crate) routes: Tally,
+    pub(crate) calls: Calls,
+    pub(crate) tier_seconds: TierSeconds,
+    pub(super) gauges: Gauges,
     dram_hits: Tally,
     nvme_hits: Tally,
     hit_tokens: Tally,
+    /// A gauge that only grows: counters count whole numbers, and Prometheus wants seconds.
+    saved_seconds: Gauge,
     promoted_bytes: Tally,
     misses: [Tally; 5],
-    gauges: Gauges,
-}
-
-/// Latency of the verbs, whichever door they came through.
-#[allow(missing_docs, reason = "one histogram a verb")]
-pub(crate) struct CallSeconds {
-    pub(crate) lookup: Histogram,
-    pub(crate) begin_offload: Histogram,
-    pub(crate) commit_offload: Histogram,
-    pub(crate) begin_reload: Histogram,
-    pub(crate) reserve: Histogram,
-    pub(crate) commit_reserved: Histogram,
 }
 
 /// A counter that can also be read back, for Stats.
@@ -46,7 +39,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn new(counter: Counter) -> Tally {
+    /// Registers and describes a counter without labels.
+    fn new(name: &'static str, help: &'static str) -> Tally {
+        describe_counter!(name, help);
+        Tally::of(counter!(name))
+    }
+
+    fn of(counter: Counter) -> Tally {
         Tally { counter, total: AtomicU64::new(0) }
     }
 
@@ -62,67 +61,68 @@ impl Tally {
     }
 }
 
-struct Gauges {
-    dram: TierGauges,
-    nvme: TierGauges,
-    dirty_bytes: Gauge,
-    quarantined_bytes: Gauge,
-    sessions: Gauge,
-    namespaces: Gauge,
-    leases: Gauge,
-    connections: Gauge,
-    index_bytes: Gauge,
-    index_pages: Gauge,
-    locked_bytes: Gauge,
-    huge_bytes: Gauge,
-    poisoned: Gauge,
-    evicted: Gauge,
-}
-
-struct TierGauges {
-    capacity: Gauge,
-    used: Gauge,
-    leased: Gauge,
-    pages: Gauge,
-}
-
 const CAUSES: [&str; 5] = ["absent", "checksum", "io", "busy", "incomplete"];
+const HITS: &str = "turnkv_reload_hit_pages_total";
+const SAVED: &str = "turnkv_reload_saved_seconds";
+const MISSES: &str = "turnkv_reload_misses_total";
 
 impl Metrics {
     /// Registers everything once, at start.
     pub(super) fn new() -> Metrics {
-        describe();
+        describe_counter!(HITS, "Pages found by reloads, by tier");
+        describe_gauge!(
+            SAVED,
+            "Prefill time saved by reloads since start, in namespaces whose prefill rate is known"
+        );
+        describe_counter!(MISSES, "Reloads that ended at a missing page, by cause");
         Metrics {
-            lookups: Tally::new(counter!("turnkv_pool_lookups_total")),
-            offloaded_pages: Tally::new(counter!("turnkv_offload_stored_pages_total")),
-            present_pages: Tally::new(counter!("turnkv_offload_present_pages_total")),
-            declined_pages: Tally::new(counter!("turnkv_offload_declined_pages_total")),
-            corrupt_pages: Tally::new(counter!("turnkv_pool_corrupt_pages_total")),
-            demoted_bytes: Tally::new(counter!("turnkv_nvme_written_bytes_total")),
-            rewritten_bytes: Tally::new(counter!("turnkv_nvme_rewritten_bytes_total")),
-            reclaimed_segments: Tally::new(counter!("turnkv_nvme_reclaimed_segments_total")),
-            call_seconds: CallSeconds {
-                lookup: histogram!("turnkv_call_seconds", "verb" => "lookup"),
-                begin_offload: histogram!("turnkv_call_seconds", "verb" => "begin_offload"),
-                commit_offload: histogram!("turnkv_call_seconds", "verb" => "commit_offload"),
-                begin_reload: histogram!("turnkv_call_seconds", "verb" => "begin_reload"),
-                reserve: histogram!("turnkv_call_seconds", "verb" => "reserve"),
-                commit_reserved: histogram!("turnkv_call_seconds", "verb" => "commit_reserved"),
-            },
-            dram_hits: Tally::new(counter!("turnkv_reload_hit_pages_total", "tier" => "dram")),
-            nvme_hits: Tally::new(counter!("turnkv_reload_hit_pages_total", "tier" => "nvme")),
-            hit_tokens: Tally::new(counter!("turnkv_reload_hit_tokens_total")),
-            promoted_bytes: Tally::new(counter!("turnkv_nvme_read_bytes_total")),
-            misses: CAUSES.map(|cause| Tally::new(counter!("turnkv_reload_misses_total", "cause" => cause))),
+            lookups: Tally::new("turnkv_pool_lookups_total", "Lookup calls"),
+            offloaded_pages: Tally::new("turnkv_offload_stored_pages_total", "Pages made visible by commits"),
+            present_pages: Tally::new(
+                "turnkv_offload_present_pages_total",
+                "Offloaded pages that were already there",
+            ),
+            declined_pages: Tally::new(
+                "turnkv_offload_declined_pages_total",
+                "Offloaded pages that were declined, with a reason to the caller",
+            ),
+            corrupt_pages: Tally::new(
+                "turnkv_pool_corrupt_pages_total",
+                "Pages whose bytes did not verify; dropped, never served",
+            ),
+            demoted_bytes: Tally::new("turnkv_nvme_written_bytes_total", "Page bytes written to NVMe"),
+            rewritten_bytes: Tally::new(
+                "turnkv_nvme_rewritten_bytes_total",
+                "Page bytes written again by reclaim",
+            ),
+            reclaimed_segments: Tally::new(
+                "turnkv_nvme_reclaimed_segments_total",
+                "Segments emptied by reclaim",
+            ),
+            prefetched_pages: Tally::new(
+                "turnkv_prefetch_read_pages_total",
+                "Page shards read from NVMe ahead of an expected turn",
+            ),
+            routes: Tally::new("turnkv_route_answers_total", "Routes given"),
+            calls: Calls::new(),
+            tier_seconds: TierSeconds::new(),
             gauges: Gauges::new(),
+            dram_hits: Tally::of(counter!(HITS, "tier" => "dram")),
+            nvme_hits: Tally::of(counter!(HITS, "tier" => "nvme")),
+            hit_tokens: Tally::new("turnkv_reload_hit_tokens_total", "Tokens that need no prefill"),
+            saved_seconds: gauge!(SAVED),
+            promoted_bytes: Tally::new("turnkv_nvme_read_bytes_total", "Page bytes read back from NVMe"),
+            misses: CAUSES.map(|cause| Tally::of(counter!(MISSES, "cause" => cause))),
         }
     }
 
-    /// A reload found pages in these tiers.
-    pub(super) fn reloaded(&self, dram: u64, nvme: u64, tokens: u64) {
+    /// A reload found pages in these tiers; `saved_us` is what prefilling their tokens would have
+    /// taken, if known.
+    pub(super) fn reloaded(&self, dram: u64, nvme: u64, tokens: u64, saved_us: u64) {
         self.dram_hits.increment(dram);
         self.nvme_hits.increment(nvme);
         self.hit_tokens.increment(tokens);
+        self.saved_seconds.increment(saved_us as f64 / 1e6);
     }
 
     /// Pages found in DRAM and on NVMe, tokens saved, reloads that ended at a miss.
@@ -150,66 +150,6 @@ impl Metrics {
     }
 }
 
-impl Engine {
-    /// Brings the gauges up to date; called before they are rendered.
-    pub(crate) fn refresh_gauges(&self) {
-        let stats = self.stats();
-        let gauges = &self.metrics.gauges;
-        for tier in &stats.tiers {
-            let target = if tier.tier == turnkv_proto::wire::TierKind::Dram as i32 {
-                &gauges.dram
-            } else {
-                &gauges.nvme
-            };
-            target.capacity.set(tier.capacity_bytes as f64);
-            target.used.set(tier.used_bytes as f64);
-            target.leased.set(tier.leased_bytes as f64);
-            target.pages.set(tier.pages as f64);
-            if tier.tier == turnkv_proto::wire::TierKind::Nvme as i32 {
-                gauges.poisoned.set(if tier.poisoned { 1.0 } else { 0.0 });
-            }
-        }
-        gauges.evicted.set(stats.evicted_pages as f64);
-        gauges.dirty_bytes.set(stats.dirty_bytes as f64);
-        gauges.quarantined_bytes.set(stats.quarantined_bytes as f64);
-        gauges.sessions.set(stats.sessions as f64);
-        gauges.namespaces.set(stats.namespaces as f64);
-        gauges.leases.set(stats.leases as f64);
-        gauges.connections.set(stats.connections as f64);
-        gauges.index_bytes.set(stats.index_bytes as f64);
-        gauges.index_pages.set(stats.index_pages as f64);
-        gauges.locked_bytes.set(self.slabs.dram.locked_bytes() as f64);
-        gauges.huge_bytes.set(self.slabs.dram.huge_bytes() as f64);
-    }
-}
-
-impl Gauges {
-    fn new() -> Gauges {
-        let tier = |tier: &'static str| TierGauges {
-            capacity: gauge!("turnkv_tier_capacity_bytes", "tier" => tier),
-            used: gauge!("turnkv_tier_used_bytes", "tier" => tier),
-            leased: gauge!("turnkv_tier_leased_bytes", "tier" => tier),
-            pages: gauge!("turnkv_tier_pages", "tier" => tier),
-        };
-        Gauges {
-            dram: tier("dram"),
-            nvme: tier("nvme"),
-            dirty_bytes: gauge!("turnkv_pool_dirty_bytes"),
-            quarantined_bytes: gauge!("turnkv_pool_quarantined_bytes"),
-            sessions: gauge!("turnkv_pool_sessions"),
-            namespaces: gauge!("turnkv_pool_namespaces"),
-            leases: gauge!("turnkv_pool_leases"),
-            connections: gauge!("turnkv_local_connections"),
-            index_bytes: gauge!("turnkv_pool_index_bytes"),
-            index_pages: gauge!("turnkv_pool_index_pages"),
-            locked_bytes: gauge!("turnkv_dram_locked_bytes"),
-            huge_bytes: gauge!("turnkv_dram_huge_bytes"),
-            poisoned: gauge!("turnkv_nvme_poisoned"),
-            evicted: gauge!("turnkv_pool_evicted_pages"),
-        }
-    }
-}
-
 fn cause_index(cause: MissCause) -> usize {
     match cause {
         MissCause::Absent => 0,
@@ -218,42 +158,4 @@ fn cause_index(cause: MissCause) -> usize {
         MissCause::Busy => 3,
         MissCause::Incomplete => 4,
     }
-}
-
-fn describe() {
-    describe_counter!("turnkv_pool_lookups_total", "Lookup calls");
-    describe_counter!("turnkv_offload_stored_pages_total", "Pages made visible by commits");
-    describe_counter!("turnkv_offload_present_pages_total", "Offloaded pages that were already there");
-    describe_counter!(
-        "turnkv_offload_declined_pages_total",
-        "Offloaded pages that were declined, with a reason to the caller"
-    );
-    describe_gauge!("turnkv_pool_evicted_pages", "Pages that left the pool by policy, since start");
-    describe_counter!(
-        "turnkv_pool_corrupt_pages_total",
-        "Pages whose bytes did not verify; dropped, never served"
-    );
-    describe_counter!("turnkv_nvme_written_bytes_total", "Page bytes written to NVMe");
-    describe_counter!("turnkv_nvme_rewritten_bytes_total", "Page bytes written again by reclaim");
-    describe_counter!("turnkv_nvme_reclaimed_segments_total", "Segments emptied by reclaim");
-    describe_counter!("turnkv_nvme_read_bytes_total", "Page bytes read back from NVMe");
-    describe_counter!("turnkv_reload_hit_pages_total", "Pages found by reloads, by tier");
-    describe_counter!("turnkv_reload_hit_tokens_total", "Tokens that need no prefill");
-    describe_counter!("turnkv_reload_misses_total", "Reloads that ended at a missing page, by cause");
-    describe_histogram!("turnkv_call_seconds", "Time from a request's arrival to its answer, by verb");
-    describe_gauge!("turnkv_tier_capacity_bytes", "Configured bytes of a tier");
-    describe_gauge!("turnkv_tier_used_bytes", "Bytes of a tier that hold pages");
-    describe_gauge!("turnkv_tier_leased_bytes", "Bytes of a tier under lease");
-    describe_gauge!("turnkv_tier_pages", "Pages in a tier");
-    describe_gauge!("turnkv_pool_dirty_bytes", "Bytes in DRAM that are not yet on NVMe");
-    describe_gauge!("turnkv_pool_quarantined_bytes", "Bytes that an expired writer may still be writing to");
-    describe_gauge!("turnkv_pool_sessions", "Sessions remembered");
-    describe_gauge!("turnkv_pool_namespaces", "Namespaces open");
-    describe_gauge!("turnkv_pool_leases", "Leases held");
-    describe_gauge!("turnkv_local_connections", "Connections on the local socket");
-    describe_gauge!("turnkv_pool_index_bytes", "Memory of the index");
-    describe_gauge!("turnkv_pool_index_pages", "Pages in the index");
-    describe_gauge!("turnkv_dram_locked_bytes", "Page memory that is locked (mlock)");
-    describe_gauge!("turnkv_dram_huge_bytes", "Page memory on huge pages");
-    describe_gauge!("turnkv_nvme_poisoned", "1 when an I/O error took the NVMe tier out of service");
 }

@@ -2,24 +2,30 @@
 //! its answers, and the order "decide under the lock, move bytes outside it". Must not know: gRPC, sockets, frames.
 //!
 //! - [`start`]: assembles the tiers, recovers, loads the catalog
-//! - [`offload`], [`reload`], [`lookup`], [`session`]: one file a verb; [`hold`]: those on slots that a client maps
-//! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
+//! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
+//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
 //! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
+//! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
 
 pub(crate) mod advice;
+pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod drain;
+pub(crate) mod gauges;
 pub(crate) mod hold;
 pub(crate) mod inline;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 pub(crate) mod namespace;
 pub(crate) mod offload;
+pub(crate) mod pin;
+pub(crate) mod prefetch;
 pub(crate) mod promote;
 pub(crate) mod reclaim;
 pub(crate) mod record;
 pub(crate) mod reload;
+pub(crate) mod route;
 pub(crate) mod session;
 pub(crate) mod slabs;
 pub(crate) mod start;
@@ -34,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use tokio::sync::Notify;
-use turnkv_pool::{Pool, PoolError, SlotKey, SlotPlace};
+use turnkv_pool::{Pool, PoolError, Router, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind, IdError};
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_transfer::PieceBuffers;
@@ -43,6 +49,8 @@ use turnkv_transfer::PieceBuffers;
 pub(crate) struct Engine {
     /// The pure pool and who waits for its answers; held for microseconds, never across I/O.
     core: Mutex<Core>,
+    /// Who ran what. Its lock is never taken together with the pool's.
+    router: Mutex<Router>,
     /// Page memory.
     slabs: slabs::Slabs,
     /// The segment log, where one is configured.
@@ -53,8 +61,6 @@ pub(crate) struct Engine {
     pub(crate) clients: clients::Clients,
     /// Rung whenever slots may have become free.
     freed: Notify,
-    /// What engines say their prefills take.
-    prefill: Mutex<advice::PrefillRates>,
     /// Tells of calls to whoever records them.
     recorder: record::Recorder,
     /// For pages on their way out in gRPC streams.
@@ -80,6 +86,8 @@ struct Core {
     durable: writeback::DurableWaits,
     /// Bytes handed to the NVMe tier for writing and not completed.
     writing_bytes: u64,
+    /// Bytes being read ahead of expected turns.
+    prefetching_bytes: u64,
     /// No write is started before this moment: the tier had no room.
     writes_paused_until: u64,
     /// The NVMe device failed and was taken out of service.

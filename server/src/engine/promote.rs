@@ -1,11 +1,11 @@
 //! Promote: NVMe pages into DRAM slots. Owns: the reads in flight and who waits for each. Must not know: leases.
 
-use super::{Engine, malformed, refuse};
+use super::Engine;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::mpsc;
-use turnkv_pool::{MissCause, NamespaceIndex, PageKey, Promotion};
-use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use turnkv_pool::{MissCause, PageKey, Promotion};
 use turnkv_tier::{Location, Tier, TierError};
 
 /// One reload that waits for a page to land; told `(position, how it went)`.
@@ -23,6 +23,11 @@ impl Waiters {
         self.0.entry((page, shard)).or_default().push(waiter);
     }
 
+    /// Page shards that somebody waits for.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     fn take(&mut self, page: PageKey, shard: u16) -> Vec<Waiter> {
         self.0.remove(&(page, shard)).unwrap_or_default()
     }
@@ -32,24 +37,34 @@ impl Engine {
     /// Starts the reads that a plan asked for.
     pub(super) fn start_promotions(self: &Arc<Self>, promotions: Vec<Promotion>) {
         for promotion in promotions {
-            let Some(nvme) = &self.nvme else {
-                self.end_promotion(&promotion, Err(TierError::Poisoned));
-                continue;
-            };
-            let place = self.core().place(promotion.slot);
-            let slot = match self.slot(place) {
-                Ok(slot) => slot,
-                Err(error) => {
-                    tracing::error!(%error, "a promotion's slot has no memory");
-                    self.end_promotion(&promotion, Err(TierError::Busy));
-                    continue;
-                }
-            };
-            let at = Location { segment: promotion.place.segment, block: promotion.place.block };
-            let (bytes, checksum) = (promotion.bytes as u32, promotion.checksum);
-            let engine = Arc::clone(self);
-            let done = move |result| engine.end_promotion(&promotion, result);
-            nvme.read(at, bytes, checksum, slot, Box::new(done));
+            self.start_read(promotion, |_, _| {});
+        }
+    }
+
+    /// Starts one read; `then` is called with how it went, after the pool and the waiters know.
+    pub(super) fn start_read(
+        self: &Arc<Self>,
+        promotion: Promotion,
+        then: impl FnOnce(&Arc<Engine>, bool) + Send + 'static,
+    ) {
+        let (engine, began) = (Arc::clone(self), Instant::now());
+        let done = move |result: Result<(), TierError>| {
+            engine.metrics.tier_seconds.read.record(began.elapsed());
+            let good = result.is_ok();
+            engine.end_promotion(&promotion, result);
+            then(&engine, good);
+        };
+        let place = self.core().place(promotion.slot);
+        let at = Location { segment: promotion.place.segment, block: promotion.place.block };
+        match (&self.nvme, self.slot(place)) {
+            (None, _) => done(Err(TierError::Poisoned)),
+            (Some(_), Err(error)) => {
+                tracing::error!(%error, "a promotion's slot has no memory");
+                done(Err(TierError::Busy));
+            }
+            (Some(nvme), Ok(slot)) => {
+                nvme.read(at, promotion.bytes as u32, promotion.checksum, slot, Box::new(done));
+            }
         }
     }
 
@@ -83,50 +98,6 @@ impl Engine {
             self.check_nvme_health();
         }
         self.freed.notify_waiters();
-    }
-
-    /// Prefetch: brings a session's pages, or the given ones, into DRAM; nobody waits for them.
-    pub(crate) fn prefetch(
-        self: &Arc<Self>,
-        ask: &wire::PrefetchRequest,
-    ) -> Result<wire::PrefetchReply, Error> {
-        let ns = self.find_namespace(&ask.namespace)?;
-        if !ask.session.is_empty() {
-            return self.promote_session(ns, &SessionId::parse(&ask.session).map_err(malformed)?);
-        }
-        self.promote_pages(ns, &unpack_hashes(&ask.hashes).map_err(malformed)?)
-    }
-
-    /// Starts the reads of a session's pages that are on NVMe only.
-    pub(super) fn promote_session(
-        self: &Arc<Self>,
-        ns: NamespaceIndex,
-        session: &SessionId,
-    ) -> Result<wire::PrefetchReply, Error> {
-        let hashes = self.core().pool.session_hashes(ns, session).map_err(refuse)?;
-        self.promote_pages(ns, &hashes)
-    }
-
-    fn promote_pages(
-        self: &Arc<Self>,
-        ns: NamespaceIndex,
-        hashes: &[BlockHash],
-    ) -> Result<wire::PrefetchReply, Error> {
-        let now = self.now();
-        let (ready, promotions, renewals) = {
-            let mut core = self.core();
-            let ready = core.pool.lookup(ns, hashes, now).map_err(refuse)?.dram;
-            let shards = core.pool.namespace_desc(ns).map_or(0, |desc| desc.shards);
-            let mut promotions = Vec::new();
-            for shard in 0..shards {
-                promotions.extend(core.pool.begin_promote(ns, hashes, shard, now).map_err(refuse)?);
-            }
-            (ready, promotions, core.pool.take_slab_actions())
-        };
-        self.renew_slabs(renewals);
-        let started = promotions.len() as u32;
-        self.start_promotions(promotions);
-        Ok(wire::PrefetchReply { started, ready })
     }
 }
 

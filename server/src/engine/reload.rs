@@ -188,9 +188,14 @@ impl Engine {
             |wanted: fn(&ReloadStep) -> bool| plan.pages.iter().filter(|step| wanted(step)).count() as u64;
         let dram = count(|step| matches!(step, ReloadStep::Ready { .. } | ReloadStep::Join { .. }));
         let nvme = count(|step| matches!(step, ReloadStep::Promote(_)));
-        let tokens = (dram + nvme)
-            * u64::from(self.core().pool.namespace_desc(ask.ns).map_or(0, |desc| desc.page_tokens));
-        self.metrics.reloaded(dram, nvme, tokens);
+        let (tokens, saved_us) = {
+            let core = self.core();
+            let page_tokens = core.pool.namespace_desc(ask.ns).map_or(0, |desc| desc.page_tokens);
+            // A tensor-parallel engine reloads every shard of a page: its tokens are saved once.
+            let tokens = if ask.shard == 0 { (dram + nvme) * u64::from(page_tokens) } else { 0 };
+            (tokens, core.pool.prefill_us(ask.ns, tokens).unwrap_or(0))
+        };
+        self.metrics.reloaded(dram, nvme, tokens, saved_us);
         if let Some(ReloadStep::Miss(cause)) = plan.pages.last() {
             self.metrics.missed(*cause);
         }

@@ -4,15 +4,27 @@
 use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::SESSION_LIST_MAX;
-use turnkv_pool::{ClientId, EndTurn, NamespaceIndex};
+use turnkv_pool::{ClientId, EndTurn, NamespaceIndex, Router};
 use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
 
 impl Engine {
     /// What is left of a session; creates it when it is new.
     pub(crate) fn begin_turn(&self, ask: &wire::BeginTurnRequest) -> Result<wire::BeginTurnReply, Error> {
         let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
+        if !ask.engine.is_empty() {
+            Router::check_name(&ask.engine).map_err(refuse)?;
+        }
         let now = self.now();
-        let begun = self.core().pool.begin_turn(ns, &session, now).map_err(refuse)?;
+        let (begun, hashes) = {
+            let mut core = self.core();
+            let begun = core.pool.begin_turn(ns, &session, now).map_err(refuse)?;
+            let hashes =
+                if ask.engine.is_empty() { Ok(Vec::new()) } else { core.pool.session_hashes(ns, &session) };
+            (begun, hashes.unwrap_or_default())
+        };
+        if !ask.engine.is_empty() {
+            self.ran_at(ns, &session, &ask.engine, &hashes)?;
+        }
         self.tell_turn(ns, wire::RecordedKind::BeginTurn, &session, &[]);
         self.remember(ns, &session);
         let (tail, tail_tokens) =
@@ -40,6 +52,7 @@ impl Engine {
             list.extend(&hashes[..hashes.len() - usize::from(ask.tail_tokens > 0 && !hashes.is_empty())]);
             self.tell_turn(ns, wire::RecordedKind::EndTurn, &session, &list);
         }
+        self.settle_home(ns, &session, ask.r#final)?;
         self.remember(ns, &session);
         self.forget_dead_extents();
         Ok(wire::EndTurnReply { pages })
@@ -69,11 +82,24 @@ impl Engine {
         let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
         let now = self.now();
         self.core().pool.close(ns, &session, now).map_err(refuse)?;
+        self.router.lock().forget(ns, &session, now);
         self.remember(ns, &session);
         Ok(())
     }
 
-    /// The sessions known, most recently used first, within a bound.
+    /// The engine that ran a turn holds the session's pages now; of a session that is over, nobody is the home.
+    fn settle_home(&self, ns: NamespaceIndex, session: &SessionId, last: bool) -> Result<(), Error> {
+        if last {
+            self.router.lock().forget(ns, session, self.now());
+            return Ok(());
+        }
+        let engine = self.router.lock().home(ns, session).map(str::to_owned);
+        let Some(engine) = engine else { return Ok(()) };
+        let hashes = self.core().pool.session_hashes(ns, session).unwrap_or_default();
+        self.ran_at(ns, session, &engine, &hashes)
+    }
+
+    /// The sessions known, in no order, within a bound.
     pub(crate) fn list_sessions(&self, ask: &wire::ListRequest) -> Result<wire::ListReply, Error> {
         let ns = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
         let limit = if ask.limit == 0 { SESSION_LIST_MAX } else { SESSION_LIST_MAX.min(ask.limit as usize) };

@@ -64,7 +64,10 @@ impl Engine {
     /// the pool's lock, before the answer leaves: touching a slab's memory takes milliseconds.
     pub(super) fn renew_slabs(&self, actions: Vec<SlabAction>) {
         for SlabAction::Renew { slab, generation, .. } in actions {
-            match self.slabs.dram.renew(slab, generation) {
+            let began = Instant::now();
+            let renewed = self.slabs.dram.renew(slab, generation);
+            self.metrics.tier_seconds.renew.record(began.elapsed());
+            match renewed {
                 None => {} // another thread has renewed it further already
                 Some(Ok(region)) => {
                     if let Some(nvme) = &self.nvme {

@@ -48,17 +48,18 @@ impl Engine {
             promotions: promote::Waiters::default(),
             durable: writeback::DurableWaits::default(),
             writing_bytes: 0,
+            prefetching_bytes: 0,
             writes_paused_until: 0,
             nvme_lost: false,
         };
         Ok(Arc::new(Engine {
             core: Mutex::new(core),
+            router: Mutex::default(),
             slabs: slabs::Slabs::new(dram),
             nvme: tier,
             catalog,
             clients: clients::Clients::new(),
             freed: Notify::new(),
-            prefill: Mutex::default(),
             recorder: Default::default(),
             pieces: PieceBuffers::new(INLINE_CHUNK_BYTES),
             metrics: metrics::Metrics::new(),
@@ -138,6 +139,7 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
             lease_ms: limits.lease_ms as u32,
             lease_grace_ms: limits.lease_grace_ms as u32,
             session_ttl_ms: limits.session_ttl_ms,
+            protected_percent: limits.protected_percent,
             ..Limits::default()
         },
         policy: PolicyKind::Lru,

@@ -2,7 +2,7 @@
 //! looked after. Must not know: what they decide.
 
 use super::Engine;
-use crate::limits::{CATALOG_FLUSH_MS, PREFETCH_AHEAD_MS, TICK_MS};
+use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,23 +36,13 @@ impl Engine {
             core.pool.expire(now);
             core.pool.maintain(now);
         }
-        self.prefetch_returning(now);
+        self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();
         self.sweep_durable();
         self.start_reclaim();
         self.pump_writes();
         self.freed.notify_waiters();
-    }
-
-    /// Brings the pages of sessions that are expected back soon into DRAM.
-    fn prefetch_returning(self: &Arc<Self>, now: u64) {
-        let returning = self.core().pool.take_returning(PREFETCH_AHEAD_MS, now);
-        for (ns, session) in returning {
-            if let Err(error) = self.promote_session(ns, &session) {
-                tracing::debug!(%error, session = session.as_str(), "a session was not prefetched");
-            }
-        }
     }
 
     /// Writes changed sessions to the catalog.

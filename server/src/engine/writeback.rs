@@ -5,6 +5,7 @@ use super::{Core, Engine};
 use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::oneshot;
 use turnkv_pool::{NvmePlace, PageKey, WriteBehind};
 use turnkv_tier::nvme::NvmeTier;
@@ -50,6 +51,11 @@ impl DurableWaits {
                 tracing::trace!("a durable commit left before it was durable");
             }
         }
+    }
+
+    /// Commits that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waits.len()
     }
 
     fn waited_for(&self) -> Vec<PageKey> {
@@ -113,14 +119,18 @@ impl Engine {
             checksum: write.checksum,
         };
         let engine = Arc::clone(self);
+        let (began, moves) = (Instant::now(), write.moves);
         let done = move |result| {
+            let seconds = &engine.metrics.tier_seconds;
+            let seconds = if moves { &seconds.rewrite } else { &seconds.write };
+            seconds.record(began.elapsed());
             // A tier that has no room is asked again after a pause: by reclaim, or by the tick.
             if engine.end_write(&write, result) {
                 engine.pump_writes();
             }
         };
         // What reclaim moves may take the segment kept in reserve: else a full tier could never make room.
-        if write.moves {
+        if moves {
             nvme.rewrite(meta, slot, Box::new(done));
         } else {
             nvme.write(meta, slot, Box::new(done));
@@ -176,12 +186,15 @@ impl Engine {
             }
         }
         let (tell, flushed) = oneshot::channel();
+        let began = Instant::now();
         nvme.flush(Box::new(move |result| {
             if tell.send(result.is_ok()).is_err() {
                 tracing::trace!("a durable commit left before its flush");
             }
         }));
-        flushed.await.unwrap_or(false)
+        let flushed = flushed.await.unwrap_or(false);
+        self.metrics.tier_seconds.flush.record(began.elapsed());
+        flushed
     }
 
     /// Settles durable waits on pages that were dropped meanwhile. Called by the tick.

@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::engine::reload::ReloadRun;
 use crate::limits::{LOCAL_SEND_MS_MAX, LOCAL_SPIN};
 use prost::Message;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl From<Error> for End {
 
 /// Serves a connection until its peer leaves. `waits` runs the few verbs that must wait.
 pub(super) fn serve(engine: &Arc<Engine>, socket: &LocalSocket, waits: &Handle) {
-    let mut connection = Connection { engine, socket, waits, client: None };
+    let mut connection = Connection { engine, socket, waits, client: None, arrived: Cell::new(None) };
     loop {
         let ended = match socket.recv_spin(LOCAL_SPIN, None) {
             Ok(frame) => connection.answer(&frame),
@@ -63,12 +64,17 @@ struct Connection<'a> {
     socket: &'a LocalSocket,
     waits: &'a Handle,
     client: Option<ClientId>,
+    /// When the request in service arrived; taken by its first answer.
+    arrived: Cell<Option<Instant>>,
 }
 
 impl Connection<'_> {
     fn answer(&mut self, frame: &Frame) -> io::Result<()> {
         let verb = Verb::try_from(i32::from(frame.verb)).unwrap_or(Verb::Unspecified);
-        match self.act(verb, frame) {
+        self.arrived.set(Some(Instant::now()));
+        let done = self.act(verb, frame);
+        self.answered(frame.verb); // if the verb has no reply
+        match done {
             Ok(()) => Ok(()),
             Err(End::Socket(error)) => Err(error),
             // Verbs without a reply have nobody to tell: their lease had ended already.
@@ -133,26 +139,21 @@ impl Connection<'_> {
     }
 
     fn lookup(&self, frame: &Frame) -> Result<(), End> {
-        let began = Instant::now();
         let reply = self.engine.lookup(&decode(frame)?)?;
-        self.engine.metrics.call_seconds.lookup.record(began.elapsed());
         Ok(self.send(frame.verb, 0, &reply, &[])?)
     }
 
     fn begin_offload(&self, frame: &Frame) -> Result<(), End> {
-        let began = Instant::now();
         let ask: wire::BeginOffloadRequest =
             self.own(decode(frame)?, |ask: &wire::BeginOffloadRequest| ask.client)?;
         let reply = match self.engine.begin_offload_now(&ask)? {
             Some(reply) => reply,
             None => self.waits.block_on(self.engine.begin_offload(&ask))?,
         };
-        self.engine.metrics.call_seconds.begin_offload.record(began.elapsed());
         Ok(self.send(frame.verb, 0, &reply, &[])?)
     }
 
     fn commit_offload(&self, frame: &Frame) -> Result<(), End> {
-        let began = Instant::now();
         let ask: wire::CommitOffloadRequest =
             self.own(decode(frame)?, |ask: &wire::CommitOffloadRequest| ask.client)?;
         let reply = if ask.durable {
@@ -160,41 +161,34 @@ impl Connection<'_> {
         } else {
             self.engine.commit_offload_now(&ask)?
         };
-        self.engine.metrics.call_seconds.commit_offload.record(began.elapsed());
         self.send(frame.verb, 0, &reply, &[])?;
         self.engine.pump_writes(); // after the answer: the caller need not wait for write-behind to start
         Ok(())
     }
 
     fn begin_reload(&self, frame: &Frame) -> Result<(), End> {
-        let began = Instant::now();
         let ask: wire::BeginReloadRequest =
             self.own(decode(frame)?, |ask: &wire::BeginReloadRequest| ask.client)?;
         let mut run = match self.engine.begin_reload_now(&ask)? {
             Some(run) => run,
             None => self.waits.block_on(self.engine.begin_reload(&ask))?,
         };
-        self.engine.metrics.call_seconds.begin_reload.record(began.elapsed());
         Ok(self.stream_reload(frame.verb, &mut run)?)
     }
 
     fn reserve(&self, frame: &Frame) -> Result<(), End> {
-        let began = Instant::now();
         let ask = self.own(decode(frame)?, |ask: &wire::ReserveRequest| ask.client)?;
         let reply = self.engine.reserve(&ask)?;
-        self.engine.metrics.call_seconds.reserve.record(began.elapsed());
         Ok(self.send(frame.verb, 0, &reply, &[])?)
     }
 
     fn commit_reserved(&self, frame: &Frame) -> Result<(), End> {
-        let began = Instant::now();
         let ask = self.own(decode(frame)?, |ask: &wire::CommitReservedRequest| ask.client)?;
         let (mut reply, kept) = self.engine.commit_reserved(&ask)?;
         if ask.durable {
             self.engine.pump_writes();
             reply.durable = self.waits.block_on(self.engine.reserved_durable(&ask, &reply, &kept));
         }
-        self.engine.metrics.call_seconds.commit_reserved.record(began.elapsed());
         self.send(frame.verb, 0, &reply, &[])?;
         self.engine.pump_writes(); // after the answer, as for a commit
         Ok(())
@@ -233,7 +227,14 @@ impl Connection<'_> {
         Err(Error::new(ErrorKind::LeaseUnknown, "the request names another client than this connection's"))
     }
 
+    fn answered(&self, verb: u8) {
+        if let Some(arrived) = self.arrived.take() {
+            self.engine.metrics.calls.answered(verb, arrived);
+        }
+    }
+
     fn send(&self, verb: u8, flags: u8, reply: &impl Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.answered(verb);
         let deadline = Instant::now() + Duration::from_millis(LOCAL_SEND_MS_MAX);
         self.socket.send_by(verb, flags, &reply.encode_to_vec(), fds, deadline)
     }

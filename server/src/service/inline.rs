@@ -21,14 +21,14 @@ use tonic::Status;
 use turnkv_proto::stream::{Incoming, Outgoing, Piece};
 use turnkv_proto::{Error, ErrorKind, wire};
 
+/// The path of the Offload stream.
+pub(super) const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
+
 /// The two methods, beside the rest of their service.
 pub(super) fn routes(engine: &Arc<Engine>) -> axum::Router {
     let (offloads, reloads) = (Arc::clone(engine), Arc::clone(engine));
     axum::Router::new()
-        .route(
-            "/turnkv.v1.Pool/Offload",
-            post(|request: Request| async move { respond(offload(offloads, incoming(request))) }),
-        )
+        .route(OFFLOAD, post(|request: Request| async move { respond(offload(offloads, incoming(request))) }))
         .route(
             "/turnkv.v1.Pool/Reload",
             post(|request: Request| async move {
@@ -59,7 +59,12 @@ fn offload(
     let (tell, told) = mpsc::channel(INLINE_ANSWERS_MAX);
     // A task of its own: it must see its deadline also when the caller takes no answers.
     tokio::spawn(async move {
-        if let Err(status) = offload_stream(&engine, &mut messages, &tell).await
+        let began = Instant::now();
+        let done = offload_stream(&engine, &mut messages, &tell).await;
+        if let Some(seconds) = engine.metrics.calls.grpc(OFFLOAD) {
+            seconds.record(began.elapsed());
+        }
+        if let Err(status) = done
             && tell.send(Err(status)).await.is_err()
         {
             tracing::debug!("an inline offload's caller left");

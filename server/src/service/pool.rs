@@ -4,7 +4,6 @@
 use crate::engine::Engine;
 use crate::limits::STREAM_QUEUE_MAX;
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -32,9 +31,7 @@ impl Pool for PoolService {
     }
 
     async fn lookup(&self, request: Request<wire::LookupRequest>) -> Answer<wire::LookupReply> {
-        let began = Instant::now();
         let reply = self.engine.lookup(request.get_ref())?;
-        self.engine.metrics.call_seconds.lookup.record(began.elapsed());
         Ok(Response::new(reply))
     }
 
@@ -42,9 +39,7 @@ impl Pool for PoolService {
         &self,
         request: Request<wire::BeginOffloadRequest>,
     ) -> Answer<wire::BeginOffloadReply> {
-        let began = Instant::now();
         let reply = self.engine.begin_offload(request.get_ref()).await?;
-        self.engine.metrics.call_seconds.begin_offload.record(began.elapsed());
         Ok(Response::new(reply))
     }
 
@@ -52,9 +47,7 @@ impl Pool for PoolService {
         &self,
         request: Request<wire::CommitOffloadRequest>,
     ) -> Answer<wire::CommitOffloadReply> {
-        let began = Instant::now();
         let reply = self.engine.commit_offload(request.get_ref()).await?;
-        self.engine.metrics.call_seconds.commit_offload.record(began.elapsed());
         Ok(Response::new(reply))
     }
 
@@ -72,9 +65,7 @@ impl Pool for PoolService {
         &self,
         request: Request<wire::BeginReloadRequest>,
     ) -> Answer<Self::BeginReloadStream> {
-        let began = Instant::now();
         let mut run = self.engine.begin_reload(request.get_ref()).await?;
-        self.engine.metrics.call_seconds.begin_reload.record(began.elapsed());
         let (tell, told) = mpsc::channel(STREAM_QUEUE_MAX);
         tokio::spawn(async move {
             let mut reply = wire::BeginReloadReply {

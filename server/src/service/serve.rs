@@ -8,9 +8,12 @@ use crate::limits::{GRPC_MESSAGE_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, GRPC_STREA
 use crate::local::LocalDoor;
 use crate::{http, telemetry};
 use anyhow::Context;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -131,7 +134,8 @@ fn services(engine: &Arc<Engine>) -> anyhow::Result<Router> {
         .add_service(health)
         .add_service(reflection)
         .into_axum_router()
-        .merge(inline::routes(engine));
+        .merge(inline::routes(engine))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(engine), timed));
     Ok(Server::builder()
         .initial_stream_window_size(GRPC_STREAM_WINDOW_BYTES)
         .initial_connection_window_size(64 << 20)
@@ -139,6 +143,18 @@ fn services(engine: &Arc<Engine>) -> anyhow::Result<Router> {
         .max_concurrent_streams(GRPC_STREAMS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
         .add_routes(Routes::from(routes)))
+}
+
+/// Times every verb to its first answer. An inline Offload answers before it has done anything: it times itself.
+async fn timed(State(engine): State<Arc<Engine>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let seconds = engine.metrics.calls.grpc(path).filter(|_| path != inline::OFFLOAD);
+    let began = Instant::now();
+    let response = next.run(request).await;
+    if let Some(seconds) = seconds {
+        seconds.record(began.elapsed());
+    }
+    response
 }
 
 /// Waits for a reason to leave.

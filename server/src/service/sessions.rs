@@ -40,6 +40,22 @@ impl Sessions for SessionsService {
         Ok(Response::new(self.engine.prefetch(request.get_ref())?))
     }
 
+    async fn describe(&self, request: Request<wire::DescribeRequest>) -> Answer<wire::DescribeReply> {
+        Ok(Response::new(self.engine.describe_session(request.get_ref())?))
+    }
+
+    async fn pin(&self, request: Request<wire::PinRequest>) -> Answer<wire::PinReply> {
+        Ok(Response::new(self.engine.pin(request.get_ref())?))
+    }
+
+    async fn unpin(&self, request: Request<wire::UnpinRequest>) -> Answer<wire::UnpinReply> {
+        Ok(Response::new(self.engine.unpin(request.get_ref())?))
+    }
+
+    async fn route(&self, request: Request<wire::RouteRequest>) -> Answer<wire::RouteReply> {
+        Ok(Response::new(self.engine.route(request.get_ref())?))
+    }
+
     async fn list(&self, request: Request<wire::ListRequest>) -> Answer<wire::ListReply> {
         Ok(Response::new(self.engine.list_sessions(request.get_ref())?))
     }

@@ -249,4 +249,44 @@ impl Sessions for Service {
         };
         Ok(Response::new(wire::ListReply { sessions: vec![info], total: 7 }))
     }
+
+    async fn describe(
+        &self,
+        request: Request<wire::DescribeRequest>,
+    ) -> Result<Response<wire::DescribeReply>, Status> {
+        let ask = request.into_inner();
+        let info = wire::SessionInfo {
+            namespace: ask.namespace,
+            session: ask.session,
+            pages: 5,
+            ..Default::default()
+        };
+        let (info, tail, engine) = (Some(info), vec![9; 32].into(), "gpu-3".to_owned());
+        Ok(Response::new(wire::DescribeReply { info, tail, engine, dram_pages: 4, ..Default::default() }))
+    }
+
+    async fn pin(&self, request: Request<wire::PinRequest>) -> Result<Response<wire::PinReply>, Status> {
+        let pages = request.get_ref().hashes.len() as u32 / 32;
+        Ok(Response::new(wire::PinReply { pages, pin: vec![8; 32].into(), ends_in_ms: 60_000 }))
+    }
+
+    async fn unpin(
+        &self,
+        request: Request<wire::UnpinRequest>,
+    ) -> Result<Response<wire::UnpinReply>, Status> {
+        Ok(Response::new(wire::UnpinReply { found: request.get_ref().pin.as_ref() == [8; 32] }))
+    }
+
+    async fn route(
+        &self,
+        request: Request<wire::RouteRequest>,
+    ) -> Result<Response<wire::RouteReply>, Status> {
+        let choice = |engine: wire::RouteEngine| wire::RouteChoice {
+            name: engine.name,
+            held_pages: engine.used_pages,
+            ..Default::default()
+        };
+        let choices = request.into_inner().engines.into_iter().rev().map(choice).collect();
+        Ok(Response::new(wire::RouteReply { choices, pool_pages: 6 }))
+    }
 }

@@ -30,6 +30,7 @@ pub fn config(nvme: bool) -> PoolConfig {
             lease_ms: 100,
             lease_grace_ms: 50,
             session_ttl_ms: 500,
+            protected_percent: 25,
         },
         policy: PolicyKind::Lru,
     }
@@ -437,6 +438,16 @@ impl World {
         let (nodes, shard) = (path(node), shard % shards);
         let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
         let reads = self.pool.begin_promote(ns, &hashes, shard, self.now).unwrap();
+        self.note(&reads);
+        self.take_actions();
+        for read in reads {
+            let content = *self.disk.get(&read.place).expect("a place that was written");
+            self.start_read(read, content);
+        }
+    }
+
+    pub fn prefetch_due(&mut self, bytes: u64) {
+        let reads = self.pool.next_prefetches(bytes, self.now);
         self.note(&reads);
         self.take_actions();
         for read in reads {

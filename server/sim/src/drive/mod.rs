@@ -17,6 +17,7 @@ use crate::limits::{OFFLOAD_CALL_PAGES_MAX, RETRIES_MAX, TIER_PAGES_MAX};
 use crate::policy::Policy;
 use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
+use turnkv_pool::limits::PREFETCH_AHEAD_MS;
 use turnkv_pool::{
     ClientId, ConfigError, CurveTuning, EndTurn, LeaseId, Limits, MissRatioCurve, NamespaceDesc,
     NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pool, PoolConfig, PoolError, Promotion,
@@ -28,8 +29,6 @@ use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 const CLIENT: ClientId = ClientId(1);
 /// Slots are cut in multiples of this.
 const SLOT_BYTES: u64 = turnkv_pool::limits::SLOT_ALIGN_BYTES;
-/// How long before its expected return a session's pages are promoted, as the server does it.
-const PREFETCH_AHEAD_MS: u64 = 2_000;
 /// Longer than any trace lasts, so that no lease runs out.
 const LEASE_MS: u32 = u32::MAX - 1;
 
@@ -437,13 +436,13 @@ fn pool_config(model: &PoolModel) -> Result<(PoolConfig, u64), SimError> {
     Ok((config, slot_bytes))
 }
 
-fn session_id(kind: char, at: usize) -> SessionId {
+pub(crate) fn session_id(kind: char, at: usize) -> SessionId {
     let id = SessionId::parse(&format!("{kind}{at}"));
     id.unwrap_or_else(|_| unreachable!("a letter and a number are a session id"))
 }
 
 /// A hash that names a block, and the block that a hash names.
-fn hash_of(block: u32) -> BlockHash {
+pub(crate) fn hash_of(block: u32) -> BlockHash {
     let mut bytes = [0x5a; 32];
     bytes[..4].copy_from_slice(&block.to_le_bytes());
     BlockHash(bytes)

@@ -59,16 +59,9 @@ impl Replay<'_> {
 
     /// Brings the pages of sessions that are expected back soon into DRAM.
     pub(super) fn prefetch(&mut self, now: Now) {
-        for (ns, session) in self.pool.take_returning(super::PREFETCH_AHEAD_MS, now) {
-            let hashes = self.pool.session_hashes(ns, &session).unwrap_or_default();
-            if hashes.is_empty() {
-                continue;
-            }
-            // A refusal leaves the pages where they are: the turn will read them itself.
-            for promotion in self.pool.begin_promote(ns, &hashes, 0, now).unwrap_or_default() {
-                self.counts.prefetched += 1;
-                self.start_read(promotion, now);
-            }
+        for promotion in self.pool.next_prefetches(u64::MAX, now) {
+            self.counts.prefetched += 1;
+            self.start_read(promotion, now);
         }
     }
 

@@ -1,10 +1,10 @@
 //! The arithmetic of advice, on a curve that can be followed by hand.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::{Facts, GIB, PrefillRates, advise};
+use super::{Facts, GIB, advise};
 use turnkv_pool::{
-    ClientId, CurveTuning, Limits, MissRatioCurve, NamespaceDesc, NamespaceIndex, NamespaceRoom, OffloadAsk,
-    PolicyKind, Pool, PoolConfig, ReloadAsk,
+    ClientId, CurveTuning, Limits, MissRatioCurve, NamespaceDesc, NamespaceRoom, OffloadAsk, PolicyKind,
+    Pool, PoolConfig, ReloadAsk,
 };
 use turnkv_proto::{BlockHash, NamespaceId, wire};
 
@@ -102,17 +102,4 @@ fn sizes_ascend_to_the_one_that_finds_all() {
         advice.sizes.is_sorted_by(|one, other| one.bytes < other.bytes && one.hit_ratio <= other.hit_ratio)
     );
     assert_eq!(advice.sizes.last().unwrap().hit_ratio, advice.hit_ratio_max);
-}
-
-#[test]
-fn prefill_rates_follow_what_is_reported() {
-    let mut rates = PrefillRates::default();
-    let ns = NamespaceIndex(3);
-    assert_eq!(rates.tokens_per_s(ns), 0.0);
-    rates.report(ns, 1_000, 500_000);
-    assert_eq!(rates.tokens_per_s(ns), 2_000.0);
-    for _ in 0..100 {
-        rates.report(ns, 1_000_000, 1_000_000_000);
-    }
-    assert!((rates.tokens_per_s(ns) - 1_000.0).abs() < 5.0, "old reports fade: {}", rates.tokens_per_s(ns));
 }

@@ -1,0 +1,178 @@
+//! BeginReload of sessions that are in DRAM, while others offload in bursts, pages are demoted and reloaded from NVMe: its tail
+//! against the same calls on an idle pool, and on an idle pool beside threads that copy as much memory and know no pool: what the
+//! machine alone costs. Round by round. Must not know: how the server puts foreground first.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "the table is the product")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use clap::Parser;
+use turnkv_benches::connection::{Connection, page_hashes};
+use turnkv_benches::options::Common;
+use turnkv_benches::server::{Budget, Server};
+use turnkv_benches::stats::{Series, Table, quantile};
+use turnkv_client::DataPlane;
+
+const PAGE_BYTES: usize = 64 << 10;
+/// Sessions that are reloaded over and over, and pages of each.
+const SESSIONS: u64 = 16;
+const PAGES: usize = 32;
+/// Pages of one burst of offloads: 16 MiB.
+const BURST: usize = 256;
+const PAUSE: Duration = Duration::from_millis(50);
+/// Between two reloads: engines compute meanwhile.
+const PACE: Duration = Duration::from_micros(500);
+
+/// BeginReload under mixed load.
+#[derive(Parser, Debug)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+    /// Reloads of one round, idle and loaded each.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    reloads: u32,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let budget = Budget { nvme_bytes: 2 << 30, ..Budget::dram(256 << 20) };
+    let server = Server::start(&options.common, budget)?;
+    let connection = Connection::open(&server.address(), DataPlane::Shm, PAGE_BYTES)?;
+    let page = vec![3u8; PAGE_BYTES];
+    for session in 0..SESSIONS {
+        connection.offload_all(None, &page_hashes(session, 0..PAGES), &vec![page.as_slice(); PAGES])?;
+    }
+    connection.wait_until_clean()?;
+    let (loading, stop, bursts) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+    let load = Load { address: server.address(), loading: &loading, stop: &stop, bursts: &bursts };
+    let mut idle = [Series::new(), Series::new()];
+    let mut loaded = [Series::new(), Series::new()];
+    let mut copying = [Series::new(), Series::new()];
+    std::thread::scope(|scope| -> Result<()> {
+        let threads = [scope.spawn(|| load.offload_bursts()), scope.spawn(|| load.reload_from_nvme())];
+        let measured = (0..options.common.rounds).try_for_each(|_| {
+            note(&mut idle, &reloads(&connection, options.reloads)?);
+            note(&mut copying, &beside_copies(|| reloads(&connection, options.reloads))?);
+            loading.store(true, Ordering::Relaxed);
+            let micros = reloads(&connection, options.reloads);
+            loading.store(false, Ordering::Relaxed);
+            note(&mut loaded, &micros?);
+            connection.wait_until_clean()
+        });
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().map_err(|_| anyhow!("the load died"))??;
+        }
+        measured
+    })?;
+    let mut table = Table::new(format!(
+        "BeginReload + EndReload of {PAGES} pages in DRAM, {} bursts of {} MiB beside",
+        bursts.load(Ordering::Relaxed),
+        (BURST * PAGE_BYTES) >> 20
+    ));
+    for (at, what, promise) in [(0, "p50", ""), (1, "p99", "<= 2")] {
+        table.row(&format!("{what}, idle"), "us", &idle[at], "");
+        table.row(&format!("{what}, beside copies"), "us", &copying[at], "");
+        table.row(&format!("{what}, loaded"), "us", &loaded[at], "");
+        table.row(&format!("{what}, loaded / idle"), "x", &loaded[at].over(&idle[at]), promise);
+        table.row(&format!("{what}, loaded / beside copies"), "x", &loaded[at].over(&copying[at]), "");
+    }
+    println!("{table}");
+    Ok(())
+}
+
+fn note(series: &mut [Series; 2], micros: &[f64]) {
+    series[0].push(quantile(micros, 0.5));
+    series[1].push(quantile(micros, 0.99));
+}
+
+/// Reloads sessions in turn, in place: no copy is part of the time.
+fn reloads(connection: &Connection, count: u32) -> Result<Vec<f64>> {
+    let chains: Vec<_> = (0..SESSIONS).map(|session| page_hashes(session, 0..PAGES)).collect();
+    let mut micros = Vec::with_capacity(count as usize);
+    for (_, chain) in (0..count).zip(chains.iter().cycle()) {
+        let started = Instant::now();
+        let lease = connection.lease(chain)?;
+        connection.finish(lease)?;
+        micros.push(started.elapsed().as_secs_f64() * 1e6);
+        std::thread::sleep(PACE);
+    }
+    Ok(micros)
+}
+
+/// Measures while two threads copy bursts of memory, with pauses like the load's: an offload's bytes are copied once and
+/// summed once, a reload's too.
+fn beside_copies(measure: impl FnOnce() -> Result<Vec<f64>>) -> Result<Vec<f64>> {
+    let stop = AtomicBool::new(false);
+    let copy = || {
+        let source = vec![7u8; BURST * PAGE_BYTES];
+        let mut target = vec![0u8; BURST * PAGE_BYTES];
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..2 {
+                target.copy_from_slice(std::hint::black_box(&source));
+                std::hint::black_box(&mut target);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(copy);
+        scope.spawn(copy);
+        let measured = measure();
+        stop.store(true, Ordering::Relaxed);
+        measured
+    })
+}
+
+/// What others do meanwhile, each with a client of its own.
+struct Load<'a> {
+    address: String,
+    loading: &'a AtomicBool,
+    stop: &'a AtomicBool,
+    bursts: &'a AtomicU64,
+}
+
+impl Load<'_> {
+    /// Bursts of new pages: DRAM is full after some, so each demotes what older ones left.
+    fn offload_bursts(&self) -> Result<()> {
+        let connection = Connection::open(&self.address, DataPlane::Shm, PAGE_BYTES)?;
+        let page = vec![5u8; PAGE_BYTES];
+        self.while_loading(|| {
+            let burst = self.bursts.fetch_add(1, Ordering::Relaxed);
+            let hashes = page_hashes(1_000 + burst, 0..BURST);
+            connection.offload_all(None, &hashes, &vec![page.as_slice(); BURST])
+        })
+    }
+
+    /// Older bursts come back: most of them from NVMe.
+    fn reload_from_nvme(&self) -> Result<()> {
+        let connection = Connection::open(&self.address, DataPlane::Shm, PAGE_BYTES)?;
+        let mut pages = vec![vec![0u8; PAGE_BYTES]; BURST];
+        let mut oldest = 0;
+        self.while_loading(|| {
+            let burst = self.bursts.load(Ordering::Relaxed);
+            if burst <= oldest + 20 {
+                return Ok(());
+            }
+            let hashes = page_hashes(1_000 + oldest, 0..BURST);
+            oldest += 1;
+            if connection.lookup(&hashes)? < BURST {
+                return Ok(()); // NVMe was full of newer ones
+            }
+            let mut targets: Vec<&mut [u8]> = pages.iter_mut().map(Vec::as_mut_slice).collect();
+            connection.reload_all(&hashes, &mut targets).map(drop)
+        })
+    }
+
+    fn while_loading(&self, mut act: impl FnMut() -> Result<()>) -> Result<()> {
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.loading.load(Ordering::Relaxed) {
+                act()?;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}

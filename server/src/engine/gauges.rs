@@ -1,0 +1,240 @@
+//! Gauges, and counters that the rooms keep themselves, read when somebody looks. Owns: one row for each: name, label, help,
+//! and where its value is. Must not know: HTTP.
+
+use super::Engine;
+use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use turnkv_pool::PoolStats;
+use turnkv_tier::{Tier, Usage};
+
+/// What is looked at, at one moment.
+pub(super) struct Picture {
+    pool: PoolStats,
+    nvme: Usage,
+    connections: u64,
+    locked_bytes: u64,
+    huge_bytes: u64,
+    draining: bool,
+    writing_bytes: u64,
+    prefetching_bytes: u64,
+    promotions_waited_for: u64,
+    route_engines: u64,
+    route_sessions: u64,
+    route_marks: u64,
+    durable_waits: u64,
+    catalog_changes: u64,
+    /// Page bytes written to NVMe for the first time, since start.
+    first_written_bytes: u64,
+}
+
+/// Where a row's value is.
+type Read<T> = fn(&Picture) -> T;
+type Label = Option<(&'static str, &'static str)>;
+type GaugeRow = (&'static str, Label, &'static str, Read<f64>);
+type CounterRow = (&'static str, &'static str, Read<u64>);
+
+/// The handles, each with where its value is.
+pub(super) struct Gauges {
+    gauges: Vec<(Gauge, Read<f64>)>,
+    counters: Vec<(Counter, Read<u64>)>,
+}
+
+const DRAM: Label = Some(("tier", "dram"));
+const NVME: Label = Some(("tier", "nvme"));
+const CAPACITY: &str = "turnkv_tier_capacity_bytes";
+const CAPACITY_HELP: &str = "Configured bytes of a tier";
+const USED: &str = "turnkv_tier_used_bytes";
+const USED_HELP: &str = "Bytes of a tier that hold pages";
+const LEASED: &str = "turnkv_tier_leased_bytes";
+const LEASED_HELP: &str = "Bytes of a tier under lease";
+const PINNED: &str = "turnkv_tier_pinned_bytes";
+const PINNED_HELP: &str = "Bytes of a tier that cannot be given up now: leased, being written or read into";
+const PAGES: &str = "turnkv_tier_pages";
+const PAGES_HELP: &str = "Pages in a tier";
+const SESSIONS: &str = "turnkv_pool_sessions";
+const SESSIONS_HELP: &str =
+    "Sessions remembered: in a turn, expected back at a time that was told, or idle without one";
+const QUEUE: &str = "turnkv_queue_waiting_operations";
+const QUEUE_HELP: &str = "Operations that wait: pages to be written, operations at the NVMe tier, reads that reloads wait \
+     for, durable commits, sessions to be saved";
+
+const GAUGES: &[GaugeRow] = &[
+    (CAPACITY, DRAM, CAPACITY_HELP, |at| at.pool.dram.capacity_bytes as f64),
+    (CAPACITY, NVME, CAPACITY_HELP, |at| at.nvme.capacity_bytes as f64),
+    (USED, DRAM, USED_HELP, |at| at.pool.dram.used_bytes as f64),
+    (USED, NVME, USED_HELP, |at| at.nvme.used_bytes as f64),
+    (LEASED, DRAM, LEASED_HELP, |at| at.pool.dram.leased_bytes as f64),
+    (LEASED, NVME, LEASED_HELP, |at| at.pool.nvme.leased_bytes as f64),
+    (PINNED, DRAM, PINNED_HELP, |at| at.pool.dram.pinned_bytes as f64),
+    (PINNED, NVME, PINNED_HELP, |at| at.pool.nvme.pinned_bytes as f64),
+    (PAGES, DRAM, PAGES_HELP, |at| at.pool.dram.pages as f64),
+    (PAGES, NVME, PAGES_HELP, |at| at.pool.nvme.pages as f64),
+    ("turnkv_pool_dirty_bytes", None, "Bytes in DRAM that are not yet on NVMe", |at| {
+        at.pool.dirty_bytes as f64
+    }),
+    ("turnkv_pool_quarantined_bytes", None, "Bytes that an expired writer may still be writing to", |at| {
+        at.pool.quarantined_bytes as f64
+    }),
+    (SESSIONS, Some(("state", "in_turn")), SESSIONS_HELP, |at| at.pool.sessions_in_turn as f64),
+    (SESSIONS, Some(("state", "expected")), SESSIONS_HELP, |at| at.pool.sessions_expected as f64),
+    (SESSIONS, Some(("state", "idle")), SESSIONS_HELP, |at| {
+        at.pool.sessions.saturating_sub(at.pool.sessions_in_turn + at.pool.sessions_expected) as f64
+    }),
+    ("turnkv_pool_namespaces", None, "Namespaces open", |at| at.pool.namespaces as f64),
+    ("turnkv_pool_leases", None, "Leases held", |at| at.pool.leases as f64),
+    ("turnkv_pool_free_slots", None, "Slots free in slabs that are cut", |at| at.pool.free_slots as f64),
+    ("turnkv_pool_free_slabs", None, "Slabs that are not cut", |at| f64::from(at.pool.free_slabs)),
+    ("turnkv_pool_index_bytes", None, "Memory of the index", |at| at.pool.index_bytes as f64),
+    ("turnkv_pool_index_pages", None, "Pages in the index", |at| at.pool.entries as f64),
+    ("turnkv_pool_session_bytes", None, "Memory of the sessions' lists", |at| at.pool.session_bytes as f64),
+    ("turnkv_local_connections", None, "Connections on the local socket", |at| at.connections as f64),
+    ("turnkv_dram_locked_bytes", None, "Page memory that is locked (mlock)", |at| at.locked_bytes as f64),
+    ("turnkv_dram_huge_bytes", None, "Page memory on huge pages", |at| at.huge_bytes as f64),
+    ("turnkv_nvme_live_bytes", None, "Bytes of live extents, headers and padding included", |at| {
+        at.nvme.live_bytes as f64
+    }),
+    ("turnkv_nvme_free_segments", None, "Segments that new extents could still take", |at| {
+        at.nvme.free_segments as f64
+    }),
+    ("turnkv_nvme_inflight_bytes", None, "Bytes of operations given to the device", |at| {
+        at.nvme.inflight_bytes as f64
+    }),
+    ("turnkv_nvme_poisoned_devices", None, "Devices out of service after an I/O error", |at| {
+        f64::from(u8::from(at.nvme.poisoned))
+    }),
+    ("turnkv_nvme_full_devices", None, "Devices whose file system refused a segment", |at| {
+        f64::from(u8::from(at.nvme.disk_full))
+    }),
+    (
+        "turnkv_nvme_write_amplification_ratio",
+        None,
+        "Bytes written to the device for each page byte that was new, since start; 1 before any was",
+        |at| match at.first_written_bytes {
+            0 => 1.0,
+            new => at.nvme.device_written_bytes as f64 / new as f64,
+        },
+    ),
+    (QUEUE, Some(("queue", "write_behind")), QUEUE_HELP, |at| at.pool.waiting_writes as f64),
+    (QUEUE, Some(("queue", "nvme")), QUEUE_HELP, |at| at.nvme.queued_ops as f64),
+    (QUEUE, Some(("queue", "promotions")), QUEUE_HELP, |at| at.promotions_waited_for as f64),
+    (QUEUE, Some(("queue", "durable")), QUEUE_HELP, |at| at.durable_waits as f64),
+    (QUEUE, Some(("queue", "catalog")), QUEUE_HELP, |at| at.catalog_changes as f64),
+    ("turnkv_queue_writing_bytes", None, "Page bytes handed to the NVMe tier and not completed", |at| {
+        at.writing_bytes as f64
+    }),
+    ("turnkv_prefetch_reading_bytes", None, "Bytes being read ahead of expected turns", |at| {
+        at.prefetching_bytes as f64
+    }),
+    (
+        "turnkv_protection_protected_bytes",
+        None,
+        "Bytes of pages that give way last: pins, sessions with a priority",
+        |at| at.pool.protected_bytes as f64,
+    ),
+    (
+        "turnkv_protection_fullest_tenant_bytes",
+        None,
+        "Bytes protected by the tenant that protects most",
+        |at| at.pool.protected_tenant_bytes_max as f64,
+    ),
+    ("turnkv_protection_budget_bytes", None, "What one tenant may protect", |at| {
+        at.pool.protection_budget_bytes as f64
+    }),
+    ("turnkv_protection_protected_pages", None, "Pages that give way last", |at| {
+        at.pool.protected_pages as f64
+    }),
+    ("turnkv_protection_holders", None, "Pins and protected sessions", |at| at.pool.protections as f64),
+    ("turnkv_route_engines", None, "Engines that routes know", |at| at.route_engines as f64),
+    ("turnkv_route_sessions", None, "Sessions whose last engine is known", |at| at.route_sessions as f64),
+    ("turnkv_route_marked_pages", None, "Pages marked with the engines that ran them", |at| {
+        at.route_marks as f64
+    }),
+    ("turnkv_server_draining_servers", None, "1 while this server declines offloads and leaves", |at| {
+        f64::from(u8::from(at.draining))
+    }),
+];
+
+const COUNTERS: &[CounterRow] = &[
+    ("turnkv_pool_evicted_pages_total", "Pages that left the pool by policy", |at| at.pool.evicted_pages),
+    (
+        "turnkv_pool_dropped_pages_total",
+        "Pages that left the pool because they were lost, corrupt or dropped by command",
+        |at| at.pool.dropped_pages,
+    ),
+    ("turnkv_pool_demoted_pages_total", "Pages that left DRAM and stayed on NVMe", |at| {
+        at.pool.demoted_pages
+    }),
+    ("turnkv_pool_promoted_shards_total", "Page shards read back into DRAM", |at| at.pool.promoted_shards),
+    ("turnkv_pool_written_shards_total", "Page shards written to NVMe", |at| at.pool.written_shards),
+    ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
+    ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {
+        at.pool.forgotten_sessions
+    }),
+    ("turnkv_lease_expiries_total", "Leases that ran past their deadline", |at| at.pool.expired_leases),
+    ("turnkv_protection_ended_total", "Protections that ended by time", |at| at.pool.ended_protections),
+    ("turnkv_nvme_device_written_bytes_total", "Bytes written to the device, everything included", |at| {
+        at.nvme.device_written_bytes
+    }),
+    ("turnkv_nvme_checksum_failures_total", "Reads from NVMe whose bytes did not verify", |at| {
+        at.nvme.checksum_failures
+    }),
+    ("turnkv_nvme_syncs_total", "Flushes of the device; those that share one count once", |at| at.nvme.syncs),
+];
+
+impl Gauges {
+    /// Registers and describes every row.
+    pub(super) fn new() -> Gauges {
+        let gauges = GAUGES.iter().map(|(name, label, help, read)| {
+            describe_gauge!(*name, *help);
+            let gauge = match label {
+                Some((key, value)) => gauge!(*name, *key => *value),
+                None => gauge!(*name),
+            };
+            (gauge, *read)
+        });
+        let counters = COUNTERS.iter().map(|(name, help, read)| {
+            describe_counter!(*name, *help);
+            (counter!(*name), *read)
+        });
+        Gauges { gauges: gauges.collect(), counters: counters.collect() }
+    }
+}
+
+impl Engine {
+    /// Brings the gauges up to date; called before they are rendered.
+    pub(crate) fn refresh_gauges(&self) {
+        let picture = self.picture();
+        for (gauge, read) in &self.metrics.gauges.gauges {
+            gauge.set(read(&picture));
+        }
+        for (counter, read) in &self.metrics.gauges.counters {
+            counter.absolute(read(&picture));
+        }
+    }
+
+    fn picture(&self) -> Picture {
+        let nvme = self.nvme.as_ref().map(|nvme| nvme.usage()).unwrap_or_default();
+        let first = self.metrics.demoted_bytes.total().saturating_sub(self.metrics.rewritten_bytes.total());
+        let (route_engines, route_sessions, route_marks) = {
+            let router = self.router.lock();
+            (router.engines() as u64, router.sessions() as u64, router.marks() as u64)
+        };
+        let core = self.core();
+        Picture {
+            route_engines,
+            route_sessions,
+            route_marks,
+            pool: core.pool.stats(),
+            writing_bytes: core.writing_bytes,
+            prefetching_bytes: core.prefetching_bytes,
+            promotions_waited_for: core.promotions.len() as u64,
+            durable_waits: core.durable.len() as u64,
+            nvme,
+            connections: self.clients.connections() as u64,
+            locked_bytes: self.slabs.dram.locked_bytes(),
+            huge_bytes: self.slabs.dram.huge_bytes(),
+            draining: self.is_draining(),
+            catalog_changes: self.catalog.as_ref().map_or(0, |catalog| catalog.marked_len() as u64),
+            first_written_bytes: first,
+        }
+    }
+}

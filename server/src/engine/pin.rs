@@ -1,0 +1,68 @@
+//! Pin, Unpin and Describe. Owns: the step from the wire to the pool's answers. Must not know: budgets.
+
+use super::{Engine, malformed, refuse};
+use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+
+impl Engine {
+    /// Protects a prefix, given by its pages or as a session's.
+    pub(crate) fn pin(&self, ask: &wire::PinRequest) -> Result<wire::PinReply, Error> {
+        let ns = self.find_namespace(&ask.namespace)?;
+        let mut hashes = unpack_hashes(&ask.hashes).map_err(malformed)?;
+        if ask.session.is_empty() == hashes.is_empty() {
+            return Err(Error::invalid("Pin names either the pages of a prefix or a session"));
+        }
+        let now = self.now();
+        let mut core = self.core();
+        if !ask.session.is_empty() {
+            let session = SessionId::parse(&ask.session).map_err(malformed)?;
+            hashes = core.pool.session_hashes(ns, &session).map_err(refuse)?;
+            hashes.truncate(if ask.pages == 0 { hashes.len() } else { ask.pages as usize });
+            if hashes.is_empty() {
+                return Err(Error::invalid("the session has no page to pin yet: end a turn of it first"));
+            }
+        }
+        let pinned = core.pool.pin(ns, &hashes, ask.ttl_ms, now).map_err(refuse)?;
+        let pin = pinned.pin.0.to_vec().into();
+        Ok(wire::PinReply { pages: pinned.pages, pin, ends_in_ms: pinned.ends_in_ms })
+    }
+
+    /// Ends a pin.
+    pub(crate) fn unpin(&self, ask: &wire::UnpinRequest) -> Result<wire::UnpinReply, Error> {
+        let ns = self.find_namespace(&ask.namespace)?;
+        let pin = BlockHash::parse_optional(&ask.pin).map_err(malformed)?;
+        let pin = pin.ok_or_else(|| Error::invalid("Unpin names the page that Pin answered with"))?;
+        Ok(wire::UnpinReply { found: self.core().pool.unpin(ns, &pin).map_err(refuse)? })
+    }
+
+    /// All that is known of one session.
+    pub(crate) fn describe_session(&self, ask: &wire::DescribeRequest) -> Result<wire::DescribeReply, Error> {
+        let ns = self.find_namespace(&ask.namespace)?;
+        let session = SessionId::parse(&ask.session).map_err(malformed)?;
+        let now = self.now();
+        let detail = self.core().pool.describe_session(ns, &session, now).map_err(refuse)?;
+        let engine = self.router.lock().home(ns, &session).unwrap_or_default().to_owned();
+        let info = &detail.info;
+        Ok(wire::DescribeReply {
+            info: Some(wire::SessionInfo {
+                namespace: ask.namespace.clone(),
+                session: ask.session.clone(),
+                turn: info.turn,
+                pages: info.pages,
+                tail_tokens: info.tail_tokens,
+                idle_ms: info.idle_ms,
+                in_turn: info.in_turn,
+            }),
+            dram_pages: detail.dram_pages,
+            nvme_pages: detail.nvme_pages,
+            shared_pages: detail.shared_pages,
+            protected_pages: detail.protected_pages,
+            bytes: detail.bytes,
+            tail: detail.tail.map_or(Vec::new(), |tail| tail.0.to_vec()).into(),
+            returns_in_ms: detail.returns_in_ms.unwrap_or(0),
+            forgotten_in_ms: detail.forgotten_in_ms,
+            protected_for_ms: detail.protected_for_ms,
+            priority: detail.priority,
+            engine,
+        })
+    }
+}

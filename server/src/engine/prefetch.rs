@@ -1,0 +1,95 @@
+//! Prefetch: pages into DRAM before their turn begins. Owns: the bytes read ahead of need, and the verb. Must not know: whose
+//! pages make room (the pool's to say).
+
+use super::{Engine, malformed, refuse};
+use crate::limits::PREFETCH_BYTES_INFLIGHT_MAX;
+use std::sync::Arc;
+use turnkv_pool::{NamespaceIndex, Promotion};
+use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+
+impl Engine {
+    /// Brings a session's pages, or the given ones, into DRAM, now or by a time; nobody waits for them.
+    pub(crate) fn prefetch(
+        self: &Arc<Self>,
+        ask: &wire::PrefetchRequest,
+    ) -> Result<wire::PrefetchReply, Error> {
+        let ns = self.find_namespace(&ask.namespace)?;
+        if ask.session.is_empty() {
+            if ask.in_ms > 0 {
+                return Err(Error::invalid(
+                    "a prefetch by time is of a session: name it, or leave in_ms out",
+                ));
+            }
+            return self.promote_pages(ns, &unpack_hashes(&ask.hashes).map_err(malformed)?);
+        }
+        let session = SessionId::parse(&ask.session).map_err(malformed)?;
+        if ask.in_ms == 0 {
+            let hashes = self.core().pool.session_hashes(ns, &session).map_err(refuse)?;
+            return self.promote_pages(ns, &hashes);
+        }
+        let now = self.now();
+        let ready = {
+            let mut core = self.core();
+            core.pool.expect_return(ns, &session, ask.in_ms, now).map_err(refuse)?;
+            core.pool.describe_session(ns, &session, now).map_err(refuse)?.dram_pages
+        };
+        self.pump_prefetches();
+        Ok(wire::PrefetchReply { started: 0, ready })
+    }
+
+    /// Starts the reads of sessions that are expected back soon, up to the bound in flight. Called by the tick and when such a
+    /// read has landed; never waits.
+    pub(super) fn pump_prefetches(self: &Arc<Self>) {
+        if self.nvme.is_none() {
+            return;
+        }
+        let now = self.now();
+        let (promotions, renewals) = {
+            let mut core = self.core();
+            let budget = PREFETCH_BYTES_INFLIGHT_MAX.saturating_sub(core.prefetching_bytes);
+            if budget == 0 {
+                return;
+            }
+            let promotions = core.pool.next_prefetches(budget, now);
+            core.prefetching_bytes += promotions.iter().map(|promotion| promotion.bytes).sum::<u64>();
+            (promotions, core.pool.take_slab_actions())
+        };
+        self.renew_slabs(renewals);
+        self.metrics.prefetched_pages.increment(promotions.len() as u64);
+        for promotion in promotions {
+            self.start_ahead(promotion);
+        }
+    }
+
+    fn start_ahead(self: &Arc<Self>, promotion: Promotion) {
+        self.start_read(promotion, move |engine, good| {
+            engine.core().prefetching_bytes -= promotion.bytes;
+            // After a refusal the tick goes on: at once, it would be refused again.
+            if good {
+                engine.pump_prefetches();
+            }
+        });
+    }
+
+    fn promote_pages(
+        self: &Arc<Self>,
+        ns: NamespaceIndex,
+        hashes: &[BlockHash],
+    ) -> Result<wire::PrefetchReply, Error> {
+        let now = self.now();
+        let (ready, promotions, renewals) = {
+            let mut core = self.core();
+            let ready = core.pool.lookup(ns, hashes, now).map_err(refuse)?.dram;
+            let shards = core.pool.namespace_desc(ns).map_or(0, |desc| desc.shards);
+            let mut promotions = Vec::new();
+            for shard in 0..shards {
+                promotions.extend(core.pool.begin_promote(ns, hashes, shard, now).map_err(refuse)?);
+            }
+            (ready, promotions, core.pool.take_slab_actions())
+        };
+        self.renew_slabs(renewals);
+        let started = promotions.len() as u32;
+        self.start_promotions(promotions);
+        Ok(wire::PrefetchReply { started, ready })
+    }
+}
