@@ -223,12 +223,12 @@ impl Engine {
             let set =
                 |series: &'static str, value: f64| gauge!(series, "namespace" => name.clone()).set(value);
             set("turnkv_curve_found_ratio", curve.found_ratio());
-            set("turnkv_curve_hit_ratio_max", curve.hit_ratio_max());
+            set("turnkv_curve_unbounded_hit_ratio", curve.hit_ratio_max());
             set("turnkv_curve_knee_bytes", curve.knee_bytes() as f64);
             set("turnkv_curve_page_bytes", curve.page_bytes as f64);
-            set("turnkv_curve_needed_pages_per_second", curve.references_per_s());
+            set("turnkv_curve_needed_page_rate", curve.references_per_s());
             set("turnkv_curve_sample_ratio", curve.rate);
-            set("turnkv_curve_prefill_tokens_per_second", self.prefill_tokens_per_s(ns));
+            set("turnkv_curve_prefill_token_rate", self.prefill_tokens_per_s(ns));
             for doubling in METRIC_DOUBLINGS {
                 let bytes = 1u64 << doubling;
                 let size =
@@ -274,13 +274,13 @@ fn describe() {
         "turnkv_curve_found_ratio",
         "Pages found, of the pages needed: measured, at the pool's own size and policy"
     );
-    describe_gauge!("turnkv_curve_hit_ratio_max", "Pages that a pool of any size would find");
+    describe_gauge!("turnkv_curve_unbounded_hit_ratio", "Pages that a pool of any size would find");
     describe_gauge!("turnkv_curve_knee_bytes", "Size beyond which a byte buys less than bytes do on average");
     describe_gauge!("turnkv_curve_page_bytes", "Bytes of a page, all shards");
-    describe_gauge!("turnkv_curve_needed_pages_per_second", "Pages that turns need: found, or computed");
+    describe_gauge!("turnkv_curve_needed_page_rate", "Pages that turns need: found, or computed");
     describe_gauge!("turnkv_curve_sample_ratio", "Share of pages whose reuse distance is measured");
     describe_gauge!(
-        "turnkv_curve_prefill_tokens_per_second",
+        "turnkv_curve_prefill_token_rate",
         "Prefill rate that engines reported; 0 when none did"
     );
 }
