@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::entry::{
-    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PROMOTING, QUEUED,
+    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PARKED, PROMOTING, QUEUED,
     RECOVERING, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::lease::NO_PAGE;
@@ -242,16 +242,16 @@ impl Pool {
         let mut listed = HashSet::new();
         let lists = (0..self.namespaces.len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
         for list in lists {
-            let mut next = self.policy.victim(list);
-            while let Some(index) = next {
+            for index in self.policy.order(&self.pages, list) {
                 ensure!(listed.insert(index), "page {index} is in two lists");
-                ensure!(self.list_of(index) == Some(list), "page {index} is in the wrong list");
-                next = self.policy.next_victim(&self.pages, index);
+                ensure!(self.pages[index].list() == Some(list), "page {index} is in the wrong list");
             }
         }
         for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {
+            let parked = self.pages[index].has(PARKED);
+            ensure!(!parked || self.evictable(index).is_none(), "page {index} is parked and could go");
             ensure!(
-                self.list_of(index).is_some() == listed.contains(&index),
+                self.pages[index].list().is_some() == listed.contains(&index),
                 "page {index} is lost from its list"
             );
         }

@@ -68,8 +68,12 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PolicyKind {
     /// Least recently used, tails before heads.
-    #[default]
     Lru,
+    /// Learned chances of return by uses and age.
+    Gittins,
+    /// Learned chances of return by session, and what its owner said.
+    #[default]
+    Session,
 }
 
 /// A configuration that cannot work.

@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::entry::{NONE, VISIBLE};
 use crate::limits::{
-    DRAIN_PAGES_PER_CALL_MAX, MAINTAIN_PAGES_PER_CALL_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+    DRAIN_PAGES_PER_CALL_MAX, ENTRY_SCAN_MAX, MAINTAIN_PAGES_PER_CALL_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
 };
 use crate::policy::ListId;
 use crate::residency::{Eviction, Removal};
@@ -16,6 +16,7 @@ impl Pool {
         self.protected = index;
         let slot = self.search_slot(self.pages[index].ns, |slots, class| slots.claim(class, index, shard));
         self.protected = NONE;
+        self.unpark(index);
         slot
     }
 
@@ -30,25 +31,29 @@ impl Pool {
             return Some(slot);
         }
         self.rebalance(class);
-        let list = ListId::Dram(ns);
-        for _ in 0..VICTIM_SCAN_MAX {
+        while let Some((victim, eviction)) = self.next_victim(ns) {
+            self.slots.classes[class as usize].evictions += 1;
+            self.evict(victim, eviction);
+            // A victim of several shards frees slots one by one, one that is still being written frees none yet.
             if let Some(slot) = claim(&mut self.slots, class) {
                 return Some(slot);
             }
-            let Some(victim) = self.policy.victim(list) else { break };
-            match self.evictable(victim) {
-                Some(eviction) => {
-                    self.slots.classes[class as usize].evictions += 1;
-                    self.evict(victim, eviction);
-                }
-                None => self.policy.touch(&mut self.pages, list, victim),
-            }
-        }
-        if let Some(slot) = claim(&mut self.slots, class) {
-            return Some(slot);
         }
         self.drain_for(class);
         claim(&mut self.slots, class)
+    }
+
+    /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
+    /// search never meets one twice: what it costs is paid by whatever keeps them here.
+    fn next_victim(&mut self, ns: u16) -> Option<(u32, Eviction)> {
+        for _ in 0..VICTIM_SCAN_MAX {
+            let victim = self.policy.victim(&mut self.pages, ListId::Dram(ns))?;
+            if let Some(eviction) = self.evictable(victim) {
+                return Some((victim, eviction));
+            }
+            self.park(victim);
+        }
+        None
     }
 
     /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.
@@ -56,6 +61,9 @@ impl Pool {
         self.protected = parent;
         let room = self.search_entry(ns);
         self.protected = NONE;
+        if parent != NONE {
+            self.unpark(parent);
+        }
         room
     }
 
@@ -64,13 +72,13 @@ impl Pool {
             return true;
         }
         for list in [ListId::Nvme, ListId::Dram(ns)] {
-            for _ in 0..VICTIM_SCAN_MAX {
-                let Some(victim) = self.policy.victim(list) else { break };
+            for _ in 0..ENTRY_SCAN_MAX {
+                let Some(victim) = self.policy.victim(&mut self.pages, list) else { break };
                 if self.pages[victim].is_leaf() && self.evictable(victim).is_some() {
                     self.remove_subtree(victim, Removal::Evicted);
                     return self.pages.len() < self.config.limits.pages_max;
                 }
-                self.policy.touch(&mut self.pages, list, victim);
+                self.policy.touch(&mut self.pages, victim);
             }
         }
         false
@@ -83,12 +91,8 @@ impl Pool {
         for ns in 0..self.namespaces.len() as u16 {
             while budget > 0 && self.nvme_alive && self.below_watermark(ns) {
                 budget -= 1;
-                let list = ListId::Dram(ns);
-                let Some(victim) = self.policy.victim(list) else { break };
-                match self.evictable(victim) {
-                    Some(eviction) => self.evict(victim, eviction),
-                    None => self.policy.touch(&mut self.pages, list, victim),
-                }
+                let Some((victim, eviction)) = self.next_victim(ns) else { break };
+                self.evict(victim, eviction);
             }
         }
     }

@@ -315,7 +315,7 @@ impl Pool {
     /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.
     pub(crate) fn end_hold(&mut self, item: &LeaseItem) {
         self.slots.give_up_reserved(item.slot);
-        self.slots.unlease(item.slot);
+        self.unlease(item.slot);
     }
 
     /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write them.

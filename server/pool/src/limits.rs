@@ -14,8 +14,16 @@ pub const PAGE_TOKENS_MAX: u32 = 4096;
 pub const TENANT_BYTES_MAX: usize = 128;
 /// Hashes in one call.
 pub const HASHES_PER_CALL_MAX: usize = turnkv_proto::limits::HASHES_PER_CALL_MAX;
-/// Pages looked at for one victim before the search gives up for this time.
-pub const VICTIM_SCAN_MAX: u32 = 256;
+/// Pages that cannot go which one search for a victim takes out of the way; the next search goes on behind them.
+pub const VICTIM_SCAN_MAX: u32 = 1 << 16;
+/// Pages looked at for an entry to give up before the search gives up for this time.
+pub const ENTRY_SCAN_MAX: u32 = 256;
+/// Runs of pages whose age may reach its next bucket in one call.
+pub const RUN_CHANGES_PER_TICK_MAX: usize = 1024;
+/// A turn protects its session's pages for so long.
+pub const IN_TURN_MS_MAX: u64 = 600_000;
+/// Turns of a session that the learned policy tells apart, in doublings.
+pub const SESSION_CLASSES_TURN_MAX: u32 = 5;
 /// Pages evicted in one call to empty a slab for another namespace.
 pub const DRAIN_PAGES_PER_CALL_MAX: u32 = 512;
 /// Evictions in its own slabs after which a namespace compares itself with the coldest slab of the others.

@@ -62,6 +62,7 @@ impl Pool {
     pub(crate) fn tick(&mut self, now: Now) -> Now {
         self.now = self.now.max(now);
         self.slots.advance();
+        self.policy.tick(self.now);
         self.now
     }
 

@@ -120,9 +120,7 @@ impl Pool {
     pub fn demote_all(&mut self, ns: Option<NamespaceIndex>) -> u64 {
         let before = self.tally.demoted;
         for ns in (0..self.namespaces.len() as u16).filter(|at| ns.is_none_or(|ns| ns.0 == *at)) {
-            let mut next = self.policy.victim(ListId::Dram(ns));
-            while let Some(index) = next {
-                next = self.policy.next_victim(&self.pages, index);
+            for index in self.policy.order(&self.pages, ListId::Dram(ns)) {
                 if self.evictable(index) == Some(Eviction::Demote) {
                     self.evict(index, Eviction::Demote);
                 }

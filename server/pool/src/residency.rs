@@ -4,11 +4,12 @@
 use crate::Pool;
 use crate::entry::{
     COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LISTED_DRAM, LISTED_NVME, NONE, ON_NVME,
-    PROMOTING, QUEUED, RECOVERING, TOUCHED, VICTIM, VISIBLE, WRITING, ZOMBIE,
+    PARKED, PROMOTING, QUEUED, RECOVERING, TOUCHED, VICTIM, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::NvmePlace;
 use crate::limits::TOUCH_ANCESTORS_MAX;
-use crate::policy::{ListId, Position};
+use crate::policy::Position;
+use crate::slots::SlotState;
 
 /// Why a page leaves the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,13 +149,15 @@ impl Pool {
         let readable = cells.iter().any(|cell| cell.has(FILLED | PROMOTING));
         let all_dram = visible && cells.iter().all(|cell| cell.has(FILLED));
         let all_nvme = visible && cells.iter().all(|cell| cell.has(ON_NVME));
+        let parked = entry.has(PARKED) && self.evictable(index).is_none();
         let list = match () {
-            () if entry.has(ZOMBIE | RECOVERING) => 0,
+            () if entry.has(ZOMBIE | RECOVERING) || parked => 0,
             () if in_slots && !busy && readable => LISTED_DRAM,
             () if !in_slots && visible => LISTED_NVME,
             () => 0,
         };
         let at = if entry.has(VICTIM) { Position::Cold } else { at };
+        self.pages[index].flags &= if parked { !0 } else { !PARKED };
         self.relist(index, list, at);
         count(&mut self.pages[index].flags, COUNTED_DRAM, all_dram, &mut self.tally.dram_pages);
         count(&mut self.pages[index].flags, COUNTED_NVME, all_nvme, &mut self.tally.nvme_pages);
@@ -166,13 +169,13 @@ impl Pool {
         if flags == list {
             return;
         }
-        if let Some(old) = self.list_of(index) {
+        if let Some(old) = self.pages[index].list() {
             self.policy.remove(&mut self.pages, old, index);
         }
         self.pages[index].flags = self.pages[index].flags & !(LISTED_DRAM | LISTED_NVME) | list;
-        if let Some(new) = self.list_of(index) {
+        if let Some(new) = self.pages[index].list() {
             let at = match at {
-                Position::ColderThan(other) if other == NONE || self.list_of(other) != Some(new) => {
+                Position::ColderThan(other) if other == NONE || self.pages[other].list() != Some(new) => {
                     Position::Hot
                 }
                 at => at,
@@ -181,12 +184,27 @@ impl Pool {
         }
     }
 
-    pub(crate) fn list_of(&self, index: u32) -> Option<ListId> {
-        let entry = &self.pages[index];
-        match entry.flags & (LISTED_DRAM | LISTED_NVME) {
-            LISTED_DRAM => Some(ListId::Dram(entry.ns)),
-            LISTED_NVME => Some(ListId::Nvme),
-            _ => None,
+    /// Takes a page out of its list that cannot go now.
+    pub(crate) fn park(&mut self, index: u32) {
+        if let Some(list) = self.pages[index].list() {
+            self.policy.remove(&mut self.pages, list, index);
+            self.pages[index].flags = self.pages[index].flags & !(LISTED_DRAM | LISTED_NVME) | PARKED;
+        }
+    }
+
+    /// Something that kept a page here ended: if it can go now, it is among the first.
+    pub(crate) fn unpark(&mut self, index: u32) {
+        if self.pages[index].has(PARKED) {
+            self.refresh(index, Position::Cold);
+        }
+    }
+
+    /// A hold on a slot ends.
+    pub(crate) fn unlease(&mut self, slot: u32) {
+        self.slots.unlease(slot);
+        let meta = self.slots.meta(slot);
+        if meta.state == SlotState::Used {
+            self.unpark(meta.owner);
         }
     }
 
@@ -199,9 +217,11 @@ impl Pool {
     /// The page goes last from now on; whether it was used since it was written stays as it was.
     pub(crate) fn make_recent(&mut self, index: u32) {
         self.pages[index].flags &= !VICTIM;
-        if let Some(list) = self.list_of(index) {
-            self.policy.touch(&mut self.pages, list, index);
-        }
+        self.policy.touch(&mut self.pages, index);
+        self.touch_slots(index);
+    }
+
+    pub(crate) fn touch_slots(&mut self, index: u32) {
         for cell in self.pages.cells(index) {
             if cell.slot != NONE {
                 self.slots.touch(cell.slot);
@@ -321,7 +341,12 @@ impl Pool {
         }
         self.pages[index].flags = (self.pages[index].flags | ZOMBIE) & !(VISIBLE | DURABLE);
         self.refresh(index, Position::Cold);
+        self.policy.gone(&mut self.pages, index);
+        let parent = self.pages[index].parent;
         self.pages.detach(index);
+        if parent != NONE {
+            self.unpark(parent);
+        }
         self.release_if_idle(index);
     }
 
@@ -340,6 +365,8 @@ impl Pool {
         self.slots.end_io(slot);
         if zombie {
             self.release_if_idle(index);
+        } else {
+            self.unpark(index);
         }
         !zombie
     }

@@ -98,6 +98,7 @@ impl Pool {
             session.return_at = None;
             session.last_used = now;
         });
+        self.policy.turn_began(at);
         let pages = self.present_run(at);
         let list = &self.sessions[at].pages[..pages];
         let dram = list.iter().filter(|page| self.pages[page.index].has(COUNTED_DRAM)).count();
@@ -133,7 +134,6 @@ impl Pool {
         let list = self.list_after_turn(at, &end);
         let pages = list.len() as u32;
         self.replace_list(at, list);
-        self.make_list_recent(at);
         let ttl_ms = if end.ttl_ms == 0 { self.config.limits.session_ttl_ms } else { end.ttl_ms };
         self.sessions.update(at, |session| {
             session.in_turn = false;
@@ -143,6 +143,7 @@ impl Pool {
             session.return_at =
                 (end.expected_return_ms > 0).then(|| now.saturating_add(end.expected_return_ms));
         });
+        self.make_list_recent(at, end.expected_return_ms);
         if end.last {
             self.close_at(at);
         }

@@ -17,7 +17,7 @@ pub struct Policy {
 }
 
 /// Every policy, the plain ones first.
-pub const POLICIES: [Policy; 2] = [
+pub const POLICIES: [Policy; 4] = [
     Policy {
         name: "lru",
         kind: PolicyKind::Lru,
@@ -29,6 +29,18 @@ pub const POLICIES: [Policy; 2] = [
         kind: PolicyKind::Lru,
         sessions: true,
         about: "the same, with branches that their session replaced going first",
+    },
+    Policy {
+        name: "gittins",
+        kind: PolicyKind::Gittins,
+        sessions: true,
+        about: "by learned chance of return, of pages by their uses and age",
+    },
+    Policy {
+        name: "session",
+        kind: PolicyKind::Session,
+        sessions: true,
+        about: "superseded and closed first, then by learned chance of return of the session",
     },
 ];
 
