@@ -69,6 +69,12 @@ impl Default for Limits {
 pub enum PolicyKind {
     /// Least recently used, tails before heads.
     Lru,
+    /// A queue of newcomers before the main one.
+    S3Fifo,
+    /// Newcomers must be read more often than what they replace.
+    TinyLfu,
+    /// Read once and read again share the room as their ghosts say.
+    Arc,
     /// Learned chances of return by uses and age.
     Gittins,
     /// Learned chances of return by session, and what its owner said.

@@ -20,6 +20,14 @@ pub const VICTIM_SCAN_MAX: u32 = 1 << 16;
 pub const ENTRY_SCAN_MAX: u32 = 256;
 /// Runs of pages whose age may reach its next bucket in one call.
 pub const RUN_CHANGES_PER_TICK_MAX: usize = 1024;
+/// Evicted pages that a policy remembers at least; else as many as are listed.
+pub const GHOSTS_MIN: usize = 1024;
+/// Reads that `s3fifo` counts.
+pub const POLICY_READS_MAX: u16 = 3;
+/// Counters of `tinylfu`, at least and at most (a byte each).
+pub const SKETCH_COUNTERS_MIN: usize = 1 << 12;
+/// See above.
+pub const SKETCH_COUNTERS_MAX: usize = 1 << 24;
 /// A turn protects its session's pages for so long.
 pub const IN_TURN_MS_MAX: u64 = 600_000;
 /// Turns of a session that the learned policy tells apart, in doublings.

@@ -17,7 +17,7 @@ pub struct Policy {
 }
 
 /// Every policy, the plain ones first.
-pub const POLICIES: [Policy; 4] = [
+pub const POLICIES: [Policy; 7] = [
     Policy {
         name: "lru",
         kind: PolicyKind::Lru,
@@ -29,6 +29,24 @@ pub const POLICIES: [Policy; 4] = [
         kind: PolicyKind::Lru,
         sessions: true,
         about: "the same, with branches that their session replaced going first",
+    },
+    Policy {
+        name: "s3fifo",
+        kind: PolicyKind::S3Fifo,
+        sessions: false,
+        about: "a small queue of newcomers, a main one for what is read in it",
+    },
+    Policy {
+        name: "tinylfu",
+        kind: PolicyKind::TinyLfu,
+        sessions: false,
+        about: "newcomers must be read more often than what they replace",
+    },
+    Policy {
+        name: "arc",
+        kind: PolicyKind::Arc,
+        sessions: false,
+        about: "read once and read again share the room as ghosts of both say",
     },
     Policy {
         name: "gittins",

@@ -3,8 +3,8 @@
 //!
 //! Ages are in buckets of half an octave. In each bucket a class has seen so many pages at risk, and so many return.
 //! The Gittins index of an age is the best rate of return a second that keeping from there on, up to the best moment
-//! to give up, can have. Without evidence the chance is the same in every bucket, which makes the rate fall with age:
-//! least recently used.
+//! to give up, can have. Where nothing was seen the chance is that of the bucket before, at
+//! first the same in all, which makes the rate fall with age: least recently used.
 
 use crate::ids::Now;
 
@@ -21,7 +21,8 @@ const POOLED_WEIGHT: f32 = 8.0;
 /// Pages at risk after which a bucket's past counts half.
 const FORGET_AT: f32 = 512.0;
 /// Observations after which the indexes are computed again.
-const REFRESH_EVERY: u32 = 64;
+const REFRESH_MIN: u32 = 64;
+const REFRESH_MAX: u32 = 4096;
 
 #[derive(Clone, Copy, Default)]
 struct Count {
@@ -34,17 +35,9 @@ pub(crate) struct Hazards {
     counts: Vec<[Count; BUCKETS]>,
     indexes: Vec<[f32; BUCKETS]>,
     parents: Vec<usize>,
+    /// Observations that the indexes take account of, and those that they do not yet.
+    seen: u32,
     unseen: u32,
-}
-
-/// The bucket of an age.
-pub(crate) fn bucket(age_ms: u64) -> usize {
-    if age_ms < FIRST_MS {
-        return 0;
-    }
-    let octave = (age_ms / FIRST_MS).ilog2();
-    let half = age_ms >= starts(2 * octave as usize + 2);
-    (1 + 2 * octave as usize + usize::from(half)).min(BUCKETS - 1)
 }
 
 /// The age at which a bucket begins.
@@ -66,19 +59,23 @@ impl Hazards {
             counts: vec![[Count::default(); BUCKETS]; classes],
             indexes: vec![[0.0; BUCKETS]; classes],
             parents,
+            seen: 0,
             unseen: 0,
         };
         hazards.compute();
         hazards
     }
 
-    /// Something of a class reached the end of a bucket (`returned` false), or came back in it.
+    /// Something of a class reached a bucket (`returned` false), or came back in it. What is counted when a bucket is
+    /// reached, not when it is left, takes nobody's part: those that wait for long could not yet have left.
     pub(crate) fn observe(&mut self, class: usize, bucket: usize, returned: bool, weight: f32) {
         let mut class = class;
         loop {
             let count = &mut self.counts[class][bucket];
-            count.at_risk += weight;
-            count.returned += if returned { weight } else { 0.0 };
+            match returned {
+                true => count.returned = (count.returned + weight).min(count.at_risk),
+                false => count.at_risk += weight,
+            }
             if count.at_risk > FORGET_AT {
                 count.at_risk *= 0.5;
                 count.returned *= 0.5;
@@ -99,9 +96,10 @@ impl Hazards {
 
     /// Takes account of what was seen, when it is enough. True: the indexes changed.
     pub(crate) fn refresh(&mut self) -> bool {
-        let due = self.unseen >= REFRESH_EVERY;
+        let due = self.unseen >= (self.seen / 8).clamp(REFRESH_MIN, REFRESH_MAX);
         if due {
             self.compute();
+            self.seen = self.seen.saturating_add(self.unseen);
             self.unseen = 0;
         }
         due
@@ -112,15 +110,21 @@ impl Hazards {
         // Parents come before their children.
         for class in 0..self.parents.len() {
             let parent = self.parents[class];
+            let mut before = PRIOR_CHANCE;
             for bucket in 0..BUCKETS {
+                if bucket > 0 {
+                    before = chances[class][bucket - 1];
+                }
                 let (prior, weight) = match parent == class {
-                    true => (PRIOR_CHANCE, PRIOR_WEIGHT),
+                    true => (before, PRIOR_WEIGHT),
                     false => (chances[parent][bucket], POOLED_WEIGHT),
                 };
                 let count = self.counts[class][bucket];
                 chances[class][bucket] = (count.returned + weight * prior) / (count.at_risk + weight);
             }
-            self.indexes[class] = indexes(&chances[class]);
+            // What has seen nothing of its own is like its parent.
+            let own = parent == class || self.counts[class].iter().any(|count| count.at_risk > 0.0);
+            self.indexes[class] = if own { indexes(&chances[class]) } else { self.indexes[parent] };
         }
     }
 }

@@ -29,6 +29,13 @@ const KEY_VICTIMS: u32 = 0;
 /// Order of the pages of a turn that runs: after all others.
 const KEY_IN_TURN: u32 = u32::MAX;
 
+/// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently used.
+const KEY_SHIFT: u32 = 20;
+/// Pages used at one moment are judged from this bucket on, after 2 s.
+const FRESH_BUCKETS: u8 = 7;
+/// Each step of priority doubles the worth of a page, up to this one.
+const PRIORITY_MAX: u32 = 8;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Not in use.
@@ -136,9 +143,14 @@ impl Learned {
         match run.phase {
             Phase::Victims | Phase::Free => KEY_VICTIMS,
             Phase::InTurn => KEY_IN_TURN,
+            // The turn that used these pages may still run: its end says whose they are.
+            Phase::Waiting if self.by_session && run.session == NONE && run.bucket < FRESH_BUCKETS => {
+                KEY_IN_TURN - 1
+            }
             Phase::Waiting => {
                 let index = self.hazards.index(usize::from(run.class), usize::from(run.bucket));
-                (index * f32::from(1u16 << run.priority)).to_bits().clamp(KEY_VICTIMS + 1, KEY_IN_TURN - 1)
+                let index = index * f32::from(1u16 << run.priority);
+                (index.to_bits() >> KEY_SHIFT).clamp(KEY_VICTIMS + 1, KEY_IN_TURN - 1)
             }
         }
     }
@@ -287,16 +299,29 @@ impl Learned {
             if self.now.saturating_sub(run.since) > IN_TURN_MS_MAX {
                 self.runs[at as usize].phase = Phase::Waiting;
             }
-        } else {
-            let weight = if run.session == NONE { run.members as f32 } else { 1.0 };
-            self.hazards.observe(usize::from(run.class), usize::from(run.bucket), false, weight);
         }
         let bucket = (usize::from(run.bucket) + 1).min(BUCKETS - 1);
         self.runs[at as usize].bucket = bucket as u8;
+        if self.runs[at as usize].phase != Phase::InTurn {
+            let weight = if run.session == NONE { run.members as f32 } else { 1.0 };
+            self.hazards.observe(usize::from(run.class), bucket, false, weight);
+        }
         if bucket + 1 < BUCKETS {
             self.changes.insert((hazard::next_change(run.since, bucket), at));
         }
         self.rekey(at);
+    }
+
+    /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to others'. They wait
+    /// on as pages by themselves.
+    fn leave(&mut self, run: u32, class: usize) {
+        if run == NONE {
+            return;
+        }
+        self.begin(run, |run| {
+            (run.phase, run.session, run.priority, run.class) = (Phase::Waiting, NONE, 0, class as u16);
+        });
+        self.release_if_unused(run);
     }
 
     fn class_of_page(&self, pages: &Pages, page: u32, turn: u32) -> usize {
@@ -391,20 +416,15 @@ impl EvictionPolicy for Learned {
     fn turn_ended(&mut self, pages: &mut Pages, path: &[u32], facts: &TurnFacts) {
         let Some(first) = path.first() else { return };
         let ns = pages[*first].ns;
-        let mut own = NONE;
+        let (mut own, mut left) = (NONE, NONE);
         if self.by_session {
             let waiter = *self.waiter(facts.session);
-            let class = class::of_session(facts.turn, waiter.gap_ms, facts.expected_return_ms);
-            let change = |run: &mut Run| {
-                (run.phase, run.class) = (Phase::Waiting, class as u16);
-                run.priority = facts.priority.min(8) as u8;
-            };
-            own = waiter.run;
-            if own == NONE {
-                own = self.new_run(ns, class, Phase::Waiting, facts.session);
-                self.waiter(facts.session).run = own;
-            }
-            self.begin(own, change);
+            let class = class::of_session(facts.turn, waiter.gap_ms, path.len(), facts.expected_return_ms);
+            own = self.new_run(ns, class, Phase::Waiting, facts.session);
+            self.runs[own as usize].priority = facts.priority.min(PRIORITY_MAX) as u8;
+            self.rekey(own);
+            self.waiter(facts.session).run = own;
+            left = waiter.run;
         }
         for page in path.iter().rev() {
             let entry = &mut pages[*page];
@@ -426,18 +446,11 @@ impl EvictionPolicy for Learned {
             };
             self.join(pages, *page, run, Position::Hot);
         }
+        self.leave(left, class::LEFT);
     }
 
     fn session_gone(&mut self, session: u32) {
         let waiter = std::mem::replace(self.waiter(session), NOBODY);
-        if waiter.run == NONE {
-            return;
-        }
-        // What is left of it leads to pages of others: it waits on as pages by themselves.
-        self.begin(waiter.run, |run| {
-            (run.phase, run.session, run.priority) = (Phase::Waiting, NONE, 0);
-            run.class = class::of_page(1, true) as u16;
-        });
-        self.release_if_unused(waiter.run);
+        self.leave(waiter.run, class::LEFT);
     }
 }

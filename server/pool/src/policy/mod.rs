@@ -1,17 +1,24 @@
 //! Who goes first. Owns: the trait of eviction policies. Must not know: whether a page may go (residency decides), nor when.
 
+mod arc;
 mod class;
+mod ghosts;
 mod hazard;
 mod learned;
 mod list;
 mod lru;
+mod s3fifo;
+mod tinylfu;
 
 use crate::arena::Pages;
 use crate::config::PolicyKind;
 use crate::ids::Now;
 
-pub(crate) use learned::Learned;
-pub(crate) use lru::Lru;
+use arc::Arc;
+use learned::Learned;
+use lru::Lru;
+use s3fifo::S3Fifo;
+use tinylfu::TinyLfu;
 
 /// One list of pages that compete for the same room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +105,9 @@ pub(crate) fn row<T: Default>(rows: &mut Vec<T>, list: ListId) -> &mut T {
 pub(crate) fn build(kind: PolicyKind) -> Box<dyn EvictionPolicy> {
     match kind {
         PolicyKind::Lru => Box::new(Lru::default()),
+        PolicyKind::S3Fifo => Box::new(S3Fifo::default()),
+        PolicyKind::TinyLfu => Box::new(TinyLfu::default()),
+        PolicyKind::Arc => Box::new(Arc::default()),
         PolicyKind::Gittins => Box::new(Learned::new(false)),
         PolicyKind::Session => Box::new(Learned::new(true)),
     }
