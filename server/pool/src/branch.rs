@@ -161,6 +161,15 @@ impl Pool {
         self.policy.turn_ended(&mut self.pages, &path, &facts);
     }
 
+    /// The session came back, or is expected: what it has is worth writing to NVMe, parents first.
+    pub(crate) fn admit_list(&mut self, at: u32) {
+        for position in 0..self.sessions[at].pages.len() {
+            let page = self.sessions[at].pages[position];
+            let Some(index) = self.pages.resolve(page) else { break };
+            self.admit(index);
+        }
+    }
+
     pub(crate) fn close_at(&mut self, at: u32) {
         self.replace_list(at, Vec::new());
         self.forget(at, false);

@@ -113,8 +113,10 @@ impl Pool {
             "page {index} has bytes and no slot"
         );
         ensure!(!cell.has(DIRTY) || cell.has(FILLED), "page {index} is dirty and has no bytes");
-        if self.nvme_alive && entry.has(VISIBLE) {
-            ensure!(cell.has(ON_NVME | DIRTY), "page {index} is neither on NVMe nor on its way there");
+        if self.is_off(index) {
+            ensure!(cell.has(FILLED), "page {index} is neither on NVMe nor in DRAM");
+        } else if entry.parent != NONE && self.is_off(entry.parent) {
+            ensure!(!cell.has(ON_NVME | DIRTY), "page {index} is on NVMe, and what it hangs on is not");
         }
         if cell.has(DIRTY) && !cell.has(WRITING) {
             ensure!(entry.has(QUEUED), "page {index} is dirty and not in the write queue");

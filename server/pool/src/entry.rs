@@ -55,6 +55,8 @@ pub(crate) const COUNTED_NVME: u16 = 1024;
 pub(crate) const LIVE: u16 = 2048;
 /// Found in its list while it could not go: out of the list until it can.
 pub(crate) const PARKED: u16 = 4096;
+/// Read from NVMe only to be written elsewhere there: it leaves DRAM again at once.
+pub(crate) const MOVING: u16 = 8192;
 
 /// One shard of a page.
 #[derive(Clone, Copy, Debug)]

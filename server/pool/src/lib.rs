@@ -2,13 +2,14 @@
 //!
 //! - [`Pool`] (`pool`): the state; one file a verb around it
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
-//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `writeback`, `reclaim`, `recover`
+//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `writeback`, `admission`, `reclaim`, `recover`
 //! - sessions: `session` (the verbs), `branch` (a session's list of pages)
 //! - rules: `residency` (where a page is), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
 //! - `stats`, `check`: what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod arena;
 mod branch;
 mod check;
@@ -38,7 +39,7 @@ mod stats;
 mod table;
 mod writeback;
 
-pub use config::{ConfigError, Limits, PolicyKind, PoolConfig};
+pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use error::PoolError;
 pub use hold::{CommitReservedAsk, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};

@@ -18,6 +18,10 @@ pub const HASHES_PER_CALL_MAX: usize = turnkv_proto::limits::HASHES_PER_CALL_MAX
 pub const VICTIM_SCAN_MAX: u32 = 1 << 16;
 /// Pages looked at for an entry to give up before the search gives up for this time.
 pub const ENTRY_SCAN_MAX: u32 = 256;
+/// A day.
+pub const DAY_MS: u64 = 24 * 3600 * 1000;
+/// The write budget of so long may be spent at once.
+pub const BUDGET_BURST_MS: u64 = 3600 * 1000;
 /// Runs of pages whose age may reach its next bucket in one call.
 pub const RUN_CHANGES_PER_TICK_MAX: usize = 1024;
 /// Evicted pages that a policy remembers at least; else as many as are listed.

@@ -1,5 +1,6 @@
 //! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
 
+use crate::admission::WriteBudget;
 use crate::arena::Pages;
 use crate::config::{ConfigError, PoolConfig};
 use crate::entry::{NONE, VISIBLE};
@@ -24,6 +25,7 @@ pub struct Pool {
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
     pub(crate) writes: WriteQueue,
+    pub(crate) budget: WriteBudget,
     /// Places nobody needs any more, with their bytes.
     pub(crate) dead: Vec<(NvmePlace, u64)>,
     /// Pages found on NVMe that wait for their parents.
@@ -48,6 +50,7 @@ impl Pool {
             leases: Leases::default(),
             sessions: Sessions::default(),
             writes: WriteQueue::default(),
+            budget: WriteBudget::new(config.nvme_bytes_per_day),
             dead: Vec::new(),
             recovering: Vec::new(),
             nvme_alive: config.nvme_bytes > 0,

@@ -2,9 +2,9 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING, TOUCHED, VICTIM};
+use crate::entry::{COUNTED_DRAM, FILLED, MOVING, NONE, ON_NVME, PROMOTING, TOUCHED, VICTIM};
 use crate::ids::{NamespaceIndex, NvmePlace, PageKey};
-use crate::limits::{HOT_DRAM_PERCENT, HOT_NONE_PERCENT};
+use crate::limits::{HOT_DRAM_PERCENT, HOT_NONE_PERCENT, VICTIM_CHILDREN_MAX};
 use crate::policy::{ListId, Position};
 use crate::promote::Promotion;
 use crate::residency::{Eviction, Removal};
@@ -54,13 +54,16 @@ impl Pool {
         if !cell.has(ON_NVME) || cell.place != place {
             return Reclaim::Dead;
         }
-        let entry = &self.pages[index];
         let full_percent =
             u128::from(self.tally.nvme_bytes) * 100 / u128::from(self.config.nvme_bytes.max(1));
-        let used = entry.flags & (TOUCHED | VICTIM) == TOUCHED;
+        let used = self.pages[index].flags & (TOUCHED | VICTIM) == TOUCHED;
+        // Dropping it would cost DRAM what hangs on it.
+        let needed = self.is_needed(index);
         let hot = match full_percent {
+            _ if !self.budget_allows(index) => needed,
+            _ if needed => true,
             percent if percent >= HOT_NONE_PERCENT => false,
-            percent if percent >= HOT_DRAM_PERCENT => used && entry.has(COUNTED_DRAM),
+            percent if percent >= HOT_DRAM_PERCENT => used && self.pages[index].has(COUNTED_DRAM),
             _ => used,
         };
         let key = self.pages.key(index);
@@ -71,6 +74,24 @@ impl Pool {
             self.pages[index].flags &= !TOUCHED;
         }
         Reclaim::Hot(key)
+    }
+
+    /// Whether a page that is on NVMe alone leads to one in DRAM.
+    fn is_needed(&self, index: u32) -> bool {
+        if self.pages[index].has(COUNTED_DRAM) {
+            return false;
+        }
+        let mut child = self.pages[index].first_child;
+        for _ in 0..VICTIM_CHILDREN_MAX {
+            if child == NONE {
+                return false;
+            }
+            if self.pages[child].has(COUNTED_DRAM) {
+                return true;
+            }
+            child = self.pages[child].next;
+        }
+        false
     }
 
     /// Starts writing a page again. Its old place stays in use until the new one is written.
@@ -87,16 +108,20 @@ impl Pool {
                 Rewrite::Dirty
             }
             () => match self.start_promotion(index, shard) {
-                Some(promotion) => Rewrite::Promotion(promotion),
+                Some(promotion) => {
+                    self.pages[index].flags |= MOVING;
+                    Rewrite::Promotion(promotion)
+                }
                 None => Rewrite::NoSlot,
             },
         }
     }
 
-    /// Drops a cold page and all after it: gone by policy. Slots under leases are free when these end.
+    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays; the rest is gone by policy.
+    /// Slots under leases are free when these end.
     pub fn drop_page(&mut self, page: PageKey) {
         if let Some(index) = self.pages.resolve(page) {
-            self.remove_subtree(index, Removal::Evicted);
+            self.leave_nvme(index);
         }
     }
 

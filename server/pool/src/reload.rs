@@ -88,6 +88,9 @@ impl Pool {
             self.policy.hit(&mut self.pages, item.page.index);
             self.touch(item.page.index);
         }
+        for item in &items {
+            self.admit(item.page.index);
+        }
         if let Some(first) = items.first() {
             self.touch_ancestors(first.page.index);
         }

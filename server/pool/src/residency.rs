@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::entry::{
-    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LISTED_DRAM, LISTED_NVME, NONE, ON_NVME,
+    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LISTED_DRAM, LISTED_NVME, MOVING, NONE, ON_NVME,
     PARKED, PROMOTING, QUEUED, RECOVERING, TOUCHED, VICTIM, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::NvmePlace;
@@ -44,6 +44,9 @@ pub(crate) struct Tally {
     pub(crate) demoted: u64,
     pub(crate) promoted: u64,
     pub(crate) written: u64,
+    pub(crate) written_bytes: u64,
+    /// Pages that admission or the write budget kept off NVMe when they came.
+    pub(crate) kept_off: u64,
 }
 
 impl Pool {
@@ -64,7 +67,7 @@ impl Pool {
         if entry.has(VISIBLE) && cells.iter().all(|cell| cell.has(ON_NVME)) {
             return Some(Eviction::Demote);
         }
-        (entry.is_leaf() && (!self.nvme_alive || !entry.has(VISIBLE))).then_some(Eviction::Drop)
+        entry.is_leaf().then_some(Eviction::Drop)
     }
 
     /// Carries out what `evictable` allowed.
@@ -210,7 +213,7 @@ impl Pool {
 
     /// The page was used. Callers touch tails before heads.
     pub(crate) fn touch(&mut self, index: u32) {
-        self.pages[index].flags |= TOUCHED;
+        self.pages[index].flags = (self.pages[index].flags | TOUCHED) & !MOVING;
         self.make_recent(index);
     }
 
@@ -255,10 +258,8 @@ impl Pool {
             }
             self.pages[index].flags |= VISIBLE;
             self.tally.visible += 1;
-            for shard in 0..self.pages.shards(index) {
-                if self.nvme_alive && !self.pages.cell(index, shard).has(ON_NVME) {
-                    self.set_dirty(index, shard);
-                }
+            if !self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME)) {
+                self.admit_new(index);
             }
             self.refresh(index, Position::Hot);
             let mut child = self.pages[index].first_child;

@@ -144,6 +144,9 @@ impl Pool {
                 (end.expected_return_ms > 0).then(|| now.saturating_add(end.expected_return_ms));
         });
         self.make_list_recent(at, end.expected_return_ms);
+        if end.expected_return_ms > 0 || self.sessions[at].turn > 1 {
+            self.admit_list(at);
+        }
         if end.last {
             self.close_at(at);
         }

@@ -18,7 +18,7 @@ use crate::policy::Policy;
 use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
 use turnkv_pool::{
-    ClientId, ConfigError, EndTurn, LeaseId, Limits, NamespaceDesc, NamespaceIndex, Now, NvmePlace,
+    Admit, ClientId, ConfigError, EndTurn, LeaseId, Limits, NamespaceDesc, NamespaceIndex, Now, NvmePlace,
     OffloadAsk, Outcome, PageKey, Pool, PoolConfig, PoolError, Promotion, ReloadAsk, ReloadStep,
 };
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
@@ -401,6 +401,8 @@ fn pool_config(model: &PoolModel) -> Result<(PoolConfig, u64), SimError> {
         slab_bytes: model.dram_pages * slot_bytes,
         slab_count: 1,
         nvme_bytes: model.nvme_pages * slot_bytes,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
         free_slots_percent: 0,
         limits,
         policy: model.policy.kind,
