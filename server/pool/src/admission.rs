@@ -104,11 +104,14 @@ impl Pool {
         self.tick(now);
         let mut admitted = 0;
         for index in 0..self.pages.end() {
-            if self.pages.is_live(index) && self.is_off(index) {
-                let chain = self.durable_chain(&[self.pages.key(index)]);
-                admitted += chain.len() as u64;
-                self.make_urgent(&chain);
+            let mut chain = Vec::new();
+            let mut next = index;
+            while next != NONE && self.pages.is_live(next) && self.is_off(next) {
+                chain.push(next);
+                next = self.pages[next].parent;
             }
+            admitted += chain.len() as u64;
+            chain.iter().rev().for_each(|page| self.insist(*page));
         }
         admitted
     }

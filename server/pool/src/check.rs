@@ -47,7 +47,8 @@ impl Pool {
         self.check_sums(&sums)?;
         self.check_slots(&sums)?;
         self.check_lists()?;
-        self.check_sessions()
+        self.check_sessions()?;
+        self.policy.check(&self.pages)
     }
 
     fn check_entry(&self, index: u32, sums: &mut Sums) -> Result<(), String> {

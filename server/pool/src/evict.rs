@@ -4,7 +4,8 @@
 use crate::Pool;
 use crate::entry::{NONE, VISIBLE};
 use crate::limits::{
-    DRAIN_PAGES_PER_CALL_MAX, ENTRY_SCAN_MAX, MAINTAIN_PAGES_PER_CALL_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+    DRAIN_PAGES_PER_CALL_MAX, ENTRY_SCAN_MAX, MAINTAIN_PAGES_PER_CALL_MAX, REBALANCE_EVERY_EVICTIONS,
+    VICTIM_SCAN_MAX,
 };
 use crate::policy::ListId;
 use crate::residency::{Eviction, Removal};

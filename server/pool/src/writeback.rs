@@ -116,7 +116,8 @@ impl Pool {
         let parent = self.pages[index].parent;
         self.refresh(index, Position::ColderThan(parent));
         self.settle_durable(index);
-        let moved = self.pages[index].has(MOVING) && !self.pages.cells(index).iter().any(|cell| cell.has(DIRTY));
+        let moved =
+            self.pages[index].has(MOVING) && !self.pages.cells(index).iter().any(|cell| cell.has(DIRTY));
         if moved {
             self.pages[index].flags &= !MOVING;
             if let Some(eviction @ Eviction::Demote) = self.evictable(index) {

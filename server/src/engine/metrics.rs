@@ -76,6 +76,7 @@ struct Gauges {
     locked_bytes: Gauge,
     huge_bytes: Gauge,
     poisoned: Gauge,
+    kept_off: Gauge,
     evicted: Gauge,
 }
 
@@ -170,6 +171,7 @@ impl Engine {
             }
         }
         gauges.evicted.set(stats.evicted_pages as f64);
+        gauges.kept_off.set(self.core().pool.stats().kept_off_pages as f64);
         gauges.dirty_bytes.set(stats.dirty_bytes as f64);
         gauges.quarantined_bytes.set(stats.quarantined_bytes as f64);
         gauges.sessions.set(stats.sessions as f64);
@@ -206,6 +208,7 @@ impl Gauges {
             huge_bytes: gauge!("turnkv_dram_huge_bytes"),
             poisoned: gauge!("turnkv_nvme_poisoned"),
             evicted: gauge!("turnkv_pool_evicted_pages"),
+            kept_off: gauge!("turnkv_nvme_kept_off_pages"),
         }
     }
 }
@@ -227,6 +230,10 @@ fn describe() {
     describe_counter!(
         "turnkv_offload_declined_pages_total",
         "Offloaded pages that were declined, with a reason to the caller"
+    );
+    describe_gauge!(
+        "turnkv_nvme_kept_off_pages",
+        "Pages that admission or the write budget kept off NVMe when they came, since start"
     );
     describe_gauge!("turnkv_pool_evicted_pages", "Pages that left the pool by policy, since start");
     describe_counter!(

@@ -26,7 +26,8 @@ impl<T> Ghosts<T> {
     pub(crate) fn insert(&mut self, hash: &BlockHash, note: T, max: usize) -> Vec<T> {
         let key = key_of(hash);
         self.next += 1;
-        let mut lost: Vec<T> = self.notes.insert(key, (self.next, note)).map(|(_, note)| note).into_iter().collect();
+        let mut lost: Vec<T> =
+            self.notes.insert(key, (self.next, note)).map(|(_, note)| note).into_iter().collect();
         self.order.push_back((key, self.next));
         while self.notes.len() > max || self.order.len() > 2 * max {
             let Some((key, number)) = self.order.pop_front() else { break };

@@ -13,7 +13,7 @@
 //! ```
 
 use crate::arena::Pages;
-use crate::entry::{NONE, VICTIM};
+use crate::entry::{LIVE, NONE, VICTIM};
 use crate::ids::Now;
 use crate::limits::{IN_TURN_MS_MAX, RUN_CHANGES_PER_TICK_MAX};
 use crate::policy::class;
@@ -439,7 +439,8 @@ impl EvictionPolicy for Learned {
             };
             let run = match run {
                 NONE => {
-                    let class = self.class_of_page(pages, *page, if self.by_session { 2 } else { facts.turn });
+                    let class =
+                        self.class_of_page(pages, *page, if self.by_session { 2 } else { facts.turn });
                     self.open_run(ns, class)
                 }
                 run => run,
@@ -447,6 +448,31 @@ impl EvictionPolicy for Learned {
             self.join(pages, *page, run, Position::Hot);
         }
         self.leave(left, class::LEFT);
+    }
+
+    fn check(&self, pages: &Pages) -> Result<(), String> {
+        let mut members = vec![0; self.runs.len()];
+        for page in (0..pages.end()).filter(|page| pages[*page].has(LIVE) && pages[*page].run != NONE) {
+            members[pages[page].run as usize] += 1;
+        }
+        for (at, run) in self.runs.iter().enumerate() {
+            let listed = run.lists[0].len + run.lists[1].len;
+            if run.members != members[at] || listed > run.members {
+                return Err(format!("run {at} has {} pages, {listed} listed: {run:?}", members[at]));
+            }
+            let waits = self.waiters.get(run.session as usize).is_some_and(|waiter| waiter.run == at as u32);
+            if run.session != NONE && !waits {
+                return Err(format!("run {at} is of a session that waits elsewhere: {run:?}"));
+            }
+            if run.phase != Phase::Free
+                && run.members == 0
+                && run.session == NONE
+                && run.phase != Phase::Victims
+            {
+                return Err(format!("run {at} is lost: {run:?}"));
+            }
+        }
+        Ok(())
     }
 
     fn session_gone(&mut self, session: u32) {

@@ -80,6 +80,10 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     }
     /// The session is forgotten or closed.
     fn session_gone(&mut self, _session: u32) {}
+    /// Whether what it keeps beside the lists adds up; an error names what does not.
+    fn check(&self, _pages: &Pages) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 impl ListId {

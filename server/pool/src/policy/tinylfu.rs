@@ -33,7 +33,8 @@ struct Sketch {
 
 impl Sketch {
     fn slots(&self, hash: &BlockHash) -> [usize; 4] {
-        let word = |at: usize| u32::from_le_bytes([hash.0[at], hash.0[at + 1], hash.0[at + 2], hash.0[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([hash.0[at], hash.0[at + 1], hash.0[at + 2], hash.0[at + 3]]);
         let mask = self.counters.len() - 1;
         let mix = (u64::from(word(0)) | u64::from(word(4)) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         [0, 16, 32, 40].map(|shift| (mix.rotate_left(shift) >> 20) as usize & mask)
@@ -102,7 +103,9 @@ impl EvictionPolicy for TinyLfu {
     fn victim(&mut self, pages: &mut Pages, list: ListId) -> Option<u32> {
         let parts = row(&mut self.parts, list);
         let all: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
-        while u64::from(parts[PROTECTED as usize].len) * 10_000 > all * PROTECTED_PERCENT * (100 - WINDOW_PERCENT) {
+        while u64::from(parts[PROTECTED as usize].len) * 10_000
+            > all * PROTECTED_PERCENT * (100 - WINDOW_PERCENT)
+        {
             let page = parts[PROTECTED as usize].coldest()?;
             TinyLfu::move_to(parts, pages, page, PROBATION);
         }

@@ -435,7 +435,10 @@ impl World {
     fn forget_cold(&mut self, ns: u16, node: usize) {
         for below in (0..NODES).filter(|below| path(*below).contains(&node)) {
             let here = self.present(NamespaceIndex(ns), below);
-            assert!(!here || !self.is_kept(NamespaceIndex(ns), below), "node {below} hangs on what left NVMe");
+            assert!(
+                !here || !self.is_kept(NamespaceIndex(ns), below),
+                "node {below} hangs on what left NVMe"
+            );
             self.promised.remove(&(ns, below));
             self.off.insert((ns, below));
             self.pinned.retain(|(_, other, pinned)| here || (*other, *pinned) != (ns, below));
@@ -536,7 +539,10 @@ impl World {
                     if kept && self.off.remove(&(ns.0, node)) {
                         self.promised.insert((ns.0, node));
                     }
-                    assert!(!present || kept || self.off.contains(&(ns.0, node)), "node {node} is off unasked");
+                    assert!(
+                        !present || kept || self.off.contains(&(ns.0, node)),
+                        "node {node} is off unasked"
+                    );
                     assert_eq!(kept, self.promised.contains(&(ns.0, node)), "ns {} node {node}", ns.0);
                 }
             }
