@@ -8,7 +8,7 @@ use crate::Pool;
 use crate::config::Admit;
 use crate::entry::{COUNTED_DRAM, DIRTY, DURABLE, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
 use crate::ids::Now;
-use crate::limits::{BUDGET_BURST_MS, DAY_MS};
+use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
 use crate::policy::Position;
 use crate::residency::Removal;
 
@@ -54,6 +54,13 @@ impl Pool {
         self.budget.bytes - i128::from(self.tally.dirty_bytes) >= i128::from(page)
     }
 
+    /// Whether what waits to be written is little beside NVMe. A small tier could not take more in time, and pages that
+    /// wait for it hold their slots in DRAM.
+    fn backlog_allows(&self, index: u32) -> bool {
+        let page = self.shard_bytes(index) * u64::from(self.pages.shards(index));
+        self.tally.dirty_bytes + page <= self.config.nvme_bytes / BACKLOG_SHARE
+    }
+
     /// A write was started.
     pub(crate) fn spend_budget(&mut self, bytes: u64) {
         self.tally.written_bytes += bytes;
@@ -74,7 +81,7 @@ impl Pool {
         };
         // A page of several shards that recovery or a lease completed may be there in part.
         let begun = self.pages.cells(index).iter().any(|cell| cell.has(ON_NVME));
-        if begun || (wanted && self.budget_allows(index)) {
+        if begun || (wanted && self.backlog_allows(index) && self.budget_allows(index)) {
             self.queue_write(index);
         } else {
             self.tally.kept_off += 1;
@@ -85,7 +92,7 @@ impl Pool {
     pub(crate) fn admit(&mut self, index: u32) {
         let parent = self.pages[index].parent;
         let reachable = parent == NONE || !self.is_off(parent);
-        if self.is_off(index) && reachable && self.budget_allows(index) {
+        if self.is_off(index) && reachable && self.backlog_allows(index) && self.budget_allows(index) {
             self.queue_write(index);
             self.refresh(index, Position::Hot);
         }

@@ -153,6 +153,7 @@ impl Pool {
             self.sessions[at].pages.iter().map_while(|page| self.pages.resolve(*page)).collect();
         for index in path.iter().rev() {
             self.pages[*index].flags &= !VICTIM;
+            self.relist_parked(*index);
             self.touch_slots(*index);
         }
         let session = &self.sessions[at];

@@ -50,11 +50,20 @@ impl Pool {
         for _ in 0..VICTIM_SCAN_MAX {
             let victim = self.policy.victim(&mut self.pages, ListId::Dram(ns))?;
             if let Some(eviction) = self.evictable(victim) {
-                return Some((victim, eviction));
+                let tail = self.tail_in_dram(victim);
+                return self.evictable(tail).map(|eviction| (tail, eviction)).or(Some((victim, eviction)));
             }
             self.park(victim);
         }
         None
+    }
+
+    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well.
+    fn tail_in_dram(&self, mut index: u32) -> u32 {
+        while let Some(child) = self.child_in_dram(index) {
+            index = child;
+        }
+        index
     }
 
     /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.

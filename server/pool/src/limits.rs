@@ -22,6 +22,8 @@ pub const ENTRY_SCAN_MAX: u32 = 256;
 pub const DAY_MS: u64 = 24 * 3600 * 1000;
 /// The write budget of so long may be spent at once.
 pub const BUDGET_BURST_MS: u64 = 3600 * 1000;
+/// What waits to be written is at most NVMe divided by this.
+pub const BACKLOG_SHARE: u64 = 8;
 /// Runs of pages whose age may reach its next bucket in one call.
 pub const RUN_CHANGES_PER_TICK_MAX: usize = 1024;
 /// Evicted pages that a policy remembers at least; else as many as are listed.

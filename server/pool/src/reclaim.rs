@@ -2,9 +2,9 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, FILLED, MOVING, NONE, ON_NVME, PROMOTING, TOUCHED, VICTIM};
+use crate::entry::{COUNTED_DRAM, FILLED, MOVING, ON_NVME, PROMOTING, TOUCHED, VICTIM};
 use crate::ids::{NamespaceIndex, NvmePlace, PageKey};
-use crate::limits::{HOT_DRAM_PERCENT, HOT_NONE_PERCENT, VICTIM_CHILDREN_MAX};
+use crate::limits::{HOT_DRAM_PERCENT, HOT_NONE_PERCENT};
 use crate::policy::{ListId, Position};
 use crate::promote::Promotion;
 use crate::residency::{Eviction, Removal};
@@ -81,17 +81,7 @@ impl Pool {
         if self.pages[index].has(COUNTED_DRAM) {
             return false;
         }
-        let mut child = self.pages[index].first_child;
-        for _ in 0..VICTIM_CHILDREN_MAX {
-            if child == NONE {
-                return false;
-            }
-            if self.pages[child].has(COUNTED_DRAM) {
-                return true;
-            }
-            child = self.pages[child].next;
-        }
-        false
+        self.child_in_dram(index).is_some()
     }
 
     /// Starts writing a page again. Its old place stays in use until the new one is written.

@@ -7,7 +7,7 @@ use crate::entry::{
     ON_NVME, PARKED, PROMOTING, QUEUED, RECOVERING, TOUCHED, VICTIM, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::NvmePlace;
-use crate::limits::TOUCH_ANCESTORS_MAX;
+use crate::limits::{TOUCH_ANCESTORS_MAX, VICTIM_CHILDREN_MAX};
 use crate::policy::Position;
 use crate::slots::SlotState;
 
@@ -187,6 +187,18 @@ impl Pool {
         }
     }
 
+    /// One of the first children of a page that are in DRAM.
+    pub(crate) fn child_in_dram(&self, index: u32) -> Option<u32> {
+        let mut child = self.pages[index].first_child;
+        for _ in 0..VICTIM_CHILDREN_MAX {
+            if child == NONE || self.pages[child].has(COUNTED_DRAM) {
+                break;
+            }
+            child = self.pages[child].next;
+        }
+        Some(child).filter(|child| *child != NONE && self.pages[*child].has(COUNTED_DRAM))
+    }
+
     /// Takes a page out of its list that cannot go now.
     pub(crate) fn park(&mut self, index: u32) {
         if let Some(list) = self.pages[index].list() {
@@ -199,6 +211,14 @@ impl Pool {
     pub(crate) fn unpark(&mut self, index: u32) {
         if self.pages[index].has(PARKED) {
             self.refresh(index, Position::Cold);
+        }
+    }
+
+    /// A page out of its list is used: it goes back, or the list would not know that it is recent.
+    pub(crate) fn relist_parked(&mut self, index: u32) {
+        if self.pages[index].has(PARKED) {
+            self.pages[index].flags &= !PARKED;
+            self.refresh(index, Position::Hot);
         }
     }
 
@@ -220,6 +240,7 @@ impl Pool {
     /// The page goes last from now on; whether it was used since it was written stays as it was.
     pub(crate) fn make_recent(&mut self, index: u32) {
         self.pages[index].flags &= !VICTIM;
+        self.relist_parked(index);
         self.policy.touch(&mut self.pages, index);
         self.touch_slots(index);
     }

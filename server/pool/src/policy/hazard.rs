@@ -134,9 +134,8 @@ fn indexes(chances: &[f32; BUCKETS]) -> [f32; BUCKETS] {
     let mut indexes = [0.0; BUCKETS];
     for (from, index) in indexes.iter_mut().enumerate() {
         let (mut left, mut returns, mut time, mut best) = (1.0f32, 0.0f32, 0.0f32, 0.0f32);
-        for bucket in from..BUCKETS {
+        for (bucket, chance) in chances.iter().enumerate().skip(from) {
             let width = (starts(bucket + 1) - starts(bucket)) as f32 / 1000.0;
-            let chance = chances[bucket];
             returns += left * chance;
             time += left * width * (1.0 - chance / 2.0);
             left *= 1.0 - chance;
