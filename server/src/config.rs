@@ -18,6 +18,8 @@ pub(crate) struct File {
     metrics: Option<SocketAddr>,
     /// Permission bits of both sockets, octal text; default `0600`.
     socket_mode: Option<String>,
+    /// Who is evicted first: `session` (default), `gittins`, `lru`, `arc`, `s3fifo`, `tinylfu`.
+    policy: Option<Policy>,
     dram: DramFile,
     nvme: Option<NvmeFile>,
     limits: LimitsFile,
@@ -53,6 +55,40 @@ struct NvmeFile {
     inflight_bytes: Option<Bytes>,
     /// Directory of the catalog; default: `path`, which must then be a directory.
     state_dir: Option<PathBuf>,
+    /// Which new pages are written at once: `all` (default), or `reused`: those of sessions that came back or are
+    /// expected. The others are written when they are used again, and are dropped if DRAM needs their room before.
+    admit: Option<NvmeAdmit>,
+    /// Bytes that may be written in a day; default none: no bound. Durable pages and a drain are written even so, and
+    /// count. A device of 4TB rated at 1 DWPD for its five years may have `4TB`, spelled in powers of two: `3.6TiB`.
+    write_bytes_per_day: Option<Bytes>,
+}
+
+/// Which new pages go to NVMe at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NvmeAdmit {
+    /// All.
+    All,
+    /// Those of sessions that came back, or are expected.
+    Reused,
+}
+
+/// Who is evicted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Policy {
+    /// Least recently used, tails before heads.
+    Lru,
+    /// A queue of newcomers before the main one.
+    S3fifo,
+    /// Newcomers must be read more often than what they replace.
+    Tinylfu,
+    /// Read once and read again share the room as their ghosts say.
+    Arc,
+    /// Learned chances of return by uses and age.
+    Gittins,
+    /// Learned chances of return by session, and what its owner said.
+    Session,
 }
 
 /// Which engine moves the bytes of the NVMe tier.
@@ -110,6 +146,8 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<SocketAddr>,
     /// Permission bits of the sockets.
     pub(crate) socket_mode: u32,
+    /// Who is evicted first.
+    pub(crate) policy: Policy,
     /// The DRAM tier.
     pub(crate) dram: Dram,
     /// The NVMe tier.
@@ -146,6 +184,10 @@ pub(crate) struct Nvme {
     pub(crate) inflight_bytes: u64,
     /// Directory of the catalog.
     pub(crate) state_dir: PathBuf,
+    /// Which new pages are written at once.
+    pub(crate) admit: NvmeAdmit,
+    /// Bytes that may be written in a day; 0: no bound.
+    pub(crate) write_bytes_per_day: u64,
 }
 
 /// Checked `[limits]`; see the file's keys for what each does.
@@ -220,6 +262,7 @@ impl Settings {
             tcp: self.tcp,
             metrics: self.metrics,
             socket_mode: Some(format!("{:04o}", self.socket_mode)),
+            policy: Some(self.policy),
             dram: DramFile {
                 bytes: Some(Bytes(self.dram.bytes)),
                 slab_bytes: Some(Bytes(self.dram.slab_bytes)),
@@ -233,6 +276,8 @@ impl Settings {
                 engine: Some(nvme.engine),
                 inflight_bytes: Some(Bytes(nvme.inflight_bytes)),
                 state_dir: Some(nvme.state_dir.clone()),
+                admit: Some(nvme.admit),
+                write_bytes_per_day: Some(Bytes(nvme.write_bytes_per_day)).filter(|bytes| bytes.0 > 0),
             }),
             limits: LimitsFile {
                 lease_ms: Some(limits.lease_ms),
@@ -264,6 +309,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         tcp: file.tcp,
         metrics: file.metrics,
         socket_mode,
+        policy: file.policy.unwrap_or(Policy::Session),
         dram,
         nvme,
         limits,
@@ -335,6 +381,15 @@ fn check_nvme(file: NvmeFile) -> Result<Nvme, ConfigError> {
             format!("{} is not within 1MiB..1GiB", Bytes(inflight_bytes)),
         ));
     }
+    let write_bytes_per_day = file.write_bytes_per_day.map_or(0, |bytes| bytes.0);
+    if file.write_bytes_per_day.is_some() && write_bytes_per_day < segment_bytes {
+        let why = format!(
+            "{} is less than a segment of {}: leave it out for no bound",
+            Bytes(write_bytes_per_day),
+            Bytes(segment_bytes)
+        );
+        return Err(bad("nvme.write_bytes_per_day", why));
+    }
     let state_dir = file.state_dir.unwrap_or_else(|| file.path.clone());
     let engine = file.engine.unwrap_or(NvmeEngine::Auto);
     Ok(Nvme {
@@ -344,6 +399,8 @@ fn check_nvme(file: NvmeFile) -> Result<Nvme, ConfigError> {
         engine,
         inflight_bytes,
         state_dir,
+        admit: file.admit.unwrap_or(NvmeAdmit::All),
+        write_bytes_per_day,
     })
 }
 

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
 use turnkv_pool::{
-    ClientId, CurveTuning, EndTurn, Limits, NamespaceDesc, NamespaceIndex, OffloadAsk, Outcome, PolicyKind,
-    Pool, PoolConfig, ReloadAsk,
+    Admit, ClientId, CurveTuning, EndTurn, Limits, NamespaceDesc, NamespaceIndex, OffloadAsk, Outcome,
+    PolicyKind, Pool, PoolConfig, ReloadAsk,
 };
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
@@ -141,6 +141,8 @@ fn pool() -> (Pool, NamespaceIndex) {
         free_slots_percent: 0,
         limits: Limits { lease_pages_max: 8192, ..Limits::default() },
         policy: PolicyKind::Lru,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
     };
     let mut pool = Pool::new(config).unwrap();
     let desc = NamespaceDesc {

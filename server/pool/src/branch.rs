@@ -7,7 +7,7 @@ use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::VICTIM_CHILDREN_MAX;
 use crate::offload::OffloadAsk;
-use crate::policy::Position;
+use crate::policy::{Position, TurnFacts};
 use crate::protection::Owner;
 use crate::session::EndTurn;
 use turnkv_proto::{BlockHash, SessionId};
@@ -151,12 +151,25 @@ impl Pool {
     /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never
     /// left the engine: tails before heads, so that a prefix is never colder than what hangs on it. Pages that the turn
     /// stored do not count as used again by this.
-    pub(crate) fn make_list_recent(&mut self, at: u32) {
-        for position in (0..self.sessions[at].pages.len()).rev() {
+    pub(crate) fn make_list_recent(&mut self, at: u32, expected_return_ms: u64) {
+        let path: Vec<u32> =
+            self.sessions[at].pages.iter().map_while(|page| self.pages.resolve(*page)).collect();
+        for index in path.iter().rev() {
+            self.pages[*index].flags &= !VICTIM;
+            self.relist_parked(*index);
+            self.touch_slots(*index);
+        }
+        let session = &self.sessions[at];
+        let facts = TurnFacts { session: at, turn: session.turn, expected_return_ms };
+        self.policy.turn_ended(&mut self.pages, &path, &facts);
+    }
+
+    /// The session came back, or is expected: what it has is worth writing to NVMe, parents first.
+    pub(crate) fn admit_list(&mut self, at: u32) {
+        for position in 0..self.sessions[at].pages.len() {
             let page = self.sessions[at].pages[position];
-            if let Some(index) = self.pages.resolve(page) {
-                self.make_recent(index);
-            }
+            let Some(index) = self.pages.resolve(page) else { break };
+            self.admit(index);
         }
     }
 
@@ -170,6 +183,7 @@ impl Pool {
         self.sessions[at].pages = Vec::new();
         self.move_tip(at);
         self.unprotect(Owner::Session(at));
+        self.policy.session_gone(at);
         self.sessions.remove(at, tell);
     }
 
@@ -241,7 +255,8 @@ impl Pool {
         }
         // Heads first, so that the tail ends up as the very first victim.
         for index in victims.into_iter().rev() {
-            if let Some(list) = self.list_of(index) {
+            self.bring_back(index);
+            if let Some(list) = self.pages[index].list() {
                 self.policy.remove(&mut self.pages, list, index);
                 self.policy.insert(&mut self.pages, list, index, Position::Cold);
             }

@@ -3,8 +3,8 @@
 
 use crate::Pool;
 use crate::entry::{
-    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PROMOTING, PROTECTED,
-    QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
+    ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PARKED, PROMOTING,
+    PROTECTED, QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::lease::{ClientSlots, NO_PAGE};
 use crate::limits::HELD_PERCENT_MAX;
@@ -49,6 +49,7 @@ impl Pool {
         self.check_slots(&sums)?;
         self.check_lists()?;
         self.check_sessions()?;
+        self.policy.check(&self.pages)?;
         self.check_protections()?;
         ensure!(self.curves.is_complete(self.namespaces.len()), "a namespace has no curve");
         self.curves.check()
@@ -117,8 +118,10 @@ impl Pool {
             "page {index} has bytes and no slot"
         );
         ensure!(!cell.has(DIRTY) || cell.has(FILLED), "page {index} is dirty and has no bytes");
-        if self.nvme_alive && entry.has(VISIBLE) {
-            ensure!(cell.has(ON_NVME | DIRTY), "page {index} is neither on NVMe nor on its way there");
+        if self.is_off(index) {
+            ensure!(cell.has(FILLED), "page {index} is neither on NVMe nor in DRAM");
+        } else if entry.parent != NONE && self.is_off(entry.parent) {
+            ensure!(!cell.has(ON_NVME | DIRTY), "page {index} is on NVMe, and what it hangs on is not");
         }
         if cell.has(DIRTY) && !cell.has(WRITING) {
             ensure!(entry.has(QUEUED), "page {index} is dirty and not in the write queue");
@@ -253,16 +256,21 @@ impl Pool {
         let mut listed = HashSet::new();
         let lists = (0..self.namespaces.len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
         for list in lists {
-            let mut next = self.policy.victim(list);
-            while let Some(index) = next {
+            for index in self.policy.order(&self.pages, list) {
                 ensure!(listed.insert(index), "page {index} is in two lists");
-                ensure!(self.list_of(index) == Some(list), "page {index} is in the wrong list");
-                next = self.policy.next_victim(&self.pages, index);
+                ensure!(self.pages[index].list() == Some(list), "page {index} is in the wrong list");
             }
         }
         for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {
+            let parked = self.pages[index].has(PARKED);
+            let aside = self.pages[index].has(ASIDE);
+            ensure!(!aside || parked, "page {index} is set aside and in a list");
             ensure!(
-                self.list_of(index).is_some() == listed.contains(&index),
+                !parked || aside || self.evictable(index).is_none(),
+                "page {index} is parked and could go"
+            );
+            ensure!(
+                self.pages[index].list().is_some() == listed.contains(&index),
                 "page {index} is lost from its list"
             );
         }

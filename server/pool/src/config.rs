@@ -11,6 +11,11 @@ pub struct PoolConfig {
     pub slab_count: u32,
     /// Bytes of the NVMe tier; 0: there is none.
     pub nvme_bytes: u64,
+    /// Which new pages are written to NVMe.
+    pub nvme_admit: Admit,
+    /// Bytes that may be written to NVMe in a day, rewrites included; 0: as many as there are. Durable pages and a drain
+    /// are written even so, and count.
+    pub nvme_bytes_per_day: u64,
     /// `maintain` demotes clean pages until so many percent of a namespace's slots are free.
     pub free_slots_percent: u8,
     /// Bounds of the tables.
@@ -67,12 +72,32 @@ impl Default for Limits {
     }
 }
 
+/// Which new pages are written to NVMe at once; the others are when they are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Admit {
+    /// All.
+    #[default]
+    All,
+    /// Those of sessions that came back, or that are expected.
+    Reused,
+}
+
 /// Which eviction policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PolicyKind {
     /// Least recently used, tails before heads.
-    #[default]
     Lru,
+    /// A queue of newcomers before the main one.
+    S3Fifo,
+    /// Newcomers must be read more often than what they replace.
+    TinyLfu,
+    /// Read once and read again share the room as their ghosts say.
+    Arc,
+    /// Learned chances of return by uses and age.
+    Gittins,
+    /// Learned chances of return by session, and what its owner said.
+    #[default]
+    Session,
 }
 
 /// A configuration that cannot work.

@@ -12,6 +12,7 @@
 //! `WRITING` accompanies `DIRTY` while a write is in flight. Without an NVMe tier a cell stays plain `FILLED`.
 
 use crate::ids::NvmePlace;
+use crate::policy::ListId;
 use turnkv_proto::BlockHash;
 
 /// No entry, slot or slab.
@@ -52,6 +53,12 @@ pub(crate) const COUNTED_DRAM: u16 = 512;
 pub(crate) const COUNTED_NVME: u16 = 1024;
 /// The entry is in use.
 pub(crate) const LIVE: u16 = 2048;
+/// Found in its list while it could not go: out of the list until it can.
+pub(crate) const PARKED: u16 = 4096;
+/// Read from NVMe only to be written elsewhere there: it leaves DRAM again at once.
+pub(crate) const MOVING: u16 = 8192;
+/// Parked although it could go: something else is to go first.
+pub(crate) const ASIDE: u16 = 1 << 14;
 
 /// Some protection holds the page: it gives way last.
 pub(crate) const PROTECTED: u16 = 1 << 15;
@@ -79,15 +86,21 @@ pub(crate) struct Entry {
     pub(crate) colder: u32,
     pub(crate) warmer: u32,
     pub(crate) generation: u32,
+    /// The run of the learned policies that it waits in.
+    pub(crate) run: u32,
+    /// The session that uses it, if it is one alone.
+    pub(crate) user: u32,
     pub(crate) cell: Cell,
     pub(crate) ns: u16,
     pub(crate) tail_tokens: u16,
     /// Sessions whose list ends here.
     pub(crate) tips: u16,
     pub(crate) flags: u16,
+    /// How often it was read.
+    pub(crate) uses: u16,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 92, "an entry is the price of a page");
+const _: () = assert!(size_of::<Entry>() <= 104, "an entry is the price of a page");
 
 impl Cell {
     /// A cell that holds nothing.
@@ -128,15 +141,27 @@ impl Entry {
         colder: NONE,
         warmer: NONE,
         generation: 0,
+        run: NONE,
+        user: NONE,
         cell: Cell::EMPTY,
         ns: 0,
         tail_tokens: 0,
         tips: 0,
         flags: 0,
+        uses: 0,
     };
 
     pub(crate) fn has(&self, bits: u16) -> bool {
         self.flags & bits != 0
+    }
+
+    /// The list that it competes in.
+    pub(crate) fn list(&self) -> Option<ListId> {
+        match self.flags & (LISTED_DRAM | LISTED_NVME) {
+            LISTED_DRAM => Some(ListId::Dram(self.ns)),
+            LISTED_NVME => Some(ListId::Nvme),
+            _ => None,
+        }
     }
 
     pub(crate) fn is_leaf(&self) -> bool {

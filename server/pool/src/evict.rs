@@ -2,10 +2,10 @@
 //! Owns: the search for victims, bounded. Must not know: who needs the room.
 
 use crate::Pool;
-use crate::entry::{NONE, PROTECTED, VISIBLE};
-use crate::ids::PageKey;
+use crate::entry::{NONE, VISIBLE};
 use crate::limits::{
-    DRAIN_PAGES_PER_CALL_MAX, MAINTAIN_PAGES_PER_CALL_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+    DRAIN_PAGES_PER_CALL_MAX, ENTRY_SCAN_MAX, MAINTAIN_PAGES_PER_CALL_MAX, PREFETCH_SCAN_MAX,
+    REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
 };
 use crate::policy::ListId;
 use crate::residency::{Eviction, Removal};
@@ -17,6 +17,7 @@ impl Pool {
         self.protected = index;
         let slot = self.search_slot(self.pages[index].ns, |slots, class| slots.claim(class, index, shard));
         self.protected = NONE;
+        self.unpark(index);
         slot
     }
 
@@ -31,38 +32,68 @@ impl Pool {
             return Some(slot);
         }
         self.rebalance(class);
-        let list = ListId::Dram(ns);
-        let mut spared = None;
-        for _ in 0..VICTIM_SCAN_MAX {
+        if self.room_for_return.is_some() {
+            // A prefetch does without, rather than take what is spared.
+            let aside = self.spared.len(ns);
+            let slot = self.evict_until(ns, &claim, |pool| pool.next_victim(ns, PREFETCH_SCAN_MAX));
+            self.end_search(ns, aside);
+            return slot.or_else(|| {
+                self.drain_for(class, true);
+                claim(&mut self.slots, class)
+            });
+        }
+        let slot = self.evict_until(ns, &claim, |pool| pool.next_victim(ns, VICTIM_SCAN_MAX));
+        // Nothing else can go: to be spared is no lock.
+        let slot = slot.or_else(|| self.evict_until(ns, &claim, |pool| pool.next_spared(ns)));
+        slot.or_else(|| {
+            self.drain_for(class, false);
+            claim(&mut self.slots, class)
+        })
+    }
+
+    /// Evicts what `next` says until there is a slot. A victim of several shards frees slots one by one, one that is still
+    /// being written frees none yet.
+    fn evict_until(
+        &mut self,
+        ns: u16,
+        claim: &impl Fn(&mut Slots, u32) -> Option<u32>,
+        mut next: impl FnMut(&mut Pool) -> Option<(u32, Eviction)>,
+    ) -> Option<u32> {
+        let class = u32::from(ns);
+        while let Some((victim, eviction)) = next(self) {
+            self.slots.classes[class as usize].evictions += 1;
+            self.evict(victim, eviction);
             if let Some(slot) = claim(&mut self.slots, class) {
                 return Some(slot);
             }
-            let Some(victim) = self.policy.victim(list) else { break };
-            match self.evictable(victim) {
-                Some(eviction) if !self.is_spared(victim) => {
-                    self.slots.classes[class as usize].evictions += 1;
-                    self.evict(victim, eviction);
-                }
-                found => {
-                    spared = spared.or(found.map(|_| self.pages.key(victim)));
-                    self.policy.touch(&mut self.pages, list, victim);
-                }
+        }
+        None
+    }
+
+    /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
+    /// search never meets one twice: what it costs is paid by whatever keeps them here.
+    fn next_victim(&mut self, ns: u16, looks: u32) -> Option<(u32, Eviction)> {
+        for _ in 0..looks {
+            let victim = self.policy.victim(&mut self.pages, ListId::Dram(ns))?;
+            let Some(eviction) = self.evictable(victim) else {
+                self.park(victim);
+                continue;
+            };
+            let tail = self.tail_in_dram(victim);
+            if (self.is_spared(victim) || self.is_spared(tail)) && self.set_aside(victim) {
+                continue;
             }
+            return self.evictable(tail).map(|eviction| (tail, eviction)).or(Some((victim, eviction)));
         }
-        if let Some(slot) = claim(&mut self.slots, class) {
-            return Some(slot);
+        None
+    }
+
+    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well.
+    pub(crate) fn tail_in_dram(&self, mut index: u32) -> u32 {
+        while let Some(child) = self.child_in_dram(index) {
+            index = child;
         }
-        if self.room_for_return.is_some() {
-            // A prefetch does without, rather than take what is spared.
-            self.drain_for(class, true);
-            return claim(&mut self.slots, class);
-        }
-        // Nothing else can go: protection is no lock.
-        if let Some(slot) = self.evict_spared(spared).then(|| claim(&mut self.slots, class)).flatten() {
-            return Some(slot);
-        }
-        self.drain_for(class, false);
-        claim(&mut self.slots, class)
+        index
     }
 
     /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.
@@ -70,6 +101,9 @@ impl Pool {
         self.protected = parent;
         let room = self.search_entry(ns);
         self.protected = NONE;
+        if parent != NONE {
+            self.unpark(parent);
+        }
         room
     }
 
@@ -79,8 +113,8 @@ impl Pool {
         }
         let mut spared = None;
         for list in [ListId::Nvme, ListId::Dram(ns)] {
-            for _ in 0..VICTIM_SCAN_MAX {
-                let Some(victim) = self.policy.victim(list) else { break };
+            for _ in 0..ENTRY_SCAN_MAX {
+                let Some(victim) = self.policy.victim(&mut self.pages, list) else { break };
                 if self.pages[victim].is_leaf() && self.evictable(victim).is_some() {
                     if !self.is_spared(victim) {
                         self.remove_subtree(victim, Removal::Evicted);
@@ -88,7 +122,7 @@ impl Pool {
                     }
                     spared = spared.or(Some(self.pages.key(victim)));
                 }
-                self.policy.touch(&mut self.pages, list, victim);
+                self.policy.touch(&mut self.pages, victim);
             }
         }
         match spared.and_then(|page| self.pages.resolve(page)) {
@@ -101,30 +135,15 @@ impl Pool {
     /// Demotes clean pages of each namespace until the watermark of free slots is reached.
     pub(crate) fn keep_watermark(&mut self) {
         self.drain_step(true);
+        self.review_spared();
         let mut budget = MAINTAIN_PAGES_PER_CALL_MAX;
         for ns in 0..self.namespaces.len() as u16 {
             while budget > 0 && self.nvme_alive && self.below_watermark(ns) {
                 budget -= 1;
-                let list = ListId::Dram(ns);
-                let Some(victim) = self.policy.victim(list) else { break };
-                match self.evictable(victim).filter(|_| !self.is_spared(victim)) {
-                    Some(eviction) => self.evict(victim, eviction),
-                    None => self.policy.touch(&mut self.pages, list, victim),
-                }
+                let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX) else { break };
+                self.evict(victim, eviction);
             }
         }
-    }
-
-    /// Whether a page goes only when nothing else can, or (while room is made for a prefetch) not at all.
-    fn is_spared(&self, index: u32) -> bool {
-        self.pages[index].has(PROTECTED) || self.returns_soon(index) || self.returns_sooner(index)
-    }
-
-    fn evict_spared(&mut self, page: Option<PageKey>) -> bool {
-        let Some(index) = page.and_then(|page| self.pages.resolve(page)) else { return false };
-        let Some(eviction) = self.evictable(index) else { return false };
-        self.evict(index, eviction);
-        true
     }
 
     fn below_watermark(&self, ns: u16) -> bool {

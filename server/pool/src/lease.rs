@@ -357,7 +357,7 @@ impl Pool {
         self.leases.quarantined_bytes -= if kind.is_quarantined() { bytes } else { 0 };
         self.leases.held_bytes -= if kind.is_held() { bytes } else { 0 };
         self.slots.give_up_reserved(item.slot);
-        self.slots.unlease(item.slot);
+        self.unlease(item.slot);
     }
 
     /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write them.

@@ -2,7 +2,8 @@
 //!
 //! - [`Pool`] (`pool`): the state; one file a verb around it
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
-//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `reclaim`, `recover`
+//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
+//! - `spare`: pages that go last
 //! - sessions: `session` (the verbs), `branch` (a session's list of pages), `describe`, `pin` (shared prefixes), `protection` (what
 //!   gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod arena;
 mod branch;
 mod check;
@@ -45,11 +47,12 @@ mod route;
 mod session;
 mod sessions;
 mod slots;
+mod spare;
 mod stats;
 mod table;
 mod writeback;
 
-pub use config::{ConfigError, Limits, PolicyKind, PoolConfig};
+pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use describe::SessionDetail;
 pub use error::PoolError;

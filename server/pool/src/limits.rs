@@ -54,8 +54,36 @@ pub const ROUTE_HALF_LIFE_MS: u64 = 600 * 1000;
 pub const ROUTE_BALANCE_PERCENT: f64 = 50.0;
 /// Prompts of work by which engines may differ before it counts.
 pub const ROUTE_SLACK_PROMPTS: u64 = 8;
-/// Pages looked at for one victim before the search gives up for this time.
-pub const VICTIM_SCAN_MAX: u32 = 256;
+/// Pages that cannot go which one search for a victim takes out of the way; the next search goes on behind them.
+pub const VICTIM_SCAN_MAX: u32 = 1 << 16;
+/// Pages looked at for an entry to give up before the search gives up for this time.
+pub const ENTRY_SCAN_MAX: u32 = 256;
+/// Pages that one search for a prefetch's room passes.
+pub const PREFETCH_SCAN_MAX: u32 = 256;
+/// Spared pages that one namespace sets aside; beyond it they go like any other.
+pub const SPARED_MAX: usize = 1 << 16;
+/// Pages set aside that one call of `maintain` looks at again, of each namespace.
+pub const SPARED_REVIEW_PER_CALL: usize = 256;
+/// A day.
+pub const DAY_MS: u64 = 24 * 3600 * 1000;
+/// The write budget of so long may be spent at once.
+pub const BUDGET_BURST_MS: u64 = 3600 * 1000;
+/// What waits to be written is at most NVMe divided by this.
+pub const BACKLOG_SHARE: u64 = 8;
+/// Runs of pages whose age may reach its next bucket in one call.
+pub const RUN_CHANGES_PER_TICK_MAX: usize = 1024;
+/// Evicted pages that a policy remembers at least; else as many as are listed.
+pub const GHOSTS_MIN: usize = 1024;
+/// Reads that `s3fifo` counts.
+pub const POLICY_READS_MAX: u16 = 3;
+/// Counters of `tinylfu`, at least and at most (a byte each).
+pub const SKETCH_COUNTERS_MIN: usize = 1 << 12;
+/// See above.
+pub const SKETCH_COUNTERS_MAX: usize = 1 << 24;
+/// A turn protects its session's pages for so long.
+pub const IN_TURN_MS_MAX: u64 = 600_000;
+/// Turns of a session that the learned policy tells apart, in doublings.
+pub const SESSION_CLASSES_TURN_MAX: u32 = 5;
 /// Pages evicted in one call to empty a slab for another namespace.
 pub const DRAIN_PAGES_PER_CALL_MAX: u32 = 512;
 /// Evictions in its own slabs after which a namespace compares itself with the coldest slab of the others.

@@ -142,7 +142,7 @@ impl Pool {
         }
         self.give_up_grants(&held.items, held.shard);
         for item in &held.items {
-            self.slots.unlease(item.slot);
+            self.unlease(item.slot);
         }
         for page in committed.kept.iter().rev() {
             if let Some(index) = self.pages.resolve(*page) {

@@ -1,5 +1,6 @@
 //! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
 
+use crate::admission::WriteBudget;
 use crate::arena::Pages;
 use crate::config::{ConfigError, PoolConfig};
 use crate::curve::Curves;
@@ -12,6 +13,7 @@ use crate::protection::Protections;
 use crate::residency::Tally;
 use crate::sessions::Sessions;
 use crate::slots::Slots;
+use crate::spare::Spared;
 use crate::writeback::WriteQueue;
 use turnkv_proto::BlockHash;
 
@@ -26,9 +28,11 @@ pub struct Pool {
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
     pub(crate) protections: Protections,
+    pub(crate) spared: Spared,
     pub(crate) writes: WriteQueue,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
+    pub(crate) budget: WriteBudget,
     /// Places nobody needs any more, with their bytes.
     pub(crate) dead: Vec<(NvmePlace, u64)>,
     /// Pages found on NVMe that wait for their parents.
@@ -55,8 +59,10 @@ impl Pool {
             leases: Leases::default(),
             sessions: Sessions::default(),
             protections: Protections::default(),
+            spared: Spared::default(),
             writes: WriteQueue::default(),
             curves: Curves::default(),
+            budget: WriteBudget::new(config.nvme_bytes_per_day),
             dead: Vec::new(),
             recovering: Vec::new(),
             nvme_alive: config.nvme_bytes > 0,
@@ -72,6 +78,7 @@ impl Pool {
     pub(crate) fn tick(&mut self, now: Now) -> Now {
         self.now = self.now.max(now);
         self.slots.advance();
+        self.policy.tick(self.now);
         self.now
     }
 

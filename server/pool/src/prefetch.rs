@@ -91,6 +91,7 @@ impl Pool {
                     self.slots.meta_mut(slot).returns = 0;
                 }
             }
+            self.bring_back(index);
         }
     }
 

@@ -265,6 +265,7 @@ impl Pool {
         if *holds == 0 {
             self.protections.holds.remove(&index);
             self.weigh(index, false);
+            self.bring_back(index);
         }
     }
 

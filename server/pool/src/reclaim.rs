@@ -2,7 +2,7 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING, PROTECTED, TOUCHED, VICTIM};
+use crate::entry::{COUNTED_DRAM, FILLED, MOVING, ON_NVME, PROMOTING, PROTECTED, TOUCHED, VICTIM};
 use crate::ids::{NamespaceIndex, NvmePlace, PageKey};
 use crate::limits::{HOT_DRAM_PERCENT, HOT_NONE_PERCENT};
 use crate::policy::{ListId, Position};
@@ -54,15 +54,17 @@ impl Pool {
         if !cell.has(ON_NVME) || cell.place != place {
             return Reclaim::Dead;
         }
-        let entry = &self.pages[index];
         let full_percent =
             u128::from(self.tally.nvme_bytes) * 100 / u128::from(self.config.nvme_bytes.max(1));
-        let used = entry.flags & (TOUCHED | VICTIM) == TOUCHED;
+        let used = self.pages[index].flags & (TOUCHED | VICTIM) == TOUCHED;
+        // Dropping it would cost DRAM what hangs on it.
+        let needed = self.is_needed(index);
         let hot = match full_percent {
             // What is protected is small beside NVMe, and loses its protection in time.
-            _ if entry.has(PROTECTED) => true,
+            _ if !self.budget_allows(index) => needed,
+            _ if needed || self.pages[index].has(PROTECTED) => true,
             percent if percent >= HOT_NONE_PERCENT => false,
-            percent if percent >= HOT_DRAM_PERCENT => used && entry.has(COUNTED_DRAM),
+            percent if percent >= HOT_DRAM_PERCENT => used && self.pages[index].has(COUNTED_DRAM),
             _ => used,
         };
         let key = self.pages.key(index);
@@ -73,6 +75,14 @@ impl Pool {
             self.pages[index].flags &= !TOUCHED;
         }
         Reclaim::Hot(key)
+    }
+
+    /// Whether a page that is on NVMe alone leads to one in DRAM.
+    fn is_needed(&self, index: u32) -> bool {
+        if self.pages[index].has(COUNTED_DRAM) {
+            return false;
+        }
+        self.child_in_dram(index).is_some()
     }
 
     /// Starts writing a page again. Its old place stays in use until the new one is written.
@@ -89,16 +99,20 @@ impl Pool {
                 Rewrite::Dirty
             }
             () => match self.start_promotion(index, shard) {
-                Some(promotion) => Rewrite::Promotion(promotion),
+                Some(promotion) => {
+                    self.pages[index].flags |= MOVING;
+                    Rewrite::Promotion(promotion)
+                }
                 None => Rewrite::NoSlot,
             },
         }
     }
 
-    /// Drops a cold page and all after it: gone by policy. Slots under leases are free when these end.
+    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays; the rest is gone by policy.
+    /// Slots under leases are free when these end.
     pub fn drop_page(&mut self, page: PageKey) {
         if let Some(index) = self.pages.resolve(page) {
-            self.remove_subtree(index, Removal::Evicted);
+            self.leave_nvme(index);
         }
     }
 
@@ -122,9 +136,7 @@ impl Pool {
     pub fn demote_all(&mut self, ns: Option<NamespaceIndex>) -> u64 {
         let before = self.tally.demoted;
         for ns in (0..self.namespaces.len() as u16).filter(|at| ns.is_none_or(|ns| ns.0 == *at)) {
-            let mut next = self.policy.victim(ListId::Dram(ns));
-            while let Some(index) = next {
-                next = self.policy.next_victim(&self.pages, index);
+            for index in self.policy.order(&self.pages, ListId::Dram(ns)) {
                 if self.evictable(index) == Some(Eviction::Demote) {
                     self.evict(index, Eviction::Demote);
                 }

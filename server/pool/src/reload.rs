@@ -91,7 +91,11 @@ impl Pool {
         let stopped = self.plan_steps(&ask, &mut items, &mut pages);
         pages.extend(stopped.or(end));
         for item in items.iter().rev() {
+            self.policy.hit(&mut self.pages, item.page.index);
             self.touch(item.page.index);
+        }
+        for item in &items {
+            self.admit(item.page.index);
         }
         if let Some(first) = items.first() {
             self.touch_ancestors(first.page.index);
@@ -121,7 +125,7 @@ impl Pool {
         let overdue = held.deadline < now;
         let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
         for item in &held.items {
-            self.slots.unlease(item.slot);
+            self.unlease(item.slot);
         }
         if overdue {
             self.leases.expired += 1;
@@ -171,7 +175,7 @@ impl Pool {
                 let step = self.plan_read(page.index, ask.shard);
                 let Some((step, slot)) = step else {
                     for item in items.drain(at..).filter(|item| item.slot != NONE) {
-                        self.slots.unlease(item.slot);
+                        self.unlease(item.slot);
                     }
                     return Some(ReloadStep::NoSlot);
                 };

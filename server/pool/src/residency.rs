@@ -3,12 +3,13 @@
 
 use crate::Pool;
 use crate::entry::{
-    COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LISTED_DRAM, LISTED_NVME, NONE, ON_NVME,
-    PROMOTING, QUEUED, RECOVERING, TOUCHED, VICTIM, VISIBLE, WRITING, ZOMBIE,
+    ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LISTED_DRAM, LISTED_NVME, MOVING, NONE,
+    ON_NVME, PARKED, PROMOTING, QUEUED, RECOVERING, TOUCHED, VICTIM, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::NvmePlace;
-use crate::limits::TOUCH_ANCESTORS_MAX;
-use crate::policy::{ListId, Position};
+use crate::limits::{TOUCH_ANCESTORS_MAX, VICTIM_CHILDREN_MAX};
+use crate::policy::Position;
+use crate::slots::SlotState;
 
 /// Why a page leaves the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,9 @@ pub(crate) struct Tally {
     pub(crate) demoted: u64,
     pub(crate) promoted: u64,
     pub(crate) written: u64,
+    pub(crate) written_bytes: u64,
+    /// Pages that admission or the write budget kept off NVMe when they came.
+    pub(crate) kept_off: u64,
 }
 
 impl Pool {
@@ -63,7 +67,7 @@ impl Pool {
         if entry.has(VISIBLE) && cells.iter().all(|cell| cell.has(ON_NVME)) {
             return Some(Eviction::Demote);
         }
-        (entry.is_leaf() && (!self.nvme_alive || !entry.has(VISIBLE))).then_some(Eviction::Drop)
+        entry.is_leaf().then_some(Eviction::Drop)
     }
 
     /// Carries out what `evictable` allowed.
@@ -148,13 +152,15 @@ impl Pool {
         let readable = cells.iter().any(|cell| cell.has(FILLED | PROMOTING));
         let all_dram = visible && cells.iter().all(|cell| cell.has(FILLED));
         let all_nvme = visible && cells.iter().all(|cell| cell.has(ON_NVME));
+        let parked = entry.has(PARKED) && (self.evictable(index).is_none() || entry.has(ASIDE) && in_slots);
         let list = match () {
-            () if entry.has(ZOMBIE | RECOVERING) => 0,
+            () if entry.has(ZOMBIE | RECOVERING) || parked => 0,
             () if in_slots && !busy && readable => LISTED_DRAM,
             () if !in_slots && visible => LISTED_NVME,
             () => 0,
         };
         let at = if entry.has(VICTIM) { Position::Cold } else { at };
+        self.pages[index].flags &= if parked { !0 } else { !(PARKED | ASIDE) };
         self.relist(index, list, at);
         count(&mut self.pages[index].flags, COUNTED_DRAM, all_dram, &mut self.tally.dram_pages);
         count(&mut self.pages[index].flags, COUNTED_NVME, all_nvme, &mut self.tally.nvme_pages);
@@ -166,13 +172,13 @@ impl Pool {
         if flags == list {
             return;
         }
-        if let Some(old) = self.list_of(index) {
+        if let Some(old) = self.pages[index].list() {
             self.policy.remove(&mut self.pages, old, index);
         }
         self.pages[index].flags = self.pages[index].flags & !(LISTED_DRAM | LISTED_NVME) | list;
-        if let Some(new) = self.list_of(index) {
+        if let Some(new) = self.pages[index].list() {
             let at = match at {
-                Position::ColderThan(other) if other == NONE || self.list_of(other) != Some(new) => {
+                Position::ColderThan(other) if other == NONE || self.pages[other].list() != Some(new) => {
                     Position::Hot
                 }
                 at => at,
@@ -181,27 +187,65 @@ impl Pool {
         }
     }
 
-    pub(crate) fn list_of(&self, index: u32) -> Option<ListId> {
-        let entry = &self.pages[index];
-        match entry.flags & (LISTED_DRAM | LISTED_NVME) {
-            LISTED_DRAM => Some(ListId::Dram(entry.ns)),
-            LISTED_NVME => Some(ListId::Nvme),
-            _ => None,
+    /// One of the first children of a page that are in DRAM.
+    pub(crate) fn child_in_dram(&self, index: u32) -> Option<u32> {
+        let mut child = self.pages[index].first_child;
+        for _ in 0..VICTIM_CHILDREN_MAX {
+            if child == NONE || self.pages[child].has(COUNTED_DRAM) {
+                break;
+            }
+            child = self.pages[child].next;
+        }
+        Some(child).filter(|child| *child != NONE && self.pages[*child].has(COUNTED_DRAM))
+    }
+
+    /// Takes a page out of its list that cannot go now.
+    pub(crate) fn park(&mut self, index: u32) {
+        if let Some(list) = self.pages[index].list() {
+            self.policy.remove(&mut self.pages, list, index);
+            self.pages[index].flags = self.pages[index].flags & !(LISTED_DRAM | LISTED_NVME) | PARKED;
+        }
+    }
+
+    /// Something that kept a page here ended: if it can go now, it is among the first.
+    pub(crate) fn unpark(&mut self, index: u32) {
+        if self.pages[index].has(PARKED) {
+            self.refresh(index, Position::Cold);
+        }
+    }
+
+    /// A page out of its list is used: it goes back, or the list would not know that it is recent.
+    pub(crate) fn relist_parked(&mut self, index: u32) {
+        if self.pages[index].has(PARKED) {
+            self.pages[index].flags &= !(PARKED | ASIDE);
+            self.refresh(index, Position::Hot);
+        }
+    }
+
+    /// A hold on a slot ends.
+    pub(crate) fn unlease(&mut self, slot: u32) {
+        self.slots.unlease(slot);
+        let meta = self.slots.meta(slot);
+        if meta.state == SlotState::Used {
+            self.unpark(meta.owner);
         }
     }
 
     /// The page was used. Callers touch tails before heads.
     pub(crate) fn touch(&mut self, index: u32) {
-        self.pages[index].flags |= TOUCHED;
+        self.pages[index].flags = (self.pages[index].flags | TOUCHED) & !MOVING;
         self.make_recent(index);
     }
 
     /// The page goes last from now on; whether it was used since it was written stays as it was.
     pub(crate) fn make_recent(&mut self, index: u32) {
         self.pages[index].flags &= !VICTIM;
-        if let Some(list) = self.list_of(index) {
-            self.policy.touch(&mut self.pages, list, index);
-        }
+        self.relist_parked(index);
+        self.policy.touch(&mut self.pages, index);
+        self.touch_slots(index);
+    }
+
+    pub(crate) fn touch_slots(&mut self, index: u32) {
         for cell in self.pages.cells(index) {
             if cell.slot != NONE {
                 self.slots.touch(cell.slot);
@@ -235,10 +279,8 @@ impl Pool {
             }
             self.pages[index].flags |= VISIBLE;
             self.tally.visible += 1;
-            for shard in 0..self.pages.shards(index) {
-                if self.nvme_alive && !self.pages.cell(index, shard).has(ON_NVME) {
-                    self.set_dirty(index, shard);
-                }
+            if !self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME)) {
+                self.admit_new(index);
             }
             self.refresh(index, Position::Hot);
             let mut child = self.pages[index].first_child;
@@ -322,7 +364,12 @@ impl Pool {
         self.forget_protected(index);
         self.pages[index].flags = (self.pages[index].flags | ZOMBIE) & !(VISIBLE | DURABLE);
         self.refresh(index, Position::Cold);
+        self.policy.gone(&mut self.pages, index);
+        let parent = self.pages[index].parent;
         self.pages.detach(index);
+        if parent != NONE {
+            self.unpark(parent);
+        }
         self.release_if_idle(index);
     }
 
@@ -341,6 +388,8 @@ impl Pool {
         self.slots.end_io(slot);
         if zombie {
             self.release_if_idle(index);
+        } else {
+            self.unpark(index);
         }
         !zombie
     }

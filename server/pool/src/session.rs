@@ -101,6 +101,7 @@ impl Pool {
             session.prefetch_at = None;
             session.last_used = now;
         });
+        self.policy.turn_began(at);
         let pages = self.present_run(at);
         let list = &self.sessions[at].pages[..pages];
         let dram = list.iter().filter(|page| self.pages[page.index].has(COUNTED_DRAM)).count();
@@ -136,7 +137,6 @@ impl Pool {
         let list = self.list_after_turn(at, &end);
         let pages = list.len() as u32;
         self.replace_list(at, list);
-        self.make_list_recent(at);
         self.observe_turn(ns.0, at);
         let ttl_ms = if end.ttl_ms == 0 { self.config.limits.session_ttl_ms } else { end.ttl_ms };
         self.sessions.update(at, |session| {
@@ -148,6 +148,10 @@ impl Pool {
         });
         if end.expected_return_ms > 0 {
             self.expect_at(at, now.saturating_add(end.expected_return_ms), now);
+        }
+        self.make_list_recent(at, end.expected_return_ms);
+        if end.expected_return_ms > 0 || self.sessions[at].turn > 1 {
+            self.admit_list(at);
         }
         match end.last {
             true => self.close_at(at),

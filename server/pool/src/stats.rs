@@ -68,6 +68,10 @@ pub struct PoolStats {
     pub promoted_shards: u64,
     /// Shards written to NVMe, ever.
     pub written_shards: u64,
+    /// Bytes whose write to NVMe was started, ever.
+    pub written_bytes: u64,
+    /// Pages that admission or the write budget kept off NVMe when they came, ever.
+    pub kept_off_pages: u64,
     /// Slabs cut for another namespace, ever.
     pub recut_slabs: u64,
     /// Sessions forgotten to make room, ever.
@@ -143,6 +147,8 @@ impl Pool {
             demoted_pages: tally.demoted,
             promoted_shards: tally.promoted,
             written_shards: tally.written,
+            written_bytes: tally.written_bytes,
+            kept_off_pages: tally.kept_off,
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
         }

@@ -2,11 +2,11 @@
 //! Owns: the write queue and durability questions. Must not know: segments, files.
 
 use crate::Pool;
-use crate::entry::{Cell, DIRTY, DURABLE, NONE, ON_NVME, PROMOTING, QUEUED, VISIBLE, WRITING};
+use crate::entry::{Cell, DIRTY, DURABLE, MOVING, NONE, ON_NVME, PROMOTING, QUEUED, VISIBLE, WRITING};
 use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::limits::WRITE_QUEUE_SLACK;
 use crate::policy::Position;
-use crate::residency::Removal;
+use crate::residency::{Eviction, Removal};
 use hashbrown::HashSet;
 use std::collections::VecDeque;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -105,7 +105,7 @@ impl Pool {
     pub fn written(&mut self, page: PageKey, shard: u16, place: NvmePlace, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.end_write(page, shard) else { return false };
-        if !self.nvme_alive {
+        if !self.nvme_alive || self.is_unwanted(index) {
             self.refresh(index, Position::Hot);
             return false;
         }
@@ -116,6 +116,14 @@ impl Pool {
         let parent = self.pages[index].parent;
         self.refresh(index, Position::ColderThan(parent));
         self.settle_durable(index);
+        let moved =
+            self.pages[index].has(MOVING) && !self.pages.cells(index).iter().any(|cell| cell.has(DIRTY));
+        if moved {
+            self.pages[index].flags &= !MOVING;
+            if let Some(eviction @ Eviction::Demote) = self.evictable(index) {
+                self.evict(index, eviction);
+            }
+        }
         true
     }
 
@@ -149,15 +157,17 @@ impl Pool {
         chain
     }
 
-    /// Whether all shards of the page are on NVMe. None: the page is gone.
+    /// Whether all shards of the page are on NVMe. None: the page is gone, or stays off NVMe as things are.
     pub fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
-        self.pages.resolve(page).map(|index| self.is_written(index))
+        let index = self.pages.resolve(page).filter(|index| !self.is_off(*index))?;
+        Some(self.is_written(index))
     }
 
     /// Writes these pages, and those they depend on, before all others.
     pub fn make_urgent(&mut self, pages: &[PageKey]) {
         for key in self.durable_chain(pages) {
             let Some(index) = self.pages.resolve(key) else { continue };
+            self.insist(index);
             if (0..self.pages.shards(index)).any(|shard| self.is_writable(index, shard)) {
                 self.writes.urgent.push_back(key);
             }
@@ -219,11 +229,12 @@ impl Pool {
         let (slot, checksum, moves) = (cell.slot, cell.checksum(), cell.has(ON_NVME));
         self.slots.begin_io(slot);
         self.tally.writing += 1;
+        let bytes = self.shard_bytes(index);
+        self.spend_budget(bytes);
         let entry = &self.pages[index];
         let (ns, hash, tail_tokens) = (NamespaceIndex(entry.ns), entry.hash, u32::from(entry.tail_tokens));
         let parent = (entry.parent != NONE).then(|| self.pages[entry.parent].hash);
-        let (page, shards, bytes) =
-            (self.pages.key(index), self.pages.shards(index), self.shard_bytes(index));
+        let (page, shards) = (self.pages.key(index), self.pages.shards(index));
         let (namespace, slot) = (self.namespaces.id(ns), self.slots.key(slot));
         WriteBehind {
             page,

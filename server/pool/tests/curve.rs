@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use turnkv_pool::{
-    ClientId, CurveTuning, Limits, MissRatioCurve, NamespaceDesc, NamespaceIndex, NamespaceRoom, OffloadAsk,
-    Outcome, PolicyKind, Pool, PoolConfig, PoolError, ReloadAsk,
+    Admit, ClientId, CurveTuning, Limits, MissRatioCurve, NamespaceDesc, NamespaceIndex, NamespaceRoom,
+    OffloadAsk, Outcome, PolicyKind, Pool, PoolConfig, PoolError, ReloadAsk,
 };
 use turnkv_proto::{BlockHash, NamespaceId};
 
@@ -20,6 +20,8 @@ fn pool(nvme_bytes: u64) -> Pool {
         free_slots_percent: 0,
         limits,
         policy,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
     })
     .unwrap()
 }

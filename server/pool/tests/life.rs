@@ -15,6 +15,8 @@ fn pool() -> (Pool, NamespaceIndex) {
         free_slots_percent: 0,
         limits: Limits { client_slots_percent: 100, ..Limits::default() },
         policy: PolicyKind::Lru,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
     };
     let mut pool = Pool::new(config).unwrap();
     let ns = open(&mut pool, 1, "a");
@@ -151,6 +153,8 @@ fn the_tenants_together_never_protect_more_than_half() {
         free_slots_percent: 0,
         limits: Limits { client_slots_percent: 100, ..Limits::default() },
         policy: PolicyKind::Lru,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
     };
     let mut pool = Pool::new(config).unwrap();
     for tenant in 2..8 {
@@ -170,6 +174,8 @@ fn protection_is_never_a_lock() {
         free_slots_percent: 0,
         limits: Limits { protected_percent: 50, client_slots_percent: 100, ..Limits::default() },
         policy: PolicyKind::Lru,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
     };
     let mut pool = Pool::new(config).unwrap();
     let ns = open(&mut pool, 1, "a");
@@ -277,6 +283,8 @@ fn dead_engines_do_not_fill_the_table_of_sessions() {
         free_slots_percent: 0,
         limits: Limits { sessions_max: 4, ..Limits::default() },
         policy: PolicyKind::Lru,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
     };
     let mut pool = Pool::new(config).unwrap();
     let ns = open(&mut pool, 1, "a");
@@ -297,6 +305,8 @@ fn two_tiers() -> (Pool, NamespaceIndex) {
         free_slots_percent: 0,
         limits: Limits { client_slots_percent: 100, protected_percent: 0, ..Limits::default() },
         policy: PolicyKind::Lru,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
     };
     let mut pool = Pool::new(config).unwrap();
     let ns = open(&mut pool, 1, "a");
@@ -391,6 +401,8 @@ fn a_large_session_begins_earlier_and_still_takes_nothing_that_returns_sooner() 
         free_slots_percent: 0,
         limits: Limits { client_slots_percent: 100, protected_percent: 0, ..Limits::default() },
         policy: PolicyKind::Lru,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
     };
     let mut pool = Pool::new(config).unwrap();
     let (id_of, tenant) = (NamespaceId([1; 32]), "a".to_owned());

@@ -173,7 +173,8 @@ fn apply(world: &mut World, op: &Op) {
 }
 
 fn run(nvme: bool, ops: &[Op]) -> World {
-    let mut world = World::new(nvme);
+    // Each policy and each rule of admission gets its share of the cases.
+    let mut world = World::new(nvme, ops.len());
     for op in ops {
         apply(&mut world, op);
         world.verify();

@@ -13,6 +13,8 @@ fn config(nvme_bytes: u64) -> PoolConfig {
         slab_bytes: 64 << 10,
         slab_count: 2,
         nvme_bytes,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
         free_slots_percent: 0,
         limits,
         policy: PolicyKind::Lru,
@@ -266,7 +268,7 @@ fn bad_ends_change_nothing_and_corrupt_pages_go() {
 fn stale_keys_name_nothing() {
     let (mut pool, ns) = pool(true);
     let page = store(&mut pool, ns, None, 0..1)[0];
-    pool.drop_page(page);
+    pool.evict_namespace(Some(ns));
     store(&mut pool, ns, None, 0..1);
     let before = pool.stats();
     pool.drop_page(page);

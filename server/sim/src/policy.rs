@@ -17,7 +17,7 @@ pub struct Policy {
 }
 
 /// Every policy, the plain ones first.
-pub const POLICIES: [Policy; 2] = [
+pub const POLICIES: [Policy; 7] = [
     Policy {
         name: "lru",
         kind: PolicyKind::Lru,
@@ -29,6 +29,36 @@ pub const POLICIES: [Policy; 2] = [
         kind: PolicyKind::Lru,
         sessions: true,
         about: "the same, with branches that their session replaced going first",
+    },
+    Policy {
+        name: "s3fifo",
+        kind: PolicyKind::S3Fifo,
+        sessions: false,
+        about: "a small queue of newcomers, a main one for what is read in it",
+    },
+    Policy {
+        name: "tinylfu",
+        kind: PolicyKind::TinyLfu,
+        sessions: false,
+        about: "newcomers must be read more often than what they replace",
+    },
+    Policy {
+        name: "arc",
+        kind: PolicyKind::Arc,
+        sessions: false,
+        about: "read once and read again share the room as ghosts of both say",
+    },
+    Policy {
+        name: "gittins",
+        kind: PolicyKind::Gittins,
+        sessions: true,
+        about: "by learned chance of return, of pages by their uses and age",
+    },
+    Policy {
+        name: "session",
+        kind: PolicyKind::Session,
+        sessions: true,
+        about: "superseded and closed first, then by learned chance of return of the session",
     },
 ];
 

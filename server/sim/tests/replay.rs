@@ -157,3 +157,23 @@ fn private_pools_find_no_more_than_a_shared_one() {
     let size = cell("lru", 1000, 0);
     assert!(run(&private, &size, &INSTANT).hits() < run(&shared, &size, &INSTANT).hits());
 }
+
+#[test]
+fn adding_nvme_never_lowers_the_hit_ratio() {
+    for seed in [4, 9] {
+        let workload = small(seed);
+        for name in ["lru", "session"] {
+            for dram in [200, 1000] {
+                let alone = run(&workload, &cell(name, dram, 0), &INSTANT);
+                for nvme in [50, 400, 1000] {
+                    let both = run(&workload, &cell(name, dram, nvme), &INSTANT);
+                    let points = 100.0 * (both.hits() as f64 - alone.hits() as f64) / both.blocks as f64;
+                    assert!(
+                        points > -0.3,
+                        "{name}, seed {seed}: {dram} + {nvme} find {points:.2} points more"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -279,10 +279,7 @@ fn describe() {
     describe_gauge!("turnkv_curve_page_bytes", "Bytes of a page, all shards");
     describe_gauge!("turnkv_curve_needed_page_rate", "Pages that turns need: found, or computed");
     describe_gauge!("turnkv_curve_sample_ratio", "Share of pages whose reuse distance is measured");
-    describe_gauge!(
-        "turnkv_curve_prefill_token_rate",
-        "Prefill rate that engines reported; 0 when none did"
-    );
+    describe_gauge!("turnkv_curve_prefill_token_rate", "Prefill rate that engines reported; 0 when none did");
 }
 
 #[cfg(test)]

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 impl Engine {
     /// No new offloads from now on; says how many bytes are still to be written.
     pub(crate) fn drain(self: &Arc<Self>) -> u64 {
-        self.draining.store(true, Ordering::Relaxed);
+        if !self.draining.swap(true, Ordering::Relaxed) {
+            let now = self.now();
+            self.core().pool.admit_all(now);
+        }
         self.pump_writes();
         self.core().pool.stats().dirty_bytes
     }

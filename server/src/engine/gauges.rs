@@ -165,6 +165,11 @@ const COUNTERS: &[CounterRow] = &[
     }),
     ("turnkv_pool_promoted_shards_total", "Page shards read back into DRAM", |at| at.pool.promoted_shards),
     ("turnkv_pool_written_shards_total", "Page shards written to NVMe", |at| at.pool.written_shards),
+    (
+        "turnkv_nvme_kept_off_pages_total",
+        "Pages that admission or the write budget kept off NVMe when they came",
+        |at| at.pool.kept_off_pages,
+    ),
     ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {
         at.pool.forgotten_sessions

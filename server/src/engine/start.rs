@@ -3,7 +3,7 @@
 
 use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
 use crate::catalog::{Catalog, Loaded};
-use crate::config::{Nvme, NvmeEngine, Settings};
+use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use tokio::sync::Notify;
-use turnkv_pool::{Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage};
+use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage};
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
 use turnkv_tier::{Location, Tier};
@@ -129,6 +129,11 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
         slab_bytes: settings.dram.slab_bytes,
         slab_count,
         nvme_bytes: settings.nvme.as_ref().map_or(0, |nvme| nvme.bytes),
+        nvme_admit: match settings.nvme.as_ref().map(|nvme| nvme.admit) {
+            Some(NvmeAdmit::Reused) => Admit::Reused,
+            Some(NvmeAdmit::All) | None => Admit::All,
+        },
+        nvme_bytes_per_day: settings.nvme.as_ref().map_or(0, |nvme| nvme.write_bytes_per_day),
         free_slots_percent: limits.free_slots_percent,
         limits: Limits {
             pages_max: limits.pages_max,
@@ -142,7 +147,14 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
             protected_percent: limits.protected_percent,
             ..Limits::default()
         },
-        policy: PolicyKind::Lru,
+        policy: match settings.policy {
+            Policy::Lru => PolicyKind::Lru,
+            Policy::S3fifo => PolicyKind::S3Fifo,
+            Policy::Tinylfu => PolicyKind::TinyLfu,
+            Policy::Arc => PolicyKind::Arc,
+            Policy::Gittins => PolicyKind::Gittins,
+            Policy::Session => PolicyKind::Session,
+        },
     }
 }
 

@@ -1,84 +1,43 @@
-//! Least recently used. Owns: the ends of its lists. Must not know: tiers. Callers touch tails before heads, so a
-//! prefix outlives its suffixes.
+//! Least recently used. Owns: its lists. Must not know: tiers. Callers touch tails before heads, so a prefix outlives
+//! its suffixes.
 
 use crate::arena::Pages;
-use crate::entry::NONE;
-use crate::policy::{EvictionPolicy, ListId, Position};
-
-#[derive(Clone, Copy)]
-struct Ends {
-    cold: u32,
-    hot: u32,
-}
+use crate::policy::list::List;
+use crate::policy::{EvictionPolicy, ListId, Position, row};
 
 /// The lists: the one of NVMe first, then one a namespace.
 #[derive(Default)]
 pub(crate) struct Lru {
-    lists: Vec<Ends>,
-}
-
-impl Lru {
-    fn ends(&mut self, list: ListId) -> &mut Ends {
-        let at = number(list);
-        if at >= self.lists.len() {
-            self.lists.resize(at + 1, Ends { cold: NONE, hot: NONE });
-        }
-        &mut self.lists[at]
-    }
+    lists: Vec<List>,
 }
 
 impl EvictionPolicy for Lru {
     fn insert(&mut self, pages: &mut Pages, list: ListId, page: u32, at: Position) {
-        let ends = self.ends(list);
-        let (colder, warmer) = match at {
-            Position::Hot => (ends.hot, NONE),
-            Position::Cold => (NONE, ends.cold),
-            Position::ColderThan(other) => (pages[other].colder, other),
-        };
-        (pages[page].colder, pages[page].warmer) = (colder, warmer);
-        match colder {
-            NONE => ends.cold = page,
-            colder => pages[colder].warmer = page,
-        }
-        match warmer {
-            NONE => ends.hot = page,
-            warmer => pages[warmer].colder = page,
+        let list = row(&mut self.lists, list);
+        match at {
+            Position::Hot => list.push_hot(pages, page),
+            Position::Cold => list.push_cold(pages, page),
+            Position::ColderThan(other) => list.push_colder_than(pages, page, other),
         }
     }
 
-    fn touch(&mut self, pages: &mut Pages, list: ListId, page: u32) {
-        if self.ends(list).hot != page {
-            self.remove(pages, list, page);
-            self.insert(pages, list, page, Position::Hot);
+    fn touch(&mut self, pages: &mut Pages, page: u32) {
+        let Some(list) = pages[page].list().map(|list| row(&mut self.lists, list)) else { return };
+        if list.hot != page {
+            list.remove(pages, page);
+            list.push_hot(pages, page);
         }
     }
 
     fn remove(&mut self, pages: &mut Pages, list: ListId, page: u32) {
-        let (colder, warmer) = (pages[page].colder, pages[page].warmer);
-        let ends = self.ends(list);
-        match colder {
-            NONE => ends.cold = warmer,
-            colder => pages[colder].warmer = warmer,
-        }
-        match warmer {
-            NONE => ends.hot = colder,
-            warmer => pages[warmer].colder = colder,
-        }
-        (pages[page].colder, pages[page].warmer) = (NONE, NONE);
+        row(&mut self.lists, list).remove(pages, page);
     }
 
-    fn victim(&self, list: ListId) -> Option<u32> {
-        self.lists.get(number(list)).map(|ends| ends.cold).filter(|page| *page != NONE)
+    fn victim(&mut self, _pages: &mut Pages, list: ListId) -> Option<u32> {
+        row(&mut self.lists, list).coldest()
     }
 
-    fn next_victim(&self, pages: &Pages, page: u32) -> Option<u32> {
-        Some(pages[page].warmer).filter(|page| *page != NONE)
-    }
-}
-
-fn number(list: ListId) -> usize {
-    match list {
-        ListId::Nvme => 0,
-        ListId::Dram(ns) => 1 + usize::from(ns),
+    fn order(&self, pages: &Pages, list: ListId) -> Vec<u32> {
+        self.lists.get(list.row()).map_or_else(Vec::new, |list| list.pages(pages).collect())
     }
 }

@@ -1,11 +1,24 @@
 //! Who goes first. Owns: the trait of eviction policies. Must not know: whether a page may go (residency decides), nor when.
 
+mod arc;
+mod class;
+mod ghosts;
+mod hazard;
+mod learned;
+mod list;
 mod lru;
+mod s3fifo;
+mod tinylfu;
 
 use crate::arena::Pages;
 use crate::config::PolicyKind;
+use crate::ids::Now;
 
-pub(crate) use lru::Lru;
+use arc::Arc;
+use learned::Learned;
+use lru::Lru;
+use s3fifo::S3Fifo;
+use tinylfu::TinyLfu;
 
 /// One list of pages that compete for the same room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,23 +40,77 @@ pub(crate) enum Position {
     ColderThan(u32),
 }
 
-/// An order of eviction. The links are in the entries, so that a policy costs no memory of its own a page.
+/// What a session's owner did, or said, at the end of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnFacts {
+    /// Number of the session in the table.
+    pub(crate) session: u32,
+    /// Turns so far.
+    pub(crate) turn: u32,
+    /// When the next turn is expected; 0: unknown.
+    pub(crate) expected_return_ms: u64,
+}
+
+/// An order of eviction. The links are in the entries, so that a plain policy costs no memory of its own a page. Every
+/// page of the index is known to it by `insert`, until `gone`; those that may be victims are in a list.
 pub(crate) trait EvictionPolicy: Send + Sync {
     /// Adds a page that is in no list.
     fn insert(&mut self, pages: &mut Pages, list: ListId, page: u32, at: Position);
-    /// The page was used.
-    fn touch(&mut self, pages: &mut Pages, list: ListId, page: u32);
+    /// The page is as recent as any from now on; nobody need have asked for it.
+    fn touch(&mut self, pages: &mut Pages, page: u32);
     /// Takes a page out of its list.
     fn remove(&mut self, pages: &mut Pages, list: ListId, page: u32);
     /// The page to evict next.
-    fn victim(&self, list: ListId) -> Option<u32>;
-    /// The page to evict after this one.
-    fn next_victim(&self, pages: &Pages, page: u32) -> Option<u32>;
+    fn victim(&mut self, pages: &mut Pages, list: ListId) -> Option<u32>;
+    /// All pages of a list, about in the order in which they would go.
+    fn order(&self, pages: &Pages, list: ListId) -> Vec<u32>;
+    /// Time passed.
+    fn tick(&mut self, _now: Now) {}
+    /// Somebody reads the page.
+    fn hit(&mut self, _pages: &mut Pages, _page: u32) {}
+    /// The page leaves the index.
+    fn gone(&mut self, _pages: &mut Pages, _page: u32) {}
+    /// The session's next turn began.
+    fn turn_began(&mut self, _session: u32) {}
+    /// A turn ended; `path` is all pages the session has now, in prefix order.
+    fn turn_ended(&mut self, pages: &mut Pages, path: &[u32], _facts: &TurnFacts) {
+        path.iter().rev().for_each(|page| self.touch(pages, *page));
+    }
+    /// The session is forgotten or closed.
+    fn session_gone(&mut self, _session: u32) {}
+    /// Whether what it keeps beside the lists adds up; an error names what does not.
+    fn check(&self, _pages: &Pages) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl ListId {
+    /// Its number: that of NVMe first, then one a namespace.
+    pub(crate) fn row(self) -> usize {
+        match self {
+            ListId::Nvme => 0,
+            ListId::Dram(ns) => 1 + usize::from(ns),
+        }
+    }
+}
+
+/// What a policy keeps for a list.
+pub(crate) fn row<T: Default>(rows: &mut Vec<T>, list: ListId) -> &mut T {
+    let at = list.row();
+    if at >= rows.len() {
+        rows.resize_with(at + 1, T::default);
+    }
+    &mut rows[at]
 }
 
 /// Builds the policy that was configured.
 pub(crate) fn build(kind: PolicyKind) -> Box<dyn EvictionPolicy> {
     match kind {
         PolicyKind::Lru => Box::new(Lru::default()),
+        PolicyKind::S3Fifo => Box::new(S3Fifo::default()),
+        PolicyKind::TinyLfu => Box::new(TinyLfu::default()),
+        PolicyKind::Arc => Box::new(Arc::default()),
+        PolicyKind::Gittins => Box::new(Learned::new(false)),
+        PolicyKind::Session => Box::new(Learned::new(true)),
     }
 }

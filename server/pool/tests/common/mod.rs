@@ -12,11 +12,23 @@ pub const NODES: usize = 40;
 pub type Content = (u16, usize, u16);
 type Address = (u32, u32, u64);
 
-pub fn config(nvme: bool) -> PoolConfig {
+const POLICIES: [PolicyKind; 6] = [
+    PolicyKind::Lru,
+    PolicyKind::S3Fifo,
+    PolicyKind::TinyLfu,
+    PolicyKind::Arc,
+    PolicyKind::Gittins,
+    PolicyKind::Session,
+];
+
+/// A small pool; `kind` chooses its policy, what it admits to NVMe, and whether writes have a budget.
+pub fn config(nvme: bool, kind: usize) -> PoolConfig {
     PoolConfig {
         slab_bytes: 64 << 10,
         slab_count: 4,
         nvme_bytes: if nvme { 64 << 20 } else { 0 },
+        nvme_admit: if kind / 6 % 3 == 2 { Admit::Reused } else { Admit::All },
+        nvme_bytes_per_day: if kind / 18 % 3 == 2 { 20 << 20 } else { 0 },
         free_slots_percent: 10,
         limits: Limits {
             pages_max: 400,
@@ -32,7 +44,7 @@ pub fn config(nvme: bool) -> PoolConfig {
             session_ttl_ms: 500,
             protected_percent: 25,
         },
-        policy: PolicyKind::Lru,
+        policy: POLICIES[kind % POLICIES.len()],
     }
 }
 
@@ -94,6 +106,8 @@ pub struct World {
     pub writes: Vec<(WriteBehind, usize)>,
     /// Pages that readers were promised.
     pub promised: BTreeSet<(u16, usize)>,
+    /// Pages that were seen off NVMe: they may go, or be promised again.
+    pub off: BTreeSet<(u16, usize)>,
     /// Pages under read leases that nothing but eviction could have taken away: (lease, namespace, node).
     pub pinned: BTreeSet<(LeaseId, u16, usize)>,
     /// Everything the pool answered, for the proof of determinism.
@@ -106,8 +120,8 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(nvme: bool) -> World {
-        let mut pool = Pool::new(config(nvme)).unwrap();
+    pub fn new(nvme: bool, kind: usize) -> World {
+        let mut pool = Pool::new(config(nvme, kind)).unwrap();
         let open = [desc(1, "a", 8 << 10, 1), desc(2, "b", 12 << 10, 2), desc(3, "a", 20_000, 1)];
         let spaces = open.map(|desc| (pool.open_namespace(desc.clone()).unwrap(), desc.shards)).to_vec();
         World {
@@ -122,6 +136,7 @@ impl World {
             reads: Vec::new(),
             writes: Vec::new(),
             promised: BTreeSet::new(),
+            off: BTreeSet::new(),
             pinned: BTreeSet::new(),
             trace: Vec::new(),
             generations: BTreeMap::new(),
@@ -244,10 +259,18 @@ impl World {
         for (ns, _) in self.spaces.clone() {
             for node in 0..NODES {
                 if self.present(ns, node) {
-                    self.promised.insert((ns.0, node));
+                    let kept = self.is_kept(ns, node);
+                    let set = if kept { &mut self.promised } else { &mut self.off };
+                    set.insert((ns.0, node));
                 }
             }
         }
+    }
+
+    /// Whether a page is on NVMe or on its way there, or there is no NVMe to be on.
+    pub fn is_kept(&self, ns: NamespaceIndex, node: usize) -> bool {
+        let key = self.pool.page_key(ns, &hash(node));
+        !self.nvme || key.is_some_and(|key| self.pool.is_on_nvme(key).is_some())
     }
 
     pub fn present(&mut self, ns: NamespaceIndex, node: usize) -> bool {
@@ -407,6 +430,20 @@ impl World {
         self.pinned.retain(|(_, other, below)| *other != ns || !path(*below).contains(&node));
     }
 
+    /// NVMe gave up a page and what hangs on it: what is left of these is in DRAM, and promised no more.
+    fn forget_cold(&mut self, ns: u16, node: usize) {
+        for below in (0..NODES).filter(|below| path(*below).contains(&node)) {
+            let here = self.present(NamespaceIndex(ns), below);
+            assert!(
+                !here || !self.is_kept(NamespaceIndex(ns), below),
+                "node {below} hangs on what left NVMe"
+            );
+            self.promised.remove(&(ns, below));
+            self.off.insert((ns, below));
+            self.pinned.retain(|(_, other, pinned)| here || (*other, *pinned) != (ns, below));
+        }
+    }
+
     pub fn reclaim(&mut self, at: usize) {
         let Some((place, content)) = self.disk.iter().nth(at % self.disk.len().max(1)).map(|(a, b)| (*a, *b))
         else {
@@ -420,7 +457,7 @@ impl World {
             Reclaim::Dead => {}
             Reclaim::Cold(page) => {
                 self.pool.drop_page(page);
-                self.forget_below(ns, node);
+                self.forget_cold(ns, node);
             }
             Reclaim::Hot(page) => {
                 let rewrite = self.pool.rewrite(page, shard);
@@ -507,7 +544,15 @@ impl World {
                     assert!(parent(node).is_none_or(|up| self.present(ns, up)), "closure");
                 }
                 if self.nvme {
-                    assert_eq!(present, self.promised.contains(&(ns.0, node)), "ns {} node {node}", ns.0);
+                    let kept = present && self.is_kept(ns, node);
+                    if kept && self.off.remove(&(ns.0, node)) {
+                        self.promised.insert((ns.0, node));
+                    }
+                    assert!(
+                        !present || kept || self.off.contains(&(ns.0, node)),
+                        "node {node} is off unasked"
+                    );
+                    assert_eq!(kept, self.promised.contains(&(ns.0, node)), "ns {} node {node}", ns.0);
                 }
             }
         }

@@ -19,7 +19,7 @@ use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
 use turnkv_pool::limits::PREFETCH_AHEAD_MS;
 use turnkv_pool::{
-    ClientId, ConfigError, CurveTuning, EndTurn, LeaseId, Limits, MissRatioCurve, NamespaceDesc,
+    Admit, ClientId, ConfigError, CurveTuning, EndTurn, LeaseId, Limits, MissRatioCurve, NamespaceDesc,
     NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pool, PoolConfig, PoolError, Promotion,
     ReloadAsk, ReloadStep,
 };
@@ -429,6 +429,8 @@ fn pool_config(model: &PoolModel) -> Result<(PoolConfig, u64), SimError> {
         slab_bytes: model.dram_pages * slot_bytes,
         slab_count: 1,
         nvme_bytes: model.nvme_pages * slot_bytes,
+        nvme_admit: Admit::All,
+        nvme_bytes_per_day: 0,
         free_slots_percent: 0,
         limits,
         policy: model.policy.kind,

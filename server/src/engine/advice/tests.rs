@@ -20,6 +20,8 @@ fn curve() -> MissRatioCurve {
         free_slots_percent: 0,
         limits: Limits::default(),
         policy: PolicyKind::Lru,
+        nvme_admit: turnkv_pool::Admit::All,
+        nvme_bytes_per_day: 0,
     };
     let mut pool = Pool::new(config).unwrap();
     pool.tune_curves(CurveTuning { half_life_ms: 0, ..CurveTuning::default() });

@@ -1,0 +1,178 @@
+//! Admission to NVMe: which pages are written, and how many bytes a day. Owns: pages kept off NVMe, the write budget.
+//! Must not know: the write queue's order, segments.
+//!
+//! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its slot. What
+//! hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go before heads.
+
+use crate::Pool;
+use crate::config::Admit;
+use crate::entry::{COUNTED_DRAM, DIRTY, DURABLE, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
+use crate::ids::Now;
+use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
+use crate::policy::Position;
+use crate::residency::Removal;
+
+/// Bytes that may be written to NVMe: a bucket that fills with time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WriteBudget {
+    /// Bytes that may be written now. Below nothing: durable pages were written beyond the budget.
+    bytes: i128,
+    /// Thousandths of a byte-day that are not whole bytes yet.
+    rest: u128,
+    filled_at: Now,
+}
+
+impl WriteBudget {
+    /// A full bucket: the first burst is there from the start.
+    pub(crate) fn new(bytes_per_day: u64) -> WriteBudget {
+        WriteBudget { bytes: burst(bytes_per_day), rest: 0, filled_at: 0 }
+    }
+
+    fn fill(&mut self, bytes_per_day: u64, now: Now) {
+        let elapsed = u128::from(now.saturating_sub(self.filled_at));
+        self.filled_at = self.filled_at.max(now);
+        let earned = elapsed * u128::from(bytes_per_day) + self.rest;
+        self.rest = earned % u128::from(DAY_MS);
+        self.bytes = (self.bytes + (earned / u128::from(DAY_MS)) as i128).min(burst(bytes_per_day));
+    }
+}
+
+fn burst(bytes_per_day: u64) -> i128 {
+    i128::from(bytes_per_day) * i128::from(BUDGET_BURST_MS) / i128::from(DAY_MS)
+}
+
+impl Pool {
+    /// Whether the budget allows a page to be written that nobody insists on.
+    pub(crate) fn budget_allows(&mut self, index: u32) -> bool {
+        let per_day = self.config.nvme_bytes_per_day;
+        if per_day == 0 {
+            return true;
+        }
+        self.budget.fill(per_day, self.now);
+        let page = self.shard_bytes(index) * u64::from(self.pages.shards(index));
+        // What is queued will be written: it counts before it is.
+        self.budget.bytes - i128::from(self.tally.dirty_bytes) >= i128::from(page)
+    }
+
+    /// Whether what waits to be written is little beside NVMe. A small tier could not take more in time, and pages that
+    /// wait for it hold their slots in DRAM.
+    fn backlog_allows(&self, index: u32) -> bool {
+        let page = self.shard_bytes(index) * u64::from(self.pages.shards(index));
+        self.tally.dirty_bytes + page <= self.config.nvme_bytes / BACKLOG_SHARE
+    }
+
+    /// A write was started.
+    pub(crate) fn spend_budget(&mut self, bytes: u64) {
+        self.tally.written_bytes += bytes;
+        if self.config.nvme_bytes_per_day > 0 {
+            self.budget.bytes -= i128::from(bytes);
+        }
+    }
+
+    /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their children.
+    pub(crate) fn admit_new(&mut self, index: u32) {
+        if !self.nvme_alive {
+            return;
+        }
+        let parent = self.pages[index].parent;
+        let wanted = match self.config.nvme_admit {
+            Admit::All => parent == NONE || !self.is_off(parent),
+            Admit::Reused => false,
+        };
+        // A page of several shards that recovery or a lease completed may be there in part.
+        let begun = self.pages.cells(index).iter().any(|cell| cell.has(ON_NVME));
+        if begun || (wanted && self.backlog_allows(index) && self.budget_allows(index)) {
+            self.queue_write(index);
+        } else {
+            self.tally.kept_off += 1;
+        }
+    }
+
+    /// Somebody uses the page again, or its session will: it is worth a write.
+    pub(crate) fn admit(&mut self, index: u32) {
+        let parent = self.pages[index].parent;
+        let reachable = parent == NONE || !self.is_off(parent);
+        if self.is_off(index) && reachable && self.backlog_allows(index) && self.budget_allows(index) {
+            self.queue_write(index);
+            self.refresh(index, Position::Hot);
+        }
+    }
+
+    /// The page must be on NVMe whatever that costs. Its parent is on its way already.
+    pub(crate) fn insist(&mut self, index: u32) {
+        if self.is_off(index) {
+            self.queue_write(index);
+            self.refresh(index, Position::Hot);
+        }
+    }
+
+    /// Everything that is off NVMe is written, parents first: the pool is about to stop. Returns how many pages.
+    pub fn admit_all(&mut self, now: Now) -> u64 {
+        self.tick(now);
+        let mut admitted = 0;
+        for index in 0..self.pages.end() {
+            let mut chain = Vec::new();
+            let mut next = index;
+            while next != NONE && self.pages.is_live(next) && self.is_off(next) {
+                chain.push(next);
+                next = self.pages[next].parent;
+            }
+            admitted += chain.len() as u64;
+            chain.iter().rev().for_each(|page| self.insist(*page));
+        }
+        admitted
+    }
+
+    /// Whether a page is in DRAM only, and not on its way to NVMe.
+    pub(crate) fn is_off(&self, index: u32) -> bool {
+        self.nvme_alive
+            && self.pages[index].has(VISIBLE)
+            && self.pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY))
+    }
+
+    /// The page's copy on NVMe is given up. What is in DRAM stays there, off NVMe with all that hangs on it; what is on
+    /// NVMe alone is gone, with all that hangs on it.
+    pub(crate) fn leave_nvme(&mut self, top: u32) {
+        if !self.nvme_alive || !self.pages[top].has(COUNTED_DRAM) {
+            self.remove_subtree(top, Removal::Evicted);
+            return;
+        }
+        let mut stack = vec![top];
+        while let Some(index) = stack.pop() {
+            let mut child = self.pages[index].first_child;
+            while child != NONE {
+                let next = self.pages[child].next;
+                let entry = &self.pages[child];
+                if entry.has(VISIBLE) && !entry.has(COUNTED_DRAM) {
+                    self.remove_subtree(child, Removal::Evicted);
+                } else if entry.has(VISIBLE) {
+                    stack.push(child);
+                }
+                child = next;
+            }
+            for shard in 0..self.pages.shards(index) {
+                self.clear_dirty(index, shard);
+                self.clear_place(index, shard);
+            }
+            self.pages[index].flags &= !DURABLE;
+            self.refresh(index, Position::Hot);
+        }
+    }
+
+    /// Every shard that is not on NVMe goes to the write queue.
+    fn queue_write(&mut self, index: u32) {
+        for shard in 0..self.pages.shards(index) {
+            let cell = self.pages.cell(index, shard);
+            if cell.has(FILLED) && !cell.has(ON_NVME) {
+                self.set_dirty(index, shard);
+            }
+        }
+    }
+
+    /// A write that nobody waits for any more: the page is off NVMe, or what it hangs on is.
+    pub(crate) fn is_unwanted(&self, index: u32) -> bool {
+        let parent = self.pages[index].parent;
+        let left = self.pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY | WRITING));
+        left || (parent != NONE && self.is_off(parent))
+    }
+}

@@ -1,0 +1,119 @@
+//! Pages that go last: protected ones, and those of sessions that are about to return. Owns: setting them aside while a search
+//! for victims passes them, taking them when nothing else is left, bringing them back. Must not know: who needs the room.
+//!
+//! A page set aside is out of its list (parked), so that no search meets it twice. It comes back when it is used, when what spares
+//! it ends (looked at by and by, in `review_spared`), or by being taken: to be spared is no lock.
+
+use crate::Pool;
+use crate::entry::{ASIDE, PROTECTED};
+use crate::ids::PageKey;
+use crate::limits::{SPARED_MAX, SPARED_REVIEW_PER_CALL};
+use crate::residency::Eviction;
+use std::collections::VecDeque;
+
+/// Pages set aside by a namespace, those that would have gone first in front. Some are not set aside any more.
+#[derive(Default)]
+pub(crate) struct Spared {
+    rows: Vec<VecDeque<PageKey>>,
+}
+
+impl Spared {
+    fn row(&mut self, ns: u16) -> &mut VecDeque<PageKey> {
+        let at = usize::from(ns);
+        if at >= self.rows.len() {
+            self.rows.resize_with(at + 1, VecDeque::default);
+        }
+        &mut self.rows[at]
+    }
+
+    /// How many a namespace has set aside.
+    pub(crate) fn len(&mut self, ns: u16) -> usize {
+        self.row(ns).len()
+    }
+}
+
+impl Pool {
+    /// Whether a page goes only when nothing else can, or (while room is made for a prefetch) not at all.
+    pub(crate) fn is_spared(&self, index: u32) -> bool {
+        self.pages[index].has(PROTECTED) || self.returns_soon(index) || self.returns_sooner(index)
+    }
+
+    /// Takes a page that could go out of the way of this search and the next ones. False: too many are already.
+    pub(crate) fn set_aside(&mut self, index: u32) -> bool {
+        let (ns, key) = (self.pages[index].ns, self.pages.key(index));
+        if self.spared.len(ns) >= SPARED_MAX {
+            return false;
+        }
+        self.park(index);
+        self.pages[index].flags |= ASIDE;
+        self.spared.row(ns).push_back(key);
+        true
+    }
+
+    /// The page set aside first, or one that hangs on it, when nothing else can go.
+    pub(crate) fn next_spared(&mut self, ns: u16) -> Option<(u32, Eviction)> {
+        while let Some(key) = self.spared.row(ns).pop_front() {
+            let Some(index) = self.set_aside_at(key) else { continue };
+            let tail = self.tail_in_dram(index);
+            if let (Some(eviction), true) = (self.evictable(tail), tail != index) {
+                self.spared.row(ns).push_front(key);
+                return Some((tail, eviction));
+            }
+            self.pages[index].flags &= !ASIDE;
+            match self.evictable(index) {
+                Some(eviction) => return Some((index, eviction)),
+                None => self.unpark(index),
+            }
+        }
+        None
+    }
+
+    /// Brings back what was set aside after the first `keep`: it was spared for one search only.
+    pub(crate) fn end_search(&mut self, ns: u16, keep: usize) {
+        let room = self.room_for_return.take();
+        let mut still = VecDeque::new();
+        while self.spared.len(ns) > keep {
+            let Some(key) = self.spared.row(ns).pop_back() else { break };
+            if self.is_still_spared(key) {
+                still.push_front(key);
+            }
+        }
+        self.spared.row(ns).append(&mut still);
+        self.room_for_return = room;
+    }
+
+    /// Brings back pages that are not spared any more, looking at some of them.
+    pub(crate) fn review_spared(&mut self) {
+        for ns in 0..self.namespaces.len() as u16 {
+            for _ in 0..self.spared.len(ns).min(SPARED_REVIEW_PER_CALL) {
+                let Some(key) = self.spared.row(ns).pop_front() else { break };
+                if self.is_still_spared(key) {
+                    self.spared.row(ns).push_back(key);
+                }
+            }
+        }
+    }
+
+    /// Whether a page stays set aside; one that is spared no more is among the first to go.
+    fn is_still_spared(&mut self, key: PageKey) -> bool {
+        let Some(index) = self.set_aside_at(key) else { return false };
+        if self.is_spared(index) || self.is_spared(self.tail_in_dram(index)) {
+            return true;
+        }
+        self.bring_back(index);
+        false
+    }
+
+    /// Nothing spares the page any more: if it was set aside, it is among the first to go.
+    pub(crate) fn bring_back(&mut self, index: u32) {
+        if self.pages[index].has(ASIDE) {
+            self.pages[index].flags &= !ASIDE;
+            self.unpark(index);
+        }
+    }
+
+    /// The page, if it is set aside still.
+    fn set_aside_at(&self, key: PageKey) -> Option<u32> {
+        self.pages.resolve(key).filter(|index| self.pages[*index].has(ASIDE))
+    }
+}
