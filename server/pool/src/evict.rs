@@ -5,7 +5,7 @@ use crate::Pool;
 use crate::entry::{NONE, VISIBLE};
 use crate::limits::{
     DRAIN_PAGES_PER_CALL_MAX, ENTRY_SCAN_MAX, MAINTAIN_PAGES_PER_CALL_MAX, PREFETCH_SCAN_MAX,
-    REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+    REBALANCE_EVERY_EVICTIONS, TAIL_WALK_MAX, VICTIM_SCAN_MAX,
 };
 use crate::policy::ListId;
 use crate::residency::{Eviction, Removal};
@@ -79,7 +79,11 @@ impl Pool {
                 self.park(victim);
                 continue;
             };
-            let tail = self.tail_in_dram(victim);
+            let Some(tail) = self.tail_in_dram(victim) else {
+                // Far above what goes first: it must not be found again for each of them.
+                self.policy.touch(&mut self.pages, victim);
+                continue;
+            };
             if (self.is_spared(victim) || self.is_spared(tail)) && self.set_aside(victim) {
                 continue;
             }
@@ -88,12 +92,16 @@ impl Pool {
         None
     }
 
-    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well.
-    pub(crate) fn tail_in_dram(&self, mut index: u32) -> u32 {
-        while let Some(child) = self.child_in_dram(index) {
-            index = child;
+    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well. None: too
+    /// far away to look for.
+    pub(crate) fn tail_in_dram(&self, mut index: u32) -> Option<u32> {
+        for _ in 0..TAIL_WALK_MAX {
+            match self.child_in_dram(index) {
+                Some(child) => index = child,
+                None => return Some(index),
+            }
         }
-        index
+        None
     }
 
     /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.

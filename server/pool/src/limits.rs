@@ -58,6 +58,8 @@ pub const ROUTE_SLACK_PROMPTS: u64 = 8;
 pub const VICTIM_SCAN_MAX: u32 = 1 << 16;
 /// Pages looked at for an entry to give up before the search gives up for this time.
 pub const ENTRY_SCAN_MAX: u32 = 256;
+/// Pages that hang on one another which a search for a victim goes down.
+pub const TAIL_WALK_MAX: u32 = 256;
 /// Pages that one search for a prefetch's room passes.
 pub const PREFETCH_SCAN_MAX: u32 = 256;
 /// Spared pages that one namespace sets aside; beyond it they go like any other.

@@ -54,7 +54,7 @@ impl Pool {
     pub(crate) fn next_spared(&mut self, ns: u16) -> Option<(u32, Eviction)> {
         while let Some(key) = self.spared.row(ns).pop_front() {
             let Some(index) = self.set_aside_at(key) else { continue };
-            let tail = self.tail_in_dram(index);
+            let tail = self.tail_in_dram(index).unwrap_or(index);
             if let (Some(eviction), true) = (self.evictable(tail), tail != index) {
                 self.spared.row(ns).push_front(key);
                 return Some((tail, eviction));
@@ -97,7 +97,7 @@ impl Pool {
     /// Whether a page stays set aside; one that is spared no more is among the first to go.
     fn is_still_spared(&mut self, key: PageKey) -> bool {
         let Some(index) = self.set_aside_at(key) else { return false };
-        if self.is_spared(index) || self.is_spared(self.tail_in_dram(index)) {
+        if self.is_spared(index) || self.tail_in_dram(index).is_some_and(|tail| self.is_spared(tail)) {
             return true;
         }
         self.bring_back(index);

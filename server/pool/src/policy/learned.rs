@@ -82,6 +82,8 @@ pub(crate) struct Learned {
     orders: Vec<BTreeSet<(u32, Now, u32)>>,
     /// Runs by when their age reaches the next bucket.
     changes: BTreeSet<(Now, u32)>,
+    /// Runs from here on still have the place that they had before the chances were last computed.
+    to_rekey: usize,
     /// Runs that pages used at this moment join, by namespace and class.
     open: Vec<(u16, u16, u32)>,
     open_since: Now,
@@ -102,6 +104,7 @@ impl Learned {
             free: Vec::new(),
             orders: Vec::new(),
             changes: BTreeSet::new(),
+            to_rekey: 0,
             open: Vec::new(),
             open_since: 0,
             waiters: Vec::new(),
@@ -374,12 +377,15 @@ impl EvictionPolicy for Learned {
             self.change(run);
         }
         if self.hazards.refresh() {
-            for at in 0..self.runs.len() as u32 {
-                if self.runs[at as usize].phase == Phase::Waiting {
-                    self.rekey(at);
-                }
+            self.to_rekey = 0;
+        }
+        let end = self.runs.len().min(self.to_rekey.saturating_add(RUN_CHANGES_PER_TICK_MAX));
+        for at in self.to_rekey..end {
+            if self.runs[at].phase == Phase::Waiting {
+                self.rekey(at as u32);
             }
         }
+        self.to_rekey = self.to_rekey.max(end);
     }
 
     fn hit(&mut self, pages: &mut Pages, page: u32) {
