@@ -329,16 +329,7 @@ impl Namespace {
         last: bool,
     ) -> PyResult<usize> {
         let hashes = hashes::parse(hashes)?;
-        let end = EndTurn {
-            keep,
-            hashes,
-            tail_tokens,
-            expected_return_ms,
-            ttl_ms,
-            priority,
-            last,
-            ..EndTurn::default()
-        };
+        let end = EndTurn { keep, hashes, tail_tokens, expected_return_ms, ttl_ms, priority, last };
         let (namespace, runtime) = self.opened(py)?;
         runtime::run(py, runtime, namespace.end_turn(session, &end))
             .map_err(|failed| error::from_client(py, failed))

@@ -135,7 +135,8 @@ async fn a_pin_and_a_priority_hold_under_pressure() -> Result<()> {
     ensure!(user.namespace.describe_session("greedy").await?.protected_pages == 2, "what is left of 16");
     ensure!(user.namespace.unpin(&pinned.pin).await? && !user.namespace.unpin(&pinned.pin).await?);
     flood(&user, 2).await?;
-    ensure!(user.namespace.lookup(&prompt).await? == 0, "given up");
+    let left = user.namespace.lookup(&prompt).await?;
+    ensure!(left == 0, "given up, and {left} are there");
     let pin = user.namespace.pin_session("nobody", None, 0).await;
     ensure!(pin.is_err_and(|error| error.kind == ErrorKind::SessionUnknown));
     Ok(())

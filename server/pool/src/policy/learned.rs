@@ -63,6 +63,14 @@ struct Run {
     lists: [List; 2],
 }
 
+impl Run {
+    /// Pages by themselves that were used just now; a session that left its pages needs them no more.
+    fn is_fresh(&self) -> bool {
+        let left = usize::from(self.class) == class::LEFT;
+        self.session == NONE && self.bucket < FRESH_BUCKETS && !left
+    }
+}
+
 /// What is known of a session.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
@@ -143,9 +151,7 @@ impl Learned {
             Phase::Victims | Phase::Free => KEY_VICTIMS,
             Phase::InTurn => KEY_IN_TURN,
             // The turn that used these pages may still run: its end says whose they are.
-            Phase::Waiting if self.by_session && run.session == NONE && run.bucket < FRESH_BUCKETS => {
-                KEY_IN_TURN - 1
-            }
+            Phase::Waiting if self.by_session && run.is_fresh() => KEY_IN_TURN - 1,
             Phase::Waiting => {
                 let index = self.hazards.index(usize::from(run.class), usize::from(run.bucket));
                 (index.to_bits() >> KEY_SHIFT).clamp(KEY_VICTIMS + 1, KEY_IN_TURN - 1)
