@@ -92,8 +92,9 @@ impl Pool {
         let cut = self.sessions[at].pages.split_off(position + same);
         self.sessions[at].pages.extend_from_slice(&added[same..]);
         self.move_tip(at);
-        let is_tail =
-            |page: &PageKey| self.pages.resolve(*page).is_some_and(|index| self.pages[index].tail_tokens > 0);
+        let is_tail = |page: &PageKey| {
+            self.pages.resolve(*page).is_some_and(|index| self.pages[index].cell.tail_tokens > 0)
+        };
         let tails: Vec<PageKey> = cut.into_iter().filter(is_tail).collect();
         self.supersede_pages(&tails);
     }
@@ -119,7 +120,7 @@ impl Pool {
         if let (true, Some(last)) = (end.tail_tokens > 0, list.last()) {
             let index = last.index;
             if end.hashes.last() == Some(&self.pages[index].hash) {
-                self.pages[index].tail_tokens = end.tail_tokens as u16;
+                self.pages[index].cell.tail_tokens = end.tail_tokens as u16;
             }
         }
         list

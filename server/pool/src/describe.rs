@@ -57,7 +57,7 @@ impl Pool {
             shared_pages: self.shared_pages(at, pages.len()),
             protected_pages: self.protections.pages_of(owner) as u32,
             bytes: pages.iter().map(|page| self.page_bytes(page.index)).sum(),
-            tail: last.filter(|last| last.tail_tokens > 0).map(|last| last.hash),
+            tail: last.filter(|last| last.cell.tail_tokens > 0).map(|last| last.hash),
             returns_in_ms: this.return_at.and_then(|back| back.checked_sub(now)),
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
             protected_for_ms: self.protections.ends_of(owner).map_or(0, |ends| ends.saturating_sub(now)),

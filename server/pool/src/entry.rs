@@ -63,6 +63,9 @@ pub(crate) const ASIDE: u16 = 1 << 14;
 /// Some protection holds the page: it gives way last.
 pub(crate) const PROTECTED: u16 = 1 << 15;
 
+/// No session has used a page yet.
+pub(crate) const UNUSED: u16 = u16::MAX;
+
 /// One shard of a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell {
@@ -71,6 +74,10 @@ pub(crate) struct Cell {
     /// The slot; of a page with several shards, in the entry itself, the row of the side table.
     pub(crate) slot: u32,
     pub(crate) state: u8,
+    /// Of the page, in the entry's own cell (the space would be padding): how often it was read.
+    pub(crate) uses: u8,
+    /// Likewise: tokens of a partial tail.
+    pub(crate) tail_tokens: u16,
 }
 
 /// One page.
@@ -88,24 +95,27 @@ pub(crate) struct Entry {
     pub(crate) generation: u32,
     /// The run of the learned policies that it waits in.
     pub(crate) run: u32,
-    /// The session that uses it, if it is one alone.
-    pub(crate) user: u32,
     pub(crate) cell: Cell,
     pub(crate) ns: u16,
-    pub(crate) tail_tokens: u16,
+    /// Stands for the session that uses it, if it is one alone.
+    pub(crate) user: u16,
     /// Sessions whose list ends here.
     pub(crate) tips: u16,
     pub(crate) flags: u16,
-    /// How often it was read.
-    pub(crate) uses: u16,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 104, "an entry is the price of a page");
+const _: () = assert!(size_of::<Entry>() <= 96, "an entry is the price of a page");
 
 impl Cell {
     /// A cell that holds nothing.
-    pub(crate) const EMPTY: Cell =
-        Cell { place: NvmePlace { segment: 0, block: 0 }, checksum: [0; 2], slot: NONE, state: 0 };
+    pub(crate) const EMPTY: Cell = Cell {
+        place: NvmePlace { segment: 0, block: 0 },
+        checksum: [0; 2],
+        slot: NONE,
+        state: 0,
+        uses: 0,
+        tail_tokens: 0,
+    };
 
     pub(crate) fn has(&self, bits: u8) -> bool {
         self.state & bits != 0
@@ -142,13 +152,11 @@ impl Entry {
         warmer: NONE,
         generation: 0,
         run: NONE,
-        user: NONE,
         cell: Cell::EMPTY,
         ns: 0,
-        tail_tokens: 0,
+        user: UNUSED,
         tips: 0,
         flags: 0,
-        uses: 0,
     };
 
     pub(crate) fn has(&self, bits: u16) -> bool {

@@ -160,7 +160,7 @@ impl Pool {
         if let (Some(index), Some(Outcome::Stored), true) =
             (accepted.last(), done.outcomes.last(), accepted.len() == slots.len())
         {
-            self.pages[*index].tail_tokens = pages.tail_tokens as u16;
+            self.pages[*index].cell.tail_tokens = pages.tail_tokens as u16;
         }
         if let (Some(declined), true) = (done.outcomes.last().copied(), accepted.len() < slots.len()) {
             done.outcomes.resize(slots.len(), declined);

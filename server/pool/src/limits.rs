@@ -77,7 +77,7 @@ pub const RUN_CHANGES_PER_TICK_MAX: usize = 1024;
 /// Evicted pages that a policy remembers at least; else as many as are listed.
 pub const GHOSTS_MIN: usize = 1024;
 /// Reads that `s3fifo` counts.
-pub const POLICY_READS_MAX: u16 = 3;
+pub const POLICY_READS_MAX: u8 = 3;
 /// Counters of `tinylfu`, at least and at most (a byte each).
 pub const SKETCH_COUNTERS_MIN: usize = 1 << 12;
 /// See above.

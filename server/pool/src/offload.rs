@@ -213,7 +213,7 @@ impl Pool {
         }
         let index = found.unwrap_or_else(|| self.pages.insert(ask.ns.0, hash, parent, 0));
         if position + 1 == ask.hashes.len() {
-            self.pages[index].tail_tokens = ask.tail_tokens as u16;
+            self.pages[index].cell.tail_tokens = ask.tail_tokens as u16;
         }
         let Some(slot) = self.allocate(index, ask.shard) else {
             self.prune(index);

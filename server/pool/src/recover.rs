@@ -54,7 +54,7 @@ impl Pool {
             self.recovering.push((self.pages.key(index), page.parent));
             index
         });
-        self.pages[index].tail_tokens = page.tail_tokens as u16;
+        self.pages[index].cell.tail_tokens = page.tail_tokens as u16;
         self.set_place(index, page.shard, page.place);
         self.pages.cell_mut(index, page.shard).set_checksum(page.checksum);
     }

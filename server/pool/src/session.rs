@@ -105,8 +105,8 @@ impl Pool {
         let pages = self.present_run(at);
         let list = &self.sessions[at].pages[..pages];
         let dram = list.iter().filter(|page| self.pages[page.index].has(COUNTED_DRAM)).count();
-        let tail = list.last().map(|page| &self.pages[page.index]).filter(|entry| entry.tail_tokens > 0);
-        let tail = tail.map(|entry| (entry.hash, u32::from(entry.tail_tokens)));
+        let tail = list.last().map(|page| &self.pages[page.index]).filter(|entry| entry.cell.tail_tokens > 0);
+        let tail = tail.map(|entry| (entry.hash, u32::from(entry.cell.tail_tokens)));
         Ok(TurnBegun { turn: self.sessions[at].turn, pages: pages as u32, dram: dram as u32, tail })
     }
 
@@ -310,7 +310,7 @@ impl Pool {
 
     pub(crate) fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
         let pages = self.present_run(at);
-        let tail = session.pages[..pages].last().map_or(0, |page| self.pages[page.index].tail_tokens);
+        let tail = session.pages[..pages].last().map_or(0, |page| self.pages[page.index].cell.tail_tokens);
         SessionInfo {
             ns: session.ns,
             session: session.id.clone(),

@@ -232,7 +232,8 @@ impl Pool {
         let bytes = self.shard_bytes(index);
         self.spend_budget(bytes);
         let entry = &self.pages[index];
-        let (ns, hash, tail_tokens) = (NamespaceIndex(entry.ns), entry.hash, u32::from(entry.tail_tokens));
+        let (ns, hash, tail_tokens) =
+            (NamespaceIndex(entry.ns), entry.hash, u32::from(entry.cell.tail_tokens));
         let parent = (entry.parent != NONE).then(|| self.pages[entry.parent].hash);
         let (page, shards) = (self.pages.key(index), self.pages.shards(index));
         let (namespace, slot) = (self.namespaces.id(ns), self.slots.key(slot));

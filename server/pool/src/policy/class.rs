@@ -52,7 +52,7 @@ pub(crate) fn of_session(turn: u32, gap_ms: Option<u64>, pages: usize, expected_
 }
 
 /// The class of pages that no single session waits for.
-pub(crate) fn of_page(uses: u16, later_turn: bool) -> usize {
+pub(crate) fn of_page(uses: u8, later_turn: bool) -> usize {
     let uses = (u32::from(uses) + 1).ilog2().min(USES as u32 - 1) as usize;
     BY_USES + usize::from(later_turn) * USES + uses
 }

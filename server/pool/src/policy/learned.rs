@@ -13,7 +13,7 @@
 //! ```
 
 use crate::arena::Pages;
-use crate::entry::{LIVE, NONE, VICTIM};
+use crate::entry::{LIVE, NONE, UNUSED, VICTIM};
 use crate::ids::Now;
 use crate::limits::{IN_TURN_MS_MAX, RUN_CHANGES_PER_TICK_MAX};
 use crate::policy::class;
@@ -23,7 +23,7 @@ use crate::policy::{EvictionPolicy, ListId, Position, TurnFacts, row};
 use std::collections::BTreeSet;
 
 /// Several sessions have used the page.
-const SHARED: u32 = u32::MAX - 1;
+const SHARED: u16 = UNUSED - 1;
 /// Order of superseded pages: before all others.
 const KEY_VICTIMS: u32 = 0;
 /// Order of the pages of a turn that runs: after all others.
@@ -329,7 +329,7 @@ impl Learned {
     }
 
     fn class_of_page(&self, pages: &Pages, page: u32, turn: u32) -> usize {
-        class::of_page(pages[page].uses, turn > 1)
+        class::of_page(pages[page].cell.uses, turn > 1)
     }
 }
 
@@ -395,7 +395,7 @@ impl EvictionPolicy for Learned {
     }
 
     fn hit(&mut self, pages: &mut Pages, page: u32) {
-        pages[page].uses = pages[page].uses.saturating_add(1);
+        pages[page].cell.uses = pages[page].cell.uses.saturating_add(1);
         let Some(run) = self.runs.get(pages[page].run as usize) else { return };
         if run.phase == Phase::Waiting && run.session == NONE && run.since < self.now {
             self.hazards.observe(usize::from(run.class), usize::from(run.bucket), true, 1.0);
@@ -432,11 +432,13 @@ impl EvictionPolicy for Learned {
             self.waiter(facts.session).run = own;
             left = waiter.run;
         }
+        // Two sessions of one number are taken for one: their pages are ordered a little worse.
+        let user = (facts.session % u32::from(SHARED)) as u16;
         for page in path.iter().rev() {
             let entry = &mut pages[*page];
             entry.user = match entry.user {
-                NONE => facts.session,
-                user if user == facts.session => user,
+                UNUSED => user,
+                other if other == user => user,
                 _ => SHARED,
             };
             let run = match entry.user {

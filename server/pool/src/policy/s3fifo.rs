@@ -40,7 +40,7 @@ impl EvictionPolicy for S3Fifo {
     fn touch(&mut self, pages: &mut Pages, page: u32) {
         // A newcomer's place is that of the turn that stored it; nothing else moves a page in a queue.
         let Some(list) = pages[page].list() else { return };
-        if (pages[page].run, pages[page].uses) == (SMALL, 0) {
+        if (pages[page].run, pages[page].cell.uses) == (SMALL, 0) {
             let queue = &mut row(&mut self.queues, list)[SMALL as usize];
             queue.remove(pages, page);
             queue.push_hot(pages, page);
@@ -59,12 +59,12 @@ impl EvictionPolicy for S3Fifo {
             let from_small = main.len == 0 || u64::from(small.len) * 100 > all * SMALL_PERCENT;
             let queue = if from_small && small.len > 0 { SMALL } else { MAIN };
             let page = queues[queue as usize].coldest()?;
-            if pages[page].uses == 0 {
+            if pages[page].cell.uses == 0 {
                 return Some(page);
             }
             // Read since it came here: it goes round once more for each read, in the main queue.
             queues[queue as usize].remove(pages, page);
-            pages[page].uses = if queue == SMALL { 0 } else { pages[page].uses - 1 };
+            pages[page].cell.uses = if queue == SMALL { 0 } else { pages[page].cell.uses - 1 };
             pages[page].run = MAIN;
             queues[MAIN as usize].push_hot(pages, page);
         }
@@ -76,7 +76,7 @@ impl EvictionPolicy for S3Fifo {
     }
 
     fn hit(&mut self, pages: &mut Pages, page: u32) {
-        pages[page].uses = (pages[page].uses + 1).min(POLICY_READS_MAX);
+        pages[page].cell.uses = (pages[page].cell.uses + 1).min(POLICY_READS_MAX);
     }
 
     fn gone(&mut self, pages: &mut Pages, page: u32) {
