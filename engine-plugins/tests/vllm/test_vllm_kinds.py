@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from conftest import Greedy, prompt_of, whole_blocks
+from conftest import Greedy, common, prompt_of, whole_blocks
 from engine import Engine
 from models import WINDOW
 
@@ -79,6 +81,31 @@ def test_two_ranks(models: dict[str, pathlib.Path], pool_server: Any) -> None:
     whole = turn(engine, longer)
     assert whole["tokens"] == partly["tokens"] and engine.metrics()["loaded_tokens"] > failed["loaded_tokens"] + 896
     engine.close()
+
+
+def test_a_private_pool(models: dict[str, pathlib.Path], reference: Greedy) -> None:
+    """No address: a server of this user's own is started when it is needed, and stopped when its last client leaves."""
+    with tempfile.TemporaryDirectory(prefix="turnkv-") as home:  # a socket's path must be short
+        folders = {"XDG_RUNTIME_DIR": home, "XDG_CACHE_HOME": home}
+        server = {"TURNKV_SERVER": str(common.server_binary().absolute())}
+        engine = Engine(models["plain"], {}, environment=folders | server)
+        prompt = prompt_of(700, seed=15)
+        one = turn(engine, prompt)
+        engine.forget()
+        again = prompt + one["tokens"] + prompt_of(40, seed=16)
+        two = turn(engine, again)
+        assert [one["tokens"], two["tokens"]] == reference([prompt, again])
+        assert two["cached"] == whole_blocks(prompt, one["tokens"])
+        sockets = [path for path in pathlib.Path(home).rglob("*") if path.is_socket()]
+        engine.close()
+        assert sockets, "it ran in the folders it was told"
+        wait_until(lambda: not any(answers(path) for path in sockets), seconds=20)
+
+
+def answers(path: pathlib.Path) -> bool:
+    """Whether somebody listens at a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def test_sliding_windows(
