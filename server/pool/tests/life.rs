@@ -6,19 +6,26 @@ use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
 const CLIENT: ClientId = ClientId(1);
+
+fn new_pool(slab_bytes: u64, slab_count: u32, nvme_bytes: u64, limits: Limits) -> Pool {
+    let (free_slots_percent, policy) = (0, PolicyKind::Lru);
+    let (nvme_admit, nvme_bytes_per_day) = (Admit::All, 0);
+    Pool::new(PoolConfig {
+        slab_bytes,
+        slab_count,
+        nvme_bytes,
+        free_slots_percent,
+        limits,
+        policy,
+        nvme_admit,
+        nvme_bytes_per_day,
+    })
+    .unwrap()
+}
+
 /// One tenant's namespace over 32 pages of DRAM: 8 may be protected.
 fn pool() -> (Pool, NamespaceIndex) {
-    let config = PoolConfig {
-        slab_bytes: 128 << 10,
-        slab_count: 2,
-        nvme_bytes: 0,
-        free_slots_percent: 0,
-        limits: Limits { client_slots_percent: 100, ..Limits::default() },
-        policy: PolicyKind::Lru,
-        nvme_admit: Admit::All,
-        nvme_bytes_per_day: 0,
-    };
-    let mut pool = Pool::new(config).unwrap();
+    let mut pool = new_pool(128 << 10, 2, 0, Limits { client_slots_percent: 100, ..Limits::default() });
     let ns = open(&mut pool, 1, "a");
     (pool, ns)
 }
@@ -146,17 +153,7 @@ fn the_budget_holds_and_the_more_important_session_gets_it() {
 
 #[test]
 fn the_tenants_together_never_protect_more_than_half() {
-    let config = PoolConfig {
-        slab_bytes: 64 << 10,
-        slab_count: 8,
-        nvme_bytes: 0,
-        free_slots_percent: 0,
-        limits: Limits { client_slots_percent: 100, ..Limits::default() },
-        policy: PolicyKind::Lru,
-        nvme_admit: Admit::All,
-        nvme_bytes_per_day: 0,
-    };
-    let mut pool = Pool::new(config).unwrap();
+    let mut pool = new_pool(64 << 10, 8, 0, Limits { client_slots_percent: 100, ..Limits::default() });
     for tenant in 2..8 {
         let ns = open(&mut pool, tenant, &format!("t{tenant}"));
         turn(&mut pool, ns, "s", &chain(tenant.into(), 8), important(5, 10_000), 0);
@@ -167,17 +164,12 @@ fn the_tenants_together_never_protect_more_than_half() {
 
 #[test]
 fn protection_is_never_a_lock() {
-    let config = PoolConfig {
-        slab_bytes: 64 << 10,
-        slab_count: 1,
-        nvme_bytes: 0,
-        free_slots_percent: 0,
-        limits: Limits { protected_percent: 50, client_slots_percent: 100, ..Limits::default() },
-        policy: PolicyKind::Lru,
-        nvme_admit: Admit::All,
-        nvme_bytes_per_day: 0,
-    };
-    let mut pool = Pool::new(config).unwrap();
+    let mut pool = new_pool(
+        64 << 10,
+        1,
+        0,
+        Limits { protected_percent: 50, client_slots_percent: 100, ..Limits::default() },
+    );
     let ns = open(&mut pool, 1, "a");
     turn(&mut pool, ns, "held", &chain(1, 4), important(9, 100_000), 0);
     // Everything but what is protected is under a read lease: the only pages that can go are the protected ones.
@@ -276,17 +268,7 @@ fn superseded_go_before_closed_before_idle() {
 
 #[test]
 fn dead_engines_do_not_fill_the_table_of_sessions() {
-    let config = PoolConfig {
-        slab_bytes: 128 << 10,
-        slab_count: 1,
-        nvme_bytes: 0,
-        free_slots_percent: 0,
-        limits: Limits { sessions_max: 4, ..Limits::default() },
-        policy: PolicyKind::Lru,
-        nvme_admit: Admit::All,
-        nvme_bytes_per_day: 0,
-    };
-    let mut pool = Pool::new(config).unwrap();
+    let mut pool = new_pool(128 << 10, 1, 0, Limits { sessions_max: 4, ..Limits::default() });
     let ns = open(&mut pool, 1, "a");
     for at in 0..4 {
         pool.begin_turn(ns, &id(&format!("dead-{at}")), 0).unwrap();
@@ -298,17 +280,12 @@ fn dead_engines_do_not_fill_the_table_of_sessions() {
 
 /// A pool of 32 slots over NVMe, with two sessions of 16 pages that are on NVMe only.
 fn two_tiers() -> (Pool, NamespaceIndex) {
-    let config = PoolConfig {
-        slab_bytes: 128 << 10,
-        slab_count: 2,
-        nvme_bytes: 1 << 30,
-        free_slots_percent: 0,
-        limits: Limits { client_slots_percent: 100, protected_percent: 0, ..Limits::default() },
-        policy: PolicyKind::Lru,
-        nvme_admit: Admit::All,
-        nvme_bytes_per_day: 0,
-    };
-    let mut pool = Pool::new(config).unwrap();
+    let mut pool = new_pool(
+        128 << 10,
+        2,
+        1 << 30,
+        Limits { client_slots_percent: 100, protected_percent: 0, ..Limits::default() },
+    );
     let ns = open(&mut pool, 1, "a");
     (pool, ns)
 }
@@ -394,17 +371,12 @@ fn sessions_that_came_are_not_waited_for() {
 
 #[test]
 fn a_large_session_begins_earlier_and_still_takes_nothing_that_returns_sooner() {
-    let config = PoolConfig {
-        slab_bytes: 64 << 20,
-        slab_count: 32,
-        nvme_bytes: 1 << 40,
-        free_slots_percent: 0,
-        limits: Limits { client_slots_percent: 100, protected_percent: 0, ..Limits::default() },
-        policy: PolicyKind::Lru,
-        nvme_admit: Admit::All,
-        nvme_bytes_per_day: 0,
-    };
-    let mut pool = Pool::new(config).unwrap();
+    let mut pool = new_pool(
+        64 << 20,
+        32,
+        1 << 40,
+        Limits { client_slots_percent: 100, protected_percent: 0, ..Limits::default() },
+    );
     let (id_of, tenant) = (NamespaceId([1; 32]), "a".to_owned());
     let large = NamespaceDesc { id: id_of, tenant, shard_bytes: 64 << 20, page_tokens: 16, shards: 1 };
     let ns = pool.open_namespace(large).unwrap();

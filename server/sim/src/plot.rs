@@ -32,6 +32,11 @@ struct Series {
 pub fn svg(rows: &[Row]) -> String {
     let panels: Vec<&[Row]> =
         rows.chunk_by(|one, other| (&one.trace, one.pools) == (&other.trace, other.pools)).collect();
+    stacked(&panels, |panel, put| draw_panel(panel, put))
+}
+
+/// An image of panels, one under the other.
+fn stacked<T>(panels: &[T], mut draw: impl FnMut(&T, &mut dyn FnMut(String))) -> String {
     let height = PANEL * panels.len().max(1) as f64;
     let mut text = String::new();
     let mut put = |line: String| writeln!(text, "{line}").unwrap_or_default();
@@ -42,14 +47,14 @@ pub fn svg(rows: &[Row]) -> String {
     put("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>".to_owned());
     for (at, panel) in panels.iter().enumerate() {
         put(format!("<g transform=\"translate(0 {})\">", PANEL * at as f64));
-        draw_panel(panel, &mut put);
+        draw(panel, &mut put);
         put("</g>".to_owned());
     }
     put("</svg>".to_owned());
     text
 }
 
-fn draw_panel(rows: &[Row], put: &mut impl FnMut(String)) {
+fn draw_panel(rows: &[Row], put: &mut dyn FnMut(String)) {
     let series = series_of(rows);
     let all = || series.iter().flat_map(|series| series.points.iter());
     let least = all().map(|(pages, _)| *pages).fold(f64::INFINITY, f64::min);

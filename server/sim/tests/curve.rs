@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures, for those who ask with --nocapture")]
 
+mod common;
+
+use common::{plain_lru, public, walks};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use turnkv_pool::{CurveTuning, MissRatioCurve};
 use turnkv_sim::account::Counts;
 use turnkv_sim::device::Speed;
@@ -98,61 +99,6 @@ fn within_by_any_choice(name: &str, workload: &Workload) {
     );
 }
 
-fn public(name: &str) -> Option<Workload> {
-    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let folder = std::env::var_os("TURNKV_TRACES").map_or(beside, PathBuf::from);
-    let file = std::fs::File::open(folder.join(format!("{name}.jsonl.gz"))).ok();
-    if file.is_none() {
-        println!("{name}: the trace is not here, nothing was checked");
-    }
-    Some(Workload::new(Trace::read(file?).expect("a trace of the reference"), 1))
-}
-
-fn walks(paths: &[Vec<u8>]) -> Trace {
-    let mut builder = Builder::new("walks", 16, "", "");
-    for (at, path) in paths.iter().enumerate() {
-        let step = |node: &mut u64, turn: &u8| {
-            *node = *node * 3 + 1 + u64::from(*turn);
-            Some(*node)
-        };
-        let blocks: Vec<u64> = path.iter().scan(0, step).collect();
-        let draft = Draft {
-            at_ms: at as u64 * 1000,
-            session: None,
-            parent: None,
-            turn: 0,
-            input_tokens: 16 * blocks.len() as u64,
-            output_tokens: 0,
-            blocks: &blocks,
-            stop: Stop::Unknown,
-        };
-        builder.push(&draft).expect("a fine request");
-    }
-    builder.finish()
-}
-
-/// Tail-first LRU of one size, as plainly as it can be said.
-fn plain_lru(trace: &Trace, capacity: u64) -> u64 {
-    let (mut used, mut order, mut hits) = (BTreeMap::new(), BTreeMap::new(), 0);
-    let mut moment = 0;
-    for request in &trace.requests {
-        let blocks = trace.blocks(request);
-        hits += blocks.iter().take_while(|block| used.contains_key(*block)).count() as u64;
-        for block in blocks.iter().rev() {
-            moment += 1;
-            if let Some(before) = used.insert(*block, moment) {
-                order.remove(&before);
-            }
-            order.insert(moment, *block);
-        }
-        while used.len() as u64 > capacity {
-            let (_, block) = order.pop_first().expect("as many moments as blocks");
-            used.remove(&block);
-        }
-    }
-    hits
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
@@ -205,7 +151,7 @@ fn a_small_trace_is_followed_almost_whole() {
 #[test]
 #[ignore = "seconds in a release build, minutes in a debug one"]
 fn conversation_is_within_the_bound() {
-    let Some(workload) = public("conversation") else { return };
+    let workload = public("conversation").expect("TURNKV_TRACES names the folder of the public traces");
     within("conversation", &workload, (workload.unique_blocks / 100) as u32, 0.01);
     within_by_any_choice("conversation", &workload);
     within("conversation, as served", &workload, 4096, 1.0);
@@ -214,7 +160,7 @@ fn conversation_is_within_the_bound() {
 #[test]
 #[ignore = "seconds in a release build, minutes in a debug one"]
 fn agentic_is_within_the_bound() {
-    let Some(workload) = public("agentic") else { return };
+    let workload = public("agentic").expect("TURNKV_TRACES names the folder of the public traces");
     within("agentic", &workload, (workload.unique_blocks / 100) as u32, 0.01);
     within_by_any_choice("agentic", &workload);
     within("agentic, as served", &workload, 4096, 1.0);

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures, for those who ask with --nocapture")]
 
-use std::path::PathBuf;
+mod common;
+
+use common::public;
 use turnkv_sim::capacity::Capacity;
 use turnkv_sim::device::Speed;
 use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
 use turnkv_sim::policy;
-use turnkv_sim::trace::Trace;
 
 const SHARES: [f64; 5] = [1.0, 2.0, 5.0, 10.0, 30.0];
 const TOLERANCE: f64 = 0.3;
@@ -45,18 +46,7 @@ const REFERENCES: [Reference; 3] = [
     },
 ];
 
-fn workload(name: &str) -> Option<Workload> {
-    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let folder = std::env::var_os("TURNKV_TRACES").map_or(beside, PathBuf::from);
-    let file = std::fs::File::open(folder.join(format!("{name}.jsonl.gz"))).ok()?;
-    Some(Workload::new(Trace::read(file).expect("a trace of the reference"), 0))
-}
-
-fn agree(reference: &Reference, shares: &[usize]) {
-    let Some(workload) = workload(reference.trace) else {
-        println!("{}: the trace is not here, nothing was checked", reference.trace);
-        return;
-    };
+fn agree(reference: &Reference, workload: Workload, shares: &[usize]) {
     let cells: Vec<Cell> = shares
         .iter()
         .map(|at| Cell {
@@ -89,17 +79,23 @@ fn agree(reference: &Reference, shares: &[usize]) {
 
 #[test]
 fn a_small_trace_agrees() {
-    agree(&REFERENCES[0], &[0, 1, 2, 3, 4]);
+    let Some(workload) = public(REFERENCES[0].trace) else {
+        println!("{}: the trace is not here, nothing was checked", REFERENCES[0].trace);
+        return;
+    };
+    agree(&REFERENCES[0], workload, &[0, 1, 2, 3, 4]);
 }
 
 #[test]
 #[ignore = "seconds in a release build, minutes in a debug one"]
 fn conversation_agrees() {
-    agree(&REFERENCES[1], &[0, 1, 2, 3, 4]);
+    let workload = public(REFERENCES[1].trace).expect("TURNKV_TRACES names the folder of the public traces");
+    agree(&REFERENCES[1], workload, &[0, 1, 2, 3, 4]);
 }
 
 #[test]
 #[ignore = "seconds in a release build, minutes in a debug one"]
 fn agentic_agrees() {
-    agree(&REFERENCES[2], &[0, 1, 2, 3, 4]);
+    let workload = public(REFERENCES[2].trace).expect("TURNKV_TRACES names the folder of the public traces");
+    agree(&REFERENCES[2], workload, &[0, 1, 2, 3, 4]);
 }

@@ -1,8 +1,10 @@
 //! The replay against plain models: exact LRU, sums that must hold, the second tier, private pools, determinism.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::{plain_lru, walks};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use turnkv_sim::account::Counts;
 use turnkv_sim::capacity::Capacity;
 use turnkv_sim::device::Speed;
@@ -10,7 +12,6 @@ use turnkv_sim::generate::{Shape, generate};
 use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
 use turnkv_sim::hints::HintRules;
 use turnkv_sim::policy;
-use turnkv_sim::trace::{Builder, Draft, Stop, Trace};
 
 const INSTANT: Machine =
     Machine { bytes_per_token: 1, speed: Speed { read_bytes_s: None, write_bytes_s: None } };
@@ -30,52 +31,6 @@ fn small(seed: u64) -> Workload {
     Workload::new(generate("small", &shape, seed), 1)
 }
 
-/// Requests that walk random branches of a tree: node n's children are 3n+1 to 3n+3.
-fn walks(paths: &[Vec<u8>]) -> Trace {
-    let mut builder = Builder::new("walks", 16, "", "");
-    for (at, path) in paths.iter().enumerate() {
-        let step = |node: &mut u64, turn: &u8| {
-            *node = *node * 3 + 1 + u64::from(*turn);
-            Some(*node)
-        };
-        let blocks: Vec<u64> = path.iter().scan(0, step).collect();
-        let draft = Draft {
-            at_ms: at as u64 * 1000,
-            session: None,
-            parent: None,
-            turn: 0,
-            input_tokens: 16 * blocks.len() as u64,
-            output_tokens: 0,
-            blocks: &blocks,
-            stop: Stop::Unknown,
-        };
-        builder.push(&draft).expect("a fine request");
-    }
-    builder.finish()
-}
-
-/// Tail-first LRU, as plainly as it can be said.
-fn plain_lru(trace: &Trace, capacity: usize) -> u64 {
-    let (mut used, mut order, mut hits) = (BTreeMap::new(), BTreeMap::new(), 0);
-    let mut moment = 0;
-    for request in &trace.requests {
-        let blocks = trace.blocks(request);
-        hits += blocks.iter().take_while(|block| used.contains_key(*block)).count() as u64;
-        for block in blocks.iter().rev() {
-            moment += 1;
-            if let Some(before) = used.insert(*block, moment) {
-                order.remove(&before);
-            }
-            order.insert(moment, *block);
-        }
-        while used.len() > capacity {
-            let (_, block) = order.pop_first().expect("as many moments as blocks");
-            used.remove(&block);
-        }
-    }
-    hits
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -86,7 +41,7 @@ proptest! {
     ) {
         let workload = Workload::new(walks(&paths), 1);
         let counts = run(&workload, &cell("lru", capacity, 0), &INSTANT);
-        prop_assert_eq!(counts.hits(), plain_lru(&workload.trace, capacity as usize));
+        prop_assert_eq!(counts.hits(), plain_lru(&workload.trace, capacity));
         prop_assert!(counts.hits() <= workload.belady_hits(capacity), "nothing beats Belady");
         prop_assert_eq!(counts.hits() + counts.lost(), workload.infinite_hits());
     }

@@ -1,7 +1,6 @@
 //! One miss-ratio curve, as SVG: hit ratio against bytes. Owns: the drawing. Must not know: how the curve was measured.
 
-use super::{BOTTOM, COLOURS, LEFT, PANEL, RIGHT, TOP, WIDTH, escape};
-use std::fmt::Write;
+use super::{BOTTOM, COLOURS, LEFT, PANEL, RIGHT, TOP, WIDTH, escape, stacked};
 
 /// A curve to draw.
 pub struct Drawing<'a> {
@@ -17,24 +16,10 @@ pub struct Drawing<'a> {
 
 /// Draws one panel a curve; bytes on a logarithmic axis.
 pub fn curves_svg(drawings: &[Drawing<'_>]) -> String {
-    let height = PANEL * drawings.len().max(1) as f64;
-    let mut text = String::new();
-    let mut put = |line: String| writeln!(text, "{line}").unwrap_or_default();
-    put(format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">"
-    ));
-    put("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>".to_owned());
-    for (at, drawing) in drawings.iter().enumerate() {
-        put(format!("<g transform=\"translate(0 {})\">", PANEL * at as f64));
-        draw(drawing, &mut put);
-        put("</g>".to_owned());
-    }
-    put("</svg>".to_owned());
-    text
+    stacked(drawings, |drawing, put| draw(drawing, put))
 }
 
-fn draw(drawing: &Drawing<'_>, put: &mut impl FnMut(String)) {
+fn draw(drawing: &Drawing<'_>, put: &mut dyn FnMut(String)) {
     let sizes =
         || drawing.points.iter().map(|(bytes, _)| *bytes).chain(drawing.marks.iter().map(|mark| mark.1));
     let least = sizes().filter(|bytes| *bytes > 0).min().unwrap_or(1) as f64;
