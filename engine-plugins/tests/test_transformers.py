@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from conftest import Server, tiny_model
+from slab import cut, same, tokens
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 import turnkv
@@ -25,28 +26,11 @@ PROMPTS = (75, 160, 331, 2100)
 """Tokens of a first prompt: with a tail, a whole number of pages, a tail again, a long one."""
 
 
-def tokens(count: int, seed: int) -> torch.Tensor:
-    return torch.randint(0, 512, (1, count), generator=torch.Generator().manual_seed(seed))
-
-
 def say(model: Qwen3ForCausalLM, prompt: torch.Tensor, cache: DynamicCache):
     return model.generate(
         prompt, past_key_values=cache, max_new_tokens=NEW_TOKENS, do_sample=False, return_dict_in_generate=True,
         output_logits=True,
     )
-
-
-def same(ours, theirs) -> bool:
-    """Tokens and all logits, bit for bit."""
-    return torch.equal(ours.sequences, theirs.sequences) and all(
-        torch.equal(a, b) for a, b in zip(ours.logits, theirs.logits, strict=True)
-    )
-
-
-def cut(cache: DynamicCache, length: int) -> DynamicCache:
-    if surplus := cache.get_seq_length() - length:
-        cache.crop(-surplus)
-    return cache
 
 
 def converse(model, pool, session: str, first: int, turns: int, between: Callable[[], None], **settings) -> TurnKVCache:
