@@ -7,6 +7,7 @@
 //! - [`plan`]: copy plans between a page slot and strided tensors: pure offset arithmetic
 //! - `strided`: running those plans
 //! - [`mod@checksum`]: CRC-64/NVME, the end-to-end checksum of a page
+//! - [`device`]: memory of a GPU, and moving pages between it and slots
 //! - `copy`: streaming copies fused with the checksum
 //! - [`frame`]: the header of a frame of the local socket
 //! - `huge`: mapping on huge pages, reserved or not
@@ -19,6 +20,7 @@
 
 pub mod checksum;
 mod copy;
+pub mod device;
 pub mod frame;
 mod huge;
 mod inbound;
