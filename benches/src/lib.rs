@@ -8,6 +8,7 @@ pub mod disk;
 pub mod memory;
 pub mod options;
 pub mod pages;
+pub mod queued;
 pub mod sampling;
 pub mod server;
 pub mod stats;

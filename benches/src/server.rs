@@ -79,6 +79,11 @@ impl Server {
         self.tcp_port.map(|port| format!("http://127.0.0.1:{port}"))
     }
 
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// A folder on the same file system as the NVMe tier, for the disk limit's file.
     pub fn folder(&self) -> &Path {
         self.folder.path()
