@@ -42,6 +42,22 @@ pub const MAPPINGS_PERCENT_MAX: usize = 50;
 pub const MAPPINGS_MAX_USUAL: usize = 65_530;
 /// Views one copy plan may name: 1,024 layers, K and V.
 pub const PLAN_VIEWS_MAX: usize = 2048;
+/// Copies that one call of a driver's batch function is given: its arrays stay in a cache, and a failure names few.
+pub const COPY_BATCH_MAX: usize = 4096;
+/// Thread blocks that one copy kernel may be asked for: more than any device runs at once.
+pub const KERNEL_BLOCKS_MAX: u32 = 4096;
+/// Thread blocks of the kernel that takes checksums: the rest of the device stays with its owner.
+pub const CHECKSUM_BLOCKS_MAX: u32 = 32;
+/// Pieces from which on a warp, not a block, takes each one's checksum: that many warps keep the blocks above busy.
+pub const CHECKSUM_WARP_PIECES_MIN: u32 = 256;
+/// Thread blocks, of one warp each, of the kernel that takes SHA-256.
+pub const SHA256_BLOCKS_MAX: u32 = 528;
+/// What a driver's compiler may say about our kernels, in bytes.
+pub const JIT_LOG_BYTES: usize = 2048;
+/// A device's name, in bytes.
+pub const DEVICE_NAME_BYTES: usize = 128;
+/// A PCI slot's name with a domain of 32 bits, in bytes: "00000000:00:00.0" and its end.
+pub const PCI_ID_BYTES: usize = 32;
 
 const _: () = assert!(READ_BUFFER_BYTES > FRAME_HEADER_BYTES, "a header must fit the read buffer");
 const _: () = assert!(FRAME_BYTES_MAX <= u32::MAX as usize, "the length field of a frame has 32 bits");
@@ -49,3 +65,5 @@ const _: () =
     assert!(SEND_BUFFER_BYTES < FRAME_BYTES_MAX, "what a peer leaves unread is bounded tighter than a frame");
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(64), "chunks end on cache lines");
 const _: () = assert!(STREAMING_RUN_BYTES_MIN <= CHUNK_BYTES, "a chunk can be streamed");
+const _: () =
+    assert!(CHECKSUM_WARP_PIECES_MIN >= 8 * CHECKSUM_BLOCKS_MAX, "eight warps a block have a piece each");
