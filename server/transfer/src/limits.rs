@@ -44,8 +44,8 @@ pub const MAPPINGS_MAX_USUAL: usize = 65_530;
 pub const PLAN_VIEWS_MAX: usize = 2048;
 /// Copies that one call of a driver's batch function is given: its arrays stay in a cache, and a failure names few.
 pub const COPY_BATCH_MAX: usize = 4096;
-/// Thread blocks that one copy kernel may be asked for: more than any device runs at once.
-pub const KERNEL_BLOCKS_MAX: u32 = 4096;
+/// Thread blocks that one copy kernel may be asked for.
+pub const KERNEL_BLOCKS_MAX: u32 = 1024;
 /// Thread blocks of the kernel that takes checksums: the rest of the device stays with its owner.
 pub const CHECKSUM_BLOCKS_MAX: u32 = 32;
 /// Pieces from which on a warp, not a block, takes each one's checksum: that many warps keep the blocks above busy.
