@@ -1,5 +1,6 @@
 //! Memory of a GPU, and moving pages between it and slots.
 //!
+//! - [`cuda`]: a GPU through CUDA's driver library
 //! - [`driver`]: the seam to whoever runs the copies: a CUDA driver, or this process's own memory
 //!   - `host`: this process's own memory and threads
 //! - `handle`: [`Device`], its options and lanes
@@ -10,6 +11,7 @@
 
 mod buffer;
 mod choose;
+pub mod cuda;
 pub mod driver;
 mod flight;
 mod handle;
@@ -22,6 +24,7 @@ mod stats;
 
 pub use buffer::DeviceBuffer;
 pub use choose::CopyChoice;
+pub use cuda::CudaDriver;
 pub use driver::{
     CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, DeviceMemory, Driver, Event, Kernel,
     PagePieces, Piece, Priority, Stream,

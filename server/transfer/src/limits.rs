@@ -52,12 +52,8 @@ pub const ENGINE_COPIES_MAX: usize = 4;
 pub const COPY_PIECES_MAX: usize = 1 << 15;
 /// Pieces of one launch of the checksum kernel: a page in the most pieces allowed, with a gap before each and one at the end.
 pub const CHECKSUM_PIECES_MAX: usize = 2 * DEVICE_RUNS_MAX + 1;
-/// Copies of one batch.
-pub const COPY_BATCH_MAX: usize = 4096;
 /// Thread blocks of a copy kernel. Not measured yet.
 pub const KERNEL_BLOCKS_USUAL: u32 = 16;
-/// The most that may be asked for.
-pub const KERNEL_BLOCKS_MAX: u32 = 1024;
 /// Bytes that one launch moves. Not measured yet.
 pub const KERNEL_CHUNK_BYTES_USUAL: usize = 16 << 20;
 /// The least that may be asked for: smaller launches do nothing but begin and end.
@@ -86,6 +82,22 @@ pub const REGIONS_MAX: usize = 4096;
 pub const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 /// Calls that a stream of the host device holds before the next one waits.
 pub const HOST_STREAM_CALLS_MAX: usize = 1 << 16;
+/// Copies that one call of a driver's batch function is given: its arrays stay in a cache, and a failure names few.
+pub const COPY_BATCH_MAX: usize = 4096;
+/// Thread blocks that one copy kernel may be asked for: more than any device runs at once.
+pub const KERNEL_BLOCKS_MAX: u32 = 4096;
+/// Thread blocks of the kernel that takes checksums: the rest of the device stays with its owner.
+pub const CHECKSUM_BLOCKS_MAX: u32 = 32;
+/// Pieces from which on a warp, not a block, takes each one's checksum: that many warps keep the blocks above busy.
+pub const CHECKSUM_WARP_PIECES_MIN: u32 = 256;
+/// Thread blocks, of one warp each, of the kernel that takes SHA-256.
+pub const SHA256_BLOCKS_MAX: u32 = 528;
+/// What a driver's compiler may say about our kernels, in bytes.
+pub const JIT_LOG_BYTES: usize = 2048;
+/// A device's name, in bytes.
+pub const DEVICE_NAME_BYTES: usize = 128;
+/// A PCI slot's name with a domain of 32 bits, in bytes: "00000000:00:00.0" and its end.
+pub const PCI_ID_BYTES: usize = 32;
 
 const _: () = assert!(READ_BUFFER_BYTES > FRAME_HEADER_BYTES, "a header must fit the read buffer");
 const _: () = assert!(FRAME_BYTES_MAX <= u32::MAX as usize, "the length field of a frame has 32 bits");
@@ -99,3 +111,5 @@ const _: () = assert!(
 const _: () = assert!(STAGING_BYTES_MIN / 4 >= RING_ALIGN, "a lane's half holds two pieces");
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(64), "chunks end on cache lines");
 const _: () = assert!(STREAMING_RUN_BYTES_MIN <= CHUNK_BYTES, "a chunk can be streamed");
+const _: () =
+    assert!(CHECKSUM_WARP_PIECES_MIN >= 8 * CHECKSUM_BLOCKS_MAX, "eight warps a block have a piece each");

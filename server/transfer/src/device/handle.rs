@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::device::buffer::DeviceBuffer;
 use crate::device::choose::{CopyChoice, Means};
+use crate::device::cuda::CudaDriver;
 use crate::device::driver::{DeviceError, DeviceErrorKind, DeviceMemory, Driver, Priority, Stream};
 use crate::device::flight::{Flight, Mark, OwnedEvent};
 use crate::device::host::{HostDriver, HostOptions};
@@ -92,6 +93,20 @@ pub(crate) struct Core {
 }
 
 impl Device {
+    /// The GPU of this number, in the primary context that the engine uses too.
+    ///
+    /// # Errors
+    /// `Absent`: no driver, or no such GPU. Else as [`Device::with_driver`].
+    pub fn cuda(ordinal: u32, options: DeviceOptions) -> Result<Self, DeviceError> {
+        Self::with_driver(Arc::new(CudaDriver::open(ordinal)?), options)
+    }
+
+    /// How many GPUs this process sees; 0 without a driver.
+    #[must_use]
+    pub fn cuda_count() -> u32 {
+        CudaDriver::count()
+    }
+
     /// Memory and threads of this process behave as a device: for tests, and to try without a GPU.
     ///
     /// # Errors
