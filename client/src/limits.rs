@@ -25,6 +25,8 @@ pub const RENEW_WAIT: Duration = Duration::from_secs(2);
 pub const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`RENEW_PAUSE_MIN`].
 pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Windows of one reload whose copies to a device may be under way before another is leased.
+pub const DEVICE_WINDOWS_AHEAD_MAX: usize = 4;
 /// Hashes of one round of a lookup: two rounds settle 9,408.
 pub const LOOKUP_SAMPLE_MAX: usize = 96;
 /// How long an abandoned operation's connection may wait for the answer whose lease must be ended.
