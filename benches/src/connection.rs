@@ -97,7 +97,7 @@ impl Connection {
         let report = self.runtime.block_on(async {
             self.namespace.reload_device(device, &options, hashes, plans, order).await?.finished().await
         })?;
-        ensure!(report.pages == hashes.len(), "LOST PAGES: {} of {} came back", report.pages, hashes.len());
+        ensure!(report.pages == hashes.len(), "LOST PAGES: of {} {report:?}", hashes.len());
         Ok(())
     }
 

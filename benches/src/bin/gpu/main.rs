@@ -36,9 +36,12 @@ use crate::scale::Scale;
 struct Options {
     #[command(flatten)]
     common: Common,
-    /// The device: a GPU, or this process's memory (tiny sizes: shows that everything runs, not how fast).
+    /// The device: a GPU, or this process's memory, which is always `--tiny`.
     #[arg(long, value_enum, default_value_t = Kind::Cuda)]
     device: Kind,
+    /// Tiny sizes: shows that everything runs and every byte is right, not how fast.
+    #[arg(long)]
+    tiny: bool,
     /// Which GPU.
     #[arg(long, default_value_t = 0)]
     ordinal: u32,
@@ -103,15 +106,17 @@ fn main() -> Result<()> {
     }
     with_huge_pages()?;
     let bound = (options.seconds > 0).then(|| Duration::from_secs(options.seconds));
-    let scale = match options.device {
-        Kind::Cuda => Scale::full(options.common.rounds, options.common.total_bytes(), bound),
-        Kind::Host => Scale::tiny(),
+    let tiny = options.tiny || options.device == Kind::Host;
+    let scale = if tiny {
+        Scale::tiny()
+    } else {
+        Scale::full(options.common.rounds, options.common.total_bytes(), bound)
     };
     let opened = Opened { kind: options.device, ordinal: options.ordinal };
     let device = opened.device(CopyChoice::Auto)?;
     let driver = device.driver();
     println!("## {}", driver.name());
-    let mut report = Report::new(driver.name(), options.device == Kind::Cuda);
+    let mut report = Report::new(driver.name(), !tiny);
     for part in &options.parts {
         match part {
             Part::Registration => registration::measure(driver, &scale, &mut report)?,

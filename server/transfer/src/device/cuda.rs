@@ -13,6 +13,7 @@ mod module;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
+use std::path::Path;
 
 use cudarc::driver::sys;
 use sys::CUdevice_attribute as Attribute;
@@ -388,8 +389,12 @@ fn numa_node(api: &Api, device: sys::CUdevice) -> Option<u32> {
     if code != 0 {
         return None;
     }
-    let path = format!("/sys/bus/pci/devices/{}/numa_node", text(&bus).to_lowercase());
-    std::fs::read_to_string(path).ok()?.trim().parse().ok() // -1: not known
+    numa_node_of(Path::new("/sys/bus/pci/devices"), &text(&bus))
+}
+
+fn numa_node_of(devices: &Path, bus: &str) -> Option<u32> {
+    let node = std::fs::read_to_string(devices.join(bus.to_lowercase()).join("numa_node")).ok()?;
+    node.trim().parse().ok() // -1: not known
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <algorithm>
+#include <csetjmp>
 #include <ucontext.h>
 
 #define __global__
@@ -52,21 +53,24 @@ template <typename T> static void __stcs(T *to, T value) {
 enum class State { Ready, AtBlock, AtWarp, Done };
 
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context; // where it begins: entered once, by a system call
+    jmp_buf place;      // where it goes on: switches cost none
+    bool begun;
     std::vector<char> stack;
     State state;
     unsigned long long shared_value;
 };
 
-static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static std::vector<Fiber> &fibers = *new std::vector<Fiber>; // never destroyed, as is the next
+static ucontext_t first_scheduler; // never returned to
+static jmp_buf scheduler;
 static unsigned running;
-static std::function<void()> body;
+static std::function<void()> &body = *new std::function<void()>;
 
 static void pause(State state) {
     Fiber &me = fibers[running];
     me.state = state;
-    swapcontext(&me.context, &scheduler);
+    if (_setjmp(me.place) == 0) _longjmp(scheduler, 1);
 }
 
 static void __syncthreads() { pause(State::AtBlock); }
@@ -105,7 +109,15 @@ extern char __start_shared[], __stop_shared[];
 static void enter() {
     body();
     fibers[running].state = State::Done;
-    swapcontext(&fibers[running].context, &scheduler);
+    _longjmp(scheduler, 1);
+}
+
+// Lets a fiber run until it pauses or ends.
+static void resume(Fiber &fiber) {
+    if (_setjmp(scheduler) != 0) return;
+    if (fiber.begun) _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    swapcontext(&first_scheduler, &fiber.context);
 }
 
 // Whether all of these wait for the same; those that are done wait for nothing.
@@ -135,6 +147,7 @@ static void run_block(unsigned threads, std::mt19937_64 &random) {
         fiber.context.uc_link = nullptr;
         makecontext(&fiber.context, enter, 0);
         fiber.state = State::Ready;
+        fiber.begun = false;
     }
     std::vector<unsigned> order(threads);
     for (unsigned at = 0; at < threads; at++) order[at] = at;
@@ -146,7 +159,7 @@ static void run_block(unsigned threads, std::mt19937_64 &random) {
             ran = true;
             running = at;
             threadIdx.x = at;
-            swapcontext(&scheduler, &fibers[at].context);
+            resume(fibers[at]);
         }
         bool done = true;
         for (Fiber &fiber : fibers) done &= fiber.state == State::Done;

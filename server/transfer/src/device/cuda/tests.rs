@@ -290,6 +290,18 @@ fn the_device_is_named_and_asked_for_what_it_can_do() {
     assert!(failed.message.contains("CUDA device 9"), "{failed}");
 }
 
+#[test]
+fn the_numa_node_is_what_linux_says_of_the_slot() {
+    let devices = tempfile::tempdir().expect("a directory can be made");
+    for (slot, said) in [("0000:1b:00.0", "1\n"), ("0000:9d:00.0", "-1\n")] {
+        std::fs::create_dir(devices.path().join(slot)).expect("a directory can be made");
+        std::fs::write(devices.path().join(slot).join("numa_node"), said).expect("a file can be written");
+    }
+    let node = |bus| super::numa_node_of(devices.path(), bus);
+    assert_eq!(node("0000:1B:00.0"), Some(1), "CUDA writes it in capitals, Linux does not");
+    assert_eq!((node("0000:9D:00.0"), node("0000:00:00.0")), (None, None));
+}
+
 /// One of every call; failures are welcome.
 fn call_everything(driver: &CudaDriver) {
     let (stream, event) = (Stream(0x3000), Event(0x4000));
