@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use turnkv_benches::stats::Series;
-use turnkv_transfer::HugePages;
 use turnkv_transfer::device::{Driver, Priority};
 
 use crate::contents;
@@ -33,6 +32,8 @@ struct Variant {
 struct Place {
     spread: Spread,
     slots: Arc<Memory>,
+    /// What the slots lie in, for people.
+    kind: &'static str,
     tensors: Arc<Memory>,
     /// Pinned memory and device memory of the same size, for the plain copy that is the limit.
     pinned: Arc<Memory>,
@@ -49,53 +50,87 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Repo
             continue;
         }
         let place = Place::new(driver, shape, scale.copied_bytes)?;
-        for way in [Way::ToDevice, Way::ToSlots] {
-            one_way(driver, &place, way, scale, report, shape)?;
+        for (way, arrow) in [(Way::ToDevice, "slots -> device"), (Way::ToSlots, "device -> slots")] {
+            let title = format!("{}, {arrow}, driver only, slots in {}", shape.name, place.kind);
+            report.add_to(title, |section, report| {
+                compare(driver, &[(&place, way)], scale, section, report, wanted(shape))
+            })?;
         }
     }
     Ok(())
 }
 
-fn one_way(
-    driver: &Arc<dyn Driver>,
-    place: &Place,
-    way: Way,
-    scale: &Scale,
-    report: &mut Report,
-    shape: Shape,
-) -> Result<()> {
-    let mut lane = Lane::new(driver, Priority::High)?;
-    let plain = place.plain_moves(way)?;
-    let mut found = Vec::new();
-    for variant in variants(scale) {
-        let moves = place.moves(way, variant.chunk_bytes)?;
-        place.poison(&mut lane, way)?;
-        if lane.enqueue(&moves, variant.means)?.is_none() {
-            report.leave_out(&format!("{}, {}", shape.name, variant.name), "this device has no such call");
+/// Both directions at once, each with its own memory: whether the link and the means are full duplex.
+pub(crate) fn measure_both(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Report) -> Result<()> {
+    for shape in [CONTIGUOUS, FRAGMENTED[0]] {
+        if scale.is_over() {
+            report.leave_out(&format!("{}, both directions", shape.name), TIME_IS_UP);
             continue;
         }
-        lane.finish()?;
-        place.check(&mut lane, way, &variant.name)?;
+        let place = || Place::new(driver, shape, scale.copied_bytes);
+        let (down, up) = (place()?, place()?);
+        let title = format!("{}, both directions at once, both counted, driver only", shape.name);
+        report.add_to(title, |section, report| {
+            compare(driver, &[(&down, Way::ToDevice), (&up, Way::ToSlots)], scale, section, report, "")
+        })?;
+    }
+    Ok(())
+}
+
+/// Copies by all means, each leg on a lane of its own and all legs at once, against plain copies of the same bytes.
+fn compare(
+    driver: &Arc<dyn Driver>,
+    legs: &[(&Place, Way)],
+    scale: &Scale,
+    section: &mut Section,
+    report: &mut Report,
+    wanted: &str,
+) -> Result<()> {
+    let lane = |(_, way): &(&Place, Way)| {
+        Lane::new(driver, if *way == Way::ToDevice { Priority::High } else { Priority::Low })
+    };
+    let mut lanes = legs.iter().map(lane).collect::<Result<Vec<_>>>()?;
+    let plain = legs.iter().map(|(place, way)| place.plain_moves(*way)).collect::<Result<Vec<_>>>()?;
+    let mut found = Vec::new();
+    for variant in variants(scale) {
+        let moves = legs.iter().map(|(place, way)| place.moves(*way, variant.chunk_bytes));
+        let moves = moves.collect::<Result<Vec<_>>>()?;
+        for ((place, way), lane) in legs.iter().zip(&mut lanes) {
+            place.poison(lane, *way)?;
+        }
+        if timed(&mut lanes, &moves, variant.means)?.is_none() {
+            report.leave_out(&variant.name, "this device has no such call");
+            continue;
+        }
+        for ((place, way), lane) in legs.iter().zip(&mut lanes) {
+            place.check(lane, *way, &variant.name)?;
+        }
         found.push((variant, moves, Series::new()));
     }
+    let gb = plain.iter().map(|moves| moves.bytes()).sum::<usize>() as f64 / 1e9;
     let mut limit = Series::new();
-    let gb = plain.bytes() as f64 / 1e9;
     for _ in 0..scale.rounds {
-        limit.push(gb / timed(&mut lane, &plain, Means::Engine)?);
+        limit.push(gb / timed(&mut lanes, &plain, Means::Engine)?.unwrap_or(f64::NAN));
         for (variant, moves, rates) in &mut found {
-            rates.push(gb / timed(&mut lane, moves, variant.means)?);
+            rates.push(gb / timed(&mut lanes, moves, variant.means)?.unwrap_or(f64::NAN));
         }
     }
-    let arrow = if way == Way::ToDevice { "slots -> device" } else { "device -> slots" };
-    let mut section =
-        Section::new(format!("{}, {arrow}, {} pages, driver only", shape.name, place.spread.pages()));
     section.row("plain copy of the same bytes, pinned", "GB/s", &limit, "");
     for (variant, _, rates) in &found {
         section.row(&variant.name, "GB/s", rates, "");
-        section.row(&format!("{} / plain", variant.name), "x", &rates.over(&limit), wanted(shape));
+        section.row(&format!("{} / plain", variant.name), "x", &rates.over(&limit), wanted);
     }
-    report.add(section);
     Ok(())
+}
+
+/// Seconds from the first call until the last byte is there. None: not by those means.
+fn timed(lanes: &mut [Lane], moves: &[Arc<Moves>], means: Means) -> Result<Option<f64>> {
+    let (started, mut all) = (Instant::now(), true);
+    for (lane, moves) in lanes.iter_mut().zip(moves) {
+        all &= lane.enqueue(moves, means)?.is_some();
+    }
+    lanes.iter_mut().try_for_each(Lane::finish)?;
+    Ok(all.then(|| started.elapsed().as_secs_f64()))
 }
 
 /// What at least one of the means must reach.
@@ -117,21 +152,14 @@ fn variants(scale: &Scale) -> Vec<Variant> {
     variants
 }
 
-/// Seconds from the first call until the last byte is there.
-fn timed(lane: &mut Lane, moves: &Arc<Moves>, means: Means) -> Result<f64> {
-    let started = Instant::now();
-    ensure!(lane.enqueue(moves, means)?.is_some(), "{means:?} worked a moment ago");
-    lane.finish()?;
-    Ok(started.elapsed().as_secs_f64())
-}
-
 impl Place {
     fn new(driver: &Arc<dyn Driver>, shape: Shape, bytes: usize) -> Result<Place> {
         let spread = Spread::new(shape, bytes);
         let bytes = spread.bytes();
-        let (slots, ..) = Memory::slab(driver, bytes, HugePages::Auto)?;
+        let (slots, kind) = Memory::slots(driver, bytes)?;
         Ok(Place {
             slots,
+            kind,
             tensors: Memory::device(driver, bytes)?,
             pinned: Memory::pinned(driver, bytes)?,
             plain: Memory::device(driver, bytes)?,
@@ -189,51 +217,4 @@ impl Place {
         ensure!(right, "WRONG BYTES: {name} copied something else");
         Ok(())
     }
-}
-
-/// Both directions at once, each with its own memory: whether the link and the means are full duplex.
-pub(crate) fn measure_both(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Report) -> Result<()> {
-    for shape in [CONTIGUOUS, FRAGMENTED[0]] {
-        if scale.is_over() {
-            report.leave_out(&format!("{}, both directions", shape.name), TIME_IS_UP);
-            continue;
-        }
-        let places =
-            [Place::new(driver, shape, scale.copied_bytes)?, Place::new(driver, shape, scale.copied_bytes)?];
-        let mut lanes = [Lane::new(driver, Priority::High)?, Lane::new(driver, Priority::Low)?];
-        let ways = [Way::ToDevice, Way::ToSlots];
-        let mut cases = Vec::new();
-        let plain = [places[0].plain_moves(ways[0])?, places[1].plain_moves(ways[1])?];
-        cases.push(("plain copies, pinned".to_owned(), Means::Engine, plain, Series::new()));
-        for variant in variants(scale) {
-            let moves = [
-                places[0].moves(ways[0], variant.chunk_bytes)?,
-                places[1].moves(ways[1], variant.chunk_bytes)?,
-            ];
-            cases.push((variant.name, variant.means, moves, Series::new()));
-        }
-        let mut absent = Vec::new();
-        for _ in 0..=scale.rounds {
-            for (name, means, moves, rates) in &mut cases {
-                let gb = moves.iter().map(|moves| moves.bytes()).sum::<usize>() as f64 / 1e9;
-                let started = Instant::now();
-                let begun = [lanes[0].enqueue(&moves[0], *means)?, lanes[1].enqueue(&moves[1], *means)?];
-                lanes[0].finish()?;
-                lanes[1].finish()?;
-                if begun.contains(&None) {
-                    absent.push(name.clone());
-                }
-                rates.push(gb / started.elapsed().as_secs_f64());
-            }
-        }
-        let title = format!("{}, both directions at once, both counted, driver only", shape.name);
-        let mut section = Section::new(title);
-        let limit = cases[0].3.clone();
-        for (name, _, _, rates) in cases.iter().filter(|case| !absent.contains(&case.0)) {
-            section.row(name, "GB/s", rates, "");
-            section.row(&format!("{name} / plain"), "x", &rates.over(&limit), "");
-        }
-        report.add(section);
-    }
-    Ok(())
 }

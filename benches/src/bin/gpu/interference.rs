@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use turnkv_benches::stats::{Series, quantile};
-use turnkv_transfer::HugePages;
 use turnkv_transfer::device::{Driver, Priority};
 
+use crate::contents;
 use crate::report::{NO_KERNELS, Report, Section};
 use crate::rig::{Lane, Means, Memory, Moves};
 use crate::scale::Scale;
@@ -69,6 +69,10 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Repo
     section.row("alone, p50", "ms", &alone50, "");
     section.row("alone, p99", "ms", &alone99, "");
     for case in &cases {
+        if case.rate.median().is_nan() {
+            report.leave_out(&case.name, "this device has no such call");
+            continue;
+        }
         section.row(&format!("{}: offload", case.name), "GB/s", &case.rate, "");
         section.row(&format!("{}: p50 / alone", case.name), "x", &case.p50.over(&alone50), "");
         section.row(&format!("{}: p99 / alone", case.name), "x", &case.p99.over(&alone99), "best <= 1.05");
@@ -114,8 +118,9 @@ fn beside(
     steps: usize,
 ) -> Result<(Vec<f64>, f64)> {
     let bursts = offload.bursts(case)?;
+    offload.slots.write(&vec![0xa5; offload.contents.len()])?;
     let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
+    let found = thread::scope(|scope| {
         let run = thread::Builder::new()
             .name("bench-offload".to_owned())
             .spawn_scoped(scope, || offload.run(driver, &bursts, case.means, &stop))?;
@@ -124,8 +129,12 @@ fn beside(
         let steps = warm.and_then(|_| decode.steps(driver, steps));
         stop.store(true, Ordering::Relaxed);
         let rate = run.join().map_err(|_| anyhow!("the offload's thread panicked"))??;
-        Ok((steps?, rate))
-    })
+        Ok::<_, anyhow::Error>((steps?, rate))
+    })?;
+    if !found.1.is_nan() {
+        offload.check(case)?;
+    }
+    Ok(found)
 }
 
 /// The engine's side.
@@ -177,19 +186,36 @@ impl Decode {
 struct Offload {
     slots: Arc<Memory>,
     tensors: Arc<Memory>,
-    bytes: usize,
+    /// What the tensors hold.
+    contents: Vec<u8>,
 }
 
 impl Offload {
     fn new(driver: &Arc<dyn Driver>, scale: &Scale) -> Result<Offload> {
         let bytes = scale.copied_bytes;
-        let (slots, ..) = Memory::slab(driver, bytes, HugePages::Auto)?;
-        Ok(Offload { slots, tensors: Memory::device(driver, bytes)?, bytes })
+        let (slots, _) = Memory::slots(driver, bytes)?;
+        let (tensors, contents) = (Memory::device(driver, bytes)?, contents(bytes));
+        slots.write(&contents)?;
+        let mut lane = Lane::new(driver, Priority::Low)?;
+        lane.enqueue(&Moves::whole(&tensors, &slots)?, Means::Engine)?;
+        lane.finish()?;
+        Ok(Offload { slots, tensors, contents })
+    }
+
+    /// Whether the slots hold the pages of that shape.
+    fn check(&self, case: &Case) -> Result<()> {
+        let (spread, slots) = (Spread::new(case.shape, self.contents.len()), self.slots.read()?);
+        let right = spread
+            .all()
+            .into_iter()
+            .all(|(tensor, slot, bytes)| slots[slot..slot + bytes] == self.contents[tensor..tensor + bytes]);
+        ensure!(right, "WRONG BYTES: {} left something else in the slots", case.name);
+        Ok(())
     }
 
     /// The copies of all pages that there is room for, in bursts.
     fn bursts(&self, case: &Case) -> Result<Vec<Arc<Moves>>> {
-        let spread = Spread::new(case.shape, self.bytes);
+        let spread = Spread::new(case.shape, self.contents.len());
         let pages: Vec<usize> = (0..spread.pages()).collect();
         let burst = |pages: &[usize]| {
             let list: Vec<_> = pages
@@ -212,16 +238,16 @@ impl Offload {
     ) -> Result<f64> {
         let mut lane = Lane::new(driver, Priority::Low)?;
         let (started, mut moved) = (Instant::now(), 0);
-        for burst in bursts.iter().cycle() {
-            if stop.load(Ordering::Relaxed) {
-                break;
+        for (at, burst) in bursts.iter().cycle().enumerate() {
+            if at >= bursts.len() && stop.load(Ordering::Relaxed) {
+                break; // every page was offloaded once: all slots can be checked
             }
             let due = started + Duration::from_secs_f64(moved as f64 / OFFLOAD_BYTES_A_SECOND);
             while Instant::now() < due {
                 std::hint::spin_loop();
             }
             if lane.enqueue(burst, means)?.is_none() {
-                return Ok(0.0);
+                return Ok(f64::NAN);
             }
             lane.finish()?;
             moved += burst.bytes();

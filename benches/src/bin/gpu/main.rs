@@ -82,12 +82,16 @@ enum Part {
 struct Opened {
     kind: Kind,
     ordinal: u32,
+    /// Thread blocks of its kernels, where not the usual number.
+    kernel_blocks: Option<u32>,
 }
 
 impl Opened {
     /// The device with its copies by that choice.
     fn device(&self, copy: CopyChoice) -> Result<Device> {
-        let device = DeviceOptions { copy, ..DeviceOptions::default() };
+        let usual = DeviceOptions::default();
+        let kernel_blocks = self.kernel_blocks.unwrap_or(usual.kernel_blocks);
+        let device = DeviceOptions { copy, kernel_blocks, ..usual };
         match self.kind {
             Kind::Cuda => Device::cuda(self.ordinal, device),
             Kind::Host => Device::host(HostOptions { device, ..HostOptions::default() }),
@@ -112,7 +116,8 @@ fn main() -> Result<()> {
     } else {
         Scale::full(options.common.rounds, options.common.total_bytes(), bound)
     };
-    let opened = Opened { kind: options.device, ordinal: options.ordinal };
+    let kernel_blocks = tiny.then_some(scale.blocks[0]);
+    let opened = Opened { kind: options.device, ordinal: options.ordinal, kernel_blocks };
     let device = opened.device(CopyChoice::Auto)?;
     let driver = device.driver();
     println!("## {}", driver.name());

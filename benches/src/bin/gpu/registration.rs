@@ -5,10 +5,10 @@ use std::sync::Arc;
 use anyhow::Result;
 use turnkv_benches::stats::Series;
 use turnkv_transfer::HugePages;
-use turnkv_transfer::device::{DeviceErrorKind, Driver};
+use turnkv_transfer::device::Driver;
 
 use crate::report::{Report, Section};
-use crate::rig::Memory;
+use crate::rig::{Memory, is_refusal};
 use crate::scale::Scale;
 
 /// Registers and ends the registration of a fresh, touched slab, round by round.
@@ -40,10 +40,4 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Repo
     section.row("huge / 4 KiB pages", "x", &large.over(&small), "");
     report.add(section);
     Ok(())
-}
-
-/// Whether the device or the system has no room for it: no fault of ours.
-fn is_refusal(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<turnkv_transfer::device::DeviceError>().map(|error| error.kind);
-    matches!(kind, Some(DeviceErrorKind::NoMemory | DeviceErrorKind::Unsupported))
 }

@@ -43,6 +43,18 @@ impl Report {
         self.sections.push(json!({ "title": section.title, "rows": section.rows }));
     }
 
+    /// Adds the table that `fill` fills.
+    pub(crate) fn add_to(
+        &mut self,
+        title: String,
+        fill: impl FnOnce(&mut Section, &mut Report) -> Result<()>,
+    ) -> Result<()> {
+        let mut section = Section::new(title);
+        fill(&mut section, self)?;
+        self.add(section);
+        Ok(())
+    }
+
     /// Says what is not measured, and why.
     pub(crate) fn leave_out(&mut self, what: &str, why: &str) {
         println!("left out: {what}: {why}");

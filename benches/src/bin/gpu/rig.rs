@@ -80,6 +80,17 @@ impl Memory {
         Ok((Arc::new(memory), seconds, report.huge.is_yes()))
     }
 
+    /// Slots to copy from and to: a slab where the system lets it be registered, else pinned memory. Also says which.
+    pub(crate) fn slots(driver: &Arc<dyn Driver>, bytes: usize) -> Result<(Arc<Memory>, &'static str)> {
+        match Self::slab(driver, bytes, HugePages::Auto) {
+            Ok((memory, ..)) => Ok((memory, "a registered slab")),
+            Err(error) if is_refusal(&error) => {
+                Ok((Self::pinned(driver, bytes)?, "pinned memory (the system lets no slab be registered)"))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Its bytes, if the CPU may read them. To be looked at after a lane has finished.
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
         let from = self.host()?;
@@ -346,6 +357,12 @@ impl Drop for Lane {
             self.driver.end_stream(self.stream);
         }
     }
+}
+
+/// Whether the device or the system has no room or no way for it: no fault of ours.
+pub(crate) fn is_refusal(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<DeviceError>().map(|error| error.kind);
+    matches!(kind, Some(DeviceErrorKind::NoMemory | DeviceErrorKind::Unsupported))
 }
 
 fn supported(begun: Result<(), DeviceError>) -> Result<Option<()>> {
