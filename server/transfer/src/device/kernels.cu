@@ -38,20 +38,19 @@ static __device__ __forceinline__ void copy_vectors(u8 *target, const u8 *source
     u64 head = (16 - ((u64)target & 15)) & 15;
     if (head > bytes) head = bytes;
     if (lane < head) target[lane] = source[lane];
-    const uint4 *from = (const uint4 *)(source + head);
-    uint4 *to = (uint4 *)(target + head);
     u32 vectors = (u32)((bytes - head) / 16);
+    const uint4 *from = (const uint4 *)(source + head) + lane;
+    uint4 *to = (uint4 *)(target + head) + lane;
+    int left = (int)vectors - (int)lane; // counted from our first one; all distances below are constants
     uint4 held[COPY_IN_FLIGHT];
 #pragma unroll
-    for (u32 at = 0; at < COPY_IN_FLIGHT; at++) {
-        u32 place = at * WARP + lane;
+    for (int at = 0; at < (int)COPY_IN_FLIGHT; at++) {
         // Read once and written once: neither is worth a place in a cache that the engine uses.
-        if (place < vectors) held[at] = __ldcs(from + place);
+        if (at * (int)WARP < left) held[at] = __ldcs(from + at * WARP);
     }
 #pragma unroll
-    for (u32 at = 0; at < COPY_IN_FLIGHT; at++) {
-        u32 place = at * WARP + lane;
-        if (place < vectors) __stcs(to + place, held[at]);
+    for (int at = 0; at < (int)COPY_IN_FLIGHT; at++) {
+        if (at * (int)WARP < left) __stcs(to + at * WARP, held[at]);
     }
     u64 done = head + 16 * (u64)vectors;
     if (done + lane < bytes) target[done + lane] = source[done + lane];
