@@ -26,7 +26,7 @@ use turnkv_benches::options::Common;
 use turnkv_benches::sampling::Random;
 use turnkv_client::{CopyChoice, Device, DeviceOptions, HostOptions};
 
-use crate::report::Report;
+use crate::report::{Report, TIME_IS_UP};
 use crate::scale::Scale;
 
 #[derive(Parser)]
@@ -68,14 +68,14 @@ enum Part {
     Registration,
     /// Driver only: slots and tensors of every shape, one way, by every means.
     Copies,
-    /// Driver only: both ways at once.
-    Both,
+    /// Through the client and a server.
+    Pool,
     /// Checksums and digests on the device.
     Sums,
     /// Decode-like steps beside an offload.
     Interference,
-    /// Through the client and a server.
-    Pool,
+    /// Driver only: both ways at once.
+    Both,
 }
 
 /// The device under test, opened anew for every way to use it.
@@ -123,6 +123,10 @@ fn main() -> Result<()> {
     println!("## {}", driver.name());
     let mut report = Report::new(driver.name(), !tiny);
     for part in &options.parts {
+        if scale.is_over() {
+            report.leave_out(&format!("{part:?}"), TIME_IS_UP);
+            continue;
+        }
         match part {
             Part::Registration => registration::measure(driver, &scale, &mut report)?,
             Part::Copies => copies::measure(driver, &scale, &mut report)?,
