@@ -5,11 +5,13 @@
 //! - `context`: the device's primary context
 //! - `error`: what the library's numbers mean
 //! - `module`: our kernels
+//! - `registered`: host memory that several devices of this process share
 
 mod api;
 mod context;
 mod error;
 mod module;
+mod registered;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -22,6 +24,7 @@ use self::api::{Api, CopyBatch};
 use self::context::Context;
 use self::error::NOT_READY;
 use self::module::Module;
+use self::registered::OF_PROCESS;
 use crate::device::driver::{
     CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, DeviceMemory, Driver, Event, Kernel, Priority,
     Stream,
@@ -224,15 +227,19 @@ unsafe impl Driver for CudaDriver {
             return Err(DeviceError::new(DeviceErrorKind::Unsupported, message));
         }
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: the caller vouches for the mapping.
-        self.call(&format!("registering {bytes} bytes of host memory"), |api| unsafe {
-            (api.host_register)(base.cast(), bytes, flags)
+        OF_PROCESS.add(base.addr(), bytes, || {
+            // SAFETY: the caller vouches for the mapping.
+            self.call(&format!("registering {bytes} bytes of host memory"), |api| unsafe {
+                (api.host_register)(base.cast(), bytes, flags)
+            })
         })
     }
 
     unsafe fn unregister(&self, base: *mut u8) -> Result<(), DeviceError> {
-        // SAFETY: the caller vouches that it is registered and out of use.
-        self.call("ending a registration", |api| unsafe { (api.host_unregister)(base.cast()) })
+        OF_PROCESS.remove(base.addr(), || {
+            // SAFETY: the caller vouches that it is registered, and every user that it is out of use.
+            self.call("ending a registration", |api| unsafe { (api.host_unregister)(base.cast()) })
+        })
     }
 
     fn new_stream(&self, priority: Priority) -> Result<Stream, DeviceError> {

@@ -387,6 +387,8 @@ fn streams_events_and_memory_have_the_flags_that_we_promise() {
     unsafe { driver.register(std::ptr::null_mut(), 8192) }.expect("it takes any");
     assert_eq!(noted("register"), [[8192, 1 | 2]], "portable, mapped, never read-only");
     // SAFETY: as above.
+    unsafe { driver.unregister(std::ptr::null_mut()) }.expect("it is registered");
+    // SAFETY: as above.
     unsafe { driver.record(Event(0x4000), Stream(0)) }.expect("the engine's default stream");
     assert_eq!(noted("record"), [[0x4000, 0]]);
 }
@@ -413,6 +415,38 @@ fn memory_that_cannot_be_registered_is_staged() {
         let failed = unsafe { driver.register(std::ptr::null_mut(), 4096) }.expect_err("told to fail");
         assert_eq!(failed.kind, kind, "{failed}");
     }
+}
+
+#[test]
+fn devices_of_a_process_share_a_registration_and_the_last_one_ends_it() {
+    let (_turn, api) = library();
+    let (one, other) = (open(api), open(api));
+    let base = std::ptr::without_provenance_mut(0x7000);
+    let register = |driver: &CudaDriver, bytes| {
+        // SAFETY: this library does not touch the memory.
+        unsafe { driver.register(base, bytes) }
+    };
+    let unregister = |driver: &CudaDriver| {
+        // SAFETY: as above.
+        unsafe { driver.unregister(base) }
+    };
+    fail("cuMemHostRegister_v2", 304);
+    assert_eq!(register(&one, 4096).expect_err("told to fail").kind, DeviceErrorKind::NoMemory);
+    fake().codes.clear();
+    for driver in [&one, &other] {
+        register(driver, 4096).expect("a failure is not remembered, and a second user is welcome");
+    }
+    assert_eq!(noted("register").len(), 1);
+    fail("cuMemHostRegister_v2", 712);
+    assert_eq!(register(&other, 8192).expect_err("other memory").kind, DeviceErrorKind::Invalid);
+    fake().codes.clear();
+    unregister(&one).expect("the other one still uses it");
+    assert_eq!(count("cuMemHostUnregister"), 0);
+    unregister(&other).expect("it was the last");
+    assert_eq!(count("cuMemHostUnregister"), 1);
+    register(&one, 8192).expect("it is free again, for any length");
+    unregister(&one).expect("it was the last");
+    assert_eq!((noted("register").len(), count("cuMemHostUnregister")), (2, 2));
 }
 
 #[test]
