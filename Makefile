@@ -111,9 +111,8 @@ bench: server
 	@cargo build --locked --release --package turnkv-benches
 	@for bench in shm lookup inline nvme mixed prefetch; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
 
-# The GPU benches, Rust and Python: where no GPU is, one line says so. Binaries and wheel come from .gpu, where `gpu-pack` puts
-# them; without it they are built first. A GPU machine without a toolchain needs this tree and .gpu, python3 with torch, nothing
-# else. Results: tables, JSON and plots in $OUT, or target/gpu-results. PARTS="driver" or "engine" runs half of it, SECONDS_MAX
+# The GPU benches, Rust and Python: where no GPU is, one line says so. Binaries and wheel run from .gpu, where `gpu-pack` puts
+# them. A GPU machine without a toolchain needs this tree, .gpu as packed elsewhere and python3 with torch, nothing else. Results: tables, JSON and plots in $OUT, or target/gpu-results. PARTS="driver" or "engine" runs half of it, SECONDS_MAX
 # bounds each half.
 .PHONY: bench-gpu gpu-pack ptx ptx-check
 bench-gpu:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All GPU benches: `make bench-gpu`. Skips with one line where no GPU is; builds into .gpu unless that is there.
+# All GPU benches: `make bench-gpu`. Skips with one line where no GPU is; builds into .gpu where there is a toolchain, else runs
+# what was carried there.
 #   OUT=DIR          where results go (target/gpu-results)
 #   PARTS="driver"   only the Rust bench; "engine": only the Python ones; unset or empty: both
 #   SECONDS_MAX=N    each half leaves out what it has not begun after so long (480)
@@ -16,12 +17,12 @@ if ! nvidia-smi -L >/dev/null 2>&1 && ! compgen -G '/dev/nvidia[0-9]*' >/dev/nul
     exit 0
 fi
 
-if [ ! -x .gpu/turnkv ] || [ ! -x .gpu/gpu ]; then
-    command -v cargo >/dev/null || {
-        echo "error: neither .gpu (make it with \`make gpu-pack\` on a machine with a toolchain, and carry it) nor cargo is here" >&2
-        exit 1
-    }
+# A toolchain builds what the tree says; without one, what was carried is run.
+if command -v cargo >/dev/null; then
     make gpu-pack
+elif [ ! -x .gpu/turnkv ] || [ ! -x .gpu/gpu ]; then
+    echo "error: neither cargo nor .gpu is here: make gpu-pack on a machine with a toolchain, and carry .gpu" >&2
+    exit 1
 fi
 
 mkdir -p "$out"
