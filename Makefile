@@ -44,6 +44,7 @@ test-core: tools
 	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace
 
 test-python: server python
+	@$(MAKE) ptx-check
 	@$(call say,'Python tests')
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python -m pytest -q engine-plugins/tests/test_*.py engine-plugins/tests/tensorrt_llm
 
@@ -109,3 +110,32 @@ bench: server
 	@$(call say,'benches (some minutes; quote them only from a quiet machine)')
 	@cargo build --locked --release --package turnkv-benches
 	@for bench in shm lookup inline nvme mixed prefetch; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
+
+# The GPU benches, Rust and Python: where no GPU is, one line says so. Binaries and wheel run from .gpu, where `gpu-pack` puts
+# them. A GPU machine without a toolchain needs this tree, .gpu as packed elsewhere and python3 with torch, nothing else. Results: tables, JSON and plots in $OUT, or target/gpu-results. PARTS="driver" or "engine" runs half of it, SECONDS_MAX
+# bounds each half.
+.PHONY: bench-gpu gpu-pack ptx ptx-check
+bench-gpu:
+	@PARTS="$(PARTS)" SECONDS_MAX="$(SECONDS_MAX)" benches/gpu.sh
+
+gpu-pack: server python
+	@$(call say,'GPU benches into .gpu, stripped to be carried')
+	@cargo build --locked --release --package turnkv-benches --bin gpu
+	@rm -rf .gpu && mkdir .gpu
+	@for binary in turnkv gpu; do strip -o .gpu/$$binary $(TARGET_DIR)/release/$$binary; done
+	@$(VENV)/bin/maturin build --locked --release --strip --quiet --manifest-path engine-plugins/Cargo.toml --interpreter $(VENV)/bin/python --out .gpu
+	@du -sh .gpu
+
+# The kernels' PTX is checked in; NVRTC, which makes it of kernels.cu, is a PyPI package (23 MB) and needs no GPU.
+ptx: .tools/nvrtc/installed
+	@$(call say,'kernels.ptx')
+	@.tools/nvrtc/bin/python server/transfer/src/device/kernels.py
+
+ptx-check: .tools/nvrtc/installed
+	@.tools/nvrtc/bin/python server/transfer/src/device/kernels.py --check
+
+.tools/nvrtc/installed: server/transfer/src/device/kernels.py
+	@$(call say,'NVRTC into .tools/nvrtc')
+	@python3 -m venv .tools/nvrtc
+	@.tools/nvrtc/bin/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^PACKAGE = "\(.*\)"/\1/p' $<)"
+	@touch $@

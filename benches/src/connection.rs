@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tokio::runtime::{Builder, Runtime};
 use turnkv_client::{
-    BlockHash, Client, ClientConfig, DataPlane, Dtype, EndTurn, Layout, Namespace, NamespaceSpec,
-    OffloadOptions, PageSource, PageTarget, ReadLease, ReloadOptions, StatsReply, TierKind,
+    BlockHash, Client, ClientConfig, DataPlane, Device, DeviceOrder, DevicePlan, Dtype, EndTurn, Layout,
+    Namespace, NamespaceSpec, OffloadOptions, PageSource, PageTarget, ReadLease, ReloadOptions, StatsReply,
+    TierKind,
 };
 
 /// Long enough for a busy disk; a bench that waits longer has found a defect.
@@ -72,6 +73,32 @@ impl Connection {
             self.runtime.block_on(self.namespace.reload(&ReloadOptions::default(), hashes, &mut pages))?;
         ensure!(report.pages == hashes.len(), "LOST PAGES: {} of {} came back", report.pages, hashes.len());
         Ok(report.from_nvme)
+    }
+
+    /// As [`Connection::offload_all`], from device memory.
+    pub fn offload_device(&self, device: &Device, hashes: &[BlockHash], plans: &[DevicePlan]) -> Result<()> {
+        let wait = Duration::from_millis(CALL_MS / 2);
+        let options = OffloadOptions { wait, ..OffloadOptions::default() };
+        let report =
+            self.runtime.block_on(self.namespace.offload_device(device, &options, hashes, plans, None))?;
+        ensure!(report.stored == hashes.len(), "REFUSED PAGES: of {} {report:?}", hashes.len());
+        Ok(())
+    }
+
+    /// Reloads pages into device memory, in `layers` parts, waits until all are there and verified, and fails unless they are.
+    pub fn reload_device(
+        &self,
+        device: &Device,
+        hashes: &[BlockHash],
+        plans: &[DevicePlan],
+        layers: usize,
+    ) -> Result<()> {
+        let (options, order) = (ReloadOptions::default(), DeviceOrder { after: None, layers });
+        let report = self.runtime.block_on(async {
+            self.namespace.reload_device(device, &options, hashes, plans, order).await?.finished().await
+        })?;
+        ensure!(report.pages == hashes.len(), "LOST PAGES: of {} {report:?}", hashes.len());
+        Ok(())
     }
 
     /// Leases pages for reading in place.

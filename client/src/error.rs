@@ -3,6 +3,8 @@
 
 use std::io;
 use turnkv_proto as proto;
+use turnkv_transfer::PlanError;
+use turnkv_transfer::device::{DeviceError, DeviceErrorKind};
 
 /// What a call of this crate gives.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -33,6 +35,8 @@ pub enum ErrorKind {
     LeaseExpired,
     /// A named limit of the server is reached.
     Limit,
+    /// The GPU, or what stands for it, refused or broke: go on without it. The pool is well.
+    Device,
     /// The server failed, or does not speak this protocol.
     Internal,
 }
@@ -92,6 +96,25 @@ impl From<proto::Error> for Error {
             proto::ErrorKind::Internal => ErrorKind::Internal,
         };
         Error { kind, message: error.message }
+    }
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Error {
+        let kind = match error.kind {
+            DeviceErrorKind::Invalid => ErrorKind::Invalid,
+            DeviceErrorKind::Absent
+            | DeviceErrorKind::NoMemory
+            | DeviceErrorKind::Unsupported
+            | DeviceErrorKind::Broken => ErrorKind::Device,
+        };
+        Error { kind, message: error.message }
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Error {
+        Error::invalid(error.to_string())
     }
 }
 

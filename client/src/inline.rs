@@ -23,17 +23,21 @@ type Pieces = mpsc::Sender<Result<wire::OffloadRequest, Status>>;
 
 impl Namespace {
     /// One window of an offload. Dropping this future ends the stream, which aborts the lease at the server.
-    pub(crate) async fn offload_inline(&self, window: &OffloadWindow<'_>) -> Result<Done> {
-        window.deadline.bound(self.offload_stream(window)).await?
+    pub(crate) async fn offload_inline(
+        &self,
+        window: &OffloadWindow,
+        pages: &[PageSource<'_>],
+    ) -> Result<Done> {
+        window.deadline.bound(self.offload_stream(window, pages)).await?
     }
 
-    async fn offload_stream(&self, window: &OffloadWindow<'_>) -> Result<Done> {
+    async fn offload_stream(&self, window: &OffloadWindow, pages: &[PageSource<'_>]) -> Result<Done> {
         let (mut pieces, mut replies) = self.open_stream(window).await?;
         let begun = message(&mut replies)
             .await?
             .begin
             .ok_or_else(|| Error::protocol("no answer to the first message"))?;
-        let granted = Granted::read(&begun, window.pages.len())?;
+        let granted = Granted::read(&begun, window.pages)?;
         if granted.fill.is_empty() {
             let Granted { present, decline, .. } = granted;
             let (durable, retry_after_ms) = (begun.durable, begun.retry_after_ms);
@@ -42,7 +46,7 @@ impl Namespace {
         let mut staging = Staging::default();
         let mut checksums = Vec::with_capacity(granted.fill.len());
         for position in &granted.fill {
-            let page = &window.pages[*position as usize];
+            let page = &pages[*position as usize];
             let buffers = &self.link.pieces;
             checksums.push(send_page(&mut pieces, *position, page, &mut staging, buffers).await?);
         }
@@ -58,10 +62,7 @@ impl Namespace {
         granted.committed(&done.dropped, done.durable, begun.retry_after_ms)
     }
 
-    async fn open_stream(
-        &self,
-        window: &OffloadWindow<'_>,
-    ) -> Result<(Pieces, Incoming<wire::OffloadReply>)> {
+    async fn open_stream(&self, window: &OffloadWindow) -> Result<(Pieces, Incoming<wire::OffloadReply>)> {
         let mut sender = None;
         let ask = |channel| {
             // An attempt that reached nobody took its stream with it: each gets its own.

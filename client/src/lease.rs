@@ -1,7 +1,7 @@
 //! Zero-copy reads: the caller looks at pages in their slots. Owns: [`ReadLease`]. Must not know: how slots are granted.
 
 use crate::error::{Error, Result};
-use crate::local::{LocalPool, Server};
+use crate::local::{Lent, LocalPool, Server};
 use crate::namespace::Namespace;
 use crate::offload::window_pages;
 use crate::reload::shm::{Next, Pages};
@@ -18,10 +18,40 @@ pub struct ReadLease {
     pages: Vec<(Slot, u64)>,
     miss: Option<MissCause>,
     end: Instant,
+    ending: Ending,
+}
+
+/// Ends a read lease when it is dropped, wherever that is.
+#[derive(Debug)]
+pub(crate) struct Ending {
     lease: Option<u64>,
     corrupt: Mutex<Vec<u32>>,
     server: Server,
     pool: Arc<LocalPool>,
+}
+
+impl Ending {
+    /// Takes the read lease over from the operation that was given it.
+    pub(crate) fn of(lent: &mut Lent) -> Ending {
+        let (server, pool) = (lent.server(), Arc::clone(lent.pool()));
+        Ending { lease: lent.take_read_lease(), corrupt: Mutex::default(), server, pool }
+    }
+
+    /// A page of the lease did not verify: the pool is told when the lease ends.
+    pub(crate) fn report_corrupt(&self, position: u32) {
+        let mut corrupt = self.corrupt.lock();
+        if !corrupt.contains(&position) {
+            corrupt.push(position);
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.pool.end_reload(&self.server, lease, std::mem::take(self.corrupt.get_mut()));
+        }
+    }
 }
 
 /// The lease ended before the reading did: what was read may be other pages' bytes and must be thrown away.
@@ -62,9 +92,8 @@ impl Namespace {
                     Next::End => break None,
                 }
             };
-            let (server, pool) = (pages.lent.server(), Arc::clone(pages.lent.pool()));
-            let (end, lease) = (pages.lease_end, pages.lent.take_read_lease());
-            return Ok(ReadLease { pages: held, miss, end, lease, corrupt: Mutex::default(), server, pool });
+            let (end, ending) = (pages.lease_end, Ending::of(&mut pages.lent));
+            return Ok(ReadLease { pages: held, miss, end, ending });
         }
     }
 }
@@ -94,10 +123,8 @@ impl ReadLease {
     pub fn verify(&self, position: usize) -> bool {
         let Some((slot, checksum)) = self.pages.get(position) else { return false };
         let matches = slot.checksum() == *checksum;
-        let position = position as u32;
-        let mut corrupt = self.corrupt.lock();
-        if !matches && self.left() > Duration::ZERO && !corrupt.contains(&position) {
-            corrupt.push(position);
+        if !matches && self.left() > Duration::ZERO {
+            self.ending.report_corrupt(position as u32);
         }
         matches
     }
@@ -122,13 +149,5 @@ impl ReadLease {
     /// Ends the lease and says whether what was read under it counts.
     pub fn finish(self) -> std::result::Result<(), LeaseExpired> {
         if self.left().is_zero() { Err(LeaseExpired) } else { Ok(()) }
-    }
-}
-
-impl Drop for ReadLease {
-    fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.pool.end_reload(&self.server, lease, std::mem::take(self.corrupt.get_mut()));
-        }
     }
 }

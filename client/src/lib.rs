@@ -3,8 +3,9 @@
 //! - [`Client`] (`connect`): one pool, lazily connected; [`ClientConfig`] (`config`): what its owner decides
 //! - [`Namespace`] (`namespace`): everything that needs a page's shape
 //!   - `lookup`, `offload`, `reload`, `lease`, `session`, `pin`, `prefill`, `route`: one verb, one file
-//!   - `pages`: what a page is copied from and to
+//!   - `pages`: what a page is copied from and to; `device`: GPU memory as the other end of offloads and reloads
 //!   - `span`: pages mapped where the caller wants them: no copy at either end of a turn
+//! - [`GpuPagePool`] (`gpu_pool`): pages kept in device memory
 //! - `link`: what all verbs share: deadlines, the breaker, which data plane
 //!   - `breaker`, `deadline`, `backoff`: when to stop calling a sick pool, and when to try again
 //!   - `local`, `slabs`: the hot verbs on the local socket, the slabs mapped from it
@@ -20,8 +21,10 @@ mod breaker;
 mod config;
 mod connect;
 mod deadline;
+mod device;
 mod embedded;
 mod error;
+mod gpu_pool;
 mod grpc;
 mod held;
 mod inline;
@@ -44,17 +47,24 @@ mod span;
 pub use breaker::BreakerState;
 pub use config::{BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedConfig};
 pub use connect::{Client, ClientState, StatsReply, TierKind, TierStats};
+pub use device::DeviceOrder;
 pub use error::{Error, ErrorKind, Result};
+pub use gpu_pool::{GpuHit, GpuPagePool, GpuPoolStats, PageView};
 pub use lease::{LeaseExpired, ReadLease};
 pub use namespace::Namespace;
 pub use offload::{Decline, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget};
 pub use pin::{Pinned, SessionDetail};
+pub use reload::device::DeviceReload;
 pub use reload::{MissCause, ReloadOptions, ReloadReport};
 pub use route::{EngineChoice, EngineState, Route};
 pub use session::{EndTurn, Prefetched, SessionInfo, SessionList, TurnBegun};
 pub use span::{CommitOptions, PageSpan, SpanCounts, Standing};
 pub use turnkv_proto::{
     Attention, BlockHash, Dtype, Group, Layout, LayoutError, NamespaceId, Spec as NamespaceSpec,
+};
+pub use turnkv_transfer::device::{
+    CopyChoice, Device, DeviceAddress, DeviceBuffer, DeviceError, DeviceErrorKind, DeviceMemory,
+    DeviceOptions, DevicePlan, DeviceStats, DeviceView, HostControl, HostOptions, Stream,
 };
 pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, Span as SpanMemory, TensorShape, TensorView};

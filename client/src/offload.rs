@@ -6,10 +6,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, WINDOW_BYTES_MAX, WINDOW_PAGES_MAX};
 use crate::namespace::Namespace;
 use crate::pages::PageSource;
+use std::future::Future;
+use std::ops::Range;
 use std::time::Duration;
 use turnkv_proto::wire::{self, OffloadOutcome};
 use turnkv_proto::{BlockHash, SessionId, pack_hashes};
 
+pub(crate) mod device;
 mod shm;
 #[cfg(test)]
 mod tests;
@@ -71,11 +74,35 @@ pub enum Decline {
 
 /// One window of pages to offer.
 #[derive(Debug)]
-pub(crate) struct Window<'a> {
+pub(crate) struct Window {
     pub(crate) begin: wire::BeginOffloadRequest,
-    pub(crate) pages: &'a [PageSource<'a>],
+    pub(crate) pages: usize,
     pub(crate) durable: bool,
     pub(crate) deadline: Deadline,
+}
+
+/// Where the pages of an offload come from.
+pub(crate) trait Sources: Sync {
+    /// Bytes of the pages of one window.
+    const WINDOW_BYTES_MAX: u64 = WINDOW_BYTES_MAX;
+
+    /// Offers the pages at these positions as one window, and fills the slots that are granted.
+    fn window(
+        &self,
+        namespace: &Namespace,
+        window: &Window,
+        pages: Range<usize>,
+    ) -> impl Future<Output = Result<Done>> + Send;
+}
+
+impl Sources for [PageSource<'_>] {
+    async fn window(&self, namespace: &Namespace, window: &Window, pages: Range<usize>) -> Result<Done> {
+        let pages = &self[pages];
+        match namespace.link.lend(window.deadline).await? {
+            Some(lent) => namespace.offload_shm(lent, window, pages).await,
+            None => namespace.offload_inline(window, pages).await,
+        }
+    }
 }
 
 /// What became of a window.
@@ -98,24 +125,34 @@ impl Namespace {
         pages: &[PageSource<'_>],
     ) -> Result<OffloadReport> {
         self.check_pages(options.shard, hashes, pages.iter().map(PageSource::len))?;
+        self.offload_from(options, hashes, pages, self.link.deadline(options.deadline)).await
+    }
+
+    /// The call around the windows, wherever the pages come from.
+    async fn offload_from(
+        &self,
+        options: &OffloadOptions,
+        hashes: &[BlockHash],
+        pages: &(impl Sources + ?Sized),
+        deadline: Deadline,
+    ) -> Result<OffloadReport> {
         options.check(self.page_tokens())?;
         let call = self.link.admit()?;
-        let deadline = self.link.deadline(options.deadline);
         let mut report = OffloadReport { durable: options.durable, ..OffloadReport::default() };
         let result = self.offload_windows(options, hashes, pages, deadline, &mut report).await;
         let result = call.end_after(report.stored + report.present > 0, result);
         report.conclude(hashes.len(), result)
     }
 
-    async fn offload_windows(
+    async fn offload_windows<S: Sources + ?Sized>(
         &self,
         options: &OffloadOptions,
         hashes: &[BlockHash],
-        pages: &[PageSource<'_>],
+        pages: &S,
         deadline: Deadline,
         report: &mut OffloadReport,
     ) -> Result<()> {
-        let window_pages = window_pages(self.shard_bytes());
+        let window_pages = pages_within(S::WINDOW_BYTES_MAX, self.shard_bytes());
         let patience = deadline.within(options.wait);
         let mut reopened = false;
         loop {
@@ -126,11 +163,11 @@ impl Namespace {
             let end = hashes.len().min(at + window_pages);
             let window = Window {
                 begin: self.begin(options, hashes, at..end, patience.server_wait_ms()),
-                pages: &pages[at..end],
+                pages: end - at,
                 durable: options.durable,
                 deadline,
             };
-            let done = match self.offload_window(&window).await {
+            let done = match pages.window(self, &window, at..end).await {
                 Ok(done) => done,
                 Err(error) if self.reopened(&error, &mut reopened, deadline).await? => continue,
                 Err(error) => return Err(error),
@@ -156,18 +193,11 @@ impl Namespace {
         }
     }
 
-    async fn offload_window(&self, window: &Window<'_>) -> Result<Done> {
-        match self.link.lend(window.deadline).await? {
-            Some(lent) => self.offload_shm(lent, window).await,
-            None => self.offload_inline(window).await,
-        }
-    }
-
     fn begin(
         &self,
         options: &OffloadOptions,
         hashes: &[BlockHash],
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         wait_ms: u32,
     ) -> wire::BeginOffloadRequest {
         let parent = if range.start == 0 { options.parent.as_ref() } else { hashes.get(range.start - 1) };
@@ -293,6 +323,10 @@ impl Granted {
 
 /// Pages of a window, at least one.
 pub(crate) fn window_pages(shard_bytes: u64) -> usize {
-    let fit = usize::try_from(WINDOW_BYTES_MAX / shard_bytes.max(1)).unwrap_or(usize::MAX);
+    pages_within(WINDOW_BYTES_MAX, shard_bytes)
+}
+
+fn pages_within(bytes_max: u64, shard_bytes: u64) -> usize {
+    let fit = usize::try_from(bytes_max / shard_bytes.max(1)).unwrap_or(usize::MAX);
     fit.clamp(1, WINDOW_PAGES_MAX)
 }

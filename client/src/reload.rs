@@ -6,10 +6,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::Namespace;
 use crate::offload::window_pages;
 use crate::pages::PageTarget;
+use std::future::Future;
+use std::ops::Range;
 use std::time::Duration;
 use turnkv_proto::wire::{self, TierKind};
 use turnkv_proto::{BlockHash, SessionId, pack_hashes};
 
+pub(crate) mod device;
 pub(crate) mod shm;
 
 /// How to reload.
@@ -65,6 +68,34 @@ pub(crate) struct Window {
     pub(crate) deadline: Deadline,
 }
 
+/// Where the pages of a reload go.
+pub(crate) trait Targets: Send {
+    /// Asks for the pages at these positions as one window, and takes in those that come; counts them in the report.
+    fn window(
+        &mut self,
+        namespace: &Namespace,
+        window: &Window,
+        pages: Range<usize>,
+        report: &mut ReloadReport,
+    ) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl Targets for [PageTarget<'_>] {
+    async fn window(
+        &mut self,
+        namespace: &Namespace,
+        window: &Window,
+        pages: Range<usize>,
+        report: &mut ReloadReport,
+    ) -> Result<()> {
+        let targets = &mut self[pages];
+        match namespace.link.lend(window.deadline).await? {
+            Some(lent) => namespace.reload_shm(lent, window, targets, report).await,
+            None => namespace.reload_inline(window, targets, report).await,
+        }
+    }
+}
+
 impl Namespace {
     /// Reloads pages, in prefix order, into their targets.
     pub async fn reload(
@@ -74,9 +105,19 @@ impl Namespace {
         targets: &mut [PageTarget<'_>],
     ) -> Result<ReloadReport> {
         self.check_pages(options.shard, hashes, targets.iter().map(PageTarget::len))?;
+        self.reload_into(options, hashes, targets, self.link.deadline(options.deadline)).await
+    }
+
+    /// The call around the windows, wherever the pages go.
+    async fn reload_into(
+        &self,
+        options: &ReloadOptions,
+        hashes: &[BlockHash],
+        targets: &mut (impl Targets + ?Sized),
+        deadline: Deadline,
+    ) -> Result<ReloadReport> {
         options.check()?;
         let call = self.link.admit()?;
-        let deadline = self.link.deadline(options.deadline);
         let mut report = ReloadReport::default();
         let result = self.reload_windows(options, hashes, targets, deadline, &mut report).await;
         let result = call.end_after(report.pages > 0, result);
@@ -87,7 +128,7 @@ impl Namespace {
         &self,
         options: &ReloadOptions,
         hashes: &[BlockHash],
-        targets: &mut [PageTarget<'_>],
+        targets: &mut (impl Targets + ?Sized),
         deadline: Deadline,
         report: &mut ReloadReport,
     ) -> Result<()> {
@@ -97,11 +138,7 @@ impl Namespace {
             let at = report.pages;
             let end = hashes.len().min(at + window_pages);
             let window = self.reload_window(options, &hashes[at..end], deadline);
-            let read = match self.link.lend(deadline).await? {
-                Some(lent) => self.reload_shm(lent, &window, &mut targets[at..end], report).await,
-                None => self.reload_inline(&window, &mut targets[at..end], report).await,
-            };
-            match read {
+            match targets.window(self, &window, at..end, report).await {
                 // An answer that covers nothing and names no cause would be asked for again for ever.
                 Ok(()) if report.pages == at && report.miss.is_none() => report.miss = Some(MissCause::Busy),
                 Ok(()) => {}

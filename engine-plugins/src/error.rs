@@ -55,6 +55,7 @@ fn name(kind: ErrorKind) -> &'static str {
         ErrorKind::SessionUnknown => "session_unknown",
         ErrorKind::LeaseExpired => "lease_expired",
         ErrorKind::Limit => "limit",
+        ErrorKind::Device => "device",
         ErrorKind::Internal => "internal",
     }
 }
@@ -71,6 +72,7 @@ fn advice(kind: ErrorKind) -> &'static str {
         ErrorKind::SessionUnknown => "begin a turn of the session",
         ErrorKind::LeaseExpired => "discard what was read and recompute",
         ErrorKind::Limit => "recompute; a limit named in the message is reached",
+        ErrorKind::Device => "recompute; the device refused or broke, the message says which",
         ErrorKind::Internal => "recompute, and report this",
     }
 }

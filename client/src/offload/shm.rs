@@ -6,26 +6,87 @@ use crate::limits::YIELD_BYTES;
 use crate::local::Lent;
 use crate::namespace::Namespace;
 use crate::offload::{Decline, Done, Granted, Window};
+use crate::pages::PageSource;
 use crate::slabs::Place;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_proto::wire::{self, Verb};
+use turnkv_transfer::Slot;
+
+/// Slots to fill, each with the position of its page in the window.
+pub(crate) struct Grants<'a> {
+    namespace: &'a Namespace,
+    window: &'a Window,
+    reply: &'a wire::BeginOffloadReply,
+    granted: &'a Granted,
+}
+
+/// Fills granted slots.
+pub(crate) trait Fill: Send {
+    /// Fills every slot, in order; gives the connection back with the pages' checksums. Until then, and if it fails or is
+    /// dropped, the lease ends only when nobody writes to its slots any more.
+    fn fill(self, lent: Lent, grants: Grants<'_>) -> impl Future<Output = Result<(Lent, Vec<u64>)>> + Send;
+}
+
+impl Grants<'_> {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.granted.fill.len()
+    }
+
+    /// By when they must be filled.
+    pub(crate) fn deadline(&self) -> crate::deadline::Deadline {
+        self.window.deadline
+    }
+
+    /// One of them: the position of its page in the window, and the slot.
+    pub(crate) async fn slot(&self, number: usize, lent: &Lent) -> Result<(usize, Slot)> {
+        let (server, id, pool) = (lent.server(), self.namespace.id(), Arc::clone(lent.pool()));
+        let page_bytes = self.namespace.page_bytes();
+        let place = Place { server: &server, namespace: &id.0, page_bytes };
+        let slot = pool.slot(place, self.reply.slots.get(number), self.window.deadline).await?;
+        Ok((self.granted.fill[number] as usize, slot))
+    }
+}
+
+impl Fill for &[PageSource<'_>] {
+    async fn fill(self, lent: Lent, grants: Grants<'_>) -> Result<(Lent, Vec<u64>)> {
+        let mut checksums = Vec::with_capacity(grants.len());
+        let mut copied = 0;
+        for number in 0..grants.len() {
+            let (position, slot) = grants.slot(number, &lent).await?;
+            checksums.push(self[position].fill(&slot));
+            copied += slot.len();
+            if copied >= YIELD_BYTES {
+                copied = 0;
+                tokio::task::yield_now().await;
+                grants.deadline().check()?;
+            }
+        }
+        Ok((lent, checksums))
+    }
+}
 
 impl Namespace {
     /// Dropping this future at any moment aborts the lease: `Lent` sees to it.
-    pub(crate) async fn offload_shm(&self, mut lent: Lent, window: &Window<'_>) -> Result<Done> {
+    pub(crate) async fn offload_shm(&self, mut lent: Lent, window: &Window, fill: impl Fill) -> Result<Done> {
         let client = lent.client();
         let begin = wire::BeginOffloadRequest { client, ..window.begin.clone() };
         // The lease runs from the server's receipt: counted from before the request was sent, it ends no later here.
         let begun = Instant::now();
         let reply: wire::BeginOffloadReply = lent.call(Verb::BeginOffload, &begin, window.deadline).await?;
-        let granted = Granted::read(&reply, window.pages.len())?;
+        let granted = Granted::read(&reply, window.pages)?;
         if granted.fill.is_empty() {
             let Granted { present, decline, .. } = granted;
             let (durable, retry_after_ms) = (reply.durable, reply.retry_after_ms);
             return Ok(Done { present, durable, decline, retry_after_ms, ..Done::default() });
         }
-        let checksums = self.fill(&lent, &reply, &granted, window).await?;
+        if reply.slots.len() < granted.fill.len() || reply.lease == 0 {
+            return Err(Error::protocol("pages granted without slots or lease"));
+        }
+        let grants = Grants { namespace: self, window, reply: &reply, granted: &granted };
+        let (mut lent, checksums) = fill.fill(lent, grants).await?;
         if begun.elapsed() >= Duration::from_millis(reply.lease_ms.into()) {
             return Ok(Done { decline: Some(Decline::LeaseExpired), ..Done::default() });
         }
@@ -43,33 +104,5 @@ impl Namespace {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Copies every granted page into its slot; the pages' checksums.
-    async fn fill(
-        &self,
-        lent: &Lent,
-        reply: &wire::BeginOffloadReply,
-        granted: &Granted,
-        window: &Window<'_>,
-    ) -> Result<Vec<u64>> {
-        if reply.slots.len() < granted.fill.len() || reply.lease == 0 {
-            return Err(Error::protocol("pages granted without slots or lease"));
-        }
-        let (server, id, pool) = (lent.server(), self.id(), Arc::clone(lent.pool()));
-        let place = Place { server: &server, namespace: &id.0, page_bytes: self.page_bytes() };
-        let mut checksums = Vec::with_capacity(granted.fill.len());
-        let mut copied = 0;
-        for (position, slot) in granted.fill.iter().zip(&reply.slots) {
-            let slot = pool.slot(place, Some(slot), window.deadline).await?;
-            checksums.push(window.pages[*position as usize].fill(&slot));
-            copied += slot.len();
-            if copied >= YIELD_BYTES {
-                copied = 0;
-                tokio::task::yield_now().await;
-                window.deadline.check()?;
-            }
-        }
-        Ok(checksums)
     }
 }

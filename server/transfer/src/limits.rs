@@ -42,10 +42,76 @@ pub const MAPPINGS_PERCENT_MAX: usize = 50;
 pub const MAPPINGS_MAX_USUAL: usize = 65_530;
 /// Views one copy plan may name: 1,024 layers, K and V.
 pub const PLAN_VIEWS_MAX: usize = 2048;
+/// Pieces of device memory that one page may be in.
+pub const DEVICE_RUNS_MAX: usize = 1 << 16;
+/// Pieces at least as large go to the copy engines: a call costs some microseconds, and moves them in more. Not measured yet.
+pub const ENGINE_PIECE_BYTES_MIN: usize = 512 << 10;
+/// So few smaller pieces go to the copy engines too: less than a launch and its table cost. Not measured yet.
+pub const ENGINE_COPIES_MAX: usize = 4;
+/// Pieces of one launch of the copy kernel.
+pub const COPY_PIECES_MAX: usize = 1 << 15;
+/// Pieces of one launch of the checksum kernel: a page in the most pieces allowed, with a gap before each and one at the end.
+pub const CHECKSUM_PIECES_MAX: usize = 2 * DEVICE_RUNS_MAX + 1;
+/// Thread blocks of a copy kernel. Not measured yet.
+pub const KERNEL_BLOCKS_USUAL: u32 = 16;
+/// Bytes that one launch moves. Not measured yet.
+pub const KERNEL_CHUNK_BYTES_USUAL: usize = 16 << 20;
+/// The least that may be asked for: smaller launches do nothing but begin and end.
+pub const CHUNK_BYTES_MIN: usize = 64 << 10;
+/// Pinned memory of one lane for tables and checksums.
+pub const TABLE_BYTES: usize = 8 << 20;
+/// Pinned memory for staged copies, both ways.
+pub const STAGING_BYTES_USUAL: usize = 64 << 20;
+/// The least that may be asked for.
+pub const STAGING_BYTES_MIN: usize = 1 << 20;
+/// Bytes that are staged as one piece, where the ring is large enough for several.
+pub const STAGED_PIECE_BYTES_MAX: usize = 4 << 20;
+/// Pieces of a ring of pinned memory begin at multiples of this.
+pub const RING_ALIGN: usize = 256;
+/// Copies that may wait for a lane, and marks that may be watched.
+pub const LANE_JOBS_MAX: usize = 1024;
+/// The shortest and longest pause between two looks at whether copies are done.
+pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
+/// See [`POLL_PAUSE_MIN`].
+pub const POLL_PAUSE_MAX: Duration = Duration::from_micros(300);
+/// Within these, the part of the wait so far after which is looked again.
+pub const POLL_PART: u32 = 16;
+/// Copies that have not ended after so long never will.
+pub const STUCK_AFTER: Duration = Duration::from_secs(120);
+/// Slabs that one device knows of; copies of others are staged.
+pub const REGIONS_MAX: usize = 4096;
+/// How often slabs that nobody maps any more are looked for.
+pub const SWEEP_PAUSE: Duration = Duration::from_millis(250);
+/// Calls that a stream of the host device holds before the next one waits.
+pub const HOST_STREAM_CALLS_MAX: usize = 1 << 16;
+/// Copies that one call of a driver's batch function is given: its arrays stay in a cache, and a failure names few.
+pub const COPY_BATCH_MAX: usize = 4096;
+/// Thread blocks that one copy kernel may be asked for.
+pub const KERNEL_BLOCKS_MAX: u32 = 1024;
+/// Thread blocks of the kernel that takes checksums: the rest of the device stays with its owner.
+pub const CHECKSUM_BLOCKS_MAX: u32 = 32;
+/// Pieces from which on a warp, not a block, takes each one's checksum: that many warps keep the blocks above busy.
+pub const CHECKSUM_WARP_PIECES_MIN: u32 = 256;
+/// Thread blocks, of one warp each, of the kernel that takes SHA-256.
+pub const SHA256_BLOCKS_MAX: u32 = 528;
+/// What a driver's compiler may say about our kernels, in bytes.
+pub const JIT_LOG_BYTES: usize = 2048;
+/// A device's name, in bytes.
+pub const DEVICE_NAME_BYTES: usize = 128;
+/// A PCI slot's name with a domain of 32 bits, in bytes: "00000000:00:00.0" and its end.
+pub const PCI_ID_BYTES: usize = 32;
 
 const _: () = assert!(READ_BUFFER_BYTES > FRAME_HEADER_BYTES, "a header must fit the read buffer");
 const _: () = assert!(FRAME_BYTES_MAX <= u32::MAX as usize, "the length field of a frame has 32 bits");
 const _: () =
     assert!(SEND_BUFFER_BYTES < FRAME_BYTES_MAX, "what a peer leaves unread is bounded tighter than a frame");
+const _: () = assert!(COPY_PIECES_MAX * 24 + RING_ALIGN <= TABLE_BYTES / 2, "two launches' tables fit");
+const _: () = assert!(
+    CHECKSUM_PIECES_MAX * 24 + CHECKSUM_PIECES_MAX * 16 + RING_ALIGN <= TABLE_BYTES,
+    "the table of a launch of checksums fits, with a page for every piece"
+);
+const _: () = assert!(STAGING_BYTES_MIN / 4 >= RING_ALIGN, "a lane's half holds two pieces");
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(64), "chunks end on cache lines");
 const _: () = assert!(STREAMING_RUN_BYTES_MIN <= CHUNK_BYTES, "a chunk can be streamed");
+const _: () =
+    assert!(CHECKSUM_WARP_PIECES_MIN >= 8 * CHECKSUM_BLOCKS_MAX, "eight warps a block have a piece each");

@@ -14,7 +14,11 @@
 
 use thiserror::Error;
 
-use crate::limits::PLAN_VIEWS_MAX;
+use crate::limits::{DEVICE_RUNS_MAX, PLAN_VIEWS_MAX};
+
+pub(crate) mod fragment;
+
+pub(crate) use fragment::{Fragments, PageOf};
 
 /// Order of a page's bytes in its slot, slowest dimension first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,19 @@ pub enum PlanError {
     /// Sizes that no address space holds.
     #[error("the sizes overflow the address space")]
     Overflow,
+    /// More pieces than one page of device memory may be in.
+    #[error(
+        "a page in {0} pieces is over DEVICE_RUNS_MAX ({DEVICE_RUNS_MAX}): use the layout that the memory has"
+    )]
+    Runs(usize),
+    /// Tensors that are not a whole number for each layer.
+    #[error("{tensors} tensors cannot be divided into {layers} layers")]
+    Layers {
+        /// Layers asked for.
+        layers: usize,
+        /// Tensors of the plan, or its runs.
+        tensors: usize,
+    },
     /// A null pointer.
     #[error("a tensor's address is null")]
     Null,
@@ -77,7 +94,7 @@ pub struct TensorShape {
 
 impl TensorShape {
     /// Bytes from the first to one past the last byte.
-    fn span_bytes(&self) -> Result<usize, PlanError> {
+    pub(crate) fn span_bytes(&self) -> Result<usize, PlanError> {
         for (count, name) in [(self.heads, "heads"), (self.tokens, "tokens"), (self.row_bytes, "row_bytes")] {
             if count == 0 {
                 return Err(PlanError::Zero(name));
@@ -127,11 +144,11 @@ impl TensorView {
     }
 }
 
-/// A contiguous piece of both sides.
+/// A contiguous piece of both sides. `A`: an address in the tensors' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Run<A = *mut u8> {
     /// Where it lies in the tensor.
-    pub memory: *mut u8,
+    pub memory: A,
     /// Where it lies in the slot.
     pub slot_offset: usize,
     /// Its length, at least 1.
@@ -142,8 +159,7 @@ pub struct Run {
 /// because whoever made the views promised that for every thread); may be run any number of times.
 #[derive(Clone, Debug)]
 pub struct CopyPlan {
-    fragments: Vec<Fragment>,
-    slot_bytes: usize,
+    fragments: Fragments<*mut u8>,
 }
 
 // SAFETY: see `TensorView`: the fragments hold addresses that come from views, under the same promise.
@@ -163,162 +179,20 @@ impl CopyPlan {
         first_token: usize,
         tokens: usize,
     ) -> Result<Self, PlanError> {
-        check_page(views, page_tokens, first_token, tokens)?;
-        let mut plan = Self { fragments: Vec::with_capacity(views.len()), slot_bytes: 0 };
-        for view in views {
-            let rows = view.shape.heads.checked_mul(page_tokens).ok_or(PlanError::Overflow)?;
-            let view_bytes = rows.checked_mul(view.shape.row_bytes).ok_or(PlanError::Overflow)?;
-            let slot_end =
-                plan.slot_bytes.checked_add(view_bytes).filter(|&end| isize::try_from(end).is_ok());
-            let slot_end = slot_end.ok_or(PlanError::Overflow)?;
-            let page = PageOf { layout, page_tokens, first_token, tokens };
-            plan.append(Fragment::of_view(view, page, plan.slot_bytes));
-            plan.slot_bytes = slot_end;
-        }
-        Ok(plan)
+        let page = PageOf { layout, page_tokens, first_token, tokens };
+        let views = views.iter().map(|view| (view.base, view.shape));
+        Ok(Self { fragments: Fragments::page(page, views)? })
     }
 
     /// Bytes of the slot that this plan is for: a whole page, even if the plan's page is partial.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
-        self.slot_bytes
+        self.fragments.slot_bytes()
     }
 
     /// The runs in slot order. They never overlap in the slot.
     pub fn runs(&self) -> impl Iterator<Item = Run> {
-        self.fragments.iter().flat_map(Fragment::runs)
-    }
-
-    /// Adds a fragment, as part of the last one if both are one run and the second continues the first on both sides.
-    fn append(&mut self, next: Fragment) {
-        if let Some(last) = self.fragments.last_mut()
-            && last.is_one_run()
-            && next.is_one_run()
-            && last.memory.wrapping_add(last.run_bytes) == next.memory
-            && last.slot_offset + last.run_bytes == next.slot_offset
-        {
-            last.run_bytes += next.run_bytes;
-            return;
-        }
-        self.fragments.push(next);
-    }
-}
-
-fn check_page(
-    views: &[TensorView],
-    page_tokens: usize,
-    first_token: usize,
-    tokens: usize,
-) -> Result<(), PlanError> {
-    if views.len() > PLAN_VIEWS_MAX {
-        return Err(PlanError::Views(views.len()));
-    }
-    if tokens > page_tokens {
-        return Err(PlanError::Tokens { tokens, page_tokens });
-    }
-    if tokens == 0 {
-        return Err(PlanError::Zero("tokens"));
-    }
-    let tensor_tokens = views.iter().map(|view| view.shape.tokens).min().ok_or(PlanError::Zero("views"))?;
-    let end_token = first_token.checked_add(tokens).ok_or(PlanError::Overflow)?;
-    if end_token > tensor_tokens {
-        return Err(PlanError::Range { first_token, end_token, tensor_tokens });
-    }
-    Ok(())
-}
-
-/// Which page, of what kind.
-#[derive(Clone, Copy)]
-struct PageOf {
-    layout: PageLayout,
-    page_tokens: usize,
-    first_token: usize,
-    tokens: usize,
-}
-
-/// `count` things at a distance.
-#[derive(Clone, Copy, Debug)]
-struct Dimension {
-    count: usize,
-    memory_stride: usize,
-    slot_stride: usize,
-}
-
-impl Dimension {
-    const ONE: Self = Self { count: 1, memory_stride: 0, slot_stride: 0 };
-
-    /// Whether runs of `run_bytes` at this distance touch on both sides.
-    fn is_dense(&self, run_bytes: usize) -> bool {
-        self.count == 1 || (self.memory_stride == run_bytes && self.slot_stride == run_bytes)
-    }
-}
-
-/// The runs of one view: two loops around a run, instead of a list of thousands. Or, where the tensor is dense, one run.
-#[derive(Clone, Copy, Debug)]
-struct Fragment {
-    memory: *mut u8,
-    slot_offset: usize,
-    outer: Dimension,
-    inner: Dimension,
-    run_bytes: usize,
-}
-
-impl Fragment {
-    /// The page's rows of `view`, from `slot_offset` on. Nothing here overflows: the page lies inside the view, whose span was
-    /// checked when it was made, and inside the slot, whose size was checked by the caller.
-    fn of_view(view: &TensorView, page: PageOf, slot_offset: usize) -> Self {
-        let shape = &view.shape;
-        let row = shape.row_bytes;
-        let (heads_apart, tokens_apart) = match page.layout {
-            PageLayout::LayerKvHeadToken => (page.page_tokens * row, row),
-            PageLayout::LayerKvTokenHead => (row, shape.heads * row),
-        };
-        let heads = Dimension {
-            count: shape.heads,
-            memory_stride: shape.head_stride_bytes,
-            slot_stride: heads_apart,
-        };
-        let tokens = Dimension {
-            count: page.tokens,
-            memory_stride: shape.token_stride_bytes,
-            slot_stride: tokens_apart,
-        };
-        let (outer, inner) = match page.layout {
-            PageLayout::LayerKvHeadToken => (heads, tokens),
-            PageLayout::LayerKvTokenHead => (tokens, heads),
-        };
-        let memory = view.base.wrapping_add(page.first_token * shape.token_stride_bytes);
-        Self { memory, slot_offset, outer, inner, run_bytes: row }.coalesced()
-    }
-
-    /// Takes a loop into the run wherever its runs touch on both sides.
-    fn coalesced(mut self) -> Self {
-        for _ in 0..2 {
-            if self.inner.is_dense(self.run_bytes) {
-                self.run_bytes *= self.inner.count;
-                self.inner = std::mem::replace(&mut self.outer, Dimension::ONE);
-            }
-        }
-        self
-    }
-
-    fn is_one_run(&self) -> bool {
-        self.outer.count == 1 && self.inner.count == 1
-    }
-
-    fn runs(&self) -> impl Iterator<Item = Run> + use<> {
-        let fragment = *self;
-        (0..fragment.outer.count).flat_map(move |outer| {
-            (0..fragment.inner.count).map(move |inner| {
-                let memory = outer * fragment.outer.memory_stride + inner * fragment.inner.memory_stride;
-                let slot = outer * fragment.outer.slot_stride + inner * fragment.inner.slot_stride;
-                Run {
-                    memory: fragment.memory.wrapping_add(memory),
-                    slot_offset: fragment.slot_offset + slot,
-                    bytes: fragment.run_bytes,
-                }
-            })
-        })
+        self.fragments.runs()
     }
 }
 

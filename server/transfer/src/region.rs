@@ -174,6 +174,11 @@ impl Region {
         self.bytes
     }
 
+    /// Bytes of the mapping: the size, rounded up to whole pages of its kind.
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        self.mapped_bytes.next_multiple_of(rustix::param::page_size())
+    }
+
     /// Where the region begins in this process. Reading or writing through it needs a lease on the slot that is touched.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -374,6 +379,16 @@ impl Slot {
         let target = self.as_ptr().wrapping_add(offset);
         // SAFETY: as in `fill`; the piece lies inside the slot (asserted).
         unsafe { copy::copy_part_checksummed(source.as_ptr(), target, source.len(), sum) }
+    }
+
+    /// Writes zeros over a part of the slot. The caller holds a write lease.
+    ///
+    /// # Panics
+    /// If the part does not lie inside the slot.
+    pub(crate) fn blank(&self, part: std::ops::Range<usize>) {
+        assert!(part.start <= part.end && part.end <= self.len, "a part lies inside its slot");
+        // SAFETY: the part is mapped (asserted), and the write lease keeps others off it.
+        unsafe { std::ptr::write_bytes(self.as_ptr().add(part.start), 0, part.len()) };
     }
 
     /// Copies the slot into `target` past the cache and gives the checksum of the slot's bytes.

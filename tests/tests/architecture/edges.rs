@@ -78,7 +78,13 @@ const RULES: [Rule; 10] = [
         others: Others::Only(&["pyo3", "tokio"]),
         wire: false,
     },
-    Rule { name: "turnkv-benches", ours: &["turnkv-client"], others: Others::Not(&RPC), wire: false },
+    // The GPU bench holds the client's path against what the driver itself reaches.
+    Rule {
+        name: "turnkv-benches",
+        ours: &["turnkv-client", "turnkv-transfer"],
+        others: Others::Not(&RPC),
+        wire: false,
+    },
     Rule {
         name: "turnkv-tests",
         ours: &["turnkv-client", "turnkv-proto", "turnkv-transfer"],

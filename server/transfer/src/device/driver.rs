@@ -19,7 +19,24 @@ pub type DeviceAddress = u64;
 
 /// A stream: one of this driver's own, or the raw handle of an engine's (CUDA: `CUstream`; 0 is the legacy default stream).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stream(pub u64);
+pub struct Stream(pub(crate) u64);
+
+impl Stream {
+    /// Names an engine's stream by its raw handle.
+    ///
+    /// # Safety
+    /// It is a stream of the primary context of the device that it is used with, and stays one as long as it is used.
+    #[must_use]
+    pub const unsafe fn from_raw(handle: u64) -> Self {
+        Self(handle)
+    }
+
+    /// The raw handle.
+    #[must_use]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+}
 
 /// An event of this driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,70 @@
+//! GPU memory as the other end of offloads and reloads. Owns: what both have in common: waiting for the engine, copies that
+//! outlive their callers. Must not know: which way pages go.
+
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::local::Lent;
+use turnkv_transfer::device::{Device, DeviceError, Flight, Landed, Mark, Stream};
+
+/// In what order a reload comes among an engine's work.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceOrder {
+    /// Nothing is written before what this stream was given so far is done.
+    pub after: Option<Stream>,
+    /// Greater than 1: pages come in so many parts, the first part of all pages first, so that an engine can begin with its
+    /// first layer while the others are on their way. All pages are leased before the first is copied. 0 and 1: page by page.
+    pub layers: usize,
+}
+
+/// The mark of an engine's stream, made in the call itself.
+pub(crate) type Marked = Option<std::result::Result<Mark, DeviceError>>;
+
+pub(crate) fn mark(device: &Device, after: Option<Stream>) -> Marked {
+    after.map(|stream| device.mark(stream))
+}
+
+/// Waits for a device, no longer than until the deadline. A deadline that passes says nothing about the pool.
+pub(crate) async fn bound<T>(
+    deadline: Deadline,
+    waiting: impl Future<Output = std::result::Result<T, DeviceError>>,
+) -> Result<T> {
+    match deadline.bound(waiting).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(Error::new(ErrorKind::Device, "the device was not done by the deadline")),
+    }
+}
+
+/// Copies into granted slots, and the connection whose write lease is on these. However this ends, the lease ends only when
+/// nobody writes to the slots any more; if nobody can say whether the device still does, it never ends before this process.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    parts: Option<(Flight, Lent)>,
+}
+
+impl Filling {
+    pub(crate) fn new(flight: Flight, lent: Lent) -> Filling {
+        Filling { parts: Some((flight, lent)) }
+    }
+
+    /// Waits until the slots are filled.
+    pub(crate) async fn landed(mut self, deadline: Deadline) -> Result<(Lent, Landed)> {
+        let Some((flight, _)) = &self.parts else { return Err(Error::invalid("nothing is under way")) };
+        let landed = bound(deadline, flight.landed()).await?;
+        match self.parts.take() {
+            Some((_, lent)) => Ok((lent, landed)),
+            None => Err(Error::invalid("nothing is under way")),
+        }
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        let Some((flight, mut lent)) = self.parts.take() else { return };
+        flight.abandon(Box::new(move |safe| {
+            if !safe {
+                lent.keep_lease(); // the server's quarantine has it
+            }
+            drop(lent);
+        }));
+    }
+}

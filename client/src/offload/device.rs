@@ -1,0 +1,93 @@
+//! Offloads from GPU memory. Owns: waiting for the engine's work, filling slots by the device. Must not know: windows, how pages
+//! are copied.
+
+use super::shm::{Fill, Grants};
+use super::{Done, OffloadOptions, OffloadReport, Sources, Window};
+use crate::device::{Filling, Marked, bound, mark};
+use crate::error::{Error, Result};
+use crate::limits::DEVICE_WINDOW_BYTES_MAX;
+use crate::local::Lent;
+use crate::namespace::Namespace;
+use std::future::Future;
+use std::ops::Range;
+use turnkv_proto::BlockHash;
+use turnkv_transfer::device::{Device, DevicePlan, Mark, SlotPage, Stream};
+
+impl Namespace {
+    /// Offloads pages from device memory, in prefix order. What the engine's stream `after` was given before this call is done
+    /// before any of it is read; nobody's thread waits for that. The pages' memory must stay as it is until the returned
+    /// future ends, or its copies have ended after it was dropped: plans with an owner keep that for as long. Needs the shm data
+    /// plane.
+    pub fn offload_device<'a>(
+        &'a self,
+        device: &'a Device,
+        options: &'a OffloadOptions,
+        hashes: &'a [BlockHash],
+        pages: &'a [DevicePlan],
+        after: Option<Stream>,
+    ) -> impl Future<Output = Result<OffloadReport>> + Send + 'a {
+        let marked = mark(device, after);
+        let deadline = self.link.deadline(options.deadline);
+        async move {
+            self.check_pages(options.shard, hashes, pages.iter().map(DevicePlan::slot_bytes))?;
+            device.check()?;
+            let after = self.engine_done(device, marked, deadline).await?;
+            let sources = DevicePages { device, pages, after };
+            self.offload_from(options, hashes, &sources, deadline).await
+        }
+    }
+
+    /// Waits, in this future, for what the engine had to do before: slots are granted only when they can be filled, and no
+    /// other offload waits behind this one.
+    async fn engine_done(
+        &self,
+        device: &Device,
+        marked: Marked,
+        deadline: crate::deadline::Deadline,
+    ) -> Result<Option<Mark>> {
+        let Some(mark) = marked.transpose()? else { return Ok(None) };
+        if !mark.passed()? {
+            bound(deadline, device.passed(&mark)?.landed()).await?;
+        }
+        Ok(Some(mark))
+    }
+}
+
+/// Pages in device memory.
+struct DevicePages<'a> {
+    device: &'a Device,
+    pages: &'a [DevicePlan],
+    after: Option<Mark>,
+}
+
+impl Sources for DevicePages<'_> {
+    const WINDOW_BYTES_MAX: u64 = DEVICE_WINDOW_BYTES_MAX;
+
+    async fn window(&self, namespace: &Namespace, window: &Window, pages: Range<usize>) -> Result<Done> {
+        let Some(lent) = namespace.link.lend(window.deadline).await? else {
+            return Err(only_shm());
+        };
+        let pages = DevicePages { device: self.device, pages: &self.pages[pages], after: self.after.clone() };
+        namespace.offload_shm(lent, window, pages).await
+    }
+}
+
+impl Fill for DevicePages<'_> {
+    async fn fill(self, lent: Lent, grants: Grants<'_>) -> Result<(Lent, Vec<u64>)> {
+        let mut pages = Vec::with_capacity(grants.len());
+        for number in 0..grants.len() {
+            let (position, slot) = grants.slot(number, &lent).await?;
+            pages.push(SlotPage { slot, plan: self.pages[position].clone() });
+        }
+        let flight = self.device.fill(pages, self.after)?;
+        let (lent, landed) = Filling::new(flight, lent).landed(grants.deadline()).await?;
+        Ok((lent, landed.checksums))
+    }
+}
+
+/// The other data plane moves bytes that a CPU can see.
+pub(crate) fn only_shm() -> Error {
+    Error::invalid(
+        "device memory needs the shm data plane: connect to a server on this host by its Unix socket, or copy through host memory",
+    )
+}

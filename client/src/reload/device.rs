@@ -1,0 +1,237 @@
+//! Reloads into GPU memory. Owns: leasing pages for the device, what became of them once it is done. Must not know: windows, how
+//! pages are copied.
+
+use super::{MissCause, ReloadOptions, ReloadReport, Targets, Window};
+use crate::deadline::Deadline;
+use crate::device::{DeviceOrder, bound, mark};
+use crate::error::{Error, Result};
+use crate::lease::Ending;
+use crate::limits::DEVICE_WINDOWS_AHEAD_MAX;
+use crate::namespace::Namespace;
+use crate::offload::device::only_shm;
+use crate::reload::shm::{Next, Pages};
+use std::future::Future;
+use std::ops::Range;
+use std::time::Instant;
+use turnkv_proto::BlockHash;
+use turnkv_proto::wire::TierKind;
+use turnkv_transfer::device::{Device, DevicePlan, Flight, Mark, SlotPage, Stream};
+
+impl Namespace {
+    /// Begins to reload pages into device memory, in prefix order. Nothing is written before what the engine's stream
+    /// `order.after` was given before this call is done. Ready when all copies are enqueued: [`DeviceReload`] says which pages
+    /// that are, and holds an engine's stream up until they are there. Needs the shm data plane.
+    pub fn reload_device<'a>(
+        &'a self,
+        device: &'a Device,
+        options: &'a ReloadOptions,
+        hashes: &'a [BlockHash],
+        pages: &'a [DevicePlan],
+        order: DeviceOrder,
+    ) -> impl Future<Output = Result<DeviceReload>> + Send + 'a {
+        let marked = mark(device, order.after);
+        let deadline = self.link.deadline(options.deadline);
+        async move {
+            self.check_pages(options.shard, hashes, pages.iter().map(DevicePlan::slot_bytes))?;
+            device.check()?;
+            let after = marked.transpose()?;
+            for page in pages {
+                page.layers(order.layers.max(1))?;
+            }
+            let layered = order.layers > 1;
+            let mut landing =
+                Landing { device, pages, after, layered, deadline, leased: Vec::new(), legs: Vec::new() };
+            let begun = self.reload_into(options, hashes, &mut landing, deadline).await?;
+            if layered {
+                landing.launch(self, order.layers)?;
+            }
+            let (legs, verify) = (landing.legs, self.link.config.verify);
+            let reload = DeviceReload { namespace: self.clone(), legs, begun, verify };
+            for leg in &reload.legs {
+                bound(deadline, leg.flight.enqueued()).await?;
+            }
+            Ok(reload)
+        }
+    }
+}
+
+/// A reload into device memory, under way. Dropping it at any moment leaves its copies to end by themselves: the memory of its
+/// plans must not be used for anything else before they have. Plans with an owner keep that for as long.
+#[derive(Debug)]
+pub struct DeviceReload {
+    namespace: Namespace,
+    legs: Vec<Leg>,
+    /// What was begun, and why no more was.
+    begun: ReloadReport,
+    verify: bool,
+}
+
+impl DeviceReload {
+    /// Leading pages that are on their way, or there.
+    pub fn pages_begun(&self) -> usize {
+        self.begun.pages
+    }
+
+    /// Holds what `stream` is given from here on up until a layer of all pages begun is there (layer 0 of a reload that is not
+    /// in layers: all of them). Never waits itself. Whether the bytes are right is known only when [`DeviceReload::finished`]
+    /// says so.
+    pub fn wait_layer(&self, layer: usize, stream: Stream) -> Result<()> {
+        // What was begun before the last leg is before it on the same stream.
+        match self.legs.last() {
+            Some(leg) => Ok(leg.flight.wait_layer(layer, stream)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the device is done with all of it.
+    pub fn is_done(&self) -> bool {
+        self.legs.iter().all(|leg| leg.flight.is_done())
+    }
+
+    /// Waits until the device is done, and says how many leading pages are there, each verified where it landed. A page that
+    /// does not verify is a miss, and the pool is told; so is a page whose lease ended first. Waits for as long as it takes,
+    /// because the pages' memory cannot be used otherwise; the device's `stuck_after` bounds that.
+    pub async fn finished(mut self) -> Result<ReloadReport> {
+        let mut report = ReloadReport::default();
+        let result = self.collect(&mut report).await;
+        let total = self.begun.pages;
+        if result.is_ok() && report.miss.is_none() {
+            report.miss = self.begun.miss;
+        }
+        report.conclude(total, result)
+    }
+
+    async fn collect(&mut self, report: &mut ReloadReport) -> Result<()> {
+        let mut broken = None;
+        for leg in &self.legs {
+            // All of them, also behind a miss: until the last one is done the device writes to the pages' memory.
+            match leg.flight.landed().await {
+                Ok(landed) if report.miss.is_none() && broken.is_none() => {
+                    let checksums = if self.verify { Some(&landed.checksums[..]) } else { None };
+                    self.count(leg, landed.at, checksums, report);
+                }
+                Ok(_) => {}
+                Err(error) => broken = broken.or(Some(error)),
+            }
+        }
+        self.legs.clear();
+        match broken {
+            Some(error) if report.miss.is_none() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts the leading pages of a leg that are what they should be.
+    fn count(&self, leg: &Leg, at: Instant, checksums: Option<&[u64]>, report: &mut ReloadReport) {
+        let mut position = 0;
+        for leased in &leg.leased {
+            for (number, (checksum, tier)) in leased.pages.iter().enumerate() {
+                if at >= leased.end {
+                    report.miss = Some(MissCause::LeaseExpired);
+                    return;
+                }
+                if checksums.is_some_and(|sums| sums.get(position) != Some(checksum)) {
+                    let namespace = self.namespace.id();
+                    tracing::warn!(%namespace, position = report.pages, "a page does not verify on the device: it is a miss");
+                    leased.ending.report_corrupt(number as u32);
+                    report.miss = Some(MissCause::Checksum);
+                    return;
+                }
+                report.count(*tier);
+                position += 1;
+            }
+        }
+    }
+}
+
+/// Pages of one lease.
+#[derive(Debug)]
+struct Leased {
+    /// Of each page, what it must add up to, and where it was found.
+    pages: Vec<(u64, TierKind)>,
+    /// What is read at or after this moment may be other pages' bytes.
+    end: Instant,
+    ending: Ending,
+}
+
+/// Copies under way, and the leases of the slots that they read.
+#[derive(Debug)]
+struct Leg {
+    flight: Flight,
+    leased: Vec<Leased>,
+}
+
+impl Drop for Leg {
+    fn drop(&mut self) {
+        let leased = std::mem::take(&mut self.leased);
+        self.flight.abandon(Box::new(move |_| drop(leased)));
+    }
+}
+
+/// Takes windows in.
+struct Landing<'a> {
+    device: &'a Device,
+    pages: &'a [DevicePlan],
+    after: Option<Mark>,
+    layered: bool,
+    deadline: Deadline,
+    /// Leased, to be copied together.
+    leased: Vec<(Vec<SlotPage>, Leased)>,
+    legs: Vec<Leg>,
+}
+
+impl Targets for Landing<'_> {
+    async fn window(
+        &mut self,
+        namespace: &Namespace,
+        window: &Window,
+        range: Range<usize>,
+        report: &mut ReloadReport,
+    ) -> Result<()> {
+        let Some(lent) = namespace.link.lend(window.deadline).await? else { return Err(only_shm()) };
+        let mut pages = Pages::begin(lent, window).await?;
+        let (mut found, mut slots) = (Vec::new(), Vec::new());
+        report.miss = loop {
+            match pages.next(namespace, window).await? {
+                Next::Page { position, slot, checksum, tier } => {
+                    let plan = self.pages[range.start + position as usize].clone();
+                    slots.push(SlotPage { slot, plan });
+                    found.push((checksum, tier));
+                }
+                Next::Miss(cause) => break Some(cause),
+                Next::End => break None,
+            }
+        };
+        let leased = Leased { pages: found, end: pages.lease_end, ending: Ending::of(&mut pages.lent) };
+        drop(pages); // its connection is free for the next window
+        for (_, tier) in &leased.pages {
+            report.count(*tier);
+        }
+        if !slots.is_empty() {
+            self.leased.push((slots, leased));
+        }
+        if !self.layered && !self.leased.is_empty() {
+            self.launch(namespace, 1)?;
+            if let Some(oldest) = self.legs.len().checked_sub(DEVICE_WINDOWS_AHEAD_MAX) {
+                // Leases are not piled up: what is far ahead of the copies could expire before its turn.
+                bound(self.deadline, self.legs[oldest].flight.landed()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Landing<'_> {
+    /// Begins to copy all that is leased.
+    fn launch(&mut self, namespace: &Namespace, layers: usize) -> Result<()> {
+        let (slots, leased): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leased).into_iter().unzip();
+        if leased.is_empty() {
+            return Ok(());
+        }
+        let slots: Vec<SlotPage> = slots.into_iter().flatten().collect();
+        let flight = self.device.drain(slots, self.after.clone(), layers, namespace.link.config.verify);
+        let flight = flight.map_err(Error::from)?;
+        self.legs.push(Leg { flight, leased });
+        Ok(())
+    }
+}

@@ -1,0 +1,582 @@
+//! The CUDA driver against a library that is not NVIDIA's: functions of this file under the same names, which note what they
+//! are asked and fail when told to. Shows: what we ask, in which context, and what becomes of every failure.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::{LazyLock, Mutex, MutexGuard};
+
+use cudarc::driver::sys;
+use parking_lot::ReentrantMutex;
+
+use super::CudaDriver;
+use super::api::{Api, Code, CopyBatch};
+use crate::device::driver::{CopyRequest, DeviceErrorKind, Driver, Event, Kernel, Priority, Stream};
+use crate::limits::{COPY_BATCH_MAX, KERNEL_BLOCKS_MAX};
+
+/// What the library notes, and how it is told to behave.
+struct Fake {
+    /// The functions called, in order.
+    calls: Vec<&'static str>,
+    /// Numbers of the calls that say more than a name: flags, sizes, shapes.
+    noted: Vec<(&'static str, Vec<u64>)>,
+    /// What functions return instead of 0.
+    codes: HashMap<&'static str, Code>,
+    /// Attributes that are not 1.
+    attributes: HashMap<u32, c_int>,
+    /// The thread's contexts, the current one last.
+    contexts: Vec<usize>,
+    mode: u32,
+}
+
+const OURS: usize = 0x51;
+const ENGINES: usize = 0x77;
+
+static FAKE: LazyLock<Mutex<Fake>> = LazyLock::new(|| Mutex::new(fresh()));
+/// Tests take turns: the library has one state, as a real one has.
+static TURN: ReentrantMutex<()> = ReentrantMutex::new(());
+
+fn fresh() -> Fake {
+    Fake {
+        calls: Vec::new(),
+        noted: Vec::new(),
+        codes: HashMap::new(),
+        attributes: HashMap::new(),
+        contexts: Vec::new(),
+        mode: 0,
+    }
+}
+
+fn fake() -> MutexGuard<'static, Fake> {
+    FAKE.lock().expect("no test panics while it holds this")
+}
+
+fn called(name: &'static str) -> Code {
+    let mut fake = fake();
+    fake.calls.push(name);
+    fake.codes.get(name).copied().unwrap_or(0)
+}
+
+fn note(name: &'static str, numbers: &[u64]) {
+    fake().noted.push((name, numbers.to_vec()));
+}
+
+macro_rules! library {
+    ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {
+        $(
+            #[allow(non_snake_case, reason = "NVIDIA's names")]
+            unsafe extern "C" fn $name($($argument: $type),*) -> Code {
+                let code = called(stringify!($name));
+                if code != 0 {
+                    return code;
+                }
+                // SAFETY: the driver under test hands over what the function's documentation asks for.
+                #[allow(unused_unsafe, reason = "some only note")]
+                unsafe { $body };
+                0
+            }
+        )*
+
+        fn find(name: &str) -> Option<*const c_void> {
+            match name.trim_end_matches('\0') {
+                $(stringify!($name) => Some($name as *const c_void),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+library! {
+    cuInit(_flags: c_uint) {}
+    cuDriverGetVersion(version: *mut c_int) { *version = 13_010; }
+    cuGetErrorName(_code: Code, words: *mut *const c_char) { *words = c"CUDA_ERROR_OF_THIS_TEST".as_ptr(); }
+    cuGetErrorString(_code: Code, words: *mut *const c_char) { *words = c"told to fail".as_ptr(); }
+    cuGetProcAddress_v2(
+        name: *const c_char, found: *mut *mut c_void, version: c_int, _flags: u64,
+        _answer: *mut sys::CUdriverProcAddressQueryResult
+    ) {
+        assert_eq!(std::ffi::CStr::from_ptr(name), c"cuMemcpyBatchAsync");
+        assert_eq!(version, 12_080, "the type is that of CUDA 12.8");
+        *found = batch as CopyBatch as *mut c_void;
+    }
+    cuDeviceGetCount(count: *mut c_int) { *count = 2; }
+    cuDeviceGet(device: *mut sys::CUdevice, ordinal: c_int) { *device = ordinal; }
+    cuDeviceGetName(name: *mut c_char, bytes: c_int, _device: sys::CUdevice) {
+        assert!(bytes > 10);
+        std::ptr::copy_nonoverlapping(c"Test GPU".as_ptr(), name, 9);
+    }
+    cuDeviceGetAttribute(value: *mut c_int, which: sys::CUdevice_attribute, _device: sys::CUdevice) {
+        *value = fake().attributes.get(&(which as u32)).copied().unwrap_or(1);
+    }
+    cuDeviceGetPCIBusId(name: *mut c_char, _bytes: c_int, _device: sys::CUdevice) {
+        std::ptr::copy_nonoverlapping(c"FFFF:FF:1F.7".as_ptr(), name, 13);
+    }
+    cuDevicePrimaryCtxRetain(context: *mut sys::CUcontext, _device: sys::CUdevice) {
+        *context = std::ptr::without_provenance_mut(OURS);
+    }
+    cuDevicePrimaryCtxRelease_v2(_device: sys::CUdevice) {}
+    cuCtxGetCurrent(context: *mut sys::CUcontext) {
+        *context = std::ptr::without_provenance_mut(fake().contexts.last().copied().unwrap_or(0));
+    }
+    cuCtxPushCurrent_v2(context: sys::CUcontext) { fake().contexts.push(context.addr()); }
+    cuCtxPopCurrent_v2(_context: *mut sys::CUcontext) { fake().contexts.pop(); }
+    cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) { *least = 0; *greatest = -5; }
+    cuThreadExchangeStreamCaptureMode(mode: *mut sys::CUstreamCaptureMode) {
+        let mut fake = fake();
+        let before = match fake.mode {
+            0 => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+            1 => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            _ => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        };
+        fake.mode = *mode as u32;
+        *mode = before;
+    }
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) { *free = 3 << 30; *total = 80 << 30; }
+    cuMemAlloc_v2(address: *mut sys::CUdeviceptr, bytes: usize) {
+        note("allocate", &[bytes as u64]);
+        *address = 0x1000;
+    }
+    cuMemFree_v2(_address: sys::CUdeviceptr) {}
+    cuMemHostAlloc(memory: *mut *mut c_void, _bytes: usize, flags: c_uint) {
+        note("pinned", &[u64::from(flags)]);
+        *memory = std::ptr::without_provenance_mut(0x2000);
+    }
+    cuMemFreeHost(_memory: *mut c_void) {}
+    cuMemHostRegister_v2(_base: *mut c_void, bytes: usize, flags: c_uint) {
+        note("register", &[bytes as u64, u64::from(flags)]);
+    }
+    cuMemHostUnregister(_base: *mut c_void) {}
+    cuStreamCreateWithPriority(stream: *mut sys::CUstream, flags: c_uint, priority: c_int) {
+        note("stream", &[u64::from(flags), priority as u64]);
+        *stream = std::ptr::without_provenance_mut(0x3000);
+    }
+    cuStreamDestroy_v2(_stream: sys::CUstream) {}
+    cuStreamWaitEvent(_stream: sys::CUstream, _event: sys::CUevent, _flags: c_uint) {}
+    cuEventCreate(event: *mut sys::CUevent, flags: c_uint) {
+        note("event", &[u64::from(flags)]);
+        *event = std::ptr::without_provenance_mut(0x4000);
+    }
+    cuEventDestroy_v2(_event: sys::CUevent) {}
+    cuEventRecord(event: sys::CUevent, stream: sys::CUstream) {
+        note("record", &[event.addr() as u64, stream.addr() as u64]);
+    }
+    cuEventQuery(_event: sys::CUevent) {}
+    cuMemcpyAsync(target: sys::CUdeviceptr, source: sys::CUdeviceptr, bytes: usize, stream: sys::CUstream) {
+        note("copy", &[target, source, bytes as u64, stream.addr() as u64, fake_context()]);
+    }
+    cuModuleLoadDataEx(
+        module: *mut sys::CUmodule, image: *const c_void, options: c_uint, _which: *mut sys::CUjit_option,
+        _values: *mut *mut c_void
+    ) {
+        let text = std::ffi::CStr::from_ptr(image.cast()).to_bytes();
+        note("module", &[text.len() as u64, u64::from(options), fake_context()]);
+        *module = std::ptr::without_provenance_mut(0x5000);
+    }
+    cuModuleGetFunction(function: *mut sys::CUfunction, _module: sys::CUmodule, name: *const c_char) {
+        let name = std::ffi::CStr::from_ptr(name).to_str().expect("names are ASCII");
+        let place = FUNCTIONS.iter().position(|known| *known == name).expect("a kernel of kernels.cu");
+        *function = std::ptr::without_provenance_mut(place + 1);
+    }
+    cuModuleUnload(_module: sys::CUmodule) { note("unload", &[fake_context()]); }
+    cuLaunchKernel(
+        function: sys::CUfunction, x: c_uint, _y: c_uint, _z: c_uint, threads: c_uint, _ty: c_uint, _tz: c_uint,
+        _shared: c_uint, _stream: sys::CUstream, arguments: *mut *mut c_void, _extra: *mut *mut c_void
+    ) {
+        let first = **arguments.cast::<*mut u64>();
+        note(FUNCTIONS[function.addr() - 1], &[u64::from(x), u64::from(threads), first]);
+    }
+}
+
+const FUNCTIONS: [&str; 5] = [
+    "turnkv_copy",
+    "turnkv_checksum_by_warp",
+    "turnkv_checksum_by_block",
+    "turnkv_checksum_pages",
+    "turnkv_sha256",
+];
+
+unsafe extern "C" fn batch(
+    targets: *mut u64,
+    _sources: *mut u64,
+    _sizes: *mut usize,
+    count: usize,
+    attributes: *mut sys::CUmemcpyAttributes,
+    attribute_of: *mut usize,
+    attribute_count: usize,
+    _failed: *mut usize,
+    _stream: sys::CUstream,
+) -> Code {
+    // SAFETY: at least one copy and one attribute, as the driver library asks.
+    let (first, order, of) = unsafe { (*targets, (*attributes).srcAccessOrder as u64, *attribute_of) };
+    note("batch", &[count as u64, first, order, of as u64, attribute_count as u64]);
+    let batches = noted("batch").len() as u32;
+    let code = called("batch");
+    if batches > 1 { code } else { 0 } // told to fail, it fails from the second on
+}
+
+fn fake_context() -> u64 {
+    fake().contexts.last().copied().unwrap_or(0) as u64
+}
+
+fn noted(name: &str) -> Vec<Vec<u64>> {
+    fake().noted.iter().filter(|(of, _)| *of == name).map(|(_, numbers)| numbers.clone()).collect()
+}
+
+fn count(name: &str) -> usize {
+    fake().calls.iter().filter(|call| **call == name).count()
+}
+
+fn fail(name: &'static str, code: Code) {
+    fake().codes.insert(name, code);
+}
+
+/// The library as a driver finds it, in a fresh state. The answer keeps other tests waiting.
+fn library() -> (impl Drop, &'static Api) {
+    let turn = TURN.lock();
+    *FAKE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = fresh();
+    // SAFETY: the functions of this file have the types of the ones they are named after.
+    let api = unsafe { Api::resolve(find) }.expect("all are there");
+    (turn, Box::leak(Box::new(api)))
+}
+
+fn open(api: &'static Api) -> CudaDriver {
+    CudaDriver::open_through(api, 1).expect("the library opens any device")
+}
+
+#[test]
+fn a_driver_without_one_of_the_functions_is_too_old_and_says_which() {
+    for &name in Api::NAMES {
+        let find = |wanted: &str| find(wanted).filter(|_| wanted.trim_end_matches('\0') != name);
+        // SAFETY: as in `library`.
+        let failed = unsafe { Api::resolve(find) }.err().unwrap_or_else(|| panic!("{name} is missing"));
+        assert_eq!(failed.kind, DeviceErrorKind::Absent);
+        assert!(failed.message.contains(name) && failed.message.contains("535"), "{failed}");
+    }
+}
+
+#[test]
+fn without_a_driver_library_there_are_no_devices_and_no_panic() {
+    if CudaDriver::count() > 0 {
+        return; // a machine with a GPU: nothing to see
+    }
+    let failed = CudaDriver::open(0).expect_err("there is none");
+    assert_eq!(failed.kind, DeviceErrorKind::Absent, "{failed}");
+}
+
+#[test]
+fn a_driver_that_does_not_start_is_absent_whatever_it_says() {
+    let (_turn, api) = library();
+    for code in [100, 999, 304, 34] {
+        fail("cuInit", code);
+        let failed = api.start().expect_err("told to fail");
+        assert_eq!(failed.kind, DeviceErrorKind::Absent);
+        assert!(failed.message.contains("CUDA_ERROR_OF_THIS_TEST (told to fail)"), "{failed}");
+    }
+}
+
+#[test]
+fn the_device_is_named_and_asked_for_what_it_can_do() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    assert_eq!(driver.name(), "Test GPU (cuda 1, compute 1.1, driver of CUDA 13.1)");
+    assert_eq!((driver.compute_capability(), driver.numa_node()), ((1, 1), None));
+    let memory = driver.memory().expect("it answers");
+    assert_eq!((memory.free_bytes, memory.total_bytes), (3 << 30, 80 << 30));
+    fake().attributes.insert(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING as u32, 0);
+    let failed = CudaDriver::open_through(api, 0).expect_err("two address spaces");
+    assert_eq!(failed.kind, DeviceErrorKind::Unsupported);
+    fail("cuDeviceGet", 101);
+    let failed = CudaDriver::open_through(api, 9).expect_err("no such device");
+    assert_eq!(failed.kind, DeviceErrorKind::Absent);
+    assert!(failed.message.contains("CUDA device 9"), "{failed}");
+}
+
+#[test]
+fn the_numa_node_is_what_linux_says_of_the_slot() {
+    let devices = tempfile::tempdir().expect("a directory can be made");
+    for (slot, said) in [("0000:1b:00.0", "1\n"), ("0000:9d:00.0", "-1\n")] {
+        std::fs::create_dir(devices.path().join(slot)).expect("a directory can be made");
+        std::fs::write(devices.path().join(slot).join("numa_node"), said).expect("a file can be written");
+    }
+    let node = |bus| super::numa_node_of(devices.path(), bus);
+    assert_eq!(node("0000:1B:00.0"), Some(1), "CUDA writes it in capitals, Linux does not");
+    assert_eq!((node("0000:9D:00.0"), node("0000:00:00.0")), (None, None));
+}
+
+/// One of every call; failures are welcome.
+fn call_everything(driver: &CudaDriver) {
+    let (stream, event) = (Stream(0x3000), Event(0x4000));
+    let request = CopyRequest { target: 64, source: 128, bytes: 32 };
+    let kernel = Kernel::Copy { pieces: 8, count: 1, blocks: 1 };
+    driver.memory().ok();
+    driver.allocate(1).ok();
+    driver.allocate_pinned(1).ok();
+    driver.new_stream(Priority::Low).ok();
+    driver.new_event().ok();
+    driver.passed(event).ok();
+    // SAFETY: this library dereferences none of it.
+    unsafe {
+        driver.free(0x1000).ok();
+        driver.free_pinned(std::ptr::null_mut()).ok();
+        driver.register(std::ptr::null_mut(), 4096).ok();
+        driver.unregister(std::ptr::null_mut()).ok();
+        driver.record(event, stream).ok();
+        driver.wait(stream, event).ok();
+        driver.copy(request, stream).ok();
+        driver.copy_batch(&[request], stream).ok();
+        driver.launch(kernel, stream).ok();
+        driver.end_event(event);
+        driver.end_stream(stream);
+    }
+}
+
+#[test]
+fn every_call_runs_in_the_primary_context_and_leaves_the_callers_as_it_was() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    for (before, pushes) in [(vec![], true), (vec![ENGINES], true), (vec![ENGINES, OURS], false)] {
+        for failing in [false, true] {
+            fake().calls.clear();
+            fake().contexts.clone_from(&before);
+            fake().mode = 1;
+            fake().codes.clear();
+            if failing {
+                for name in ["cuMemcpyAsync", "cuMemAlloc_v2", "cuEventQuery", "cuLaunchKernel", "batch"] {
+                    fail(name, 1);
+                }
+            }
+            call_everything(&driver);
+            let fake = fake();
+            assert_eq!(
+                (&fake.contexts, fake.mode),
+                (&before, 1),
+                "contexts and capture mode are the caller's"
+            );
+            assert_eq!(fake.calls.contains(&"cuCtxPushCurrent_v2"), pushes);
+            drop(fake);
+        }
+    }
+    assert!(noted("copy").iter().all(|numbers| numbers[4] == OURS as u64), "in the primary context");
+}
+
+#[test]
+fn work_is_done_with_a_relaxed_capture_mode() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    fake().calls.clear();
+    assert_eq!(driver.passed(Event(0x4000)), Ok(true));
+    let calls = fake().calls.clone();
+    let place = |name: &str| calls.iter().position(|call| *call == name).expect("called");
+    assert!(place("cuThreadExchangeStreamCaptureMode") < place("cuEventQuery"));
+    assert_eq!(calls.last(), Some(&"cuCtxPopCurrent_v2"));
+    assert_eq!(count("cuThreadExchangeStreamCaptureMode"), 2, "there and back");
+}
+
+#[test]
+fn streams_events_and_memory_have_the_flags_that_we_promise() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    assert_eq!(driver.new_stream(Priority::Low), Ok(Stream(0x3000)));
+    driver.new_stream(Priority::High).expect("it makes any");
+    let non_blocking = 1;
+    assert_eq!(noted("stream"), [vec![non_blocking, 0], vec![non_blocking, -5_i64 as u64]]);
+    assert_eq!(driver.new_event(), Ok(Event(0x4000)));
+    assert_eq!(noted("event"), [[2]], "no timing");
+    driver.allocate_pinned(4096).expect("it gives any");
+    assert_eq!(noted("pinned"), [[1 | 2]], "portable, mapped, never write-combined");
+    // SAFETY: this library does not touch the memory.
+    unsafe { driver.register(std::ptr::null_mut(), 8192) }.expect("it takes any");
+    assert_eq!(noted("register"), [[8192, 1 | 2]], "portable, mapped, never read-only");
+    // SAFETY: as above.
+    unsafe { driver.unregister(std::ptr::null_mut()) }.expect("it is registered");
+    // SAFETY: as above.
+    unsafe { driver.record(Event(0x4000), Stream(0)) }.expect("the engine's default stream");
+    assert_eq!(noted("record"), [[0x4000, 0]]);
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_staged() {
+    let (_turn, api) = library();
+    let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+    fake().attributes.insert(which as u32, 0);
+    let driver = open(api);
+    // SAFETY: this library does not touch the memory.
+    let failed = unsafe { driver.register(std::ptr::null_mut(), 4096) }.expect_err("another address there");
+    assert_eq!((failed.kind, count("cuMemHostRegister_v2")), (DeviceErrorKind::Unsupported, 0));
+    fake().attributes.clear();
+    let driver = open(api);
+    for (code, kind) in [
+        (304, DeviceErrorKind::NoMemory),
+        (2, DeviceErrorKind::NoMemory),
+        (801, DeviceErrorKind::Unsupported),
+        (712, DeviceErrorKind::Invalid),
+    ] {
+        fail("cuMemHostRegister_v2", code);
+        // SAFETY: as above.
+        let failed = unsafe { driver.register(std::ptr::null_mut(), 4096) }.expect_err("told to fail");
+        assert_eq!(failed.kind, kind, "{failed}");
+    }
+}
+
+#[test]
+fn devices_of_a_process_share_a_registration_and_the_last_one_ends_it() {
+    let (_turn, api) = library();
+    let (one, other) = (open(api), open(api));
+    let base = std::ptr::without_provenance_mut(0x7000);
+    let register = |driver: &CudaDriver, bytes| {
+        // SAFETY: this library does not touch the memory.
+        unsafe { driver.register(base, bytes) }
+    };
+    let unregister = |driver: &CudaDriver| {
+        // SAFETY: as above.
+        unsafe { driver.unregister(base) }
+    };
+    fail("cuMemHostRegister_v2", 304);
+    assert_eq!(register(&one, 4096).expect_err("told to fail").kind, DeviceErrorKind::NoMemory);
+    fake().codes.clear();
+    for driver in [&one, &other] {
+        register(driver, 4096).expect("a failure is not remembered, and a second user is welcome");
+    }
+    assert_eq!(noted("register").len(), 1);
+    fail("cuMemHostRegister_v2", 712);
+    assert_eq!(register(&other, 8192).expect_err("other memory").kind, DeviceErrorKind::Invalid);
+    fake().codes.clear();
+    unregister(&one).expect("the other one still uses it");
+    assert_eq!(count("cuMemHostUnregister"), 0);
+    unregister(&other).expect("it was the last");
+    assert_eq!(count("cuMemHostUnregister"), 1);
+    register(&one, 8192).expect("it is free again, for any length");
+    unregister(&one).expect("it was the last");
+    assert_eq!((noted("register").len(), count("cuMemHostUnregister")), (2, 2));
+}
+
+#[test]
+fn an_event_has_passed_or_not_or_the_device_is_broken() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    fail("cuEventQuery", 600);
+    assert_eq!(driver.passed(Event(0x4000)), Ok(false));
+    for code in [700, 719, 214, 400, 4, 77_777] {
+        fail("cuEventQuery", code);
+        let failed = driver.passed(Event(0x4000)).expect_err("told to fail");
+        assert_eq!(failed.kind, DeviceErrorKind::Broken, "{code}");
+    }
+}
+
+fn requests(count: usize) -> Vec<CopyRequest> {
+    (0..count as u64).map(|at| CopyRequest { target: at * 2, source: at * 2 + 1, bytes: 1 }).collect()
+}
+
+#[test]
+fn batches_go_in_bounded_parts_in_stream_order() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    assert!(driver.has_batches());
+    let many = requests(COPY_BATCH_MAX * 2 + 3);
+    // SAFETY: this library copies nothing.
+    unsafe { driver.copy_batch(&many, Stream(0x3000)) }.expect("it takes any");
+    let in_stream_order = sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM as u64;
+    let part = COPY_BATCH_MAX as u64;
+    let wanted = [(part, 0), (part, part * 2), (3, part * 4)];
+    assert_eq!(noted("batch"), wanted.map(|(count, first)| vec![count, first, in_stream_order, 0, 1]));
+    // SAFETY: as above.
+    unsafe { driver.copy_batch(&[], Stream(0x3000)) }.expect("nothing is no failure");
+    assert_eq!(noted("batch").len(), 3);
+}
+
+#[test]
+fn only_a_batch_of_which_nothing_was_enqueued_is_unsupported() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    // SAFETY: this library copies nothing.
+    let failed = unsafe { driver.copy_batch(&requests(1), Stream(0)) }.expect_err("not there");
+    assert_eq!((failed.kind, noted("batch").len()), (DeviceErrorKind::Unsupported, 0));
+    fail("batch", 801);
+    // SAFETY: as above.
+    let failed =
+        unsafe { driver.copy_batch(&requests(COPY_BATCH_MAX + 1), Stream(1)) }.expect_err("told to fail");
+    assert_eq!(failed.kind, DeviceErrorKind::Invalid, "the first part is enqueued");
+    // SAFETY: as above.
+    let failed = unsafe { driver.copy_batch(&requests(1), Stream(1)) }.expect_err("told to fail");
+    assert_eq!(failed.kind, DeviceErrorKind::Unsupported, "nothing is");
+}
+
+#[test]
+fn a_driver_without_batches_says_so() {
+    let (_turn, _) = library();
+    fail("cuGetProcAddress_v2", 500);
+    // SAFETY: as in `library`.
+    let api = unsafe { Api::resolve(find) }.expect("all that is required is there");
+    let driver = open(Box::leak(Box::new(api)));
+    assert!(!driver.has_batches());
+    // SAFETY: this library copies nothing.
+    let failed = unsafe { driver.copy_batch(&requests(1), Stream(1)) }.expect_err("there are none");
+    assert_eq!(failed.kind, DeviceErrorKind::Unsupported);
+}
+
+#[test]
+fn kernels_are_loaded_once_launched_in_shape_and_unloaded_in_their_context() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    assert_eq!(count("cuModuleLoadDataEx"), 0, "not before the first use");
+    let checksum =
+        |count| Kernel::Checksum { pieces: 0xA0, count, pages: 0xB0, page_count: 3, scratch: 1, output: 2 };
+    let kernels = [
+        Kernel::Copy { pieces: 0xC0, count: 7, blocks: 9 },
+        Kernel::Copy { pieces: 0xC0, count: 7, blocks: 0 },
+        Kernel::Copy { pieces: 0xC0, count: 7, blocks: u32::MAX },
+        Kernel::Copy { pieces: 0xC0, count: 0, blocks: 9 },
+        checksum(5),
+        checksum(1000),
+        checksum(0),
+        Kernel::Sha256 { pieces: 0xD0, count: 33, output: 4 },
+        Kernel::Sha256 { pieces: 0xD0, count: 0, output: 4 },
+    ];
+    for kernel in kernels {
+        // SAFETY: this library runs nothing.
+        unsafe { driver.launch(kernel, Stream(5)) }.expect("it takes any");
+    }
+    assert_eq!(
+        noted("turnkv_copy"),
+        [[9, 512, 0xC0], [1, 512, 0xC0], [u64::from(KERNEL_BLOCKS_MAX), 512, 0xC0]]
+    );
+    assert_eq!(noted("turnkv_checksum_by_block"), [[5, 256, 0xA0]]);
+    assert_eq!(noted("turnkv_checksum_by_warp"), [[32, 256, 0xA0]]);
+    assert_eq!(noted("turnkv_checksum_pages"), [[3, 32, 0xA0], [3, 32, 0xA0]]);
+    assert_eq!(noted("turnkv_sha256"), [[2, 32, 0xD0]]);
+    let module = noted("module");
+    assert_eq!((module.len(), module[0][1], module[0][2]), (1, 2, OURS as u64));
+    drop(driver);
+    assert_eq!(noted("unload"), [[OURS as u64]]);
+    assert_eq!(count("cuDevicePrimaryCtxRelease_v2"), 1);
+    assert!(fake().contexts.is_empty());
+}
+
+#[test]
+fn refused_kernels_are_unsupported_for_good_and_a_full_device_only_for_now() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    let launch = |driver: &CudaDriver| {
+        // SAFETY: this library runs nothing.
+        unsafe { driver.launch(Kernel::Copy { pieces: 8, count: 1, blocks: 1 }, Stream(5)) }
+    };
+    fail("cuModuleLoadDataEx", 2);
+    assert_eq!(launch(&driver).expect_err("told to fail").kind, DeviceErrorKind::NoMemory);
+    fake().codes.clear();
+    launch(&driver).expect("there is memory again");
+
+    let driver = open(api);
+    let before = count("cuModuleLoadDataEx");
+    fail("cuModuleLoadDataEx", 222);
+    for _ in 0..3 {
+        let failed = launch(&driver).expect_err("told to fail");
+        assert_eq!(failed.kind, DeviceErrorKind::Unsupported);
+        assert!(failed.message.contains("newer driver"), "{failed}");
+    }
+    assert_eq!(count("cuModuleLoadDataEx") - before, 1);
+
+    fake().codes.clear();
+    let driver = open(api);
+    fail("cuModuleGetFunction", 500);
+    assert_eq!(launch(&driver).expect_err("told to fail").kind, DeviceErrorKind::Unsupported);
+    assert_eq!(noted("unload").len(), 1, "the half-loaded module");
+}

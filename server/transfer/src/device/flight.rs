@@ -1,0 +1,214 @@
+//! Copies under way. Owns: what their starter sees of them, and what happens when nobody looks any more. Must not know:
+//! drivers' calls, which memory is copied.
+//!
+//! ```text
+//!   queued --enqueued on the stream--> enqueued --its events passed--> done
+//!      \______________________ device broken __________________________/
+//! ```
+//! Everything that the copies use is owned by the lane that runs them until they are done, so a flight may be dropped at any
+//! moment. Who must do something only then, like ending a lease, leaves it with [`Flight::abandon`].
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::device::driver::{DeviceError, DeviceErrorKind, Driver, Event, Stream};
+
+/// What is called when the copies are done (`true`), or when nobody can say any more whether the device still uses their
+/// memory (`false`).
+pub type Afterwards = Box<dyn FnOnce(bool) + Send>;
+
+/// Copies that are done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Landed {
+    /// Of each page, in slot order; empty if none were asked for.
+    pub checksums: Vec<u64>,
+    /// When it was seen that the last of them was done: not before it was.
+    pub at: Instant,
+}
+
+/// An event that ends with its owner.
+#[derive(Debug)]
+pub(crate) struct OwnedEvent {
+    driver: Arc<dyn Driver>,
+    event: Event,
+}
+
+impl OwnedEvent {
+    pub(crate) fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
+        Ok(Self { driver: Arc::clone(driver), event: driver.new_event()? })
+    }
+
+    pub(crate) fn record(&self, stream: Stream) -> Result<(), DeviceError> {
+        // SAFETY: the event is ours and lives; a `Stream` is made by this driver, or was vouched for by who named it.
+        unsafe { self.driver.record(self.event, stream) }
+    }
+
+    pub(crate) fn hold_up(&self, stream: Stream) -> Result<(), DeviceError> {
+        // SAFETY: as in `record`.
+        unsafe { self.driver.wait(stream, self.event) }
+    }
+
+    pub(crate) fn passed(&self) -> Result<bool, DeviceError> {
+        self.driver.passed(self.event)
+    }
+}
+
+impl Drop for OwnedEvent {
+    fn drop(&mut self) {
+        // SAFETY: the event is ours, and not used again. Streams that wait for it go on doing so.
+        unsafe { self.driver.end_event(self.event) };
+    }
+}
+
+/// A point in a stream's work: what came before it is done when the mark has passed. Clones are the same mark.
+#[derive(Clone, Debug)]
+pub struct Mark(pub(crate) Arc<OwnedEvent>);
+
+impl Mark {
+    /// Whether all that the stream was given before the mark is done. Does not wait.
+    ///
+    /// # Errors
+    /// The device is broken.
+    pub fn passed(&self) -> Result<bool, DeviceError> {
+        self.0.passed()
+    }
+}
+
+/// Copies under way. Dropping it changes nothing: they go on, and what they use is kept until they are done.
+#[derive(Debug)]
+pub struct Flight {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Flight {
+    /// Waits until all copies are enqueued, each layer with its event.
+    ///
+    /// # Errors
+    /// The device refused some: those before them may still be under way, [`Flight::landed`] says when they are not.
+    pub async fn enqueued(&self) -> Result<(), DeviceError> {
+        poll_fn(|context| self.shared.poll(context, |state| state.enqueued.clone())).await
+    }
+
+    /// Waits until all copies are done.
+    ///
+    /// # Errors
+    /// `Broken`: some may still be going on, and their memory is lost. Otherwise some were refused, and none is going on.
+    pub async fn landed(&self) -> Result<Landed, DeviceError> {
+        poll_fn(|context| self.shared.poll(context, |state| state.done.clone())).await
+    }
+
+    /// Whether all copies are done, or failed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.shared.state.lock().done.is_some()
+    }
+
+    /// Holds what `stream` is given from here on up until the copies of a layer are done. Never waits itself.
+    ///
+    /// # Errors
+    /// The copies are not enqueued yet, there is no such layer, or the device is broken.
+    pub fn wait_layer(&self, layer: usize, stream: Stream) -> Result<(), DeviceError> {
+        let state = self.shared.state.lock();
+        if let Some(Err(error)) = &state.enqueued {
+            return Err(error.clone());
+        }
+        let invalid = |text| DeviceError::new(DeviceErrorKind::Invalid, text);
+        if state.enqueued.is_none() {
+            return Err(invalid("the copies are not enqueued yet: wait for that first".to_owned()));
+        }
+        let event = state.layers.get(layer);
+        let event = event
+            .ok_or_else(|| invalid(format!("layer {layer} of a copy in {} layers", state.layers.len())))?;
+        event.hold_up(stream)
+    }
+
+    /// Has something done when the copies are done, or now if they are. More than once: all of it.
+    pub fn abandon(&self, afterwards: Afterwards) {
+        let mut state = self.shared.state.lock();
+        match &state.done {
+            None => state.afterwards.push(afterwards),
+            Some(done) => {
+                let safe = is_safe(done);
+                drop(state);
+                afterwards(safe);
+            }
+        }
+    }
+}
+
+fn is_safe(done: &Result<Landed, DeviceError>) -> bool {
+    !matches!(done, Err(error) if error.kind == DeviceErrorKind::Broken)
+}
+
+/// What a lane and the starter of a flight share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    enqueued: Option<Result<(), DeviceError>>,
+    done: Option<Result<Landed, DeviceError>>,
+    layers: Vec<OwnedEvent>,
+    wakers: Vec<Waker>,
+    afterwards: Vec<Afterwards>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        formatter
+            .debug_struct("Flight")
+            .field("enqueued", &state.enqueued)
+            .field("done", &state.done)
+            .finish()
+    }
+}
+
+impl Shared {
+    fn poll<T>(&self, context: &mut Context<'_>, ready: impl Fn(&State) -> Option<T>) -> Poll<T> {
+        let mut state = self.state.lock();
+        if let Some(value) = ready(&state) {
+            return Poll::Ready(value);
+        }
+        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.wakers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Whether something is to be done when it ends.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.state.lock().afterwards.is_empty()
+    }
+
+    pub(crate) fn set_enqueued(&self, result: Result<(), DeviceError>, layers: Vec<OwnedEvent>) {
+        let mut state = self.state.lock();
+        (state.enqueued, state.layers) = (Some(result), layers);
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn set_done(&self, result: Result<Landed, DeviceError>) {
+        let mut state = self.state.lock();
+        debug_assert!(state.done.is_none(), "a flight ends once");
+        let safe = is_safe(&result);
+        if state.enqueued.is_none() {
+            state.enqueued = Some(result.as_ref().map(|_| ()).map_err(Clone::clone));
+        }
+        state.done = Some(result);
+        let (wakers, afterwards) = (std::mem::take(&mut state.wakers), std::mem::take(&mut state.afterwards));
+        drop(state);
+        for afterwards in afterwards {
+            afterwards(safe);
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,377 @@
+//! A device as its user holds it. Owns: opening it, its two lanes, refusing when it is broken. Must not know: pages' names,
+//! leases, who asks.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::device::buffer::DeviceBuffer;
+use crate::device::choose::{CopyChoice, Means};
+use crate::device::cuda::CudaDriver;
+use crate::device::driver::{DeviceError, DeviceErrorKind, DeviceMemory, Driver, Priority, Stream};
+use crate::device::flight::{Flight, Mark, OwnedEvent};
+use crate::device::host::{HostDriver, HostOptions};
+use crate::device::lane::{Job, Lane, Other, Page, Queue};
+use crate::device::plan::DevicePlan;
+use crate::device::register::Registry;
+use crate::device::stats::{DeviceStats, Stats};
+use crate::limits::{
+    CHUNK_BYTES_MIN, KERNEL_BLOCKS_MAX, KERNEL_BLOCKS_USUAL, KERNEL_CHUNK_BYTES_USUAL, STAGING_BYTES_MIN,
+    STAGING_BYTES_USUAL, STUCK_AFTER, TABLE_BYTES,
+};
+use crate::region::Slot;
+
+/// How to use a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// Pinned memory that copies go through where a slab is not pinned (yet): half for offloads, half for reloads.
+    pub staging_bytes: usize,
+    /// Slabs are pinned up to so many bytes; copies of the others are staged.
+    pub pinned_bytes_max: u64,
+    /// Who copies.
+    pub copy: CopyChoice,
+    /// Thread blocks of a copy kernel: few, so that the rest of the device stays with its owner.
+    pub kernel_blocks: u32,
+    /// One launch moves no more bytes, so that it ends soon.
+    pub chunk_bytes: usize,
+    /// Whether the device takes the pages' checksums; else the CPU does, over the slots.
+    pub checksum: bool,
+    /// Copies that have not ended after so long never will: the device counts as broken.
+    pub stuck_after: Duration,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self {
+            staging_bytes: STAGING_BYTES_USUAL,
+            pinned_bytes_max: host_memory_bytes(),
+            copy: CopyChoice::Auto,
+            kernel_blocks: KERNEL_BLOCKS_USUAL,
+            chunk_bytes: KERNEL_CHUNK_BYTES_USUAL,
+            checksum: true,
+            stuck_after: STUCK_AFTER,
+        }
+    }
+}
+
+/// One page of a copy between device memory and a slot.
+#[derive(Clone, Debug)]
+pub struct SlotPage {
+    /// The slot; the caller holds a lease on it until the flight is done.
+    pub slot: Slot,
+    /// The page in device memory.
+    pub plan: DevicePlan,
+}
+
+/// A device. Clones are the same device; its threads end, and its memory is given back, when the last one is dropped and
+/// nothing is under way.
+#[derive(Clone, Debug)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    core: Arc<Core>,
+    offloads: Arc<Queue>,
+    reloads: Arc<Queue>,
+}
+
+/// What the lanes and the handles share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) means: Means,
+    pub(crate) kernel_blocks: u32,
+    pub(crate) checksums: bool,
+    pub(crate) stuck_after: Duration,
+    broken: Mutex<Option<DeviceError>>,
+}
+
+impl Device {
+    /// The GPU of this number, in the primary context that the engine uses too.
+    ///
+    /// # Errors
+    /// `Absent`: no driver, or no such GPU. Else as [`Device::with_driver`].
+    pub fn cuda(ordinal: u32, options: DeviceOptions) -> Result<Self, DeviceError> {
+        Self::with_driver(Arc::new(CudaDriver::open(ordinal)?), options)
+    }
+
+    /// How many GPUs this process sees; 0 without a driver.
+    #[must_use]
+    pub fn cuda_count() -> u32 {
+        CudaDriver::count()
+    }
+
+    /// Memory and threads of this process behave as a device: for tests, and to try without a GPU.
+    ///
+    /// # Errors
+    /// The options leave no room for what a device needs.
+    pub fn host(options: HostOptions) -> Result<Self, DeviceError> {
+        let device = options.device.clone();
+        Self::with_driver(Arc::new(HostDriver::new(options)), device)
+    }
+
+    /// A device on any driver. Takes all that copies need, or nothing.
+    ///
+    /// # Errors
+    /// Options out of bounds; not enough device or pinned memory; the device is broken.
+    pub fn with_driver(driver: Arc<dyn Driver>, options: DeviceOptions) -> Result<Self, DeviceError> {
+        check(&options)?;
+        driver.memory()?;
+        let stats = Arc::<Stats>::default();
+        let registry = Registry::start(Arc::clone(&driver), Arc::clone(&stats), options.pinned_bytes_max)?;
+        let means =
+            Means { choice: options.copy, batch: true, kernels: true, chunk_bytes: options.chunk_bytes };
+        let core = Arc::new(Core {
+            driver,
+            registry,
+            stats,
+            means,
+            kernel_blocks: options.kernel_blocks,
+            checksums: options.checksum,
+            stuck_after: options.stuck_after,
+            broken: Mutex::default(),
+        });
+        let lane = |priority| Lane::new(Arc::clone(&core), priority, TABLE_BYTES, options.staging_bytes / 2);
+        let (low, offloads) = lane(Priority::Low)?;
+        let (high, reloads) = lane(Priority::High)?;
+        let inner = Arc::new(Inner { core, offloads, reloads });
+        start(low, "turnkv-offload")?;
+        start(high, "turnkv-reload")?;
+        Ok(Self { inner })
+    }
+
+    /// Its driver.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.inner.core.driver
+    }
+
+    /// How much of its memory is free.
+    ///
+    /// # Errors
+    /// The device is broken.
+    pub fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        self.check()?;
+        self.inner.core.driver.memory()
+    }
+
+    /// What its copies came to.
+    #[must_use]
+    pub fn stats(&self) -> DeviceStats {
+        self.inner.core.stats.read()
+    }
+
+    /// Whether it may be used.
+    ///
+    /// # Errors
+    /// It broke: why.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        self.inner.core.broken().map_or(Ok(()), Err)
+    }
+
+    /// Takes device memory, after a look at whether there is enough.
+    ///
+    /// # Errors
+    /// There is not: how much is free. Nothing was taken.
+    pub fn allocate(&self, bytes: usize) -> Result<Arc<DeviceBuffer>, DeviceError> {
+        let memory = self.memory()?;
+        if memory.free_bytes < bytes as u64 {
+            let text = format!(
+                "{bytes} bytes of device memory are wanted, {} of {} are free: ask for less, or leave the engine less \
+                 (vLLM: gpu_memory_utilization, SGLang: mem_fraction_static)",
+                memory.free_bytes, memory.total_bytes
+            );
+            return Err(DeviceError::new(DeviceErrorKind::NoMemory, text));
+        }
+        DeviceBuffer::new(&self.inner.core, bytes)
+    }
+
+    /// Marks where a stream's work is now. Never waits.
+    ///
+    /// # Errors
+    /// The device is broken.
+    pub fn mark(&self, stream: Stream) -> Result<Mark, DeviceError> {
+        self.check()?;
+        let core = &self.inner.core;
+        let event = OwnedEvent::new(&core.driver).and_then(|event| event.record(stream).map(|()| event));
+        let event = event.inspect_err(|error| {
+            if error.kind == DeviceErrorKind::Broken {
+                core.fail(error.clone());
+            }
+        })?;
+        Ok(Mark(Arc::new(event)))
+    }
+
+    /// A flight that is done when the mark has passed: to wait for an engine without holding up anyone else's copies.
+    ///
+    /// # Errors
+    /// Too many wait already; the device is broken.
+    pub fn passed(&self, mark: &Mark) -> Result<Flight, DeviceError> {
+        self.check()?;
+        let flight = Flight { shared: Arc::default() };
+        self.inner.offloads.watch(mark.clone(), Arc::clone(&flight.shared))?;
+        Ok(flight)
+    }
+
+    /// Begins to fill slots from device memory, with zeros where a page has gaps, and to take the pages' checksums.
+    ///
+    /// # Errors
+    /// A page does not fit its slot; too many copies wait; the device is broken. Nothing was begun.
+    pub fn fill(&self, pages: Vec<SlotPage>, after: Option<Mark>) -> Result<Flight, DeviceError> {
+        self.submit(
+            &self.inner.offloads,
+            of_slots(pages)?,
+            Shape { to_slots: true, layers: 0, checksums: true },
+            after,
+        )
+    }
+
+    /// Begins to fill device memory from slots: in `layers` parts one after another, each with an event (0: no events).
+    ///
+    /// # Errors
+    /// As [`Device::fill`]; or the pages cannot be divided into so many layers.
+    pub fn drain(
+        &self,
+        pages: Vec<SlotPage>,
+        after: Option<Mark>,
+        layers: usize,
+        checksums: bool,
+    ) -> Result<Flight, DeviceError> {
+        let shape = Shape { to_slots: false, layers, checksums };
+        self.submit(&self.inner.reloads, of_slots(pages)?, shape, after)
+    }
+
+    /// Begins to copy pages within the device, each from the first plan to the second.
+    ///
+    /// # Errors
+    /// As [`Device::fill`], for plans of different sizes.
+    pub fn copy(
+        &self,
+        pages: Vec<(DevicePlan, DevicePlan)>,
+        after: Option<Mark>,
+        layers: usize,
+    ) -> Result<Flight, DeviceError> {
+        let fits = |(source, plan): (DevicePlan, DevicePlan)| {
+            if source.slot_bytes() != plan.slot_bytes() {
+                return Err(misfit(plan.slot_bytes(), source.slot_bytes()));
+            }
+            Ok(Page { plan, other: Other::Source(source) })
+        };
+        let pages = pages.into_iter().map(fits).collect::<Result<_, _>>()?;
+        self.submit(&self.inner.reloads, pages, Shape { to_slots: false, layers, checksums: false }, after)
+    }
+
+    fn submit(
+        &self,
+        lane: &Queue,
+        pages: Vec<Page>,
+        shape: Shape,
+        after: Option<Mark>,
+    ) -> Result<Flight, DeviceError> {
+        self.check()?;
+        for page in &pages {
+            let divided = page.plan.layers(shape.layers.max(1));
+            divided.map_err(|error| DeviceError::new(DeviceErrorKind::Invalid, error.to_string()))?;
+        }
+        let flight = Flight { shared: Arc::default() };
+        let Shape { to_slots, layers, checksums } = shape;
+        let job = Job { pages, to_slots, after, layers, checksums, flight: Arc::clone(&flight.shared) };
+        self.inner.core.stats.flights.add(1);
+        lane.submit(job).inspect_err(|_| self.inner.core.stats.flights.sub(1))?;
+        Ok(flight)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.offloads.close();
+        self.reloads.close();
+    }
+}
+
+impl Core {
+    /// Why the device is not to be used any more.
+    pub(crate) fn broken(&self) -> Option<DeviceError> {
+        self.broken.lock().clone()
+    }
+
+    /// The device broke: all later calls are refused at once, and what is under way is lost. The first reason stays.
+    pub(crate) fn fail(&self, error: DeviceError) {
+        let text = format!("the device is broken and not used any more: {}", error.message);
+        self.broken.lock().get_or_insert(DeviceError::new(DeviceErrorKind::Broken, text));
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.registry.close();
+    }
+}
+
+/// What a job is like.
+struct Shape {
+    to_slots: bool,
+    layers: usize,
+    checksums: bool,
+}
+
+fn of_slots(pages: Vec<SlotPage>) -> Result<Vec<Page>, DeviceError> {
+    let fits = |SlotPage { slot, plan }: SlotPage| {
+        if plan.slot_bytes() != slot.len() {
+            return Err(misfit(plan.slot_bytes(), slot.len()));
+        }
+        Ok(Page { plan, other: Other::Slot(slot) })
+    };
+    pages.into_iter().map(fits).collect()
+}
+
+fn misfit(plan: usize, other: usize) -> DeviceError {
+    let text = format!("a plan for pages of {plan} bytes does not fit one of {other}");
+    DeviceError::new(DeviceErrorKind::Invalid, text)
+}
+
+fn start(lane: Lane, name: &str) -> Result<(), DeviceError> {
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || lane.run());
+    spawned.map(drop).map_err(|error| {
+        DeviceError::new(DeviceErrorKind::NoMemory, format!("no thread for a device's copies: {error}"))
+    })
+}
+
+fn check(options: &DeviceOptions) -> Result<(), DeviceError> {
+    let invalid = |text: String| Err(DeviceError::new(DeviceErrorKind::Invalid, text));
+    if options.staging_bytes < STAGING_BYTES_MIN {
+        return invalid(format!(
+            "staging_bytes is {}; at least {STAGING_BYTES_MIN} are needed",
+            options.staging_bytes
+        ));
+    }
+    if options.chunk_bytes < CHUNK_BYTES_MIN {
+        return invalid(format!(
+            "chunk_bytes is {}; at least {CHUNK_BYTES_MIN} make sense",
+            options.chunk_bytes
+        ));
+    }
+    if !(1..=KERNEL_BLOCKS_MAX).contains(&options.kernel_blocks) {
+        return invalid(format!(
+            "kernel_blocks is {}; 1 to {KERNEL_BLOCKS_MAX} make sense",
+            options.kernel_blocks
+        ));
+    }
+    Ok(())
+}
+
+/// All memory of this host: no more can be pinned.
+fn host_memory_bytes() -> u64 {
+    // SAFETY: `sysconf` only reads a setting of the system.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! What a test lets go wrong on a host device, and what it finds. Owns: that switchboard. Must not know: streams' work.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::memory::Span;
+use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Stream};
+
+/// Says what goes wrong on a host device while it is in use, and what it found wrong. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct HostControl {
+    shared: Arc<Switches>,
+}
+
+#[derive(Debug, Default)]
+struct Switches {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: u64,
+    fail_at: Option<(u64, DeviceErrorKind)>,
+    broken: Option<String>,
+    held: HashSet<u64>,
+    all_held: bool,
+    faults: Vec<String>,
+    adopted: Vec<Span>,
+    closed: bool,
+}
+
+impl HostControl {
+    /// Lets the call fail that comes after `calls` more ones (of copies, launches, records and waits).
+    pub fn fail_after(&self, calls: u64, kind: DeviceErrorKind) {
+        let mut state = self.shared.state.lock();
+        state.fail_at = Some((state.calls + calls, kind));
+    }
+
+    /// Lets no call fail any more.
+    pub fn fail_no_more(&self) {
+        self.shared.state.lock().fail_at = None;
+    }
+
+    /// Breaks the device: every later call says so, and nothing that was enqueued goes on.
+    pub fn break_device(&self, why: &str) {
+        self.shared.state.lock().broken.get_or_insert(why.to_owned());
+        self.shared.changed.notify_all();
+    }
+
+    /// Stops a stream before its next call, until it is let go.
+    pub fn hold(&self, stream: Stream) {
+        self.shared.state.lock().held.insert(stream.raw());
+    }
+
+    /// Stops all streams.
+    pub fn hold_all(&self) {
+        self.shared.state.lock().all_held = true;
+    }
+
+    /// Lets all streams go on.
+    pub fn let_go(&self) {
+        let mut state = self.shared.state.lock();
+        state.held.clear();
+        state.all_held = false;
+        self.shared.changed.notify_all();
+    }
+
+    /// Announces memory of an engine, for a strict device.
+    pub fn adopt(&self, address: DeviceAddress, bytes: usize) {
+        self.shared.state.lock().adopted.push(Span::new(address, bytes as u64));
+    }
+
+    /// What was wrong so far: memory that was used and must not be, work without an order.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        self.shared.state.lock().faults.clone()
+    }
+
+    /// How many calls were made that could fail.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.shared.state.lock().calls
+    }
+
+    pub(super) fn adopted(&self) -> Vec<Span> {
+        self.shared.state.lock().adopted.clone()
+    }
+
+    pub(super) fn fault(&self, text: String) {
+        self.shared.state.lock().faults.push(text);
+    }
+
+    pub(super) fn broken(&self) -> Option<DeviceError> {
+        let state = self.shared.state.lock();
+        state.broken.as_ref().map(|why| DeviceError::new(DeviceErrorKind::Broken, why.clone()))
+    }
+
+    /// Counts a call, which may be the one to fail.
+    pub(super) fn count(&self) -> Result<(), DeviceError> {
+        let mut state = self.shared.state.lock();
+        state.calls += 1;
+        let due = state.fail_at.filter(|(at, _)| state.calls > *at);
+        let Some((_, kind)) = due else { return Ok(()) };
+        state.fail_at = None;
+        let text = format!("call {} was to fail", state.calls);
+        if kind == DeviceErrorKind::Broken {
+            state.broken.get_or_insert(text.clone());
+            self.shared.changed.notify_all();
+        }
+        Err(DeviceError::new(kind, text))
+    }
+
+    /// Waits while a stream is held. False: nothing is to be done any more.
+    pub(super) fn may_go_on(&self, stream: u64) -> bool {
+        let mut state = self.shared.state.lock();
+        while (state.all_held || state.held.contains(&stream)) && !state.closed && state.broken.is_none() {
+            self.shared.changed.wait(&mut state);
+        }
+        !state.closed && state.broken.is_none()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.closed || state.broken.is_some()
+    }
+
+    pub(super) fn close(&self) {
+        self.shared.state.lock().closed = true;
+        self.shared.changed.notify_all();
+    }
+}

@@ -1,0 +1,70 @@
+//! The thread of one stream. Owns: running its calls one after another. Must not know: what may be enqueued.
+
+use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::Duration;
+
+use super::{Shared, kernels};
+use crate::device::driver::{CopyRequest, Kernel};
+
+/// How often a thread that waits for an event looks whether everything ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+pub(super) enum Call {
+    Copies(Vec<CopyRequest>),
+    Kernel(Kernel),
+    /// The event, and which record of it.
+    Record(u64, u64),
+    Wait(u64, u64),
+}
+
+/// Runs a stream's calls until it is ended and they are done, or the device breaks.
+pub(super) fn run(shared: &Shared, stream: u64, calls: &Receiver<Call>) {
+    let mut chance = shared.options.seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    while let Ok(call) = calls.recv() {
+        pause(shared.options.delay_max, &mut chance);
+        if !shared.control.may_go_on(stream) {
+            return;
+        }
+        match call {
+            Call::Copies(requests) => requests.iter().for_each(copy),
+            // SAFETY: whoever launched it promised that the tables and what they name stay valid until an event behind it.
+            Call::Kernel(kernel) => unsafe { kernels::run(&kernel) },
+            Call::Record(event, number) => {
+                let mut events = shared.events.lock();
+                if let Some(state) = events.get_mut(&event) {
+                    state.passed = state.passed.max(number);
+                    if state.ended && state.passed == state.recorded {
+                        events.remove(&event);
+                    }
+                }
+                shared.passed.notify_all();
+            }
+            Call::Wait(event, number) => {
+                let mut events = shared.events.lock();
+                while events.get(&event).is_some_and(|state| state.passed < number)
+                    && !shared.control.is_over()
+                {
+                    shared.passed.wait_for(&mut events, LOOK);
+                }
+            }
+        }
+    }
+}
+
+fn copy(request: &CopyRequest) {
+    let source = std::ptr::with_exposed_provenance::<u8>(request.source as usize);
+    let target = std::ptr::with_exposed_provenance_mut::<u8>(request.target as usize);
+    // SAFETY: whoever enqueued it promised that both ranges stay valid and apart until an event behind it has passed.
+    unsafe { std::ptr::copy_nonoverlapping(source, target, request.bytes) };
+}
+
+fn pause(most: Duration, chance: &mut u64) {
+    if most.is_zero() {
+        return;
+    }
+    *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX).max(1);
+    thread::sleep(Duration::from_micros((*chance >> 33) % micros));
+}

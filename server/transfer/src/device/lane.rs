@@ -1,0 +1,396 @@
+//! One stream of ours, and the thread that feeds it. Owns: the order of a lane's work, seeing that it is done, giving back what
+//! it used or losing it. Must not know: how pieces become calls (`enqueue`), why pages are copied.
+//!
+//! ```text
+//!   jobs --> thread --enqueue--> stream        steps: (event, what becomes free, what to do) in stream order
+//!               ^----- polls the first step's event, with a bounded pause ------/
+//! ```
+//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory back; when the
+//! device is broken, or a step does not end within the time allowed, the memory of all steps is lost for good.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::device::choose::Means;
+use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Priority, Stream};
+use crate::device::flight::{Landed, Mark, OwnedEvent, Shared};
+use crate::device::handle::Core;
+use crate::device::plan::DevicePlan;
+use crate::device::staging::{Ring, Taken};
+use crate::limits::{LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
+use crate::region::Slot;
+
+mod enqueue;
+mod verify;
+
+/// What the other end of a page's copy is.
+#[derive(Debug)]
+pub(crate) enum Other {
+    /// A slot in host memory.
+    Slot(Slot),
+    /// Device memory that the plan's is filled from.
+    Source(DevicePlan),
+}
+
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) plan: DevicePlan,
+    pub(crate) other: Other,
+}
+
+/// Copies that one call asked for.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) pages: Vec<Page>,
+    /// From the plans into the slots; else the other way.
+    pub(crate) to_slots: bool,
+    /// Nothing is read or written before this.
+    pub(crate) after: Option<Mark>,
+    /// How many parts of all pages are copied one after another, each with an event; 0: no events.
+    pub(crate) layers: usize,
+    /// Whether the pages' checksums are wanted.
+    pub(crate) checksums: bool,
+    pub(crate) flight: Arc<Shared>,
+}
+
+/// The way to a lane's thread.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    gates: Vec<(Mark, Arc<Shared>)>,
+    closed: bool,
+}
+
+impl Queue {
+    /// Leaves a job. Nothing was begun if this fails.
+    pub(crate) fn submit(&self, job: Job) -> Result<(), DeviceError> {
+        let mut waiting = self.state.lock();
+        if waiting.jobs.len() >= LANE_JOBS_MAX {
+            let text = format!("{LANE_JOBS_MAX} copies wait for the device already: try again later");
+            return Err(DeviceError::new(DeviceErrorKind::NoMemory, text));
+        }
+        waiting.jobs.push_back(job);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Has a flight end when a mark has passed.
+    pub(crate) fn watch(&self, mark: Mark, flight: Arc<Shared>) -> Result<(), DeviceError> {
+        let mut waiting = self.state.lock();
+        if waiting.gates.len() >= LANE_JOBS_MAX {
+            let text = format!("{LANE_JOBS_MAX} calls wait for the engine's streams already");
+            return Err(DeviceError::new(DeviceErrorKind::NoMemory, text));
+        }
+        waiting.gates.push((mark, flight));
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Ends the thread when what was left here is done.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// What is due when a step's event has passed.
+#[derive(Debug)]
+enum Act {
+    /// Only memory becomes free.
+    Nothing,
+    /// Staged bytes have come from the device: they go on into the slot.
+    ToSlot { staged: Taken, slot: Slot, offset: usize },
+    /// Checksums were taken: of so many pages of the job at hand, from this page on.
+    Sums { output: Taken, first: usize },
+    /// A job is done, or what had been enqueued of it.
+    Finish { job: Box<Job>, on_cpu: Vec<usize>, result: Result<(), DeviceError> },
+}
+
+#[derive(Debug)]
+struct Step {
+    event: OwnedEvent,
+    since: Instant,
+    tables_end: u64,
+    staging_end: u64,
+    act: Act,
+}
+
+/// The thread's side of a lane.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    core: Arc<Core>,
+    queue: Arc<Queue>,
+    stream: Stream,
+    means: Means,
+    /// For the tables of kernels and for checksums.
+    tables: Ring,
+    staging: Ring,
+    /// For the checksum kernel, taken when it is first needed.
+    scratch: Option<DeviceAddress>,
+    /// Up to where the rings are used by work that is enqueued: later pieces are still being prepared.
+    tables_done: u64,
+    staging_done: u64,
+    steps: VecDeque<Step>,
+    /// Checksums of the job whose steps are passing.
+    sums: Vec<u64>,
+    /// When something last passed, or was begun.
+    moved: Instant,
+}
+
+impl Lane {
+    /// A lane with all that it needs, before its thread begins.
+    pub(crate) fn new(
+        core: Arc<Core>,
+        priority: Priority,
+        tables_bytes: usize,
+        staging_bytes: usize,
+    ) -> Result<(Self, Arc<Queue>), DeviceError> {
+        let driver = &core.driver;
+        let tables = Ring::new(Arc::clone(driver), tables_bytes)?;
+        let staging = Ring::new(Arc::clone(driver), staging_bytes)?;
+        let stream = driver.new_stream(priority)?;
+        let queue = Arc::new(Queue::default());
+        let means = core.means;
+        let lane = Self {
+            core,
+            queue: Arc::clone(&queue),
+            stream,
+            means,
+            tables,
+            staging,
+            scratch: None,
+            tables_done: 0,
+            staging_done: 0,
+            steps: VecDeque::new(),
+            sums: Vec::new(),
+            moved: Instant::now(),
+        };
+        Ok((lane, queue))
+    }
+
+    /// The life of the thread.
+    pub(crate) fn run(mut self) {
+        loop {
+            self.poll();
+            let job = {
+                let mut waiting = self.queue.state.lock();
+                let job = waiting.jobs.pop_front();
+                let under_way = !self.steps.is_empty() || !waiting.gates.is_empty();
+                if job.is_none() && under_way {
+                    self.queue.changed.wait_for(&mut waiting, pause_after(self.moved));
+                } else if job.is_none() && waiting.closed {
+                    return;
+                } else if job.is_none() {
+                    self.queue.changed.wait(&mut waiting);
+                }
+                job
+            };
+            if let Some(job) = job {
+                self.moved = Instant::now();
+                self.begin(job);
+            }
+        }
+    }
+
+    fn poll(&mut self) -> bool {
+        let moved = self.poll_gates() | self.poll_steps();
+        if moved {
+            self.moved = Instant::now();
+        }
+        moved
+    }
+
+    /// Enqueues a job, and the step that ends it.
+    fn begin(&mut self, job: Job) {
+        if let Some(error) = self.core.broken() {
+            self.core.stats.flights.sub(1);
+            return job.flight.set_done(Err(error));
+        }
+        let mut on_cpu = Vec::new();
+        let result = self.enqueue(&job, &mut on_cpu);
+        if let Err(error) = &result {
+            job.flight.set_enqueued(Err(error.clone()), Vec::new());
+            if error.kind == DeviceErrorKind::Broken {
+                self.core.fail(error.clone());
+            }
+        }
+        // What a refused call had been prepared in is not in use, and free again with the rest.
+        (self.tables_done, self.staging_done) = (self.tables.end(), self.staging.end());
+        self.step(Act::Finish { job: Box::new(job), on_cpu, result });
+    }
+
+    /// Records an event behind what was enqueued so far.
+    fn step(&mut self, act: Act) {
+        let event = OwnedEvent::new(&self.core.driver);
+        let recorded = event.and_then(|event| event.record(self.stream).map(|()| event));
+        let event = match recorded {
+            Ok(event) => Ok(event),
+            Err(error) => {
+                // Without an event nobody can say when the memory is free.
+                self.core.fail(error.clone());
+                Err(error)
+            }
+        };
+        match event {
+            Ok(event) => self.steps.push_back(Step {
+                event,
+                since: Instant::now(),
+                tables_end: self.tables_done,
+                staging_end: self.staging_done,
+                act,
+            }),
+            Err(_) => self.lose(act),
+        }
+    }
+
+    /// Waits for the oldest step, so that what it used becomes free.
+    fn wait_step(&mut self) -> Result<(), DeviceError> {
+        let before = self.steps.len();
+        while !self.steps.is_empty() && self.steps.len() == before {
+            if !self.poll() {
+                std::thread::sleep(pause_after(self.moved));
+            }
+        }
+        self.core.broken().map_or(Ok(()), Err)
+    }
+
+    fn poll_gates(&mut self) -> bool {
+        let mut passed = Vec::new();
+        self.queue.state.lock().gates.retain(|(mark, flight)| match mark.passed() {
+            // Whoever waited for it may be gone: nobody else has the flight, and nothing is to be done then.
+            Ok(false) => Arc::strong_count(flight) > 1 || flight.is_awaited(),
+            result => {
+                passed.push((Arc::clone(flight), result.map(|_| ())));
+                false
+            }
+        });
+        let moved = !passed.is_empty();
+        for (flight, result) in passed {
+            if let Err(error) = &result {
+                self.core.fail(error.clone());
+            }
+            flight.set_done(result.map(|()| Landed { checksums: Vec::new(), at: Instant::now() }));
+        }
+        moved
+    }
+
+    /// Acts on all steps that passed. Whether there were any.
+    fn poll_steps(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(first) = self.steps.front() {
+            let passed = match self.core.broken() {
+                Some(error) => Err(error),
+                None => first.event.passed(),
+            };
+            match passed {
+                Ok(true) => {}
+                Ok(false) if first.since.elapsed() < self.core.stuck_after => return moved,
+                Ok(false) => {
+                    let text = format!("copies have not ended within {:?}", self.core.stuck_after);
+                    self.core.fail(DeviceError::new(DeviceErrorKind::Broken, text));
+                }
+                Err(error) => self.core.fail(error),
+            }
+            if self.core.broken().is_some() {
+                self.lose_all();
+                return true;
+            }
+            let Some(step) = self.steps.pop_front() else { return moved };
+            self.act(step.act);
+            self.tables.free_to(step.tables_end);
+            self.staging.free_to(step.staging_end);
+            moved = true;
+        }
+        moved
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Nothing => {}
+            Act::ToSlot { staged, slot, offset } => {
+                // SAFETY: the copy into the piece is done, and it becomes free only after this.
+                let bytes = unsafe { staged.bytes_mut() };
+                slot.fill_at(offset, bytes);
+            }
+            Act::Sums { output, first } => self.read_sums(output, first),
+            Act::Finish { job, on_cpu, result } => self.finish(*job, &on_cpu, result),
+        }
+    }
+
+    fn finish(&mut self, job: Job, on_cpu: &[usize], result: Result<(), DeviceError>) {
+        let mut checksums = std::mem::take(&mut self.sums);
+        let result = result.map(|()| {
+            if job.checksums {
+                checksums.resize(job.pages.len(), 0);
+            }
+            for &page in on_cpu {
+                if let Other::Slot(slot) = &job.pages[page].other {
+                    checksums[page] = slot.checksum();
+                }
+            }
+            Landed { checksums, at: Instant::now() }
+        });
+        let flight = Arc::clone(&job.flight);
+        drop(job);
+        self.core.stats.flights.sub(1);
+        flight.set_done(result);
+        self.core.registry.sweep_soon();
+    }
+
+    /// The device is broken: nothing that it was given is ever touched or given back again.
+    fn lose_all(&mut self) {
+        self.tables.lose();
+        self.staging.lose();
+        for step in std::mem::take(&mut self.steps) {
+            self.lose(step.act);
+        }
+    }
+
+    fn lose(&mut self, act: Act) {
+        self.tables.lose();
+        self.staging.lose();
+        let error = self.core.broken();
+        let error =
+            error.unwrap_or_else(|| DeviceError::new(DeviceErrorKind::Broken, "the device is broken"));
+        match act {
+            Act::Nothing | Act::Sums { .. } => {}
+            Act::ToSlot { slot, .. } => std::mem::forget(slot),
+            Act::Finish { job, .. } => {
+                let Job { pages, flight, .. } = *job;
+                let bytes: usize = pages.iter().map(|page| page.plan.slot_bytes()).sum();
+                self.core.stats.quarantined_bytes.add(bytes as u64);
+                self.core.stats.flights.sub(1);
+                std::mem::forget(pages);
+                flight.set_done(Err(error));
+            }
+        }
+    }
+}
+
+/// How long to wait before the next look: a small part of the wait so far, so that what took long is seen only a little later,
+/// and what takes longer costs few looks.
+fn pause_after(moved: Instant) -> Duration {
+    (moved.elapsed() / POLL_PART).clamp(POLL_PAUSE_MIN, POLL_PAUSE_MAX)
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // SAFETY: the stream is ours, and nobody uses it after this.
+        unsafe { self.core.driver.end_stream(self.stream) };
+        let Some(scratch) = self.scratch.take().filter(|_| self.core.broken().is_none()) else { return };
+        // SAFETY: it came from `allocate`, and all steps are done: the thread ends only then.
+        let freed = unsafe { self.core.driver.free(scratch) };
+        if let Err(error) = freed {
+            self.core.fail(error);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! From a job to calls of a driver. Owns: which bytes go where, directly or through staging memory, and in what order. Must not
+//! know: when they are done.
+
+use std::ops::Range;
+
+use super::{Act, Job, Lane, Other, Page};
+use crate::device::choose::{Work, choose, push_merged};
+use crate::device::driver::{CopyRequest, DeviceError, DeviceErrorKind, Kernel, Piece};
+use crate::device::flight::OwnedEvent;
+use crate::device::staging::Taken;
+use crate::limits::STAGED_PIECE_BYTES_MAX;
+use crate::region::Slot;
+
+impl Lane {
+    /// Enqueues all of a job. `on_cpu`: the pages whose checksums the device does not take.
+    pub(super) fn enqueue(&mut self, job: &Job, on_cpu: &mut Vec<usize>) -> Result<(), DeviceError> {
+        if let Some(after) = &job.after {
+            after.0.hold_up(self.stream)?;
+        }
+        let direct: Vec<bool> = job.pages.iter().map(|page| self.is_direct(page)).collect();
+        if job.checksums && job.to_slots {
+            // From where the bytes come: what is damaged on the way does not verify later.
+            self.enqueue_checksums(job, on_cpu)?;
+        }
+        let parts = parts(job)?;
+        let mut layers = Vec::with_capacity(job.layers);
+        for part in 0..job.layers.max(1) {
+            let mut pieces = Vec::new();
+            for ((page, direct), parts) in job.pages.iter().zip(&direct).zip(&parts) {
+                match &page.other {
+                    Other::Slot(slot) if *direct => {
+                        self.push_slot(job, page, slot, parts[part].clone(), &mut pieces);
+                    }
+                    Other::Slot(slot) => self.stage(job, page, slot, parts[part].clone())?,
+                    Other::Source(source) => {
+                        push_within(page, source, parts[part].clone(), &mut pieces);
+                        self.core.stats.device_bytes.add(parts[part].len() as u64);
+                    }
+                }
+            }
+            self.issue(pieces)?;
+            if job.layers > 0 {
+                let event = OwnedEvent::new(&self.core.driver)?;
+                event.record(self.stream)?;
+                layers.push(event);
+            }
+        }
+        if job.checksums && !job.to_slots {
+            // Where the bytes have come to: the way here is checked too.
+            self.enqueue_checksums(job, on_cpu)?;
+        }
+        job.flight.set_enqueued(Ok(()), layers);
+        Ok(())
+    }
+
+    fn is_direct(&self, page: &Page) -> bool {
+        match &page.other {
+            Other::Slot(slot) => self.core.registry.is_direct(slot.region()),
+            Other::Source(_) => true,
+        }
+    }
+
+    /// The pieces between a slot that the device can use and a page's memory.
+    fn push_slot(
+        &self,
+        job: &Job,
+        page: &Page,
+        slot: &Slot,
+        part: Range<usize>,
+        pieces: &mut Vec<CopyRequest>,
+    ) {
+        let base = slot.as_ptr().expose_provenance() as u64;
+        self.core.stats.direct_bytes.add(part.len() as u64);
+        if job.to_slots {
+            for gap in page.plan.gaps() {
+                slot.blank(gap);
+            }
+        }
+        for run in page.plan.within(part) {
+            push_merged(pieces, request(job.to_slots, run.memory, base + run.slot_offset as u64, run.bytes));
+        }
+    }
+
+    /// Copies a part of a page through staging memory, piece by piece.
+    fn stage(&mut self, job: &Job, page: &Page, slot: &Slot, part: Range<usize>) -> Result<(), DeviceError> {
+        let piece_bytes = STAGED_PIECE_BYTES_MAX.min(self.staging.len() / 2);
+        self.core.stats.staged_bytes.add(part.len() as u64);
+        let mut start = part.start;
+        while start < part.end {
+            let end = part.end.min(start + piece_bytes);
+            let staged = self.take_staging(end - start)?;
+            // SAFETY: the piece was just taken: nothing that is enqueued uses it.
+            let bytes = unsafe { staged.bytes_mut() };
+            if !job.to_slots {
+                bytes.copy_from_slice(&slot.bytes()[start..end]);
+            } else if page.plan.has_gaps() {
+                bytes.fill(0);
+            }
+            let mut pieces = Vec::new();
+            for run in page.plan.within(start..end) {
+                let place = staged.address() + (run.slot_offset - start) as u64;
+                push_merged(&mut pieces, request(job.to_slots, run.memory, place, run.bytes));
+            }
+            self.issue(pieces)?;
+            self.staging_done = self.staging.end();
+            let slot = slot.clone();
+            self.step(if job.to_slots { Act::ToSlot { staged, slot, offset: start } } else { Act::Nothing });
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Enqueues pieces in whatever way suits them.
+    fn issue(&mut self, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
+        for work in choose(pieces, self.means) {
+            match work {
+                Work::Engine(requests) => self.engine(&requests)?,
+                Work::Batch(requests) => self.batch(&requests)?,
+                Work::Kernel(pieces) => self.kernel(pieces)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn engine(&mut self, requests: &[CopyRequest]) -> Result<(), DeviceError> {
+        for request in requests {
+            // SAFETY: one side is a plan's memory, whose maker vouched for it; the other is a slot of a registered region,
+            // staging memory, or another plan's. All are owned by the job until its last event has passed, slots are under a
+            // lease that lasts as long, and the order against the engine's streams is by the mark that we waited for.
+            unsafe { self.core.driver.copy(*request, self.stream)? };
+        }
+        self.core.stats.engine_calls.add(requests.len() as u64);
+        Ok(())
+    }
+
+    fn batch(&mut self, requests: &[CopyRequest]) -> Result<(), DeviceError> {
+        if !self.means.batch {
+            return self.engine(requests);
+        }
+        // SAFETY: as in `engine`.
+        match unsafe { self.core.driver.copy_batch(requests, self.stream) } {
+            Ok(()) => self.core.stats.engine_calls.add(1),
+            Err(error) if error.kind == DeviceErrorKind::Unsupported => {
+                self.means.batch = false;
+                self.engine(requests)?;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn kernel(&mut self, pieces: Vec<Piece>) -> Result<(), DeviceError> {
+        if self.means.kernels {
+            let table = self.take_tables(size_of_val(&*pieces))?;
+            // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to more).
+            unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
+            let (blocks, count) = (self.core.kernel_blocks, pieces.len() as u32);
+            let launch = Kernel::Copy { pieces: table.address(), count, blocks };
+            // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has passed.
+            let launched = unsafe { self.core.driver.launch(launch, self.stream) };
+            self.tables_done = self.tables.end();
+            match launched {
+                Ok(()) => {
+                    self.core.stats.launches.add(1);
+                    return Ok(());
+                }
+                Err(error) if error.kind == DeviceErrorKind::Unsupported => self.means.kernels = false,
+                Err(error) => return Err(error),
+            }
+        }
+        let request = |piece: Piece| CopyRequest {
+            target: piece.target,
+            source: piece.source,
+            bytes: piece.bytes as usize,
+        };
+        let requests: Vec<CopyRequest> = pieces.into_iter().map(request).collect();
+        self.batch(&requests)
+    }
+
+    /// A piece of the ring of tables, when older work has freed it.
+    pub(super) fn take_tables(&mut self, bytes: usize) -> Result<Taken, DeviceError> {
+        loop {
+            if let Some(taken) = self.tables.take(bytes) {
+                return Ok(taken);
+            }
+            self.wait_room()?;
+        }
+    }
+
+    fn take_staging(&mut self, bytes: usize) -> Result<Taken, DeviceError> {
+        loop {
+            if let Some(taken) = self.staging.take(bytes) {
+                return Ok(taken);
+            }
+            self.wait_room()?;
+        }
+    }
+
+    /// Waits for older work. What was enqueued since the last step gets one, or it would be waited for in vain.
+    fn wait_room(&mut self) -> Result<(), DeviceError> {
+        let last = self.steps.back().map(|step| (step.tables_end, step.staging_end));
+        if last != Some((self.tables_done, self.staging_done)) {
+            self.step(Act::Nothing);
+        }
+        self.wait_step()
+    }
+}
+
+/// The parts of each page that are copied one after another.
+fn parts(job: &Job) -> Result<Vec<Vec<Range<usize>>>, DeviceError> {
+    let parts = job.pages.iter().map(|page| page.plan.layers(job.layers.max(1)));
+    let parts: Result<_, _> = parts.collect();
+    parts.map_err(|error| DeviceError::new(DeviceErrorKind::Invalid, error.to_string()))
+}
+
+fn request(to_slots: bool, memory: u64, place: u64, bytes: usize) -> CopyRequest {
+    let (target, source) = if to_slots { (place, memory) } else { (memory, place) };
+    CopyRequest { target, source, bytes }
+}
+
+/// The pieces between two places of device memory: where the runs of both overlap in slot order.
+fn push_within(
+    page: &Page,
+    source: &crate::device::plan::DevicePlan,
+    part: Range<usize>,
+    pieces: &mut Vec<CopyRequest>,
+) {
+    for run in page.plan.within(part) {
+        for from in source.within(run.slot_offset..run.slot_offset + run.bytes) {
+            let target = run.memory + (from.slot_offset - run.slot_offset) as u64;
+            push_merged(pieces, CopyRequest { target, source: from.memory, bytes: from.bytes });
+        }
+    }
+}

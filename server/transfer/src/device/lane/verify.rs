@@ -1,0 +1,121 @@
+//! Checksums of pages, taken by the device. Owns: the tables that say what a page is made of. Must not know: what the checksums
+//! are compared with.
+
+use super::{Act, Job, Lane, Page};
+use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
+use crate::device::staging::Taken;
+use crate::limits::CHECKSUM_PIECES_MAX;
+
+/// Pages of one launch.
+#[derive(Default)]
+struct Table {
+    pieces: Vec<Piece>,
+    pages: Vec<PagePieces>,
+    bytes: usize,
+}
+
+impl Table {
+    /// Adds a page in slot order, gaps as zeros.
+    fn push(&mut self, page: &Page) {
+        let first = self.pieces.len();
+        let mut position = 0;
+        for run in page.plan.pieces() {
+            self.push_zeros(run.slot_offset - position);
+            self.pieces.push(Piece { target: 0, source: run.memory, bytes: run.bytes as u64 });
+            position = run.slot_offset + run.bytes;
+        }
+        self.push_zeros(page.plan.slot_bytes() - position);
+        self.pages.push(PagePieces { first: first as u32, count: (self.pieces.len() - first) as u32 });
+        self.bytes += page.plan.slot_bytes();
+    }
+
+    fn push_zeros(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.pieces.push(Piece { target: 0, source: 0, bytes: bytes as u64 });
+        }
+    }
+}
+
+impl Lane {
+    /// Enqueues the checksums of all pages. `on_cpu`: those that the device cannot take.
+    pub(super) fn enqueue_checksums(
+        &mut self,
+        job: &Job,
+        on_cpu: &mut Vec<usize>,
+    ) -> Result<(), DeviceError> {
+        let mut table = Table::default();
+        let mut first = 0;
+        for (position, page) in job.pages.iter().enumerate() {
+            // A run and a gap before it, and a gap at the end.
+            let pieces = page.plan.pieces().len() * 2 + 1;
+            let full = table.pieces.len() + pieces > CHECKSUM_PIECES_MAX
+                || table.bytes + page.plan.slot_bytes() > self.means.chunk_bytes;
+            if full && !table.pages.is_empty() {
+                self.launch_checksums(&std::mem::take(&mut table), first, on_cpu)?;
+                first = position;
+            }
+            table.push(page);
+        }
+        if table.pages.is_empty() { Ok(()) } else { self.launch_checksums(&table, first, on_cpu) }
+    }
+
+    fn launch_checksums(
+        &mut self,
+        table: &Table,
+        first: usize,
+        on_cpu: &mut Vec<usize>,
+    ) -> Result<(), DeviceError> {
+        let pages = first..first + table.pages.len();
+        if !self.core.checksums || !self.means.kernels {
+            on_cpu.extend(pages);
+            return Ok(());
+        }
+        let scratch = match self.scratch {
+            Some(scratch) => scratch,
+            None => *self.scratch.insert(self.core.driver.allocate(CHECKSUM_PIECES_MAX * size_of::<u64>())?),
+        };
+        let (pieces_bytes, pages_bytes) = (size_of_val(&*table.pieces), size_of_val(&*table.pages));
+        let output_bytes = table.pages.len() * size_of::<u64>();
+        let taken = self.take_tables(pieces_bytes + pages_bytes + output_bytes)?;
+        // SAFETY: the piece was just taken, and is as long as all three; pieces, pages and sums are multiples of 8 bytes, so
+        // that each begins aligned behind the one before.
+        let output = unsafe {
+            let pages_at = taken.memory.add(pieces_bytes);
+            std::ptr::copy_nonoverlapping(table.pieces.as_ptr(), taken.memory.cast(), table.pieces.len());
+            std::ptr::copy_nonoverlapping(table.pages.as_ptr(), pages_at.cast(), table.pages.len());
+            Taken { memory: pages_at.add(pages_bytes), bytes: output_bytes }
+        };
+        let kernel = Kernel::Checksum {
+            pieces: taken.address(),
+            count: table.pieces.len() as u32,
+            pages: taken.address() + pieces_bytes as u64,
+            page_count: table.pages.len() as u32,
+            scratch,
+            output: output.address(),
+        };
+        // SAFETY: the pieces are of plans, whose makers vouched for them; table, scratch and output are ours until a step
+        // behind this has passed. The scratch is used by this stream only, launch after launch.
+        let launched = unsafe { self.core.driver.launch(kernel, self.stream) };
+        self.tables_done = self.tables.end();
+        match launched {
+            Ok(()) => self.step(Act::Sums { output, first }),
+            Err(error) if error.kind == DeviceErrorKind::Unsupported => {
+                self.means.kernels = false;
+                on_cpu.extend(pages);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Takes note of the checksums of a launch that is done.
+    pub(super) fn read_sums(&mut self, output: Taken, first: usize) {
+        // SAFETY: the kernel that wrote them is done, and the piece becomes free only after this.
+        let bytes = unsafe { output.bytes_mut() };
+        let (words, _) = bytes.as_chunks::<8>();
+        self.sums.resize(self.sums.len().max(first + words.len()), 0);
+        for (sum, word) in self.sums[first..].iter_mut().zip(words) {
+            *sum = u64::from_ne_bytes(*word);
+        }
+    }
+}
