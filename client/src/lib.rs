@@ -62,6 +62,6 @@ pub use turnkv_proto::{
 };
 pub use turnkv_transfer::device::{
     CopyChoice, Device, DeviceAddress, DeviceError, DeviceErrorKind, DeviceMemory, DeviceOptions, DevicePlan,
-    DeviceStats, DeviceView, HostControl, HostOptions, Stream,
+    DeviceStats, DeviceView, HostControl, HostOptions, Priority as DevicePriority, Stream,
 };
 pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, Span as SpanMemory, TensorShape, TensorView};
