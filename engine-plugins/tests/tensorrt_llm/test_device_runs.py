@@ -1,12 +1,11 @@
-"""Pages through host buffers: the same bytes as straight from memory, bounded, in order with a device's streams.
+"""Blocks in device memory: the same bytes as the CPU's calls have of them, in order with the compute stream.
 
-Owns: StagedRuns beside BlockRuns, on CPU tensors and on a runtime that only takes notes. Must not know: engines.
+Owns: DeviceRuns beside BlockRuns, on CPU tensors and the host device; loads layer by layer. Must not know: engines.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,13 @@ import pytest
 import torch
 
 import turnkv
-from turnkv.connector import loader, saver
-from turnkv.connector import BlockRuns, Door, FinishJob, GroupPages, LoadJob, Loader, PageRun, SaveJob, Saver
+from turnkv.connector import BlockRuns, Door, FinishJob, GroupPages, LoadJob, Loader, PageRun, SaveJob, Saver, devices
+from turnkv.connector.device_layers import DeviceLayerLoader
+from turnkv.connector.devices import DeviceRuns, Marker
 from turnkv.connector.door import PoolOptions
 from turnkv.connector.runs import parts_of
-from turnkv.connector.staging import BUFFER_BYTES, Done, Lane, Ring, StagedRuns, StagingError
 
 BLOCKS = 12
-MIB = 1 << 20
 
 
 def bytes_at(addresses: np.ndarray, lengths: list[int]) -> bytes:
@@ -64,30 +62,13 @@ def in_place(caches: dict[str, torch.Tensor]) -> BlockRuns:
     })
 
 
-def staged(caches: dict[str, torch.Tensor], bytes_max: int = 64 * MIB) -> StagedRuns:
-    page_bytes = sum(cache[0].numel() * cache.element_size() * cache.shape[0] // BLOCKS for cache in caches.values())
-    return StagedRuns(caches, Ring(bytes_max, page_bytes, pinned=False), blocks=BLOCKS)
+@pytest.fixture(scope="module")
+def device() -> turnkv.Device:
+    return turnkv.Device(kind="host")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_both_ways_have_the_same_bytes_in_the_same_order(kind: str) -> None:
-    caches = caches_of(kind)
-    straight, through = in_place(caches), staged(caches)
-    assert through.page_bytes == straight.page_bytes
-    blocks = [7, 0, 3, 11]
-    expected = bytes_at(straight.addresses(blocks), straight.lengths)
-    with through.reading(blocks, 1) as addresses:
-        assert bytes_at(addresses, through.lengths) == expected
-    before = bytes_at(straight.addresses([2]), straight.lengths)
-    with through.writing([5, 1, 2, 9], 1) as landing:
-        for at in range(4):
-            page, offset = expected[at * through.page_bytes : (at + 1) * through.page_bytes], 0
-            for run, length in enumerate(through.lengths):
-                ctypes.memmove(int(landing.addresses[at * len(through.lengths) + run]), page[offset:], length)
-                offset += length
-        landing.came(2)
-    assert bytes_at(straight.addresses([5, 1]), straight.lengths) == expected[: 2 * through.page_bytes]
-    assert bytes_at(straight.addresses([2]), straight.lengths) == before, "a page that did not come was written"
+def on_device(caches: dict[str, torch.Tensor], device: turnkv.Device) -> DeviceRuns:
+    return DeviceRuns(caches, device, blocks=BLOCKS)
 
 
 @pytest.fixture
@@ -96,161 +77,142 @@ def door(server: Any) -> Any:
 
     def open_door(page_bytes: int) -> Door:
         group = GroupPages(0, 4, 1, None, turnkv.chain_hashes(b"\0\0\0\0", 1)[:8] + np.random.bytes(8))
-        return Door(PoolOptions(server.address, "staged", "", 1, 3000), [group], {0: page_bytes})
+        return Door(PoolOptions(server.address, "on-device", "", 1, 3000), [group], {0: page_bytes})
 
     return open_door
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_through_buffers_loaded_in_place_and_back(door: Any, kind: str) -> None:
-    """What either writes the other reads, through a real pool."""
+def test_what_either_way_writes_the_other_reads(door: Any, device: turnkv.Device, kind: str) -> None:
+    """Through a real pool, by the saver and the loader."""
     caches = caches_of(kind)
-    straight, through = in_place(caches), staged(caches)
+    straight, ours = in_place(caches), on_device(caches, device)
+    assert (ours.page_bytes, ours.lengths) == (straight.page_bytes, straight.lengths)
     names = [bytes([at]) * 32 for at in range(5)]
     opened = door(straight.page_bytes)
-    for at, (source, target) in enumerate(((through, straight), (straight, through))):
+    for at, (source, target) in enumerate(((ours, straight), (straight, ours), (ours, ours))):
         sending = Saver(opened, {0: source}, shard=0, deadline_ms=3000, durable=False, threads=2)
         bringing = Loader(opened, {0: target}, shard=0, deadline_ms=3000, threads=2)
         run = PageRun(0, 0, [bytes([at]) + name[1:] for name in names], [0, 1, 2, 3, 4])
+        source.mark()
         sending.add(SaveJob("r", None, [run]))
         sending.finish(FinishJob("r", None, [run]))
         sending.close(5)
         assert sending.take_finished()["r"].pages == 5
         expected = bytes_at(straight.addresses([0, 1, 2, 3, 4]), straight.lengths)
+        untouched = bytes_at(straight.addresses([10]), straight.lengths)
+        target.mark()
         bringing.start(LoadJob("r", [PageRun(0, 0, run.names, [5, 6, 7, 8, 9])], 20))
         assert bringing.wait("r").outcome.pages == 5
         assert bytes_at(straight.addresses([5, 6, 7, 8, 9]), straight.lengths) == expected
+        assert bytes_at(straight.addresses([10]), straight.lengths) == untouched
         bringing.close(1)
 
 
-def test_many_threads_share_a_ring_of_one_buffer(door: Any) -> None:
-    """Slower, not larger, and nobody is turned away before the deadline."""
-    caches = caches_of("large blocks")
-    through = staged(caches, bytes_max=BUFFER_BYTES)
-    opened = door(through.page_bytes)
-    sending = Saver(opened, {0: through}, shard=0, deadline_ms=5000, durable=False, threads=4)
-    for at in range(8):
-        run = PageRun(0, 0, [bytes([at, page]) * 16 for page in range(3)], [at, (at + 1) % BLOCKS, (at + 2) % BLOCKS])
-        sending.add(SaveJob(str(at), None, [run]))
-        sending.finish(FinishJob(str(at), None, [run]))
+def poison(opened: Door, name: bytes) -> None:
+    """Flips a bit of a page in the pool's memory."""
+    with opened.namespace(0).lease([name]) as lease:
+        at = np.frombuffer(lease[0], dtype=np.uint8).ctypes.data + 7
+        (ctypes.c_ubyte * 1).from_address(at)[0] ^= 1
+
+
+def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Bit for bit: random floats are not all numbers."""
+    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+@pytest.mark.parametrize("kind", ["dense", "blocks outermost"])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_layer_by_layer(door: Any, device: turnkv.Device, kind: str, damaged: bool) -> None:
+    """A layer is in place once it was waited for; a damaged page is told as failed at the end of the step."""
+    caches = caches_of(kind)
+    ours = on_device(caches, device)
+    opened = door(ours.page_bytes)
+    names = [bytes([page]) * 32 for page in range(6)]
+    sending = Saver(opened, {0: ours}, shard=0, deadline_ms=3000, durable=False, threads=2)
+    for request, at in (("a", 0), ("b", 3)):
+        run = PageRun(0, 0, names[at : at + 3], [at, at + 1, at + 2])
+        sending.add(SaveJob(request, None, [run]))
+        sending.finish(FinishJob(request, None, [run]))
     sending.close(5)
-    assert [outcome.pages for outcome in sending.take_finished().values()] == [3] * 8
-    assert through._ring._unmade == 0 and len(through._ring._free) == 1
+    if damaged:
+        poison(opened, names[4])
+    layers = DeviceLayerLoader(opened, {0: ours}, shard=0, deadline_ms=3000, threads=2)
+    jobs = [LoadJob(request, [PageRun(0, 0, names[at : at + 3], [at + 6, at + 7, at + 8])], 12)
+            for request, at in (("a", 0), ("b", 3))]
+    layers.begin(jobs)
+    for name, cache in caches.items():
+        layers.wait(name)
+        assert alike(cache[6:9], cache[0:3]), name
+    ended = layers.end()
+    assert (ended["a"].outcome.pages, ended["a"].failed) == (3, [])
+    if damaged:
+        assert ended["b"].outcome.pages == 1 and ended["b"].outcome.cause == "checksum"
+        assert ended["b"].failed == [(0, 10), (0, 11)], "a page that did not verify was not told"
+    else:
+        assert ended["b"].outcome.pages == 3
+        assert all(alike(cache[9:12], cache[3:6]) for cache in caches.values())
+    assert layers.end() == {} and not layers.wait("none of ours")
+    layers.close()
 
 
-def test_a_ring_is_bounded_and_waits() -> None:
-    ring = Ring(BUFFER_BYTES, 40, pinned=False)
-    buffer = ring.take(0)
-    with pytest.raises(StagingError, match="no staging buffer") as raised:
-        ring.take(0.01)
-    assert raised.value.kind == "busy"
-    threading.Timer(0.05, ring.give, [buffer]).start()
-    assert ring.take(5) is buffer
-    with pytest.raises(ValueError, match="no room for one buffer"):
-        Ring(BUFFER_BYTES, BUFFER_BYTES + 1, pinned=False)
-    assert BUFFER_BYTES >= max(saver.CALL_BYTES_MAX, loader.CALL_BYTES_MAX), "a call moves more than a buffer holds"
+def test_layers_that_lie_differently_are_refused(door: Any, device: turnkv.Device) -> None:
+    caches = {"a": filled((BLOCKS, 2, 4, 16), torch.bfloat16), "b": filled((2, BLOCKS, 4, 16), torch.bfloat16).transpose(0, 1)}
+    with pytest.raises(ValueError, match='use load="async"'):
+        DeviceLayerLoader(door(512), {0: on_device(caches, device)}, shard=0, deadline_ms=100, threads=1)
 
 
-@pytest.mark.parametrize("settled", [True, False], ids=["out of memory", "broken device"])
-def test_a_failed_copy_moves_nothing(door: Any, monkeypatch: pytest.MonkeyPatch, settled: bool) -> None:
-    """A buffer that a broken device may still be writing into is neither used again nor freed."""
-    through = staged(caches_of("dense"), bytes_max=4 * BUFFER_BYTES)
-    sending = Saver(door(through.page_bytes), {0: through}, shard=0, deadline_ms=500, durable=False, threads=1)
+def test_memory_that_nobody_reaches_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be reached"):
+        devices.memory_of({"a": torch.empty((4, 4), device="meta")}, blocks=4)
+    caches = {"a": torch.empty((4, 4)), "b": torch.empty((4, 4), device="meta")}
+    with pytest.raises(ValueError, match="several devices"):
+        DeviceRuns(caches, turnkv.Device(kind="host"), blocks=4)
+    with pytest.raises(ValueError, match="not 3 blocks"):
+        devices.memory_of({"a": torch.empty((4, 4))}, blocks=3)
 
-    def failing(*_: object) -> None:
-        raise RuntimeError("CUDA error")
 
-    monkeypatch.setattr("turnkv.connector.staging._Layer.read", failing)
-    monkeypatch.setattr("turnkv.connector.staging._Layer.write", failing)
-    monkeypatch.setattr(Lane, "drain", lambda lane: settled)
+def test_a_broken_device_stores_and_loads_nothing(door: Any) -> None:
+    broken = turnkv.Device(kind="host", fail_after=0)
+    ours = on_device(caches_of("dense"), broken)
+    opened = door(ours.page_bytes)
+    sending = Saver(opened, {0: ours}, shard=0, deadline_ms=500, durable=False, threads=1)
     run = PageRun(0, 0, [b"x" * 32], [0])
     sending.add(SaveJob("r", None, [run]))
     sending.finish(FinishJob("r", None, [run]))
-    sending.close(2)
+    sending.close(3)
     outcome = sending.take_finished()["r"]
-    assert (outcome.pages, outcome.cause) == (0, "device")
-    with pytest.raises(StagingError, match="copying pages"), through.writing([1], 1) as landing:
-        landing.came(1)
-    ring = through._ring
-    if settled:
-        assert (len(ring._lost), len(ring._free), ring._unmade) == (0, 1, 3)
-    else:
-        assert len(ring._lost) == 4 - ring._unmade >= 2 and not ring._free
+    assert outcome.pages == 0 and outcome.cause is not None
+    assert opened.namespace(0).lookup([b"x" * 32]) == 0, "a page was committed that no copy filled"
 
 
 class Notes:
-    """A device's runtime that only notes what it is told, in order."""
+    """Streams that only note what they are told."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[object, ...]] = []
-        self.made = 0
+        self.said: list[tuple[str, str]] = []
+
+    def stream(self, name: str) -> Any:
         notes = self
-
-        class Event:
-            def __init__(self, blocking: bool) -> None:
-                assert blocking, "waiting for an event must sleep"
-                notes.made += 1
-                self.name = f"event {notes.made}"
-
-            def record(self, stream: object) -> None:
-                notes.said.append(("record", self.name, str(stream)))
-
-            def synchronize(self) -> None:
-                notes.said.append(("synchronize", self.name))
-
-            def query(self) -> bool:
-                return True
 
         class Stream:
-            def __init__(self, device: object = None, name: str = "own") -> None:
-                self.name = name
+            cuda_stream = 77
 
-            def wait_event(self, event: Event) -> None:
-                notes.said.append(("wait", self.name, event.name))
+            def wait_stream(self, other: Any) -> None:
+                notes.said.append((name, other.name))
 
-            def __str__(self) -> str:
-                return self.name
-
-        self.Event, self.Stream = Event, Stream
-        self._now: list[Any] = [Stream(name="compute")]
-
-    def current_stream(self, device: object) -> Any:
-        return self._now[-1]
-
-    def stream(self, stream: Any) -> Any:
-        notes = self
-
-        class Within:
-            def __enter__(self) -> None:
-                notes._now.append(stream)
-
-            def __exit__(self, *_: object) -> None:
-                notes._now.pop()
-
-        return Within()
+        made = Stream()
+        made.name = name
+        return made
 
 
-def lane(notes: Notes) -> Lane:
-    made = Lane(torch.device("cpu"))
-    made._runtime, made._stream = notes, notes.Stream()
-    return made
-
-
-def test_copies_wait_for_the_compute_stream_and_it_for_them() -> None:
-    notes, through = Notes(), staged(caches_of("dense"))
-    through._saves, through._loads = lane(notes), lane(notes)
-    buffer = through._ring.take(0)
-    through.mark()
-    through.gather(buffer, [1, 2])
-    saved = [("record", "event 1", "compute"), ("wait", "own", "event 1"), ("record", "event 2", "own")]
-    assert notes.said == [*saved, ("synchronize", "event 2")]
-    notes.said.clear()
-    compute = notes.Stream(name="forward")
-    through.mark(compute)
-    done = through.scatter(buffer, 2, [3, 4])
-    done.hold(compute)
-    assert notes.said == [
-        ("record", "event 3", "forward"), ("wait", "own", "event 3"), ("record", "event 4", "own"),
-        ("wait", "forward", "event 4"),
-    ]
-    assert done.passed() and Done(None).passed()
+def test_the_marker_waits_for_the_compute_stream_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread waits: the copies come after the marker, and it after what was enqueued when it was set."""
+    notes = Notes()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: notes.stream("marker"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: notes.stream("current"))
+    marker = Marker(torch.device("cuda:0"))
+    marker.mark()
+    marker.mark(notes.stream("forward"))
+    assert notes.said == [("marker", "current"), ("marker", "forward")] and marker.handle == 77
+    assert Marker(torch.device("cpu")).handle is None
