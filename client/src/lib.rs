@@ -5,6 +5,7 @@
 //!   - `lookup`, `offload`, `reload`, `lease`, `session`, `pin`, `prefill`, `route`: one verb, one file
 //!   - `pages`: what a page is copied from and to; `device`: GPU memory as the other end of offloads and reloads
 //!   - `span`: pages mapped where the caller wants them: no copy at either end of a turn
+//! - [`GpuPagePool`] (`gpu_pool`): pages kept in device memory
 //! - `link`: what all verbs share: deadlines, the breaker, which data plane
 //!   - `breaker`, `deadline`, `backoff`: when to stop calling a sick pool, and when to try again
 //!   - `local`, `slabs`: the hot verbs on the local socket, the slabs mapped from it
@@ -23,6 +24,7 @@ mod deadline;
 mod device;
 mod embedded;
 mod error;
+mod gpu_pool;
 mod grpc;
 mod held;
 mod inline;
@@ -47,6 +49,7 @@ pub use config::{BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedCo
 pub use connect::{Client, ClientState, StatsReply, TierKind, TierStats};
 pub use device::DeviceOrder;
 pub use error::{Error, ErrorKind, Result};
+pub use gpu_pool::{GpuHit, GpuPagePool, GpuPoolStats, PageView};
 pub use lease::{LeaseExpired, ReadLease};
 pub use namespace::Namespace;
 pub use offload::{Decline, OffloadOptions, OffloadReport};
@@ -61,7 +64,8 @@ pub use turnkv_proto::{
     Attention, BlockHash, Dtype, Group, Layout, LayoutError, NamespaceId, Spec as NamespaceSpec,
 };
 pub use turnkv_transfer::device::{
-    CopyChoice, Device, DeviceAddress, DeviceError, DeviceErrorKind, DeviceMemory, DeviceOptions, DevicePlan,
-    DeviceStats, DeviceView, HostControl, HostOptions, Priority as DevicePriority, Stream,
+    CopyChoice, Device, DeviceAddress, DeviceBuffer, DeviceError, DeviceErrorKind, DeviceMemory,
+    DeviceOptions, DevicePlan, DeviceStats, DeviceView, HostControl, HostOptions, Mark as DeviceMark,
+    Priority as DevicePriority, Stream,
 };
 pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, Span as SpanMemory, TensorShape, TensorView};

@@ -27,6 +27,8 @@ pub const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
 pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Windows of one reload whose copies to a device may be under way before another is leased.
 pub const DEVICE_WINDOWS_AHEAD_MAX: usize = 4;
+/// Pages of one GPU page pool.
+pub const GPU_PAGES_MAX: usize = 1 << 24;
 /// Hashes of one round of a lookup: two rounds settle 9,408.
 pub const LOOKUP_SAMPLE_MAX: usize = 96;
 /// How long an abandoned operation's connection may wait for the answer whose lease must be ended.

@@ -3,10 +3,12 @@
 //! - [`workspace`]: where the workspace and the server's binary are
 //! - [`server`]: a real server process
 //! - [`http`]: its metrics page
+//! - [`gpu`]: a host device with pages in it
 //! - [`pages`]: pages that a test can recognise
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
+pub mod gpu;
 pub mod http;
 pub mod pages;
 pub mod server;

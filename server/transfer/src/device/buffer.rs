@@ -1,5 +1,6 @@
 //! Device memory of ours. Owns: one allocation, and giving it back when no plan uses it any more. Must not know: what is in it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::driver::{DeviceAddress, DeviceError};
@@ -45,6 +46,20 @@ impl DeviceBuffer {
         };
         let pieces = pieces.iter().map(inside).collect::<Result<Vec<_>, _>>()?;
         DevicePlan::of_pieces(&pieces, Some(Arc::<Self>::clone(self)))
+    }
+
+    /// A plan of a page that lies here from `offset` on in slot order, of which only some parts, in order, hold bytes.
+    ///
+    /// # Errors
+    /// The page does not lie inside; its parts are none, not in order or not inside it.
+    pub fn page(
+        self: &Arc<Self>,
+        offset: usize,
+        page_bytes: usize,
+        parts: &[Range<usize>],
+    ) -> Result<DevicePlan, PlanError> {
+        offset.checked_add(page_bytes).filter(|&end| end <= self.bytes).ok_or(PlanError::Overflow)?;
+        DevicePlan::of_parts(self.address + offset as u64, page_bytes, parts, Arc::<Self>::clone(self))
     }
 }
 

@@ -183,6 +183,11 @@ impl Shared {
         Poll::Pending
     }
 
+    /// Whether something is to be done when it ends.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.state.lock().afterwards.is_empty()
+    }
+
     pub(crate) fn set_enqueued(&self, result: Result<(), DeviceError>, layers: Vec<OwnedEvent>) {
         let mut state = self.state.lock();
         (state.enqueued, state.layers) = (Some(result), layers);

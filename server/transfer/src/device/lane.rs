@@ -258,8 +258,8 @@ impl Lane {
     fn poll_gates(&mut self) -> bool {
         let mut passed = Vec::new();
         self.queue.state.lock().gates.retain(|(mark, flight)| match mark.passed() {
-            // Whoever waited for it is gone: nobody else has the flight.
-            Ok(false) => Arc::strong_count(flight) > 1,
+            // Whoever waited for it may be gone: nobody else has the flight, and nothing is to be done then.
+            Ok(false) => Arc::strong_count(flight) > 1 || flight.is_awaited(),
             result => {
                 passed.push((Arc::clone(flight), result.map(|_| ())));
                 false

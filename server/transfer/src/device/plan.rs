@@ -116,6 +116,28 @@ impl DevicePlan {
         Ok(Self { runs: runs.into(), units, slot_bytes, owner })
     }
 
+    /// A plan of a page that lies at `base` in slot order, of which only some parts hold bytes.
+    pub(crate) fn of_parts(
+        base: DeviceAddress,
+        slot_bytes: usize,
+        parts: &[Range<usize>],
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, PlanError> {
+        if parts.is_empty() {
+            return Err(PlanError::Zero("parts"));
+        }
+        let mut runs = Vec::with_capacity(parts.len());
+        let mut position = 0;
+        for part in parts {
+            if part.start < position || part.is_empty() || part.end > slot_bytes {
+                return Err(PlanError::Overflow);
+            }
+            position = part.end;
+            runs.push(Run { memory: base + part.start as u64, slot_offset: part.start, bytes: part.len() });
+        }
+        Ok(Self { runs: runs.into(), units: Arc::new([0]), slot_bytes, owner: Some(owner) })
+    }
+
     /// Ties the life of something to the plan and to every copy begun with it: a tensor that must not be freed before.
     #[must_use]
     pub fn owned_by(mut self, owner: Arc<dyn Any + Send + Sync>) -> Self {

@@ -178,6 +178,3 @@ impl Entry {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

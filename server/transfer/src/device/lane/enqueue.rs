@@ -8,7 +8,7 @@ use crate::device::choose::{Work, choose, push_merged};
 use crate::device::driver::{CopyRequest, DeviceError, DeviceErrorKind, Kernel, Piece};
 use crate::device::flight::OwnedEvent;
 use crate::device::staging::Taken;
-use crate::limits::{COPY_BATCH_MAX, STAGED_PIECE_BYTES_MAX};
+use crate::limits::STAGED_PIECE_BYTES_MAX;
 use crate::region::Slot;
 
 impl Lane {
@@ -134,20 +134,17 @@ impl Lane {
     }
 
     fn batch(&mut self, requests: &[CopyRequest]) -> Result<(), DeviceError> {
-        for requests in requests.chunks(COPY_BATCH_MAX) {
-            if !self.means.batch {
+        if !self.means.batch {
+            return self.engine(requests);
+        }
+        // SAFETY: as in `engine`.
+        match unsafe { self.core.driver.copy_batch(requests, self.stream) } {
+            Ok(()) => self.core.stats.engine_calls.add(1),
+            Err(error) if error.kind == DeviceErrorKind::Unsupported => {
+                self.means.batch = false;
                 self.engine(requests)?;
-                continue;
             }
-            // SAFETY: as in `engine`.
-            match unsafe { self.core.driver.copy_batch(requests, self.stream) } {
-                Ok(()) => self.core.stats.engine_calls.add(1),
-                Err(error) if error.kind == DeviceErrorKind::Unsupported => {
-                    self.means.batch = false;
-                    self.engine(requests)?;
-                }
-                Err(error) => return Err(error),
-            }
+            Err(error) => return Err(error),
         }
         Ok(())
     }
