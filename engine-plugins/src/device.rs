@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use turnkv_client::{
-    BlockHash, CopyChoice, DeviceErrorKind, DeviceOptions, DeviceOrder, DevicePlan, DevicePriority,
-    HostOptions, OffloadOptions, ReloadOptions, Stream,
+    BlockHash, CopyChoice, DeviceError, DeviceErrorKind, DeviceMark, DeviceOptions, DeviceOrder, DevicePlan,
+    DevicePriority, HostOptions, OffloadOptions, ReloadOptions, Stream,
 };
 
 /// A GPU, or memory and threads of this process that behave like one.
@@ -23,21 +23,51 @@ pub(crate) struct Device {
 }
 
 /// A device and the process that it belongs to.
-struct Shared {
+pub(crate) struct Shared {
     process: u32,
-    device: turnkv_client::Device,
+    pub(crate) device: turnkv_client::Device,
     /// A stream that nobody computes on: what waits for it waits for what it was told to wait for. Made when first needed.
     waiting: Mutex<Option<Stream>>,
 }
 
 impl Shared {
     /// The device, unless this is a forked child.
-    fn device(&self) -> PyResult<&turnkv_client::Device> {
+    pub(crate) fn device(&self) -> PyResult<&turnkv_client::Device> {
         if self.process != std::process::id() {
             let text = "a forked child cannot use its parent's device: make one in the child";
             return Err(PyRuntimeError::new_err(text));
         }
         Ok(&self.device)
+    }
+
+    /// Makes a stream wait; without one, what the calling thread has to wait for.
+    pub(crate) fn hold_up(
+        &self,
+        wait: impl Fn(Stream) -> turnkv_client::Result<()>,
+        stream: Option<u64>,
+    ) -> turnkv_client::Result<Option<DeviceMark>> {
+        if let Some(stream) = stream {
+            wait(named(stream))?;
+            return Ok(None);
+        }
+        let waiting = self.waiting()?;
+        wait(waiting)?;
+        Ok(Some(self.device.mark(waiting)?))
+    }
+
+    /// Waits, with the GIL released, until a mark has passed.
+    pub(crate) fn pass(
+        &self,
+        py: Python<'_>,
+        runtime: &'static Runtime,
+        mark: Option<DeviceMark>,
+    ) -> PyResult<()> {
+        let Some(mark) = mark else { return Ok(()) };
+        let passed = runtime::run(py, runtime, async {
+            self.device.passed(&mark)?.landed().await?;
+            Ok::<(), DeviceError>(())
+        });
+        passed.map_err(|failed| error::from_client(py, failed.into()))
     }
 
     fn waiting(&self) -> turnkv_client::Result<Stream> {
@@ -55,6 +85,12 @@ impl Device {
     /// The device, in the process that it belongs to.
     pub(crate) fn device(&self) -> PyResult<&turnkv_client::Device> {
         self.shared.device()
+    }
+
+    /// The same, to be kept.
+    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
+        self.device()?;
+        Ok(Arc::clone(&self.shared))
     }
 
     /// Stores pages, behind what `stream` was given so far.
@@ -138,7 +174,9 @@ impl Device {
                 ("host", opened)
             }
             _ => {
-                return Err(PyValueError::new_err(format!("kind must be \"cuda\" or \"host\", not {kind:?}")));
+                return Err(PyValueError::new_err(format!(
+                    "kind must be \"cuda\" or \"host\", not {kind:?}"
+                )));
             }
         };
         let device = opened.map_err(|failed| error::from_client(py, failed.into()))?;
@@ -229,21 +267,10 @@ impl DeviceReload {
         let mark = {
             let progress = self.progress()?;
             let Progress::UnderWay(flight) = &*progress else { return Ok(()) };
-            let held = match stream {
-                Some(stream) => flight.wait_layer(layer, named(stream)).map(|()| None),
-                None => self.shared.waiting().and_then(|stream| {
-                    flight.wait_layer(layer, stream)?;
-                    Ok(Some(self.shared.device.mark(stream)?))
-                }),
-            };
-            held.map_err(|failed| error::from_client(py, failed))?
+            let wait = |stream| flight.wait_layer(layer, stream);
+            self.shared.hold_up(wait, stream).map_err(|failed| error::from_client(py, failed))?
         };
-        let Some(mark) = mark else { return Ok(()) };
-        let passed = runtime::run(py, self.runtime, async {
-            self.shared.device.passed(&mark)?.landed().await?;
-            Ok::<(), turnkv_client::DeviceError>(())
-        });
-        passed.map_err(|failed| error::from_client(py, failed.into()))
+        self.shared.pass(py, self.runtime, mark)
     }
 
     /// Whether the device has done all of it.
@@ -282,7 +309,8 @@ impl DeviceReload {
     }
 }
 
-fn named(stream: u64) -> Stream {
+/// A stream that Python names by its handle.
+pub(crate) fn named(stream: u64) -> Stream {
     // SAFETY: the caller of the Python method promises (documented there) that the integer is a live stream of the device's
     // primary context.
     unsafe { Stream::from_raw(stream) }

@@ -99,7 +99,7 @@ impl Namespace {
     }
 
     /// Pages of strided views on a device, and how many tokens of the last one are a tail.
-    fn device_views(
+    pub(crate) fn device_views(
         &self,
         hashes: &[BlockHash],
         views: &[View],

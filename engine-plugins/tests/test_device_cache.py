@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
+import weakref
 from collections.abc import Callable
 
 import numpy
@@ -162,3 +163,92 @@ def test_the_form_is_chosen_by_the_model_and_the_device(server: Server, device: 
     assert TurnKVCache(model, "form", pool, device=device)._shape.page_tokens == 128
     with pytest.raises(ValueError, match="GPU"):
         DeviceCache(model, "form", pool)
+
+
+PAGE = 2 * 3 * 16 * 2 * 32 * 4
+"""Bytes of 16 tokens of the tiny model in float32."""
+
+
+def test_gpu_tier_exact(server: Server, device: turnkv.Device) -> None:
+    """What a turn left in device memory comes from there, tail and all; layer by layer and not."""
+    for overlap in (True, False):
+        cache = converse(
+            tiny_model(), server.pool(), f"tier-{overlap}", 331, 4, server.to_nvme, device=device, overlap=overlap,
+            gpu_bytes=200 * PAGE, salt=b"tier" + bytes([overlap]),
+        )
+        totals = cache.totals
+        assert totals.tokens_from_gpu == totals.tokens_loaded > 1000 and totals.tokens_from_nvme == 0, totals
+
+
+def test_gpu_tier_is_shared_and_gives_way(server: Server, device: turnkv.Device) -> None:
+    """Sessions of one model share it and its system prompt; what does not fit comes from the pool, in one turn with what does."""
+    model, pool, salt = tiny_model(), server.pool(), b"tier-shared"
+    system = tokens(64, seed=1)
+    kept, caches, said = {}, {}, {}
+    for session in range(4):
+        prompt = torch.cat([system, tokens(100, seed=50 + session)], dim=1)
+        kept[session] = DynamicCache(config=model.config)
+        caches[session] = TurnKVCache(
+            model, f"t{session}", pool, device=device, page_tokens=16, gpu_bytes=24 * PAGE, salt=salt, overlap=bool(session % 2)
+        )
+        loaded = caches[session].begin(prompt)
+        assert loaded == (64 if session else 0) == caches[session].turn.tokens_from_gpu
+        said[session] = say(model, prompt, caches[session]).sequences
+        say(model, prompt, kept[session])
+        caches[session].end_turn(said[session])
+    tier = caches[0]._tier
+    assert all(cache._tier is tier for cache in caches.values())
+    stats = tier.pages.stats()
+    assert stats["capacity_pages"] == 24 and stats["evicted"] > 0, stats
+    for session in (3, 0):
+        longer = torch.cat([said[session], tokens(9, seed=session)], dim=1)
+        loaded = caches[session].begin(longer)
+        ours = say(model, longer, caches[session])
+        turn = caches[session].turn
+        assert same(ours, say(model, longer, cut(kept[session], loaded))) and loaded == said[session].shape[1] - 1
+        assert turn.tokens_from_gpu + turn.tokens_from_dram == loaded and turn.tokens_from_gpu >= 64, turn
+        assert session == 3 or turn.tokens_from_dram > 0, turn
+    with pytest.raises(ValueError, match="tier on this device has"):
+        TurnKVCache(model, "t", pool, device=device, page_tokens=16, gpu_bytes=25 * PAGE, salt=salt)
+    assert TurnKVCache(model, "t", pool, device=device, page_tokens=16, gpu_bytes=25 * PAGE, salt=b"other")._tier is not tier
+
+
+def test_a_dropped_cache_gives_its_memory_back_at_once(server: Server, device: turnkv.Device) -> None:
+    """Tensors and tier: nothing waits for the collector of cycles."""
+    model, prompt = tiny_model(), tokens(90, seed=5)
+    cache = TurnKVCache(model, "gone", server.pool(), device=device, page_tokens=16, gpu_bytes=8 * PAGE, salt=b"gone")
+    cache.begin(prompt)
+    cache.end_turn(say(model, prompt, cache).sequences)
+    cache.begin(prompt)
+    tier, tensor = weakref.ref(cache._tier), weakref.ref(cache.layers[0]._memory)
+    cache._settle()
+    del cache
+    device.memory()  # drops what the copies kept
+    assert tier() is None and tensor() is None
+
+
+def test_gpu_tier_needs_its_memory(server: Server, device: turnkv.Device) -> None:
+    with pytest.raises(turnkv.Error, match="device memory") as raised:
+        TurnKVCache(tiny_model(), "big", server.pool(), device=device, gpu_bytes=1 << 34, salt=b"big")
+    assert raised.value.kind == "device"
+    with pytest.raises(ValueError, match="no room for one page"):
+        TurnKVCache(tiny_model(), "small", server.pool(), device=device, gpu_bytes=1, salt=b"small")
+
+
+def test_evicted_from_the_pool_but_near(make_server: Callable[..., Server], device: turnkv.Device) -> None:
+    """The pool forgot everything: the tier still has the prompt, and the next turn stores it again."""
+    server = make_server(nvme=None)
+    model, pool = tiny_model(), server.pool()
+    cache = TurnKVCache(model, "near", pool, device=device, page_tokens=16, gpu_bytes=64 * PAGE)
+    prompt, kept = tokens(160, seed=3), DynamicCache(config=model.config)
+    cache.begin(prompt)
+    said = say(model, prompt, cache).sequences
+    say(model, prompt, kept)
+    cache.end_turn(said)
+    pool.evict()
+    longer = torch.cat([said, tokens(9, seed=4)], dim=1)
+    assert cache.begin(longer) == 160 == cache.turn.tokens_from_gpu
+    ours = say(model, longer, cache)
+    assert same(ours, say(model, longer, cut(kept, 160)))
+    report = cache.end_turn(ours.sequences)
+    assert report.pages_stored >= 11 and report.pages_declined == 0, report

@@ -194,6 +194,66 @@ class DeviceReload:
     def result(self) -> ReloadReport:
         """Waits until the device has done all of it. Leading pages that verified may be used; the others hold anything."""
 
+class GpuPagePool:
+    """Pages of one namespace kept in device memory, the one unused for longest gives way first, leaves before what they
+    hang on. Copies in and out stay within the device. Threads may share it."""
+
+    def __init__(self, device: Device, page_bytes: int, pages: int) -> None:
+        """Takes memory for so many pages, or raises Error (kind "device") that says how much is free."""
+    def lookup(self, hashes: Hashes) -> int:
+        """How many leading pages are here."""
+    def put_strided(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        views: Sequence[View],
+        tokens: int,
+        *,
+        parent: bytes | None = None,
+        stream: int | None = None,
+        keep: Any = None,
+    ) -> int:
+        """Copies pages in from tensors, as `Namespace.offload_device_strided` reads them; how many leading ones are here then."""
+    def get_strided(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        views: Sequence[View],
+        tokens: int,
+        *,
+        stream: int | None = None,
+        layers: int = 0,
+        keep: Any = None,
+    ) -> GpuHit:
+        """Copies the leading pages that are here into tensors; returns when that is enqueued."""
+    def write_through(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        *,
+        session: str | None = None,
+        parent: bytes | None = None,
+        tail_tokens: int = 0,
+        durable: bool = False,
+        deadline_ms: int | None = None,
+    ) -> OffloadReport:
+        """Offloads the leading pages that are here to the pool; they stay here."""
+    def retire(self, hashes: Hashes) -> None:
+        """The conversation of these pages will not go on: they give way first."""
+    def stats(self) -> dict[str, int]:
+        """capacity_pages, pages and pinned now; hits, misses and evicted so far, in pages."""
+
+class GpuHit:
+    """Pages on their way out of a GPU page pool."""
+
+    @property
+    def pages(self) -> int:
+        """Leading pages that are copied."""
+    def wait_layer(self, layer: int, stream: int | None) -> None:
+        """As `DeviceReload.wait_layer`."""
+    def result(self) -> int:
+        """Waits until the copies are done; how many leading pages that are."""
+
 class Namespace:
     """The pages of one model in one pool."""
 

@@ -10,6 +10,8 @@ pages a turn needs, sessions, how copies are made.
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +21,7 @@ from turnkv.connector.devices import current, device_of
 
 from .common import MappingLost, Unsupported, view
 from .device_layers import DeviceLayer
+from .tier import Tier
 from .turns import Brought, Shape, TurnCache, shape_of
 
 RUN_BYTES = 128 << 10
@@ -30,7 +33,7 @@ class DeviceCache(TurnCache):
     """See `turnkv.transformers.TurnKVCache`.
 
     `device`: the `turnkv.Device` of the model; by default the one that its tensors are on. `overlap`: the model may begin
-    before all pages are there.
+    before all pages are there. `gpu_bytes`: of a tier in device memory; 0: none.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class DeviceCache(TurnCache):
         *,
         device: turnkv.Device | None = None,
         overlap: bool = True,
+        gpu_bytes: int = 0,
         page_tokens: int | None = None,
         **settings: Any,
     ) -> None:
@@ -55,33 +59,58 @@ class DeviceCache(TurnCache):
         if found is None:
             raise Unsupported("this form is for models on a GPU: give it a device, or leave it out")
         self._device, self._overlap = found, overlap
+        self._hit: turnkv.GpuHit | None = None
         self._flight: turnkv.DeviceReload | None = None
         self._brought = Brought(0)
         super().__init__(model, session, pool, shape=shape, layout="layer_kv_token_head", **settings)
+        page_bytes = 2 * shape.layers * shape.row_bytes * shape.page_tokens
+        self._tier = Tier.shared(found, self._spec, page_bytes, gpu_bytes) if gpu_bytes else None
 
     def drop(self) -> None:
         """Empties this cache and lets its memory go; what the pool has stays there."""
-        self._flight = None  # copies under way keep the tensors until they have ended
+        self._hit = self._flight = None  # copies under way keep the tensors until they have ended
         super().drop()
 
     # ---- what the turn asks for -----------------------------------------------------------------------------------
 
+    def _held(self, hashes: bytes) -> int:
+        return self._tier.pages.lookup(hashes) if self._tier is not None else 0
+
     def _bring(self, pages: turnkv.Namespace, hashes: bytes, tokens: int) -> Brought:
         for layer in self.layers:
             layer.prepare(tokens)
-        flight = pages.reload_device_strided(
-            self._device, hashes, self._views(0), tokens, stream=current(self._place),
-            layers=self._shape.layers if self._overlap else 0, session=self.session, deadline_ms=self._deadline_ms,
-            keep=self._tensors(),
-        )
-        self._flight, self._brought = flight, Brought(flight.pages_begun)
+        stream, layers = current(self._place), self._shape.layers if self._overlap else 0
+        near = 0
+        if self._tier is not None:
+            self._hit = self._tier.pages.get_strided(
+                pages, hashes, self._views(0), tokens, stream=stream, layers=layers, keep=self._tensors()
+            )
+            near = self._hit.pages
+        begun = near
+        if near * 32 < len(hashes):
+            first = near * self._shape.page_tokens
+            self._flight = pages.reload_device_strided(
+                self._device, hashes[near * 32 :], self._views(first), tokens - first, stream=stream, layers=layers,
+                session=self.session, deadline_ms=self._deadline_ms, keep=self._tensors(),
+            )
+            begun += self._flight.pages_begun
+        self._brought = Brought(begun, near)
         if not self._overlap:
-            self._brought = _of(flight.result())
-            self._flight = None
+            self._brought = self._ended()
         loaded = min(self._brought.pages * self._shape.page_tokens, tokens)
         for layer in self.layers:
             layer.load(loaded)
         return self._brought
+
+    def _keep_near(self, pages: turnkv.Namespace, hashes: bytes, tokens: int) -> None:
+        if self._tier is None:
+            return
+        try:
+            self._tier.pages.put_strided(
+                pages, hashes, self._views(0), tokens, stream=current(self._place), keep=self._tensors()
+            )
+        except turnkv.Error as error:
+            self.turn.misses[f"tier:{error.kind}"] += 1
 
     def _send(
         self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
@@ -92,35 +121,50 @@ class DeviceCache(TurnCache):
         )
 
     def _fresh_layers(self) -> list[Any]:
-        def arrive(number: int) -> Any:
-            return lambda: self._arrive(number)
+        ours = weakref.ref(self)  # no cycle: a cache that nobody wants gives its memory back at once
 
-        return [DeviceLayer(self._shape, self._place, arrive(number)) for number in range(self._shape.layers)]
+        def arrive(number: int) -> None:
+            cache = ours()
+            if cache is not None:
+                cache._arrive(number)
+
+        layers = range(self._shape.layers)
+        return [DeviceLayer(self._shape, self._place, functools.partial(arrive, number)) for number in layers]
 
     # ---- what was begun -------------------------------------------------------------------------------------------
 
     def _arrive(self, number: int) -> None:
         """The model is about to read a layer. The last one tells whether all of them were good."""
-        if self._flight is None:
-            return
-        self._flight.wait_layer(number, current(self._place))
+        stream = current(self._place)
+        for copies in (self._hit, self._flight):
+            if copies is not None:
+                copies.wait_layer(number, stream)
         if number == self._shape.layers - 1:
             self._settle()
 
     def _settle(self) -> None:
         """Raises MappingLost if what was loaded is not what was promised."""
-        flight, self._flight = self._flight, None
-        if flight is None:
+        if self._hit is None and self._flight is None:
             return
+        promised = self._brought.pages
         try:
-            report = flight.result()
+            self._brought = self._ended()
         except turnkv.Error as error:
             self._give_up(f"error:{error.kind}")
-        if report.miss is not None:
-            self.turn.misses[report.miss] += 1
-        if report.pages < self._brought.pages:
-            self._give_up(report.miss or "absent")
-        self._count_tiers(_of(report))
+        if self._brought.miss is not None:
+            self.turn.misses[self._brought.miss] += 1
+        if self._brought.pages < promised:
+            self._give_up(self._brought.miss or "absent")
+        self._count_tiers(self._brought)
+
+    def _ended(self) -> Brought:
+        """Waits for all copies: what came of them."""
+        hit, flight, self._hit, self._flight = self._hit, self._flight, None, None
+        near = hit.result() if hit is not None else 0
+        if flight is None:
+            return Brought(near, near)
+        report = flight.result()
+        return Brought(near + report.pages, near, report.from_dram, report.from_nvme, report.miss)
 
     def _give_up(self, cause: str) -> NoReturn:
         self.turn.misses[f"lost:{cause}"] += 1
@@ -134,10 +178,6 @@ class DeviceCache(TurnCache):
     def _tensors(self) -> tuple[torch.Tensor, ...]:
         """What must stay where it is while it is copied."""
         return tuple(tensor for layer in self.layers for tensor in (layer.keys, layer.values))
-
-
-def _of(report: turnkv.ReloadReport) -> Brought:
-    return Brought(report.pages, 0, report.from_dram, report.from_nvme, report.miss)
 
 
 def _with_long_runs(shape: Shape) -> Shape:

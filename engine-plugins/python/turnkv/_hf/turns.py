@@ -117,6 +117,9 @@ class TurnCache(DynamicCache):
         """Leading pages that are nearer than the pool."""
         return 0
 
+    def _keep_near(self, pages: turnkv.Namespace, hashes: bytes, tokens: int) -> None:
+        """Keeps this turn's pages nearer than the pool, where there is such a place."""
+
     def _settle(self) -> None:
         """Waits until what was brought is in place."""
 
@@ -278,6 +281,7 @@ class TurnCache(DynamicCache):
         tail = len(tokens) - whole * size if self.session is not None else 0  # found again through its session only
         if tail:
             hashes += turnkv.chain_hashes(packed(tokens[whole * size :]), tail, hashes[-32:] or None)
+        self._keep_near(pages, hashes, whole * size + tail)
         kept = self._store_pages(pages, hashes, whole * size + tail, min(self._known_pages, whole), durable)
         tail = tail if kept * 32 == len(hashes) else 0
         self.turn.tokens_offloaded = min(kept, whole) * size + tail
