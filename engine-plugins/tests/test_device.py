@@ -223,3 +223,31 @@ def test_a_forked_child_is_kept_out(server: Server, device: turnkv.Device) -> No
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     free, total = device.memory()
     assert 0 < free <= total
+
+
+def test_gpu_page_pool(server: Server, device: turnkv.Device) -> None:
+    """Pages kept in device memory: in, out, through to the pool, a partial tail, the first to give way."""
+    pages = server.pool().open_namespace("gpu-pool", **SHAPE)
+    near, stack = turnkv.GpuPagePool(device, PAGE, 8), stack_of(80)
+    hashes = chain(5, seed=11_000)
+    assert near.lookup(hashes) == 0 == near.get_strided(pages, hashes, views(stack_of(80)), 80).result()
+    assert near.put_strided(pages, hashes, views(stack), 73) == 5 == near.lookup(hashes)
+    back = stack_of(80, fill=False)
+    hit = near.get_strided(pages, hashes, views(back), 73, layers=LAYERS)
+    hit.wait_layer(1, None)
+    assert torch.equal(back[1][..., :73, :], stack[1][..., :73, :])
+    assert hit.pages == 5 == hit.result() and torch.equal(back[..., :73, :], stack[..., :73, :]) and not back[..., 73:, :].any()
+    report = near.write_through(pages, hashes, tail_tokens=9)
+    assert (report.stored, report.declined) == (5, 0)
+    on_cpu = stack_of(80, fill=False)
+    assert pages.reload_strided(hashes, views(on_cpu), 73).pages == 5
+    assert torch.equal(on_cpu[..., :73, :], stack[..., :73, :]), "the tier wrote other bytes through than it was given"
+    near.retire(hashes)
+    other = chain(6, seed=12_000)
+    assert near.put_strided(pages, other, views(stack_of(96)), 96) == 6
+    stats = near.stats()
+    assert (stats["capacity_pages"], stats["pages"], stats["evicted"]) == (8, 8, 3) and near.lookup(hashes) == 2
+    with pytest.raises(turnkv.Error, match="pages of"):
+        turnkv.GpuPagePool(device, PAGE, 0)
+    with pytest.raises(turnkv.Error, match="device memory are wanted"):
+        turnkv.GpuPagePool(device, 1 << 30, 1 << 10)
