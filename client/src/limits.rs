@@ -25,6 +25,9 @@ pub const RENEW_WAIT: Duration = Duration::from_secs(2);
 pub const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`RENEW_PAUSE_MIN`].
 pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The same of an offload from a device. A window's pages are committed before the next one begins, and a device idles in
+/// between: the time of some round trips, which larger windows make a small part.
+pub const DEVICE_WINDOW_BYTES_MAX: u64 = 256 << 20;
 /// Windows of one reload whose copies to a device may be under way before another is leased.
 pub const DEVICE_WINDOWS_AHEAD_MAX: usize = 4;
 /// Pages of one GPU page pool.

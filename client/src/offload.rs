@@ -83,6 +83,9 @@ pub(crate) struct Window {
 
 /// Where the pages of an offload come from.
 pub(crate) trait Sources: Sync {
+    /// Bytes of the pages of one window.
+    const WINDOW_BYTES_MAX: u64 = WINDOW_BYTES_MAX;
+
     /// Offers the pages at these positions as one window, and fills the slots that are granted.
     fn window(
         &self,
@@ -141,15 +144,15 @@ impl Namespace {
         report.conclude(hashes.len(), result)
     }
 
-    async fn offload_windows(
+    async fn offload_windows<S: Sources + ?Sized>(
         &self,
         options: &OffloadOptions,
         hashes: &[BlockHash],
-        pages: &(impl Sources + ?Sized),
+        pages: &S,
         deadline: Deadline,
         report: &mut OffloadReport,
     ) -> Result<()> {
-        let window_pages = window_pages(self.shard_bytes());
+        let window_pages = pages_within(S::WINDOW_BYTES_MAX, self.shard_bytes());
         let patience = deadline.within(options.wait);
         let mut reopened = false;
         loop {
@@ -320,6 +323,10 @@ impl Granted {
 
 /// Pages of a window, at least one.
 pub(crate) fn window_pages(shard_bytes: u64) -> usize {
-    let fit = usize::try_from(WINDOW_BYTES_MAX / shard_bytes.max(1)).unwrap_or(usize::MAX);
+    pages_within(WINDOW_BYTES_MAX, shard_bytes)
+}
+
+fn pages_within(bytes_max: u64, shard_bytes: u64) -> usize {
+    let fit = usize::try_from(bytes_max / shard_bytes.max(1)).unwrap_or(usize::MAX);
     fit.clamp(1, WINDOW_PAGES_MAX)
 }

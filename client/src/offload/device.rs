@@ -5,6 +5,7 @@ use super::shm::{Fill, Grants};
 use super::{Done, OffloadOptions, OffloadReport, Sources, Window};
 use crate::device::{Filling, Marked, bound, mark};
 use crate::error::{Error, Result};
+use crate::limits::DEVICE_WINDOW_BYTES_MAX;
 use crate::local::Lent;
 use crate::namespace::Namespace;
 use std::future::Future;
@@ -60,6 +61,8 @@ struct DevicePages<'a> {
 }
 
 impl Sources for DevicePages<'_> {
+    const WINDOW_BYTES_MAX: u64 = DEVICE_WINDOW_BYTES_MAX;
+
     async fn window(&self, namespace: &Namespace, window: &Window, pages: Range<usize>) -> Result<Done> {
         let Some(lent) = namespace.link.lend(window.deadline).await? else {
             return Err(only_shm());

@@ -74,6 +74,8 @@ pub const LANE_JOBS_MAX: usize = 1024;
 pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
 /// See [`POLL_PAUSE_MIN`].
 pub const POLL_PAUSE_MAX: Duration = Duration::from_micros(300);
+/// Within these, the part of the wait so far after which is looked again.
+pub const POLL_PART: u32 = 16;
 /// Copies that have not ended after so long never will.
 pub const STUCK_AFTER: Duration = Duration::from_secs(120);
 /// Slabs that one device knows of; copies of others are staged.

@@ -198,8 +198,13 @@ impl Device {
     /// The device is broken.
     pub fn mark(&self, stream: Stream) -> Result<Mark, DeviceError> {
         self.check()?;
-        let event = OwnedEvent::new(&self.inner.core.driver)?;
-        event.record(stream)?;
+        let core = &self.inner.core;
+        let event = OwnedEvent::new(&core.driver).and_then(|event| event.record(stream).map(|()| event));
+        let event = event.inspect_err(|error| {
+            if error.kind == DeviceErrorKind::Broken {
+                core.fail(error.clone());
+            }
+        })?;
         Ok(Mark(Arc::new(event)))
     }
 

@@ -20,7 +20,7 @@ use crate::device::flight::{Landed, Mark, OwnedEvent, Shared};
 use crate::device::handle::Core;
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
-use crate::limits::{LANE_JOBS_MAX, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
+use crate::limits::{LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
 use crate::region::Slot;
 
 mod enqueue;
@@ -142,7 +142,8 @@ pub(crate) struct Lane {
     steps: VecDeque<Step>,
     /// Checksums of the job whose steps are passing.
     sums: Vec<u64>,
-    pause: Duration,
+    /// When something last passed, or was begun.
+    moved: Instant,
 }
 
 impl Lane {
@@ -171,7 +172,7 @@ impl Lane {
             staging_done: 0,
             steps: VecDeque::new(),
             sums: Vec::new(),
-            pause: POLL_PAUSE_MIN,
+            moved: Instant::now(),
         };
         Ok((lane, queue))
     }
@@ -179,14 +180,13 @@ impl Lane {
     /// The life of the thread.
     pub(crate) fn run(mut self) {
         loop {
-            let moved = self.poll_gates() | self.poll_steps();
-            self.pause = if moved { POLL_PAUSE_MIN } else { (self.pause * 2).min(POLL_PAUSE_MAX) };
+            self.poll();
             let job = {
                 let mut waiting = self.queue.state.lock();
                 let job = waiting.jobs.pop_front();
                 let under_way = !self.steps.is_empty() || !waiting.gates.is_empty();
                 if job.is_none() && under_way {
-                    self.queue.changed.wait_for(&mut waiting, self.pause);
+                    self.queue.changed.wait_for(&mut waiting, pause_after(self.moved));
                 } else if job.is_none() && waiting.closed {
                     return;
                 } else if job.is_none() {
@@ -195,9 +195,18 @@ impl Lane {
                 job
             };
             if let Some(job) = job {
+                self.moved = Instant::now();
                 self.begin(job);
             }
         }
+    }
+
+    fn poll(&mut self) -> bool {
+        let moved = self.poll_gates() | self.poll_steps();
+        if moved {
+            self.moved = Instant::now();
+        }
+        moved
     }
 
     /// Enqueues a job, and the step that ends it.
@@ -214,6 +223,8 @@ impl Lane {
                 self.core.fail(error.clone());
             }
         }
+        // What a refused call had been prepared in is not in use, and free again with the rest.
+        (self.tables_done, self.staging_done) = (self.tables.end(), self.staging.end());
         self.step(Act::Finish { job: Box::new(job), on_cpu, result });
     }
 
@@ -244,12 +255,9 @@ impl Lane {
     /// Waits for the oldest step, so that what it used becomes free.
     fn wait_step(&mut self) -> Result<(), DeviceError> {
         let before = self.steps.len();
-        let mut pause = POLL_PAUSE_MIN;
         while !self.steps.is_empty() && self.steps.len() == before {
-            self.poll_gates();
-            if !self.poll_steps() {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(POLL_PAUSE_MAX);
+            if !self.poll() {
+                std::thread::sleep(pause_after(self.moved));
             }
         }
         self.core.broken().map_or(Ok(()), Err)
@@ -366,6 +374,12 @@ impl Lane {
             }
         }
     }
+}
+
+/// How long to wait before the next look: a small part of the wait so far, so that what took long is seen only a little later,
+/// and what takes longer costs few looks.
+fn pause_after(moved: Instant) -> Duration {
+    (moved.elapsed() / POLL_PART).clamp(POLL_PAUSE_MIN, POLL_PAUSE_MAX)
 }
 
 impl Drop for Lane {

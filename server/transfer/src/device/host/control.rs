@@ -39,6 +39,11 @@ impl HostControl {
         state.fail_at = Some((state.calls + calls, kind));
     }
 
+    /// Lets no call fail any more.
+    pub fn fail_no_more(&self) {
+        self.shared.state.lock().fail_at = None;
+    }
+
     /// Breaks the device: every later call says so, and nothing that was enqueued goes on.
     pub fn break_device(&self, why: &str) {
         self.shared.state.lock().broken.get_or_insert(why.to_owned());
