@@ -55,7 +55,7 @@ test-engines: server python engines
 	@$(call say,'tests in real SGLang (CPU)')
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/sglang/bin/python -m pytest -q engine-plugins/tests/sglang
 	@$(call say,'tests in transformers 5.17')
-	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/transformers-5.17/bin/python -m pytest -q engine-plugins/tests/test_transformers.py engine-plugins/tests/test_slab_cache.py engine-plugins/tests/test_slab_faults.py
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/transformers-5.17/bin/python -m pytest -q engine-plugins/tests/test_transformers.py engine-plugins/tests/test_device_cache.py engine-plugins/tests/test_slab_cache.py engine-plugins/tests/test_slab_faults.py
 
 # ---- builds ----
 .PHONY: server python

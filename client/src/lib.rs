@@ -65,6 +65,7 @@ pub use turnkv_proto::{
 };
 pub use turnkv_transfer::device::{
     CopyChoice, Device, DeviceAddress, DeviceBuffer, DeviceError, DeviceErrorKind, DeviceMemory,
-    DeviceOptions, DevicePlan, DeviceStats, DeviceView, HostControl, HostOptions, Stream,
+    DeviceOptions, DevicePlan, DeviceStats, DeviceView, HostControl, HostOptions, Mark as DeviceMark,
+    Priority as DevicePriority, Stream,
 };
 pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, Span as SpanMemory, TensorShape, TensorView};

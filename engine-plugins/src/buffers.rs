@@ -84,6 +84,16 @@ impl PageBuffers {
     }
 }
 
+/// That there is a hash for each page which so many tokens begin.
+pub(crate) fn check_pages(hashes: usize, tokens: usize, page_tokens: usize) -> PyResult<()> {
+    let pages = tokens.div_ceil(page_tokens);
+    if pages != hashes {
+        let text = format!("{tokens} tokens are {pages} pages of {page_tokens}, there are {hashes} hashes");
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(())
+}
+
 /// One plan a page: page i has the tokens from `i * page_tokens` on, the last one what is left of `tokens`.
 pub(crate) fn plans(
     layout: Option<PageLayout>,
@@ -119,6 +129,28 @@ pub(crate) fn plans(
 /// One plan a page, of pages that lie in runs: `addresses` has the runs' addresses as u64, page after page, `lengths` their
 /// bytes, the same for every page.
 pub(crate) fn run_plans(addresses: &Bound<'_, PyAny>, lengths: &[usize]) -> PyResult<Vec<CopyPlan>> {
+    let addresses = run_addresses(addresses, lengths)?;
+    let run = |(index, row_bytes): (usize, &usize)| {
+        let row_bytes = *row_bytes;
+        let shape =
+            TensorShape { heads: 1, tokens: 1, row_bytes, head_stride_bytes: 0, token_stride_bytes: 0 };
+        // SAFETY: the caller of the Python method promises (documented there) that the runs are valid, and that nobody else
+        // uses them, until the call returns; the plans do not outlive it.
+        unsafe { TensorView::new(addresses[index] as *mut u8, shape) }
+    };
+    let page = |first: usize| {
+        let views = lengths.iter().enumerate().map(|(index, bytes)| run((first + index, bytes)));
+        CopyPlan::page(PageLayout::LayerKvHeadToken, &views.collect::<Result<Vec<_>, _>>()?, 1, 0, 1)
+    };
+    let plans = (0..addresses.len())
+        .step_by(lengths.len())
+        .map(page)
+        .collect::<Result<_, turnkv_client::PlanError>>();
+    plans.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// The addresses of whole pages of runs.
+pub(crate) fn run_addresses(addresses: &Bound<'_, PyAny>, lengths: &[usize]) -> PyResult<Vec<u64>> {
     if lengths.is_empty() {
         return Err(PyValueError::new_err("a page is made of at least one run"));
     }
@@ -131,21 +163,7 @@ pub(crate) fn run_plans(addresses: &Bound<'_, PyAny>, lengths: &[usize]) -> PyRe
     }
     // SAFETY: the buffer is `bytes` long, `_owner` keeps it in place, and it is read before this function returns. It may
     // lie anywhere, so it is read as unaligned.
-    let address = |index: usize| unsafe { (at as *const u64).add(index).read_unaligned() } as usize;
-    let run = |(index, row_bytes): (usize, &usize)| {
-        let row_bytes = *row_bytes;
-        let shape =
-            TensorShape { heads: 1, tokens: 1, row_bytes, head_stride_bytes: 0, token_stride_bytes: 0 };
-        // SAFETY: the caller of the Python method promises (documented there) that the runs are valid, and that nobody else
-        // uses them, until the call returns; the plans do not outlive it.
-        unsafe { TensorView::new(address(index) as *mut u8, shape) }
-    };
-    let page = |first: usize| {
-        let views = lengths.iter().enumerate().map(|(index, bytes)| run((first + index, bytes)));
-        CopyPlan::page(PageLayout::LayerKvHeadToken, &views.collect::<Result<Vec<_>, _>>()?, 1, 0, 1)
-    };
-    let plans = (0..count).step_by(lengths.len()).map(page).collect::<Result<_, turnkv_client::PlanError>>();
-    plans.map_err(|error| PyValueError::new_err(error.to_string()))
+    Ok((0..count).map(|index| unsafe { (at as *const u64).add(index).read_unaligned() }).collect())
 }
 
 /// A plain (address, bytes) tuple, without a detour through Python.

@@ -3,14 +3,19 @@
 //! - `pool`: `Pool`: one pool, its connections, what a fork does to them
 //! - `namespace`: `Namespace`: pages and sessions of one model; `reports`: what its calls return
 //! - `lease`: `Lease`: pages read where they lie; `span`: `Span`: pages mapped side by side, written and read in place
-//! - `buffers`: the memory of Python's buffers and tensors, the only unsafe code here
+//! - `device`: `Device` and `DeviceReload`: pages in device memory; `gpu_pool`: `GpuPagePool`: pages kept there
+//! - `buffers`: the memory of Python's buffers and tensors; `plans`: the same for device memory; `options`: a call's settings
 //! - `hashes`: block hashes; `error`: `Error`; `runtime`: the reactor of this process
 
 mod buffers;
+mod device;
 mod error;
+mod gpu_pool;
 mod hashes;
 mod lease;
 mod namespace;
+mod options;
+mod plans;
 mod pool;
 mod reports;
 mod runtime;
@@ -28,6 +33,10 @@ fn _turnkv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<namespace::Namespace>()?;
     module.add_class::<lease::Lease>()?;
     module.add_class::<span::Span>()?;
+    module.add_class::<device::Device>()?;
+    module.add_class::<device::DeviceReload>()?;
+    module.add_class::<gpu_pool::GpuPagePool>()?;
+    module.add_class::<gpu_pool::GpuHit>()?;
     module.add_class::<reports::OffloadReport>()?;
     module.add_class::<reports::ReloadReport>()?;
     module.add_class::<reports::TurnBegun>()?;

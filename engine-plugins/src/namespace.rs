@@ -1,9 +1,12 @@
 //! `turnkv.Namespace`. Owns: each verb's arguments and answer. Must not know: connections, how memory is found.
 
 use crate::buffers::{self, PageBuffers, View};
+use crate::device::{Device, DeviceReload};
 use crate::lease::Lease;
+use crate::options::{offload_options, reload_options};
+use crate::plans;
 use crate::pool::Shared;
-use crate::reports::{OffloadReport, Prefetched, ReloadReport, TurnBegun, decline_name, miss_name};
+use crate::reports::{OffloadReport, Prefetched, ReloadReport, TurnBegun};
 use crate::{error, hashes, runtime};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -12,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use turnkv_client::{
-    BlockHash, CopyPlan, EndTurn, Layout, NamespaceId, NamespaceSpec, OffloadOptions, PageLayout, PageSource,
-    PageTarget, ReloadOptions,
+    BlockHash, CopyPlan, DevicePlan, EndTurn, Layout, NamespaceId, NamespaceSpec, OffloadOptions, PageLayout,
+    PageSource, PageTarget, ReloadOptions,
 };
 
 /// The pages of one model in one pool.
@@ -47,14 +50,7 @@ impl Namespace {
 
     fn plans(&self, hashes: &[BlockHash], views: &[View], tokens: usize) -> PyResult<Vec<CopyPlan>> {
         let page_tokens = self.page_tokens as usize;
-        let pages = tokens.div_ceil(page_tokens);
-        if pages != hashes.len() {
-            let text = format!(
-                "{tokens} tokens are {pages} pages of {page_tokens}, there are {} hashes",
-                hashes.len()
-            );
-            return Err(PyValueError::new_err(text));
-        }
+        buffers::check_pages(hashes.len(), tokens, page_tokens)?;
         buffers::plans(self.layout(), views, page_tokens, tokens, self.shard_bytes)
     }
 
@@ -87,14 +83,7 @@ impl Namespace {
     ) -> PyResult<OffloadReport> {
         let (namespace, runtime) = self.opened(py)?;
         let report = runtime::run(py, runtime, namespace.offload(options, hashes, pages));
-        let report = report.map_err(|failed| error::from_client(py, failed))?;
-        Ok(OffloadReport {
-            stored: report.stored,
-            present: report.present,
-            declined: report.declined,
-            first_decline: report.first_decline.map(decline_name),
-            durable: report.durable,
-        })
+        Ok(report.map_err(|failed| error::from_client(py, failed))?.into())
     }
 
     fn receive(
@@ -106,13 +95,21 @@ impl Namespace {
     ) -> PyResult<ReloadReport> {
         let (namespace, runtime) = self.opened(py)?;
         let report = runtime::run(py, runtime, namespace.reload(options, hashes, targets));
-        let report = report.map_err(|failed| error::from_client(py, failed))?;
-        Ok(ReloadReport {
-            pages: report.pages,
-            from_dram: report.from_dram,
-            from_nvme: report.from_nvme,
-            miss: report.miss.map(miss_name),
-        })
+        Ok(report.map_err(|failed| error::from_client(py, failed))?.into())
+    }
+
+    /// Pages of strided views on a device, and how many tokens of the last one are a tail.
+    pub(crate) fn device_views(
+        &self,
+        hashes: &[BlockHash],
+        views: &[View],
+        tokens: usize,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<(Vec<DevicePlan>, u32)> {
+        let page_tokens = self.page_tokens as usize;
+        buffers::check_pages(hashes.len(), tokens, page_tokens)?;
+        let plans = plans::of_views(self.layout(), views, page_tokens, tokens, self.shard_bytes, keep)?;
+        Ok((plans, u32::try_from(tokens % page_tokens).unwrap_or_default()))
     }
 }
 
@@ -237,7 +234,7 @@ impl Namespace {
     ) -> PyResult<ReloadReport> {
         let hashes = hashes::parse(hashes)?;
         let plans = self.run_plans(addresses, &lengths, hashes.len())?;
-        let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
+        let options = reload_options(session, shard, deadline_ms);
         let mut targets: Vec<PageTarget<'_>> = plans.iter().map(PageTarget::Plan).collect();
         self.receive(py, &options, &hashes, &mut targets)
     }
@@ -255,7 +252,7 @@ impl Namespace {
     ) -> PyResult<ReloadReport> {
         let hashes = hashes::parse(hashes)?;
         let mut buffers = PageBuffers::parse(pages, hashes.len(), self.shard_bytes, true)?;
-        let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
+        let options = reload_options(session, shard, deadline_ms);
         let mut targets: Vec<PageTarget<'_>> =
             buffers.targets()?.into_iter().map(PageTarget::Bytes).collect();
         self.receive(py, &options, &hashes, &mut targets)
@@ -276,9 +273,110 @@ impl Namespace {
     ) -> PyResult<ReloadReport> {
         let hashes = hashes::parse(hashes)?;
         let plans = self.plans(&hashes, &views, tokens)?;
-        let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
+        let options = reload_options(session, shard, deadline_ms);
         let mut targets: Vec<PageTarget<'_>> = plans.iter().map(PageTarget::Plan).collect();
         self.receive(py, &options, &hashes, &mut targets)
+    }
+
+    /// Stores pages that lie in runs of device memory.
+    #[pyo3(signature = (device, hashes, addresses, lengths, *, stream = None, session = None, parent = None, shard = 0,
+        tail_tokens = 0, durable = false, wait_ms = 0, deadline_ms = None, keep = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn offload_device_runs(
+        &self,
+        py: Python<'_>,
+        device: &Device,
+        hashes: &Bound<'_, PyAny>,
+        addresses: &Bound<'_, PyAny>,
+        lengths: Vec<usize>,
+        stream: Option<u64>,
+        session: Option<String>,
+        parent: Option<&[u8]>,
+        shard: u16,
+        tail_tokens: u32,
+        durable: bool,
+        wait_ms: u64,
+        deadline_ms: Option<u64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<OffloadReport> {
+        let hashes = hashes::parse(hashes)?;
+        let pages = plans::of_runs(addresses, &lengths, self.shard_bytes, keep)?;
+        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
+        device.offload(py, self, &options, &hashes, &pages, stream)
+    }
+
+    /// Stores pages straight from strided tensors in device memory.
+    #[pyo3(signature = (device, hashes, views, tokens, *, stream = None, session = None, parent = None, shard = 0,
+        durable = false, wait_ms = 0, deadline_ms = None, keep = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn offload_device_strided(
+        &self,
+        py: Python<'_>,
+        device: &Device,
+        hashes: &Bound<'_, PyAny>,
+        views: Vec<View>,
+        tokens: usize,
+        stream: Option<u64>,
+        session: Option<String>,
+        parent: Option<&[u8]>,
+        shard: u16,
+        durable: bool,
+        wait_ms: u64,
+        deadline_ms: Option<u64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<OffloadReport> {
+        let hashes = hashes::parse(hashes)?;
+        let (pages, tail_tokens) = self.device_views(&hashes, &views, tokens, keep)?;
+        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
+        device.offload(py, self, &options, &hashes, &pages, stream)
+    }
+
+    /// Begins to fill runs of device memory with the leading pages that are there.
+    #[pyo3(signature = (device, hashes, addresses, lengths, *, stream = None, layers = 0, session = None, shard = 0,
+        deadline_ms = None, keep = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn reload_device_runs(
+        &self,
+        py: Python<'_>,
+        device: &Device,
+        hashes: &Bound<'_, PyAny>,
+        addresses: &Bound<'_, PyAny>,
+        lengths: Vec<usize>,
+        stream: Option<u64>,
+        layers: usize,
+        session: Option<String>,
+        shard: u16,
+        deadline_ms: Option<u64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<DeviceReload> {
+        let hashes = hashes::parse(hashes)?;
+        let pages = plans::of_runs(addresses, &lengths, self.shard_bytes, keep)?;
+        let options = reload_options(session, shard, deadline_ms);
+        device.reload(py, self, &options, &hashes, &pages, (stream, layers))
+    }
+
+    /// Begins to fill strided tensors in device memory with the leading pages that are there.
+    #[pyo3(signature = (device, hashes, views, tokens, *, stream = None, layers = 0, session = None, shard = 0,
+        deadline_ms = None, keep = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn reload_device_strided(
+        &self,
+        py: Python<'_>,
+        device: &Device,
+        hashes: &Bound<'_, PyAny>,
+        views: Vec<View>,
+        tokens: usize,
+        stream: Option<u64>,
+        layers: usize,
+        session: Option<String>,
+        shard: u16,
+        deadline_ms: Option<u64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<DeviceReload> {
+        let hashes = hashes::parse(hashes)?;
+        let (pages, _) = self.device_views(&hashes, &views, tokens, keep)?;
+        let options = reload_options(session, shard, deadline_ms);
+        device.reload(py, self, &options, &hashes, &pages, (stream, layers))
     }
 
     /// Leases the leading pages that are there for reading in place.
@@ -292,7 +390,7 @@ impl Namespace {
         deadline_ms: Option<u64>,
     ) -> PyResult<Lease> {
         let hashes = hashes::parse(hashes)?;
-        let options = ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) };
+        let options = reload_options(session, shard, deadline_ms);
         let (namespace, runtime) = self.opened(py)?;
         let lease = runtime::run(py, runtime, namespace.lease(&options, &hashes));
         Lease::new(py, lease.map_err(|failed| error::from_client(py, failed))?)
@@ -392,25 +490,4 @@ impl Namespace {
             self.spec.model
         )
     }
-}
-
-/// What Python said of an offload.
-fn offload_options(
-    session: Option<String>,
-    parent: Option<&[u8]>,
-    shard: u16,
-    tail_tokens: u32,
-    durable: bool,
-    wait_ms: u64,
-    deadline_ms: Option<u64>,
-) -> PyResult<OffloadOptions> {
-    Ok(OffloadOptions {
-        session,
-        parent: parent.map(hashes::one).transpose()?,
-        shard,
-        tail_tokens,
-        durable,
-        deadline: deadline_ms.map(Duration::from_millis),
-        wait: Duration::from_millis(wait_ms),
-    })
 }

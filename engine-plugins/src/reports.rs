@@ -56,6 +56,29 @@ pub(crate) struct Prefetched {
     pub(crate) ready: usize,
 }
 
+impl From<turnkv_client::OffloadReport> for OffloadReport {
+    fn from(report: turnkv_client::OffloadReport) -> Self {
+        OffloadReport {
+            stored: report.stored,
+            present: report.present,
+            declined: report.declined,
+            first_decline: report.first_decline.map(decline_name),
+            durable: report.durable,
+        }
+    }
+}
+
+impl From<turnkv_client::ReloadReport> for ReloadReport {
+    fn from(report: turnkv_client::ReloadReport) -> Self {
+        ReloadReport {
+            pages: report.pages,
+            from_dram: report.from_dram,
+            from_nvme: report.from_nvme,
+            miss: report.miss.map(miss_name),
+        }
+    }
+}
+
 #[pymethods]
 impl OffloadReport {
     fn __repr__(&self) -> String {

@@ -2,7 +2,7 @@
 //! the pages.
 
 use crate::namespace::Namespace;
-use crate::reports::{OffloadReport, ReloadReport, decline_name, miss_name};
+use crate::reports::{OffloadReport, ReloadReport};
 use crate::{error, hashes};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -124,13 +124,7 @@ impl Span {
         let hold = |runtime: &Runtime, span: &mut PageSpan| {
             runtime.block_on(span.hold(row, place, &options, &hashes))
         };
-        let report = self.with(py, hold)?;
-        Ok(ReloadReport {
-            pages: report.pages,
-            from_dram: report.from_dram,
-            from_nvme: report.from_nvme,
-            miss: report.miss.map(miss_name),
-        })
+        Ok(self.with(py, hold)?.into())
     }
 
     #[pyo3(signature = (row, place, hashes, *, session = None, parent = None, tail_tokens = 0, siblings = false, keep = false,
@@ -159,14 +153,7 @@ impl Span {
         let commit = |runtime: &Runtime, span: &mut PageSpan| {
             runtime.block_on(span.commit(row, place, &options, &hashes))
         };
-        let report = self.with(py, commit)?;
-        Ok(OffloadReport {
-            stored: report.stored,
-            present: report.present,
-            declined: report.declined,
-            first_decline: report.first_decline.map(decline_name),
-            durable: report.durable,
-        })
+        Ok(self.with(py, commit)?.into())
     }
 
     /// Moves what is at `count` places to others, without copying.

@@ -10,7 +10,11 @@ Plugins: `turnkv.transformers`, `turnkv.vllm`, `turnkv.sglang`, `turnkv.tensorrt
 """
 
 from ._turnkv import (
+    Device,
+    DeviceReload,
     Error,
+    GpuHit,
+    GpuPagePool,
     Lease,
     Namespace,
     OffloadReport,
@@ -24,7 +28,11 @@ from ._turnkv import (
 )
 
 __all__ = [
+    "Device",
+    "DeviceReload",
     "Error",
+    "GpuHit",
+    "GpuPagePool",
     "Lease",
     "Namespace",
     "OffloadReport",
@@ -35,10 +43,12 @@ __all__ = [
     "TurnBegun",
     "__version__",
     "chain_hashes",
+    "shared_device",
     "shared_pool",
 ]
 
 _shared_pools: dict[tuple[int, str | None], Pool] = {}
+_shared_devices: dict[tuple[int, int], Device] = {}
 
 
 def shared_pool(address: str | None = None) -> Pool:
@@ -52,3 +62,16 @@ def shared_pool(address: str | None = None) -> Pool:
     if key not in _shared_pools:
         _shared_pools[key] = Pool(address)
     return _shared_pools[key]
+
+
+def shared_device(ordinal: int = 0, staging_bytes: int | None = None) -> Device:
+    """This process's one `Device` for a GPU, made at first use with `staging_bytes` (None: the default).
+
+    Plugins share it, so that the pool's memory is registered with the GPU once.
+    """
+    import os
+
+    key = (os.getpid(), ordinal)
+    if key not in _shared_devices:
+        _shared_devices[key] = Device(ordinal, staging_bytes=staging_bytes)
+    return _shared_devices[key]

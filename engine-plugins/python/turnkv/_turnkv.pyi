@@ -7,7 +7,7 @@ __version__: str
 
 Kind = Literal[
     "invalid", "unavailable", "deadline", "breaker_open", "busy", "draining",
-    "lease_expired", "namespace_unknown", "session_unknown", "limit", "internal",
+    "lease_expired", "namespace_unknown", "session_unknown", "limit", "device", "internal",
 ]
 Dtype = Literal["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "u8"]
 Layout = Literal["layer_kv_head_token", "layer_kv_token_head", "opaque"]
@@ -136,6 +136,124 @@ class Pool:
     def close(self) -> None:
         """Lets go of the connections; the embedded pool stops when its last client did. Later calls connect again."""
 
+class Device:
+    """A GPU whose memory pages are copied from and to. Needs a pool with shared memory (a Unix socket on this host).
+
+    Copies run on streams of the device's own, in the primary context: what they wait for, and what waits for them, is said
+    with each call. The pool's memory is registered with the device in the background when it is first used; until then, and
+    where that is refused, copies go through `staging_bytes` of pinned memory. One a process and GPU is enough: threads may
+    share it. A forked child cannot use its parent's (RuntimeError).
+
+    `kind`: "cuda", or "host": memory and threads of this process, under the same rules; any memory of this process counts as
+    device memory then. `pinned_bytes_max`: how much of the pool's memory is registered. `copy`: who copies: the planner decides
+    ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks and at most `chunk_bytes` a launch.
+    `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for
+    tests): calls take up to so long, by chance; they fail after so many. Raises Error (kind "device") without such a GPU,
+    or without the memory it needs.
+    """
+
+    def __init__(
+        self,
+        ordinal: int = 0,
+        kind: Literal["cuda", "host"] = "cuda",
+        *,
+        staging_bytes: int | None = None,
+        pinned_bytes_max: int | None = None,
+        copy: Literal["auto", "engine", "batch", "kernel"] = "auto",
+        kernel_blocks: int | None = None,
+        chunk_bytes: int | None = None,
+        checksum: bool = True,
+        delay_ms_max: int = 0,
+        seed: int = 0,
+        fail_after: int | None = None,
+    ) -> None: ...
+    @staticmethod
+    def cuda_count() -> int:
+        """How many CUDA devices there are; 0 without a driver."""
+    @property
+    def kind(self) -> Literal["cuda", "host"]: ...
+    @property
+    def name(self) -> str: ...
+    def memory(self) -> tuple[int, int]:
+        """Bytes of device memory: free now, and all."""
+    def stats(self) -> dict[str, int]:
+        """registered_bytes, quarantined_bytes and flights now; refused registrations, direct_bytes, staged_bytes,
+        device_bytes, engine_calls and launches so far."""
+
+class DeviceReload:
+    """A reload whose copies are enqueued. Dropped, its copies end by themselves, and keep what `keep` was until then."""
+
+    @property
+    def pages_begun(self) -> int:
+        """Leading pages that are on their way, or there. Whether they are good, `result` says."""
+    def wait_layer(self, layer: int, stream: int | None) -> None:
+        """What `stream` is given from here on comes after this layer of all pages (layer 0 of a reload that is not in layers:
+        all of them). The calling thread does not wait, unless `stream` is None."""
+    def done(self) -> bool:
+        """Whether the device has done all of it."""
+    def result(self) -> ReloadReport:
+        """Waits until the device has done all of it. Leading pages that verified may be used; the others hold anything."""
+
+class GpuPagePool:
+    """Pages of one namespace kept in device memory, the one unused for longest gives way first, leaves before what they
+    hang on. Copies in and out stay within the device. Threads may share it."""
+
+    def __init__(self, device: Device, page_bytes: int, pages: int) -> None:
+        """Takes memory for so many pages, or raises Error (kind "device") that says how much is free."""
+    def lookup(self, hashes: Hashes) -> int:
+        """How many leading pages are here."""
+    def put_strided(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        views: Sequence[View],
+        tokens: int,
+        *,
+        parent: bytes | None = None,
+        stream: int | None = None,
+        keep: Any = None,
+    ) -> int:
+        """Copies pages in from tensors, as `Namespace.offload_device_strided` reads them; how many leading ones are here then."""
+    def get_strided(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        views: Sequence[View],
+        tokens: int,
+        *,
+        stream: int | None = None,
+        layers: int = 0,
+        keep: Any = None,
+    ) -> GpuHit:
+        """Copies the leading pages that are here into tensors; returns when that is enqueued."""
+    def write_through(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        *,
+        session: str | None = None,
+        parent: bytes | None = None,
+        tail_tokens: int = 0,
+        durable: bool = False,
+        deadline_ms: int | None = None,
+    ) -> OffloadReport:
+        """Offloads the leading pages that are here to the pool; they stay here."""
+    def retire(self, hashes: Hashes) -> None:
+        """The conversation of these pages will not go on: they give way first."""
+    def stats(self) -> dict[str, int]:
+        """capacity_pages, pages and pinned now; hits, misses and evicted so far, in pages."""
+
+class GpuHit:
+    """Pages on their way out of a GPU page pool."""
+
+    @property
+    def pages(self) -> int:
+        """Leading pages that are copied."""
+    def wait_layer(self, layer: int, stream: int | None) -> None:
+        """As `DeviceReload.wait_layer`."""
+    def result(self) -> int:
+        """Waits until the copies are done; how many leading pages that are."""
+
 class Namespace:
     """The pages of one model in one pool."""
 
@@ -239,6 +357,80 @@ class Namespace:
         deadline_ms: int | None = None,
     ) -> ReloadReport:
         """Like `reload`, into runs given as for `offload_runs`; nobody else may use them during the call."""
+    def offload_device_runs(
+        self,
+        device: Device,
+        hashes: Hashes,
+        addresses: Any,
+        lengths: Sequence[int],
+        *,
+        stream: int | None = None,
+        session: str | None = None,
+        parent: bytes | None = None,
+        shard: int = 0,
+        tail_tokens: int = 0,
+        durable: bool = False,
+        wait_ms: int = 0,
+        deadline_ms: int | None = None,
+        keep: Any = None,
+    ) -> OffloadReport:
+        """As `offload_runs`, from device memory. Returns when the pages are in the pool.
+
+        `stream`: a stream's raw handle (torch.cuda.current_stream().cuda_stream): nothing is read before what it was given
+        until this call is done; no thread waits for that. `keep`: whatever keeps the memory from being freed (tensors): held until
+        no copy uses it, also when this call ends earlier, at its deadline.
+        """
+    def offload_device_strided(
+        self,
+        device: Device,
+        hashes: Hashes,
+        views: Sequence[View],
+        tokens: int,
+        *,
+        stream: int | None = None,
+        session: str | None = None,
+        parent: bytes | None = None,
+        shard: int = 0,
+        durable: bool = False,
+        wait_ms: int = 0,
+        deadline_ms: int | None = None,
+        keep: Any = None,
+    ) -> OffloadReport:
+        """As `offload_strided`, from device memory; `stream` and `keep` as above."""
+    def reload_device_runs(
+        self,
+        device: Device,
+        hashes: Hashes,
+        addresses: Any,
+        lengths: Sequence[int],
+        *,
+        stream: int | None = None,
+        layers: int = 0,
+        session: str | None = None,
+        shard: int = 0,
+        deadline_ms: int | None = None,
+        keep: Any = None,
+    ) -> DeviceReload:
+        """As `reload_runs`, into device memory. Returns when all copies are enqueued.
+
+        `stream`: nothing is written before what it was given until this call is done. `layers`: greater than 1: the runs of
+        a page are divided evenly into so many layers, which come one after another, each of all pages; else page after page.
+        """
+    def reload_device_strided(
+        self,
+        device: Device,
+        hashes: Hashes,
+        views: Sequence[View],
+        tokens: int,
+        *,
+        stream: int | None = None,
+        layers: int = 0,
+        session: str | None = None,
+        shard: int = 0,
+        deadline_ms: int | None = None,
+        keep: Any = None,
+    ) -> DeviceReload:
+        """As `reload_strided`, into device memory; views are divided evenly into `layers`: two a layer as a rule."""
     def lease(
         self,
         hashes: Hashes,

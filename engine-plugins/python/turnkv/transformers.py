@@ -11,16 +11,16 @@ No error of the pool leaves this module: the model recomputes what did not come,
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 
 import turnkv
 
-from ._hf.common import TurnReport, Unsupported
+from ._hf.common import MappingLost, TurnReport, Unsupported
 from ._hf.copying import CopyingCache
-from ._hf.slab import MappingLost, SlabCache
+from ._hf.device import DeviceCache
+from ._hf.slab import SlabCache
 
 __all__ = ["MappingLost", "TurnKVCache", "TurnReport", "Unsupported"]
 
@@ -29,13 +29,13 @@ class _Chooser(type):
     """`TurnKVCache(...)` makes a cache of the form that fits; `isinstance(cache, TurnKVCache)` holds for both."""
 
     def __call__(cls, model: torch.nn.Module, *args: Any, legacy: bool = False, **settings: Any) -> Any:
-        if not legacy and next(model.parameters()).device.type != "cpu":
-            warnings.warn("the slab form needs the model on the CPU: this cache copies (legacy=True)", stacklevel=2)
-            legacy = True
+        if settings.get("device") is not None or next(model.parameters()).device.type != "cpu":
+            return DeviceCache(model, *args, **settings)
+        settings.pop("device", None)
         return (CopyingCache if legacy else SlabCache)(model, *args, **settings)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, (CopyingCache, SlabCache))
+        return isinstance(instance, (CopyingCache, DeviceCache, SlabCache))
 
 
 class TurnKVCache(metaclass=_Chooser):
@@ -44,6 +44,11 @@ class TurnKVCache(metaclass=_Chooser):
     The slab form (default, models on the CPU): K and V are views of the pool's own memory. What a turn computes is written
     where it will be kept, and what an earlier turn computed is read where it lies: nothing is copied at either end of a
     turn. `legacy=True`: a `DynamicCache`, copied from and to the pool; also for beam search and parallel samples.
+
+    The device form (models on a GPU): pages move between the pool's memory and the model's device on streams of their own,
+    layer by layer: the model computes with layer 0 while layer 1 comes, and no thread waits. `overlap=False`: `begin` returns
+    when all is there. `gpu_bytes`: device memory that keeps the latest pages, shared by all caches of a model on a device.
+    `device`: the `turnkv.Device`, by default the one that the model is on.
 
     `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints);
     a list of names (slab form): a batch, one row each, all of the same length.
@@ -71,6 +76,9 @@ class TurnKVCache(metaclass=_Chooser):
         pool: turnkv.Pool | str | None = None,
         *,
         legacy: bool = False,
+        device: turnkv.Device | None = None,
+        overlap: bool = True,
+        gpu_bytes: int = 0,
         page_tokens: int | None = None,
         capacity_tokens: int | None = None,
         sink: int = 0,

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import pathlib
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from damage import flip, some_bits
 from memory import LAYERS, device_group, host_pool, linker_params, page_of, slots, storage_config
 from test_keys import keys
+
+import turnkv
+from turnkv.connector import devices
 from turnkv.sglang import HiCacheBackend, Linker, engine, identity
+from turnkv.sglang.chain import block_hashes
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
 
@@ -122,6 +128,41 @@ def test_pages_come_back_layer_by_layer(make: Make) -> None:
     for at, page in enumerate([3, 1, 4, 15, 9, 2]):
         assert torch.equal(device_page(one, page), device_page(other, at))
     assert other.linker.start_layer_wise_loading() == -1
+
+
+def on_device(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """From here on linkers take SGLang's pages for memory of a device: the host device copies them."""
+    device = turnkv.Device(kind="host", **settings)
+    monkeypatch.setattr(devices, "device_of", lambda tensor: device)
+
+
+def test_pages_on_a_device(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a linker stores from one kind of memory the other loads; all is verified before a load is promised."""
+    one, some = make(), keys(6)
+    on_device(monkeypatch, delay_ms_max=1, seed=2)
+    two, three = make(), make()
+    assert one.offload(some[:4], [3, 1, 4, 15], None)
+    assert two.linker.load("r", [transfer(some[:4], [0, 1, 2, 3])])
+    for at, page in enumerate([3, 1, 4, 15]):
+        assert torch.equal(device_page(one, page), device_page(two, at)), "promised, but not in place"
+    assert run_load(two)
+    assert two.offload(some[4:], [9, 2], some[3])
+    for at, reader in enumerate((three, one)):
+        assert reader.linker.load("r", [transfer(some[4:], [5 + at, 7 + at])]) and run_load(reader)
+        assert torch.equal(device_page(two, 9), device_page(reader, 5 + at))
+        assert torch.equal(device_page(two, 2), device_page(reader, 7 + at))
+
+
+def test_a_damaged_page_is_not_promised_on_a_device(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_device(monkeypatch)
+    one, two, some = make(), make(), keys(4)
+    assert one.offload(some, [0, 1, 2, 3], None)
+    space = one.linker._pages[str(PoolName.KV)].door._open()
+    with space.lease(block_hashes(some)) as lease:
+        at = numpy.frombuffer(lease[2], dtype=numpy.uint8).ctypes.data + 17
+        (ctypes.c_ubyte * 1).from_address(at)[0] ^= 8
+    assert not two.linker.load("r", [transfer(some, [4, 5, 6, 7])])
+    assert two.linker.counts.get()["miss:checksum"] == 1 and two.linker.start_layer_wise_loading() == -1
 
 
 def test_a_layer_is_done_when_its_bytes_are_there_and_not_before(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,11 +86,13 @@ class Commands:
                 kv_connector_extra_config=extra,
                 kv_load_failure_policy="recompute",
             )
-        if settings.pop("staged", False):
-            # As on a device: pages pass through buffers, although this memory could be reached directly.
-            from turnkv.vllm import pages
+        if settings.pop("on_device", False):
+            # As on a GPU: the host device copies pages, although the CPU could reach this memory itself.
+            import turnkv
+            from turnkv.connector import devices
 
-            pages.is_direct = lambda cache: False
+            device = turnkv.Device(kind="host", delay_ms_max=1, seed=5)
+            devices.device_of = lambda tensor, staging_bytes=None: device
         events = settings.pop("kv_events", None)
         values = {
             "skip_tokenizer_init": True,

@@ -7,6 +7,8 @@ import os
 import signal
 from typing import Any
 
+import numpy
+
 
 def poison_loads(connector: Any) -> None:
     """Loaded blocks are overwritten with zeros after they came: what a pool without checksums might hand out."""
@@ -43,6 +45,23 @@ def fail_loads(connector: Any, every: int) -> None:
 def heal_loads(connector: Any) -> None:
     """Loads do what they should again."""
     connector._worker.loader.__dict__.pop("_fetch", None)
+
+
+def poison_memory(connector: Any, page: int) -> None:
+    """A bit of a page's slot flips in the pool's memory, just before the page is loaded; once."""
+    worker = connector._worker
+    start = worker.start_loads
+
+    def poisoning(step: Any) -> None:
+        for run in (job.runs[0] for job in step.loads):
+            if len(run.names) > page:
+                worker.start_loads = start
+                with worker.door.namespace(run.group).lease(run.names) as lease:
+                    at = numpy.frombuffer(lease[page], dtype=numpy.uint8).ctypes.data + 99
+                    (ctypes.c_ubyte * 1).from_address(at)[0] ^= 4
+        start(step)
+
+    worker.start_loads = poisoning
 
 
 def stop_pool_before_load(connector: Any, pid: int) -> None:

@@ -27,7 +27,6 @@ from fakes import (
 
 from turnkv.connector import BlockRuns, FinishJob, Hints, LoadJob, Loader, PageRun, SaveJob, names_of
 from turnkv.connector.runs import parts_of
-from turnkv.connector.staging import Ring, StagedRuns
 from turnkv.vllm.options import Options
 
 
@@ -273,21 +272,3 @@ def test_windows_shorten_a_prefix() -> None:
     assert lookups_of(door).answer("r", lambda: names).tokens == 4 * BLOCK_TOKENS
     door.namespaces[1].pages = {}
     assert lookups_of(door).answer("r", lambda: names).tokens == 0
-
-
-def test_pages_pass_through_buffers_alike() -> None:
-    """What is stored by way of buffers is what lies in the blocks; too few buffers are an outcome, not an error."""
-    cache = torch.arange(8 * PAGE, dtype=torch.int16).to(torch.uint8).reshape(8, 2, 4, PAGE // 8)
-    staged = StagedRuns({"layer.0": cache}, Ring(32 << 20, PAGE, pinned=False), blocks=8)
-    door, names = FakeDoor(), hashes_of(3)
-    saver = saver_of(door, staged)
-    saver.add(SaveJob("r", None, [run_of(names, [3, 4, 5])]))
-    saver.finish(FinishJob("r", None, [run_of(names, [3, 4, 5])]))
-    assert finished(saver, "r").stored == 3
-    assert door.namespaces[0].pages[names[1]] == cache[4].numpy().tobytes()
-    loader = Loader(door, {0: staged}, shard=0, deadline_ms=300, threads=2)
-    assert load(loader, LoadJob("r", [run_of(names, [0, 1, 2])], 96)).outcome.pages == 3
-    assert (cache[:3] == cache[3:6]).all()
-    with staged.reading([1], 0.1):  # the only buffer is taken
-        loaded = load(loader, LoadJob("q", [run_of(names, [6])], 32))
-    assert (loaded.outcome.pages, loaded.outcome.cause) == (0, "busy")

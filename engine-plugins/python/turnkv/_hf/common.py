@@ -23,6 +23,11 @@ class Unsupported(ValueError):
     """This model's cache is not of a kind that TurnKVCache can keep. Said when the cache is made, never later."""
 
 
+class MappingLost(RuntimeError):
+    """What this turn was given turns out not to be good: pages mapped here that are not this process's any more, or pages
+    that came damaged while the model ran. Nothing computed from them is kept: begin the turn again."""
+
+
 @dataclass
 class TurnReport:
     """What the pool did for one turn (`cache.turn`), or for all so far (`cache.totals`). Times are milliseconds."""
@@ -31,6 +36,8 @@ class TurnReport:
     prompt_tokens: int = 0
     tokens_loaded: int = 0
     """Tokens whose K and V came from the pool; the model computes the others."""
+    tokens_from_gpu: int = 0
+    """From the GPU tier (device form with `gpu_bytes` only)."""
     tokens_from_dram: int = 0
     tokens_from_nvme: int = 0
     reload_ms: float = 0.0
@@ -53,6 +60,10 @@ class TurnReport:
     offload_ms: float = 0.0
     misses: Counter[str] = field(default_factory=Counter)
     """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>."""
+
+    def forget_loaded(self) -> None:
+        """What was loaded is of no use."""
+        self.tokens_loaded = self.tokens_from_gpu = self.tokens_from_dram = self.tokens_from_nvme = 0
 
     def add(self, turn: TurnReport) -> None:
         """Adds a turn to the totals."""

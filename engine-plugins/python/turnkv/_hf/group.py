@@ -19,6 +19,8 @@ import torch
 
 import turnkv
 
+from .common import MappingLost
+
 AHEAD_TOKENS = 128
 """Slots reserved ahead of need, so that decoding asks the pool seldom."""
 MAP_NORESERVE = 0x4000
@@ -268,7 +270,3 @@ class Group:
         self.span.shift(row, source, target, count)
         for at, pages in zip(private, kept, strict=True):
             self._at(row, target + at, 1).copy_(pages)
-
-
-class MappingLost(RuntimeError):
-    """The pool says that pages mapped here are not this process's any more. Nothing computed from them is kept."""

@@ -17,8 +17,8 @@ from transformers import Cache, DynamicCache
 import turnkv
 from turnkv.fingerprint import model_fingerprint
 
-from .common import Door, TurnReport, named, one_sequence
-from .group import Group, GroupShape, MappingLost
+from .common import Door, MappingLost, TurnReport, named, one_sequence
+from .group import Group, GroupShape
 from .layers import SlabLayer
 from .row import Row
 from .shape import group_shapes, specification

@@ -4,6 +4,7 @@ Owns: jobs, lookups, sessions, saves, loads, and what they came to. Must not kno
 
     scheduler side   Lookups (how much of a prompt is there), SessionDesk (turns), Outcomes (what all ranks reported)
     worker side      BlockRuns (where a block's bytes lie), Saver, Loader, LayerLoader
+    with a device    devices.DeviceRuns, device_layers.DeviceLayerLoader in their place; these alone import torch
 """
 
 from .door import Door, GroupPages

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import turnkv
 
@@ -26,6 +27,16 @@ logger = logging.getLogger("turnkv.connector")
 
 LEASE_BYTES_MAX = 64 << 20
 """What one lease covers."""
+
+
+class Piece(Protocol):
+    """Part of a request's load, ended."""
+
+    run: PageRun
+    pages: int
+    """Leading pages that are in place and may be trusted."""
+    cause: str | None
+    """Why not more."""
 
 
 @dataclass
@@ -102,7 +113,7 @@ class LayerLoader:
         # The copier stops between two layers once abandoned; a copy within mapped memory ends by itself.
         step.copied.result()
         seconds = time.monotonic() - step.begun
-        return {request: _loaded(pieces, seconds) for request, pieces in step.by_request().items()}
+        return {request: loaded_of(pieces, seconds) for request, pieces in step.by_request().items()}
 
     def close(self) -> None:
         """Ends the threads."""
@@ -163,7 +174,8 @@ class LayerLoader:
             piece.cause, piece.pages = error.kind, 0
 
 
-def _loaded(pieces: list[_Piece], seconds: float) -> Loaded:
+def loaded_of(pieces: Sequence[Piece], seconds: float) -> Loaded:
+    """What the loads of one request came to."""
     blocks = [(piece.run.group, block) for piece in pieces for block in piece.run.blocks]
     failed = [(piece.run.group, block) for piece in pieces for block in piece.run.blocks[piece.pages :]]
     cause = next((piece.cause for piece in pieces if piece.pages < len(piece.run.blocks)), None)

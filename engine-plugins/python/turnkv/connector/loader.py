@@ -18,7 +18,6 @@ from .door import Door
 from .jobs import LoadJob, PageRun
 from .outcomes import LoadOutcome
 from .runs import BlockRuns
-from .staging import StagedRuns, StagingError
 
 logger = logging.getLogger("turnkv.connector")
 
@@ -51,7 +50,7 @@ class Loader:
     def __init__(
         self,
         door: Door,
-        runs: Mapping[int, BlockRuns | StagedRuns],
+        runs: Mapping[int, BlockRuns],
         *,
         shard: int,
         deadline_ms: int,
@@ -119,23 +118,16 @@ class Loader:
         left_ms = int((load.deadline - time.monotonic()) * 1000)
         if left_ms <= 0:
             return 0, "deadline"
-        memory = self._runs[run.group]
         try:
-            with memory.writing(run.blocks, left_ms / 1000) as target:
-                report = self._door.namespace(run.group).reload_runs(
-                    run.names,
-                    target.addresses,
-                    memory.lengths,
-                    shard=self._shard,
-                    deadline_ms=max(1, int((load.deadline - time.monotonic()) * 1000)),
-                )
-                target.came(report.pages)
-        except (turnkv.Error, StagingError) as error:
+            report = self._runs[run.group].reload(
+                self._door.namespace(run.group), run.names, run.blocks, shard=self._shard, deadline_ms=left_ms
+            )
+        except turnkv.Error as error:
             return 0, error.kind
         return report.pages, report.miss
 
 
-def pieces_of(run: PageRun, memory: BlockRuns | StagedRuns, bytes_max: int) -> list[PageRun]:
+def pieces_of(run: PageRun, memory: BlockRuns, bytes_max: int) -> list[PageRun]:
     """The run in pieces of so many bytes. Each is a call of its own: names alone find pages."""
     step = max(1, bytes_max // memory.page_bytes)
     return [

@@ -1,16 +1,18 @@
 """Where the bytes of a block lie: an engine's cache tensors as runs of memory.
 
-Owns: address arithmetic. Must not know: torch, engines, pools. A page is the layers of a group one after another, each
-in the engine's own order: what happens inside a block is not our business.
+Owns: address arithmetic, calls with a pool for memory that the CPU reaches. Must not know: torch, engines. A page is the
+layers of a group one after another, each in the engine's own order: what happens inside a block is not our business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+import turnkv
 
 
 @dataclass(frozen=True)
@@ -56,32 +58,24 @@ class BlockRuns:
         """Addresses of the runs of these blocks, block after block."""
         return _addresses(self._whole, blocks)
 
-    @contextmanager
-    def reading(self, blocks: Sequence[int], seconds: float) -> Iterator[np.ndarray]:
-        """Addresses to save these blocks from: where they lie."""
-        yield self.addresses(blocks)
+    def offload(
+        self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
+    ) -> turnkv.OffloadReport:
+        """Stores these blocks under these names. Raises turnkv.Error."""
+        return pages.offload_runs(names, self.addresses(blocks), self.lengths, **settings)
 
-    @contextmanager
-    def writing(self, blocks: Sequence[int], seconds: float) -> Iterator[InPlace]:
-        """Addresses to load these blocks to: where they lie."""
-        yield InPlace(self.addresses(blocks))
+    def reload(
+        self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
+    ) -> turnkv.ReloadReport:
+        """Fills these blocks with the leading pages that are there; they are in place on return. Raises turnkv.Error."""
+        return pages.reload_runs(names, self.addresses(blocks), self.lengths, **settings)
 
-    def mark(self) -> None:
-        """The blocks' bytes are final for whoever reads them from here on: in CPU memory they are, as they are."""
+    def mark(self, stream: Any = None) -> None:
+        """What moves from here on comes after all that the compute stream was given: on a CPU that is done already."""
 
     def layer_addresses(self, layer: str, blocks: Sequence[int]) -> np.ndarray:
         """The same for one layer's share of the blocks."""
         return _addresses(self.layers[layer], blocks)
-
-
-@dataclass(frozen=True)
-class InPlace:
-    """Blocks that a load fills directly."""
-
-    addresses: np.ndarray
-
-    def came(self, pages: int) -> None:
-        """The leading pages are here, and so they are in place."""
 
 
 def parts_of(

@@ -25,7 +25,6 @@ from .door import Door
 from .jobs import FinishJob, PageRun, SaveJob
 from .outcomes import SaveOutcome
 from .runs import BlockRuns
-from .staging import StagedRuns, StagingError
 
 logger = logging.getLogger("turnkv.connector")
 
@@ -60,7 +59,7 @@ class Saver:
     def __init__(
         self,
         door: Door,
-        runs: Mapping[int, BlockRuns | StagedRuns],
+        runs: Mapping[int, BlockRuns],
         *,
         shard: int,
         deadline_ms: int,
@@ -244,18 +243,17 @@ class Saver:
         if left_ms <= 0:
             return 0, "deadline"
         try:
-            with memory.reading(run.blocks[first:end], left_ms / 1000) as addresses:
-                report = self._door.namespace(run.group).offload_runs(
-                    run.names[first:end],
-                    addresses,
-                    memory.lengths,
-                    session=saves.session if run.group == self._primary else None,
-                    parent=parent,
-                    shard=self._shard,
-                    durable=self._durable and saves.finish is not None,
-                    deadline_ms=max(1, self._left_ms(saves)),
-                )
-        except (turnkv.Error, StagingError) as error:
+            report = memory.offload(
+                self._door.namespace(run.group),
+                run.names[first:end],
+                run.blocks[first:end],
+                session=saves.session if run.group == self._primary else None,
+                parent=parent,
+                shard=self._shard,
+                durable=self._durable and saves.finish is not None,
+                deadline_ms=left_ms,
+            )
+        except turnkv.Error as error:
             return 0, error.kind
         saves.outcome.stored += report.stored
         saves.outcome.present += report.present

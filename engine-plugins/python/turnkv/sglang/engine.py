@@ -41,10 +41,10 @@ def device_pool_group(kvcache: Any, params: Any, components: Any) -> DevicePoolG
             page_size=params.page_size, rows_are_pages=False,
         )
         group = DevicePoolGroup([entry], layers, params.page_size)
-    devices = {buffer.device.type for entry in group.entries for buffer in entry.kv_buffer}
-    if devices != {"cpu"}:
-        raise ValueError(f"turnkv.sglang.Linker copies with the CPU and cannot reach {', '.join(sorted(devices))} "
-                         "memory: use turnkv.sglang.HiCacheBackend there")
+    places = {buffer.device for entry in group.entries for buffer in entry.kv_buffer}
+    if len(places) > 1 or next(iter(places)).type not in ("cpu", "cuda"):
+        raise ValueError(f"turnkv.sglang.Linker cannot reach {', '.join(sorted(map(str, places)))} memory: "
+                         "use turnkv.sglang.HiCacheBackend there")
     return group
 
 

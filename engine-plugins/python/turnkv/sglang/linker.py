@@ -10,6 +10,7 @@ The scheduler thread asks and queues; one thread loads, one offloads. No error o
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import threading
@@ -21,6 +22,8 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
+
+from turnkv.connector import devices
 
 from . import engine, identity, options
 from .chain import ROOT, Chain, block_hashes, cut, pages_in
@@ -91,10 +94,20 @@ class Linker(UnifiedCacheLinker):
             door, lookups = Door(self._pool, spec, self.counts), Door(self._lookup_pool, spec, self.counts)
             if door.open():
                 lookups.open(OPEN_TRIES)
-            pages[str(name)] = DevicePages(str(name), door, lookups, runs, self._rank.shard)
+            memory = entry.kv_buffer[0]
+            pages[str(name)] = DevicePages(
+                str(name), door, lookups, runs, self._rank.shard, devices.device_of(memory),
+                functools.partial(self._computing, memory.device),
+            )
             logger.info("turnkv: %s pages of %d bytes in %d runs, shard %d of %d", name, sum(runs.lengths),
                         len(runs.lengths), self._rank.shard, self._rank.shards)
         return pages
+
+    def _computing(self, place: torch.device) -> int | None:
+        """The stream of the engine's forward passes."""
+        if place.type != "cpu" and self.forward_stream is not None:
+            return int(self.forward_stream.cuda_stream)
+        return devices.current(place)
 
     # ---- scheduler thread: is it there? ---------------------------------------------------------------------------
 
@@ -261,11 +274,10 @@ class Linker(UnifiedCacheLinker):
         self, pages: DevicePages, hashes: bytes, indices: torch.Tensor, parent: bytes, session: str | None = None
     ) -> bool:
         """Offloads pages that follow `parent`; whether all of them are in the pool now."""
-        addresses = pages.runs.addresses(indices)
         report = pages.door.call(
-            lambda space: space.offload_runs(
-                hashes, addresses, pages.runs.lengths, parent=parent or None, session=session, shard=pages.shard,
-                durable=self._options.durable, wait_ms=self._options.wait_ms), None)
+            lambda space: pages.offload(
+                space, hashes, indices, parent=parent or None, session=session, durable=self._options.durable,
+                wait_ms=self._options.wait_ms), None)
         if report is None:
             return False
         count_offload(self.counts, report)

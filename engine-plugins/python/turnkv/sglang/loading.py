@@ -39,6 +39,30 @@ class DevicePages:
     """For the scheduler thread: calls end soon, served or not."""
     runs: DeviceRuns
     shard: int
+    device: turnkv.Device | None = None
+    """Of memory that the CPU does not reach."""
+    stream: Callable[[], int | None] = lambda: None
+    """What the engine computes on just now: pages come after all that it was given."""
+
+    def offload(
+        self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
+    ) -> turnkv.OffloadReport:
+        """Stores the pages at these indices. Raises turnkv.Error."""
+        addresses, runs = self.runs.addresses(indices), self.runs
+        if self.device is None:
+            return space.offload_runs(hashes, addresses, runs.lengths, shard=self.shard, **settings)
+        return space.offload_device_runs(self.device, hashes, addresses, runs.lengths, shard=self.shard, keep=runs, **settings)
+
+    def reload(
+        self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
+    ) -> turnkv.ReloadReport:
+        """Fills the pages at these indices, verified, with the leading ones that are there. Raises turnkv.Error."""
+        addresses, runs = self.runs.addresses(indices), self.runs
+        if self.device is None:
+            return space.reload_runs(hashes, addresses, runs.lengths, shard=self.shard, **settings)
+        return space.reload_device_runs(
+            self.device, hashes, addresses, runs.lengths, shard=self.shard, stream=self.stream(), keep=runs, **settings
+        ).result()
 
     @property
     def shard_bytes(self) -> int:
@@ -102,9 +126,16 @@ class Load:
 
 
 def hold(wanted: Sequence[Wanted], load_ms: int, threads: ThreadPoolExecutor, counts: Counts) -> Load | None:
-    """Leases and verifies all pages, or copies them at once where they cannot be leased; None: some did not come."""
+    """Leases and verifies all pages, or copies them at once where they cannot be leased; None: some did not come.
+
+    Into a device's memory they are copied at once, too: they are verified where they land, and a load that was promised
+    cannot be taken back.
+    """
     deadline = time.monotonic() + load_ms / 1e3
     windows = [window for want in wanted for window in _windows(want)]
+    if any(want.pages.device is not None for want in wanted):
+        came = threads.map(lambda window: _copy_window(window, deadline, counts), windows)
+        return Load([]) if all(list(came)) else None
     results = list(threads.map(lambda window: _hold_window(window, deadline, counts), windows))
     held = [piece for pieces, _ in results for piece in pieces]
     failures = {failure for _, failure in results if failure is not None}
@@ -170,10 +201,8 @@ def _copy_window(want: Wanted, deadline: float, counts: Counts) -> bool:
     if left_ms <= 0:
         counts.add("load_late")
         return False
-    addresses = want.pages.runs.addresses(want.indices)
     report = want.pages.door.call(
-        lambda space: space.reload_runs(want.hashes, addresses, want.pages.runs.lengths, shard=want.pages.shard,
-                                        deadline_ms=left_ms), None)
+        lambda space: want.pages.reload(space, want.hashes, want.indices, deadline_ms=left_ms), None)
     if report is not None and report.miss is not None:
         counts.add(f"miss:{report.miss}")
     return report is not None and report.pages == pages_in(want.hashes)

@@ -1,7 +1,7 @@
-"""Pages of one rank that wait in host memory for their blocks: fetched and verified before anything is promised.
+"""Pages of one rank that wait in memory of its device for their blocks: fetched and verified before anything is promised.
 
 TensorRT-LLM cannot be told that a load failed. So a page counts as found when its bytes are here, checked, and ours;
-what remains is a copy within this process.
+what remains is a copy within the device, which the compute stream makes itself.
 Owns: that memory, who holds which part of it. Must not know: requests, schedulers, other ranks.
 
     fetch -> held -> place (copies enqueued) -> free once they have passed
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from turnkv.connector import BlockRuns, Door, LoadJob, Loader, PageRun
-from turnkv.connector.runs import Part
-from turnkv.connector.staging import Done, StagedRuns, host_buffer
+from turnkv.connector import Door, LoadJob, Loader, PageRun, devices
 
 from .identity import GROUP
 
@@ -32,21 +31,30 @@ class _Held:
     count: int
     pages: int = 0
     """Leading ones that came."""
-    placed: Done | None = None
+    placed: _Passed | None = None
 
 
 class Fetcher:
     """One per rank. The engine's thread and the one that answers rank 0 call it."""
 
     def __init__(
-        self, door: Door, runs: StagedRuns, *, shard: int, bytes_max: int, pinned: bool, deadline_ms: int, threads: int
+        self, door: Door, cache: torch.Tensor, *, shard: int, bytes_max: int, deadline_ms: int, threads: int
     ) -> None:
-        self._runs, self._page_bytes = runs, runs.page_bytes
-        self.pages_max = bytes_max // self._page_bytes
+        """`cache`: the blocks, one contiguous tensor. Raises ValueError where there is no room for pages."""
+        self._blocks = cache.view(cache.shape[0], -1).view(torch.uint8)
+        page_bytes = self._blocks.shape[1]
+        if page_bytes % 8 == 0:
+            self._blocks = self._blocks.view(torch.int64)  # copied eight bytes at a time
+        self.pages_max = bytes_max // page_bytes
         if self.pages_max == 0:
-            raise ValueError(f"TURNKV_LOAD_BYTES is {bytes_max}, but one page has {self._page_bytes} bytes")
-        self._arena = host_buffer(self.pages_max * self._page_bytes, pinned=pinned)
-        memory = BlockRuns({"page": [Part(self._arena.data_ptr(), self._page_bytes, self._page_bytes)]})
+            raise ValueError(f"TURNKV_LOAD_BYTES is {bytes_max}, but one page has {page_bytes} bytes")
+        try:
+            self._arena = torch.empty((self.pages_max, self._blocks.shape[1]), dtype=self._blocks.dtype, device=cache.device)
+        except torch.OutOfMemoryError as error:
+            raise ValueError(f"{cache.device} has no room for TURNKV_LOAD_BYTES={bytes_max}: lower it, or the engine's "
+                             f"free_gpu_memory_fraction: {error}") from error
+        memory = devices.memory_of({"page": self._arena}, blocks=self.pages_max)
+        memory.mark()  # whoever had this memory before may not have ended
         self._loader = Loader(door, {GROUP: memory}, shard=shard, deadline_ms=deadline_ms, threads=threads)
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
@@ -76,11 +84,10 @@ class Fetcher:
             held = self._held.get(ticket)
         if held is None or held.placed is not None or len(blocks) > held.pages:
             raise RuntimeError(f"turnkv: pages that were promised are not here (fetch {ticket}, {len(blocks)} pages)")
-        self._runs.mark(stream)
-        start = held.first * self._page_bytes
-        pages = self._arena[start : start + len(blocks) * self._page_bytes]
-        done = self._runs.scatter(pages, len(blocks), blocks)
-        done.hold(stream)
+        with _on(stream, self._arena.device):
+            index = torch.tensor(blocks, dtype=torch.int64).to(self._arena.device, non_blocking=True)
+            self._blocks.index_copy_(0, index, self._arena[held.first : held.first + len(blocks)])
+            done = _Passed(self._arena.device)
         with self._lock:
             held.placed = done
 
@@ -93,7 +100,7 @@ class Fetcher:
 
     def _reserve(self, ticket: int, pages: int) -> _Held | None:
         with self._lock:
-            for passed in [key for key, held in self._held.items() if held.placed is not None and held.placed.passed()]:
+            for passed in [key for key, held in self._held.items() if held.placed is not None and held.placed()]:
                 del self._held[passed]
             if not self._held:
                 # Loads come in bursts, one step's together, and all are placed in that step: so it soon is empty again.
@@ -106,6 +113,18 @@ class Fetcher:
             return held
 
 
-def needs_pinning(cache: torch.Tensor) -> bool:
-    """Whether host memory for this cache is copied by a device."""
-    return cache.device.type != "cpu"
+class _Passed:
+    """The end of what a device's current stream has been given so far. On a CPU that is over when it returns."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event() if device.type == "cuda" else None
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(device))
+
+    def __call__(self) -> bool:
+        return self._event is None or self._event.query()
+
+
+def _on(stream: Any, device: torch.device) -> Any:
+    """What is enqueued inside runs on this stream of the device."""
+    return torch.cuda.stream(stream) if device.type == "cuda" and stream is not None else nullcontext()

@@ -38,9 +38,9 @@ class Options:
     load_threads: int = 4
     save_threads: int = 2
     load_bytes: int = 512 << 20
-    """Host memory of a rank for pages on their way to the device, and so the most that the loads of one step bring."""
-    staging_bytes: int = 256 << 20
-    """Host memory of a rank for pages on their way to the pool."""
+    """Device memory of a rank for pages on their way to blocks, and so the most that the loads of one step bring."""
+    staging_bytes: int = 64 << 20
+    """Pinned host memory of a rank, for copies with such of the pool's memory as is not registered with the device."""
 
     @staticmethod
     def of(environment: Mapping[str, str]) -> Options:
@@ -62,7 +62,7 @@ _BOUNDS = {
     "load_threads": (1, 64),
     "save_threads": (1, 64),
     "load_bytes": (1 << 20, 1 << 40),
-    "staging_bytes": (32 << 20, 1 << 40),
+    "staging_bytes": (1 << 20, 1 << 40),
 }
 _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 _TEXT_BYTES_MAX = {"pool": 4096, "tenant": 128, "model_id": 200}

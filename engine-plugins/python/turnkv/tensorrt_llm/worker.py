@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from turnkv.connector import Door, FinishJob, Saver
+from turnkv.connector import BlockRuns, Door, FinishJob, Saver, devices
 from turnkv.connector.door import PoolOptions
-from turnkv.connector.staging import Ring, StagedRuns
 
 from . import compat, identity
 from .crew import Crew, Meeting, Post, answer_at
-from .fetcher import Fetcher, needs_pinning
+from .fetcher import Fetcher
 from .identity import GROUP
 from .meta import StepMeta
 from .options import Options
@@ -38,7 +37,7 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         self._options = self._meet()
         self._checkpoint = identity.checkpoint(llm_args, self._options.model_id)
         self._cache: torch.Tensor | None = None
-        self._runs: StagedRuns | None = None
+        self._runs: BlockRuns | None = None
         self._fetcher: Fetcher | None = None
         self._saver: Saver | None = None
         self._stores = True
@@ -56,16 +55,14 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         shard = 0 if replicated else self._rank
         self._stores = not replicated or self._rank == 0
         group = identity.group_of(self._llm_args, self._checkpoint, cache, shards)
-        page_bytes, pinned = cache[0].numel() * cache.element_size(), needs_pinning(cache)
-        ring = Ring(options.staging_bytes, page_bytes, pinned=pinned)
-        runs = StagedRuns({"blocks": cache}, ring, blocks=cache.shape[0])
+        runs = devices.memory_of({"blocks": cache}, blocks=cache.shape[0], staging_bytes=options.staging_bytes)
         pool = PoolOptions(options.pool, self._checkpoint.model, options.tenant, shards, options.load_ms)
         door = Door(pool, [group], {GROUP: runs.page_bytes})
         self._cache, self._runs = cache, runs
         self._saver = Saver(door, {GROUP: runs}, shard=shard, deadline_ms=options.save_ms, durable=options.durable,
                             threads=options.save_threads)
         if options.load:
-            self._fetcher = Fetcher(door, runs, shard=shard, bytes_max=options.load_bytes, pinned=pinned,
+            self._fetcher = Fetcher(door, cache, shard=shard, bytes_max=options.load_bytes,
                                     deadline_ms=options.load_ms, threads=options.load_threads)
             if self._crew is not None:
                 self._crew.set_out(door, self._fetcher, options.load_ms)

@@ -41,8 +41,9 @@ class Options:
     """How long a stopping engine may go on saving."""
     durable: bool = False
     """A finished request's pages are on NVMe before its blocks are let go."""
-    staging_bytes: int = 256 << 20
-    """Pinned host memory of a worker whose cache is on a device: pages pass through it."""
+    staging_bytes: int = 64 << 20
+    """Pinned host memory of a worker whose cache is on a device: pages pass through it while the pool's memory is not
+    registered with the device."""
     load_threads: int = 2
     save_threads: int = 2
     lookup_threads: int = 2
@@ -75,7 +76,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "save_ms": (1, 600_000),
     "handover_ms": (0, 60_000),
     "shutdown_ms": (0, 600_000),
-    "staging_bytes": (32 << 20, 1 << 40),
+    "staging_bytes": (1 << 20, 1 << 40),
     "load_threads": (1, 64),
     "save_threads": (1, 64),
     "lookup_threads": (1, 64),

@@ -15,9 +15,7 @@ import torch
 import vllm
 
 from turnkv.checkpoint import checkpoint_digest
-from turnkv.connector import BlockRuns, GroupPages
-from turnkv.connector.runs import parts_of
-from turnkv.connector.staging import Ring, StagedRuns
+from turnkv.connector import BlockRuns, GroupPages, devices
 
 from . import compat
 
@@ -65,20 +63,13 @@ def page_bytes_of(group: Any) -> int:
 
 def memory_of(
     kv_cache_config: Any, groups: list[GroupPages], kv_caches: dict[str, torch.Tensor], staging_bytes: int
-) -> dict[int, BlockRuns | StagedRuns]:
-    """Where each group's blocks lie in this worker: in CPU memory, or reached through pinned buffers."""
+) -> dict[int, BlockRuns]:
+    """Where each group's blocks lie in this worker."""
     caches = {group.group: _caches_of(kv_cache_config, group.group, kv_caches) for group in groups}
-    if all(is_direct(cache) for layers in caches.values() for cache in layers.values()):
-        return {group: _direct(layers, kv_cache_config.num_blocks) for group, layers in caches.items()}
-    page_bytes = max(page_bytes_of(kv_cache_config.kv_cache_groups[group]) for group in caches)
-    pinned = any(cache.device.type != "cpu" for layers in caches.values() for cache in layers.values())
-    ring = Ring(staging_bytes, page_bytes, pinned=pinned)
-    return {group: StagedRuns(layers, ring, blocks=kv_cache_config.num_blocks) for group, layers in caches.items()}
-
-
-def is_direct(cache: torch.Tensor) -> bool:
-    """Whether a pool's client can read and write this memory itself."""
-    return cache.device.type == "cpu"
+    return {
+        group: devices.memory_of(layers, blocks=kv_cache_config.num_blocks, staging_bytes=staging_bytes)
+        for group, layers in caches.items()
+    }
 
 
 def _caches_of(kv_cache_config: Any, group: int, kv_caches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -94,14 +85,6 @@ def _caches_of(kv_cache_config: Any, group: int, kv_caches: dict[str, torch.Tens
             raise ValueError(f"the cache of {name} has {cache.shape[0]} rows for {kv_cache_config.num_blocks} blocks")
         caches[name] = cache
     return caches
-
-
-def _direct(caches: dict[str, torch.Tensor], blocks: int) -> BlockRuns:
-    layers = {}
-    for name, cache in caches.items():
-        rows = cache.shape[0] // blocks
-        layers[name] = parts_of(cache.data_ptr(), cache.shape, cache.stride(), cache.element_size(), rows)
-    return BlockRuns(layers)
 
 
 def shards_of(vllm_config: Any, kv_cache_config: Any) -> int:

@@ -7,8 +7,9 @@ move (the scheduler's side says), sessions, prompts.
 from __future__ import annotations
 
 from turnkv.connector import BlockRuns, Door, LayerLoader, LoadOutcome, Loader, SaveOutcome, Saver
+from turnkv.connector.device_layers import DeviceLayerLoader
+from turnkv.connector.devices import DeviceRuns
 from turnkv.connector.loader import Loaded
-from turnkv.connector.staging import StagedRuns
 
 from . import compat
 from .meta import PageBytes, StepMeta, WorkerMeta
@@ -26,7 +27,7 @@ class Worker:
         self,
         options: Options,
         door: Door,
-        runs: dict[int, BlockRuns | StagedRuns],
+        runs: dict[int, BlockRuns],
         *,
         shard: int,
         stores: bool,
@@ -43,14 +44,7 @@ class Worker:
             threads=options.save_threads,
         )
         self.loader = Loader(door, runs, shard=shard, deadline_ms=options.load_ms, threads=options.load_threads)
-        self.layers = None
-        if options.load == "layerwise":
-            direct = {group: memory for group, memory in runs.items() if isinstance(memory, BlockRuns)}
-            if len(direct) < len(runs):
-                raise ValueError('load="layerwise" needs a KV cache in CPU memory; use load="async"')
-            self.layers = LayerLoader(
-                door, direct, shard=shard, deadline_ms=options.load_ms, threads=options.load_threads
-            )
+        self.layers = self._layer_loader(shard) if options.load == "layerwise" else None
         self._distrusted: set[str] = set()
         """Requests that ran on a failed load: what they computed must not be stored before the scheduler knows."""
         self._report = WorkerMeta()
@@ -138,6 +132,15 @@ class Worker:
         if self.layers is not None:
             self.layers.close()
         self.door.close()
+
+    def _layer_loader(self, shard: int) -> LayerLoader | DeviceLayerLoader:
+        patience = {"shard": shard, "deadline_ms": self.options.load_ms, "threads": self.options.load_threads}
+        on_device = {group: memory for group, memory in self.runs.items() if isinstance(memory, DeviceRuns)}
+        if len(on_device) == len(self.runs):
+            return DeviceLayerLoader(self.door, on_device, **patience)
+        if on_device:
+            raise ValueError('load="layerwise" needs all KV caches in one kind of memory; use load="async"')
+        return LayerLoader(self.door, self.runs, **patience)
 
     def _mark(self) -> None:
         """Copies on a device's own streams wait for what the engine has enqueued so far."""

@@ -1,0 +1,128 @@
+"""Blocks that lie in device memory: the pool's client copies them itself, between its slots and the device.
+
+Owns: the device of a tensor, what the compute stream had been given when it was marked, keeping tensors alive while they
+are copied. Must not know: engines, requests, how copies are made.
+
+    save   compute stream --mark--> marker --event--> the client's own stream: blocks -> slots
+    load   compute stream --mark--> marker --event--> the client's own stream: slots -> blocks
+
+No thread waits for the compute stream: the marker is a stream that waits for it, and the copies wait for the marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import turnkv
+
+from .runs import BlockRuns, Part, parts_of
+
+
+class Marker:
+    """What a device's compute stream had been given when it was last marked, as a stream that has waited for just that."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device=device) if device.type == "cuda" else None
+
+    def mark(self, stream: Any = None) -> None:
+        """From here on all that `stream` (None: the current one) has been given so far counts, and nothing later."""
+        if self._stream is not None:
+            self._stream.wait_stream(stream if stream is not None else torch.cuda.current_stream(self._device))
+
+    @property
+    def handle(self) -> int | None:
+        """The stream to come after; None where there are no streams."""
+        return None if self._stream is None else int(self._stream.cuda_stream)
+
+
+def current(device: torch.device) -> int | None:
+    """The handle of the stream that a device computes on just now; None where there are no streams."""
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
+
+
+class DeviceRuns(BlockRuns):
+    """One group's blocks in device memory: the same pages as `BlockRuns` has of them in CPU memory."""
+
+    def __init__(self, caches: Mapping[str, torch.Tensor], device: turnkv.Device, *, blocks: int) -> None:
+        """`caches`: each layer's tensor, whose leading rows are `blocks` blocks of one or more rows each."""
+        places = {cache.device for cache in caches.values()}
+        if len(places) > 1:
+            raise ValueError(f"the layers of a group lie on several devices: {', '.join(map(str, places))}")
+        super().__init__({name: _parts(cache, blocks) for name, cache in caches.items()})
+        self._device, self._tensors = device, tuple(caches.values())
+        self.place = places.pop()
+        """Where the tensors are, in torch's words."""
+        self._marker = Marker(self.place)
+
+    def mark(self, stream: Any = None) -> None:
+        """What moves from here on comes after all that the compute stream (None: the current one) was given."""
+        self._marker.mark(stream)
+
+    def offload(
+        self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
+    ) -> turnkv.OffloadReport:
+        """See `BlockRuns`."""
+        return pages.offload_device_runs(
+            self._device, names, self.addresses(blocks), self.lengths, stream=self._marker.handle, keep=self._tensors,
+            **settings,
+        )
+
+    def reload(
+        self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
+    ) -> turnkv.ReloadReport:
+        """See `BlockRuns`."""
+        return pages.reload_device_runs(
+            self._device, names, self.addresses(blocks), self.lengths, stream=self._marker.handle, keep=self._tensors,
+            **settings,
+        ).result()
+
+    def begin_layers(
+        self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
+    ) -> turnkv.DeviceReload:
+        """Begins to fill these blocks layer by layer, in the order of the caches; their streams wait for each."""
+        addresses, lengths = self._by_layer(blocks)
+        return pages.reload_device_runs(
+            self._device, names, addresses, lengths, stream=self._marker.handle, layers=len(self.layers),
+            keep=self._tensors, **settings,
+        )
+
+    def check_layers(self) -> None:
+        """Raises ValueError where a page cannot be brought layer by layer."""
+        if len({len(layer.lengths) for layer in self.layers.values()}) > 1:
+            raise ValueError("the layers of this model lie in memory in different ways, so pages cannot be brought layer "
+                             'by layer: use load="async"')
+
+    def _by_layer(self, blocks: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+        """As `addresses` and `lengths`, but no run holds more than one layer."""
+        rows = [self.layer_addresses(name, blocks).reshape(len(blocks), -1) for name in self.layers]
+        lengths = [length for layer in self.layers.values() for length in layer.lengths]
+        return np.ascontiguousarray(np.concatenate(rows, axis=1)).reshape(-1), lengths
+
+
+def memory_of(caches: Mapping[str, torch.Tensor], *, blocks: int, staging_bytes: int | None = None) -> BlockRuns:
+    """A group's blocks, wherever they lie. Raises ValueError for memory that nobody here can reach."""
+    device = device_of(next(iter(caches.values())), staging_bytes)
+    if device is not None:
+        return DeviceRuns(caches, device, blocks=blocks)
+    return BlockRuns({name: _parts(cache, blocks) for name, cache in caches.items()})
+
+
+def device_of(tensor: torch.Tensor, staging_bytes: int | None = None) -> turnkv.Device | None:
+    """The device that a tensor lies on; None: the CPU reaches it. Raises turnkv.Error for a device that cannot be used."""
+    if tensor.device.type == "cpu":
+        return None
+    if tensor.device.type != "cuda":
+        raise ValueError(f"memory on {tensor.device} cannot be reached: the CPU's and CUDA's can")
+    index = tensor.device.index
+    return turnkv.shared_device(torch.cuda.current_device() if index is None else index, staging_bytes=staging_bytes)
+
+
+def _parts(cache: torch.Tensor, blocks: int) -> list[Part]:
+    if blocks < 1 or cache.shape[0] % blocks:
+        raise ValueError(f"a cache of {cache.shape[0]} rows is not {blocks} blocks")
+    return parts_of(cache.data_ptr(), cache.shape, cache.stride(), cache.element_size(), cache.shape[0] // blocks)

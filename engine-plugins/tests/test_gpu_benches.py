@@ -1,0 +1,43 @@
+"""The GPU benches run to their end without a GPU: all of them small, on the CPU and the host device; correctness only."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import torch
+from conftest import ROOT, server_binary
+
+import turnkv
+
+RUN = ROOT / "benches/gpu/run.sh"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    package = pathlib.Path(turnkv.__file__).parents[1]
+    environment = os.environ | {
+        "PYTHON": sys.executable, "PYTHONPATH": str(package), "TURNKV_SERVER": str(server_binary()), "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run([str(RUN), *arguments], env=environment, capture_output=True, text=True, timeout=540, check=False)
+
+
+def test_all_parts_tiny(tmp_path: pathlib.Path) -> None:
+    done = run("--tiny", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["wrong"] == [] and results["conditions"]["tiny"]
+    for part, rows in {"ttft": 2, "exact": 18, "turns": 3, "interference": 1}.items():
+        assert len(results[part]["rows"]) == rows and "error" not in results[part], part
+    ways = results["ttft"]["rows"][-1]["ttft_seconds"]
+    assert set(ways) == {f"{tier}, {how}" for tier in ("DRAM", "GPU", "NVMe") for how in ("blocking", "layer by layer")}
+    assert (tmp_path / "ttft.svg").read_text().startswith("<svg")
+
+
+def test_without_a_gpu_they_say_so_in_one_line(tmp_path: pathlib.Path) -> None:
+    if torch.cuda.is_available() and turnkv.Device.cuda_count():
+        return  # here they would run for minutes
+    done = run("--out", str(tmp_path))
+    assert done.returncode == 0 and done.stdout.count("\n") == 1 and "no CUDA device" in done.stdout, done.stdout + done.stderr
