@@ -39,6 +39,8 @@ pub enum Outcome {
     Stored,
     /// Declined: no free slot, and nothing may be evicted now.
     NoSpace,
+    /// Declined: whatever would make way for it is likelier to be used again.
+    Outranked,
     /// Declined: another lease is offloading it, or the page before it, now.
     InFlight,
     /// Declined: the page before it is not in the pool.
@@ -83,6 +85,7 @@ impl Pool {
             Err(declined) => outcomes.push(declined),
             Ok(parent) => {
                 last = parent;
+                self.newcomer = session.and_then(|session| self.newcomer(session, parent, ask.hashes.len()));
                 for hash in ask.hashes {
                     let (outcome, index) =
                         self.offload_page(&ask, *hash, last, outcomes.len(), room, &mut items);
@@ -92,6 +95,7 @@ impl Pool {
                 }
             }
         }
+        self.newcomer = None;
         let accepted =
             outcomes.iter().take_while(|outcome| matches!(outcome, Outcome::Present | Outcome::Granted(_)));
         let accepted = accepted.count();
@@ -210,6 +214,9 @@ impl Pool {
         }
         if found.is_none() && !self.make_entry_room(ask.ns.0, parent) {
             return (Outcome::NoSpace, None);
+        }
+        if found.is_none() && self.is_outranked(ask.ns.0) {
+            return (Outcome::Outranked, None);
         }
         let index = found.unwrap_or_else(|| self.pages.insert(ask.ns.0, hash, parent, 0));
         if position + 1 == ask.hashes.len() {

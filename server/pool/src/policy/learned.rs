@@ -19,7 +19,7 @@ use crate::limits::{IN_TURN_MS_MAX, RUN_CHANGES_PER_TICK_MAX};
 use crate::policy::class;
 use crate::policy::hazard::{self, BUCKETS, Hazards};
 use crate::policy::list::List;
-use crate::policy::{EvictionPolicy, ListId, Position, TurnFacts, row};
+use crate::policy::{EvictionPolicy, ListId, Newcomer, Position, TurnFacts, row};
 use std::collections::BTreeSet;
 
 /// Several sessions have used the page.
@@ -76,6 +76,8 @@ impl Run {
 struct Waiter {
     run: u32,
     gap_ms: Option<u64>,
+    /// What the owner expected the time before.
+    expected_ms: u64,
 }
 
 /// The policy.
@@ -100,7 +102,7 @@ pub(crate) struct Learned {
     victims: Vec<u32>,
 }
 
-const NOBODY: Waiter = Waiter { run: NONE, gap_ms: None };
+const NOBODY: Waiter = Waiter { run: NONE, gap_ms: None, expected_ms: 0 };
 
 impl Learned {
     pub(crate) fn new(by_session: bool) -> Learned {
@@ -152,11 +154,13 @@ impl Learned {
             Phase::InTurn => KEY_IN_TURN,
             // The turn that used these pages may still run: its end says whose they are.
             Phase::Waiting if self.by_session && run.is_fresh() => KEY_IN_TURN - 1,
-            Phase::Waiting => {
-                let index = self.hazards.index(usize::from(run.class), usize::from(run.bucket));
-                (index.to_bits() >> KEY_SHIFT).clamp(KEY_VICTIMS + 1, KEY_IN_TURN - 1)
-            }
+            Phase::Waiting => self.place_of(usize::from(run.class), usize::from(run.bucket)),
         }
+    }
+
+    fn place_of(&self, class: usize, bucket: usize) -> u32 {
+        let index = self.hazards.index(class, bucket);
+        (index.to_bits() >> KEY_SHIFT).clamp(KEY_VICTIMS + 1, KEY_IN_TURN - 1)
     }
 
     /// Puts a run where it belongs in every order that it is in.
@@ -308,6 +312,9 @@ impl Learned {
         self.runs[at as usize].bucket = bucket as u8;
         if self.runs[at as usize].phase != Phase::InTurn {
             let weight = if run.session == NONE { run.members as f32 } else { 1.0 };
+            if bucket == 1 && run.session == NONE {
+                self.hazards.observe(usize::from(run.class), 0, false, weight);
+            }
             self.hazards.observe(usize::from(run.class), bucket, false, weight);
         }
         if bucket + 1 < BUCKETS {
@@ -410,6 +417,17 @@ impl EvictionPolicy for Learned {
         }
     }
 
+    fn outranks(&self, pages: &Pages, page: u32, newcomer: &Newcomer) -> bool {
+        let Some(run) = self.runs.get(pages[page].run as usize) else { return false };
+        // Only what waits has a chance that was measured; and no turn that never ends keeps others out.
+        if run.phase != Phase::Waiting || !self.by_session || run.is_fresh() {
+            return false;
+        }
+        let waiter = self.waiters.get(newcomer.session as usize).copied().unwrap_or(NOBODY);
+        let class = class::of_session(newcomer.turn, waiter.gap_ms, newcomer.pages as usize, waiter.expected_ms);
+        run.key > self.place_of(class, 0)
+    }
+
     fn turn_began(&mut self, session: u32) {
         let waiter = *self.waiter(session);
         let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
@@ -421,15 +439,16 @@ impl EvictionPolicy for Learned {
     }
 
     fn turn_ended(&mut self, pages: &mut Pages, path: &[u32], facts: &TurnFacts) {
-        let Some(first) = path.first() else { return };
-        let ns = pages[*first].ns;
+        let ns = facts.ns;
         let (mut own, mut left) = (NONE, NONE);
         if self.by_session {
             let waiter = *self.waiter(facts.session);
-            let class = class::of_session(facts.turn, waiter.gap_ms, path.len(), facts.expected_return_ms);
+            let class = class::of_session(facts.turn, waiter.gap_ms, facts.pages as usize, facts.expected_return_ms);
             own = self.new_run(ns, class, Phase::Waiting, facts.session);
+            self.hazards.observe(class, 0, false, 1.0);
             self.rekey(own);
-            self.waiter(facts.session).run = own;
+            let waits = self.waiter(facts.session);
+            (waits.run, waits.expected_ms) = (own, facts.expected_return_ms);
             left = waiter.run;
         }
         // Two sessions of one number are taken for one: their pages are ordered a little worse.

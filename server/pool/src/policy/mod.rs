@@ -49,6 +49,21 @@ pub(crate) struct TurnFacts {
     pub(crate) turn: u32,
     /// When the next turn is expected; 0: unknown.
     pub(crate) expected_return_ms: u64,
+    /// Its namespace.
+    pub(crate) ns: u16,
+    /// Pages that the turn had, kept or not.
+    pub(crate) pages: u32,
+}
+
+/// A turn that asks for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer {
+    /// Number of the session in the table.
+    pub(crate) session: u32,
+    /// Which turn it is.
+    pub(crate) turn: u32,
+    /// Pages that the turn has so far, with those that it asks room for.
+    pub(crate) pages: u32,
 }
 
 /// An order of eviction. The links are in the entries, so that a plain policy costs no memory of its own a page. Every
@@ -70,6 +85,10 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     fn hit(&mut self, _pages: &mut Pages, _page: u32) {}
     /// The page leaves the index.
     fn gone(&mut self, _pages: &mut Pages, _page: u32) {}
+    /// Whether a page is worth more where it is than what a turn would put there, as far as anybody has measured.
+    fn outranks(&self, _pages: &Pages, _page: u32, _newcomer: &Newcomer) -> bool {
+        false
+    }
     /// The session's next turn began.
     fn turn_began(&mut self, _session: u32) {}
     /// A turn ended; `path` is all pages the session has now, in prefix order.
