@@ -161,7 +161,8 @@ impl Pool {
             self.touch_slots(*index);
         }
         let session = &self.sessions[at];
-        let facts = TurnFacts { session: at, turn: session.turn, expected_return_ms, ns: session.ns.0, pages };
+        let facts =
+            TurnFacts { session: at, turn: session.turn, expected_return_ms, ns: session.ns.0, pages };
         self.policy.turn_ended(&mut self.pages, &path, &facts);
     }
 

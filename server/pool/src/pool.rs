@@ -8,7 +8,7 @@ use crate::entry::{NONE, VISIBLE};
 use crate::ids::{Now, NvmePlace, PageKey};
 use crate::lease::Leases;
 use crate::namespaces::Namespaces;
-use crate::policy::{EvictionPolicy, Newcomer};
+use crate::policy::EvictionPolicy;
 use crate::protection::Protections;
 use crate::residency::Tally;
 use crate::sessions::Sessions;
@@ -43,8 +43,6 @@ pub struct Pool {
     pub(crate) protected: u32,
     /// The room that is being made is for a prefetch, for a return at this time.
     pub(crate) room_for_return: Option<Now>,
-    /// The turn that asks for room, if it may be told that others need it more.
-    pub(crate) newcomer: Option<Newcomer>,
     pub(crate) now: Now,
     pub(crate) tally: Tally,
 }
@@ -70,7 +68,6 @@ impl Pool {
             nvme_alive: config.nvme_bytes > 0,
             protected: NONE,
             room_for_return: None,
-            newcomer: None,
             now: 0,
             tally: Tally::default(),
             config,

@@ -1,9 +1,9 @@
 //! Who goes first. Owns: the trait of eviction policies. Must not know: whether a page may go (residency decides), nor when.
 
 mod arc;
+mod chances;
 mod class;
 mod ghosts;
-mod hazard;
 mod learned;
 mod list;
 mod lru;
@@ -58,6 +58,8 @@ pub(crate) struct TurnFacts {
 /// A turn that asks for room.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newcomer {
+    /// Its namespace.
+    pub(crate) ns: u16,
     /// Number of the session in the table.
     pub(crate) session: u32,
     /// Which turn it is.
@@ -85,8 +87,12 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     fn hit(&mut self, _pages: &mut Pages, _page: u32) {}
     /// The page leaves the index.
     fn gone(&mut self, _pages: &mut Pages, _page: u32) {}
-    /// Whether a page is worth more where it is than what a turn would put there, as far as anybody has measured.
-    fn outranks(&self, _pages: &Pages, _page: u32, _newcomer: &Newcomer) -> bool {
+    /// What the new pages of a turn would be worth among those that are here; none: it has no opinion.
+    fn rank(&self, _newcomer: &Newcomer) -> Option<u32> {
+        None
+    }
+    /// Whether a page is worth more where it is than pages of such a rank.
+    fn outranks(&self, _pages: &Pages, _page: u32, _rank: u32) -> bool {
         false
     }
     /// The session's next turn began.
