@@ -82,7 +82,7 @@ impl World {
             last: false,
         };
         self.pool.end_turn(self.ns, &id, end, self.now).unwrap();
-        if self.now / ROUND_MS % 30 == 0 {
+        if (self.now / ROUND_MS).is_multiple_of(30) {
             self.pool.check().unwrap();
         }
         let outranked = plan.outcomes.iter().filter(|outcome| **outcome == Outcome::Outranked).count();

@@ -19,6 +19,7 @@ use crate::limits::{IN_TURN_MS_MAX, RUN_CHANGES_PER_TICK_MAX};
 use crate::policy::chances::{self, BUCKETS, Chances};
 use crate::policy::class::{Class, Habits};
 use crate::policy::list::List;
+use crate::policy::run::{Phase, Run};
 use crate::policy::{EvictionPolicy, ListId, Newcomer, Position, TurnFacts, row};
 use std::collections::BTreeSet;
 
@@ -29,46 +30,11 @@ const KEY_VICTIMS: u32 = 0;
 /// Order of the pages of a turn that runs: after all others.
 const KEY_IN_TURN: u32 = u32::MAX;
 
+/// Tests check after every step: of many weights some are looked at.
+const CHECKED_EVERY: usize = 61;
+
 /// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently used.
 const KEY_SHIFT: u32 = 20;
-/// Pages used at one moment are judged from this bucket on, after 2 s.
-const FRESH_BUCKETS: u8 = 7;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Not in use.
-    Free,
-    /// Its class and age say when it comes back.
-    Waiting,
-    /// Its session's turn runs.
-    InTurn,
-    /// Superseded.
-    Victims,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    phase: Phase,
-    class: Class,
-    bucket: u8,
-    ns: u16,
-    /// The session that waits; none: pages by themselves.
-    session: u32,
-    since: Now,
-    /// Its place in the orders it is in.
-    key: u32,
-    /// Pages of the index in it, listed or not.
-    members: u32,
-    /// Those on NVMe only, those in DRAM.
-    lists: [List; 2],
-}
-
-impl Run {
-    /// Pages by themselves that were used just now; a session that left its pages needs them no more.
-    fn is_fresh(&self) -> bool {
-        self.session == NONE && self.bucket < FRESH_BUCKETS && self.class != Class::LEFT
-    }
-}
 
 /// What is known of a session.
 #[derive(Clone, Copy, Debug)]
@@ -465,7 +431,7 @@ impl EvictionPolicy for Learned {
     }
 
     fn check(&self, pages: &Pages) -> Result<(), String> {
-        self.chances.check()?;
+        self.chances.check(CHECKED_EVERY)?;
         let mut members = vec![0; self.runs.len()];
         for page in (0..pages.end()).filter(|page| pages[*page].has(LIVE) && pages[*page].run != NONE) {
             members[pages[page].run as usize] += 1;

@@ -7,6 +7,7 @@ mod ghosts;
 mod learned;
 mod list;
 mod lru;
+mod run;
 mod s3fifo;
 mod tinylfu;
 

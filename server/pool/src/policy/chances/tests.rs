@@ -78,7 +78,7 @@ fn weights_stay_within_their_bounds_whatever_is_seen() {
         chances.observe((at % 5) as u16, &class, at * 7 % BUCKETS, at % 2 == 0, 1e6);
         chances.observe((at % 5) as u16, &class, at % BUCKETS, true, 1.0);
     }
-    chances.check().expect("bounded");
+    chances.check(1).expect("bounded");
     let finite = |bucket| chances.index(0, &session(3), bucket).is_finite();
     assert!((0..BUCKETS).all(finite));
 }
