@@ -56,6 +56,8 @@ pub struct OffloadReport {
 pub enum Decline {
     /// No free slot.
     NoSpace,
+    /// What would make way for it is likelier to be used again.
+    Outranked,
     /// Another client is offloading it now.
     InFlight,
     /// The page before it is not in the pool.
@@ -290,6 +292,7 @@ impl Granted {
                     continue;
                 }
                 OffloadOutcome::NoSpace => Decline::NoSpace,
+                OffloadOutcome::Outranked => Decline::Outranked,
                 OffloadOutcome::InFlight => Decline::InFlight,
                 OffloadOutcome::NoParent => Decline::NoParent,
                 OffloadOutcome::Draining => Decline::Draining,

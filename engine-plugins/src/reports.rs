@@ -145,6 +145,7 @@ pub(crate) fn miss_name(miss: MissCause) -> &'static str {
 pub(crate) fn decline_name(decline: Decline) -> &'static str {
     match decline {
         Decline::NoSpace => "no_space",
+        Decline::Outranked => "outranked",
         Decline::InFlight => "in_flight",
         Decline::NoParent => "no_parent",
         Decline::Draining => "draining",

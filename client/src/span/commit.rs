@@ -154,6 +154,7 @@ impl PageSpan {
                     continue;
                 }
                 OffloadOutcome::NoSpace => Some(Decline::NoSpace),
+                OffloadOutcome::Outranked => Some(Decline::Outranked),
                 OffloadOutcome::InFlight => Some(Decline::InFlight),
                 OffloadOutcome::NoParent => Some(Decline::NoParent),
                 OffloadOutcome::Draining => Some(Decline::Draining),

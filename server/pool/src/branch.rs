@@ -152,7 +152,7 @@ impl Pool {
     /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never
     /// left the engine: tails before heads, so that a prefix is never colder than what hangs on it. Pages that the turn
     /// stored do not count as used again by this.
-    pub(crate) fn make_list_recent(&mut self, at: u32, expected_return_ms: u64) {
+    pub(crate) fn make_list_recent(&mut self, at: u32, pages: u32, expected_return_ms: u64) {
         let path: Vec<u32> =
             self.sessions[at].pages.iter().map_while(|page| self.pages.resolve(*page)).collect();
         for index in path.iter().rev() {
@@ -161,7 +161,8 @@ impl Pool {
             self.touch_slots(*index);
         }
         let session = &self.sessions[at];
-        let facts = TurnFacts { session: at, turn: session.turn, expected_return_ms };
+        let facts =
+            TurnFacts { session: at, turn: session.turn, expected_return_ms, ns: session.ns.0, pages };
         self.policy.turn_ended(&mut self.pages, &path, &facts);
     }
 

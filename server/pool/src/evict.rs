@@ -163,7 +163,7 @@ impl Pool {
     }
 
     /// Now and then a namespace that evicts its own pages asks whether another one's slab is colder.
-    fn rebalance(&mut self, class: u32) {
+    pub(crate) fn rebalance(&mut self, class: u32) {
         if self.slots.classes[class as usize].evictions < REBALANCE_EVERY_EVICTIONS {
             return;
         }

@@ -3,7 +3,7 @@
 //! - [`Pool`] (`pool`): the state; one file a verb around it
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
-//! - `spare`: pages that go last
+//! - `spare`: pages that go last; `outrank`: pages that are not taken
 //! - sessions: `session` (the verbs), `branch` (a session's list of pages), `describe`, `pin` (shared prefixes), `protection` (what
 //!   gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
@@ -32,6 +32,7 @@ pub mod limits;
 mod lookup;
 mod namespaces;
 mod offload;
+mod outrank;
 mod pin;
 mod policy;
 mod pool;

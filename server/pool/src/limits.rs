@@ -84,8 +84,8 @@ pub const SKETCH_COUNTERS_MIN: usize = 1 << 12;
 pub const SKETCH_COUNTERS_MAX: usize = 1 << 24;
 /// A turn protects its session's pages for so long.
 pub const IN_TURN_MS_MAX: u64 = 600_000;
-/// Turns of a session that the learned policy tells apart, in doublings.
-pub const SESSION_CLASSES_TURN_MAX: u32 = 5;
+/// Pages of a turn that asks for room: more are not counted, larger ones are of one class.
+pub const NEWCOMER_PAGES_MAX: u32 = 256;
 /// Pages evicted in one call to empty a slab for another namespace.
 pub const DRAIN_PAGES_PER_CALL_MAX: u32 = 512;
 /// Evictions in its own slabs after which a namespace compares itself with the coldest slab of the others.

@@ -39,6 +39,8 @@ pub enum Outcome {
     Stored,
     /// Declined: no free slot, and nothing may be evicted now.
     NoSpace,
+    /// Declined: whatever would make way for it is likelier to be used again.
+    Outranked,
     /// Declined: another lease is offloading it, or the page before it, now.
     InFlight,
     /// Declined: the page before it is not in the pool.
@@ -67,6 +69,15 @@ pub struct Committed {
     pub dropped: Vec<u32>,
 }
 
+/// What one call asks for, and was granted so far.
+struct Asked {
+    /// Slots that it may hold.
+    room: usize,
+    /// What its new pages would be worth to the policy.
+    rank: Option<u32>,
+    items: Vec<LeaseItem>,
+}
+
 impl Pool {
     /// Grants slots for the pages that are not here yet. After the first declined page all others are declined too.
     /// Slabs may have changed tenant: `take_slab_actions` before handing out the grants.
@@ -83,13 +94,15 @@ impl Pool {
             Err(declined) => outcomes.push(declined),
             Ok(parent) => {
                 last = parent;
+                let rank = session.and_then(|session| self.rank_of(session, parent, ask.hashes.len()));
+                let mut asked = Asked { room, rank, items: Vec::new() };
                 for hash in ask.hashes {
-                    let (outcome, index) =
-                        self.offload_page(&ask, *hash, last, outcomes.len(), room, &mut items);
+                    let (outcome, index) = self.offload_page(&ask, *hash, last, outcomes.len(), &mut asked);
                     outcomes.push(outcome);
                     let Some(index) = index else { break };
                     last = index;
                 }
+                items = asked.items;
             }
         }
         let accepted =
@@ -190,8 +203,7 @@ impl Pool {
         hash: BlockHash,
         parent: u32,
         position: usize,
-        room: usize,
-        items: &mut Vec<LeaseItem>,
+        asked: &mut Asked,
     ) -> (Outcome, Option<u32>) {
         let found = self.pages.find(ask.ns.0, &hash);
         if let Some(index) = found {
@@ -205,11 +217,14 @@ impl Pool {
                 () => {}
             }
         }
-        if items.len() >= room {
+        if asked.items.len() >= asked.room {
             return (Outcome::LeaseLimit, None);
         }
         if found.is_none() && !self.make_entry_room(ask.ns.0, parent) {
             return (Outcome::NoSpace, None);
+        }
+        if found.is_none() && self.is_outranked(ask.ns.0, asked.rank) {
+            return (Outcome::Outranked, None);
         }
         let index = found.unwrap_or_else(|| self.pages.insert(ask.ns.0, hash, parent, 0));
         if position + 1 == ask.hashes.len() {
@@ -222,7 +237,7 @@ impl Pool {
         self.pages.cell_mut(index, ask.shard).slot = slot;
         self.slots.lease(slot);
         self.refresh(index, crate::policy::Position::Hot);
-        items.push(LeaseItem { position: position as u32, slot, page: self.pages.key(index) });
+        asked.items.push(LeaseItem { position: position as u32, slot, page: self.pages.key(index) });
         (Outcome::Granted(self.slots.key(slot)), Some(index))
     }
 

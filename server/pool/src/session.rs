@@ -149,7 +149,7 @@ impl Pool {
         if end.expected_return_ms > 0 {
             self.expect_at(at, now.saturating_add(end.expected_return_ms), now);
         }
-        self.make_list_recent(at, end.expected_return_ms);
+        self.make_list_recent(at, end.keep + end.hashes.len() as u32, end.expected_return_ms);
         if end.expected_return_ms > 0 || self.sessions[at].turn > 1 {
             self.admit_list(at);
         }

@@ -12,6 +12,8 @@ mod tests;
 const TOOL_USE_MS: u64 = 8_500;
 /// The gap expected after the end of a turn before any was seen.
 const END_TURN_MS: u64 = 22_000;
+/// Nobody closes a session before its turn is over.
+const TURN_OVER_MS: u64 = 1;
 /// How much the first guess weighs, in gaps.
 const PRIOR_GAPS: u32 = 8;
 /// Buckets of the gaps' histogram: four to an octave, from 1 ms to about 20 days.
@@ -20,7 +22,7 @@ const BUCKETS: usize = 4 * 31;
 /// What the engine says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HintRules {
-    /// How long after its last request a session named by the trace is closed (somebody closes the window).
+    /// How long after its last request a session is closed (somebody closes the window, or turns to something else).
     pub close_after_ms: u64,
 }
 
@@ -38,8 +40,6 @@ pub struct Hints {
     last: HashMap<u32, (Now, Stop)>,
     /// Requests to come, by session: only whether there are any is ever used.
     left: Vec<u32>,
-    /// Sub-agents that reported back, by the session they work for.
-    children: HashMap<u32, Vec<u32>>,
 }
 
 /// What to do about a request.
@@ -47,9 +47,7 @@ pub struct Hints {
 pub struct Advice {
     /// When the session is expected back; 0: unknown.
     pub expected_return_ms: u64,
-    /// Sub-agents that are done: the session they work for goes on.
-    pub closed: Vec<u32>,
-    /// The session was closed at this time.
+    /// The session is closed at this time.
     pub close_at: Option<Now>,
 }
 
@@ -63,11 +61,11 @@ impl Hints {
             }
         }
         let gaps = [Gaps::new(TOOL_USE_MS), Gaps::new(END_TURN_MS)];
-        Hints { rules, gaps, last: HashMap::new(), left, children: HashMap::new() }
+        Hints { rules, gaps, last: HashMap::new(), left }
     }
 
-    /// A request came. `closable`: its session has a name of its own, so somebody can close it.
-    pub fn observe(&mut self, request: &Request, closable: bool) -> Advice {
+    /// A request came.
+    pub fn observe(&mut self, request: &Request) -> Advice {
         let Some(session) = request.session else { return Advice::default() };
         let now = request.at_ms;
         if let Some((before, stop)) = self.last.insert(session, (now, request.stop))
@@ -75,18 +73,15 @@ impl Hints {
         {
             gaps.add(now - before);
         }
-        let closed = self.children.remove(&session).unwrap_or_default();
-        if let (Some(parent), Stop::EndTurn) = (request.parent, request.stop) {
-            let children = self.children.entry(parent).or_default();
-            if !children.contains(&session) {
-                children.push(session);
-            }
-        }
         let left = &mut self.left[session as usize];
         *left -= 1;
-        let close_at = (*left == 0 && closable).then(|| now + self.rules.close_after_ms);
+        let close_at = match (request.parent, request.stop) {
+            // A sub-agent that ended its turn has reported back: nobody asks it again.
+            (Some(_), Stop::EndTurn) => Some(now + TURN_OVER_MS),
+            _ => (*left == 0).then(|| now + self.rules.close_after_ms.max(TURN_OVER_MS)),
+        };
         let expected_return_ms = class(request.stop).map_or(0, |class| self.gaps[class].median());
-        Advice { expected_return_ms, closed, close_at }
+        Advice { expected_return_ms, close_at }
     }
 }
 

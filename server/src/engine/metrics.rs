@@ -14,6 +14,7 @@ pub(crate) struct Metrics {
     pub(crate) offloaded_pages: Tally,
     pub(crate) present_pages: Tally,
     pub(crate) declined_pages: Tally,
+    pub(crate) outranked_pages: Tally,
     pub(crate) corrupt_pages: Tally,
     pub(crate) demoted_bytes: Tally,
     pub(crate) rewritten_bytes: Tally,
@@ -85,6 +86,10 @@ impl Metrics {
             declined_pages: Tally::new(
                 "turnkv_offload_declined_pages_total",
                 "Offloaded pages that were declined, with a reason to the caller",
+            ),
+            outranked_pages: Tally::new(
+                "turnkv_offload_outranked_pages_total",
+                "Offloaded pages not taken because what would have made way is likelier to be used again",
             ),
             corrupt_pages: Tally::new(
                 "turnkv_pool_corrupt_pages_total",

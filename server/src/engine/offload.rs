@@ -142,7 +142,10 @@ impl Engine {
             |wanted: Wire| reply.outcomes.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
         let present = count(Wire::Present);
         self.metrics.present_pages.increment(present);
-        self.metrics.declined_pages.increment(reply.outcomes.len() as u64 - present - count(Wire::Granted));
+        let outranked = count(Wire::Outranked);
+        self.metrics.outranked_pages.increment(outranked);
+        let taken = present + count(Wire::Granted);
+        self.metrics.declined_pages.increment(reply.outcomes.len() as u64 - taken - outranked);
         if ask.shard == 0 && present < ask.hashes.len() as u64 {
             let full = ask.hashes.len() - usize::from(ask.tail_tokens > 0);
             self.tell(&Told {
@@ -244,6 +247,7 @@ pub(super) fn outcome_to_wire(outcome: &Outcome) -> Wire {
         Outcome::Granted(_) => Wire::Granted,
         Outcome::Stored => Wire::Stored,
         Outcome::NoSpace => Wire::NoSpace,
+        Outcome::Outranked => Wire::Outranked,
         Outcome::InFlight => Wire::InFlight,
         Outcome::NoParent => Wire::NoParent,
         Outcome::LeaseLimit => Wire::LeaseLimit,

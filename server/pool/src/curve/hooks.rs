@@ -118,7 +118,7 @@ impl Pool {
             let seen = match outcome {
                 Outcome::Present => Seen::Recent,
                 Outcome::Granted(_) | Outcome::Stored => Seen::Stored(asker),
-                Outcome::NoSpace | Outcome::LeaseLimit => Seen::Declined(asker),
+                Outcome::NoSpace | Outcome::Outranked | Outcome::LeaseLimit => Seen::Declined(asker),
                 Outcome::InFlight | Outcome::NoParent => continue,
             };
             curve.see(hash, seen);

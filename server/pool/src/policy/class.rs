@@ -1,58 +1,105 @@
-//! Classes whose chances of return are learned apart. Owns: which class a wait belongs to. Must not know: pages, counts.
+//! What is known of a wait, in few values whose chances of return are learned. Owns: which values describe a wait, and what is
+//! remembered of a session from one wait to the next. Must not know: pages, chances.
 
-use crate::limits::SESSION_CLASSES_TURN_MAX;
+use crate::ids::Now;
 
-/// Bounds of what the owner said it expects, milliseconds; nothing said is a group of its own, as is what is beyond.
-const EXPECTED_MS: [u64; 5] = [4_000, 16_000, 64_000, 256_000, 1_024_000];
-/// Bounds of the gap before, milliseconds; what is beyond is a group of its own.
-const GAPS_MS: [u64; 4] = [4_000, 16_000, 64_000, 256_000];
-const HINTS: usize = EXPECTED_MS.len() + 2;
-const TURNS: usize = SESSION_CLASSES_TURN_MAX as usize;
-/// Kinds of waits of one turn and hint: by gap, or by size.
-const KINDS: usize = GAPS_MS.len() + 2;
-/// Pages of the smallest first turn but one; each further size is twice as large.
-const SIZE_PAGES: usize = 4;
+/// Values that describe a session's wait, and how many each can be.
+pub(crate) const TRAITS: usize = 6;
+pub(crate) const VALUES: [usize; TRAITS] = [TURNS, TIMES, TIMES, SIZES, GROWTHS, TIMES];
+/// Doublings of turns told apart.
+const TURNS: usize = 6;
+/// Doublings of a time told apart, from half a second on; nothing known is one more.
+const TIMES: usize = 20;
+const TIME_MS: u64 = 512;
+/// Doublings of pages told apart.
+const SIZES: usize = 14;
+/// The same of pages that a turn added; those of first turns stand apart.
+const GROWTHS: usize = 2 * SIZES;
 /// Doublings of uses told apart.
 const USES: usize = 8;
+/// Kinds of pages by themselves: by uses, of first turns and of later ones; those that their session left.
+pub(crate) const KINDS: usize = 2 * USES + 1;
+const LEFT: u8 = 2 * USES as u8;
+/// Gaps of a session that are remembered.
+const GAPS: usize = 5;
 
-/// Classes of sessions: all, by hint, by turn of these, by gap or size of these.
-const BY_HINT: usize = 1;
-const BY_TURN: usize = BY_HINT + HINTS;
-const BY_KIND: usize = BY_TURN + HINTS * TURNS;
-/// Classes of pages: all, then by uses, of the first turn of a session and of later ones.
-const OF_PAGES: usize = BY_KIND + HINTS * TURNS * KINDS;
-/// Pages that their session has left.
-pub(crate) const LEFT: usize = OF_PAGES + 1;
-const BY_USES: usize = LEFT + 1;
-
-/// For each class the one that stands in for what it has not seen.
-pub(crate) fn parents() -> Vec<usize> {
-    let mut parents = vec![0];
-    parents.extend((0..HINTS).map(|_| 0));
-    parents.extend((0..HINTS * TURNS).map(|at| BY_HINT + at / TURNS));
-    parents.extend((0..HINTS * TURNS * KINDS).map(|at| BY_TURN + at / KINDS));
-    parents.extend([OF_PAGES, OF_PAGES]);
-    parents.extend((0..2 * USES).map(|_| OF_PAGES));
-    parents
+/// What a wait's chances are learned by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// A session waits: turn, last gap, usual gap, pages, pages that the turn added, expected return.
+    Session([u8; TRAITS]),
+    /// Pages that no single session waits for, of one kind.
+    Pages(u8),
 }
 
-/// The class of a session that waits.
-pub(crate) fn of_session(turn: u32, gap_ms: Option<u64>, pages: usize, expected_return_ms: u64) -> usize {
-    let hint = match expected_return_ms {
+/// What is remembered of a session from one wait to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Habits {
+    /// The last gaps, as values, the newest first; 0: none.
+    gaps: [u8; GAPS],
+    /// Pages of the last turn.
+    pages: u32,
+    /// What the owner said it expected.
+    expected_return_ms: u64,
+}
+
+impl Class {
+    /// Pages that their session left.
+    pub(crate) const LEFT: Class = Class::Pages(LEFT);
+
+    /// Whether it is a session that waits.
+    pub(crate) fn is_session(&self) -> bool {
+        matches!(self, Class::Session(_))
+    }
+
+    /// Pages that no single session waits for.
+    pub(crate) fn of_page(uses: u8, later_turn: bool) -> Class {
+        let uses = (u32::from(uses) + 1).ilog2().min(USES as u32 - 1) as u8;
+        Class::Pages(u8::from(later_turn) * USES as u8 + uses)
+    }
+}
+
+impl Habits {
+    /// The class of the wait that begins when a turn of so many pages ends.
+    pub(crate) fn class(&self, turn: u32, pages: u32, expected_return_ms: u64) -> Class {
+        let size = doublings(u64::from(pages), SIZES);
+        let growth = match turn {
+            0 | 1 => size,
+            _ => SIZES as u8 + doublings(u64::from(pages.saturating_sub(self.pages)), SIZES),
+        };
+        let turn = doublings(u64::from(turn.max(1)) - 1, TURNS);
+        let known = self.gaps.iter().take_while(|gap| **gap > 0).count();
+        let mut gaps = self.gaps;
+        gaps[..known].sort_unstable();
+        let median = gaps[known / 2];
+        Class::Session([turn, self.gaps[0], median, size, growth, time(expected_return_ms)])
+    }
+
+    /// The class of the wait that a running turn is likely to end in: as the one before was expected to be.
+    pub(crate) fn likely_class(&self, turn: u32, pages: u32) -> Class {
+        self.class(turn, pages, self.expected_return_ms)
+    }
+
+    /// A turn ended.
+    pub(crate) fn note_turn(&mut self, pages: u32, expected_return_ms: u64) {
+        (self.pages, self.expected_return_ms) = (pages, expected_return_ms);
+    }
+
+    /// The session came back.
+    pub(crate) fn note_gap(&mut self, gap_ms: Now) {
+        self.gaps.rotate_right(1);
+        self.gaps[0] = time(gap_ms.max(1));
+    }
+}
+
+/// 0 for nothing known, then doublings.
+fn time(ms: u64) -> u8 {
+    match ms {
         0 => 0,
-        expected => 1 + EXPECTED_MS.iter().take_while(|bound| expected > **bound).count(),
-    };
-    let turn = turn.clamp(1, 1 << (TURNS - 1)).next_power_of_two().ilog2() as usize;
-    // A first turn has no gap to go by: what it sent stands in for it.
-    let kind = match gap_ms {
-        None => (usize::BITS - (pages / SIZE_PAGES).leading_zeros()).min(KINDS as u32 - 1) as usize,
-        Some(gap) => 1 + GAPS_MS.iter().take_while(|bound| gap > **bound).count(),
-    };
-    BY_KIND + (hint * TURNS + turn) * KINDS + kind
+        ms => 1 + doublings(ms / TIME_MS, TIMES - 1),
+    }
 }
 
-/// The class of pages that no single session waits for.
-pub(crate) fn of_page(uses: u8, later_turn: bool) -> usize {
-    let uses = (u32::from(uses) + 1).ilog2().min(USES as u32 - 1) as usize;
-    BY_USES + usize::from(later_turn) * USES + uses
+fn doublings(count: u64, values: usize) -> u8 {
+    (u64::BITS - count.leading_zeros()).min(values as u32 - 1) as u8
 }

@@ -16,10 +16,11 @@ use crate::arena::Pages;
 use crate::entry::{LIVE, NONE, UNUSED, VICTIM};
 use crate::ids::Now;
 use crate::limits::{IN_TURN_MS_MAX, RUN_CHANGES_PER_TICK_MAX};
-use crate::policy::class;
-use crate::policy::hazard::{self, BUCKETS, Hazards};
+use crate::policy::chances::{self, BUCKETS, Chances};
+use crate::policy::class::{Class, Habits};
 use crate::policy::list::List;
-use crate::policy::{EvictionPolicy, ListId, Position, TurnFacts, row};
+use crate::policy::run::{Phase, Run};
+use crate::policy::{EvictionPolicy, ListId, Newcomer, Position, TurnFacts, row};
 use std::collections::BTreeSet;
 
 /// Several sessions have used the page.
@@ -29,53 +30,17 @@ const KEY_VICTIMS: u32 = 0;
 /// Order of the pages of a turn that runs: after all others.
 const KEY_IN_TURN: u32 = u32::MAX;
 
+/// Tests check after every step: of many weights some are looked at.
+const CHECKED_EVERY: usize = 61;
+
 /// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently used.
 const KEY_SHIFT: u32 = 20;
-/// Pages used at one moment are judged from this bucket on, after 2 s.
-const FRESH_BUCKETS: u8 = 7;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Not in use.
-    Free,
-    /// Its class and age say when it comes back.
-    Waiting,
-    /// Its session's turn runs.
-    InTurn,
-    /// Superseded.
-    Victims,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    phase: Phase,
-    class: u16,
-    bucket: u8,
-    ns: u16,
-    /// The session that waits; none: pages by themselves.
-    session: u32,
-    since: Now,
-    /// Its place in the orders it is in.
-    key: u32,
-    /// Pages of the index in it, listed or not.
-    members: u32,
-    /// Those on NVMe only, those in DRAM.
-    lists: [List; 2],
-}
-
-impl Run {
-    /// Pages by themselves that were used just now; a session that left its pages needs them no more.
-    fn is_fresh(&self) -> bool {
-        let left = usize::from(self.class) == class::LEFT;
-        self.session == NONE && self.bucket < FRESH_BUCKETS && !left
-    }
-}
 
 /// What is known of a session.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     run: u32,
-    gap_ms: Option<u64>,
+    habits: Habits,
 }
 
 /// The policy.
@@ -83,36 +48,37 @@ pub(crate) struct Learned {
     /// Whether a session's private pages wait together; else every page counts by its own uses.
     by_session: bool,
     now: Now,
-    hazards: Hazards,
+    chances: Chances,
     runs: Vec<Run>,
     free: Vec<u32>,
     /// Runs by order of eviction, for each list.
     orders: Vec<BTreeSet<(u32, Now, u32)>>,
     /// Runs by when their age reaches the next bucket.
     changes: BTreeSet<(Now, u32)>,
-    /// Runs from here on still have the place that they had before the chances were last computed.
-    to_rekey: usize,
     /// Runs that pages used at this moment join, by namespace and class.
-    open: Vec<(u16, u16, u32)>,
+    open: Vec<(u16, Class, u32)>,
     open_since: Now,
     waiters: Vec<Waiter>,
     /// The run of superseded pages of each namespace.
     victims: Vec<u32>,
 }
 
-const NOBODY: Waiter = Waiter { run: NONE, gap_ms: None };
+impl Default for Waiter {
+    fn default() -> Waiter {
+        Waiter { run: NONE, habits: Habits::default() }
+    }
+}
 
 impl Learned {
     pub(crate) fn new(by_session: bool) -> Learned {
         Learned {
             by_session,
             now: 0,
-            hazards: Hazards::new(class::parents()),
+            chances: Chances::new(),
             runs: Vec::new(),
             free: Vec::new(),
             orders: Vec::new(),
             changes: BTreeSet::new(),
-            to_rekey: 0,
             open: Vec::new(),
             open_since: 0,
             waiters: Vec::new(),
@@ -120,10 +86,10 @@ impl Learned {
         }
     }
 
-    fn new_run(&mut self, ns: u16, class: usize, phase: Phase, session: u32) -> u32 {
+    fn new_run(&mut self, ns: u16, class: Class, phase: Phase, session: u32) -> u32 {
         let run = Run {
             phase,
-            class: class as u16,
+            class,
             bucket: 0,
             ns,
             session,
@@ -139,7 +105,7 @@ impl Learned {
         }
         self.runs[at as usize].key = self.key_of(at);
         if phase == Phase::Waiting {
-            self.changes.insert((hazard::next_change(self.now, 0), at));
+            self.changes.insert((chances::next_change(self.now, 0), at));
         }
         at
     }
@@ -152,11 +118,13 @@ impl Learned {
             Phase::InTurn => KEY_IN_TURN,
             // The turn that used these pages may still run: its end says whose they are.
             Phase::Waiting if self.by_session && run.is_fresh() => KEY_IN_TURN - 1,
-            Phase::Waiting => {
-                let index = self.hazards.index(usize::from(run.class), usize::from(run.bucket));
-                (index.to_bits() >> KEY_SHIFT).clamp(KEY_VICTIMS + 1, KEY_IN_TURN - 1)
-            }
+            Phase::Waiting => self.place_of(run.ns, &run.class, usize::from(run.bucket)),
         }
+    }
+
+    fn place_of(&self, ns: u16, class: &Class, bucket: usize) -> u32 {
+        let index = self.chances.index(ns, class, bucket);
+        (index.to_bits() >> KEY_SHIFT).clamp(KEY_VICTIMS + 1, KEY_IN_TURN - 1)
     }
 
     /// Puts a run where it belongs in every order that it is in.
@@ -184,7 +152,7 @@ impl Learned {
     /// Changes a run's wait: it begins anew, ends, or becomes another one.
     fn begin(&mut self, at: u32, change: impl FnOnce(&mut Run)) {
         let run = self.runs[at as usize];
-        self.changes.remove(&(hazard::next_change(run.since, usize::from(run.bucket)), at));
+        self.changes.remove(&(chances::next_change(run.since, usize::from(run.bucket)), at));
         let now = self.now;
         self.place(at, |run| {
             (run.since, run.bucket) = (now, 0);
@@ -192,7 +160,7 @@ impl Learned {
         });
         let run = self.runs[at as usize];
         if run.phase != Phase::Victims {
-            self.changes.insert((hazard::next_change(run.since, usize::from(run.bucket)), at));
+            self.changes.insert((chances::next_change(run.since, usize::from(run.bucket)), at));
         }
         self.rekey(at);
     }
@@ -200,7 +168,7 @@ impl Learned {
     fn release_if_unused(&mut self, at: u32) {
         let run = self.runs[at as usize];
         if run.members == 0 && run.session == NONE && run.phase != Phase::Victims {
-            self.changes.remove(&(hazard::next_change(run.since, usize::from(run.bucket)), at));
+            self.changes.remove(&(chances::next_change(run.since, usize::from(run.bucket)), at));
             self.runs[at as usize].phase = Phase::Free;
             self.open.retain(|(_, _, open)| *open != at);
             self.free.push(at);
@@ -208,17 +176,17 @@ impl Learned {
     }
 
     /// The run that pages of a class join which are used now.
-    fn open_run(&mut self, ns: u16, class: usize) -> u32 {
+    fn open_run(&mut self, ns: u16, class: Class) -> u32 {
         if self.open_since != self.now {
             self.open.clear();
             self.open_since = self.now;
         }
-        let found = self.open.iter().find(|(of, kind, _)| (*of, usize::from(*kind)) == (ns, class));
+        let found = self.open.iter().find(|(of, kind, _)| (*of, *kind) == (ns, class));
         if let Some((_, _, run)) = found {
             return *run;
         }
         let run = self.new_run(ns, class, Phase::Waiting, NONE);
-        self.open.push((ns, class as u16, run));
+        self.open.push((ns, class, run));
         run
     }
 
@@ -228,7 +196,7 @@ impl Learned {
             self.victims.resize(at + 1, NONE);
         }
         if self.victims[at] == NONE {
-            self.victims[at] = self.new_run(ns, 0, Phase::Victims, NONE);
+            self.victims[at] = self.new_run(ns, Class::LEFT, Phase::Victims, NONE);
         }
         self.victims[at]
     }
@@ -290,7 +258,7 @@ impl Learned {
     fn waiter(&mut self, session: u32) -> &mut Waiter {
         let at = session as usize;
         if at >= self.waiters.len() {
-            self.waiters.resize(at + 1, NOBODY);
+            self.waiters.resize(at + 1, Waiter::default());
         }
         &mut self.waiters[at]
     }
@@ -308,28 +276,28 @@ impl Learned {
         self.runs[at as usize].bucket = bucket as u8;
         if self.runs[at as usize].phase != Phase::InTurn {
             let weight = if run.session == NONE { run.members as f32 } else { 1.0 };
-            self.hazards.observe(usize::from(run.class), bucket, false, weight);
+            self.chances.observe(run.ns, &run.class, usize::from(run.bucket), false, weight);
         }
         if bucket + 1 < BUCKETS {
-            self.changes.insert((hazard::next_change(run.since, bucket), at));
+            self.changes.insert((chances::next_change(run.since, bucket), at));
         }
         self.rekey(at);
     }
 
     /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to others'. They wait
     /// on as pages by themselves.
-    fn leave(&mut self, run: u32, class: usize) {
+    fn leave(&mut self, run: u32) {
         if run == NONE {
             return;
         }
         self.begin(run, |run| {
-            (run.phase, run.session, run.class) = (Phase::Waiting, NONE, class as u16);
+            (run.phase, run.session, run.class) = (Phase::Waiting, NONE, Class::LEFT);
         });
         self.release_if_unused(run);
     }
 
-    fn class_of_page(&self, pages: &Pages, page: u32, turn: u32) -> usize {
-        class::of_page(pages[page].cell.uses, turn > 1)
+    fn class_of_page(&self, pages: &Pages, page: u32, turn: u32) -> Class {
+        Class::of_page(pages[page].cell.uses, turn > 1)
     }
 }
 
@@ -382,23 +350,13 @@ impl EvictionPolicy for Learned {
             self.changes.pop_first();
             self.change(run);
         }
-        if self.hazards.refresh() {
-            self.to_rekey = 0;
-        }
-        let end = self.runs.len().min(self.to_rekey.saturating_add(RUN_CHANGES_PER_TICK_MAX));
-        for at in self.to_rekey..end {
-            if self.runs[at].phase == Phase::Waiting {
-                self.rekey(at as u32);
-            }
-        }
-        self.to_rekey = self.to_rekey.max(end);
     }
 
     fn hit(&mut self, pages: &mut Pages, page: u32) {
         pages[page].cell.uses = pages[page].cell.uses.saturating_add(1);
         let Some(run) = self.runs.get(pages[page].run as usize) else { return };
         if run.phase == Phase::Waiting && run.session == NONE && run.since < self.now {
-            self.hazards.observe(usize::from(run.class), usize::from(run.bucket), true, 1.0);
+            self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
         }
     }
 
@@ -410,26 +368,40 @@ impl EvictionPolicy for Learned {
         }
     }
 
+    fn rank(&self, newcomer: &Newcomer) -> Option<u32> {
+        let waiter = self.waiters.get(newcomer.session as usize).filter(|_| self.by_session)?;
+        let class = waiter.habits.likely_class(newcomer.turn, newcomer.pages);
+        Some(self.place_of(newcomer.ns, &class, 0))
+    }
+
+    fn outranks(&self, pages: &Pages, page: u32, rank: u32) -> bool {
+        // Only what waits has a chance that was measured; and no turn that never ends keeps others out.
+        let run = self.runs.get(pages[page].run as usize);
+        run.is_some_and(|run| run.phase == Phase::Waiting && !run.is_fresh() && run.key > rank)
+    }
+
     fn turn_began(&mut self, session: u32) {
         let waiter = *self.waiter(session);
         let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
         if run.phase == Phase::Waiting {
-            self.hazards.observe(usize::from(run.class), usize::from(run.bucket), true, 1.0);
+            self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
         }
-        self.waiter(session).gap_ms = Some(self.now - run.since);
+        let gap_ms = self.now - run.since;
+        self.waiter(session).habits.note_gap(gap_ms);
         self.begin(waiter.run, |run| run.phase = Phase::InTurn);
     }
 
     fn turn_ended(&mut self, pages: &mut Pages, path: &[u32], facts: &TurnFacts) {
-        let Some(first) = path.first() else { return };
-        let ns = pages[*first].ns;
+        let ns = facts.ns;
         let (mut own, mut left) = (NONE, NONE);
         if self.by_session {
             let waiter = *self.waiter(facts.session);
-            let class = class::of_session(facts.turn, waiter.gap_ms, path.len(), facts.expected_return_ms);
+            let class = waiter.habits.class(facts.turn, facts.pages, facts.expected_return_ms);
             own = self.new_run(ns, class, Phase::Waiting, facts.session);
             self.rekey(own);
-            self.waiter(facts.session).run = own;
+            let waits = self.waiter(facts.session);
+            waits.run = own;
+            waits.habits.note_turn(facts.pages, facts.expected_return_ms);
             left = waiter.run;
         }
         // Two sessions of one number are taken for one: their pages are ordered a little worse.
@@ -455,10 +427,11 @@ impl EvictionPolicy for Learned {
             };
             self.join(pages, *page, run, Position::Hot);
         }
-        self.leave(left, class::LEFT);
+        self.leave(left);
     }
 
     fn check(&self, pages: &Pages) -> Result<(), String> {
+        self.chances.check(CHECKED_EVERY)?;
         let mut members = vec![0; self.runs.len()];
         for page in (0..pages.end()).filter(|page| pages[*page].has(LIVE) && pages[*page].run != NONE) {
             members[pages[page].run as usize] += 1;
@@ -484,7 +457,12 @@ impl EvictionPolicy for Learned {
     }
 
     fn session_gone(&mut self, session: u32) {
-        let waiter = std::mem::replace(self.waiter(session), NOBODY);
-        self.leave(waiter.run, class::LEFT);
+        let waiter = std::mem::take(self.waiter(session));
+        let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
+        if run.phase == Phase::Waiting {
+            // It stays away from here on. Left out, only those who return would be seen at great ages.
+            self.chances.observe_end(run.ns, &run.class, usize::from(run.bucket));
+        }
+        self.leave(waiter.run);
     }
 }

@@ -1,12 +1,13 @@
 //! Who goes first. Owns: the trait of eviction policies. Must not know: whether a page may go (residency decides), nor when.
 
 mod arc;
+mod chances;
 mod class;
 mod ghosts;
-mod hazard;
 mod learned;
 mod list;
 mod lru;
+mod run;
 mod s3fifo;
 mod tinylfu;
 
@@ -49,6 +50,23 @@ pub(crate) struct TurnFacts {
     pub(crate) turn: u32,
     /// When the next turn is expected; 0: unknown.
     pub(crate) expected_return_ms: u64,
+    /// Its namespace.
+    pub(crate) ns: u16,
+    /// Pages that the turn had, kept or not.
+    pub(crate) pages: u32,
+}
+
+/// A turn that asks for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer {
+    /// Its namespace.
+    pub(crate) ns: u16,
+    /// Number of the session in the table.
+    pub(crate) session: u32,
+    /// Which turn it is.
+    pub(crate) turn: u32,
+    /// Pages that the turn has so far, with those that it asks room for.
+    pub(crate) pages: u32,
 }
 
 /// An order of eviction. The links are in the entries, so that a plain policy costs no memory of its own a page. Every
@@ -70,6 +88,14 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     fn hit(&mut self, _pages: &mut Pages, _page: u32) {}
     /// The page leaves the index.
     fn gone(&mut self, _pages: &mut Pages, _page: u32) {}
+    /// What the new pages of a turn would be worth among those that are here; none: it has no opinion.
+    fn rank(&self, _newcomer: &Newcomer) -> Option<u32> {
+        None
+    }
+    /// Whether a page is worth more where it is than pages of such a rank.
+    fn outranks(&self, _pages: &Pages, _page: u32, _rank: u32) -> bool {
+        false
+    }
     /// The session's next turn began.
     fn turn_began(&mut self, _session: u32) {}
     /// A turn ended; `path` is all pages the session has now, in prefix order.

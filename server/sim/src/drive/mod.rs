@@ -231,12 +231,8 @@ impl<'a> Replay<'a> {
     fn begin_turn(&mut self, position: usize, now: Now) -> Result<(), SimError> {
         let request = &self.trace.requests[self.stream[position] as usize];
         let known = request.session.filter(|_| self.model.policy.sessions);
-        let closable = known.is_some_and(|session| session < self.trace.named_sessions);
         let advice = self.hints.as_mut().filter(|_| known.is_some());
-        let advice = advice.map(|hints| hints.observe(request, closable)).unwrap_or_default();
-        for child in advice.closed {
-            self.close(child, now);
-        }
+        let advice = advice.map(|hints| hints.observe(request)).unwrap_or_default();
         if let (Some(at), Some(session)) = (advice.close_at, known) {
             self.schedule(at, Event::Close(session));
         }

@@ -1,0 +1,44 @@
+//! Pages that are not taken: what would make way for them is likelier to be used again. Owns: when to say so.
+//! Must not know: how likely anything is (the policy does).
+
+use crate::Pool;
+use crate::entry::NONE;
+use crate::limits::NEWCOMER_PAGES_MAX;
+use crate::policy::{ListId, Newcomer};
+
+impl Pool {
+    /// The rank of a turn that asks for room for so many pages after `parent`; none: it is not to be declined. What its
+    /// owner gave a priority is wanted, and with NVMe nothing is lost by making way.
+    pub(crate) fn rank_of(&self, session: u32, parent: u32, pages: usize) -> Option<u32> {
+        let this = &self.sessions[session];
+        if self.nvme_alive || this.priority > 0 {
+            return None;
+        }
+        let (mut pages, mut at) = (pages as u32, parent);
+        while at != NONE && pages < NEWCOMER_PAGES_MAX {
+            (pages, at) = (pages + 1, self.pages[at].parent);
+        }
+        self.policy.rank(&Newcomer { ns: this.ns.0, session, turn: this.turn, pages })
+    }
+
+    /// Whether a new page would have to take the room of something worth more.
+    pub(crate) fn is_outranked(&mut self, ns: u16, rank: Option<u32>) -> bool {
+        let Some(rank) = rank else { return false };
+        if self.has_room(ns) || !self.is_first_victim_better(ns, rank) {
+            return false;
+        }
+        // It counts as an eviction, so that a namespace that keeps what it has still asks for others' colder slabs.
+        self.slots.classes[usize::from(ns)].evictions += 1;
+        self.rebalance(u32::from(ns));
+        !self.has_room(ns)
+    }
+
+    fn is_first_victim_better(&mut self, ns: u16, rank: u32) -> bool {
+        let victim = self.policy.victim(&mut self.pages, ListId::Dram(ns));
+        victim.is_some_and(|victim| self.policy.outranks(&self.pages, victim, rank))
+    }
+
+    fn has_room(&self, ns: u16) -> bool {
+        !self.slots.empty.is_empty() || self.slots.free_of(&self.slots.classes[usize::from(ns)]) > 0
+    }
+}

@@ -1,0 +1,218 @@
+//! Chances of return by age, learned. Owns: the weights of what is known of a wait, and the index that follows from them.
+//! Must not know: pages, sessions, what a value means.
+//!
+//! Ages are in buckets of half an octave. The chance that what reached a bucket comes back in it is a logistic sum: one
+//! weight for the bucket, and one for each value of the class in the octave of the bucket, of the whole pool and of the
+//! namespace; sessions and pages by themselves are learned apart. So what many waits have in common is learned from all of them, and a new namespace begins with what the
+//! others know. At first the chance is the same in all buckets, which makes the rate of return fall with age: least
+//! recently used.
+//!
+//! The Gittins index of an age is the best rate of return a second that keeping from there on, up to the best moment
+//! to give up, can have.
+
+use crate::ids::Now;
+use crate::policy::class::{Class, KINDS, TRAITS, VALUES};
+
+#[cfg(test)]
+mod tests;
+
+/// Half octaves from 256 ms to about two days.
+pub(crate) const BUCKETS: usize = 40;
+const OCTAVES: usize = BUCKETS / 2;
+/// Milliseconds of the first bucket.
+const FIRST_MS: u64 = 256;
+/// Logit of the chance of return in a bucket before anything was seen: one in ten.
+const PRIOR_LOGIT: f32 = -2.2;
+/// Evidence that stands against moving a weight before anything was seen: of a bucket, of a value, of a value in one namespace.
+const BUCKET_RESTS: f32 = 1.0;
+const VALUE_RESTS: f32 = 2.0;
+const OWN_RESTS: f32 = 4.0;
+/// Evidence beyond which a weight does not settle further, so that it follows what changes.
+const EVIDENCE_MAX: f32 = 200.0;
+/// The least evidence that one observation is.
+const EVIDENCE_MIN: f32 = 0.002;
+/// How far one observation moves the sum, of the way that its weights would go by themselves.
+const STEP: f32 = 1.0;
+/// Weights stay within this.
+const WEIGHT_MAX: f32 = 12.0;
+/// What is left of a wait that need not be looked at further.
+const LEFT_MIN: f32 = 1e-3;
+
+/// Cells of sessions; those of pages by themselves come after them.
+const OF_SESSIONS: usize = BUCKETS + values_before(TRAITS) * OCTAVES;
+const CELLS: usize = OF_SESSIONS + BUCKETS + KINDS * OCTAVES;
+/// Cells of one class in one bucket, at most.
+const SUMMED_MAX: usize = 1 + TRAITS;
+
+/// Values of the first so many traits.
+const fn values_before(traits: usize) -> usize {
+    let (mut at, mut values) = (0, 0);
+    while at < traits {
+        values += VALUES[at];
+        at += 1;
+    }
+    values
+}
+
+/// A weight, and the evidence it rests on.
+#[derive(Clone, Copy)]
+struct Weight {
+    is: f32,
+    rests: f32,
+}
+
+/// The cells of a class in a bucket: that of the bucket first.
+struct Cells {
+    cells: [usize; SUMMED_MAX],
+    count: usize,
+}
+
+impl Cells {
+    fn of(class: &Class, bucket: usize) -> Cells {
+        let octave = bucket / 2;
+        let mut cells = [bucket; SUMMED_MAX];
+        match class {
+            Class::Session(values) => {
+                let mut before = BUCKETS;
+                for (at, value) in values.iter().enumerate() {
+                    cells[1 + at] = before + usize::from(*value) * OCTAVES + octave;
+                    before += VALUES[at] * OCTAVES;
+                }
+                Cells { cells, count: SUMMED_MAX }
+            }
+            Class::Pages(kind) => {
+                cells[0] = OF_SESSIONS + bucket;
+                cells[1] = OF_SESSIONS + BUCKETS + usize::from(*kind) * OCTAVES + octave;
+                Cells { cells, count: 2 }
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        self.cells[..self.count].iter().copied()
+    }
+}
+
+/// The weights of a pool and of its namespaces.
+pub(crate) struct Chances {
+    pool: Vec<Weight>,
+    own: Vec<Vec<Weight>>,
+    /// The last bucket that a session was seen in, and one that pages by themselves were.
+    seen: [usize; 2],
+}
+
+impl Chances {
+    pub(crate) fn new() -> Chances {
+        let mut pool = vec![Weight { is: 0.0, rests: VALUE_RESTS }; CELLS];
+        for first in [0, OF_SESSIONS] {
+            pool[first..first + BUCKETS].fill(Weight { is: PRIOR_LOGIT, rests: BUCKET_RESTS });
+        }
+        Chances { pool, own: Vec::new(), seen: [0; 2] }
+    }
+
+    /// Something of a class left a bucket (`returned` false), or came back in it; `weight`: so many at one time.
+    pub(crate) fn observe(&mut self, ns: u16, class: &Class, bucket: usize, returned: bool, weight: f32) {
+        let ns = usize::from(ns);
+        if ns >= self.own.len() {
+            self.own.resize_with(ns + 1, Vec::new);
+        }
+        if self.own[ns].is_empty() {
+            self.own[ns] = vec![Weight { is: 0.0, rests: OWN_RESTS }; CELLS];
+        }
+        self.reach(class, bucket);
+        let cells = Cells::of(class, bucket);
+        let chance = self.chance(ns, &cells);
+        let surprise = (f32::from(u8::from(returned)) - chance) * weight;
+        let evidence = (chance * (1.0 - chance)).max(EVIDENCE_MIN) * weight;
+        let step = STEP / (2.0 * cells.count as f32).sqrt();
+        for weights in [&mut self.pool, &mut self.own[ns]] {
+            for cell in cells.iter() {
+                let this = &mut weights[cell];
+                this.rests = (this.rests + evidence).min(EVIDENCE_MAX.max(evidence));
+                this.is = (this.is + step * surprise / this.rests).clamp(-WEIGHT_MAX, WEIGHT_MAX);
+            }
+        }
+    }
+
+    /// Something of a class ended in a bucket: it stays away in that one and in all after it.
+    pub(crate) fn observe_end(&mut self, ns: u16, class: &Class, from: usize) {
+        for bucket in from..=self.seen[usize::from(class.is_session())] {
+            self.observe(ns, class, bucket, false, 1.0);
+        }
+    }
+
+    /// The rate of return a second, of a class at an age.
+    pub(crate) fn index(&self, ns: u16, class: &Class, from: usize) -> f32 {
+        let (mut left, mut returns, mut time, mut best) = (1.0f32, 0.0f32, 0.0f32, 0.0f32);
+        let seen = self.seen[usize::from(class.is_session())];
+        for bucket in from..BUCKETS {
+            let chance = self.chance(usize::from(ns), &Cells::of(class, bucket.min(seen)));
+            // All ages below the first half octave are taken for one half octave: wider, they would seem to return less.
+            let like = bucket.max(1);
+            let width = (starts(like + 1) - starts(like)) as f32 / 1000.0;
+            returns += left * chance;
+            time += left * width * (1.0 - chance / 2.0);
+            left *= 1.0 - chance;
+            best = best.max(returns / time);
+            // Were all that is left to come back at once, it would be no better.
+            if left < LEFT_MIN || (returns + left) / time < best {
+                break;
+            }
+        }
+        best
+    }
+
+    /// An age that nobody had reached begins as what was learned of the one before.
+    fn reach(&mut self, class: &Class, bucket: usize) {
+        let of = usize::from(class.is_session());
+        let (first, end) = if of == 1 { (0, OF_SESSIONS) } else { (OF_SESSIONS, CELLS) };
+        for next in self.seen[of] + 1..=bucket {
+            for weights in self.own.iter_mut().chain([&mut self.pool]).filter(|weights| !weights.is_empty()) {
+                weights[first + next].is = weights[first + next - 1].is;
+                for values in weights[first + BUCKETS..end].chunks_mut(OCTAVES).filter(|_| next % 2 == 0) {
+                    values[next / 2].is = values[next / 2 - 1].is;
+                }
+            }
+            self.seen[of] = next;
+        }
+    }
+
+    /// Whether weights are within their bounds: every `step`th is looked at.
+    pub(crate) fn check(&self, step: usize) -> Result<(), String> {
+        for (at, weights) in [&self.pool].into_iter().chain(&self.own).enumerate() {
+            if !weights.is_empty() && weights.len() != CELLS {
+                return Err(format!("weights {at} are {} of {CELLS}", weights.len()));
+            }
+            let fits = |weight: &Weight| weight.is.abs() <= WEIGHT_MAX && weight.rests > 0.0;
+            if let Some(cell) = (0..weights.len()).step_by(step).find(|cell| !fits(&weights[*cell])) {
+                let Weight { is, rests } = weights[cell];
+                return Err(format!("weights {at}: cell {cell} is {is}, rests on {rests}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn chance(&self, ns: usize, cells: &Cells) -> f32 {
+        let mut sum: f32 = cells.iter().map(|cell| self.pool[cell].is).sum();
+        if let Some(own) = self.own.get(ns).filter(|own| !own.is_empty()) {
+            sum += cells.iter().map(|cell| own[cell].is).sum::<f32>();
+        }
+        1.0 / (1.0 + (-sum).exp())
+    }
+}
+
+/// The age at which a bucket begins.
+fn starts(bucket: usize) -> u64 {
+    match bucket {
+        0 => 0,
+        bucket => {
+            let octave = FIRST_MS << ((bucket - 1) / 2);
+            if bucket % 2 == 1 { octave } else { octave + octave * 53 / 128 }
+        }
+    }
+}
+
+/// When something that waits since `since` leaves the bucket.
+pub(crate) fn next_change(since: Now, bucket: usize) -> Now {
+    since.saturating_add(starts(bucket + 1))
+}

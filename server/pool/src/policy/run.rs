@@ -1,0 +1,51 @@
+//! Pages that wait alike. Owns: what is kept of a run of them. Must not know: orders, chances.
+
+use crate::entry::NONE;
+use crate::ids::Now;
+use crate::policy::class::Class;
+use crate::policy::list::List;
+
+/// Pages used at one moment are judged from this bucket on, after 2 s.
+const FRESH_BUCKETS: u8 = 7;
+
+/// What its pages wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not in use.
+    Free,
+    /// Its class and age say when it comes back.
+    Waiting,
+    /// Its session's turn runs.
+    InTurn,
+    /// Superseded.
+    Victims,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) phase: Phase,
+    /// What its chances are learned by.
+    pub(crate) class: Class,
+    /// Its age.
+    pub(crate) bucket: u8,
+    /// Its namespace.
+    pub(crate) ns: u16,
+    /// The session that waits; none: pages by themselves.
+    pub(crate) session: u32,
+    /// When its wait began.
+    pub(crate) since: Now,
+    /// Its place in the orders it is in.
+    pub(crate) key: u32,
+    /// Pages of the index in it, listed or not.
+    pub(crate) members: u32,
+    /// Those on NVMe only, those in DRAM.
+    pub(crate) lists: [List; 2],
+}
+
+impl Run {
+    /// Pages by themselves that were used just now; a session that left its pages needs them no more.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.session == NONE && self.bucket < FRESH_BUCKETS && self.class != Class::LEFT
+    }
+}
