@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use tokio::sync::Notify;
-use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage};
+use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage, kept_percent};
 use turnkv_tier::dram::{DramConfig, DramTier};
+use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
 use turnkv_tier::{Location, Tier};
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
@@ -33,6 +34,8 @@ impl Engine {
                 )
             })?;
             let (nvme, recovered) = start_nvme(config, dram.regions())?;
+            let (segments, spare, segment_bytes) = nvme.geometry();
+            pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
             let opened =
                 Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
             recover(

@@ -154,6 +154,7 @@ impl<'a> Replay<'a> {
     ) -> Result<Replay<'a>, SimError> {
         let (config, slot_bytes) = pool_config(model)?;
         let mut pool = Pool::new(config)?;
+        pool.shape_nvme(Device::kept_percent(model.nvme_pages), 0, 0);
         let desc = NamespaceDesc {
             id: NamespaceId([1; 32]),
             tenant: String::new(),
