@@ -317,6 +317,7 @@ impl Pool {
             }
         }
         let held = &self.protections;
+        ensure!(held.recount_pins() == held.pins, "{} pins counted", held.pins);
         ensure!((bytes, pages) == (held.bytes, held.pages()), "{pages} pages of {bytes} bytes are protected");
         let budget = self.protection_budget();
         ensure!(held.fullest_bytes() <= budget, "a tenant protects more than {budget} bytes");

@@ -206,6 +206,12 @@ fn recover(
         let record = pool.namespace(&saved.namespace).map(|ns| saved.into_record(ns));
         sessions += u64::from(record.is_some_and(|record| pool.restore_session(&record, 0).is_ok()));
     }
+    for pin in loaded.pins {
+        let Some(ns) = pool.namespace(&pin.namespace) else { continue };
+        if let Err(error) = pool.pin(ns, &pin.hashes, pin.for_ms, 0) {
+            tracing::warn!(%error, "a saved pin is not renewed");
+        }
+    }
     tracing::info!(pages = report.pages, orphans = report.orphans.len(), strangers, sessions, "recovered");
     Ok(())
 }
