@@ -238,3 +238,43 @@ fn a_large_subtree_leaves_in_bounded_steps_and_no_step_breaks_a_prefix() {
         assert!(!in_dram || dram == 5000, "DRAM keeps what it has");
     }
 }
+
+#[test]
+fn a_session_longer_than_memory_is_reloaded_to_its_end() {
+    for policy in [PolicyKind::Lru, PolicyKind::Session] {
+        let mut world = World::new(600, 10_000, policy);
+        for pages in [500, 1000, 1500, 2000] {
+            let (mut from, mut calls) = (0, 0);
+            let name = SessionId::parse("s0").unwrap();
+            world.now += 1000;
+            world.pool.begin_turn(world.ns, &name, world.now).unwrap();
+            while from < world.present(0, pages) {
+                let rest = hashes(0, from..pages);
+                let ask = ReloadAsk {
+                    ns: world.ns,
+                    hashes: &rest,
+                    shard: 0,
+                    client: CLIENT,
+                    session: Some(&name),
+                    hold: false,
+                };
+                let plan = world.pool.begin_reload(ask, world.now).unwrap();
+                for step in &plan.pages {
+                    match step {
+                        ReloadStep::Promote(read) => assert!(world.pool.promoted(read.page, 0, world.now)),
+                        ReloadStep::Ready { .. } => {}
+                        _ => break,
+                    }
+                    from += 1;
+                }
+                let lease = plan.lease.unwrap_or_else(|| panic!("{policy:?}: stuck at page {from}"));
+                world.pool.end_reload(lease, CLIENT, &[], world.now).unwrap();
+                world.pool.check().unwrap();
+                calls += 1;
+                assert!(calls < 50, "{policy:?}: it goes on");
+            }
+            world.turn(0, pages);
+            assert_eq!(world.present(0, pages), pages, "{policy:?}");
+        }
+    }
+}
