@@ -1,4 +1,4 @@
-//! The catalog: namespaces and sessions across restarts, in an embedded database. Owns: its two tables and which
+//! The catalog: namespaces, sessions and pins across restarts, in an embedded database. Owns: its three tables and which
 //! sessions are to be written at the next flush. Must not know: pages' bytes or places (the segments tell those).
 
 use parking_lot::Mutex;
@@ -7,12 +7,17 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use turnkv_pool::{NamespaceIndex, SessionRecord};
-use turnkv_proto::{BlockHash, CheckedSpec, Error, ErrorKind, NamespaceId, SessionId, pack_hashes, wire};
+use turnkv_proto::{
+    BlockHash, CheckedSpec, Error, ErrorKind, NamespaceId, SessionId, pack_hashes, unpack_hashes, wire,
+};
 
 /// Namespace id -> `wire::NamespaceSpec`.
 const NAMESPACES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("namespaces");
 /// Namespace id + session id -> [`Saved`].
 const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
+
+/// Namespace id + the pin's last page -> [`SavedPin`].
+const PINS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pins");
 
 /// The database, and the sessions that changed since the last flush.
 pub(crate) struct Catalog {
@@ -34,6 +39,28 @@ struct Saved {
     ttl_ms: u64,
     #[prost(uint32, tag = "5")]
     priority: u32,
+    #[prost(uint64, tag = "6")]
+    protected_ms: u64,
+}
+
+/// A pin as saved.
+#[derive(Clone, PartialEq, Message)]
+struct SavedPin {
+    #[prost(bytes = "vec", tag = "1")]
+    hashes: Vec<u8>,
+    /// Of the system's clock: a pin ends while the server is down as well.
+    #[prost(uint64, tag = "2")]
+    ends_unix_ms: u64,
+}
+
+/// A pin that has not ended.
+pub(crate) struct LoadedPin {
+    /// Its namespace.
+    pub(crate) namespace: NamespaceId,
+    /// The prefix.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// How much longer it holds.
+    pub(crate) for_ms: u64,
 }
 
 /// A session as it was saved, not yet checked against the pages that are there.
@@ -57,6 +84,7 @@ impl SavedSession {
             ttl_ms: self.saved.ttl_ms,
             idle_ms: 0,
             priority: self.saved.priority,
+            protected_ms: self.saved.protected_ms,
         }
     }
 }
@@ -70,6 +98,8 @@ pub(crate) struct Loaded {
     pub(crate) namespaces: Vec<CheckedSpec>,
     /// Sessions, of those namespaces or of others.
     pub(crate) sessions: Vec<SavedSession>,
+    /// Pins, likewise.
+    pub(crate) pins: Vec<LoadedPin>,
 }
 
 impl Catalog {
@@ -107,7 +137,40 @@ impl Catalog {
                 None => tracing::warn!("a saved session does not check: it is forgotten"),
             }
         }
-        Ok(Loaded { namespaces, sessions })
+        let (mut pins, now) = (Vec::new(), unix_ms());
+        for row in read.open_table(PINS)?.iter()? {
+            let (key, saved) = row?;
+            match saved_pin(key.value(), saved.value(), now) {
+                Some(pin) => pins.extend(Some(pin).filter(|pin| pin.for_ms > 0)),
+                None => tracing::warn!("a saved pin does not check: it is forgotten"),
+            }
+        }
+        Ok(Loaded { namespaces, sessions, pins })
+    }
+
+    /// Saves a pin that holds for so long, or removes it (no time); those that ended go as well, so that the table stays as
+    /// small as what is pinned.
+    pub(crate) fn put_pin(&self, ns: &NamespaceId, hashes: &[BlockHash], for_ms: u64) -> Result<(), Error> {
+        let Some(last) = hashes.last() else { return Ok(()) };
+        let now = unix_ms();
+        let put = || -> Result<(), redb::Error> {
+            let write = self.database.begin_write()?;
+            {
+                let mut table = write.open_table(PINS)?;
+                let key = [ns.0.as_slice(), last.0.as_slice()].concat();
+                table.retain(|other, saved| other != key && holds(saved, now))?;
+                if for_ms > 0 {
+                    let ends_unix_ms = now.saturating_add(for_ms);
+                    let saved = SavedPin { hashes: pack_hashes(hashes), ends_unix_ms };
+                    table.insert(key.as_slice(), saved.encode_to_vec().as_slice())?;
+                }
+            }
+            write.commit()?;
+            Ok(())
+        };
+        put().map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("the catalog cannot be written: {error}"))
+        })
     }
 
     /// Saves a namespace, durably.
@@ -165,6 +228,7 @@ fn open_tables(path: &Path) -> Result<Database, redb::Error> {
     let write = database.begin_write()?;
     write.open_table(NAMESPACES)?;
     write.open_table(SESSIONS)?;
+    write.open_table(PINS)?;
     write.commit()?;
     Ok(database)
 }
@@ -185,6 +249,7 @@ fn save(record: &SessionRecord) -> Vec<u8> {
         tail_tokens: record.tail_tokens,
         ttl_ms: record.ttl_ms,
         priority: record.priority,
+        protected_ms: record.protected_ms,
     }
     .encode_to_vec()
 }
@@ -203,6 +268,25 @@ fn saved_session(key: &[u8], value: &[u8]) -> Option<SavedSession> {
         hashes: hashes.iter().map(|hash| BlockHash(*hash)).collect(),
         saved,
     })
+}
+
+fn saved_pin(key: &[u8], value: &[u8], now: u64) -> Option<LoadedPin> {
+    let (namespace, _) = key.split_at_checked(32)?;
+    let saved = SavedPin::decode(value).ok()?;
+    Some(LoadedPin {
+        namespace: NamespaceId::parse(namespace).ok()?,
+        hashes: unpack_hashes(&saved.hashes).ok()?,
+        for_ms: saved.ends_unix_ms.saturating_sub(now),
+    })
+}
+
+fn holds(saved: &[u8], now: u64) -> bool {
+    SavedPin::decode(saved).is_ok_and(|pin| pin.ends_unix_ms > now)
+}
+
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 fn set_aside(path: &Path) -> Result<PathBuf, redb::Error> {

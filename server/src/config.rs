@@ -364,7 +364,8 @@ fn check_nvme(file: NvmeFile) -> Result<Nvme, ConfigError> {
     let bytes = file.bytes.0;
     let segment_bytes = match file.segment_bytes {
         Some(segment) => segment.0,
-        None => (bytes / 16).clamp(4 * MIB, 256 * MIB).next_multiple_of(MIB),
+        // Many, so that little is lost to those kept free; not so small that large pages leave gaps in them.
+        None => (bytes / 256).max(32 * MIB).min(bytes / 16).clamp(4 * MIB, 256 * MIB).next_multiple_of(MIB),
     };
     if !(4 * MIB..=4 * GIB - MIB).contains(&segment_bytes) || !segment_bytes.is_multiple_of(MIB) {
         let why = format!("{} must be a multiple of 1MiB from 4MiB to under 4GiB", Bytes(segment_bytes));

@@ -40,7 +40,7 @@ pub(crate) const WRITE_PAUSE_MS: u64 = 2;
 /// Re-appended pages in flight during reclaim.
 pub(crate) const RECLAIM_INFLIGHT_MAX: usize = 8;
 /// Share of a segment that one reclaim pass may re-append, percent: a pass always wins space.
-pub(crate) const RECLAIM_REWRITE_PERCENT_MAX: u64 = 60;
+pub(crate) const RECLAIM_REWRITE_PERCENT_MAX: u64 = 85;
 /// How long one segment's reclaim may take before it is given up and tried again.
 pub(crate) const RECLAIM_PASS_MS_MAX: u64 = 20_000;
 /// How long a caller waits for a slab that changes its tenant.

@@ -22,6 +22,10 @@ pub struct Setup {
     pub segment_mib: u64,
     /// `auto`, `ring` or `blocking`.
     pub engine: &'static str,
+    /// More lines for the top of the configuration.
+    pub top: String,
+    /// More lines for its `[nvme]`.
+    pub nvme: String,
     /// More lines for the configuration's `[limits]`.
     pub limits: String,
     /// TCP address for gRPC.
@@ -39,6 +43,8 @@ impl Default for Setup {
             nvme_mib: 256,
             segment_mib: 8,
             engine: "auto",
+            top: String::new(),
+            nvme: String::new(),
             limits: String::new(),
             tcp: None,
             metrics: None,
@@ -223,7 +229,7 @@ fn launch(dir: &Path, setup: &Setup) -> anyhow::Result<Child> {
 }
 
 fn config_text(dir: &Path, setup: &Setup) -> String {
-    let mut text = format!("listen = \"unix:{}\"\n", dir.join("t.sock").display());
+    let mut text = format!("listen = \"unix:{}\"\n{}", dir.join("t.sock").display(), setup.top);
     if let Some(tcp) = &setup.tcp {
         text += &format!("tcp = \"{tcp}\"\n");
     }
@@ -234,11 +240,12 @@ fn config_text(dir: &Path, setup: &Setup) -> String {
     if setup.nvme_mib > 0 {
         let path = setup.nvme_dir.clone().unwrap_or_else(|| dir.join("nvme"));
         text += &format!(
-            "[nvme]\npath = \"{}\"\nbytes = \"{}MiB\"\nsegment_bytes = \"{}MiB\"\nengine = \"{}\"\n",
+            "[nvme]\npath = \"{}\"\nbytes = \"{}MiB\"\nsegment_bytes = \"{}MiB\"\nengine = \"{}\"\n{}",
             path.display(),
             setup.nvme_mib,
             setup.segment_mib,
-            setup.engine
+            setup.engine,
+            setup.nvme
         );
     }
     text + "[limits]\n" + &setup.limits

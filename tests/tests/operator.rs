@@ -77,9 +77,16 @@ async fn the_commands_answer() -> Result<()> {
     };
     let (good, text, _) = run(&["status", "--address", &server.address(), "--interval-ms", "50"])?;
     ensure!(good && text.contains("12 pages") && text.contains("nvme") && text.contains("MiB"), "{text}");
+    ensure!(text.contains("0 B by 0 pins and 0 sessions"), "{text}");
+    user.namespace.pin(&chain(5, 3), 60_000).await?;
+    let (_, text, _) = run(&["status", "--address", &server.address(), "--interval-ms", "50"])?;
+    ensure!(
+        text.contains("192.0 KiB by 1 pins and 0 sessions") && text.contains("192.0 KiB of its 8.0 MiB"),
+        "{text}"
+    );
     let (good, json, _) = run(&["status", "--address", &server.address(), "--json", "--interval-ms", "1"])?;
     let json: serde_json::Value = serde_json::from_str(&json)?;
-    ensure!(good && json["offloaded_pages"] == 12, "{json}");
+    ensure!(good && json["offloaded_pages"] == 12 && json["pins"] == 1, "{json}");
     let (good, _, why) = run(&["status", "--address", "unix:/nonexistent.sock"])?;
     ensure!(!good && why.contains("no server answers"), "{why}");
     let (good, _, why) = run(&["config", "--config", "/nonexistent.toml"])?;

@@ -143,6 +143,39 @@ async fn a_pin_and_a_priority_hold_under_pressure() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn protection_outlives_a_restart() -> Result<()> {
+    for clean in [true, false] {
+        let mut server = Server::start(setup(64))?;
+        let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+        turn(&user, "first", &chain(1, 4), EndTurn::default()).await?;
+        turn(&user, "vip", &chain(2, 6), EndTurn { priority: 3, ttl_ms: 90_000, ..EndTurn::default() })
+            .await?;
+        ensure!(user.namespace.pin(&chain(1, 4), 60_000).await?.pages == 4);
+        let over = user.namespace.pin(&chain(2, 2), 60_000).await?;
+        ensure!(user.namespace.unpin(&over.pin).await?);
+        user.namespace.pin(&chain(2, 3), 1).await?;
+        let before = user.client.stats().await?;
+        ensure!(before.protected_bytes == 10 * PAGE, "{before:?}");
+        user.settle().await?;
+        tokio::time::sleep(Duration::from_secs(1)).await; // the catalog is written twice a second
+        if clean {
+            server.terminate()?
+        } else {
+            server.kill()?
+        }
+        server.restart()?;
+        let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+        let stats = user.client.stats().await?;
+        ensure!((stats.pins, stats.protections) == (1, 2), "one pin ended, one was taken back: {stats:?}");
+        ensure!(stats.protected_bytes == 10 * PAGE, "{stats:?}");
+        let detail = user.namespace.describe_session("vip").await?;
+        ensure!(detail.priority == 3 && detail.protected_pages == 6, "{detail:?}");
+        ensure!((1..=90_000).contains(&detail.protected_for_ms), "no longer than it was told: {detail:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_in_dram_before_its_turn() -> Result<()> {
     let server = Server::start(setup(128))?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;

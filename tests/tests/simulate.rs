@@ -36,17 +36,41 @@ fn a_saved_trace_gives_the_same_table_and_a_plot() -> Result<()> {
 }
 
 #[test]
+fn admission_is_set_in_the_words_of_the_server() -> Result<()> {
+    let written = |more: &[&str]| -> Result<u64> {
+        let sizes =
+            ["--requests", "200", "--policy", "lru", "--dram", "200", "--nvme", "2000", "--json", "-"];
+        let output = simulate(&[["--generate", "agentic"].as_slice(), &sizes, more].concat())?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let rows: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        rows[0]["nvme_written"].as_u64().context("no nvme_written")
+    };
+    let all = written(&[])?;
+    ensure!(written(&["--admit", "all"])? == all && all > 0, "all is the default");
+    ensure!(written(&["--admit", "reused"])? < all, "one-hit pages stay off");
+    let bounded = written(&["--bytes-per-token", "4096", "--write-bytes-per-day", "100MiB"])?;
+    ensure!(bounded < all / 2, "{bounded} of {all} pages are written within a budget");
+    Ok(())
+}
+
+#[test]
 fn bad_input_is_said_in_one_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("bad.jsonl");
     std::fs::write(&path, "{\"trace\":\"t\",\"block_tokens\":16}\n{\"t\":0}\n")?;
     let path = path.display().to_string();
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 8] = [
         (&[], "name a trace"),
         (&[&path], "line 2: missing field"),
         (&["--generate", "agentic", "--policy", "best"], "no such policy"),
         (&["--generate", "agentic", "--dram", "64GiB"], "--bytes-per-token"),
         (&["--generate", "agentic", "--dram", "0"], "--dram must be above 0"),
+        (&["--generate", "agentic", "--admit", "some"], "possible values: all, reused"),
+        (&["--generate", "agentic", "--write-bytes-per-day", "1GiB"], "--bytes-per-token"),
+        (
+            &["--generate", "agentic", "--bytes-per-token", "1", "--write-bytes-per-day", "often"],
+            "such as 500GiB",
+        ),
     ];
     for (arguments, wanted) in cases {
         let output = simulate(arguments)?;

@@ -6,11 +6,10 @@
 
 use crate::Pool;
 use crate::config::Admit;
-use crate::entry::{COUNTED_DRAM, DIRTY, DURABLE, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
+use crate::entry::{DIRTY, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
 use crate::ids::Now;
 use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
 use crate::policy::Position;
-use crate::residency::Removal;
 
 /// Bytes that may be written to NVMe: a bucket that fills with time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,6 +83,7 @@ impl Pool {
         if begun || (wanted && self.backlog_allows(index) && self.budget_allows(index)) {
             self.queue_write(index);
         } else {
+            self.pages.move_last(index);
             self.tally.kept_off += 1;
         }
     }
@@ -128,35 +128,6 @@ impl Pool {
         self.nvme_alive
             && self.pages[index].has(VISIBLE)
             && self.pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY))
-    }
-
-    /// The page's copy on NVMe is given up. What is in DRAM stays there, off NVMe with all that hangs on it; what is on
-    /// NVMe alone is gone, with all that hangs on it.
-    pub(crate) fn leave_nvme(&mut self, top: u32) {
-        if !self.nvme_alive || !self.pages[top].has(COUNTED_DRAM) {
-            self.remove_subtree(top, Removal::Evicted);
-            return;
-        }
-        let mut stack = vec![top];
-        while let Some(index) = stack.pop() {
-            let mut child = self.pages[index].first_child;
-            while child != NONE {
-                let next = self.pages[child].next;
-                let entry = &self.pages[child];
-                if entry.has(VISIBLE) && !entry.has(COUNTED_DRAM) {
-                    self.remove_subtree(child, Removal::Evicted);
-                } else if entry.has(VISIBLE) {
-                    stack.push(child);
-                }
-                child = next;
-            }
-            for shard in 0..self.pages.shards(index) {
-                self.clear_dirty(index, shard);
-                self.clear_place(index, shard);
-            }
-            self.pages[index].flags &= !DURABLE;
-            self.refresh(index, Position::Hot);
-        }
     }
 
     /// Every shard that is not on NVMe goes to the write queue.

@@ -131,28 +131,53 @@ impl Pages {
         }
     }
 
-    /// Makes `index` the first child of `parent` (none: a root).
+    /// Makes `index` the first child of `parent` (none: a root). The first child's `prev` is the last one.
     pub(crate) fn link(&mut self, parent: u32, index: u32) {
         self[index].parent = parent;
-        if parent != NONE {
-            let next = self[parent].first_child;
-            (self[index].next, self[index].prev) = (next, NONE);
-            if next != NONE {
-                self[next].prev = index;
-            }
-            self[parent].first_child = index;
+        if parent == NONE {
+            return;
         }
+        let next = self[parent].first_child;
+        let last = if next == NONE { index } else { std::mem::replace(&mut self[next].prev, index) };
+        (self[index].next, self[index].prev) = (next, last);
+        self[parent].first_child = index;
+    }
+
+    /// Moves a page before its siblings.
+    pub(crate) fn move_first(&mut self, index: u32) {
+        let parent = self[index].parent;
+        if parent != NONE && self[parent].first_child != index {
+            self.unlink(index);
+            self.link(parent, index);
+        }
+    }
+
+    /// Moves a page behind its siblings.
+    pub(crate) fn move_last(&mut self, index: u32) {
+        let parent = self[index].parent;
+        if parent == NONE || self[index].next == NONE {
+            return;
+        }
+        self.unlink(index);
+        let first = self[parent].first_child;
+        let last = std::mem::replace(&mut self[first].prev, index);
+        self[last].next = index;
+        let entry = &mut self[index];
+        (entry.parent, entry.next, entry.prev) = (parent, NONE, last);
     }
 
     fn unlink(&mut self, index: u32) {
         let Entry { parent, next, prev, .. } = self[index];
-        if prev != NONE {
-            self[prev].next = next;
-        } else if parent != NONE {
-            self[parent].first_child = next;
-        }
-        if next != NONE {
-            self[next].prev = prev;
+        if parent != NONE {
+            if self[parent].first_child == index {
+                self[parent].first_child = next;
+            } else {
+                self[prev].next = next;
+            }
+            let behind = if next == NONE { self[parent].first_child } else { next };
+            if behind != NONE {
+                self[behind].prev = prev;
+            }
         }
         let entry = &mut self[index];
         (entry.parent, entry.next, entry.prev) = (NONE, NONE, NONE);

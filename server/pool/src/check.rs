@@ -3,8 +3,8 @@
 
 use crate::Pool;
 use crate::entry::{
-    ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LIVE, NONE, ON_NVME, PARKED, PROMOTING,
-    PROTECTED, QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
+    ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
+    PROMOTING, PROTECTED, QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::lease::{ClientSlots, NO_PAGE};
 use crate::limits::HELD_PERCENT_MAX;
@@ -30,6 +30,8 @@ struct Sums {
     nvme_bytes: u64,
     dirty_bytes: u64,
     writing: u64,
+    kept_bytes: u64,
+    kept: HashMap<u32, u64>,
     owned: HashMap<u32, (u32, u16)>,
     /// Slots that a page, or what is left of it, reads or writes.
     ios: HashMap<u32, u32>,
@@ -99,6 +101,13 @@ impl Pool {
         } else if all(ON_NVME) {
             ensure!(parent.is_some_and(|parent| !parent.has(DURABLE)), "page {index} should be durable");
         }
+        if entry.has(LEAVING) {
+            let alone = cells.iter().all(|cell| cell.slot == NONE);
+            ensure!(
+                all(ON_NVME) && alone && entry.list().is_none(),
+                "page {index} leaves NVMe and is elsewhere"
+            );
+        }
         self.check_links(index)
     }
 
@@ -107,6 +116,10 @@ impl Pool {
         let bytes = self.shard_bytes(index);
         let slot = cell.slot;
         sums.nvme_bytes += if cell.has(ON_NVME) { bytes } else { 0 };
+        if cell.has(ON_NVME) && !entry.has(LEAVING) {
+            sums.kept_bytes += self.extent_bytes(index);
+            *sums.kept.entry(cell.place.segment).or_default() += self.extent_bytes(index);
+        }
         sums.dirty_bytes += if cell.has(DIRTY) { bytes } else { 0 };
         sums.writing += u64::from(cell.has(WRITING));
         ensure!(
@@ -151,12 +164,21 @@ impl Pool {
     fn check_links(&self, index: u32) -> Result<(), String> {
         let mut child = self.pages[index].first_child;
         let mut prev = NONE;
+        let mut sunk = false;
         while child != NONE {
             let entry = &self.pages[child];
             ensure!(entry.has(LIVE) && !entry.has(ZOMBIE), "page {index} has a child that is gone");
-            ensure!(entry.parent == index && entry.prev == prev, "page {child} is linked wrongly");
+            let linked = entry.parent == index && (prev == NONE || entry.prev == prev);
+            ensure!(linked, "page {child} is linked wrongly");
+            if entry.has(VISIBLE) && self.nvme_alive {
+                let bound = self.is_bound_for_nvme(child);
+                ensure!(!bound || !sunk, "page {child} is behind those that NVMe lost");
+                sunk |= !bound;
+            }
             (prev, child) = (child, entry.next);
         }
+        let first = self.pages[index].first_child;
+        ensure!(first == NONE || self.pages[first].prev == prev, "page {index} does not know its last child");
         Ok(())
     }
 
@@ -174,6 +196,11 @@ impl Pool {
             sums.dirty_bytes,
             tally.dirty_bytes
         );
+        ensure!(sums.kept_bytes == self.kept.bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
+        for (segment, bytes) in self.kept.by_segment.iter().enumerate() {
+            let counted = sums.kept.get(&(segment as u32)).copied().unwrap_or(0);
+            ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
+        }
         ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
         ensure!(self.pages.len() <= self.config.limits.pages_max, "more pages than pages_max");
         Ok(())
@@ -290,6 +317,7 @@ impl Pool {
             }
         }
         let held = &self.protections;
+        ensure!(held.recount_pins() == held.pins, "{} pins counted", held.pins);
         ensure!((bytes, pages) == (held.bytes, held.pages()), "{pages} pages of {bytes} bytes are protected");
         let budget = self.protection_budget();
         ensure!(held.fullest_bytes() <= budget, "a tenant protects more than {budget} bytes");

@@ -35,8 +35,8 @@ pub(crate) const VISIBLE: u16 = 1;
 pub(crate) const ZOMBIE: u16 = 2;
 /// The page and all its ancestors are on NVMe.
 pub(crate) const DURABLE: u16 = 4;
-/// Used since it was written, or since the last verdict on it.
-pub(crate) const TOUCHED: u16 = 8;
+/// On NVMe alone, and the first to leave it.
+pub(crate) const LEAVING: u16 = 8;
 /// Superseded: first to go.
 pub(crate) const VICTIM: u16 = 16;
 /// In the DRAM list of its namespace.
@@ -55,7 +55,8 @@ pub(crate) const COUNTED_NVME: u16 = 1024;
 pub(crate) const LIVE: u16 = 2048;
 /// Found in its list while it could not go: out of the list until it can.
 pub(crate) const PARKED: u16 = 4096;
-/// Read from NVMe only to be written elsewhere there: it leaves DRAM again at once.
+/// About to be written elsewhere on NVMe: it keeps its place in its list. If it is in DRAM for that only, it leaves it again
+/// at once.
 pub(crate) const MOVING: u16 = 8192;
 /// Parked although it could go: something else is to go first.
 pub(crate) const ASIDE: u16 = 1 << 14;
@@ -88,6 +89,7 @@ pub(crate) struct Entry {
     pub(crate) first_child: u32,
     /// Next sibling; of a free entry, the next free one.
     pub(crate) next: u32,
+    /// The sibling before; of the first one, the last.
     pub(crate) prev: u32,
     /// Neighbours in the policy's list.
     pub(crate) colder: u32,

@@ -82,6 +82,9 @@ impl Pool {
             let Some(tail) = self.tail_in_dram(victim) else {
                 // Far above what goes first: it must not be found again for each of them.
                 self.policy.touch(&mut self.pages, victim);
+                if self.policy.victim(&mut self.pages, ListId::Dram(ns)) == Some(victim) {
+                    return Some((victim, eviction)); // the policy insists: NVMe has it, for it is not a last copy
+                }
                 continue;
             };
             if (self.is_spared(victim) || self.is_spared(tail)) && self.set_aside(victim) {

@@ -3,7 +3,7 @@
 //! - [`Pool`] (`pool`): the state; one file a verb around it
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
-//! - `spare`: pages that go last; `outrank`: pages that are not taken
+//! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
 //! - sessions: `session` (the verbs), `branch` (a session's list of pages), `describe`, `pin` (shared prefixes), `protection` (what
 //!   gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
@@ -28,6 +28,7 @@ mod expire;
 mod hold;
 mod ids;
 mod lease;
+mod leaving;
 pub mod limits;
 mod lookup;
 mod namespaces;
@@ -59,6 +60,7 @@ pub use describe::SessionDetail;
 pub use error::PoolError;
 pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};
+pub use leaving::kept_percent;
 pub use lookup::Found;
 pub use namespaces::NamespaceDesc;
 pub use offload::{Committed, OffloadAsk, OffloadPlan, Outcome};

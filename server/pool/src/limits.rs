@@ -112,10 +112,18 @@ pub const RETURN_GRACE_MS: u64 = 5_000;
 pub(crate) const RETURN_UNIT_MS: u64 = 100;
 /// Sessions in one list answer.
 pub const SESSION_LIST_MAX: usize = 10_000;
-/// From so many percent of NVMe full of live pages, only what is also in DRAM is worth writing again.
-pub const HOT_DRAM_PERCENT: u128 = 75;
-/// From so many percent, nothing is.
-pub const HOT_NONE_PERCENT: u128 = 90;
+/// Pages that are chosen to leave NVMe for each one that comes.
+pub const LEAVING_PER_WRITE_MAX: u32 = 4;
+/// Pages that give up their place on NVMe in one call.
+pub const LEAVE_PAGES_PER_CALL_MAX: u32 = 1024;
+/// Share of NVMe that pages keep however few its segments are, percent.
+pub const KEPT_PERCENT_MIN: u64 = 20;
+/// Bytes that may be written again on NVMe, in percent of those that come to it.
+pub const REWRITE_PERCENT_MAX: u64 = 50;
+/// So much may be written again at once: NVMe divided by this.
+pub const REWRITE_BURST_SHARE: u64 = 16;
+/// Share of NVMe that pages keep unless the tier's geometry asks for less, percent: the rest is free, or leaves first.
+pub const NVME_KEPT_PERCENT: u8 = 85;
 /// Forgotten sessions remembered until they are asked for.
 pub const FORGOTTEN_MAX: usize = 10_000;
 /// Pages that one miss-ratio curve follows: a working set of fewer is followed whole.
@@ -136,6 +144,6 @@ pub(crate) const CHUNK_ROWS: usize = 256;
 pub(crate) const WRITE_QUEUE_SLACK: usize = 1024;
 
 const _: () = assert!(SLAB_BYTES_MIN.is_multiple_of(SLOT_ALIGN_BYTES));
-const _: () = assert!(HOT_DRAM_PERCENT < HOT_NONE_PERCENT);
+const _: () = assert!(NVME_KEPT_PERCENT <= 100);
 const _: () = assert!(CURVE_SAMPLES_MAX <= u16::MAX as u32, "a curve counts its samples in 16 bits");
 const _: () = assert!(PAGE_TOKENS_MAX <= u16::MAX as u32, "entries keep tail tokens in 16 bits");

@@ -7,6 +7,7 @@ use crate::curve::Curves;
 use crate::entry::{NONE, VISIBLE};
 use crate::ids::{Now, NvmePlace, PageKey};
 use crate::lease::Leases;
+use crate::leaving::Kept;
 use crate::namespaces::Namespaces;
 use crate::policy::EvictionPolicy;
 use crate::protection::Protections;
@@ -33,6 +34,8 @@ pub struct Pool {
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
     pub(crate) budget: WriteBudget,
+    /// What is to stay on NVMe.
+    pub(crate) kept: Kept,
     /// Places nobody needs any more, with their bytes.
     pub(crate) dead: Vec<(NvmePlace, u64)>,
     /// Pages found on NVMe that wait for their parents.
@@ -62,6 +65,7 @@ impl Pool {
             spared: Spared::default(),
             writes: WriteQueue::default(),
             curves: Curves::default(),
+            kept: Kept::new(config.nvme_bytes),
             budget: WriteBudget::new(config.nvme_bytes_per_day),
             dead: Vec::new(),
             recovering: Vec::new(),

@@ -1,7 +1,7 @@
 //! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are read.
 
 use crate::Pool;
-use crate::entry::{FILLED, NONE, ON_NVME, PROMOTING, VISIBLE};
+use crate::entry::{FILLED, MOVING, NONE, ON_NVME, PROMOTING, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::limits::PROMOTIONS_PER_CALL_MAX;
@@ -90,6 +90,7 @@ impl Pool {
             return;
         }
         self.let_go(index, shard);
+        self.pages[index].flags &= !MOVING;
         let lost = !self.pages.cell(index, shard).has(ON_NVME);
         if lost || cause != MissCause::Busy {
             self.remove_subtree(index, Removal::Dropped);

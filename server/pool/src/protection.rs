@@ -54,6 +54,8 @@ pub(crate) struct Protections {
     /// Bytes protected.
     pub(crate) bytes: u64,
     pub(crate) ended: u64,
+    /// How many are pins.
+    pub(crate) pins: u64,
 }
 
 /// What one tenant protects.
@@ -117,6 +119,7 @@ impl Protections {
         });
         self.share(held.tenant).protections += 1;
         self.owners.insert(held.owner, at);
+        self.pins += u64::from(held.rank == PIN_RANK);
         self.due.insert((held.due, at));
         self.ranks.insert((held.tenant, held.rank, held.ends, at));
         self.table[at as usize] = Some(held);
@@ -126,6 +129,7 @@ impl Protections {
         let held = self.table[at as usize].take()?;
         self.share(held.tenant).protections -= 1;
         self.owners.remove(&held.owner);
+        self.pins -= u64::from(held.rank == PIN_RANK);
         self.due.remove(&(held.due, at));
         self.ranks.remove(&(held.tenant, held.rank, held.ends, at));
         self.free.push(at);
@@ -143,6 +147,11 @@ impl Protections {
             *counts.entry(*page).or_default() += 1;
         }
         counts
+    }
+
+    /// Pins, for the check of invariants.
+    pub(crate) fn recount_pins(&self) -> u64 {
+        self.owners.keys().filter(|owner| matches!(owner, Owner::Pin(..))).count() as u64
     }
 
     /// How many protections hold a page.

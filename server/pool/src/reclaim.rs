@@ -2,9 +2,8 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, FILLED, MOVING, ON_NVME, PROMOTING, PROTECTED, TOUCHED, VICTIM};
+use crate::entry::{COUNTED_DRAM, FILLED, LEAVING, LISTED_NVME, MOVING, ON_NVME, PROMOTING};
 use crate::ids::{NamespaceIndex, NvmePlace, PageKey};
-use crate::limits::{HOT_DRAM_PERCENT, HOT_NONE_PERCENT};
 use crate::policy::{ListId, Position};
 use crate::promote::Promotion;
 use crate::residency::{Eviction, Removal};
@@ -15,9 +14,9 @@ use turnkv_proto::{BlockHash, NamespaceId};
 pub enum Reclaim {
     /// Nobody needs it.
     Dead,
-    /// Used since it was written: write it again elsewhere.
+    /// It is to stay: write it again elsewhere.
     Hot(PageKey),
-    /// Not used since, or there is no room for it any more: drop the page.
+    /// It leaves NVMe: drop it.
     Cold(PageKey),
 }
 
@@ -37,8 +36,9 @@ pub enum Rewrite {
 }
 
 impl Pool {
-    /// Judges an extent. A hot page loses its second chance by this: if nobody uses it until the next time, it is cold.
-    /// The fuller NVMe is with live pages, the less is hot, so that reclaiming always makes room in the end.
+    /// Judges an extent: cold is what leaves NVMe by the policy's order, or, where DRAM has all of the rest, what nothing
+    /// else on NVMe hangs on. What is protected, and what leads to pages that stay, is hot. Of the rest only so much is as a
+    /// share of the bytes that came allows.
     pub fn reclaim_verdict(
         &mut self,
         namespace: &NamespaceId,
@@ -54,27 +54,19 @@ impl Pool {
         if !cell.has(ON_NVME) || cell.place != place {
             return Reclaim::Dead;
         }
-        let full_percent =
-            u128::from(self.tally.nvme_bytes) * 100 / u128::from(self.config.nvme_bytes.max(1));
-        let used = self.pages[index].flags & (TOUCHED | VICTIM) == TOUCHED;
-        // Dropping it would cost DRAM what hangs on it.
-        let needed = self.is_needed(index);
-        let hot = match full_percent {
-            // What is protected is small beside NVMe, and loses its protection in time.
-            _ if !self.budget_allows(index) => needed,
-            _ if needed || self.pages[index].has(PROTECTED) => true,
-            percent if percent >= HOT_NONE_PERCENT => false,
-            percent if percent >= HOT_DRAM_PERCENT => used && self.pages[index].has(COUNTED_DRAM),
-            _ => used,
+        let hot = if self.is_needed(index) {
+            true // dropping it would cost DRAM what hangs on it
+        } else if !self.budget_allows(index) {
+            false
+        } else if self.pages[index].has(LEAVING) {
+            self.is_spared(index) || self.staying_child(index).is_some()
+        } else {
+            let spare = self.pages[index].has(COUNTED_DRAM) && self.is_crowded();
+            let leads_on = self.nvme_child(index).is_some();
+            leads_on || self.is_spared(index) || !spare && self.rewrite_allowed(index)
         };
         let key = self.pages.key(index);
-        if !hot {
-            return Reclaim::Cold(key);
-        }
-        if shard + 1 == self.pages.shards(index) {
-            self.pages[index].flags &= !TOUCHED;
-        }
-        Reclaim::Hot(key)
+        if hot { Reclaim::Hot(key) } else { Reclaim::Cold(key) }
     }
 
     /// Whether a page that is on NVMe alone leads to one in DRAM.
@@ -94,26 +86,51 @@ impl Pool {
             () if !cell.has(ON_NVME) || !self.nvme_alive => Rewrite::Gone,
             () if cell.has(PROMOTING) => Rewrite::Busy,
             () if cell.has(FILLED) => {
+                self.begin_move(index);
                 self.set_dirty(index, shard);
+                self.write_first(index); // new pages wait for the room that this makes
                 self.refresh(index, Position::Hot);
                 Rewrite::Dirty
             }
-            () => match self.start_promotion(index, shard) {
-                Some(promotion) => {
-                    self.pages[index].flags |= MOVING;
-                    Rewrite::Promotion(promotion)
+            () => {
+                self.begin_move(index);
+                match self.start_promotion(index, shard) {
+                    Some(promotion) => Rewrite::Promotion(promotion),
+                    None => {
+                        self.end_move(index);
+                        Rewrite::NoSlot
+                    }
                 }
-                None => Rewrite::NoSlot,
-            },
+            }
+        }
+    }
+
+    /// A page that was to be written again is not: it competes for room like any other.
+    pub fn rewrite_ended(&mut self, page: PageKey) {
+        if let Some(index) = self.pages.resolve(page).filter(|index| self.pages[*index].has(MOVING)) {
+            self.end_move(index);
+        }
+    }
+
+    fn begin_move(&mut self, index: u32) {
+        self.stay(index);
+        self.pages[index].flags |= MOVING;
+    }
+
+    /// The page stays where it is from now on; a slot that it has for the move only is given up.
+    pub(crate) fn end_move(&mut self, index: u32) {
+        let for_move = self.pages[index].has(LISTED_NVME);
+        self.pages[index].flags &= !MOVING;
+        match self.evictable(index) {
+            Some(eviction @ Eviction::Demote) if for_move => self.evict(index, eviction),
+            _ => self.refresh(index, Position::Hot),
         }
     }
 
     /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays; the rest is gone by policy.
-    /// Slots under leases are free when these end.
-    pub fn drop_page(&mut self, page: PageKey) {
-        if let Some(index) = self.pages.resolve(page) {
-            self.leave_nvme(index);
-        }
+    /// Slots under leases are free when these end. False: there was too much for one call; ask again.
+    pub fn drop_page(&mut self, page: PageKey) -> bool {
+        self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))
     }
 
     /// Extents nobody needs any more, with the bytes of each.

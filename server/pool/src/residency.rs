@@ -3,8 +3,8 @@
 
 use crate::Pool;
 use crate::entry::{
-    ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LISTED_DRAM, LISTED_NVME, MOVING, NONE,
-    ON_NVME, PARKED, PROMOTING, QUEUED, RECOVERING, TOUCHED, VICTIM, VISIBLE, WRITING, ZOMBIE,
+    ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LISTED_DRAM, LISTED_NVME,
+    MOVING, NONE, ON_NVME, PARKED, PROMOTING, QUEUED, RECOVERING, VICTIM, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::NvmePlace;
 use crate::limits::{TOUCH_ANCESTORS_MAX, VICTIM_CHILDREN_MAX};
@@ -90,8 +90,12 @@ impl Pool {
         let cell = self.pages.cell_mut(index, shard);
         debug_assert!(!cell.has(PROMOTING | WRITING), "an operation in flight keeps its slot");
         let slot = std::mem::replace(&mut cell.slot, NONE);
-        self.tally.dirty_bytes -= if cell.has(DIRTY) { bytes } else { 0 };
+        let dirty = cell.has(DIRTY);
+        self.tally.dirty_bytes -= if dirty { bytes } else { 0 };
         cell.state &= !(FILLED | DIRTY);
+        if dirty {
+            self.sink(index);
+        }
         if slot != NONE {
             self.slots.disown(slot);
         }
@@ -99,35 +103,63 @@ impl Pool {
 
     /// The shard is on NVMe at a place; an earlier place of it is dead.
     pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
-        self.clear_place(index, shard);
-        let bytes = self.shard_bytes(index);
+        let (bytes, before) = (self.shard_bytes(index), self.is_bound_for_nvme(index));
+        self.forget_place(index, shard);
         let cell = self.pages.cell_mut(index, shard);
         cell.place = place;
         cell.state |= ON_NVME;
         self.tally.nvme_bytes += bytes;
+        if !self.pages[index].has(LEAVING) {
+            self.kept.add(place, self.extent_bytes(index));
+        }
+        if !before {
+            self.pages.move_first(index);
+        }
     }
 
     /// The shard is not on NVMe any more; its place is dead.
     pub(crate) fn clear_place(&mut self, index: u32, shard: u16) {
-        let bytes = self.shard_bytes(index);
-        let nvme_alive = self.nvme_alive;
+        if self.forget_place(index, shard) {
+            self.sink(index);
+        }
+    }
+
+    fn forget_place(&mut self, index: u32, shard: u16) -> bool {
+        let (bytes, extent_bytes) = (self.shard_bytes(index), self.extent_bytes(index));
+        let kept = !self.pages[index].has(LEAVING);
         let cell = self.pages.cell_mut(index, shard);
-        if cell.has(ON_NVME) {
-            cell.state &= !ON_NVME;
-            self.tally.nvme_bytes -= bytes;
-            if nvme_alive {
-                self.dead.push((cell.place, bytes));
-            }
+        if !cell.has(ON_NVME) {
+            return false;
+        }
+        let place = cell.place;
+        cell.state &= !ON_NVME;
+        self.tally.nvme_bytes -= bytes;
+        if kept {
+            self.kept.take(place, extent_bytes);
+        }
+        if self.nvme_alive {
+            self.dead.push((place, bytes));
+        }
+        true
+    }
+
+    /// A page that NVMe lost goes behind its siblings there: so whether one is there is seen at once.
+    fn sink(&mut self, index: u32) {
+        if self.pages[index].has(VISIBLE) && !self.is_bound_for_nvme(index) {
+            self.pages.move_last(index);
         }
     }
 
     /// The slot's bytes must reach NVMe before the slot may be given up.
     pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) {
-        let bytes = self.shard_bytes(index);
+        let (bytes, before) = (self.shard_bytes(index), self.is_bound_for_nvme(index));
         let cell = self.pages.cell_mut(index, shard);
         debug_assert!(cell.has(FILLED), "only bytes that are here can be written");
         self.tally.dirty_bytes += if cell.has(DIRTY) { 0 } else { bytes };
         cell.state |= DIRTY;
+        if !before {
+            self.pages.move_first(index);
+        }
         if !self.pages[index].has(QUEUED) {
             self.pages[index].flags |= QUEUED;
             let key = self.pages.key(index);
@@ -138,23 +170,31 @@ impl Pool {
     pub(crate) fn clear_dirty(&mut self, index: u32, shard: u16) {
         let bytes = self.shard_bytes(index);
         let cell = self.pages.cell_mut(index, shard);
-        self.tally.dirty_bytes -= if cell.has(DIRTY) { bytes } else { 0 };
-        cell.state &= !DIRTY;
+        if cell.has(DIRTY) {
+            cell.state &= !DIRTY;
+            self.tally.dirty_bytes -= bytes;
+            self.sink(index);
+        }
     }
 
     /// Puts a page into the list and the gauges that its cells call for.
     pub(crate) fn refresh(&mut self, index: u32, at: Position) {
+        if self.pages[index].has(LEAVING) && self.pages.cells(index).iter().any(|cell| cell.slot != NONE) {
+            self.unmark_leaving(index);
+        }
         let entry = &self.pages[index];
         let cells = self.pages.cells(index);
         let visible = entry.has(VISIBLE) && !entry.has(ZOMBIE);
         let in_slots = cells.iter().any(|cell| cell.slot != NONE);
+        let listed = entry.flags & (LISTED_DRAM | LISTED_NVME);
         let busy = cells.iter().any(|cell| cell.has(DIRTY | WRITING));
         let readable = cells.iter().any(|cell| cell.has(FILLED | PROMOTING));
         let all_dram = visible && cells.iter().all(|cell| cell.has(FILLED));
         let all_nvme = visible && cells.iter().all(|cell| cell.has(ON_NVME));
         let parked = entry.has(PARKED) && (self.evictable(index).is_none() || entry.has(ASIDE) && in_slots);
         let list = match () {
-            () if entry.has(ZOMBIE | RECOVERING) || parked => 0,
+            () if entry.has(ZOMBIE | RECOVERING | LEAVING) || parked => 0,
+            () if entry.has(MOVING) && listed != 0 => listed,
             () if in_slots && !busy && readable => LISTED_DRAM,
             () if !in_slots && visible => LISTED_NVME,
             () => 0,
@@ -233,13 +273,17 @@ impl Pool {
 
     /// The page was used. Callers touch tails before heads.
     pub(crate) fn touch(&mut self, index: u32) {
-        self.pages[index].flags = (self.pages[index].flags | TOUCHED) & !MOVING;
+        if self.pages[index].has(MOVING) {
+            self.pages[index].flags &= !MOVING;
+            self.refresh(index, Position::Hot);
+        }
         self.make_recent(index);
     }
 
-    /// The page goes last from now on; whether it was used since it was written stays as it was.
+    /// The page goes last from now on.
     pub(crate) fn make_recent(&mut self, index: u32) {
         self.pages[index].flags &= !VICTIM;
+        self.stay(index);
         self.relist_parked(index);
         self.policy.touch(&mut self.pages, index);
         self.touch_slots(index);
@@ -257,12 +301,12 @@ impl Pool {
     pub(crate) fn touch_ancestors(&mut self, index: u32) {
         let mut ancestor = self.pages[index].parent;
         for _ in 0..TOUCH_ANCESTORS_MAX {
-            if ancestor == NONE || self.pages[ancestor].flags & (TOUCHED | VICTIM) == TOUCHED {
+            if ancestor == NONE || !self.pages[ancestor].has(LEAVING | VICTIM) {
                 return;
             }
-            let entry = &mut self.pages[ancestor];
-            entry.flags = (entry.flags | TOUCHED) & !VICTIM;
-            ancestor = entry.parent;
+            self.pages[ancestor].flags &= !VICTIM;
+            self.stay(ancestor);
+            ancestor = self.pages[ancestor].parent;
         }
     }
 

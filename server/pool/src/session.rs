@@ -80,6 +80,8 @@ pub struct SessionRecord {
     pub idle_ms: u64,
     /// 0 usual; higher is kept longer.
     pub priority: u32,
+    /// How much longer it is protected; 0: it is not.
+    pub protected_ms: u64,
 }
 
 impl Pool {
@@ -279,6 +281,10 @@ impl Pool {
             ttl_ms: this.ttl_ms,
             idle_ms: info.idle_ms,
             priority: this.priority,
+            protected_ms: self
+                .protections
+                .ends_of(Owner::Session(at))
+                .map_or(0, |ends| ends.saturating_sub(now)),
         })
     }
 
@@ -300,6 +306,9 @@ impl Pool {
             session.priority = record.priority;
             session.last_used = now.saturating_sub(record.idle_ms);
         });
+        if record.protected_ms > 0 {
+            self.retain(at, record.protected_ms, now);
+        }
         Ok(pages)
     }
 

@@ -48,6 +48,8 @@ pub struct PoolStats {
     pub protection_budget_bytes: u64,
     /// Pins and protected sessions.
     pub protections: u64,
+    /// Of these, pins.
+    pub pins: u64,
     /// Protections that ended by time, ever.
     pub ended_protections: u64,
     /// Namespaces.
@@ -137,6 +139,7 @@ impl Pool {
             protected_tenant_bytes_max: self.protections.fullest_bytes(),
             protection_budget_bytes: self.protection_budget(),
             protections: self.protections.len() as u64,
+            pins: self.protections.pins,
             ended_protections: self.protections.ended,
             namespaces: self.namespaces.len() as u64,
             leases: u64::from(self.leases.len()),

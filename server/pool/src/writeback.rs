@@ -6,7 +6,7 @@ use crate::entry::{Cell, DIRTY, DURABLE, MOVING, NONE, ON_NVME, PROMOTING, QUEUE
 use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::limits::WRITE_QUEUE_SLACK;
 use crate::policy::Position;
-use crate::residency::{Eviction, Removal};
+use crate::residency::Removal;
 use hashbrown::HashSet;
 use std::collections::VecDeque;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -109,9 +109,8 @@ impl Pool {
             self.refresh(index, Position::Hot);
             return false;
         }
-        self.clear_dirty(index, shard);
         self.set_place(index, shard, place);
-        self.pages[index].flags &= !crate::entry::TOUCHED;
+        self.clear_dirty(index, shard);
         self.tally.written += 1;
         let parent = self.pages[index].parent;
         self.refresh(index, Position::ColderThan(parent));
@@ -119,11 +118,9 @@ impl Pool {
         let moved =
             self.pages[index].has(MOVING) && !self.pages.cells(index).iter().any(|cell| cell.has(DIRTY));
         if moved {
-            self.pages[index].flags &= !MOVING;
-            if let Some(eviction @ Eviction::Demote) = self.evictable(index) {
-                self.evict(index, eviction);
-            }
+            self.end_move(index);
         }
+        self.choose_leaving();
         true
     }
 
@@ -169,9 +166,15 @@ impl Pool {
             let Some(index) = self.pages.resolve(key) else { continue };
             self.insist(index);
             if (0..self.pages.shards(index)).any(|shard| self.is_writable(index, shard)) {
-                self.writes.urgent.push_back(key);
+                self.write_first(index);
             }
         }
+    }
+
+    /// Writes a page before all that are not urgent.
+    pub(crate) fn write_first(&mut self, index: u32) {
+        let key = self.pages.key(index);
+        self.writes.urgent.push_back(key);
         self.compact_writes();
     }
 
@@ -184,11 +187,12 @@ impl Pool {
             if !self.pages.is_live(index) {
                 continue;
             }
+            self.unmark_leaving(index);
             for shard in 0..self.pages.shards(index) {
                 self.clear_dirty(index, shard);
                 self.clear_place(index, shard);
             }
-            self.pages[index].flags &= !(QUEUED | DURABLE);
+            self.pages[index].flags &= !(QUEUED | DURABLE | MOVING);
             self.refresh(index, Position::Hot);
         }
         for index in 0..self.pages.end() {
@@ -231,6 +235,7 @@ impl Pool {
         self.tally.writing += 1;
         let bytes = self.shard_bytes(index);
         self.spend_budget(bytes);
+        self.count_rewrite(bytes, moves);
         let entry = &self.pages[index];
         let (ns, hash, tail_tokens) =
             (NamespaceIndex(entry.ns), entry.hash, u32::from(entry.cell.tail_tokens));

@@ -331,7 +331,7 @@ fn recovery_takes_any_order_and_keeps_only_whole_prefixes() {
 }
 
 #[test]
-fn reclaim_gives_a_second_chance_once() {
+fn reclaim_moves_what_stays() {
     let (mut pool, ns) = pool(true);
     store(&mut pool, ns, None, 0..2);
     let writes = pool.next_writes(u64::MAX, 0);
@@ -346,13 +346,13 @@ fn reclaim_gives_a_second_chance_once() {
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, elsewhere), Reclaim::Dead);
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 3, at(&writes[0])), Reclaim::Dead);
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, at(&writes[0])), Reclaim::Hot(writes[0].page));
-    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, at(&writes[1])), Reclaim::Cold(writes[1].page));
+    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, at(&writes[1])), Reclaim::Hot(writes[1].page));
     assert_eq!(pool.rewrite(writes[0].page, 0), Rewrite::Dirty);
     assert_eq!(pool.demote_all(None), 1, "only the other page: this one's old place is about to go");
     let again = pool.next_writes(u64::MAX, 0);
     pool.written(again[0].page, 0, elsewhere, 0);
     assert_eq!(pool.take_dead_places(), [(at(&writes[0]), 8 << 10)]);
-    assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, elsewhere), Reclaim::Cold(writes[0].page));
+    assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, elsewhere), Reclaim::Hot(writes[0].page));
     pool.demote_all(None);
     assert!(matches!(pool.rewrite(writes[0].page, 0), Rewrite::Promotion(_)));
     assert_eq!(pool.rewrite(writes[0].page, 0), Rewrite::Busy);

@@ -1,16 +1,16 @@
 //! The simulated NVMe device: a log of segments, and when its reads and writes are done.
 //! Owns: places and times. Must not know: pages' worth (the pool judges), policies.
 
-use turnkv_pool::{Now, NvmePlace};
+use turnkv_pool::{Now, NvmePlace, kept_percent};
 
 #[cfg(test)]
 mod tests;
 
-/// Segments of a simulated log: enough that the one being filled and the free ones hardly count.
-const SEGMENTS: u64 = 128;
+/// Segments of a simulated log, as a server has them whose tier is large: the one being filled and the free ones hardly count.
+const SEGMENTS: u64 = 512;
 /// Room is made from so few free segments on, or this share of all, as in the server's tier.
 const FREE_SEGMENTS_MIN: u64 = 2;
-const FREE_SEGMENTS_SHARE: u64 = 16;
+const FREE_SEGMENTS_SHARE: u64 = 64;
 
 /// How fast the device is. None: its operations are done at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +47,12 @@ struct Lane {
 }
 
 impl Device {
+    /// Share of a device for so many pages that the pool may count on.
+    pub fn kept_percent(pages: u64) -> u8 {
+        // Small devices get their spare segments on top.
+        if pages < SEGMENTS { 100 } else { kept_percent(SEGMENTS, spare(SEGMENTS)) }
+    }
+
     /// A device for so many pages of `page_bytes` (as the real model has them).
     pub fn new(pages: u64, page_bytes: u64, speed: Speed) -> Device {
         let segment_pages = (pages / SEGMENTS).max(1);
@@ -66,8 +72,7 @@ impl Device {
 
     /// Whether segments must be emptied before much more is written.
     pub fn needs_room(&self) -> bool {
-        let free = self.free.len() as u64;
-        free <= FREE_SEGMENTS_MIN || free <= self.segments.len() as u64 / FREE_SEGMENTS_SHARE
+        self.free.len() as u64 <= spare(self.segments.len() as u64)
     }
 
     /// A place for a block. None: there is no room.
@@ -100,19 +105,19 @@ impl Device {
         }
     }
 
-    /// The full segment whose emptying pays best: much of it dead, long untouched.
-    pub fn worst_segment(&self) -> Option<u32> {
+    /// The full segment whose emptying pays best: little in it is to be kept (`kept`: pages, by segment), and that is old.
+    pub fn worst_segment(&self, kept: impl Fn(usize) -> u64) -> Option<u32> {
         let full = self
             .segments
             .iter()
             .enumerate()
             .filter(|(_, segment)| segment.extents.len() == self.segment_pages);
-        let gain = |segment: &Segment| {
-            let live = segment.live as f64 / self.segment_pages as f64;
+        let gain = |(at, segment): &(usize, &Segment)| {
+            let kept = kept(*at) as f64 / self.segment_pages as f64;
             let age = (self.sealed - segment.sealed_at) as f64 + 1.0;
-            (1.0 - live).max(0.001) * age / (1.0 + live)
+            (1.0 - kept).max(0.001) * age / (1.0 + kept)
         };
-        let best = full.max_by(|(_, one), (_, other)| gain(one).total_cmp(&gain(other)));
+        let best = full.max_by(|one, other| gain(one).total_cmp(&gain(other)));
         best.map(|(at, _)| at as u32)
     }
 
@@ -132,6 +137,11 @@ impl Device {
     pub fn write_done(&mut self, now: Now) -> Now {
         self.write.done(now)
     }
+}
+
+/// Segments that are kept free.
+fn spare(segments: u64) -> u64 {
+    FREE_SEGMENTS_MIN.max(segments / FREE_SEGMENTS_SHARE)
 }
 
 impl Lane {

@@ -6,7 +6,7 @@ use crate::bounds::belady_hits;
 use crate::capacity::Capacity;
 use crate::derive::derive_sessions;
 use crate::device::Speed;
-use crate::drive::{PoolModel, SimError, replay};
+use crate::drive::{Admission, PoolModel, SimError, replay};
 use crate::hints::HintRules;
 use crate::history::History;
 use crate::limits::PRIVATE_POOLS_MAX;
@@ -49,6 +49,8 @@ pub struct Machine {
     pub bytes_per_token: u64,
     /// How fast NVMe is.
     pub speed: Speed,
+    /// What may be written to NVMe.
+    pub admission: Admission,
 }
 
 /// What came of one cell.
@@ -109,6 +111,7 @@ impl Workload {
             hints: cell.hints,
             page_bytes,
             speed: machine.speed,
+            admission: machine.admission,
         };
         let mut counts = Counts::default();
         for (stream, history) in &self.pools {

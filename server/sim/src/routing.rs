@@ -4,7 +4,7 @@
 use crate::account::percent;
 use crate::derive::derive_sessions;
 use crate::device::Speed;
-use crate::drive::{PoolModel, SimError, hash_of, replay, session_id};
+use crate::drive::{Admission, PoolModel, SimError, hash_of, replay, session_id};
 use crate::history::History;
 use crate::policy::Policy;
 use crate::trace::Trace;
@@ -149,7 +149,16 @@ fn outcome(
     homes: &[u32],
 ) -> Result<RouteOutcome, SimError> {
     let (page_bytes, speed) = (1, Speed { read_bytes_s: None, write_bytes_s: None });
-    let model = PoolModel { dram_pages: pages_each, nvme_pages: 0, policy, hints: None, page_bytes, speed };
+    let admission = Admission::default();
+    let model = PoolModel {
+        dram_pages: pages_each,
+        nvme_pages: 0,
+        policy,
+        hints: None,
+        page_bytes,
+        speed,
+        admission,
+    };
     let (mut blocks, mut hits, mut infinite) = (0, 0, 0);
     let mut computed = Vec::new();
     let mut windows = vec![vec![0u64; engines as usize]; WINDOWS];

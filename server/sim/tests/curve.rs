@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use turnkv_pool::{CurveTuning, MissRatioCurve};
 use turnkv_sim::account::Counts;
 use turnkv_sim::device::Speed;
-use turnkv_sim::drive::{PoolModel, replay_curve};
+use turnkv_sim::drive::{Admission, PoolModel, replay_curve};
 use turnkv_sim::exact::ExactCurve;
 use turnkv_sim::generate::{Shape, generate};
 use turnkv_sim::grid::Workload;
@@ -27,7 +27,8 @@ const CHOICES: u64 = 12;
 fn curve(workload: &Workload, dram_pages: u64, name: &str, samples_max: u32) -> (Counts, MissRatioCurve) {
     let policy = policy::find(name).expect("a known policy");
     let speed = Speed { read_bytes_s: None, write_bytes_s: None };
-    let model = PoolModel { dram_pages, nvme_pages: 0, policy, hints: None, page_bytes: 1, speed };
+    let admission = Admission::default();
+    let model = PoolModel { dram_pages, nvme_pages: 0, policy, hints: None, page_bytes: 1, speed, admission };
     let tuning = CurveTuning { samples_max, half_life_ms: 0 };
     let (stream, history) = &workload.pools[0];
     replay_curve(&workload.trace, stream, history, &model, tuning, || ()).expect("the trace plays")

@@ -8,6 +8,7 @@ mod common;
 use common::public;
 use turnkv_sim::capacity::Capacity;
 use turnkv_sim::device::Speed;
+use turnkv_sim::drive::Admission;
 use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
 use turnkv_sim::policy;
 
@@ -56,7 +57,7 @@ fn agree(reference: &Reference, workload: Workload, shares: &[usize]) {
             hints: None,
         })
         .collect();
-    let machine = Machine { bytes_per_token: 1, speed: Speed::default() };
+    let machine = Machine { bytes_per_token: 1, speed: Speed::default(), admission: Admission::default() };
     let percent = |hits: u64| 100.0 * hits as f64 / workload.blocks() as f64;
     assert_eq!(workload.unique_blocks, reference.unique_blocks);
     let mut faults = Vec::new();

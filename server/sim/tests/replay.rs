@@ -8,13 +8,15 @@ use proptest::prelude::*;
 use turnkv_sim::account::Counts;
 use turnkv_sim::capacity::Capacity;
 use turnkv_sim::device::Speed;
+use turnkv_sim::drive::{Admission, Admit};
 use turnkv_sim::generate::{Shape, generate};
 use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
 use turnkv_sim::hints::HintRules;
 use turnkv_sim::policy;
 
+const ALL: Admission = Admission { admit: Admit::All, write_bytes_per_day: 0 };
 const INSTANT: Machine =
-    Machine { bytes_per_token: 1, speed: Speed { read_bytes_s: None, write_bytes_s: None } };
+    Machine { bytes_per_token: 1, speed: Speed { read_bytes_s: None, write_bytes_s: None }, admission: ALL };
 
 fn cell(name: &str, dram: u64, nvme: u64) -> Cell {
     let policy = policy::find(name).expect("a known policy");
@@ -83,7 +85,7 @@ fn nvme_holds_what_dram_lets_go() {
 #[test]
 fn a_slow_device_makes_turns_wait() {
     let workload = small(4);
-    let page = Machine { bytes_per_token: 1 << 17, speed: Speed::default() };
+    let page = Machine { bytes_per_token: 1 << 17, speed: Speed::default(), admission: ALL };
     let slow = Machine { speed: Speed { read_bytes_s: Some(2 << 30), write_bytes_s: Some(2 << 30) }, ..page };
     let (instant, waited) =
         (run(&workload, &cell("lru", 400, 4000), &page), run(&workload, &cell("lru", 400, 4000), &slow));
@@ -111,6 +113,40 @@ fn private_pools_find_no_more_than_a_shared_one() {
     assert!(private.infinite_hits() <= shared.infinite_hits());
     let size = cell("lru", 1000, 0);
     assert!(run(&private, &size, &INSTANT).hits() < run(&shared, &size, &INSTANT).hits());
+}
+
+#[test]
+fn nvme_finds_about_what_memory_of_its_size_does_and_writes_little_twice() {
+    // Enough pages that the log has its usual segments.
+    let shape = Shape { requests: 1500, burn_in_requests: 500, ..Shape::AGENTIC };
+    let workload = Workload::new(generate("large", &shape, 11), 1);
+    for name in ["lru", "session"] {
+        let both = run(&workload, &cell(name, 400, 2400), &INSTANT);
+        let memory = run(&workload, &cell(name, 2400, 0), &INSTANT);
+        let points = 100.0 * (memory.hits() as f64 - both.hits() as f64) / both.blocks as f64;
+        assert!(points < 1.0, "{name}: NVMe finds {points:.2} points less");
+        let amplification = both.nvme_written as f64 / both.stored as f64;
+        assert!(amplification < 1.5, "{name}: {amplification:.2} writes a page");
+    }
+}
+
+#[test]
+fn admission_and_the_write_budget_hold_in_the_simulation_too() {
+    let workload = small(4);
+    let size = cell("lru", 400, 4000);
+    let all = run(&workload, &size, &INSTANT);
+    let reused = Machine { admission: Admission { admit: Admit::Reused, ..ALL }, ..INSTANT };
+    assert!(
+        run(&workload, &size, &reused).nvme_written < all.nvme_written * 9 / 10,
+        "one-hit pages stay off"
+    );
+    let page_bytes = u64::from(workload.trace.block_tokens);
+    let bounded =
+        Machine { admission: Admission { write_bytes_per_day: 2400 * page_bytes, ..ALL }, ..INSTANT };
+    let written = run(&workload, &size, &bounded).nvme_written;
+    let last = workload.trace.requests.last().expect("a trace has requests");
+    let allowed = 100 + 2400 * last.at_ms / 86_400_000;
+    assert!(written > 0 && written <= allowed + 1, "{written} pages written, {allowed} allowed");
 }
 
 #[test]

@@ -17,6 +17,7 @@ fn record(turn: u32) -> SessionRecord {
         ttl_ms: 9,
         idle_ms: 0,
         priority: 2,
+        protected_ms: 7,
     }
 }
 

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use turnkv_sim::capacity::Capacity;
 use turnkv_sim::device::Speed;
+use turnkv_sim::drive::{Admission, Admit};
 use turnkv_sim::generate::{AGENTIC_SEED, Shape, generate};
 use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
 use turnkv_sim::hints::HintRules;
@@ -64,6 +65,13 @@ pub(crate) struct Arguments {
     /// Megabytes that NVMe writes in a second. Without: writes take no time.
     #[arg(long, requires = "bytes_per_token")]
     nvme_write_mb_s: Option<u64>,
+    /// Which new pages are written to NVMe at once, as `nvme.admit` says it to a server.
+    #[arg(long, value_enum, default_value_t = Admitted::All)]
+    admit: Admitted,
+    /// Bytes that may be written to NVMe in a day, rewrites included, such as 3.6TiB; as `nvme.write_bytes_per_day` says it to a
+    /// server. Without: no bound.
+    #[arg(long, requires = "bytes_per_token", value_parser = parse_bytes)]
+    write_bytes_per_day: Option<u64>,
     /// Threads. Without: one a core.
     #[arg(long)]
     threads: Option<usize>,
@@ -84,6 +92,14 @@ enum Generated {
     Agentic,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Admitted {
+    /// All.
+    All,
+    /// Those of sessions that came back, or are expected.
+    Reused,
+}
+
 /// Runs every cell and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cells = cells(arguments)?;
@@ -95,6 +111,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         speed: Speed {
             read_bytes_s: arguments.nvme_read_mb_s.map(|rate| rate.saturating_mul(1_000_000)),
             write_bytes_s: arguments.nvme_write_mb_s.map(|rate| rate.saturating_mul(1_000_000)),
+        },
+        admission: Admission {
+            admit: match arguments.admit {
+                Admitted::All => Admit::All,
+                Admitted::Reused => Admit::Reused,
+            },
+            write_bytes_per_day: arguments.write_bytes_per_day.unwrap_or(0),
         },
     };
     let workloads: Vec<Workload> =
@@ -192,6 +215,13 @@ fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(Capacity::Bytes(bytes)) if bytes > 0 => Ok(bytes),
+        _ => Err("a size above 0 with its unit, such as 500GiB".to_owned()),
+    }
 }
 
 fn parse_policy(name: &str) -> Result<Policy, String> {

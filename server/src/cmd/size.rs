@@ -15,7 +15,7 @@ use turnkv_proto::wire::admin_client::AdminClient;
 use turnkv_proto::wire::{NamespaceAdvice, Purchase, SizeAdviceRequest, TierKind};
 use turnkv_sim::capacity::Capacity;
 use turnkv_sim::device::Speed;
-use turnkv_sim::drive::{PoolModel, replay_curve};
+use turnkv_sim::drive::{Admission, PoolModel, replay_curve};
 use turnkv_sim::exact::ExactCurve;
 use turnkv_sim::grid::Workload;
 use turnkv_sim::limits::CURVE_POOL_PAGES_MAX;
@@ -132,7 +132,8 @@ fn of_trace(arguments: &Arguments, path: &Path) -> anyhow::Result<Said> {
     let policy = policy::find("lru").context("the simulator has no LRU")?;
     let speed = Speed { read_bytes_s: None, write_bytes_s: None };
     let dram_pages = unique.clamp(1, CURVE_POOL_PAGES_MAX);
-    let model = PoolModel { dram_pages, nvme_pages: 0, policy, hints: None, page_bytes, speed };
+    let admission = Admission::default();
+    let model = PoolModel { dram_pages, nvme_pages: 0, policy, hints: None, page_bytes, speed, admission };
     let tuning = CurveTuning { samples_max: arguments.samples, half_life_ms: 0 };
     let (stream, history) = workload.pools.first().context("the trace has no requests")?;
     let (_, mut curve) = replay_curve(trace, stream, history, &model, tuning, || ())?;

@@ -83,6 +83,14 @@ fn as_text(address: &str, before: &StatsReply, after: &StatsReply) -> String {
         human_bytes(after.dirty_bytes),
         human_bytes(after.quarantined_bytes)
     ));
+    line(format!(
+        "protect  {} by {} pins and {} sessions; the tenant with most has {} of its {}",
+        human_bytes(after.protected_bytes),
+        after.pins,
+        after.protections.saturating_sub(after.pins),
+        human_bytes(after.protected_tenant_bytes_max),
+        human_bytes(after.protected_budget_bytes)
+    ));
     line(format!("index    {} pages in {}", after.index_pages, human_bytes(after.index_bytes)));
     text
 }
@@ -123,6 +131,8 @@ fn as_json(stats: &StatsReply) -> anyhow::Result<String> {
         "present_pages": stats.present_pages, "declined_pages": stats.declined_pages, "evicted_pages": stats.evicted_pages,
         "corrupt_pages": stats.corrupt_pages, "sessions": stats.sessions, "namespaces": stats.namespaces,
         "leases": stats.leases, "connections": stats.connections, "dirty_bytes": stats.dirty_bytes,
+        "protected_bytes": stats.protected_bytes, "protected_tenant_bytes_max": stats.protected_tenant_bytes_max,
+        "protected_budget_bytes": stats.protected_budget_bytes, "protections": stats.protections, "pins": stats.pins,
         "quarantined_bytes": stats.quarantined_bytes, "index_bytes": stats.index_bytes, "index_pages": stats.index_pages,
     });
     Ok(serde_json::to_string_pretty(&json)? + "\n")

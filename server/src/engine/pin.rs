@@ -22,6 +22,11 @@ impl Engine {
             }
         }
         let pinned = core.pool.pin(ns, &hashes, ask.ttl_ms, now).map_err(refuse)?;
+        let namespace = core.pool.namespace_desc(ns).map(|desc| desc.id);
+        drop(core);
+        if let (Some(catalog), Some(namespace)) = (&self.catalog, namespace) {
+            catalog.put_pin(&namespace, &hashes, pinned.ends_in_ms)?;
+        }
         let pin = pinned.pin.0.to_vec().into();
         Ok(wire::PinReply { pages: pinned.pages, pin, ends_in_ms: pinned.ends_in_ms })
     }
@@ -31,7 +36,14 @@ impl Engine {
         let ns = self.find_namespace(&ask.namespace)?;
         let pin = BlockHash::parse_optional(&ask.pin).map_err(malformed)?;
         let pin = pin.ok_or_else(|| Error::invalid("Unpin names the page that Pin answered with"))?;
-        Ok(wire::UnpinReply { found: self.core().pool.unpin(ns, &pin).map_err(refuse)? })
+        let (found, namespace) = {
+            let mut core = self.core();
+            (core.pool.unpin(ns, &pin).map_err(refuse)?, core.pool.namespace_desc(ns).map(|desc| desc.id))
+        };
+        if let (Some(catalog), Some(namespace)) = (&self.catalog, namespace) {
+            catalog.put_pin(&namespace, &[pin], 0)?;
+        }
+        Ok(wire::UnpinReply { found })
     }
 
     /// All that is known of one session.

@@ -33,7 +33,9 @@ impl Engine {
 
     fn reclaim(self: &Arc<Self>, nvme: &Arc<NvmeTier>) {
         while nvme.needs_reclaim() && nvme.poisoned().is_none() {
-            let Some(candidate) = nvme.reclaim_candidate() else { return };
+            let kept = self.core().pool.kept_by_segment().to_vec();
+            let kept = |segment: u32| kept.get(segment as usize).copied().unwrap_or(0);
+            let Some(candidate) = nvme.reclaim_candidate(kept) else { return };
             if !self.empty_segment(&candidate) {
                 nvme.keep(candidate.segment);
                 return; // tried again at the next tick, with another candidate or with freed slots
@@ -58,17 +60,20 @@ impl Engine {
             let bytes = u64::from(extent.0.payload_bytes);
             match self.verdict(extent) {
                 Reclaim::Dead => {}
-                Reclaim::Cold(page) => self.drop_cold(page),
+                Reclaim::Cold(page) => self.drop_cold(page, deadline),
                 Reclaim::Hot(page) if rewrite_left >= bytes && self.rewrite(page, extent.0.shard) => {
                     rewrite_left -= bytes;
                     self.metrics.rewritten_bytes.increment(bytes);
                     moving.push(Moving { extent, page });
                 }
-                Reclaim::Hot(page) => self.drop_cold(page),
+                Reclaim::Hot(page) => self.drop_cold(page, deadline),
             }
         }
         while !moving.is_empty() && Instant::now() < deadline {
             self.wait_moved(&mut moving);
+        }
+        for late in moving {
+            self.core().pool.rewrite_ended(late.page);
         }
         self.forget_dead_extents();
         candidate.extents.iter().all(|extent| matches!(self.verdict(extent), Reclaim::Dead))
@@ -79,8 +84,9 @@ impl Engine {
         self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place)
     }
 
-    fn drop_cold(&self, page: PageKey) {
-        self.core().pool.drop_page(page);
+    /// Drops a page and what hangs on it, a bounded number of pages under one lock.
+    fn drop_cold(&self, page: PageKey, deadline: Instant) {
+        while !self.core().pool.drop_page(page) && Instant::now() < deadline {}
     }
 
     /// Queues a page to be written again, reading it back first when only NVMe has it.
@@ -88,9 +94,6 @@ impl Engine {
         let (rewrite, renewals) = {
             let mut core = self.core();
             let rewrite = core.pool.rewrite(page, shard);
-            if rewrite == Rewrite::Dirty {
-                core.pool.make_urgent(&[page]); // before new pages, which must wait for the room this makes
-            }
             (rewrite, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use tokio::sync::Notify;
-use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage};
+use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage, kept_percent};
 use turnkv_tier::dram::{DramConfig, DramTier};
+use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
 use turnkv_tier::{Location, Tier};
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
@@ -33,6 +34,8 @@ impl Engine {
                 )
             })?;
             let (nvme, recovered) = start_nvme(config, dram.regions())?;
+            let (segments, spare, segment_bytes) = nvme.geometry();
+            pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
             let opened =
                 Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
             recover(
@@ -202,6 +205,12 @@ fn recover(
     for saved in loaded.sessions {
         let record = pool.namespace(&saved.namespace).map(|ns| saved.into_record(ns));
         sessions += u64::from(record.is_some_and(|record| pool.restore_session(&record, 0).is_ok()));
+    }
+    for pin in loaded.pins {
+        let Some(ns) = pool.namespace(&pin.namespace) else { continue };
+        if let Err(error) = pool.pin(ns, &pin.hashes, pin.for_ms, 0) {
+            tracing::warn!(%error, "a saved pin is not renewed");
+        }
     }
     tracing::info!(pages = report.pages, orphans = report.orphans.len(), strangers, sessions, "recovered");
     Ok(())

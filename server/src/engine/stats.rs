@@ -54,6 +54,11 @@ impl Engine {
             offloaded_pages: self.metrics.offloaded_pages.total(),
             present_pages: self.metrics.present_pages.total(),
             declined_pages: self.metrics.declined_pages.total(),
+            protected_bytes: pool.protected_bytes,
+            protected_tenant_bytes_max: pool.protected_tenant_bytes_max,
+            protected_budget_bytes: pool.protection_budget_bytes,
+            protections: pool.protections,
+            pins: pool.pins,
             corrupt_pages: self.metrics.corrupt_pages.total(),
         }
     }

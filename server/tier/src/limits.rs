@@ -24,7 +24,7 @@ pub const SEGMENTS_READY: usize = 2;
 /// Segments only [`crate::nvme::NvmeTier::rewrite`] may take, so that reclaim can always move what is hot.
 pub const SEGMENTS_RESERVED: u64 = 1;
 /// Reclaim is due when no more than one in so many segments is free,
-pub const RECLAIM_FREE_SHARE: u64 = 16;
+pub const RECLAIM_FREE_SHARE: u64 = 64;
 /// or when no more than this many are.
 pub const RECLAIM_FREE_MIN: u64 = 2;
 /// Bytes in flight to a device unless configured: several large pages, or hundreds of small ones.

@@ -17,9 +17,10 @@ use crate::limits::{OFFLOAD_CALL_PAGES_MAX, RETRIES_MAX, TIER_PAGES_MAX};
 use crate::policy::Policy;
 use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
+pub use turnkv_pool::Admit;
 use turnkv_pool::limits::PREFETCH_AHEAD_MS;
 use turnkv_pool::{
-    Admit, ClientId, ConfigError, CurveTuning, EndTurn, LeaseId, Limits, MissRatioCurve, NamespaceDesc,
+    ClientId, ConfigError, CurveTuning, EndTurn, LeaseId, Limits, MissRatioCurve, NamespaceDesc,
     NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pool, PoolConfig, PoolError, Promotion,
     ReloadAsk, ReloadStep,
 };
@@ -47,6 +48,17 @@ pub struct PoolModel {
     pub page_bytes: u64,
     /// The device's speed.
     pub speed: Speed,
+    /// What is written to it.
+    pub admission: Admission,
+}
+
+/// What may be written to NVMe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Which new pages.
+    pub admit: Admit,
+    /// Bytes of the real model in a day, rewrites included; 0: no bound.
+    pub write_bytes_per_day: u64,
 }
 
 /// Why a simulation stopped.
@@ -154,6 +166,7 @@ impl<'a> Replay<'a> {
     ) -> Result<Replay<'a>, SimError> {
         let (config, slot_bytes) = pool_config(model)?;
         let mut pool = Pool::new(config)?;
+        pool.shape_nvme(Device::kept_percent(model.nvme_pages), 0, 0);
         let desc = NamespaceDesc {
             id: NamespaceId([1; 32]),
             tenant: String::new(),
@@ -425,13 +438,20 @@ fn pool_config(model: &PoolModel) -> Result<(PoolConfig, u64), SimError> {
         slab_bytes: model.dram_pages * slot_bytes,
         slab_count: 1,
         nvme_bytes: model.nvme_pages * slot_bytes,
-        nvme_admit: Admit::All,
-        nvme_bytes_per_day: 0,
+        nvme_admit: model.admission.admit,
+        nvme_bytes_per_day: simulated_bytes(model, slot_bytes),
         free_slots_percent: 0,
         limits,
         policy: model.policy.kind,
     };
     Ok((config, slot_bytes))
+}
+
+/// The write budget in the pages of the simulated pool.
+fn simulated_bytes(model: &PoolModel, slot_bytes: u64) -> u64 {
+    let bytes = u128::from(model.admission.write_bytes_per_day) * u128::from(slot_bytes);
+    let bytes = bytes / u128::from(model.page_bytes.max(1));
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn session_id(kind: char, at: usize) -> SessionId {

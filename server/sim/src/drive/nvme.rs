@@ -9,7 +9,7 @@ use turnkv_proto::NamespaceId;
 /// Pages written in one go, after which room is looked after.
 const WRITE_BATCH_PAGES: u64 = 64;
 /// Share of a segment that one pass may write again, percent, as in the server.
-const REWRITE_PERCENT_MAX: usize = 60;
+const REWRITE_PERCENT_MAX: usize = 85;
 /// Segments emptied in one go.
 const PASSES_MAX: usize = 64;
 
@@ -91,7 +91,10 @@ impl Replay<'_> {
     fn make_room(&mut self, now: Now) {
         for _ in 0..PASSES_MAX {
             let Some(device) = self.device.as_ref().filter(|device| device.needs_room()) else { return };
-            let Some(segment) = device.worst_segment() else { return };
+            let page_bytes = self.pool.namespace_desc(self.ns).map_or(1, |desc| desc.shard_bytes);
+            let kept = self.pool.kept_by_segment();
+            let kept = |segment: usize| kept.get(segment).map_or(0, |bytes| bytes / page_bytes);
+            let Some(segment) = device.worst_segment(kept) else { return };
             self.empty_segment(segment, now);
             self.forget_dead();
         }
@@ -105,11 +108,15 @@ impl Replay<'_> {
         for (block, place) in extents.into_iter().rev() {
             match self.pool.reclaim_verdict(&NamespaceId([1; 32]), &hash_of(block), 0, place) {
                 Reclaim::Dead => {}
-                Reclaim::Cold(page) => self.pool.drop_page(page),
+                Reclaim::Cold(page) => self.drop_page(page),
                 Reclaim::Hot(page) if rewrites_left > 0 && self.rewrite(page, now) => rewrites_left -= 1,
-                Reclaim::Hot(page) => self.pool.drop_page(page),
+                Reclaim::Hot(page) => self.drop_page(page),
             }
         }
+    }
+
+    fn drop_page(&mut self, page: PageKey) {
+        while !self.pool.drop_page(page) {}
     }
 
     /// Writes a page again elsewhere, reading it back first when only NVMe has it. False: it cannot move now.
@@ -127,7 +134,6 @@ impl Replay<'_> {
         if rewrite != Rewrite::Dirty {
             return false;
         }
-        self.pool.make_urgent(&[page]);
         let writes = self.pool.next_writes(1, now);
         let mut moved = true;
         for write in writes {

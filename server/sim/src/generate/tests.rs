@@ -1,6 +1,7 @@
 //! The published shape, and that a seed is all there is.
 
 use super::*;
+use crate::drive::Admission;
 use crate::grid::{Cell, Machine, Workload};
 use crate::{capacity::Capacity, device::Speed, policy};
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ fn figures(seed: u64, blocks: u64, private: u32) -> (f64, f64, f64) {
     let workload = Workload::new(generate("agentic", &Shape::AGENTIC, seed), private);
     let (dram, nvme) = (Capacity::Blocks(blocks), Capacity::Blocks(0));
     let cell = Cell { policy: policy::find("lru").expect("lru"), dram, nvme, hints: None };
-    let machine = Machine { bytes_per_token: 1, speed: Speed::default() };
+    let machine = Machine { bytes_per_token: 1, speed: Speed::default(), admission: Admission::default() };
     let counts = workload.run(&cell, &machine, || ()).expect("the cell runs");
     let share = 100.0 * counts.lost_multi_turn as f64 / counts.lost() as f64;
     (counts.percent(counts.infinite_hits), counts.hit_percent(), share)

@@ -1,6 +1,7 @@
 //! What is printed.
 
 use super::*;
+use crate::drive::Admission;
 use crate::grid::{Cell, Machine, Workload, run_grid};
 use crate::trace::Trace;
 use crate::{capacity::Capacity, device::Speed, policy};
@@ -18,7 +19,7 @@ pub(crate) fn sample() -> Vec<Row> {
         nvme: Capacity::Blocks(0),
         hints: None,
     };
-    let machine = Machine { bytes_per_token: 1, speed: Speed::default() };
+    let machine = Machine { bytes_per_token: 1, speed: Speed::default(), admission: Admission::default() };
     let outcomes = run_grid(&workloads, &[cell(3), cell(4)], &machine, 2, &|| ()).expect("the grid runs");
     rows(&workloads, &outcomes)
 }

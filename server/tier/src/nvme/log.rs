@@ -229,17 +229,19 @@ impl Log {
         }
     }
 
-    /// Claims the sealed segment whose reclaim pays best: much dead space, long untouched. Among full ones, the oldest.
-    pub(crate) fn claim(&mut self) -> Option<u32> {
+    /// Claims the sealed segment whose reclaim pays best: little is alive in it that is to be kept (`kept`: bytes of a
+    /// segment), and it is old. Among full ones, the oldest.
+    pub(crate) fn claim(&mut self, kept: impl Fn(u32) -> u64) -> Option<u32> {
         let bytes = f64::from(self.segment_blocks) * 4096.0;
         let now = self.next_sequence;
-        let gain = |segment: &Segment| {
-            let live = segment.live_bytes as f64 / bytes;
+        let gain = |number: usize, segment: &Segment| {
+            let kept = segment.live_bytes.min(kept(number as u32)) as f64 / bytes;
             let age = now.saturating_sub(segment.filled_at) as f64 + 1.0;
-            (1.0 - live).max(0.001) * age / (1.0 + live)
+            (1.0 - kept).max(0.001) * age / (1.0 + kept)
         };
         let sealed = self.segments.iter().enumerate().filter(|(_, segment)| segment.state == State::Sealed);
-        let best = sealed.max_by(|(_, one), (_, other)| gain(one).total_cmp(&gain(other)))?.0;
+        let pays = sealed.map(|(number, segment)| (number, gain(number, segment)));
+        let best = pays.max_by(|(_, one), (_, other)| one.total_cmp(other))?.0;
         self.segments[best].state = State::Claimed;
         Some(best as u32)
     }
@@ -251,8 +253,7 @@ impl Log {
 
     /// Is it time to reclaim?
     pub(crate) fn needs_reclaim(&self) -> bool {
-        let free = self.free_segments();
-        free <= RECLAIM_FREE_MIN || free <= self.capacity_segments() / RECLAIM_FREE_SHARE
+        self.free_segments() <= spare_segments(self.capacity_segments())
     }
 
     /// Segments that could become the open one.
@@ -409,6 +410,11 @@ impl Log {
             self.release(number);
         }
     }
+}
+
+/// Segments of so many that are kept free.
+pub(crate) fn spare_segments(segments: u64) -> u64 {
+    RECLAIM_FREE_MIN.max(segments / RECLAIM_FREE_SHARE)
 }
 
 /// What recovery puts into the books of a new log, before anything else happens.

@@ -7,6 +7,7 @@ use super::config::Candidate;
 use super::core::Core;
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, decode_extent};
+use super::log::spare_segments;
 use super::recover::read_footer;
 use crate::limits::BLOCK;
 use crate::tier::Location;
@@ -20,17 +21,18 @@ impl NvmeTier {
         core.poisoned().is_none() && core.books.lock().log.needs_reclaim()
     }
 
-    /// Claims the sealed segment whose reclaim pays best, with what is alive in it. Reads its footer from the device: call
+    /// Claims the sealed segment whose reclaim pays best, with what is alive in it. `kept`: how many bytes of a segment its
+    /// owner would write again. Reads its footer from the device: call
     /// it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
     /// [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
-    pub fn reclaim_candidate(&self) -> Option<Candidate> {
+    pub fn reclaim_candidate(&self, kept: impl Fn(u32) -> u64) -> Option<Candidate> {
         let core = &self.shared.core;
         if core.check_open().is_err() {
             return None;
         }
         let (segment, file, nonce) = {
             let mut books = core.books.lock();
-            let segment = books.log.claim()?;
+            let segment = books.log.claim(kept)?;
             let claimed = books.log.segment(segment);
             (segment, Arc::clone(claimed.file.as_ref()?), claimed.nonce)
         };
@@ -41,6 +43,12 @@ impl NvmeTier {
                 None
             }
         }
+    }
+
+    /// Segments that there are, how many of them reclaim keeps free, and the bytes of one.
+    pub fn geometry(&self) -> (u64, u64, u64) {
+        let device = &self.shared.core.device;
+        (device.segments.into(), spare_segments(device.segments.into()), device.segment_bytes)
     }
 
     /// Everything in a claimed or sealed segment is dead. It is reused when reads in flight on it have ended.

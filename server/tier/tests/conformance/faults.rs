@@ -46,7 +46,9 @@ fn a_device_that_fails_is_out_of_service() {
         assert_eq!(read(&tier, &bench, at, 1, 50_000), Err(TierError::Poisoned));
         assert_eq!(write(&tier, &bench, 2, 50_000), Err(TierError::Poisoned));
         assert_eq!(flush(&tier), Err(TierError::Poisoned));
-        assert!(tier.usage().poisoned && !tier.needs_reclaim() && tier.reclaim_candidate().is_none());
+        assert!(
+            tier.usage().poisoned && !tier.needs_reclaim() && tier.reclaim_candidate(|_| u64::MAX).is_none()
+        );
         assert!(tier.shutdown().is_err(), "an operator hears that it did not end well");
     }
 }

@@ -59,11 +59,11 @@ fn reclaim_frees_the_segment_that_pays_best() {
         for (_, at) in &poor[1..] {
             tier.forget(*at, PAGE);
         }
-        let candidate = tier.reclaim_candidate().unwrap();
+        let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
         assert_eq!(candidate.segment, poor[0].1.segment);
         assert_eq!(candidate.extents, vec![(meta(poor[0].0, PAGE), poor[0].1)]);
         assert_eq!(candidate.live_bytes, u64::from(PAGE).next_multiple_of(4096) + 4096);
-        let other = tier.reclaim_candidate().unwrap();
+        let other = tier.reclaim_candidate(|_| u64::MAX).unwrap();
         assert_ne!(other.segment, candidate.segment, "a claimed segment is not handed out twice");
         tier.keep(other.segment);
         read(&tier, &bench, poor[0].1, poor[0].0, PAGE).unwrap();
@@ -95,7 +95,7 @@ fn reads_in_flight_outlive_a_release() {
         let (tier, _, _) = bench.open();
         let places = fill(&tier, &bench);
         for round in 0..20u64 {
-            let candidate = tier.reclaim_candidate().unwrap();
+            let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
             let reads: Vec<_> = candidate
                 .extents
                 .iter()
@@ -189,7 +189,7 @@ fn a_released_segment_stays_empty_after_a_restart() {
     everywhere(|bench| {
         let (tier, _, _) = bench.open();
         fill(&tier, &bench);
-        let candidate = tier.reclaim_candidate().unwrap();
+        let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
         let left = tier.usage().live_extents - candidate.extents.len() as u64;
         tier.release(candidate.segment);
         eventually("the keeper has it", || tier.usage().free_segments >= 2);

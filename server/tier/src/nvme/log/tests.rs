@@ -127,7 +127,7 @@ proptest! {
                     let (at, _) = reading.swap_remove(pick.index(reading.len()));
                     log.read_ended(at.segment);
                 }
-                (6, _) => if let Some(segment) = log.claim() {
+                (6, _) => if let Some(segment) = log.claim(|_| u64::MAX) {
                     if bytes % 3 == 0 {
                         log.keep(segment);
                     } else {

@@ -1,0 +1,247 @@
+//! Leaving NVMe: which pages go when there is no room for all, and how what hangs on them goes with them. Owns: marks of the
+//! pages that leave first, the bytes that are to stay in each segment. Must not know: which segment is emptied, and when.
+//!
+//! A page *leaving* is on NVMe alone, and the policy's order says that it goes next. It can be read, and stays if somebody
+//! does; the reclaim of its segment drops it. All others are written again. For each page that comes to NVMe the coldest are
+//! marked, so that a part of the tier is always free or about to be, and emptying a segment moves little.
+
+use crate::Pool;
+use crate::entry::{COUNTED_DRAM, DIRTY, DURABLE, LEAVING, LISTED_NVME, MOVING, NONE, ON_NVME, VISIBLE};
+use crate::ids::NvmePlace;
+use crate::limits::{
+    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, LEAVING_PER_WRITE_MAX, NVME_KEPT_PERCENT,
+    REWRITE_BURST_SHARE, REWRITE_PERCENT_MAX, TAIL_WALK_MAX, VICTIM_CHILDREN_MAX,
+};
+use crate::policy::{ListId, Position};
+use crate::residency::Removal;
+
+/// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of the rest a tenth, and
+/// two segments, are for what leaves, or emptying segments would move too much.
+pub fn kept_percent(segments: u64, spare: u64) -> u8 {
+    let used = segments.saturating_sub(spare + 1); // one is being filled
+    let kept = (used * 90).saturating_sub(200);
+    (kept / segments.max(1)).max(KEPT_PERCENT_MIN) as u8
+}
+
+/// How the tier cuts its space.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    kept_percent: u8,
+    /// Bytes of a segment, and of a block: one is before each extent, two are the segment's own. 0: extents are but their bytes.
+    segment_bytes: u64,
+    block_bytes: u64,
+}
+
+/// Bytes that are to stay on NVMe.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) by_segment: Vec<u64>,
+    pub(crate) bytes: u64,
+    /// Bytes that may be written again: a share of those that came.
+    credit: u64,
+    shape: Shape,
+}
+
+impl Kept {
+    pub(crate) fn new(nvme_bytes: u64) -> Kept {
+        let shape = Shape { kept_percent: NVME_KEPT_PERCENT, segment_bytes: 0, block_bytes: 0 };
+        Kept { by_segment: Vec::new(), bytes: 0, credit: nvme_bytes / REWRITE_BURST_SHARE, shape }
+    }
+
+    pub(crate) fn add(&mut self, place: NvmePlace, bytes: u64) {
+        let segment = place.segment as usize;
+        if segment >= self.by_segment.len() {
+            self.by_segment.resize(segment + 1, 0);
+        }
+        self.by_segment[segment] += bytes;
+        self.bytes += bytes;
+    }
+
+    pub(crate) fn take(&mut self, place: NvmePlace, bytes: u64) {
+        self.by_segment[place.segment as usize] -= bytes;
+        self.bytes -= bytes;
+    }
+}
+
+impl Pool {
+    /// Bytes of each segment that reclaim would have to write again: the fewer, the sooner it should be emptied. Segments
+    /// beyond the end have none.
+    pub fn kept_by_segment(&self) -> &[u64] {
+        &self.kept.by_segment
+    }
+
+    /// Says how the tier cuts its space, before any page is on it: which share of it pages may keep (see [`kept_percent`]), and
+    /// the bytes of a segment, in blocks of which one is before each extent.
+    pub fn shape_nvme(&mut self, kept_percent: u8, segment_bytes: u64, block_bytes: u64) {
+        debug_assert_eq!(self.kept.bytes, 0, "what is kept was counted in another shape");
+        self.kept.shape = Shape { kept_percent: kept_percent.clamp(1, 100), segment_bytes, block_bytes };
+    }
+
+    /// Bytes of NVMe that a shard takes: its part of a segment that is full of its like.
+    pub(crate) fn extent_bytes(&self, index: u32) -> u64 {
+        let Shape { segment_bytes, block_bytes, .. } = self.kept.shape;
+        let extent_bytes = self.shard_bytes(index) + block_bytes;
+        match segment_bytes.saturating_sub(2 * block_bytes) / extent_bytes {
+            0 => extent_bytes,
+            extents => segment_bytes / extents,
+        }
+    }
+
+    /// What a write does to what may be written again.
+    pub(crate) fn count_rewrite(&mut self, bytes: u64, moves: bool) {
+        let most = self.config.nvme_bytes / REWRITE_BURST_SHARE;
+        let credit = self.kept.credit;
+        self.kept.credit = match moves {
+            true => credit.saturating_sub(bytes),
+            false => (credit + bytes * REWRITE_PERCENT_MAX / 100).min(most),
+        };
+    }
+
+    /// Whether a page that nothing hangs on may be written again.
+    pub(crate) fn rewrite_allowed(&self, index: u32) -> bool {
+        self.kept.credit >= self.shard_bytes(index)
+    }
+
+    fn kept_bytes_max(&self) -> u64 {
+        (u128::from(self.config.nvme_bytes) * u128::from(self.kept.shape.kept_percent) / 100) as u64
+    }
+
+    /// Whether more is to stay than can, and every page that could leave is in DRAM as well.
+    pub(crate) fn is_crowded(&mut self) -> bool {
+        self.kept.bytes > self.kept_bytes_max() && self.policy.victim(&mut self.pages, ListId::Nvme).is_none()
+    }
+
+    /// Pages came to NVMe: the coldest are to leave it.
+    pub(crate) fn choose_leaving(&mut self) {
+        for _ in 0..LEAVING_PER_WRITE_MAX {
+            if self.kept.bytes <= self.kept_bytes_max() {
+                return;
+            }
+            let Some(victim) = self.policy.victim(&mut self.pages, ListId::Nvme) else { return };
+            match self.tail_on_nvme(victim) {
+                Some(tail) if self.pages[tail].has(MOVING) => return, // soon it can
+                Some(tail) if self.may_leave(tail) => self.mark_leaving(tail),
+                // It is to stay: it must not be found again for each page that comes.
+                _ => self.policy.touch(&mut self.pages, victim),
+            }
+        }
+    }
+
+    /// A page that hangs on this one, and leads to none that stays on NVMe. None: too far away to look for.
+    fn tail_on_nvme(&self, mut index: u32) -> Option<u32> {
+        for _ in 0..TAIL_WALK_MAX {
+            match self.staying_child(index) {
+                Some(child) => index = child,
+                None => return Some(index),
+            }
+        }
+        None
+    }
+
+    fn may_leave(&self, index: u32) -> bool {
+        let alone = self.pages[index].has(LISTED_NVME) && self.child_in_dram(index).is_none();
+        alone && !self.is_spared(index)
+    }
+
+    /// One of the first children of a page that are on NVMe, or will be, and not leaving.
+    pub(crate) fn staying_child(&self, index: u32) -> Option<u32> {
+        let mut child = self.pages[index].first_child;
+        for _ in 0..VICTIM_CHILDREN_MAX {
+            if child == NONE {
+                return None;
+            }
+            let entry = &self.pages[child];
+            if entry.has(VISIBLE) && !entry.has(LEAVING) && self.is_bound_for_nvme(child) {
+                return Some(child);
+            }
+            child = entry.next;
+        }
+        None
+    }
+
+    /// Whether some of a page is on NVMe or on its way there.
+    pub(crate) fn is_bound_for_nvme(&self, index: u32) -> bool {
+        self.pages.cells(index).iter().any(|cell| cell.has(ON_NVME | DIRTY))
+    }
+
+    /// A child that is on NVMe, or will be. These come before their siblings, but for pages that nobody sees yet.
+    pub(crate) fn nvme_child(&self, index: u32) -> Option<u32> {
+        let mut child = self.pages[index].first_child;
+        while child != NONE && !self.pages[child].has(VISIBLE) {
+            child = self.pages[child].next;
+        }
+        Some(child).filter(|child| *child != NONE && self.is_bound_for_nvme(*child))
+    }
+
+    fn mark_leaving(&mut self, index: u32) {
+        let bytes = self.extent_bytes(index);
+        self.pages[index].flags |= LEAVING;
+        for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
+            self.kept.take(cell.place, bytes);
+        }
+        self.refresh(index, Position::Hot);
+    }
+
+    /// Somebody uses the page, or it moves: it is among those that stay.
+    pub(crate) fn stay(&mut self, index: u32) {
+        if self.pages[index].has(LEAVING) {
+            self.unmark_leaving(index);
+            self.refresh(index, Position::Hot);
+        }
+    }
+
+    /// Takes back the mark alone.
+    pub(crate) fn unmark_leaving(&mut self, index: u32) {
+        if !self.pages[index].has(LEAVING) {
+            return;
+        }
+        let bytes = self.extent_bytes(index);
+        self.pages[index].flags &= !LEAVING;
+        for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
+            self.kept.add(cell.place, bytes);
+        }
+    }
+
+    /// The page's copy on NVMe is given up. What is in DRAM stays there, off NVMe with all that hangs on it; what is on
+    /// NVMe alone is gone, with all that hangs on it. Tails go before heads, so many a call: false if not all went.
+    pub(crate) fn leave_nvme(&mut self, top: u32) -> bool {
+        let (mut at, mut lost) = (top, NONE);
+        for _ in 0..LEAVE_PAGES_PER_CALL_MAX {
+            loop {
+                if lost == NONE && !(self.nvme_alive && self.pages[at].has(COUNTED_DRAM)) {
+                    lost = at; // nothing leads to what hangs on it
+                }
+                let any = Some(self.pages[at].first_child).filter(|child| *child != NONE);
+                match if lost == NONE { self.nvme_child(at) } else { any } {
+                    Some(child) => at = child,
+                    None => break,
+                }
+            }
+            let parent = self.pages[at].parent;
+            if lost == NONE {
+                self.stay_off(at);
+            } else {
+                self.remove_leaf(at, Removal::Evicted);
+                if at == top && parent != NONE {
+                    self.prune(parent);
+                }
+            }
+            if at == top {
+                return true;
+            }
+            lost = if lost == at { NONE } else { lost };
+            at = parent;
+        }
+        false
+    }
+
+    /// DRAM has the only copy from now on.
+    fn stay_off(&mut self, index: u32) {
+        for shard in 0..self.pages.shards(index) {
+            self.clear_dirty(index, shard);
+            self.clear_place(index, shard);
+        }
+        self.pages[index].flags &= !(DURABLE | MOVING);
+        self.refresh(index, Position::Hot);
+    }
+}

@@ -1,0 +1,280 @@
+//! What leaves NVMe. Owns: promises about the order in which pages leave, what is written again, and work per call.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use turnkv_pool::*;
+use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+
+const CLIENT: ClientId = ClientId(1);
+const PAGE: u64 = 4096;
+const ID: NamespaceId = NamespaceId([1; 32]);
+
+/// A pool and the device behind it: places are given out in order, ten to a segment.
+struct World {
+    pool: Pool,
+    ns: NamespaceIndex,
+    places: Vec<(BlockHash, NvmePlace)>,
+    now: Now,
+}
+
+impl World {
+    fn new(slots: u32, nvme_pages: u64, policy: PolicyKind) -> World {
+        let limits = Limits { client_slots_percent: 100, lease_pages_max: 100_000, ..Limits::default() };
+        let config = PoolConfig {
+            slab_bytes: u64::from(slots) * PAGE,
+            slab_count: 1,
+            nvme_bytes: nvme_pages * PAGE,
+            nvme_admit: Admit::All,
+            nvme_bytes_per_day: 0,
+            free_slots_percent: 0,
+            limits,
+            policy,
+        };
+        let mut pool = Pool::new(config).unwrap();
+        let desc =
+            NamespaceDesc { id: ID, tenant: String::new(), shard_bytes: PAGE, page_tokens: 16, shards: 1 };
+        let ns = pool.open_namespace(desc).unwrap();
+        World { pool, ns, places: Vec::new(), now: 0 }
+    }
+
+    /// One turn that has these pages; what is new is stored and written.
+    fn turn(&mut self, name: u32, pages: u32) {
+        self.now += 1000;
+        let (session, hashes) = (SessionId::parse(&format!("s{name}")).unwrap(), hashes(name, 0..pages));
+        self.pool.begin_turn(self.ns, &session, self.now).unwrap();
+        self.reload(name, pages);
+        let ask = OffloadAsk {
+            ns: self.ns,
+            session: Some(&session),
+            parent: None,
+            hashes: &hashes,
+            shard: 0,
+            tail_tokens: 0,
+            client: CLIENT,
+        };
+        let plan = self.pool.begin_offload(ask, self.now).unwrap();
+        let granted = |outcome: &Outcome| matches!(outcome, Outcome::Granted(_));
+        let filled = (0..).zip(&plan.outcomes).filter(|(_, outcome)| granted(outcome));
+        let filled: Vec<(u32, u64)> = filled.map(|(at, _)| (at, 0)).collect();
+        if let Some(lease) = plan.lease {
+            self.pool.commit_offload(lease, CLIENT, &filled, self.now).unwrap();
+        }
+        let end = EndTurn {
+            keep: 0,
+            hashes: &hashes,
+            tail_tokens: 0,
+            expected_return_ms: 0,
+            ttl_ms: 0,
+            priority: 0,
+            last: false,
+        };
+        self.pool.end_turn(self.ns, &session, end, self.now).unwrap();
+        self.write();
+    }
+
+    fn reload(&mut self, name: u32, pages: u32) {
+        let hashes = hashes(name, 0..pages);
+        let ask =
+            ReloadAsk { ns: self.ns, hashes: &hashes, shard: 0, client: CLIENT, session: None, hold: false };
+        let plan = self.pool.begin_reload(ask, self.now).unwrap();
+        for step in plan.pages {
+            if let ReloadStep::Promote(read) = step {
+                self.pool.promoted(read.page, 0, self.now);
+            }
+        }
+        if let Some(lease) = plan.lease {
+            self.pool.end_reload(lease, CLIENT, &[], self.now).unwrap();
+        }
+    }
+
+    fn write(&mut self) -> u64 {
+        let mut bytes = 0;
+        for write in self.pool.next_writes(u64::MAX, self.now) {
+            let at = self.places.len() as u32;
+            let place = NvmePlace { segment: at / 10, block: at };
+            assert!(self.pool.written(write.page, 0, place, self.now));
+            self.places.push((write.hash, place));
+            bytes += write.bytes;
+        }
+        self.pool.check().unwrap();
+        bytes
+    }
+
+    fn verdict(&mut self, name: u32, page: u32) -> Reclaim {
+        let hash = hashes(name, page..page + 1)[0];
+        let place = self.places.iter().rev().find(|(other, _)| *other == hash).unwrap().1;
+        self.pool.reclaim_verdict(&ID, &hash, 0, place)
+    }
+
+    fn present(&mut self, name: u32, pages: u32) -> u32 {
+        self.pool.lookup(self.ns, &hashes(name, 0..pages), self.now).unwrap().present
+    }
+}
+
+fn hashes(name: u32, range: std::ops::Range<u32>) -> Vec<BlockHash> {
+    let hash = |at: u32| {
+        let mut bytes = [9; 32];
+        bytes[..4].copy_from_slice(&name.to_le_bytes());
+        bytes[4..8].copy_from_slice(&at.to_le_bytes());
+        BlockHash(bytes)
+    };
+    range.map(hash).collect()
+}
+
+fn is_cold(verdict: Reclaim) -> bool {
+    match verdict {
+        Reclaim::Cold(_) => true,
+        Reclaim::Hot(_) => false,
+        Reclaim::Dead => panic!("the extent is alive"),
+    }
+}
+
+#[test]
+fn the_coldest_leave_tails_first_and_a_use_brings_them_back() {
+    for policy in [PolicyKind::Lru, PolicyKind::Session] {
+        let mut world = World::new(20, 100, policy);
+        // 85 of 100 pages stay; the oldest session is used again, so the second oldest is the coldest.
+        for name in 0..8 {
+            world.turn(name, 10);
+        }
+        world.turn(0, 10);
+        world.turn(8, 10);
+        assert!((0..9).all(|name| world.present(name, 10) == 10), "all can still be read");
+        assert!(!is_cold(world.verdict(0, 9)), "{policy:?}: it was used again");
+        let cold =
+            |world: &mut World, name: u32| (0..10).filter(|page| is_cold(world.verdict(name, *page))).count();
+        assert_eq!((cold(&mut world, 1), cold(&mut world, 2)), (5, 0), "{policy:?}: what is above 85 pages");
+        assert!(is_cold(world.verdict(1, 9)) && !is_cold(world.verdict(1, 4)), "tails before heads");
+        world.reload(1, 10);
+        world.write();
+        assert_eq!(cold(&mut world, 1), 0, "{policy:?}: it was read, so it stays");
+        world.turn(9, 10);
+        assert!(cold(&mut world, 2) >= 5, "{policy:?}: others leave instead");
+    }
+}
+
+#[test]
+fn what_moves_keeps_its_place_in_the_order() {
+    let mut world = World::new(20, 100, PolicyKind::Lru);
+    for name in 0..8 {
+        world.turn(name, 10);
+    }
+    // The tail of the oldest session is written again: that is no use.
+    for page in 5..10 {
+        let Reclaim::Hot(key) = world.verdict(0, page) else { panic!("80 of 85 pages: none leaves yet") };
+        if let Rewrite::Promotion(read) = world.pool.rewrite(key, 0) {
+            assert!(world.pool.promoted(read.page, 0, world.now));
+            assert_eq!(world.pool.rewrite(key, 0), Rewrite::Dirty);
+        }
+        assert_eq!(world.write(), PAGE);
+    }
+    world.turn(8, 10);
+    assert!((5..10).all(|page| is_cold(world.verdict(0, page))), "it is still the coldest");
+}
+
+#[test]
+fn a_move_that_is_given_up_leaves_the_page_like_any_other() {
+    let mut world = World::new(20, 100, PolicyKind::Lru);
+    for name in 0..8 {
+        world.turn(name, 10);
+    }
+    let Reclaim::Hot(key) = world.verdict(0, 0) else { panic!("it stays") };
+    let Rewrite::Promotion(read) = world.pool.rewrite(key, 0) else { panic!("it is on NVMe alone") };
+    assert!(world.pool.promoted(read.page, 0, world.now));
+    world.pool.rewrite_ended(key);
+    world.pool.check().unwrap();
+    assert_eq!(world.present(0, 10), 10);
+    world.turn(9, 20);
+    assert_eq!(world.present(9, 20), 20, "its slot was free for others");
+}
+
+#[test]
+fn no_more_is_written_again_than_half_of_what_comes() {
+    let mut world = World::new(400, 1600, PolicyKind::Lru);
+    world.turn(0, 200);
+    let mut moved = 0;
+    // Leaves by themselves: nothing hangs on them.
+    for name in 1..150 {
+        world.turn(name, 1);
+        for again in 1..=name {
+            if let Reclaim::Hot(key) = world.verdict(again, 0)
+                && world.pool.rewrite(key, 0) == Rewrite::Dirty
+            {
+                moved += world.write() / PAGE;
+            }
+        }
+    }
+    // A sixteenth of the tier may be written again at once, and half of all that came.
+    assert!(moved <= 100 + 349 / 2, "{moved} pages were written again");
+    assert!(moved >= 349 / 2, "{moved} pages: the allowance is there to be used");
+}
+
+#[test]
+fn a_large_subtree_leaves_in_bounded_steps_and_no_step_breaks_a_prefix() {
+    for in_dram in [true, false] {
+        let mut world = World::new(6000, 100_000, PolicyKind::Lru);
+        world.turn(0, 5000);
+        let root = world.verdict(0, 0);
+        let (Reclaim::Hot(root) | Reclaim::Cold(root)) = root else { panic!("{root:?}") };
+        if !in_dram {
+            world.pool.demote_all(None);
+        }
+        let mut calls = 1;
+        while !world.pool.drop_page(root) {
+            world.pool.check().unwrap();
+            calls += 1;
+            let left = world.present(0, 5000);
+            assert!(in_dram && left == 5000 || left + 1024 * calls >= 5000, "{left} after {calls} calls");
+            if calls == 3 {
+                // Somebody goes on where pages are leaving.
+                world.reload(0, 100);
+                world.turn(0, 5001);
+            }
+            assert!(calls < 50, "it ends");
+        }
+        assert!(calls >= 5, "{calls} calls for 5,000 pages");
+        world.pool.check().unwrap();
+        let dram = world.pool.lookup(world.ns, &hashes(0, 0..5000), world.now).unwrap().dram;
+        assert_eq!(world.pool.is_on_nvme(root), None);
+        assert!(!in_dram || dram == 5000, "DRAM keeps what it has");
+    }
+}
+
+#[test]
+fn a_session_longer_than_memory_is_reloaded_to_its_end() {
+    for policy in [PolicyKind::Lru, PolicyKind::Session] {
+        let mut world = World::new(600, 10_000, policy);
+        for pages in [500, 1000, 1500, 2000] {
+            let (mut from, mut calls) = (0, 0);
+            let name = SessionId::parse("s0").unwrap();
+            world.now += 1000;
+            world.pool.begin_turn(world.ns, &name, world.now).unwrap();
+            while from < world.present(0, pages) {
+                let rest = hashes(0, from..pages);
+                let ask = ReloadAsk {
+                    ns: world.ns,
+                    hashes: &rest,
+                    shard: 0,
+                    client: CLIENT,
+                    session: Some(&name),
+                    hold: false,
+                };
+                let plan = world.pool.begin_reload(ask, world.now).unwrap();
+                for step in &plan.pages {
+                    match step {
+                        ReloadStep::Promote(read) => assert!(world.pool.promoted(read.page, 0, world.now)),
+                        ReloadStep::Ready { .. } => {}
+                        _ => break,
+                    }
+                    from += 1;
+                }
+                let lease = plan.lease.unwrap_or_else(|| panic!("{policy:?}: stuck at page {from}"));
+                world.pool.end_reload(lease, CLIENT, &[], world.now).unwrap();
+                world.pool.check().unwrap();
+                calls += 1;
+                assert!(calls < 50, "{policy:?}: it goes on");
+            }
+            world.turn(0, pages);
+            assert_eq!(world.present(0, pages), pages, "{policy:?}");
+        }
+    }
+}

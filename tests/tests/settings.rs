@@ -1,0 +1,115 @@
+//! Settings of the configuration file that change what a running server does: each takes effect, and a bad value is said.
+
+use anyhow::{Result, ensure};
+use std::process::Command;
+use std::time::Duration;
+use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, TierKind};
+use turnkv_tests::pages::chain;
+use turnkv_tests::server::{Server, Setup};
+use turnkv_tests::user::User;
+use turnkv_tests::workspace::server_binary;
+
+const PAGE: u64 = 64 << 10;
+
+/// Pages that a tier holds.
+async fn pages_of(user: &User, kind: TierKind) -> Result<u64> {
+    let stats = user.client.stats().await?;
+    Ok(stats.tiers.iter().find(|tier| tier.tier() == kind).map_or(0, |tier| tier.pages))
+}
+
+async fn turn(user: &User, session: &str, list: &[BlockHash]) -> Result<()> {
+    user.namespace.begin_turn(session).await?;
+    let found = if user.namespace.lookup(list).await? == 0 { 0 } else { user.reload(list).await?.pages };
+    if found < list.len() {
+        let parent = found.checked_sub(1).map(|at| list[at]);
+        let options =
+            OffloadOptions { session: Some(session.to_owned()), parent, ..OffloadOptions::default() };
+        user.offload(&options, &list[found..]).await?;
+    }
+    user.namespace.end_turn(session, &EndTurn { hashes: list.to_vec(), ..EndTurn::default() }).await?;
+    Ok(())
+}
+
+/// How many of 8 pages that were read thrice outlive a scan of twice the memory, under a policy.
+async fn left_after_a_scan(policy: &str) -> Result<usize> {
+    let top = format!("policy = \"{policy}\"\n");
+    let server = Server::start(Setup { top, dram_mib: 16, nvme_mib: 0, ..Setup::default() })?;
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    let used = chain(1, 8);
+    let options = OffloadOptions { wait: Duration::from_secs(5), ..OffloadOptions::default() };
+    user.offload(&options, &used).await?;
+    for _ in 0..3 {
+        ensure!(user.reload(&used).await?.pages == 8);
+    }
+    for seed in 0..32 {
+        user.offload(&options, &chain(100 + seed, 16)).await?;
+    }
+    Ok(user.namespace.lookup(&used).await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_decides_who_goes() -> Result<()> {
+    let (lru, arc) = (left_after_a_scan("lru").await?, left_after_a_scan("arc").await?);
+    ensure!(
+        (lru, arc) == (0, 8),
+        "a scan sweeps out what lru has and leaves what arc saw twice: {lru}, {arc}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reused_admission_keeps_one_hit_pages_off_the_disk() -> Result<()> {
+    let nvme = "admit = \"reused\"\n".to_owned();
+    let server = Server::start(Setup { nvme, ..Setup::default() })?;
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    turn(&user, "once", &chain(1, 12)).await?;
+    user.settle().await?;
+    ensure!(pages_of(&user, TierKind::Nvme).await? == 0, "nobody came back yet");
+    turn(&user, "once", &chain(1, 14)).await?;
+    user.settle().await?;
+    ensure!(pages_of(&user, TierKind::Nvme).await? == 14, "its session came back");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_is_written_than_the_budget_allows() -> Result<()> {
+    // An hour of it may be spent at once: 16 pages.
+    let nvme = "write_bytes_per_day = \"24MiB\"\n".to_owned();
+    let server = Server::start(Setup { nvme, ..Setup::default() })?;
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    for seed in 0..8 {
+        user.offload(&OffloadOptions::default(), &chain(seed, 8)).await?;
+    }
+    user.settle().await?;
+    let (dram, nvme) = (pages_of(&user, TierKind::Dram).await?, pages_of(&user, TierKind::Nvme).await?);
+    ensure!(dram == 64, "all are in memory: {dram}");
+    ensure!((15..=17).contains(&nvme), "{nvme} pages on NVMe");
+    let durable = OffloadOptions { durable: true, ..OffloadOptions::default() };
+    user.offload(&durable, &chain(50, 8)).await?;
+    ensure!(pages_of(&user, TierKind::Nvme).await? == nvme + 8, "what must be durable is written even so");
+    Ok(())
+}
+
+#[test]
+fn a_bad_value_is_said_with_its_key() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let nvme = format!("[nvme]\npath = \"{}\"\nbytes = \"256MiB\"\n", folder.path().join("n").display());
+    let cases: [(String, &[&str]); 4] = [
+        ("policy = \"best\"\n".to_owned(), &["policy", "best", "session"]),
+        (format!("{nvme}admit = \"some\"\n"), &["admit", "some", "reused"]),
+        (
+            format!("{nvme}write_bytes_per_day = \"1MiB\"\n"),
+            &["nvme.write_bytes_per_day", "less than a segment"],
+        ),
+        (format!("{nvme}write_bytes_per_day = \"often\"\n"), &["write_bytes_per_day", "often"]),
+    ];
+    for (text, wanted) in cases {
+        let path = folder.path().join("turnkv.toml");
+        std::fs::write(&path, &text)?;
+        let output = Command::new(server_binary()?).args(["serve", "--config"]).arg(&path).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(!output.status.success(), "{text}");
+        ensure!(wanted.iter().all(|word| said.contains(word)), "{text}: {said}");
+    }
+    Ok(())
+}
