@@ -133,7 +133,7 @@ fn a_plain_policy_takes_everything() {
 }
 
 #[test]
-fn with_nvme_below_nothing_is_lost_by_making_way() {
+fn with_much_nvme_below_little_is_lost_by_making_way() {
     let (_, once) = World::new(PolicyKind::Session, true).learn();
     assert!(once.iter().all(|told| told.outranked == 0), "{once:?}");
 }
