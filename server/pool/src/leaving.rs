@@ -9,8 +9,8 @@ use crate::Pool;
 use crate::entry::{COUNTED_DRAM, DIRTY, DURABLE, LEAVING, LISTED_NVME, MOVING, NONE, ON_NVME, VISIBLE};
 use crate::ids::NvmePlace;
 use crate::limits::{
-    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, LEAVING_PER_WRITE_MAX, NVME_KEPT_PERCENT,
-    REWRITE_BURST_SHARE, REWRITE_PERCENT_MAX, TAIL_WALK_MAX, VICTIM_CHILDREN_MAX,
+    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, LEAVING_PER_WRITE_MAX, NVME_BESIDE_DRAM_SHARE,
+    NVME_KEPT_PERCENT, REWRITE_BURST_SHARE, REWRITE_PERCENT_MAX, TAIL_WALK_MAX, VICTIM_CHILDREN_MAX,
 };
 use crate::policy::{ListId, Position};
 use crate::residency::Removal;
@@ -108,13 +108,20 @@ impl Pool {
 
     /// Whether more is to stay than can, and every page that could leave is in DRAM as well.
     pub(crate) fn is_crowded(&mut self) -> bool {
-        self.kept.bytes > self.kept_bytes_max() && self.policy.victim(&mut self.pages, ListId::Nvme).is_none()
+        self.kept.bytes > self.kept_bytes_max()
+            && (self.is_beside_dram() || self.policy.victim(&mut self.pages, ListId::Nvme).is_none())
+    }
+
+    /// Whether NVMe is so small that DRAM has nearly all it has: its oldest copies go, which costs nothing.
+    fn is_beside_dram(&self) -> bool {
+        let dram_bytes = u64::from(self.config.slab_count).saturating_mul(self.config.slab_bytes);
+        self.kept_bytes_max() < dram_bytes / NVME_BESIDE_DRAM_SHARE
     }
 
     /// Pages came to NVMe: the coldest are to leave it.
     pub(crate) fn choose_leaving(&mut self) {
         for _ in 0..LEAVING_PER_WRITE_MAX {
-            if self.kept.bytes <= self.kept_bytes_max() {
+            if self.kept.bytes <= self.kept_bytes_max() || self.is_beside_dram() {
                 return;
             }
             let Some(victim) = self.policy.victim(&mut self.pages, ListId::Nvme) else { return };

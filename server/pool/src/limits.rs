@@ -118,6 +118,8 @@ pub const LEAVING_PER_WRITE_MAX: u32 = 4;
 pub const LEAVE_PAGES_PER_CALL_MAX: u32 = 1024;
 /// Share of NVMe that pages keep however few its segments are, percent.
 pub const KEPT_PERCENT_MIN: u64 = 20;
+/// NVMe of less than DRAM divided by this has little of its own.
+pub const NVME_BESIDE_DRAM_SHARE: u64 = 4;
 /// Bytes that may be written again on NVMe, in percent of those that come to it.
 pub const REWRITE_PERCENT_MAX: u64 = 50;
 /// So much may be written again at once: NVMe divided by this.
