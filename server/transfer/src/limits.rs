@@ -50,8 +50,11 @@ pub const ENGINE_PIECE_BYTES_MIN: usize = 512 << 10;
 pub const ENGINE_COPIES_MAX: usize = 4;
 /// Pieces of one launch of the copy kernel.
 pub const COPY_PIECES_MAX: usize = 1 << 15;
-/// Pieces of one launch of the checksum kernel: a page in the most pieces allowed, with a gap before each and one at the end.
-pub const CHECKSUM_PIECES_MAX: usize = 2 * DEVICE_RUNS_MAX + 1;
+/// Bytes of a run that one block or warp of threads takes the checksum of; more where a page would come to too many parts.
+pub const CHECKSUM_PART_BYTES: usize = 64 << 10;
+/// Pieces of one launch of the checksum kernel: a page in the most pieces allowed, with a gap before each and one at the end,
+/// and cut as often again.
+pub const CHECKSUM_PIECES_MAX: usize = 3 * DEVICE_RUNS_MAX + 1;
 /// Thread blocks of a copy kernel. Not measured yet.
 pub const KERNEL_BLOCKS_USUAL: u32 = 16;
 /// Bytes that one launch moves. Not measured yet.

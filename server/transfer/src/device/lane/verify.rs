@@ -4,7 +4,7 @@
 use super::{Act, Job, Lane, Page};
 use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
 use crate::device::staging::Taken;
-use crate::limits::CHECKSUM_PIECES_MAX;
+use crate::limits::{CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
 
 /// Pages of one launch.
 #[derive(Default)]
@@ -19,9 +19,13 @@ impl Table {
     fn push(&mut self, page: &Page) {
         let first = self.pieces.len();
         let mut position = 0;
+        let part_bytes = part_bytes(page.plan.slot_bytes());
         for run in page.plan.pieces() {
             self.push_zeros(run.slot_offset - position);
-            self.pieces.push(Piece { target: 0, source: run.memory, bytes: run.bytes as u64 });
+            for done in (0..run.bytes).step_by(part_bytes) {
+                let bytes = part_bytes.min(run.bytes - done) as u64;
+                self.pieces.push(Piece { target: 0, source: run.memory + done as u64, bytes });
+            }
             position = run.slot_offset + run.bytes;
         }
         self.push_zeros(page.plan.slot_bytes() - position);
@@ -36,6 +40,18 @@ impl Table {
     }
 }
 
+/// A device takes a piece's checksum with one block or one warp of threads: long runs go in parts, so that a few large pages
+/// keep as much of it busy as many small ones.
+fn part_bytes(slot_bytes: usize) -> usize {
+    slot_bytes.div_ceil(DEVICE_RUNS_MAX).next_multiple_of(RING_ALIGN).max(CHECKSUM_PART_BYTES)
+}
+
+/// Pieces that a page may come to: its runs, a gap before each and one at the end, and the cuts in long runs.
+fn pieces_max(page: &Page) -> usize {
+    let slot_bytes = page.plan.slot_bytes();
+    page.plan.pieces().len() * 2 + 1 + slot_bytes / part_bytes(slot_bytes)
+}
+
 impl Lane {
     /// Enqueues the checksums of all pages. `on_cpu`: those that the device cannot take.
     pub(super) fn enqueue_checksums(
@@ -46,9 +62,7 @@ impl Lane {
         let mut table = Table::default();
         let mut first = 0;
         for (position, page) in job.pages.iter().enumerate() {
-            // A run and a gap before it, and a gap at the end.
-            let pieces = page.plan.pieces().len() * 2 + 1;
-            let full = table.pieces.len() + pieces > CHECKSUM_PIECES_MAX
+            let full = table.pieces.len() + pieces_max(page) > CHECKSUM_PIECES_MAX
                 || table.bytes + page.plan.slot_bytes() > self.means.chunk_bytes;
             if full && !table.pages.is_empty() {
                 self.launch_checksums(&std::mem::take(&mut table), first, on_cpu)?;
@@ -116,6 +130,48 @@ impl Lane {
         self.sums.resize(self.sums.len().max(first + words.len()), 0);
         for (sum, word) in self.sums[first..].iter_mut().zip(words) {
             *sum = u64::from_ne_bytes(*word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Page, Table, part_bytes, pieces_max};
+    use crate::device::lane::Other;
+    use crate::device::plan::DevicePlan;
+    use crate::limits::{CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX};
+
+    fn page(runs: &[(u64, usize)]) -> Page {
+        // SAFETY: nothing copies by this plan.
+        let plan = unsafe { DevicePlan::runs(runs) }.expect("runs that can be planned");
+        Page { other: Other::Source(plan.clone()), plan }
+    }
+
+    #[test]
+    fn long_runs_are_cut_so_that_a_large_page_is_work_for_many() {
+        let page = page(&[(1 << 20, 2 << 20), (1 << 30, 100), (1 << 32, CHECKSUM_PART_BYTES + 1)]);
+        let mut table = Table::default();
+        table.push(&page);
+        assert_eq!(table.pieces.len(), (2 << 20) / CHECKSUM_PART_BYTES + 1 + 2);
+        assert!(table.pieces.len() <= pieces_max(&page));
+        let (mut expected, mut rest) = (page.plan.pieces().iter(), 0);
+        let mut next = 0;
+        for piece in &table.pieces {
+            if rest == 0 {
+                let run = expected.next().expect("no more pieces than runs have bytes");
+                (next, rest) = (run.memory, run.bytes as u64);
+            }
+            assert_eq!(piece.source, next);
+            (next, rest) = (next + piece.bytes, rest - piece.bytes);
+        }
+        assert_eq!((rest, expected.next()), (0, None));
+    }
+
+    #[test]
+    fn pages_of_any_size_fit_a_launch() {
+        for slot_bytes in [1, 4096, 2 << 20, 1 << 40] {
+            let cuts = slot_bytes / part_bytes(slot_bytes);
+            assert!(DEVICE_RUNS_MAX * 2 + 1 + cuts <= CHECKSUM_PIECES_MAX, "{slot_bytes}");
         }
     }
 }
