@@ -120,9 +120,9 @@ fn nvme_finds_about_what_memory_of_its_size_does_and_writes_little_twice() {
     // Enough pages that the log has its usual segments.
     let shape = Shape { requests: 1500, burn_in_requests: 500, ..Shape::AGENTIC };
     let workload = Workload::new(generate("large", &shape, 11), 1);
+    let memory = run(&workload, &cell("lru", 2400, 0), &INSTANT);
     for name in ["lru", "session"] {
         let both = run(&workload, &cell(name, 400, 2400), &INSTANT);
-        let memory = run(&workload, &cell(name, 2400, 0), &INSTANT);
         let points = 100.0 * (memory.hits() as f64 - both.hits() as f64) / both.blocks as f64;
         assert!(points < 1.0, "{name}: NVMe finds {points:.2} points less");
         let amplification = both.nvme_written as f64 / both.stored as f64;
