@@ -1,17 +1,20 @@
 //! Offloads from and reloads into device memory, through a real server, on the host device: the same bytes as the CPU forms, in
 //! the engine's order, and whatever goes wrong costs a miss or a decline.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use prost::Message;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use turnkv_client::{
     BlockHash, DataPlane, Decline, DeviceErrorKind, DeviceOptions, DeviceOrder, ErrorKind, GpuPagePool,
     HostOptions, MissCause, OffloadOptions, ReloadOptions, TierKind,
 };
+use turnkv_proto::wire::{self, Verb};
 use turnkv_tests::gpu::Gpu;
 use turnkv_tests::pages::{bytes, chain};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
+use turnkv_transfer::{FLAG_MORE, LocalSocket, Region};
 
 const PAGE: u64 = 96 << 10;
 const PIECE: usize = 4 << 10;
@@ -300,6 +303,68 @@ async fn what_cannot_work_is_said_at_once() -> Result<()> {
     ensure!(poor.is_err_and(|error| error.to_string().contains("pinned memory")));
     let small = Gpu::new(HostOptions { memory_bytes: 1 << 20, ..usual() }, 64, PAGE as usize);
     ensure!(small.is_err_and(|error| error.to_string().contains("are free")));
+    Ok(())
+}
+
+/// One bit of a page in DRAM is flipped, as by another process that maps the slab: the device finds it where the page landed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_bit_in_a_slot_is_a_miss() -> Result<()> {
+    for (kernels, order) in [(true, layers(0)), (true, layers(24)), (false, layers(0))] {
+        let setup = Setup { nvme_mib: 0, ..Setup::default() };
+        let (server, user, gpu) = rig(setup, HostOptions { kernels, ..usual() }, 8).await?;
+        let (hashes, pages) = (chain(40, 8), gpu.pages(0, 8, PIECE)?);
+        put(&gpu, 0, &hashes).await?;
+        let offload = OffloadOptions::default();
+        user.namespace.offload_device(&gpu.device, &offload, &hashes, &pages, None).await?;
+        flip(&server, &user, &hashes, 5)?;
+        let options = ReloadOptions::default();
+        let reload = user.namespace.reload_device(&gpu.device, &options, &hashes, &pages, order).await?;
+        ensure!(reload.pages_begun() == 8);
+        let report = reload.finished().await?;
+        ensure!((report.pages, report.miss) == (5, Some(MissCause::Checksum)), "{report:?}");
+        holds(&gpu, 0, &hashes[..5]).await?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while user.namespace.lookup(&hashes).await? != 5 {
+            ensure!(Instant::now() < deadline, "the pool was not told");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Maps the slot of a page as a client does, and flips a bit in it.
+fn flip(server: &Server, user: &User, hashes: &[BlockHash], page: usize) -> Result<()> {
+    let by = || Instant::now() + Duration::from_secs(10);
+    let socket = LocalSocket::connect(&server.local_socket(), by())?;
+    let ask = |verb: Verb, body: Vec<u8>| {
+        socket.send_by(verb as u8, 0, &body, &[], by())?;
+        Ok::<_, anyhow::Error>(socket.recv(Some(by()))?)
+    };
+    let hello = ask(Verb::Hello, wire::HelloRequest { protocol: 1, client: 0 }.encode_to_vec())?;
+    let client = wire::HelloReply::decode(&hello.body[..])?.client;
+    let namespace = bytes::Bytes::copy_from_slice(&user.namespace.id().0);
+    let hashes = turnkv_proto::pack_hashes(hashes).into();
+    let begin =
+        wire::BeginReloadRequest { namespace: namespace.clone(), hashes, client, ..Default::default() };
+    let mut slots = Vec::new();
+    let mut frame = ask(Verb::BeginReload, begin.encode_to_vec())?;
+    loop {
+        let reply = wire::BeginReloadReply::decode(&frame.body[..])?;
+        slots.extend(reply.pages.into_iter().filter_map(|page| page.slot));
+        if frame.flags & FLAG_MORE == 0 {
+            break;
+        }
+        frame = socket.recv(Some(by()))?;
+    }
+    let slot = slots.get(page).context("the page has a slot")?;
+    let attach = wire::AttachSlabRequest { namespace, slab: slot.slab, generation: slot.generation };
+    let mut frame = ask(Verb::AttachSlab, attach.encode_to_vec())?;
+    let slab_bytes = wire::AttachSlabReply::decode(&frame.body[..])?.slab_bytes;
+    let region = Region::from_fd(frame.fd.take().context("a descriptor")?, slab_bytes.try_into()?)?;
+    let slot = region.slot(slot.offset.try_into()?, PAGE as usize).context("inside the slab")?;
+    let mut bytes = slot.bytes().to_vec();
+    bytes[54_321] ^= 0x10;
+    slot.fill(&bytes);
     Ok(())
 }
 

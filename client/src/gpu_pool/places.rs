@@ -89,7 +89,8 @@ pub(super) fn covers(filled: &Filled, plan: &DevicePlan) -> bool {
 pub(super) fn with(filled: &Filled, added: &[Range<usize>], page_bytes: usize) -> Filled {
     let Some(filled) = filled else { return None };
     let parts = merged(filled.iter().chain(added).cloned().collect());
-    (parts[..] != [0..page_bytes]).then_some(parts)
+    let whole = parts.first() == Some(&(0..page_bytes));
+    (!whole).then_some(parts)
 }
 
 /// Parts in order, those that touch as one.

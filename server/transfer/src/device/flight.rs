@@ -121,9 +121,10 @@ impl Flight {
         if state.enqueued.is_none() {
             return Err(invalid("the copies are not enqueued yet: wait for that first".to_owned()));
         }
-        let event = state.layers.get(layer);
+        let event = state.layers.get(layer).cloned();
         let event = event
             .ok_or_else(|| invalid(format!("layer {layer} of a copy in {} layers", state.layers.len())))?;
+        drop(state); // a driver may be slow, and others look at the flight
         event.hold_up(stream)
     }
 
@@ -155,7 +156,7 @@ pub(crate) struct Shared {
 struct State {
     enqueued: Option<Result<(), DeviceError>>,
     done: Option<Result<Landed, DeviceError>>,
-    layers: Vec<OwnedEvent>,
+    layers: Vec<Arc<OwnedEvent>>,
     wakers: Vec<Waker>,
     afterwards: Vec<Afterwards>,
 }
@@ -190,7 +191,8 @@ impl Shared {
 
     pub(crate) fn set_enqueued(&self, result: Result<(), DeviceError>, layers: Vec<OwnedEvent>) {
         let mut state = self.state.lock();
-        (state.enqueued, state.layers) = (Some(result), layers);
+        state.enqueued = Some(result);
+        state.layers = layers.into_iter().map(Arc::new).collect();
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::{DevicePlan, DeviceView};
 
 /// Tensors `[view][head][token][row]` somewhere in one buffer, with strides in either order and padding.
 #[derive(Clone, Debug)]
@@ -103,10 +104,35 @@ proptest! {
             pairs.extend((0..run.bytes).map(|byte| (memory + byte, run.slot_offset + byte)));
         }
         prop_assert!(position <= plan.slot_bytes());
+        same_on_a_device(&case, base, &plan)?;
         let mut expected = case.pairs();
         expected.sort_unstable_by_key(|&(_, slot)| slot);
         prop_assert_eq!(pairs, expected);
     }
+}
+
+/// The device's plan of the same tensors has the same runs, and its layers are all of them, each byte once.
+fn same_on_a_device(case: &Case, base: *mut u8, plan: &CopyPlan) -> Result<(), TestCaseError> {
+    let address = |memory: *mut u8| memory.addr() as u64;
+    let view = |view: usize| {
+        // SAFETY: it is only planned, nothing is copied.
+        unsafe { DeviceView::new(address(base) + (view * case.view_bytes) as u64, case.shape).unwrap() }
+    };
+    let views: Vec<_> = (0..case.views).map(view).collect();
+    let device =
+        DevicePlan::page(case.layout, &views, case.page_tokens, case.first_token, case.tokens).unwrap();
+    prop_assert_eq!(device.slot_bytes(), plan.slot_bytes());
+    let runs: Vec<_> = plan.runs().map(|run| (address(run.memory), run.slot_offset, run.bytes)).collect();
+    let of = |run: &Run<u64>| (run.memory, run.slot_offset, run.bytes);
+    prop_assert_eq!(device.pieces().iter().map(of).collect::<Vec<_>>(), runs);
+    let bytes = |run: Run<u64>| (0..run.bytes).map(move |at| (run.memory + at as u64, run.slot_offset + at));
+    let layers = device.layers(case.views).unwrap();
+    let in_layers: Vec<_> = layers.into_iter().flat_map(|part| device.within(part)).flat_map(bytes).collect();
+    prop_assert_eq!(in_layers, device.pieces().iter().copied().flat_map(bytes).collect::<Vec<_>>());
+    let gaps: usize = device.gaps().map(|gap| gap.len()).sum();
+    let runs: usize = device.pieces().iter().map(|run| run.bytes).sum();
+    prop_assert_eq!((gaps + runs, gaps > 0), (device.slot_bytes(), device.has_gaps()));
+    Ok(())
 }
 
 fn shape(heads: usize, tokens: usize, row_bytes: usize) -> TensorShape {

@@ -11,7 +11,7 @@ fn piece(target: u64, source: u64, bytes: usize) -> CopyRequest {
 }
 
 fn many(count: u64, bytes: usize) -> Vec<CopyRequest> {
-    (0..count).map(|at| piece(at * 10 * bytes as u64, 1 << 40 | at * 7 * bytes as u64, bytes)).collect()
+    (0..count).map(|at| piece(at * 10 * bytes as u64, (1 << 40) + at * 7 * bytes as u64, bytes)).collect()
 }
 
 #[test]
