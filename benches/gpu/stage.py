@@ -249,7 +249,7 @@ class Served:
     def to_nvme(self, seconds: float) -> bool:
         """Writes all pages to NVMe, then empties DRAM; False when that takes longer. Reads there go past the page cache."""
         until = time.monotonic() + seconds
-        while self.door.stats()["dirty_bytes"]:
+        while (stats := self.door.stats())["dirty_bytes"] or stats["leases"]:  # leases end behind the reader's back
             if time.monotonic() > until:
                 return False
             time.sleep(0.05)

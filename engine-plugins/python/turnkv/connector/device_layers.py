@@ -18,8 +18,11 @@ import turnkv
 from .devices import DeviceRuns, current
 from .door import Door
 from .jobs import LoadJob, PageRun
-from .layers import LEASE_BYTES_MAX, loaded_of
+from .layers import loaded_of
 from .loader import Loaded, pieces_of
+
+CALL_BYTES_MAX = 4 << 30
+"""Of one reload: all layers of one come before the next one's first, so few are better."""
 
 
 @dataclass
@@ -64,7 +67,7 @@ class DeviceLayerLoader:
             _Piece(job.request, piece)
             for job in jobs
             for run in job.runs
-            for piece in pieces_of(run, self._runs[run.group], LEASE_BYTES_MAX)
+            for piece in pieces_of(run, self._runs[run.group], CALL_BYTES_MAX)
         ]
         for begun in [self._threads.submit(self._begin, piece, deadline) for piece in self._pieces]:
             begun.result()
