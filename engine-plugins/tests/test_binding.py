@@ -196,7 +196,7 @@ def test_sessions(pages: turnkv.Namespace) -> None:
     assert pages.begin_turn("talk").turn == 1
     pages.offload(hashes + tail, content(4, seed=5), session="talk", tail_tokens=7)
     assert pages.end_turn("talk", hashes + tail, tail_tokens=7, expected_return_ms=100, ttl_ms=60_000, priority=2) == 4
-    begun = pages.begin_turn("talk")
+    begun = pages.begin_turn("talk", engine="gpu-7")
     assert (begun.turn, begun.pages, begun.tail, begun.tail_tokens) == (2, 4, tail, 7), begun
     assert pages.fork("talk", "talk-2") >= 3 and pages.begin_turn("talk-2").tail == tail
     assert pages.fork("talk", "talk-3", 2) == 2
@@ -281,7 +281,7 @@ def test_bad_input_to_every_call(pages: turnkv.Namespace) -> None:
         lambda: pages.offload_strided(good, [(0, 2, 1024, 16, 16)] * 4, 16), lambda: pages.offload_strided(good, [view[:4]] * 4, 16),
         lambda: pages.offload_strided(good, [(view[0], 1 << 60, 1 << 60, 16, 16)] * 4, 16),
         lambda: pages.reload_strided(good, [view] * 5000, 16), lambda: pages.reload_strided(good, [view] * 4, 10**18),
-        lambda: pages.begin_turn(""), lambda: pages.begin_turn("x" * 129), lambda: pages.end_turn("nobody", good),
+        lambda: pages.begin_turn(""), lambda: pages.begin_turn("x" * 129), lambda: pages.begin_turn("x", engine="e" * 129), lambda: pages.end_turn("nobody", good),
         lambda: pages.end_turn("x", b"ragged"), lambda: pages.fork("nobody", "x"), lambda: pages.supersede("nobody", 1),
         lambda: pages.supersede("x", -1), lambda: pages.prefetch(), lambda: pages.prefetch("x", hashes=good), lambda: pages.close(""),
         lambda: pages.lease(b"x"), lambda: turnkv.chain_hashes(b"abc", 16), lambda: turnkv.chain_hashes(b"abcd", 0),

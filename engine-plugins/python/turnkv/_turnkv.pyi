@@ -440,8 +440,9 @@ class Namespace:
         deadline_ms: int | None = None,
     ) -> Lease:
         """The right to read the leading pages where they lie (shm only): no copy at all."""
-    def begin_turn(self, session: str) -> TurnBegun:
-        """Opens a session's next turn; a new session is made."""
+    def begin_turn(self, session: str, *, engine: str = "") -> TurnBegun:
+        """Opens a session's next turn; a new session is made. `engine`: who runs it, up to 128 bytes: the pool's advice to
+        routers knows engines by that name."""
     def end_turn(
         self,
         session: str,

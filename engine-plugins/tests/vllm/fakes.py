@@ -83,8 +83,8 @@ class FakeNamespace:
             ctypes.memmove(int(addresses[at]), self.pages[name], lengths[0])
         return SimpleNamespace(pages=len(names), miss=None)
 
-    def begin_turn(self, session: str) -> None:
-        self.sessions.append(("begin", session))
+    def begin_turn(self, session: str, *, engine: str) -> None:
+        self.sessions.append(("begin", session, engine))
 
     def end_turn(self, session: str, names: list[bytes], **hints: Any) -> None:
         self.sessions.append(("end", session, len(names), hints))

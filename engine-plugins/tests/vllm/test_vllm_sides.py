@@ -38,7 +38,8 @@ def scheduler_of(door: FakeDoor, **options: Any) -> Scheduler:
 
 def test_a_turn_through_the_scheduler() -> None:
     door = FakeDoor()
-    scheduler, request = scheduler_of(door), request_of(200, kv_transfer_params={"turnkv_session": "s"})
+    scheduler = scheduler_of(door, engine="gpu-7")
+    request = request_of(200, kv_transfer_params={"turnkv_session": "s"})
     door.namespaces[0].pages = dict.fromkeys(request.block_hashes[:3], b"")
     scheduler.new_request(request)
     assert scheduler.matched_tokens(request, 0) == scheduler.matched_tokens(request, 0) == (96, True)
@@ -60,7 +61,7 @@ def test_a_turn_through_the_scheduler() -> None:
     assert step.finishes[0].runs[0].blocks == [1, 2, 3, 4, 5, 6], "the last token has no KV"
     scheduler.worker_output(WorkerMeta(saves={"r": SaveOutcome(6, 3, 0, 0, None)}))
     wait_until(lambda: ("end", "s", 6) in [call[:3] for call in door.namespaces[0].sessions])
-    assert door.namespaces[0].sessions[0] == ("begin", "s")
+    assert door.namespaces[0].sessions[0] == ("begin", "s", "gpu-7")
     stats = scheduler.take_stats()
     assert (stats.total("loaded_tokens"), stats.total("saved_blocks"), stats.total("failed_tokens")) == (96, 3, 0)
     assert stats.data["counts"]["lookups"] == {"hit": 1} and scheduler.take_stats() is None

@@ -1,13 +1,13 @@
-"""What both forms of the cache share: the turn's report, token ids, a model's shape, calling the pool.
+"""What both forms of the cache share: the turn's report, token ids, a model's shape.
 
-Owns: checks of what a user hands in, fail-open calls. Must not know: tensors' memory, spans.
+Owns: checks of what a user hands in. Must not know: tensors' memory, spans.
 """
 
 from __future__ import annotations
 
 import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -112,24 +112,3 @@ def named(session: str | None) -> str | None:
     if session is not None and not (session.isprintable() and 1 <= len(session.encode()) <= 128):
         raise ValueError("a session's name is 1 to 128 bytes without control characters")
     return session
-
-
-class Door:
-    """One namespace of the pool, opened when it is needed and again when the server forgot it."""
-
-    def __init__(self, pool: turnkv.Pool, spec: dict[str, Any]) -> None:
-        self.pool, self.spec = pool, spec
-        self._namespace: turnkv.Namespace | None = None
-
-    def call(self, work: Callable[[turnkv.Namespace], Any]) -> Any:
-        """Runs `work` with the open namespace; once more when the server came back without knowing it."""
-        for attempt in (1, 2):
-            if self._namespace is None:
-                self._namespace = self.pool.open_namespace(**self.spec)
-            try:
-                return work(self._namespace)
-            except turnkv.Error as error:
-                if error.kind != "namespace_unknown" or attempt == 2:
-                    raise
-                self._namespace = None
-        raise AssertionError("unreachable: the second attempt returns or raises")

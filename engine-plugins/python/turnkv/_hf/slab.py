@@ -15,9 +15,10 @@ import torch
 from transformers import Cache, DynamicCache
 
 import turnkv
+from turnkv._door import Door
 from turnkv.fingerprint import model_fingerprint
 
-from .common import Door, MappingLost, TurnReport, named, one_sequence
+from .common import MappingLost, TurnReport, named, one_sequence
 from .group import Group, GroupShape
 from .layers import SlabLayer
 from .row import Row

@@ -17,9 +17,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 import turnkv
+from turnkv._door import Door
 from turnkv.fingerprint import model_fingerprint
 
-from .common import DTYPES, Door, TurnReport, Unsupported, named, one_sequence, packed
+from .common import DTYPES, TurnReport, Unsupported, named, one_sequence, packed
 
 
 @dataclass(frozen=True)

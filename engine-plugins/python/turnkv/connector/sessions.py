@@ -81,8 +81,9 @@ _SAID = {str: "a string", int: "a whole number of at least 0", bool: "true or fa
 class SessionDesk:
     """Tells the pool about turns, one call after another. Calls return at once; failures are counted, nothing else."""
 
-    def __init__(self, door: Door, group: int) -> None:
-        self._door, self._group = door, group
+    def __init__(self, door: Door, group: int, engine: str) -> None:
+        """`engine`: the name by which routers know this one; may be empty."""
+        self._door, self._group, self._engine = door, group, engine
         self._calls: deque[Callable[[turnkv.Namespace], object]] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -97,7 +98,7 @@ class SessionDesk:
             return
         if source is not None and source != session:
             self._add(lambda pages: pages.fork(source, session))
-        self._add(lambda pages: pages.begin_turn(session))
+        self._add(lambda pages: pages.begin_turn(session, engine=self._engine))
 
     def end(self, hints: Hints, names: list[bytes]) -> None:
         """A turn is over and these are the session's pages."""

@@ -1,6 +1,6 @@
 """The way to one namespace that never raises: what the pool cannot do becomes a miss, counted by cause.
 
-Owns: opening, reopening after a restart of the pool, counts. Must not know: SGLang, page layouts.
+Owns: failing open, counts. Must not know: SGLang, page layouts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import turnkv
+from turnkv import _door
 
 logger = logging.getLogger("turnkv.sglang")
 T = TypeVar("T")
@@ -40,10 +41,13 @@ class Door:
     """One namespace of one pool."""
 
     def __init__(self, pool: turnkv.Pool, namespace: dict[str, Any], counts: Counts) -> None:
-        self._pool, self.spec, self._counts = pool, namespace, counts
-        self._namespace: turnkv.Namespace | None = None
-        self._lock = threading.Lock()
+        self._door, self._counts = _door.Door(pool, namespace), counts
         self._sick = False
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What the namespace is opened with."""
+        return self._door.spec
 
     def open(self, tries: int = 1) -> bool:
         """Connects ahead of the first use, so that no request pays for it. False: not now, a later call tries again."""
@@ -51,33 +55,15 @@ class Door:
 
     def call(self, work: Callable[[turnkv.Namespace], T], otherwise: T) -> T:
         """What `work` says of the open namespace; `otherwise` when the pool cannot serve."""
-        for attempt in (1, 2):
-            namespace = None
-            try:
-                namespace = self._open()
-                answer = work(namespace)
-            except turnkv.Error as error:
-                if error.kind == "namespace_unknown" and attempt == 1:  # the pool was started anew
-                    self._forget(namespace)
-                    continue
-                self._fail(error)
-                return otherwise
-            if self._sick:
-                self._sick = False
-                logger.info("turnkv: the pool answers again")
-            return answer
-        return otherwise
-
-    def _open(self) -> turnkv.Namespace:
-        with self._lock:
-            if self._namespace is None:
-                self._namespace = self._pool.open_namespace(**self.spec)
-            return self._namespace
-
-    def _forget(self, namespace: turnkv.Namespace | None) -> None:
-        with self._lock:
-            if self._namespace is namespace:
-                self._namespace = None
+        try:
+            answer = self._door.call(work)
+        except turnkv.Error as error:
+            self._fail(error)
+            return otherwise
+        if self._sick:
+            self._sick = False
+            logger.info("turnkv: the pool answers again")
+        return answer
 
     def _fail(self, error: turnkv.Error) -> None:
         """Counts every failure, says the first of a row."""

@@ -291,7 +291,7 @@ class Linker(UnifiedCacheLinker):
 
         SGLang says neither when a turn begins nor when it ends, so each offload counts as one.
         """
-        begun = pages.door.call(lambda space: space.begin_turn(session), None)
+        begun = pages.door.call(lambda space: space.begin_turn(session, engine=self._options.engine), None)
         stored = self._store_run(pages, hashes, indices, parent, session if begun is not None else None)
         if begun is not None and stored:
             prefix = self._prefix(parent)

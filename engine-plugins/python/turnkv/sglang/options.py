@@ -36,6 +36,8 @@ class Options:
     """Pages are never shared between tenants."""
     model_id: str | None = None
     """Names the weights; by default a fingerprint of the checkpoint."""
+    engine: str = ""
+    """Linker: name of this engine, by which the pool's advice to routers knows who ran a session's last turn."""
     deadline_ms: int = 2000
     """Of each transfer between SGLang's host memory and the pool, and of each offload."""
     lookup_ms: int = 10

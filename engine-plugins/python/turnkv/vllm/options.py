@@ -21,6 +21,8 @@ class Options:
     """Pages are shared among engines of one tenant only."""
     model_id: str | None = None
     """Name of the weights. None: derived from their bytes, or from the hub's commit."""
+    engine: str = ""
+    """Name of this engine, by which the pool's advice to routers knows who ran a session's last turn. Empty: unsaid."""
     load: Literal["async", "layerwise", "off"] = "async"
     """async: pages come while other requests run. layerwise: within the forward pass, each layer just ahead of it."""
     save: Literal["filled", "finished", "off"] = "filled"
@@ -81,7 +83,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "save_threads": (1, 64),
     "lookup_threads": (1, 64),
 }
-_TEXT_BYTES_MAX = {"tenant": 128, "events_medium": 64, "pool": 4096, "model_id": 200}
+_TEXT_BYTES_MAX = {"tenant": 128, "engine": 128, "events_medium": 64, "pool": 4096, "model_id": 200}
 
 
 def _check(key: str, value: Any) -> None:

@@ -107,7 +107,7 @@ class Scheduler:
             deadline_ms=options.lookup_ms,
             threads=options.lookup_threads,
         )
-        self.desk = SessionDesk(self.door, self.primary.group)
+        self.desk = SessionDesk(self.door, self.primary.group, options.engine)
         self.clock = PrefillClock()
         self.load_outcomes: Outcomes[LoadOutcome] = Outcomes(self.ranks)
         self.save_outcomes: Outcomes[SaveOutcome] = Outcomes(self.ranks)
