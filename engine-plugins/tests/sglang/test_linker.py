@@ -157,7 +157,7 @@ def test_a_damaged_page_is_not_promised_on_a_device(make: Make, monkeypatch: pyt
     on_device(monkeypatch)
     one, two, some = make(), make(), keys(4)
     assert one.offload(some, [0, 1, 2, 3], None)
-    space = one.linker._pages[str(PoolName.KV)].door._open()
+    space = one.linker._pages[str(PoolName.KV)].door.call(lambda space: space, None)
     with space.lease(block_hashes(some)) as lease:
         at = numpy.frombuffer(lease[2], dtype=numpy.uint8).ctypes.data + 17
         (ctypes.c_ubyte * 1).from_address(at)[0] ^= 8
