@@ -208,7 +208,7 @@ def test_pool_that_was_started_anew_is_used_again(make: Make, pool_server: Any) 
     assert backend.batch_exists(some) == 0
     pool_server.start()
     backend._pool = backend._options.open_pool(2000)  # not to wait for the breaker
-    backend._pages["kv"].door._pool = backend._pool
+    backend._pages["kv"].door._door.pool = backend._pool
     assert backend.batch_exists(some) == 3 and backend.batch_get_v1(some, slots([4, 5, 6])) == [True] * 3
 
 
