@@ -29,8 +29,6 @@ pub struct Trace {
     pub sessions: Vec<String>,
     /// How many blocks differ: blocks are numbered below this.
     pub unique_blocks: u32,
-    /// Sessions from this number on were not named by the source but derived: nobody can have closed them.
-    pub named_sessions: u32,
     blocks: Vec<u32>,
 }
 
@@ -311,7 +309,6 @@ impl Builder {
     pub fn finish(mut self) -> Trace {
         self.trace.requests.sort_by_key(|request| request.at_ms);
         self.trace.unique_blocks = self.before.len() as u32;
-        self.trace.named_sessions = self.trace.sessions.len() as u32;
         self.trace
     }
 
