@@ -213,6 +213,7 @@ impl Device {
         let stats = self.device()?.stats();
         let dict = PyDict::new(py);
         dict.set_item("registered_bytes", stats.registered_bytes)?;
+        dict.set_item("far_bytes", stats.far_bytes)?;
         dict.set_item("refused", stats.refused)?;
         dict.set_item("direct_bytes", stats.direct_bytes)?;
         dict.set_item("staged_bytes", stats.staged_bytes)?;

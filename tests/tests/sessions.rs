@@ -115,7 +115,8 @@ async fn superseded_goes_before_closed_before_waiting() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pin_and_a_priority_hold_under_pressure() -> Result<()> {
-    let server = Server::start(setup(0))?;
+    // With this order everything new is taken, whatever must go for it.
+    let server = Server::start(Setup { top: "policy = \"lru\"\n".to_owned(), ..setup(0) })?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let prompt = chain(1, 6);
     turn(&user, "first", &prompt, EndTurn::default()).await?;

@@ -177,8 +177,8 @@ class Device:
     def memory(self) -> tuple[int, int]:
         """Bytes of device memory: free now, and all."""
     def stats(self) -> dict[str, int]:
-        """registered_bytes, quarantined_bytes and flights now; refused registrations, direct_bytes, staged_bytes,
-        device_bytes, engine_calls and launches so far."""
+        """registered_bytes, of these far_bytes (on another NUMA node than the device), quarantined_bytes and flights now; refused
+        registrations, direct_bytes, staged_bytes, device_bytes, engine_calls and launches so far."""
 
 class DeviceReload:
     """A reload whose copies are enqueued. Dropped, its copies end by themselves, and keep what `keep` was until then."""

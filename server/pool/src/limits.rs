@@ -86,6 +86,9 @@ pub const SKETCH_COUNTERS_MAX: usize = 1 << 24;
 pub const IN_TURN_MS_MAX: u64 = 600_000;
 /// Pages of a turn that asks for room: more are not counted, larger ones are of one class.
 pub const NEWCOMER_PAGES_MAX: u32 = 256;
+/// By how much what is here must be worth more than what is new for that not to be taken, in eighths of an octave of the rate of
+/// return: chances that differ by less are the same chance, learned at two moments.
+pub const OUTRANK_MARGIN: u32 = 2;
 /// Pages evicted in one call to empty a slab for another namespace.
 pub const DRAIN_PAGES_PER_CALL_MAX: u32 = 512;
 /// Evictions in its own slabs after which a namespace compares itself with the coldest slab of the others.

@@ -227,6 +227,26 @@ impl Region {
         }
     }
 
+    /// Which NUMA node of this machine the first page lies on; none where the kernel does not say, or nothing was touched yet.
+    #[must_use]
+    pub fn numa_node(&self) -> Option<u32> {
+        let mut node: libc::c_int = -1;
+        let none: *mut libc::c_ulong = std::ptr::null_mut();
+        // SAFETY: `node` has room for one number, no mask is asked for, and the address is one of our mapping, which the kernel
+        // looks up and does not write.
+        let code = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut node,
+                none,
+                0_usize,
+                self.base.as_ptr(),
+                NODE_OF_ADDRESS,
+            )
+        };
+        if code == 0 { u32::try_from(node).ok() } else { None }
+    }
+
     fn create_ordinary(options: &RegionOptions) -> io::Result<Self> {
         let fd = memfd(&options.name, MemfdFlags::empty())?;
         rustix::fs::ftruncate(&fd, options.bytes as u64)?;
@@ -431,6 +451,9 @@ impl Slot {
         unsafe { plan.scatter_from(self.as_ptr()) }
     }
 }
+
+/// Flags of get_mempolicy, which libc does not name: MPOL_F_NODE and MPOL_F_ADDR.
+const NODE_OF_ADDRESS: libc::c_ulong = 1 | 2;
 
 fn memfd(name: &str, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

@@ -15,7 +15,7 @@
 use crate::arena::Pages;
 use crate::entry::{LIVE, NONE, UNUSED, VICTIM};
 use crate::ids::Now;
-use crate::limits::{IN_TURN_MS_MAX, RUN_CHANGES_PER_TICK_MAX};
+use crate::limits::{IN_TURN_MS_MAX, OUTRANK_MARGIN, RUN_CHANGES_PER_TICK_MAX};
 use crate::policy::chances::{self, BUCKETS, Chances};
 use crate::policy::class::{Class, Habits};
 use crate::policy::list::List;
@@ -377,7 +377,9 @@ impl EvictionPolicy for Learned {
     fn outranks(&self, pages: &Pages, page: u32, rank: u32) -> bool {
         // Only what waits has a chance that was measured; and no turn that never ends keeps others out.
         let run = self.runs.get(pages[page].run as usize);
-        run.is_some_and(|run| run.phase == Phase::Waiting && !run.is_fresh() && run.key > rank)
+        run.is_some_and(|run| {
+            run.phase == Phase::Waiting && !run.is_fresh() && run.key > rank + OUTRANK_MARGIN
+        })
     }
 
     fn turn_began(&mut self, session: u32) {

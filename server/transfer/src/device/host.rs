@@ -43,6 +43,8 @@ pub struct HostOptions {
     pub memory_bytes: u64,
     /// Host memory that can be pinned, staging memory included.
     pub pinned_bytes: u64,
+    /// The NUMA node that it says it is nearest to.
+    pub numa_node: Option<u32>,
     /// Whether mapped memory can be registered.
     pub registers: bool,
     /// How long a registration takes.
@@ -67,6 +69,7 @@ impl Default for HostOptions {
             device: DeviceOptions::default(),
             memory_bytes: 1 << 30,
             pinned_bytes: u64::MAX,
+            numa_node: None,
             registers: true,
             register_pause: Duration::ZERO,
             batches: true,
@@ -200,7 +203,7 @@ unsafe impl Driver for HostDriver {
     }
 
     fn numa_node(&self) -> Option<u32> {
-        None
+        self.shared.options.numa_node
     }
 
     fn memory(&self) -> Result<DeviceMemory, DeviceError> {

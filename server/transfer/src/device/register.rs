@@ -129,12 +129,20 @@ impl Registry {
         let mut state = self.state.lock();
         if registered.is_ok() {
             state.bytes += bytes as u64;
+            if self.is_far(&region) {
+                self.stats.far_bytes.add(bytes as u64);
+            }
             self.stats.registered_bytes.add(bytes as u64);
             state.entries.insert(base, Entry::Registered(region));
         } else {
             self.stats.refused.add(1);
             state.entries.insert(base, Entry::Refused(Arc::downgrade(&region), !room));
         }
+    }
+
+    /// Whether a region lies on another NUMA node than the device. Pinned memory does not move, so the answer stays.
+    fn is_far(&self, region: &Region) -> bool {
+        self.driver.numa_node().zip(region.numa_node()).is_some_and(|(device, memory)| device != memory)
     }
 
     /// Ends the registrations of regions that nobody else uses any more.
@@ -159,6 +167,9 @@ impl Registry {
             if let Some(Entry::Registered(region)) = state.entries.remove(&base) {
                 state.bytes -= region.mapped_bytes() as u64;
                 self.stats.registered_bytes.sub(region.mapped_bytes() as u64);
+                if self.is_far(&region) {
+                    self.stats.far_bytes.sub(region.mapped_bytes() as u64);
+                }
                 ended.push(region);
             }
         }

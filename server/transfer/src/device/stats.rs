@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct DeviceStats {
     /// Bytes of slabs that are pinned for direct copies now.
     pub registered_bytes: u64,
+    /// Of these, on another NUMA node than the one nearest to the device: their copies cross between processors.
+    pub far_bytes: u64,
     /// Slabs that could not be pinned: their copies are staged.
     pub refused: u64,
     /// Bytes copied directly between slots and the device.
@@ -46,6 +48,7 @@ impl Counter {
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) registered_bytes: Counter,
+    pub(crate) far_bytes: Counter,
     pub(crate) refused: Counter,
     pub(crate) direct_bytes: Counter,
     pub(crate) staged_bytes: Counter,
@@ -60,6 +63,7 @@ impl Stats {
     pub(crate) fn read(&self) -> DeviceStats {
         DeviceStats {
             registered_bytes: self.registered_bytes.get(),
+            far_bytes: self.far_bytes.get(),
             refused: self.refused.get(),
             direct_bytes: self.direct_bytes.get(),
             staged_bytes: self.staged_bytes.get(),

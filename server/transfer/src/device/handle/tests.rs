@@ -361,3 +361,16 @@ fn a_slab_without_room_is_staged_until_another_one_goes() {
     assert_eq!(device.stats().registered_bytes, 4 * PAGE as u64);
     assert_eq!(control.faults(), Vec::<String>::new());
 }
+
+#[test]
+fn a_slab_far_from_the_device_is_counted() {
+    let touched = region(4);
+    touched.prefault(0, touched.len()).unwrap();
+    let Some(node) = touched.numa_node() else { return }; // a kernel that does not say
+    for (numa_node, far) in [(Some(node), 0), (Some(node + 1), 4 * PAGE as u64), (None, 0)] {
+        let mut rig = Rig::new(HostOptions { numa_node, ..strict() }, 4);
+        rig.region = Arc::clone(&touched);
+        let rig = rig.registered();
+        assert_eq!(rig.device.stats().far_bytes, far, "{numa_node:?}");
+    }
+}
