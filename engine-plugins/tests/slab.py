@@ -1,9 +1,10 @@
-"""What the tests of the slab form share. Owns: prompts, comparisons, the pool's figures. Must not know: what is tested."""
+"""What the tests of the cache's forms share. Owns: prompts, comparisons, the pool's figures. Must not know: what is tested."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,26 @@ def same(ours, theirs) -> bool:
 def cut(cache: DynamicCache, length: int) -> DynamicCache:
     if surplus := cache.get_seq_length() - length:
         cache.crop(-surplus)
+    return cache
+
+
+def converse(model, next_cache: Callable[[], Any], first: int, turns: int, between: Callable[[], None], new_tokens: int) -> Any:
+    """A conversation from the pool beside one that is never dropped; returns the last turn's cache."""
+    kept = DynamicCache(config=model.config)
+    conversation = tokens(first, seed=first)
+    for turn in range(turns):
+        cache = next_cache()
+        loaded = cache.begin(conversation)
+        ours = say(model, conversation, cache, new_tokens)
+        if turn:
+            assert loaded >= conversation.shape[1] - 40 - 16, (turn, loaded, cache.turn)
+        theirs = say(model, conversation, cut(kept, loaded), new_tokens)
+        assert same(ours, theirs), f"turn {turn}: {cache.turn}"
+        report = cache.end_turn(ours.sequences)
+        assert report.pages_declined == 0 and not [m for m in report.misses if m != "absent"], report
+        assert cache.get_seq_length() == 0
+        conversation = torch.cat([ours.sequences, tokens(33, seed=turn)], dim=1)
+        between()
     return cache
 
 

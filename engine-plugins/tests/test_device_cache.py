@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy
 import pytest
+import slab
 import torch
 from conftest import Server, tiny_model
 from slab import DTYPES, cut, same, say, tokens
@@ -29,23 +30,9 @@ def device() -> turnkv.Device:
 
 
 def converse(model, pool, session: str, first: int, turns: int, between: Callable[[], None], **settings) -> TurnKVCache:
-    """A conversation from the pool beside one that is never dropped; returns the cache, whose totals tell what happened."""
-    kept = DynamicCache(config=model.config)
-    conversation = tokens(first, seed=first)
+    """`slab.converse` with one cache, whose totals tell what happened."""
     cache = TurnKVCache(model, session, pool, page_tokens=16, **settings)
-    for turn in range(turns):
-        loaded = cache.begin(conversation)
-        ours = say(model, conversation, cache)
-        if turn:
-            assert loaded >= conversation.shape[1] - 40 - 16, (turn, loaded, cache.turn)
-        theirs = say(model, conversation, cut(kept, loaded))
-        assert same(ours, theirs), f"turn {turn}: {cache.turn}"
-        report = cache.end_turn(ours.sequences)
-        assert report.pages_declined == 0 and not [m for m in report.misses if m != "absent"], report
-        assert cache.get_seq_length() == 0
-        conversation = torch.cat([ours.sequences, tokens(33, seed=turn)], dim=1)
-        between()
-    return cache
+    return slab.converse(model, lambda: cache, first, turns, between, NEW_TOKENS)
 
 
 @DTYPES

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import slab
 import torch
 from conftest import Server, tiny_model
 from slab import cut, same, tokens
@@ -34,23 +35,8 @@ def say(model: Qwen3ForCausalLM, prompt: torch.Tensor, cache: DynamicCache):
 
 
 def converse(model, pool, session: str, first: int, turns: int, between: Callable[[], None], **settings) -> TurnKVCache:
-    """A conversation from the pool beside one that is never dropped; returns the cache, whose totals tell what happened."""
-    kept = DynamicCache(config=model.config)
-    conversation = tokens(first, seed=first)
-    for turn in range(turns):
-        cache = TurnKVCache(model, session, pool, **settings)  # a new object each turn: nothing is remembered here
-        loaded = cache.begin(conversation)
-        ours = say(model, conversation, cache)
-        if turn:
-            assert loaded >= conversation.shape[1] - 40 - 16, (turn, loaded, cache.turn)
-        theirs = say(model, conversation, cut(kept, loaded))
-        assert same(ours, theirs), f"turn {turn}: {cache.turn}"
-        report = cache.end_turn(ours.sequences)
-        assert report.pages_declined == 0 and not [m for m in report.misses if m != "absent"], report
-        assert cache.get_seq_length() == 0
-        conversation = torch.cat([ours.sequences, tokens(33, seed=turn)], dim=1)
-        between()
-    return cache
+    """`slab.converse` with a new cache each turn: nothing is remembered in it."""
+    return slab.converse(model, lambda: TurnKVCache(model, session, pool, **settings), first, turns, between, NEW_TOKENS)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])

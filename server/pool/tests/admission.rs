@@ -1,10 +1,12 @@
 //! What goes to NVMe, and who makes room. Owns: promises about admission, the write budget, the search for victims.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod plain;
+
+use plain::{CLIENT, finish_turn};
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
-const CLIENT: ClientId = ClientId(1);
 const PAGE: u64 = 4096;
 const MINUTE: u64 = 60_000;
 
@@ -52,31 +54,7 @@ fn turn(
 ) -> Vec<PageKey> {
     let (session, hashes) = (session(name), hashes(range));
     pool.begin_turn(ns, &session, now).unwrap();
-    let ask = OffloadAsk {
-        ns,
-        session: Some(&session),
-        parent: None,
-        hashes: &hashes,
-        shard: 0,
-        tail_tokens: 0,
-        client: CLIENT,
-    };
-    let plan = pool.begin_offload(ask, now).unwrap();
-    let granted =
-        |(at, outcome): (usize, &Outcome)| matches!(outcome, Outcome::Granted(_)).then_some((at as u32, 0));
-    let filled: Vec<(u32, u64)> = plan.outcomes.iter().enumerate().filter_map(granted).collect();
-    let kept = plan.lease.map(|lease| pool.commit_offload(lease, CLIENT, &filled, now).unwrap().kept);
-    let end = EndTurn {
-        keep: 0,
-        hashes: &hashes,
-        tail_tokens: 0,
-        expected_return_ms: 0,
-        ttl_ms: 0,
-        priority: 0,
-        last: false,
-    };
-    pool.end_turn(ns, &session, end, now).unwrap();
-    kept.unwrap_or_default()
+    finish_turn(pool, ns, &session, &hashes, 0, now).1
 }
 
 /// Does every write that waits; returns their bytes.

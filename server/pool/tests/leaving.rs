@@ -1,10 +1,12 @@
 //! What leaves NVMe. Owns: promises about the order in which pages leave, what is written again, and work per call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod plain;
+
+use plain::{CLIENT, finish_turn};
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
-const CLIENT: ClientId = ClientId(1);
 const PAGE: u64 = 4096;
 const ID: NamespaceId = NamespaceId([1; 32]);
 
@@ -42,32 +44,7 @@ impl World {
         let (session, hashes) = (SessionId::parse(&format!("s{name}")).unwrap(), hashes(name, 0..pages));
         self.pool.begin_turn(self.ns, &session, self.now).unwrap();
         self.reload(name, pages);
-        let ask = OffloadAsk {
-            ns: self.ns,
-            session: Some(&session),
-            parent: None,
-            hashes: &hashes,
-            shard: 0,
-            tail_tokens: 0,
-            client: CLIENT,
-        };
-        let plan = self.pool.begin_offload(ask, self.now).unwrap();
-        let granted = |outcome: &Outcome| matches!(outcome, Outcome::Granted(_));
-        let filled = (0..).zip(&plan.outcomes).filter(|(_, outcome)| granted(outcome));
-        let filled: Vec<(u32, u64)> = filled.map(|(at, _)| (at, 0)).collect();
-        if let Some(lease) = plan.lease {
-            self.pool.commit_offload(lease, CLIENT, &filled, self.now).unwrap();
-        }
-        let end = EndTurn {
-            keep: 0,
-            hashes: &hashes,
-            tail_tokens: 0,
-            expected_return_ms: 0,
-            ttl_ms: 0,
-            priority: 0,
-            last: false,
-        };
-        self.pool.end_turn(self.ns, &session, end, self.now).unwrap();
+        finish_turn(&mut self.pool, self.ns, &session, &hashes, 0, self.now);
         self.write();
     }
 

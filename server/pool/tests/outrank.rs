@@ -2,10 +2,12 @@
 //! learned.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod plain;
+
+use plain::finish_turn;
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
-const CLIENT: ClientId = ClientId(1);
 const PAGE: u64 = 4096;
 /// Pages of every session.
 const PAGES: u32 = 10;
@@ -56,37 +58,13 @@ impl World {
         self.pool.maintain(self.now);
         self.pool.begin_turn(self.ns, &id, self.now).unwrap();
         let found = self.pool.lookup(self.ns, &hashes, self.now).unwrap().present;
-        let ask = OffloadAsk {
-            ns: self.ns,
-            session: Some(&id),
-            parent: None,
-            hashes: &hashes,
-            shard: 0,
-            tail_tokens: 0,
-            client: CLIENT,
-        };
-        let plan = self.pool.begin_offload(ask, self.now).unwrap();
-        let granted = |(_, outcome): &(usize, &Outcome)| matches!(outcome, Outcome::Granted(_));
-        let filled: Vec<(u32, u64)> =
-            plan.outcomes.iter().enumerate().filter(granted).map(|(at, _)| (at as u32, 0)).collect();
-        if let Some(lease) = plan.lease {
-            self.pool.commit_offload(lease, CLIENT, &filled, self.now).unwrap();
-        }
-        let end = EndTurn {
-            keep: 0,
-            hashes: &hashes,
-            tail_tokens: 0,
-            expected_return_ms: 0,
-            ttl_ms: 0,
-            priority,
-            last: false,
-        };
-        self.pool.end_turn(self.ns, &id, end, self.now).unwrap();
+        let (outcomes, _) = finish_turn(&mut self.pool, self.ns, &id, &hashes, priority, self.now);
         if (self.now / ROUND_MS).is_multiple_of(30) {
             self.pool.check().unwrap();
         }
-        let outranked = plan.outcomes.iter().filter(|outcome| **outcome == Outcome::Outranked).count();
-        Told { found, taken: filled.len(), outranked }
+        let taken = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Granted(_))).count();
+        let outranked = outcomes.iter().filter(|outcome| **outcome == Outcome::Outranked).count();
+        Told { found, taken, outranked }
     }
 
     /// Two sessions take turns, and after each of their turns comes somebody who never comes back. Returns what the two were

@@ -75,6 +75,27 @@ pub fn store(
     done.kept
 }
 
+/// The end of a session's turn that has these pages, all its own: offloads what is granted. What was said of each page, and
+/// the pages kept.
+pub fn finish_turn(
+    pool: &mut Pool,
+    ns: NamespaceIndex,
+    session: &SessionId,
+    hashes: &[BlockHash],
+    priority: u32,
+    now: Now,
+) -> (Vec<Outcome>, Vec<PageKey>) {
+    let plan =
+        pool.begin_offload(OffloadAsk { session: Some(session), ..ask(ns, None, hashes) }, now).unwrap();
+    let granted = |(_, outcome): &(u32, &Outcome)| matches!(outcome, Outcome::Granted(_));
+    let filled: Vec<(u32, u64)> = (0..).zip(&plan.outcomes).filter(granted).map(|(at, _)| (at, 0)).collect();
+    let kept = plan.lease.map(|lease| pool.commit_offload(lease, CLIENT, &filled, now).unwrap().kept);
+    let end =
+        EndTurn { keep: 0, hashes, tail_tokens: 0, expected_return_ms: 0, ttl_ms: 0, priority, last: false };
+    pool.end_turn(ns, session, end, now).unwrap();
+    (plan.outcomes, kept.unwrap_or_default())
+}
+
 pub fn write_all(pool: &mut Pool) {
     for (at, write) in pool.next_writes(u64::MAX, 0).into_iter().enumerate() {
         assert!(pool.written(
