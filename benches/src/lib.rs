@@ -12,4 +12,5 @@ pub mod queued;
 pub mod sampling;
 pub mod server;
 pub mod stats;
+pub mod threads;
 pub mod workers;

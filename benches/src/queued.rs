@@ -6,9 +6,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+
+use crate::threads::Threads;
 
 /// Threads of a server that answer this process, and the thread that asks.
 #[derive(Debug)]
@@ -25,17 +27,10 @@ pub struct Waited {
 }
 
 impl Queued {
-    /// Watches the calling thread, and all threads of `process` named `name` that there are now.
-    pub fn watch(process: u32, name: &str) -> Result<Queued> {
-        let mut answerers = Vec::new();
-        for task in std::fs::read_dir(format!("/proc/{process}/task")).context("the server's threads")? {
-            let task = task?.path();
-            if std::fs::read_to_string(task.join("comm")).unwrap_or_default().trim_end() == name {
-                answerers.push(open(task)?);
-            }
-        }
-        ensure!(!answerers.is_empty(), "the server has no thread named {name}");
-        Ok(Queued { asker: open(PathBuf::from("/proc/thread-self"))?, answerers })
+    /// Watches the calling thread, and those that answer it.
+    pub fn watch(answerers: &Threads) -> Result<Queued> {
+        let answerers = answerers.folders().map(|task| open(&task)).collect::<Result<_>>()?;
+        Ok(Queued { asker: open(Path::new("/proc/thread-self"))?, answerers })
     }
 
     /// The counts now.
@@ -57,7 +52,7 @@ impl Waited {
     }
 }
 
-fn open(task: PathBuf) -> Result<File> {
+fn open(task: &Path) -> Result<File> {
     let path = task.join("schedstat");
     File::open(&path).with_context(|| format!("{}: this kernel does not count waits", path.display()))
 }
@@ -74,6 +69,7 @@ fn count(schedstat: &File) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::{Queued, Waited};
+    use crate::threads::Threads;
 
     #[test]
     fn of_two_waits_the_longer_counts() {
@@ -83,13 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn waits_of_this_process_are_counted_and_an_unknown_name_is_told() {
-        let me = std::process::id();
-        let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
-        let queued = Queued::watch(me, name.trim_end()).expect("this thread");
+    fn waits_of_this_process_are_counted() {
+        let queued = Queued::watch(&Threads::this()).expect("this thread");
         let before = queued.waited().expect("a count");
         std::thread::yield_now();
         assert!(queued.waited().expect("a count").since(&before) >= 0.0);
-        assert!(Queued::watch(me, "nobody").is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! BeginReload of sessions that are in DRAM, while others offload in bursts, pages are demoted and reloaded from NVMe: its tail
 //! against the same calls on an idle pool, and on an idle pool beside threads that copy as much memory and know no pool: what the
-//! machine alone costs. Round by round, and once more without the time that the two threads of a call waited for a processor.
+//! machine alone costs. Round by round; first with a processor that only the call's two threads run on, then with all threads
+//! wherever the kernel puts them, and then once more without the time that the two waited for a processor.
 //! Must not know: how the server puts foreground first.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the table is the product")]
@@ -15,6 +16,7 @@ use turnkv_benches::options::Common;
 use turnkv_benches::queued::Queued;
 use turnkv_benches::server::{Budget, Server};
 use turnkv_benches::stats::{Series, Table, quantile};
+use turnkv_benches::threads::{Processors, Threads};
 use turnkv_client::DataPlane;
 
 const PAGE_BYTES: usize = 64 << 10;
@@ -47,43 +49,108 @@ fn main() -> Result<()> {
         connection.offload_all(None, &page_hashes(session, 0..PAGES), &vec![page.as_slice(); PAGES])?;
     }
     connection.wait_until_clean()?;
+    let answerers = Threads::named(server.process(), "turnkv-local")?;
+    let place = Place { server: server.process(), answerers: &answerers, processors: Processors::split()? };
+    let reloads = Reloads { connection: &connection, queued: Queued::watch(&answerers)? };
+    // The load's connections come after ours, so that it is known who answers us.
+    let connect = || Connection::open(&server.address(), DataPlane::Shm, PAGE_BYTES);
+    let (offloading, reloading) = (connect()?, connect()?);
     let (loading, stop, bursts) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
-    let load = Load { address: server.address(), loading: &loading, stop: &stop, bursts: &bursts };
-    // The load's connections come later: what there is now answers ours.
-    let reloads =
-        Reloads { connection: &connection, queued: Queued::watch(server.process(), "turnkv-local")? };
-    let (mut idle, mut copying, mut loaded) = (Tail::default(), Tail::default(), Tail::default());
+    let load = Load { loading: &loading, stop: &stop, bursts: &bursts };
     std::thread::scope(|scope| -> Result<()> {
-        let threads = [scope.spawn(|| load.offload_bursts()), scope.spawn(|| load.reload_from_nvme())];
-        let measured = (0..options.common.rounds).try_for_each(|_| {
-            idle.note(&reloads.run(options.reloads)?);
-            copying.note(&beside_copies(|| reloads.run(options.reloads))?);
-            loading.store(true, Ordering::Relaxed);
-            let calls = reloads.run(options.reloads);
-            loading.store(false, Ordering::Relaxed);
-            loaded.note(&calls?);
-            connection.wait_until_clean()
+        let threads = [
+            scope.spawn(|| load.offload_bursts(&offloading)),
+            scope.spawn(|| load.reload_from_nvme(&reloading)),
+        ];
+        let measured = [true, false].into_iter().try_for_each(|apart| {
+            place.all(apart)?;
+            let tails = rounds(&options, &reloads, &loading, || place.beside(apart))?;
+            tails.tell(apart, bursts.load(Ordering::Relaxed));
+            Ok(())
         });
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             thread.join().map_err(|_| anyhow!("the load died"))??;
         }
         measured
-    })?;
-    let mut table = Table::new(format!(
-        "BeginReload + EndReload of {PAGES} pages in DRAM, {} bursts of {} MiB beside",
-        bursts.load(Ordering::Relaxed),
-        (BURST * PAGE_BYTES) >> 20
-    ));
-    for (at, (what, promise)) in WHAT.into_iter().enumerate() {
-        table.row(&format!("{what}, idle"), "us", &idle.0[at], "");
-        table.row(&format!("{what}, beside copies"), "us", &copying.0[at], "");
-        table.row(&format!("{what}, loaded"), "us", &loaded.0[at], "");
-        table.row(&format!("{what}, loaded / idle"), "x", &loaded.0[at].over(&idle.0[at]), promise);
-        table.row(&format!("{what}, loaded / beside copies"), "x", &loaded.0[at].over(&copying.0[at]), "");
+    })
+}
+
+/// Who runs where.
+struct Place<'a> {
+    server: u32,
+    answerers: &'a Threads,
+    processors: Processors,
+}
+
+impl Place<'_> {
+    /// The calling thread and those that answer it apart from all others, or all together.
+    fn all(&self, apart: bool) -> Result<()> {
+        Threads::of(self.server)?.without(self.answerers).run_on(self.processors.others(apart))?;
+        Threads::of(std::process::id())?.without(&Threads::this()).run_on(self.processors.others(apart))?;
+        self.answerers.run_on(self.processors.own(apart))?;
+        Threads::this().run_on(self.processors.own(apart))
     }
-    println!("{table}");
-    Ok(())
+
+    /// The calling thread with the others.
+    fn beside(&self, apart: bool) -> Result<()> {
+        Threads::this().run_on(self.processors.others(apart))
+    }
+}
+
+/// Tails of the same calls: idle, beside threads that copy, under load.
+#[derive(Default)]
+struct Tails {
+    idle: Tail,
+    copying: Tail,
+    loaded: Tail,
+}
+
+fn rounds(
+    options: &Options,
+    reloads: &Reloads<'_>,
+    loading: &AtomicBool,
+    beside: impl Fn() -> Result<()> + Sync,
+) -> Result<Tails> {
+    let mut tails = Tails::default();
+    for _ in 0..options.common.rounds {
+        tails.idle.note(&reloads.run(options.reloads)?);
+        tails.copying.note(&beside_copies(&beside, || reloads.run(options.reloads))?);
+        loading.store(true, Ordering::Relaxed);
+        let calls = reloads.run(options.reloads);
+        loading.store(false, Ordering::Relaxed);
+        tails.loaded.note(&calls?);
+        reloads.connection.wait_until_clean()?;
+    }
+    Ok(tails)
+}
+
+impl Tails {
+    fn tell(&self, apart: bool, bursts: u64) {
+        let mut table = Table::new(format!(
+            "BeginReload + EndReload of {PAGES} pages in DRAM, {}; {bursts} bursts of {} MiB so far",
+            if apart {
+                "its two threads on a processor of their own"
+            } else {
+                "all threads on all processors"
+            },
+            (BURST * PAGE_BYTES) >> 20
+        ));
+        let Tails { idle, copying, loaded } = self;
+        for (at, (what, promise)) in WHAT.into_iter().enumerate() {
+            table.row(&format!("{what}, idle"), "us", &idle.0[at], "");
+            table.row(&format!("{what}, beside copies"), "us", &copying.0[at], "");
+            table.row(&format!("{what}, loaded"), "us", &loaded.0[at], "");
+            table.row(&format!("{what}, loaded / idle"), "x", &loaded.0[at].over(&idle.0[at]), promise);
+            table.row(
+                &format!("{what}, loaded / beside copies"),
+                "x",
+                &loaded.0[at].over(&copying.0[at]),
+                "",
+            );
+        }
+        println!("{table}");
+    }
 }
 
 /// What is told of each round's calls, and what is wanted of loaded against idle.
@@ -133,9 +200,13 @@ impl Reloads<'_> {
 
 /// Measures while two threads copy bursts of memory, with pauses like the load's: an offload's bytes are copied once and
 /// summed once, a reload's too.
-fn beside_copies(measure: impl FnOnce() -> Result<Calls>) -> Result<Calls> {
+fn beside_copies(
+    beside: &(impl Fn() -> Result<()> + Sync),
+    measure: impl FnOnce() -> Result<Calls>,
+) -> Result<Calls> {
     let stop = AtomicBool::new(false);
-    let copy = || {
+    let copy = || -> Result<()> {
+        beside()?;
         let source = vec![7u8; BURST * PAGE_BYTES];
         let mut target = vec![0u8; BURST * PAGE_BYTES];
         while !stop.load(Ordering::Relaxed) {
@@ -145,19 +216,21 @@ fn beside_copies(measure: impl FnOnce() -> Result<Calls>) -> Result<Calls> {
             }
             std::thread::sleep(PAUSE);
         }
+        Ok(())
     };
     std::thread::scope(|scope| {
-        scope.spawn(copy);
-        scope.spawn(copy);
+        let threads = [scope.spawn(copy), scope.spawn(copy)];
         let measured = measure();
         stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().map_err(|_| anyhow!("a copying thread died"))??;
+        }
         measured
     })
 }
 
 /// What others do meanwhile, each with a client of its own.
 struct Load<'a> {
-    address: String,
     loading: &'a AtomicBool,
     stop: &'a AtomicBool,
     bursts: &'a AtomicU64,
@@ -165,8 +238,7 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Bursts of new pages: DRAM is full after some, so each demotes what older ones left.
-    fn offload_bursts(&self) -> Result<()> {
-        let connection = Connection::open(&self.address, DataPlane::Shm, PAGE_BYTES)?;
+    fn offload_bursts(&self, connection: &Connection) -> Result<()> {
         let page = vec![5u8; PAGE_BYTES];
         self.while_loading(|| {
             let burst = self.bursts.fetch_add(1, Ordering::Relaxed);
@@ -176,8 +248,7 @@ impl Load<'_> {
     }
 
     /// Older bursts come back: most of them from NVMe.
-    fn reload_from_nvme(&self) -> Result<()> {
-        let connection = Connection::open(&self.address, DataPlane::Shm, PAGE_BYTES)?;
+    fn reload_from_nvme(&self, connection: &Connection) -> Result<()> {
         let mut pages = vec![vec![0u8; PAGE_BYTES]; BURST];
         let mut oldest = 0;
         self.while_loading(|| {
