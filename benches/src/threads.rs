@@ -109,15 +109,13 @@ mod tests {
     #[test]
     fn a_thread_runs_where_it_was_placed() {
         let Ok(processors) = Processors::split() else { return };
-        std::thread::spawn(move || {
-            Threads::this().run_on(processors.own(true)).expect("one's own thread");
-            let placed = rustix::thread::sched_getaffinity(None).expect("one's own");
-            assert_eq!(placed.count(), 1);
-            Threads::this().run_on(processors.own(false)).expect("one's own thread");
-            let placed = rustix::thread::sched_getaffinity(None).expect("one's own");
-            assert!(placed.count() > 1);
-        })
-        .join()
-        .expect("no panic");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                Threads::this().run_on(processors.own(true)).expect("one's own thread");
+                assert_eq!(rustix::thread::sched_getaffinity(None).expect("one's own").count(), 1);
+                Threads::this().run_on(processors.own(false)).expect("one's own thread");
+                assert!(rustix::thread::sched_getaffinity(None).expect("one's own").count() > 1);
+            });
+        });
     }
 }
