@@ -2,16 +2,16 @@
 //! Must not know: pages, sessions, what a value means.
 //!
 //! Ages are in buckets of half an octave. The chance that what reached a bucket comes back in it is a logistic sum: one
-//! weight for the bucket, and one for each value of the class in the octave of the bucket, of the whole pool and of the
-//! namespace; sessions and pages by themselves are learned apart. So what many waits have in common is learned from all of them, and a new namespace begins with what the
-//! others know. At first the chance is the same in all buckets, which makes the rate of return fall with age: least
-//! recently used.
+//! weight for the bucket, one for its octave, one for each value of the class at any age, and for some values one more in
+//! that octave; all of the whole pool and of the namespace. Sessions and pages by themselves are learned apart. So what many
+//! waits, or all ages of one, have in common is learned from all of them, and a new namespace begins with what the others
+//! know. At first the chance is the same in all buckets, which makes the rate of return fall with age: least recently used.
 //!
 //! The Gittins index of an age is the best rate of return a second that keeping from there on, up to the best moment
 //! to give up, can have.
 
 use crate::ids::Now;
-use crate::policy::class::{Class, KINDS, TRAITS, VALUES};
+use crate::policy::class::{Class, KINDS, TRAITS, TRAITS_BY_AGE, VALUES};
 
 #[cfg(test)]
 mod tests;
@@ -23,9 +23,11 @@ const OCTAVES: usize = BUCKETS / 2;
 const FIRST_MS: u64 = 256;
 /// Logit of the chance of return in a bucket before anything was seen: one in ten.
 const PRIOR_LOGIT: f32 = -2.2;
-/// Evidence that stands against moving a weight before anything was seen: of a bucket, of a value, of a value in one namespace.
+/// Evidence that stands against moving a weight before anything was seen: of a bucket, of a value at any age, of a value in an
+/// octave, of anything in one namespace.
 const BUCKET_RESTS: f32 = 1.0;
-const VALUE_RESTS: f32 = 2.0;
+const VALUE_RESTS: f32 = 1.0;
+const OCTAVE_RESTS: f32 = 2.0;
 const OWN_RESTS: f32 = 4.0;
 /// Evidence beyond which a weight does not settle further, so that it follows what changes.
 const EVIDENCE_MAX: f32 = 200.0;
@@ -38,11 +40,13 @@ const WEIGHT_MAX: f32 = 12.0;
 /// What is left of a wait that need not be looked at further.
 const LEFT_MIN: f32 = 1e-3;
 
-/// Cells of sessions; those of pages by themselves come after them.
-const OF_SESSIONS: usize = BUCKETS + values_before(TRAITS) * OCTAVES;
-const CELLS: usize = OF_SESSIONS + BUCKETS + KINDS * OCTAVES;
-/// Cells of one class in one bucket, at most.
-const SUMMED_MAX: usize = 1 + TRAITS;
+/// Cells of sessions: buckets, then octaves, then values by octave, then values at any age. Those of pages by themselves come
+/// after them, likewise.
+const BY_VALUE: usize = BUCKETS + OCTAVES;
+const ANY_AGE: usize = BY_VALUE + values_before(TRAITS_BY_AGE) * OCTAVES;
+const OF_PAGES: usize = ANY_AGE + values_before(TRAITS);
+const ANY_AGE_OF_PAGES: usize = OF_PAGES + BY_VALUE + KINDS * OCTAVES;
+const CELLS: usize = ANY_AGE_OF_PAGES + KINDS;
 
 /// Values of the first so many traits.
 const fn values_before(traits: usize) -> usize {
@@ -61,29 +65,46 @@ struct Weight {
     rests: f32,
 }
 
-/// The cells of a class in a bucket: that of the bucket first.
+/// Some cells of a class.
 struct Cells {
-    cells: [usize; SUMMED_MAX],
+    cells: [usize; TRAITS],
     count: usize,
 }
 
 impl Cells {
-    fn of(class: &Class, bucket: usize) -> Cells {
+    /// Those that count in one bucket: its own and its octave's first.
+    fn in_bucket(class: &Class, bucket: usize) -> Cells {
         let octave = bucket / 2;
-        let mut cells = [bucket; SUMMED_MAX];
+        let mut cells = [0; TRAITS];
+        let first = if class.is_session() { 0 } else { OF_PAGES };
+        (cells[0], cells[1]) = (first + bucket, first + BUCKETS + octave);
         match class {
             Class::Session(values) => {
-                let mut before = BUCKETS;
-                for (at, value) in values.iter().enumerate() {
-                    cells[1 + at] = before + usize::from(*value) * OCTAVES + octave;
-                    before += VALUES[at] * OCTAVES;
+                for (at, value) in values[..TRAITS_BY_AGE].iter().enumerate() {
+                    cells[2 + at] = BY_VALUE + (values_before(at) + usize::from(*value)) * OCTAVES + octave;
                 }
-                Cells { cells, count: SUMMED_MAX }
+                Cells { cells, count: 2 + TRAITS_BY_AGE }
             }
             Class::Pages(kind) => {
-                cells[0] = OF_SESSIONS + bucket;
-                cells[1] = OF_SESSIONS + BUCKETS + usize::from(*kind) * OCTAVES + octave;
-                Cells { cells, count: 2 }
+                cells[2] = first + BY_VALUE + usize::from(*kind) * OCTAVES + octave;
+                Cells { cells, count: 3 }
+            }
+        }
+    }
+
+    /// Those that count at any age.
+    fn at_any_age(class: &Class) -> Cells {
+        let mut cells = [0; TRAITS];
+        match class {
+            Class::Session(values) => {
+                for (at, value) in values.iter().enumerate() {
+                    cells[at] = ANY_AGE + values_before(at) + usize::from(*value);
+                }
+                Cells { cells, count: TRAITS }
+            }
+            Class::Pages(kind) => {
+                cells[0] = ANY_AGE_OF_PAGES + usize::from(*kind);
+                Cells { cells, count: 1 }
             }
         }
     }
@@ -104,7 +125,10 @@ pub(crate) struct Chances {
 impl Chances {
     pub(crate) fn new() -> Chances {
         let mut pool = vec![Weight { is: 0.0, rests: VALUE_RESTS }; CELLS];
-        for first in [0, OF_SESSIONS] {
+        for (first, end) in [(BUCKETS, ANY_AGE), (OF_PAGES + BUCKETS, ANY_AGE_OF_PAGES)] {
+            pool[first..end].fill(Weight { is: 0.0, rests: OCTAVE_RESTS });
+        }
+        for first in [0, OF_PAGES] {
             pool[first..first + BUCKETS].fill(Weight { is: PRIOR_LOGIT, rests: BUCKET_RESTS });
         }
         Chances { pool, own: Vec::new(), seen: [0; 2] }
@@ -120,13 +144,13 @@ impl Chances {
             self.own[ns] = vec![Weight { is: 0.0, rests: OWN_RESTS }; CELLS];
         }
         self.reach(class, bucket);
-        let cells = Cells::of(class, bucket);
-        let chance = self.chance(ns, &cells);
+        let (here, always) = (Cells::in_bucket(class, bucket), Cells::at_any_age(class));
+        let chance = logistic(self.sum(ns, &here) + self.sum(ns, &always));
         let surprise = (f32::from(u8::from(returned)) - chance) * weight;
         let evidence = (chance * (1.0 - chance)).max(EVIDENCE_MIN) * weight;
-        let step = STEP / (2.0 * cells.count as f32).sqrt();
+        let step = STEP / (2.0 * (here.count + always.count) as f32).sqrt();
         for weights in [&mut self.pool, &mut self.own[ns]] {
-            for cell in cells.iter() {
+            for cell in here.iter().chain(always.iter()) {
                 let this = &mut weights[cell];
                 this.rests = (this.rests + evidence).min(EVIDENCE_MAX.max(evidence));
                 this.is = (this.is + step * surprise / this.rests).clamp(-WEIGHT_MAX, WEIGHT_MAX);
@@ -144,9 +168,10 @@ impl Chances {
     /// The rate of return a second, of a class at an age.
     pub(crate) fn index(&self, ns: u16, class: &Class, from: usize) -> f32 {
         let (mut left, mut returns, mut time, mut best) = (1.0f32, 0.0f32, 0.0f32, 0.0f32);
-        let seen = self.seen[usize::from(class.is_session())];
+        let (ns, seen) = (usize::from(ns), self.seen[usize::from(class.is_session())]);
+        let always = self.sum(ns, &Cells::at_any_age(class));
         for bucket in from..BUCKETS {
-            let chance = self.chance(usize::from(ns), &Cells::of(class, bucket.min(seen)));
+            let chance = logistic(always + self.sum(ns, &Cells::in_bucket(class, bucket.min(seen))));
             // All ages below the first half octave are taken for one half octave: wider, they would seem to return less.
             let like = bucket.max(1);
             let width = (starts(like + 1) - starts(like)) as f32 / 1000.0;
@@ -165,7 +190,7 @@ impl Chances {
     /// An age that nobody had reached begins as what was learned of the one before.
     fn reach(&mut self, class: &Class, bucket: usize) {
         let of = usize::from(class.is_session());
-        let (first, end) = if of == 1 { (0, OF_SESSIONS) } else { (OF_SESSIONS, CELLS) };
+        let (first, end) = if of == 1 { (0, ANY_AGE) } else { (OF_PAGES, ANY_AGE_OF_PAGES) };
         for next in self.seen[of] + 1..=bucket {
             for weights in self.own.iter_mut().chain([&mut self.pool]).filter(|weights| !weights.is_empty()) {
                 weights[first + next].is = weights[first + next - 1].is;
@@ -192,13 +217,14 @@ impl Chances {
         Ok(())
     }
 
-    fn chance(&self, ns: usize, cells: &Cells) -> f32 {
-        let mut sum: f32 = cells.iter().map(|cell| self.pool[cell].is).sum();
-        if let Some(own) = self.own.get(ns).filter(|own| !own.is_empty()) {
-            sum += cells.iter().map(|cell| own[cell].is).sum::<f32>();
-        }
-        1.0 / (1.0 + (-sum).exp())
+    fn sum(&self, ns: usize, cells: &Cells) -> f32 {
+        let of = |weights: &[Weight]| cells.iter().map(|cell| weights[cell].is).sum::<f32>();
+        of(&self.pool) + self.own.get(ns).filter(|own| !own.is_empty()).map_or(0.0, |own| of(own))
     }
+}
+
+fn logistic(sum: f32) -> f32 {
+    1.0 / (1.0 + (-sum).exp())
 }
 
 /// The age at which a bucket begins.

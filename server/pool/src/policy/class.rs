@@ -5,7 +5,9 @@ use crate::ids::Now;
 
 /// Values that describe a session's wait, and how many each can be.
 pub(crate) const TRAITS: usize = 6;
-pub(crate) const VALUES: [usize; TRAITS] = [TURNS, TIMES, TIMES, SIZES, GROWTHS, TIMES];
+pub(crate) const VALUES: [usize; TRAITS] = [TURNS, TIMES, TIMES, TIMES, SIZES, GROWTHS];
+/// The first so many of them say more about some ages than about others.
+pub(crate) const TRAITS_BY_AGE: usize = 4;
 /// Doublings of turns told apart.
 const TURNS: usize = 6;
 /// Doublings of a time told apart, from half a second on; nothing known is one more.
@@ -26,7 +28,7 @@ const GAPS: usize = 5;
 /// What a wait's chances are learned by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// A session waits: turn, last gap, usual gap, pages, pages that the turn added, expected return.
+    /// A session waits: turn, last gap, usual gap, expected return, pages, pages that the turn added.
     Session([u8; TRAITS]),
     /// Pages that no single session waits for, of one kind.
     Pages(u8),
@@ -72,7 +74,7 @@ impl Habits {
         let mut gaps = self.gaps;
         gaps[..known].sort_unstable();
         let median = gaps[known / 2];
-        Class::Session([turn, self.gaps[0], median, size, growth, time(expected_return_ms)])
+        Class::Session([turn, self.gaps[0], median, time(expected_return_ms), size, growth])
     }
 
     /// The class of the wait that a running turn is likely to end in: as the one before was expected to be.
