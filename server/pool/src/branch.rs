@@ -59,9 +59,10 @@ impl Pool {
     }
 
     /// The session read something: it is not idle.
-    pub(crate) fn use_session(&mut self, ns: NamespaceIndex, id: &SessionId, now: Now) {
+    pub(crate) fn use_session(&mut self, ns: NamespaceIndex, id: &SessionId, hashes: &[BlockHash], now: Now) {
         if let Some(at) = self.sessions.find(ns, id) {
             self.sessions[at].last_used = now;
+            self.continue_another(at, hashes);
         }
     }
 

@@ -348,6 +348,7 @@ impl Pool {
             let expected = tips.get(&index).copied().unwrap_or(0);
             ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");
         }
+        ensure!(self.sessions.ends_are_whose_they_say(), "a page is the end of a session that has another");
         ensure!(self.sessions.len() <= self.config.limits.sessions_max, "more sessions than sessions_max");
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
-//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `describe`, `pin` (shared prefixes), `protection` (what
+//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `continued` (under another name), `describe`, `pin` (shared prefixes), `protection` (what
 //!   gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
@@ -19,6 +19,7 @@ mod arena;
 mod branch;
 mod check;
 mod config;
+mod continued;
 mod curve;
 mod describe;
 mod entry;

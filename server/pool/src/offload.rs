@@ -86,6 +86,9 @@ impl Pool {
         let room = self.lease_room(ask.client, ask.ns)?;
         let now = self.tick(now);
         let session = self.reserve_session(&ask, now)?;
+        if let Some(session) = session {
+            self.continue_another(session, ask.hashes);
+        }
 
         let mut outcomes = Vec::with_capacity(ask.hashes.len());
         let mut items = Vec::new();

@@ -82,7 +82,7 @@ impl Pool {
         };
         let now = self.tick(now);
         if let Some(session) = ask.session {
-            self.use_session(ask.ns, session, now);
+            self.use_session(ask.ns, session, ask.hashes, now);
         }
 
         let mut pages = Vec::with_capacity(ask.hashes.len().min(room) + 1);

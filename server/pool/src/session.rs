@@ -98,11 +98,13 @@ impl Pool {
         self.arrived(at);
         self.sessions.update(at, |session| {
             session.turn = session.turn.saturating_add(1);
+            session.may_continue = session.turn == 1 && session.pages.is_empty();
             session.in_turn = true;
             session.return_at = None;
             session.prefetch_at = None;
             session.last_used = now;
         });
+        self.sessions.note_end(at, &[]);
         self.policy.turn_began(at);
         let pages = self.present_run(at);
         let list = &self.sessions[at].pages[..pages];
@@ -136,6 +138,9 @@ impl Pool {
         }
         let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
         let now = self.tick(now);
+        let full = &end.hashes[..end.hashes.len() - usize::from(end.tail_tokens > 0)];
+        self.continue_another(at, full);
+        self.note_end(at, full);
         let list = self.list_after_turn(at, &end);
         let pages = list.len() as u32;
         self.replace_list(at, list);

@@ -3,11 +3,14 @@
 
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::{FORGOTTEN_MAX, SILENT_TURN_MS, SILENT_TURN_SCAN_MAX};
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::ops::{Index, IndexMut};
-use turnkv_proto::SessionId;
+use turnkv_proto::{BlockHash, SessionId};
+
+/// Pages by which a session is known that may be continued: an engine may name its last one otherwise in the next turn.
+const ENDS: usize = 2;
 
 /// One session.
 #[derive(Clone, Debug)]
@@ -29,6 +32,10 @@ pub(crate) struct Session {
     pub(crate) pages: Vec<PageKey>,
     /// The page that counts this session's end.
     pub(crate) tip: Option<PageKey>,
+    /// It is in its first turn, and has not been found to go on from another session's pages.
+    pub(crate) may_continue: bool,
+    /// Its last full pages, by which a session that continues it is known.
+    pub(crate) ends: [Option<BlockHash>; ENDS],
     /// Under which keys the orders know this session.
     idle_key: Option<(u32, Now)>,
     deadline_key: Now,
@@ -47,6 +54,8 @@ pub(crate) struct Sessions {
     idle: BTreeSet<(u32, Now, u32)>,
     deadlines: BTreeSet<(Now, u32)>,
     prefetches: BTreeSet<(Now, u32)>,
+    /// Sessions of one turn by their last full pages; of several with the same, the latest.
+    ends: HashMap<(NamespaceIndex, BlockHash), u32>,
     /// Sessions with a time of return.
     expected: u64,
     forgotten: Vec<(NamespaceIndex, SessionId)>,
@@ -92,6 +101,8 @@ impl Sessions {
             prefetched: 0,
             pages: Vec::new(),
             tip: None,
+            may_continue: false,
+            ends: [None; ENDS],
             idle_key: None,
             deadline_key: 0,
             prefetch_key: None,
@@ -157,9 +168,36 @@ impl Sessions {
         self.prefetches.first().filter(|(begins, _)| *begins <= now).map(|(_, at)| *at)
     }
 
+    /// The session that ended with a page, if it may be continued by another.
+    pub(crate) fn ended_with(&self, ns: NamespaceIndex, page: &BlockHash) -> Option<u32> {
+        self.ends.get(&(ns, *page)).copied()
+    }
+
+    /// A session ended with these pages; none: it may not be continued by another.
+    pub(crate) fn note_end(&mut self, at: u32, pages: &[BlockHash]) {
+        let mut last = pages.iter().rev().copied();
+        let ends = std::array::from_fn(|_| last.next());
+        let ns = self[at].ns;
+        for page in std::mem::replace(&mut self[at].ends, ends).into_iter().flatten() {
+            if self.ends.get(&(ns, page)) == Some(&at) {
+                self.ends.remove(&(ns, page));
+            }
+        }
+        self.ends.extend(ends.into_iter().flatten().map(|page| ((ns, page), at)));
+    }
+
+    /// Whether every end is one of a session that exists.
+    pub(crate) fn ends_are_whose_they_say(&self) -> bool {
+        self.ends.iter().all(|((ns, page), at)| {
+            let session = self.table.get(*at as usize).and_then(Option::as_ref);
+            session.is_some_and(|session| session.ns == *ns && session.ends.contains(&Some(*page)))
+        })
+    }
+
     /// Removes a session. `tell`: nobody asked for it, so the caller must hear of it.
     pub(crate) fn remove(&mut self, at: u32, tell: bool) {
         self.unlist(at);
+        self.note_end(at, &[]);
         let code = self.hasher.hash_one((self[at].ns, &self[at].id));
         if let Ok(name) = self.names.find_entry(code, |other| *other == at) {
             name.remove();
@@ -184,7 +222,8 @@ impl Sessions {
     pub(crate) fn bytes(&self) -> usize {
         let lists: usize =
             self.iter().map(|(_, session)| session.pages.capacity() * size_of::<PageKey>()).sum();
-        lists + self.table.capacity() * size_of::<Option<Session>>() + self.names.allocation_size()
+        let ends = self.ends.capacity() * (size_of::<(NamespaceIndex, BlockHash)>() + size_of::<u32>());
+        lists + ends + self.table.capacity() * size_of::<Option<Session>>() + self.names.allocation_size()
     }
 
     fn unlist(&mut self, at: u32) {

@@ -17,7 +17,7 @@ pub struct Policy {
 }
 
 /// Every policy, the plain ones first.
-pub const POLICIES: [Policy; 7] = [
+pub const POLICIES: [Policy; 8] = [
     Policy {
         name: "lru",
         kind: PolicyKind::Lru,
@@ -59,6 +59,12 @@ pub const POLICIES: [Policy; 7] = [
         kind: PolicyKind::Session,
         sessions: true,
         about: "superseded and closed first, then by learned chance of return of the session",
+    },
+    Policy {
+        name: "session-unnamed",
+        kind: PolicyKind::Session,
+        sessions: false,
+        about: "the same where the engine tells no request's session: found by the pages it goes on from",
     },
 ];
 

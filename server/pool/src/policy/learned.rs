@@ -41,6 +41,9 @@ const KEY_SHIFT: u32 = 20;
 struct Waiter {
     run: u32,
     habits: Habits,
+    /// Turns it had under other names, and its number under the last one: both are of whoever continues it.
+    turns: u32,
+    formerly: u32,
 }
 
 /// The policy.
@@ -65,7 +68,7 @@ pub(crate) struct Learned {
 
 impl Default for Waiter {
     fn default() -> Waiter {
-        Waiter { run: NONE, habits: Habits::default() }
+        Waiter { run: NONE, habits: Habits::default(), turns: 0, formerly: NONE }
     }
 }
 
@@ -301,6 +304,11 @@ impl Learned {
     }
 }
 
+/// A session's number as pages keep it.
+fn user_of(session: u32) -> u16 {
+    (session % u32::from(SHARED)) as u16
+}
+
 impl EvictionPolicy for Learned {
     fn insert(&mut self, pages: &mut Pages, list: ListId, page: u32, at: Position) {
         if pages[page].has(VICTIM) {
@@ -370,7 +378,7 @@ impl EvictionPolicy for Learned {
 
     fn rank(&self, newcomer: &Newcomer) -> Option<u32> {
         let waiter = self.waiters.get(newcomer.session as usize).filter(|_| self.by_session)?;
-        let class = waiter.habits.likely_class(newcomer.turn, newcomer.pages);
+        let class = waiter.habits.likely_class(newcomer.turn.saturating_add(waiter.turns), newcomer.pages);
         Some(self.place_of(newcomer.ns, &class, 0))
     }
 
@@ -393,26 +401,42 @@ impl EvictionPolicy for Learned {
         self.begin(waiter.run, |run| run.phase = Phase::InTurn);
     }
 
+    fn continued(&mut self, from: u32, to: u32) {
+        let waiter = *self.waiter(from);
+        let Some(run) = self.runs.get_mut(waiter.run as usize).filter(|run| run.phase == Phase::Waiting)
+        else {
+            return;
+        };
+        run.session = to;
+        *self.waiter(from) = Waiter::default();
+        *self.waiter(to) = Waiter { turns: waiter.turns + 1, formerly: from, ..waiter };
+        self.turn_began(to);
+    }
+
     fn turn_ended(&mut self, pages: &mut Pages, path: &[u32], facts: &TurnFacts) {
         let ns = facts.ns;
-        let (mut own, mut left) = (NONE, NONE);
+        let (mut own, mut left, mut formerly) = (NONE, NONE, NONE);
         if self.by_session {
             let waiter = *self.waiter(facts.session);
-            let class = waiter.habits.class(facts.turn, facts.pages, facts.expected_return_ms);
+            let turn = facts.turn.saturating_add(waiter.turns);
+            let class = waiter.habits.class(turn, facts.pages, facts.expected_return_ms);
             own = self.new_run(ns, class, Phase::Waiting, facts.session);
             self.rekey(own);
             let waits = self.waiter(facts.session);
             waits.run = own;
             waits.habits.note_turn(facts.pages, facts.expected_return_ms);
+            waits.formerly = NONE;
             left = waiter.run;
+            formerly = waiter.formerly;
         }
         // Two sessions of one number are taken for one: their pages are ordered a little worse.
-        let user = (facts.session % u32::from(SHARED)) as u16;
+        let user = user_of(facts.session);
+        let formerly = if formerly == NONE { user } else { user_of(formerly) };
         for page in path.iter().rev() {
             let entry = &mut pages[*page];
             entry.user = match entry.user {
                 UNUSED => user,
-                other if other == user => user,
+                other if other == user || other == formerly => user,
                 _ => SHARED,
             };
             let run = match entry.user {

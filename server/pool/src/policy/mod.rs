@@ -98,6 +98,8 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     }
     /// The session's next turn began.
     fn turn_began(&mut self, _session: u32) {}
+    /// A session is the next turn of another one, which is waited for no more.
+    fn continued(&mut self, _from: u32, _to: u32) {}
     /// A turn ended; `path` is all pages the session has now, in prefix order.
     fn turn_ended(&mut self, pages: &mut Pages, path: &[u32], _facts: &TurnFacts) {
         path.iter().rev().for_each(|page| self.touch(pages, *page));
