@@ -2,8 +2,8 @@
 //! Owns: when a new session is taken for the next turn of another one. Must not know: chances of return (the policy does).
 //!
 //! Pages that nobody but one waiting session has used are needed again by another session: if the newcomer's first turn has the
-//! other's last full page, it has all of it, and is its next turn. Only sessions of one turn are continued so: one that
-//! came back under its own name is waited for.
+//! other's last full page, it has all of it, and is its next turn. Only sessions of one turn are continued so: one that came
+//! back under its own name, or has a priority, is waited for. Nothing but the wait is taken over: the old name stays good.
 
 use crate::Pool;
 use turnkv_proto::BlockHash;
@@ -18,7 +18,7 @@ impl Pool {
         let ns = this.ns;
         let ended = |hash: &&BlockHash| {
             let from = self.sessions.ended_with(ns, hash)?;
-            let waits = from != at && !self.sessions[from].in_turn;
+            let waits = from != at && !self.sessions[from].in_turn && self.sessions[from].priority == 0;
             // Without its last page it may as well be a head that many share: then others have read it too.
             let shared = || self.find_visible(ns.0, hash).is_some_and(|page| self.pages[page].cell.uses > 0);
             (waits && (self.sessions[from].ends[0] == Some(**hash) || !shared())).then_some(from)

@@ -127,3 +127,16 @@ fn a_session_that_came_back_is_not_taken_for_another() {
     assert_eq!((begun.turn, begun.pages), (4, 8));
     world.pool.check().unwrap();
 }
+
+#[test]
+fn the_old_name_is_still_good() {
+    let mut world = World::new(PolicyKind::Session);
+    world.turn(Some("first"), &chain(1, 8));
+    world.now += ROUND_MS;
+    assert_eq!(world.turn(None, &chain(1, 12)), 8);
+    world.now += ROUND_MS;
+    let first = SessionId::parse("first").unwrap();
+    let begun = world.pool.begin_turn(world.ns, &first, world.now).unwrap();
+    assert_eq!((begun.turn, begun.pages), (2, 8));
+    world.pool.check().unwrap();
+}
