@@ -89,6 +89,9 @@ pub const NEWCOMER_PAGES_MAX: u32 = 256;
 /// By how much what is here must be worth more than what is new for that not to be taken, in eighths of an octave of the rate of
 /// return: chances that differ by less are the same chance, learned at two moments.
 pub const OUTRANK_MARGIN: u32 = 2;
+/// Sessions that must have come back before any pages are declined for what is here: from those who stay away alone, ages that
+/// nobody has reached yet seem better than those that are known.
+pub const OUTRANK_RETURNS_MIN: u32 = 32;
 /// Pages evicted in one call to empty a slab for another namespace.
 pub const DRAIN_PAGES_PER_CALL_MAX: u32 = 512;
 /// Evictions in its own slabs after which a namespace compares itself with the coldest slab of the others.

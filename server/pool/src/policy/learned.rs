@@ -15,7 +15,7 @@
 use crate::arena::Pages;
 use crate::entry::{LIVE, NONE, UNUSED, VICTIM};
 use crate::ids::Now;
-use crate::limits::{IN_TURN_MS_MAX, OUTRANK_MARGIN, RUN_CHANGES_PER_TICK_MAX};
+use crate::limits::{IN_TURN_MS_MAX, OUTRANK_MARGIN, OUTRANK_RETURNS_MIN, RUN_CHANGES_PER_TICK_MAX};
 use crate::policy::chances::{self, BUCKETS, Chances};
 use crate::policy::class::{Class, Habits};
 use crate::policy::list::List;
@@ -64,6 +64,8 @@ pub(crate) struct Learned {
     waiters: Vec<Waiter>,
     /// The run of superseded pages of each namespace.
     victims: Vec<u32>,
+    /// Sessions that came back so far.
+    returns: u32,
 }
 
 impl Default for Waiter {
@@ -86,6 +88,7 @@ impl Learned {
             open_since: 0,
             waiters: Vec::new(),
             victims: Vec::new(),
+            returns: 0,
         }
     }
 
@@ -377,7 +380,8 @@ impl EvictionPolicy for Learned {
     }
 
     fn rank(&self, newcomer: &Newcomer) -> Option<u32> {
-        let waiter = self.waiters.get(newcomer.session as usize).filter(|_| self.by_session)?;
+        let judges = self.by_session && self.returns >= OUTRANK_RETURNS_MIN;
+        let waiter = self.waiters.get(newcomer.session as usize).filter(|_| judges)?;
         let class = waiter.habits.likely_class(newcomer.turn.saturating_add(waiter.turns), newcomer.pages);
         Some(self.place_of(newcomer.ns, &class, 0))
     }
@@ -394,6 +398,7 @@ impl EvictionPolicy for Learned {
         let waiter = *self.waiter(session);
         let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
         if run.phase == Phase::Waiting {
+            self.returns = self.returns.saturating_add(1);
             self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
         }
         let gap_ms = self.now - run.since;
