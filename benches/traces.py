@@ -72,7 +72,7 @@ def names_in(trace):
     opened = gzip.open if trace.endswith(".gz") else open
     with opened(trace, "rt", encoding="utf-8") as lines:
         next(lines)
-        return {json.loads(line)["session"].split(".")[0] for line in lines}
+        return {(json.loads(line)["session"] or "").split(".")[0] for line in lines}
 
 
 def header(name, source):
