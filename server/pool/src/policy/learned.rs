@@ -414,7 +414,7 @@ impl EvictionPolicy for Learned {
         };
         run.session = to;
         *self.waiter(from) = Waiter::default();
-        *self.waiter(to) = Waiter { turns: waiter.turns + 1, formerly: from, ..waiter };
+        *self.waiter(to) = Waiter { turns: waiter.turns.saturating_add(1), formerly: from, ..waiter };
         self.turn_began(to);
     }
 
