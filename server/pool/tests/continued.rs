@@ -4,11 +4,10 @@
 
 mod plain;
 
-use plain::finish_turn;
+use plain::{CLIENT, finish_turn, one_slab};
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, SessionId};
 
-const PAGE: u64 = 4096;
 /// Room for a conversation and two others.
 const SLOTS: u64 = 40;
 /// Pages of a conversation in its first turn, its turns, and pages of a request that nobody goes on from.
@@ -27,21 +26,7 @@ struct World {
 
 impl World {
     fn new(policy: PolicyKind) -> World {
-        let limits = Limits { client_slots_percent: 100, ..Limits::default() };
-        let config = PoolConfig {
-            slab_bytes: SLOTS * PAGE,
-            slab_count: 1,
-            nvme_bytes: 0,
-            nvme_admit: Admit::All,
-            nvme_bytes_per_day: 0,
-            free_slots_percent: 0,
-            limits,
-            policy,
-        };
-        let mut pool = Pool::new(config).unwrap();
-        let (id, tenant) = (NamespaceId([1; 32]), String::new());
-        let desc = NamespaceDesc { id, tenant, shard_bytes: PAGE, page_tokens: 16, shards: 1 };
-        let ns = pool.open_namespace(desc).unwrap();
+        let (pool, ns) = one_slab(SLOTS, 0, policy);
         World { pool, ns, now: 0, requests: 0 }
     }
 
@@ -57,13 +42,13 @@ impl World {
             ns: self.ns,
             hashes: &hashes[..found as usize],
             shard: 0,
-            client: plain::CLIENT,
+            client: CLIENT,
             session: Some(&id),
             hold: false,
         };
         if found > 0 {
             let lease = self.pool.begin_reload(ask, self.now).unwrap().lease.unwrap();
-            self.pool.end_reload(lease, plain::CLIENT, &[], self.now).unwrap();
+            self.pool.end_reload(lease, CLIENT, &[], self.now).unwrap();
         }
         finish_turn(&mut self.pool, self.ns, &id, hashes, 0, self.now);
         if self.requests.is_multiple_of(40) {

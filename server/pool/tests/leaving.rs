@@ -3,11 +3,10 @@
 
 mod plain;
 
-use plain::{CLIENT, finish_turn};
+use plain::{CLIENT, PAGE, finish_turn, one_slab};
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
-const PAGE: u64 = 4096;
 const ID: NamespaceId = NamespaceId([1; 32]);
 
 /// A pool and the device behind it: places are given out in order, ten to a segment.
@@ -19,22 +18,8 @@ struct World {
 }
 
 impl World {
-    fn new(slots: u32, nvme_pages: u64, policy: PolicyKind) -> World {
-        let limits = Limits { client_slots_percent: 100, lease_pages_max: 100_000, ..Limits::default() };
-        let config = PoolConfig {
-            slab_bytes: u64::from(slots) * PAGE,
-            slab_count: 1,
-            nvme_bytes: nvme_pages * PAGE,
-            nvme_admit: Admit::All,
-            nvme_bytes_per_day: 0,
-            free_slots_percent: 0,
-            limits,
-            policy,
-        };
-        let mut pool = Pool::new(config).unwrap();
-        let desc =
-            NamespaceDesc { id: ID, tenant: String::new(), shard_bytes: PAGE, page_tokens: 16, shards: 1 };
-        let ns = pool.open_namespace(desc).unwrap();
+    fn new(slots: u64, nvme_pages: u64, policy: PolicyKind) -> World {
+        let (pool, ns) = one_slab(slots, nvme_pages, policy);
         World { pool, ns, places: Vec::new(), now: 0 }
     }
 

@@ -4,11 +4,10 @@
 
 mod plain;
 
-use plain::finish_turn;
+use plain::{finish_turn, one_slab};
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, SessionId};
 
-const PAGE: u64 = 4096;
 /// Pages of every session.
 const PAGES: u32 = 10;
 /// Room for two sessions, and a part of a third.
@@ -33,21 +32,7 @@ struct Told {
 
 impl World {
     fn new(policy: PolicyKind, nvme: bool) -> World {
-        let limits = Limits { client_slots_percent: 100, ..Limits::default() };
-        let config = PoolConfig {
-            slab_bytes: SLOTS * PAGE,
-            slab_count: 1,
-            nvme_bytes: if nvme { 1 << 20 } else { 0 },
-            nvme_admit: Admit::All,
-            nvme_bytes_per_day: 0,
-            free_slots_percent: 0,
-            limits,
-            policy,
-        };
-        let mut pool = Pool::new(config).unwrap();
-        let (id, tenant) = (NamespaceId([1; 32]), String::new());
-        let desc = NamespaceDesc { id, tenant, shard_bytes: PAGE, page_tokens: 16, shards: 1 };
-        let ns = pool.open_namespace(desc).unwrap();
+        let (pool, ns) = one_slab(SLOTS, if nvme { 256 } else { 0 }, policy);
         World { pool, ns, now: 0 }
     }
 

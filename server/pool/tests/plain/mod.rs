@@ -31,6 +31,19 @@ pub fn pool_with(config: PoolConfig) -> (Pool, NamespaceIndex) {
     (pool, ns)
 }
 
+/// Bytes of a page of [`one_slab`].
+pub const PAGE: u64 = 4096;
+
+/// A pool of one slab with so many slots, and so many pages of NVMe.
+pub fn one_slab(slots: u64, nvme_pages: u64, policy: PolicyKind) -> (Pool, NamespaceIndex) {
+    let limits = Limits { client_slots_percent: 100, lease_pages_max: 100_000, ..Limits::default() };
+    let slab =
+        PoolConfig { slab_bytes: slots * PAGE, slab_count: 1, limits, policy, ..config(nvme_pages * PAGE) };
+    let mut pool = Pool::new(slab).unwrap();
+    let ns = pool.open_namespace(desc(1, "", PAGE, 1)).unwrap();
+    (pool, ns)
+}
+
 pub fn pool(nvme: bool) -> (Pool, NamespaceIndex) {
     pool_with(config(if nvme { 1 << 30 } else { 0 }))
 }
