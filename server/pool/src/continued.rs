@@ -8,6 +8,9 @@
 use crate::Pool;
 use turnkv_proto::BlockHash;
 
+#[cfg(test)]
+mod tests;
+
 impl Pool {
     /// Looks for a session that ended with one of these pages, the longest first, if this one is in its first turn.
     pub(crate) fn continue_another(&mut self, at: u32, hashes: &[BlockHash]) {
@@ -16,14 +19,14 @@ impl Pool {
             return;
         }
         let ns = this.ns;
-        let ended = |hash: &&BlockHash| {
+        let ended = |hash: &BlockHash| {
             let from = self.sessions.ended_with(ns, hash)?;
             let waits = from != at && !self.sessions[from].in_turn && self.sessions[from].priority == 0;
             // Without its last page it may as well be a head that many share: then others have read it too.
             let shared = || self.find_visible(ns.0, hash).is_some_and(|page| self.pages[page].cell.uses > 0);
-            (waits && (self.sessions[from].ends[0] == Some(**hash) || !shared())).then_some(from)
+            (waits && (self.sessions[from].ends[0] == Some(*hash) || !shared())).then_some(from)
         };
-        let Some(from) = hashes.iter().rev().find_map(|hash| ended(&hash)) else { return };
+        let Some(from) = hashes.iter().rev().find_map(ended) else { return };
         self.sessions.note_end(from, &[]);
         self.sessions[at].may_continue = false;
         self.policy.continued(from, at);

@@ -98,22 +98,6 @@ fn requests_with_names_of_their_own_are_found_to_be_one_session() {
 }
 
 #[test]
-fn a_session_that_came_back_is_not_taken_for_another() {
-    let mut world = World::new(PolicyKind::Session);
-    let pages = chain(1, 8);
-    for _ in 0..3 {
-        world.now += ROUND_MS;
-        world.turn(Some("named"), &pages);
-    }
-    world.now += ROUND_MS;
-    world.turn(None, &chain(1, 12));
-    world.now += ROUND_MS;
-    let begun = world.pool.begin_turn(world.ns, &SessionId::parse("named").unwrap(), world.now).unwrap();
-    assert_eq!((begun.turn, begun.pages), (4, 8));
-    world.pool.check().unwrap();
-}
-
-#[test]
 fn the_old_name_is_still_good() {
     let mut world = World::new(PolicyKind::Session);
     world.turn(Some("first"), &chain(1, 8));

@@ -64,7 +64,7 @@ pub const POLICIES: [Policy; 8] = [
         name: "session-unnamed",
         kind: PolicyKind::Session,
         sessions: false,
-        about: "the same where the engine tells no request's session: found by the pages it goes on from",
+        about: "the same, every request under a name of its own: sessions are found by the pages they go on from",
     },
 ];
 
