@@ -1,6 +1,7 @@
 //! The catalog: what comes back, what stays away, what is set aside.
 
 use super::*;
+use turnkv_pool::SessionRecord;
 use turnkv_proto::Spec;
 
 fn spec(model: &str) -> CheckedSpec {
