@@ -1,14 +1,14 @@
-//! The table of sessions. Owns: a session's row, and how rows are written and read. Must not know: the database's file,
-//! the other tables.
+//! The catalog's rows of sessions. Owns: their form, and which of them are to be written at the next flush. Must not know:
+//! pages' bytes or places.
 
 use super::Catalog;
 use prost::Message;
-use redb::TableDefinition;
+use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 use turnkv_pool::{NamespaceIndex, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
 
 /// Namespace id + session id -> [`Saved`].
-pub(super) const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
+const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
 
 /// A session as saved: protobuf, so that fields can be added.
 #[derive(Clone, PartialEq, Message)]
@@ -57,13 +57,27 @@ impl SavedSession {
 pub(crate) type Change = (NamespaceId, SessionId, Option<SessionRecord>);
 
 impl Catalog {
+    /// A session changed: write it at the next flush.
+    pub(crate) fn mark(&self, ns: NamespaceIndex, session: SessionId) {
+        self.marked.lock().insert((ns, session));
+    }
+
+    /// Sessions that wait to be written.
+    pub(crate) fn marked_len(&self) -> usize {
+        self.marked.lock().len()
+    }
+
+    /// Takes the sessions to write.
+    pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
+        self.marked.lock().drain().collect()
+    }
+
     /// Writes sessions in one transaction; a record of `None` removes one.
     pub(crate) fn put_sessions(&self, changes: &[Change]) -> Result<(), redb::Error> {
         if changes.is_empty() {
             return Ok(());
         }
-        let write = self.database.begin_write()?;
-        {
+        self.write(|write| {
             let mut table = write.open_table(SESSIONS)?;
             for (namespace, session, record) in changes {
                 let key = [namespace.0.as_slice(), session.as_str().as_bytes()].concat();
@@ -72,10 +86,27 @@ impl Catalog {
                     None => table.remove(key.as_slice())?,
                 };
             }
-        }
-        write.commit()?;
-        Ok(())
+            Ok(())
+        })
     }
+}
+
+pub(super) fn create(write: &WriteTransaction) -> Result<(), redb::Error> {
+    write.open_table(SESSIONS)?;
+    Ok(())
+}
+
+/// Sessions whose rows check.
+pub(super) fn load(read: &ReadTransaction) -> Result<Vec<SavedSession>, redb::Error> {
+    let mut sessions = Vec::new();
+    for row in read.open_table(SESSIONS)?.iter()? {
+        let (key, saved) = row?;
+        match saved_session(key.value(), saved.value()) {
+            Some(session) => sessions.push(session),
+            None => tracing::warn!("a saved session does not check: it is forgotten"),
+        }
+    }
+    Ok(sessions)
 }
 
 fn save(record: &SessionRecord) -> Vec<u8> {
@@ -90,7 +121,7 @@ fn save(record: &SessionRecord) -> Vec<u8> {
     .encode_to_vec()
 }
 
-pub(super) fn saved_session(key: &[u8], value: &[u8]) -> Option<SavedSession> {
+fn saved_session(key: &[u8], value: &[u8]) -> Option<SavedSession> {
     let (namespace, session) = key.split_at_checked(32)?;
     let mut saved = Saved::decode(value).ok()?;
     let packed = std::mem::take(&mut saved.hashes);

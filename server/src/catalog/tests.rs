@@ -2,7 +2,7 @@
 
 use super::*;
 use turnkv_pool::SessionRecord;
-use turnkv_proto::Spec;
+use turnkv_proto::{BlockHash, Spec};
 
 fn spec(model: &str) -> CheckedSpec {
     Spec::opaque(model, 16, 4096).check().unwrap()
