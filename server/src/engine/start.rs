@@ -1,8 +1,9 @@
 //! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
 //! network.
 
+use super::restore::restore_sessions;
 use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
-use crate::catalog::{Catalog, Loaded};
+use crate::catalog::Catalog;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
@@ -38,12 +39,7 @@ impl Engine {
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
             let opened =
                 Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
-            recover(
-                &mut pool,
-                opened.load().context("reading catalog.redb: move it aside to start without its sessions")?,
-                recovered,
-                &nvme,
-            )?;
+            recover(&mut pool, &opened, recovered, &nvme)?;
             (tier, catalog) = (Some(Arc::new(nvme)), Some(opened));
         }
         let core = Core {
@@ -61,6 +57,7 @@ impl Engine {
             slabs: slabs::Slabs::new(dram),
             nvme: tier,
             catalog,
+            swept: Mutex::default(),
             clients: clients::Clients::new(),
             freed: Notify::new(),
             recorder: Default::default(),
@@ -164,10 +161,12 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
 /// Puts what was found on disk back into the index. Pages whose namespace or ancestors are gone are forgotten.
 fn recover(
     pool: &mut Pool,
-    loaded: Loaded,
+    catalog: &Catalog,
     mut found: Vec<Recovered>,
     nvme: &NvmeTier,
 ) -> anyhow::Result<()> {
+    const UNREADABLE: &str = "reading catalog.redb: move it aside to start without its sessions";
+    let loaded = catalog.load().context(UNREADABLE)?;
     for spec in &loaded.namespaces {
         pool.open_namespace(describe(spec))?;
     }
@@ -201,11 +200,7 @@ fn recover(
     for (place, bytes) in report.orphans.iter().copied().chain(pool.take_dead_places()) {
         nvme.forget(Location { segment: place.segment, block: place.block }, bytes as u32);
     }
-    let mut sessions = 0u64;
-    for saved in loaded.sessions {
-        let record = pool.namespace(&saved.namespace).map(|ns| saved.into_record(ns));
-        sessions += u64::from(record.is_some_and(|record| pool.restore_session(&record, 0).is_ok()));
-    }
+    let sessions = restore_sessions(pool, catalog).context(UNREADABLE)?;
     for pin in loaded.pins {
         let Some(ns) = pool.namespace(&pin.namespace) else { continue };
         if let Err(error) = pool.pin(ns, &pin.hashes, pin.for_ms, 0) {
