@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use redb::{Database, ReadableDatabase, WriteTransaction};
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use turnkv_pool::NamespaceIndex;
 use turnkv_proto::{CheckedSpec, Error, ErrorKind, SessionId};
 
@@ -29,6 +29,8 @@ pub(crate) struct Catalog {
     database: Mutex<Database>,
     /// A set: a session that changes often is written once a flush. Bounded by the pool's bound on sessions.
     marked: Mutex<HashSet<(NamespaceIndex, SessionId)>>,
+    /// Sessions taken from there that are being written.
+    saving: AtomicUsize,
     /// Chunks of sessions' lists that are saved.
     list_chunks: AtomicU64,
 }
@@ -52,6 +54,7 @@ impl Catalog {
         Ok(Catalog {
             database: Mutex::new(open::open(place.as_ref())?),
             marked: Mutex::default(),
+            saving: AtomicUsize::new(0),
             list_chunks: AtomicU64::new(0),
         })
     }

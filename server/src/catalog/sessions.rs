@@ -102,14 +102,21 @@ impl Catalog {
         self.marked.lock().insert((ns, session));
     }
 
-    /// Sessions that wait to be written.
+    /// Sessions that wait to be written, or are being written.
     pub(crate) fn marked_len(&self) -> usize {
-        self.marked.lock().len()
+        self.marked.lock().len() + self.saving.load(Ordering::Relaxed)
     }
 
-    /// Takes the sessions to write.
+    /// Takes the sessions to write: they count as waiting until they are [`Catalog::settled`].
     pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
-        self.marked.lock().drain().collect()
+        let mut marked = self.marked.lock();
+        self.saving.store(marked.len(), Ordering::Relaxed);
+        marked.drain().collect()
+    }
+
+    /// What was taken is written, or marked again.
+    pub(crate) fn settled(&self) {
+        self.saving.store(0, Ordering::Relaxed);
     }
 
     /// Writes leading changes in one transaction, as many as its bounds allow; a record of `None` removes a row.

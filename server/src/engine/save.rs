@@ -45,6 +45,7 @@ impl Engine {
         for (ns, session) in left {
             catalog.mark(*ns, session.clone());
         }
+        catalog.settled();
         if let Err(error) = saved {
             tracing::error!(%error, "sessions were not saved: they are tried again, and forgotten if the server ends before");
         }
