@@ -132,9 +132,6 @@ impl Pool {
         for hash in hashes {
             let found = self.pages.find(ns, hash);
             let Some(index) = found.filter(|index| self.pages[*index].parent == parent) else { return };
-            if self.pages[index].has(crate::entry::RECOVERING) {
-                return;
-            }
             list.push(self.pages.key(index));
             parent = index;
         }

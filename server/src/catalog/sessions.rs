@@ -1,14 +1,15 @@
 //! The catalog's rows of sessions. Owns: their form, and which of them are to be written at the next flush. Must not know:
 //! pages' bytes or places.
 
-use super::Catalog;
+use super::namespaces::Table;
+use super::{Catalog, CatalogError};
 use prost::Message;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 use turnkv_pool::{NamespaceIndex, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
 
 /// Namespace id + session id -> [`Saved`].
-const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
+pub(super) const SESSIONS: Table = TableDefinition::new("sessions");
 
 /// A session as saved: protobuf, so that fields can be added.
 #[derive(Clone, PartialEq, Message)]
@@ -62,18 +63,13 @@ impl Catalog {
         self.marked.lock().insert((ns, session));
     }
 
-    /// Sessions that wait to be written.
-    pub(crate) fn marked_len(&self) -> usize {
-        self.marked.lock().len()
-    }
-
     /// Takes the sessions to write.
     pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
         self.marked.lock().drain().collect()
     }
 
     /// Writes sessions in one transaction; a record of `None` removes one.
-    pub(crate) fn put_sessions(&self, changes: &[Change]) -> Result<(), redb::Error> {
+    pub(crate) fn put_sessions(&self, changes: &[Change]) -> Result<(), CatalogError> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -91,13 +87,13 @@ impl Catalog {
     }
 }
 
-pub(super) fn create(write: &WriteTransaction) -> Result<(), redb::Error> {
+pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
     write.open_table(SESSIONS)?;
     Ok(())
 }
 
 /// Sessions whose rows check.
-pub(super) fn load(read: &ReadTransaction) -> Result<Vec<SavedSession>, redb::Error> {
+pub(super) fn load(read: &ReadTransaction) -> Result<Vec<SavedSession>, CatalogError> {
     let mut sessions = Vec::new();
     for row in read.open_table(SESSIONS)?.iter()? {
         let (key, saved) = row?;

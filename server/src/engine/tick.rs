@@ -2,9 +2,12 @@
 //! looked after. Must not know: what they decide.
 
 use super::Engine;
+use crate::catalog::Catalog;
 use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
 use std::sync::Arc;
 use std::time::Duration;
+use turnkv_pool::NamespaceIndex;
+use turnkv_proto::SessionId;
 
 impl Engine {
     /// Runs until the engine is dropped by its last user. Blocking work: give it a thread.
@@ -36,6 +39,7 @@ impl Engine {
             core.pool.expire(now);
             core.pool.maintain(now);
         }
+        self.clear_namespaces();
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();
@@ -45,23 +49,53 @@ impl Engine {
         self.freed.notify_waiters();
     }
 
-    /// Writes changed sessions to the catalog.
+    /// Brings back what the catalog has, as soon as it can be read.
+    pub(super) fn load_catalog(&self) {
+        if let Some(loaded) = self.catalog.as_ref().and_then(|catalog| catalog.load()) {
+            self.bring_back(loaded);
+        }
+    }
+
+    /// Writes to the catalog what changed, and what could not be written before.
     pub(super) fn flush_catalog(&self) {
         let Some(catalog) = &self.catalog else { return };
-        let records = {
+        self.load_catalog();
+        catalog.flush_namespaces();
+        catalog.flush_pins();
+        if catalog.take_rebuilt() {
+            self.mark_all_sessions(catalog);
+        }
+        let (records, changed) = {
             let marked = catalog.take_marked();
             let now = self.now();
             let mut core = self.core();
             let forgotten = core.pool.take_forgotten();
-            let record = |(ns, session): (turnkv_pool::NamespaceIndex, turnkv_proto::SessionId)| {
-                let namespace = core.pool.namespace_desc(ns)?.id;
-                let record = core.pool.session_record(ns, &session, now);
-                Some((namespace, session, record))
+            let changed: Vec<_> = marked.into_iter().chain(forgotten).collect();
+            let record = |(ns, session): &(NamespaceIndex, SessionId)| {
+                let namespace = core.pool.namespace_desc(*ns)?.id;
+                let record = core.pool.session_record(*ns, session, now);
+                Some((namespace, session.clone(), record))
             };
-            marked.into_iter().chain(forgotten).filter_map(record).collect::<Vec<_>>()
+            (changed.iter().filter_map(record).collect::<Vec<_>>(), changed)
         };
-        if let Err(error) = catalog.put_sessions(&records) {
-            tracing::error!(%error, "sessions were not saved: they are forgotten at the next restart, their pages are not");
+        if catalog.put_sessions(&records).is_err() {
+            // The catalog says what is wrong. What was not written is tried again.
+            for (ns, session) in changed {
+                catalog.mark(ns, session);
+            }
+        }
+    }
+
+    /// The catalog was begun anew: every session is to be written again.
+    fn mark_all_sessions(&self, catalog: &Catalog) {
+        let mut from = 0;
+        loop {
+            let (sessions, next) = self.core().pool.session_names(from);
+            sessions.into_iter().for_each(|(ns, session)| catalog.mark(ns, session));
+            match next {
+                Some(next) => from = next,
+                None => break,
+            }
         }
     }
 }
