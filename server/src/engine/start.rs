@@ -175,3 +175,6 @@ fn stranger(extent: Recovered) -> (NamespaceId, Stranger) {
     };
     (meta.namespace, stranger)
 }
+
+#[cfg(test)]
+mod tests;
