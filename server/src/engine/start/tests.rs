@@ -13,7 +13,7 @@ const PAGES: usize = 20;
 const NAMESPACES: usize = 3;
 
 fn damages() -> u64 {
-    std::env::var("TURNKV_DAMAGED_CATALOGS").ok().and_then(|text| text.parse().ok()).unwrap_or(350)
+    std::env::var("TURNKV_DAMAGED_CATALOGS").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
 }
 
 fn spec(at: usize) -> Spec {
@@ -23,12 +23,16 @@ fn spec(at: usize) -> Spec {
 fn settings(dir: &Path) -> Settings {
     let config = dir.join("turnkv.toml");
     let text = format!(
-        "[dram]\nbytes = \"8MiB\"\nslab_bytes = \"1MiB\"\nlock = false\nhuge_pages = false\n[nvme]\npath = \"{}\"\n\
-         bytes = \"16MiB\"\nsegment_bytes = \"1MiB\"\nengine = \"blocking\"\n",
+        "[dram]\nbytes = \"16MiB\"\nslab_bytes = \"1MiB\"\nlock = false\nhuge_pages = false\n[nvme]\npath = \"{}\"\n\
+         bytes = \"64MiB\"\nsegment_bytes = \"4MiB\"\nengine = \"blocking\"\n",
         dir.join("nvme").display()
     );
     std::fs::write(&config, text).unwrap();
-    crate::config::load(Some(&config)).unwrap()
+    let mut settings = crate::config::load(Some(&config)).unwrap();
+    if let Some(nvme) = &mut settings.nvme {
+        (nvme.bytes, nvme.segment_bytes) = (16 << 20, 1 << 20); // less than is sensible: it is copied often
+    }
+    settings
 }
 
 fn chain(at: usize) -> Vec<BlockHash> {
