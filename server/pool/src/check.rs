@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::entry::{
     ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
-    PROMOTING, PROTECTED, QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
+    PROMOTING, PROTECTED, QUEUED, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::lease::{ClientSlots, NO_PAGE};
 use crate::limits::HELD_PERCENT_MAX;
@@ -54,8 +54,11 @@ impl Pool {
         self.check_sessions()?;
         self.policy.check(&self.pages)?;
         self.check_protections()?;
-        ensure!(self.curves.is_complete(self.namespaces.len()), "a namespace has no curve");
-        self.curves.check()
+        ensure!(self.curves.is_complete(self.namespaces.places_len()), "a namespace has no curve");
+        self.curves.check()?;
+        let counted = (self.strangers.count, self.strangers.bytes);
+        ensure!(counted == self.strangers.recount(), "{counted:?} strangers counted");
+        Ok(())
     }
 
     fn check_entry(&self, index: u32, sums: &mut Sums) -> Result<(), String> {
@@ -87,7 +90,7 @@ impl Pool {
                 parent.is_none_or(|parent| parent.has(VISIBLE)),
                 "page {index} is visible, its parent is not"
             );
-        } else if !entry.has(RECOVERING) {
+        } else {
             let reachable = parent.is_none_or(|parent| parent.has(VISIBLE));
             ensure!(!reachable || !cells.iter().all(Cell::committed), "page {index} should be visible");
             let used = !entry.is_leaf() || cells.iter().any(|cell| cell.slot != NONE || cell.committed());
@@ -282,7 +285,7 @@ impl Pool {
 
     fn check_lists(&self) -> Result<(), String> {
         let mut listed = HashSet::new();
-        let lists = (0..self.namespaces.len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
+        let lists = (0..self.namespaces.places_len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
         for list in lists {
             for index in self.policy.order(&self.pages, list) {
                 ensure!(listed.insert(index), "page {index} is in two lists");

@@ -65,6 +65,8 @@ pub(crate) struct Protections {
     pub(crate) ended: u64,
     /// How many are pins.
     pub(crate) pins: u64,
+    /// Pins of each namespace.
+    owned: HashMap<NamespaceIndex, u32>,
 }
 
 /// What one tenant protects.
@@ -95,6 +97,22 @@ impl Protections {
         self.holds.len() as u64
     }
 
+    /// One past the highest place in the table.
+    pub(crate) fn end(&self) -> u32 {
+        self.table.len() as u32
+    }
+
+    /// Pins of one namespace.
+    pub(crate) fn pins_of(&self, ns: NamespaceIndex) -> u32 {
+        self.owned.get(&ns).copied().unwrap_or(0)
+    }
+
+    /// The owner of the protection at a place of the table, if it is a pin of a namespace.
+    pub(crate) fn pin_at(&self, at: u32, ns: NamespaceIndex) -> Option<Owner> {
+        let owner = self.table.get(at as usize)?.as_ref()?.owner;
+        matches!(owner, Owner::Pin(of, _) if of == ns).then_some(owner)
+    }
+
     /// When an owner's protection ends.
     pub(crate) fn ends_of(&self, owner: Owner) -> Option<Now> {
         let at = self.owners.get(&owner)?;
@@ -123,6 +141,9 @@ impl Protections {
         self.share(held.tenant).protections += 1;
         self.owners.insert(held.owner, at);
         self.pins += u64::from(held.rank == PIN_RANK);
+        if let Owner::Pin(ns, _) = held.owner {
+            *self.owned.entry(ns).or_default() += 1;
+        }
         self.due.insert((held.due, at));
         self.ranks.insert((held.tenant, held.rank, held.ends, at));
         self.table[at as usize] = Some(held);
@@ -133,6 +154,14 @@ impl Protections {
         self.share(held.tenant).protections -= 1;
         self.owners.remove(&held.owner);
         self.pins -= u64::from(held.rank == PIN_RANK);
+        if let Owner::Pin(ns, _) = held.owner
+            && let Some(owned) = self.owned.get_mut(&ns)
+        {
+            *owned -= 1;
+            if *owned == 0 {
+                self.owned.remove(&ns);
+            }
+        }
         self.due.remove(&(held.due, at));
         self.ranks.remove(&(held.tenant, held.rank, held.ends, at));
         self.free.push(at);
@@ -178,7 +207,7 @@ impl Pool {
     /// Protects the leading pages of a path as far as the budget reaches, in place of what the owner had; weaker
     /// protections of the tenant end for it. Returns how many pages.
     pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> u32 {
-        let tenant = self.slots.tenant_of(wish.ns);
+        let tenant = self.slots.tenant_of(wish.ns.0);
         let old = self.protections.owners.get(&wish.owner).copied();
         let old = old.and_then(|at| self.protections.take(at));
         let full = self.protections.share(tenant).protections >= PROTECTIONS_PER_TENANT_MAX;
@@ -341,7 +370,7 @@ impl Pool {
     /// Sets or clears the mark of a page, and counts its bytes.
     fn weigh(&mut self, index: u32, protected: bool) {
         let bytes = self.page_bytes(index);
-        let tenant = self.slots.tenant_of(NamespaceIndex(self.pages[index].ns));
+        let tenant = self.slots.tenant_of(self.pages[index].ns);
         if protected {
             self.protections.share(tenant).bytes += bytes;
             self.protections.bytes += bytes;

@@ -11,7 +11,7 @@
 
 use crate::Pool;
 use crate::entry::NONE;
-use crate::ids::{NamespaceIndex, SlotKey, SlotPlace};
+use crate::ids::{SlotKey, SlotPlace};
 use crate::limits::SLOT_ALIGN_BYTES;
 
 /// What must be done to a slab before grants in it are handed out.
@@ -80,6 +80,8 @@ pub(crate) struct Class {
     /// Slabs with pages of this namespace.
     pub(crate) slabs: u32,
     pub(crate) used: u64,
+    /// Slots under leases.
+    pub(crate) leased: u64,
     pub(crate) evictions: u32,
 }
 
@@ -134,20 +136,43 @@ impl Slots {
 
     /// How the next namespace's slots are cut. `shard_bytes` fits a slab.
     pub(crate) fn add_class(&mut self, shard_bytes: u64, tenant: u32) {
+        let class = self.class(shard_bytes, tenant);
+        self.classes.push(class);
+    }
+
+    /// The same for a namespace that has the place of one that retired.
+    pub(crate) fn renew_class(&mut self, ns: u16, shard_bytes: u64, tenant: u32) {
+        self.classes[usize::from(ns)] = self.class(shard_bytes, tenant);
+    }
+
+    /// A namespace retired: the slabs that were cut for it last are cut anew whoever has them next.
+    pub(crate) fn close_class(&mut self, ns: u16) {
+        debug_assert_eq!(self.classes[usize::from(ns)].used, 0, "nothing is left of it");
+        for slab in self.slabs.iter_mut().filter(|slab| slab.class == u32::from(ns)) {
+            slab.class = NONE;
+            slab.metas = Vec::new();
+            slab.free_head = NONE;
+        }
+    }
+
+    /// Of so many tenants, those who have a namespace, or memory that was theirs last.
+    pub(crate) fn tenants_in_use(&self, tenants: usize) -> Vec<bool> {
+        let mut used = vec![false; tenants];
+        let slabs = self.slabs.iter().map(|slab| slab.tenant);
+        for tenant in self.classes.iter().map(|class| class.tenant).chain(slabs) {
+            if let Some(used) = used.get_mut(tenant as usize) {
+                *used = true;
+            }
+        }
+        used
+    }
+
+    fn class(&self, shard_bytes: u64, tenant: u32) -> Class {
         let slot_bytes = shard_bytes.next_multiple_of(SLOT_ALIGN_BYTES);
         let per_slab = (self.slab_bytes / slot_bytes) as u32;
         assert!(per_slab > 0, "a slot fits a slab");
-        let (partial, slabs, used, evictions) = (NONE, 0, 0, 0);
-        self.classes.push(Class {
-            shard_bytes,
-            slot_bytes,
-            per_slab,
-            tenant,
-            partial,
-            slabs,
-            used,
-            evictions,
-        });
+        let (partial, slabs, used, leased, evictions) = (NONE, 0, 0, 0, 0);
+        Class { shard_bytes, slot_bytes, per_slab, tenant, partial, slabs, used, leased, evictions }
     }
 
     /// Takes a free slot for a page's shard; cuts an empty slab if need be.
@@ -198,6 +223,8 @@ impl Slots {
         meta.leases += 1;
         let (first, pinned) = (meta.leases == 1, meta.leases == 1 && meta.ios == 0);
         self.leased_bytes += if first { bytes } else { 0 };
+        let class = self.class_of(slot) as usize;
+        self.classes[class].leased += u64::from(first);
         self.pinned_bytes += if pinned { bytes } else { 0 };
     }
 
@@ -208,6 +235,8 @@ impl Slots {
         meta.leases -= 1;
         let (last, unpinned) = (meta.leases == 0, meta.leases == 0 && meta.ios == 0);
         self.leased_bytes -= if last { bytes } else { 0 };
+        let class = self.class_of(slot) as usize;
+        self.classes[class].leased -= u64::from(last);
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
         self.free_if_unheld(slot);
     }
@@ -232,8 +261,8 @@ impl Slots {
     }
 
     /// Whose pages a namespace's are, as a number.
-    pub(crate) fn tenant_of(&self, ns: NamespaceIndex) -> u32 {
-        self.classes[usize::from(ns.0)].tenant
+    pub(crate) fn tenant_of(&self, ns: u16) -> u32 {
+        self.classes[usize::from(ns)].tenant
     }
 
     pub(crate) fn is_held(&self, slot: u32) -> bool {

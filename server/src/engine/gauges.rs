@@ -26,6 +26,8 @@ pub(super) struct Picture {
     catalog_bytes: u64,
     list_pages: u64,
     list_budget_pages: u64,
+    catalog_fails: bool,
+    catalogs_set_aside: u64,
     /// Page bytes written to NVMe for the first time, since start.
     first_written_bytes: u64,
 }
@@ -84,6 +86,18 @@ const GAUGES: &[GaugeRow] = &[
         at.pool.sessions.saturating_sub(at.pool.sessions_in_turn + at.pool.sessions_expected) as f64
     }),
     ("turnkv_pool_namespaces", None, "Namespaces open", |at| at.pool.namespaces as f64),
+    ("turnkv_pool_retiring_namespaces", None, "Namespaces that made way and are being dropped", |at| {
+        at.pool.retiring_namespaces as f64
+    }),
+    ("turnkv_stranger_namespaces", None, "Namespaces that are not open and have pages on NVMe", |at| {
+        at.pool.stranger_namespaces as f64
+    }),
+    ("turnkv_stranger_bytes", None, "Page bytes on NVMe of namespaces that are not open", |at| {
+        at.pool.stranger_bytes as f64
+    }),
+    ("turnkv_catalog_failing_catalogs", None, "1 while the catalog cannot be written or read", |at| {
+        f64::from(u8::from(at.catalog_fails))
+    }),
     ("turnkv_pool_leases", None, "Leases held", |at| at.pool.leases as f64),
     ("turnkv_pool_free_slots", None, "Slots free in slabs that are cut", |at| at.pool.free_slots as f64),
     ("turnkv_pool_free_slabs", None, "Slabs that are not cut", |at| f64::from(at.pool.free_slabs)),
@@ -188,6 +202,9 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {
         at.pool.forgotten_sessions
     }),
+    ("turnkv_catalog_set_aside_total", "Catalogs that could not be read and were set aside", |at| {
+        at.catalogs_set_aside
+    }),
     ("turnkv_lease_expiries_total", "Leases that ran past their deadline", |at| at.pool.expired_leases),
     ("turnkv_protection_ended_total", "Protections that ended by time", |at| at.pool.ended_protections),
     ("turnkv_nvme_device_written_bytes_total", "Bytes written to the device, everything included", |at| {
@@ -255,7 +272,9 @@ impl Engine {
             locked_bytes: self.slabs.dram.locked_bytes(),
             huge_bytes: self.slabs.dram.huge_bytes(),
             draining: self.is_draining(),
-            catalog_changes: catalog.map_or(0, |catalog| catalog.marked_len() as u64),
+            catalog_changes: catalog.map_or(0, |catalog| catalog.waiting_len() as u64),
+            catalog_fails: catalog.is_some_and(|catalog| catalog.trouble().is_some()),
+            catalogs_set_aside: catalog.map_or(0, Catalog::set_aside),
             catalog_bytes,
             list_pages: catalog.map_or(0, Catalog::list_chunks) * u64::from(LIST_CHUNK_PAGES),
             list_budget_pages: self.list_chunks_max() * u64::from(LIST_CHUNK_PAGES),

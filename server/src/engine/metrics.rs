@@ -19,6 +19,7 @@ pub(crate) struct Metrics {
     pub(crate) demoted_bytes: Tally,
     pub(crate) rewritten_bytes: Tally,
     pub(crate) reclaimed_segments: Tally,
+    pub(crate) retired_namespaces: Tally,
     pub(crate) prefetched_pages: Tally,
     pub(crate) routes: Tally,
     pub(crate) unlisted_sessions: Tally,
@@ -100,6 +101,10 @@ impl Metrics {
             rewritten_bytes: Tally::new(
                 "turnkv_nvme_rewritten_bytes_total",
                 "Page bytes written again by reclaim",
+            ),
+            retired_namespaces: Tally::new(
+                "turnkv_pool_retired_namespaces_total",
+                "Namespaces that made way for new ones at the limit",
             ),
             reclaimed_segments: Tally::new(
                 "turnkv_nvme_reclaimed_segments_total",

@@ -1,8 +1,7 @@
 //! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
 //! network.
 
-use super::restore::restore_sessions;
-use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
+use super::{Core, Engine, clients, metrics, promote, slabs, writeback};
 use crate::catalog::Catalog;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
 use crate::limits::INLINE_CHUNK_BYTES;
@@ -12,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use tokio::sync::Notify;
-use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage, kept_percent};
+use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
+use turnkv_proto::NamespaceId;
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
-use turnkv_tier::{Location, Tier};
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
 
 impl Engine {
@@ -37,9 +36,9 @@ impl Engine {
             let (nvme, recovered) = start_nvme(config, dram.regions())?;
             let (segments, spare, segment_bytes) = nvme.geometry();
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
-            let opened =
-                Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
-            recover(&mut pool, &opened, recovered, &nvme)?;
+            pool.keep_strangers(recovered.into_iter().map(stranger));
+            let opened = Catalog::open(&config.state_dir)
+                .context("the catalog of namespaces and sessions is in use: is another server running?")?;
             (tier, catalog) = (Some(Arc::new(nvme)), Some(opened));
         }
         let core = Core {
@@ -51,7 +50,7 @@ impl Engine {
             writes_paused_until: 0,
             nvme_lost: false,
         };
-        Ok(Arc::new(Engine {
+        let engine = Arc::new(Engine {
             core: Mutex::new(core),
             router: Mutex::default(),
             slabs: slabs::Slabs::new(dram),
@@ -68,7 +67,10 @@ impl Engine {
             reclaiming: AtomicBool::new(false),
             instance: clients::random_u64()?,
             started,
-        }))
+        });
+        engine.load_catalog();
+        engine.forget_dead_extents();
+        Ok(engine)
     }
 }
 
@@ -158,55 +160,22 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
     }
 }
 
-/// Puts what was found on disk back into the index. Pages whose namespace or ancestors are gone are forgotten.
-fn recover(
-    pool: &mut Pool,
-    catalog: &Catalog,
-    mut found: Vec<Recovered>,
-    nvme: &NvmeTier,
-) -> anyhow::Result<()> {
-    const UNREADABLE: &str = "reading catalog.redb: move it aside to start without its sessions";
-    let loaded = catalog.load().context(UNREADABLE)?;
-    for spec in &loaded.namespaces {
-        pool.open_namespace(describe(spec))?;
-    }
-    found.sort_by_key(|extent| extent.sequence); // the newest copy of a page is the one that counts
-    let mut strangers = 0u64;
-    for extent in found {
-        let (meta, at) = (extent.meta, extent.at);
-        let fits = pool.namespace(&meta.namespace).filter(|ns| {
-            let desc = pool.namespace_desc(*ns);
-            desc.is_some_and(|desc| {
-                u64::from(meta.payload_bytes) == desc.shard_bytes && meta.shards == desc.shards
-            })
-        });
-        let Some(ns) = fits else {
-            strangers += 1;
-            nvme.forget(at, meta.payload_bytes);
-            continue;
-        };
-        let place = NvmePlace { segment: at.segment, block: at.block };
-        let page = RecoveredPage {
-            hash: meta.hash,
-            parent: meta.parent,
-            shard: meta.shard,
-            place,
-            checksum: meta.checksum,
-            tail_tokens: meta.tail_tokens,
-        };
-        pool.recover(ns, page);
-    }
-    let report = pool.finish_recovery();
-    for (place, bytes) in report.orphans.iter().copied().chain(pool.take_dead_places()) {
-        nvme.forget(Location { segment: place.segment, block: place.block }, bytes as u32);
-    }
-    let sessions = restore_sessions(pool, catalog).context(UNREADABLE)?;
-    for pin in loaded.pins {
-        let Some(ns) = pool.namespace(&pin.namespace) else { continue };
-        if let Err(error) = pool.pin(ns, &pin.hashes, pin.for_ms, 0) {
-            tracing::warn!(%error, "a saved pin is not renewed");
-        }
-    }
-    tracing::info!(pages = report.pages, orphans = report.orphans.len(), strangers, sessions, "recovered");
-    Ok(())
+/// What an extent says, in the pool's words.
+fn stranger(extent: Recovered) -> (NamespaceId, Stranger) {
+    let (meta, at) = (extent.meta, extent.at);
+    let stranger = Stranger {
+        hash: meta.hash,
+        parent: meta.parent,
+        shard: meta.shard,
+        shards: meta.shards,
+        tail_tokens: meta.tail_tokens,
+        bytes: meta.payload_bytes,
+        checksum: meta.checksum,
+        place: NvmePlace { segment: at.segment, block: at.block },
+        sequence: extent.sequence,
+    };
+    (meta.namespace, stranger)
 }
+
+#[cfg(test)]
+mod tests;

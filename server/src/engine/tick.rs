@@ -36,6 +36,7 @@ impl Engine {
             core.pool.expire(now);
             core.pool.maintain(now);
         }
+        self.clear_namespaces();
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();

@@ -487,6 +487,10 @@ impl EvictionPolicy for Learned {
         Ok(())
     }
 
+    fn namespace_gone(&mut self, ns: u16) {
+        self.chances.forget(ns);
+    }
+
     fn session_gone(&mut self, session: u32) {
         let waiter = std::mem::take(self.waiter(session));
         let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
