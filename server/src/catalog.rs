@@ -4,7 +4,7 @@
 use parking_lot::Mutex;
 use prost::Message;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use turnkv_pool::{NamespaceIndex, SessionRecord};
 use turnkv_proto::{
@@ -23,7 +23,7 @@ const PINS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pins");
 pub(crate) struct Catalog {
     database: Database,
     /// A set: a session that changes often is written once a flush. Bounded by the pool's bound on sessions.
-    marked: Mutex<HashSet<(NamespaceIndex, SessionId)>>,
+    marked: Mutex<BTreeSet<(NamespaceIndex, SessionId)>>,
 }
 
 /// A session as saved: protobuf, so that fields can be added.
@@ -115,7 +115,7 @@ impl Catalog {
             }
             opened => opened?,
         };
-        Ok(Catalog { database, marked: Mutex::new(HashSet::new()) })
+        Ok(Catalog { database, marked: Mutex::default() })
     }
 
     /// Everything saved. Rows that do not check are skipped and said.
@@ -199,7 +199,7 @@ impl Catalog {
 
     /// Takes the sessions to write.
     pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
-        self.marked.lock().drain().collect()
+        std::mem::take(&mut *self.marked.lock()).into_iter().collect()
     }
 
     /// Writes sessions in one transaction; a record of `None` removes one.
