@@ -5,8 +5,11 @@
 
 use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError};
+use super::descriptors;
+use super::errno::Fault;
 use super::format::{Block, DeviceId, Superblock};
-use crate::limits::{BLOCK, BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SPARE_FDS};
+use crate::limits::{BLOCK, BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, RETRIES_MAX, SHORT_PAUSE};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -57,14 +60,9 @@ impl SegmentFile {
         write_all(self.fd(), &AlignedBuffer::copy_of(source), self.offset(block))
     }
 
-    /// Everything written is on stable storage.
+    /// Everything written is on stable storage. A failure of the device is final: what it lost is unknown.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        loop {
-            match rustix::fs::fdatasync(self.fd()) {
-                Err(Errno::INTR) => {}
-                result => return Ok(result?),
-            }
-        }
+        patiently(|| rustix::fs::fdatasync(self.fd()))
     }
 
     /// Do the two share a descriptor, so that one sync covers both?
@@ -73,9 +71,12 @@ impl SegmentFile {
     }
 }
 
+/// The open file of each segment; of one without space yet an empty file, so that its descriptor is there when it grows.
+type Files = Mutex<Vec<Option<Arc<OwnedFd>>>>;
+
 #[derive(Debug)]
 enum Place {
-    Directory { fd: OwnedFd, lock: OwnedFd },
+    Directory { fd: OwnedFd, lock: OwnedFd, files: Files },
     Device { fd: Arc<OwnedFd> },
 }
 
@@ -136,12 +137,14 @@ impl Device {
             None => create_superblock_file(&fd, path, config.segment_bytes)?,
         };
         let segments = config.segments(superblock.segment_bytes)?;
-        raise_fd_limit(segments, warnings)?;
+        descriptors::raise_limit(segments, warnings)?;
         let direct = probe_direct(&fd);
-        let place = Place::Directory { fd, lock };
+        let files = Mutex::new(vec![None; segments as usize]);
+        let place = Place::Directory { fd, lock, files };
         let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
         let device = Device { path: path.clone(), place, direct, id, segment_bytes, segments };
         device.drop_surplus(warnings)?;
+        device.open_files(warnings)?;
         Ok(device)
     }
 
@@ -198,38 +201,71 @@ impl Device {
         }
     }
 
+    /// Descriptors that the tier holds on this place while it is open.
+    pub(crate) fn descriptors(&self) -> u64 {
+        descriptors::needed(self.files())
+    }
+
     /// The segment's file if it is there at its full size.
     pub(crate) fn existing(&self, segment: u32) -> io::Result<Option<SegmentFile>> {
-        let fd = match &self.place {
+        let files = match &self.place {
             Place::Device { fd } => return Ok(Some(self.on_device(fd, segment))),
-            Place::Directory { fd, .. } => fd,
+            Place::Directory { files, .. } => files,
         };
-        let file = match rustix::fs::openat(fd, name(segment), self.flags(), Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
+        let file = files.lock().get(segment as usize).cloned().flatten();
+        let Some(file) = file else { return Ok(None) };
         if rustix::fs::fstat(&file)?.st_size as u64 != self.segment_bytes {
             return Ok(None); // its creation was cut off: it is made again
         }
-        Ok(Some(SegmentFile { fd: Arc::new(file), base: 0, file: segment }))
+        Ok(Some(SegmentFile { fd: file, base: 0, file: segment }))
     }
 
-    /// Makes the segment's file with all its space, durably. ENOSPC leaves no file behind.
+    /// Gives the segment's file all its space, durably. Where there is none, the file stays empty.
     pub(crate) fn create(&self, segment: u32) -> io::Result<SegmentFile> {
-        let dir = match &self.place {
+        let (dir, files) = match &self.place {
             Place::Device { fd } => return Ok(self.on_device(fd, segment)),
-            Place::Directory { fd, .. } => fd,
+            Place::Directory { fd, files, .. } => (fd, files),
         };
-        let flags = self.flags() | OFlags::CREATE | OFlags::TRUNC;
-        let file = rustix::fs::openat(dir, name(segment), flags, Mode::RUSR | Mode::WUSR)?;
-        if let Err(errno) = allocate(&file, self.segment_bytes) {
-            rustix::fs::unlinkat(dir, name(segment), rustix::fs::AtFlags::empty())?;
-            return Err(errno.into());
+        let known = files.lock().get(segment as usize).cloned().flatten();
+        let file = match known {
+            Some(file) => file,
+            None => self.open_file(dir, files, segment)?, // the directory had no room for its name at start
+        };
+        let made = patiently(|| rustix::fs::ftruncate(&file, 0))
+            .and_then(|()| allocate(&file, self.segment_bytes))
+            .and_then(|()| patiently(|| rustix::fs::fsync(&file)))
+            .and_then(|()| patiently(|| rustix::fs::fsync(dir)));
+        if let Err(error) = made {
+            patiently(|| rustix::fs::ftruncate(&file, 0))?;
+            return Err(error);
         }
-        rustix::fs::fsync(&file)?;
-        rustix::fs::fsync(dir)?;
-        Ok(SegmentFile { fd: Arc::new(file), base: 0, file: segment })
+        Ok(SegmentFile { fd: file, base: 0, file: segment })
+    }
+
+    /// Opens the file of every segment, and makes those that are missing, empty. A directory without room for more names
+    /// is not an error: the segments that it has are served, the others are tried again when they are needed.
+    fn open_files(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
+        let Place::Directory { fd, files, .. } = &self.place else { return Ok(()) };
+        for segment in 0..self.segments {
+            let Err(error) = self.open_file(fd, files, segment) else { continue };
+            if Fault::of_error(&error) != Fault::Full {
+                return Err(failed("cannot open the segments of", &self.path, error));
+            }
+            let (path, left) = (self.path.display(), self.segments - segment);
+            warnings.push(format!("{path}: no room for the names of {left} segments ({error})"));
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    fn open_file(&self, dir: &OwnedFd, files: &Files, segment: u32) -> io::Result<Arc<OwnedFd>> {
+        let flags = self.flags() | OFlags::CREATE;
+        let file = patiently(|| rustix::fs::openat(dir, name(segment), flags, Mode::RUSR | Mode::WUSR))?;
+        let file = Arc::new(file);
+        if let Some(place) = files.lock().get_mut(segment as usize) {
+            *place = Some(Arc::clone(&file));
+        }
+        Ok(file)
     }
 
     fn on_device(&self, fd: &Arc<OwnedFd>, segment: u32) -> SegmentFile {
@@ -326,14 +362,28 @@ fn probe_direct(dir: &OwnedFd) -> bool {
     rustix::fs::openat(dir, SUPERBLOCK, flags, Mode::empty()).is_ok()
 }
 
-fn allocate(file: &OwnedFd, bytes: u64) -> Result<(), Errno> {
+fn allocate(file: &OwnedFd, bytes: u64) -> io::Result<()> {
+    patiently(|| match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // A file system that cannot reserve: the length alone, and ENOSPC shows when it is written.
+        Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(file, bytes),
+        result => result,
+    })
+}
+
+/// Makes a call again while the system is short of something, with a pause, so many times.
+fn patiently<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
+    let mut tries = 0;
     loop {
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
-            Err(Errno::INTR) => {}
-            // A file system that cannot reserve: the length alone, and ENOSPC shows when it is written.
-            Err(Errno::OPNOTSUPP) => return rustix::fs::ftruncate(file, bytes),
-            result => return result,
+        match call() {
+            Ok(done) => return Ok(done),
+            Err(errno) if tries >= RETRIES_MAX => return Err(errno.into()),
+            Err(errno) => match Fault::of(errno) {
+                Fault::Interrupted => {}
+                Fault::Short => std::thread::sleep(SHORT_PAUSE),
+                Fault::Full | Fault::Device => return Err(errno.into()),
+            },
         }
+        tries += 1;
     }
 }
 
@@ -422,36 +472,12 @@ fn superblock_of_device(
     create().map_err(|source| failed("cannot write the superblock of", path, source))
 }
 
-/// One descriptor a segment: takes what the hard limit allows, and says what to do when it is too little.
-fn raise_fd_limit(segments: u32, warnings: &mut Vec<String>) -> Result<(), OpenError> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let needed = u64::from(segments) + SPARE_FDS;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return Ok(());
-    }
-    if limit.maximum.is_some_and(|maximum| maximum < needed) {
-        return Err(OpenError::Config(format!(
-            "{segments} segments need {needed} open files and the limit is {}: raise it (LimitNOFILE= in the systemd \
-             unit, ulimit -n) or raise segment_bytes",
-            limit.maximum.unwrap_or(0)
-        )));
-    }
-    if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })
-    {
-        warnings.push(format!("the limit of open files could not be raised to {needed}: {errno}"));
-    }
-    Ok(())
-}
-
 fn read_all(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < target.len() {
-        match rustix::io::pread(fd, &mut target[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => done += count,
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(errno) => return Err(errno.into()),
+        match patiently(|| rustix::io::pread(fd, &mut target[done..], offset + done as u64))? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => done += count,
         }
     }
     Ok(())
@@ -460,11 +486,9 @@ fn read_all(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<()
 fn write_all(fd: BorrowedFd<'_>, source: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < source.len() {
-        match rustix::io::pwrite(fd, &source[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => done += count,
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(errno) => return Err(errno.into()),
+        match patiently(|| rustix::io::pwrite(fd, &source[done..], offset + done as u64))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => done += count,
         }
     }
     Ok(())

@@ -7,6 +7,7 @@
 //!
 //! - `config`: what is asked for and what opening says
 //! - `format`: every byte on the device
+//! - `descriptors`, `errno`: file descriptors that it needs; what each errno means for it
 //! - `device`: directory or block device, the lock, whole-block I/O of the control plane
 //! - `segment`, `log`: the books; pure
 //! - `recover`: reading the books back
@@ -20,8 +21,10 @@ mod blocking;
 mod buffer;
 mod config;
 mod core;
+mod descriptors;
 mod device;
 mod engine;
+mod errno;
 mod finish;
 mod flush;
 mod format;
@@ -122,6 +125,12 @@ impl NvmeTier {
     /// Slab bytes registered with the kernel now.
     pub fn registered_bytes(&self) -> u64 {
         self.shared.driver.registered_bytes()
+    }
+
+    /// File descriptors that this tier holds from its opening to its end, and will not need more of: what a limit of the
+    /// process's must leave to it.
+    pub fn descriptors(&self) -> u64 {
+        self.shared.core.device.descriptors()
     }
 
     /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for them.
