@@ -8,9 +8,9 @@ use super::config::{NvmeConfig, OpenError};
 use super::descriptors;
 use super::errno::Fault;
 use super::format::{Block, DeviceId, Superblock};
-use crate::limits::{BLOCK, BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, RETRIES_MAX, SHORT_PAUSE};
+use crate::limits::{BLOCK, BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, RETRIES_MAX, SEGMENTS_MAX, SHORT_PAUSE};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -60,9 +60,10 @@ impl SegmentFile {
         write_all(self.fd(), &AlignedBuffer::copy_of(source), self.offset(block))
     }
 
-    /// Everything written is on stable storage. A failure of the device is final: what it lost is unknown.
+    /// Everything written is on stable storage. Any failure is the device's, and final: what it lost is unknown, and the
+    /// kernel does not say so twice.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        patiently(|| rustix::fs::fdatasync(self.fd()))
+        patiently(|| rustix::fs::fdatasync(self.fd())).map_err(|error| io::Error::other(error.to_string()))
     }
 
     /// Do the two share a descriptor, so that one sync covers both?
@@ -88,7 +89,12 @@ pub(crate) struct Device {
     direct: bool,
     pub(crate) id: DeviceId,
     pub(crate) segment_bytes: u64,
+    /// Segments that the capacity allows.
     pub(crate) segments: u32,
+    /// Numbers below which a segment may be found: more, after the capacity was lowered.
+    pub(crate) numbers: u32,
+    /// Files that are open for segments, or may be.
+    files: u32,
 }
 
 impl Device {
@@ -137,14 +143,17 @@ impl Device {
             None => create_superblock_file(&fd, path, config.segment_bytes)?,
         };
         let segments = config.segments(superblock.segment_bytes)?;
-        descriptors::raise_limit(segments, warnings)?;
+        let surplus = surplus_numbers(path, segments)?;
+        let numbers = surplus.last().map_or(segments, |last| last + 1);
+        let count = segments + surplus.len() as u32;
+        descriptors::raise_limit(count, warnings)?;
         let direct = probe_direct(&fd);
-        let files = Mutex::new(vec![None; segments as usize]);
+        let files = Mutex::new(vec![None; numbers as usize]);
         let place = Place::Directory { fd, lock, files };
         let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
-        let device = Device { path: path.clone(), place, direct, id, segment_bytes, segments };
-        device.drop_surplus(warnings)?;
-        device.open_files(warnings)?;
+        let device =
+            Device { path: path.clone(), place, direct, id, segment_bytes, segments, numbers, files: count };
+        device.open_files(&surplus, warnings)?;
         Ok(device)
     }
 
@@ -175,12 +184,17 @@ impl Device {
         let segment_bytes = superblock.segment_bytes;
         let room = bytes.saturating_sub(DEVICE_BASE);
         if room < config.capacity_bytes {
-            warnings.push(format!("{} holds {room} bytes of segments, less than asked for", path.display()));
+            warnings.push(format!(
+                "{} holds {room} bytes of segments, less than asked for; if it was larger before, the pages behind its \
+                 end cannot be read any more",
+                path.display()
+            ));
         }
         let capped = NvmeConfig { capacity_bytes: config.capacity_bytes.min(room), ..config.clone() };
         let segments = capped.segments(segment_bytes)?;
-        let place = Place::Device { fd };
-        Ok(Device { path: path.clone(), place, direct, id: superblock.device, segment_bytes, segments })
+        let numbers = (room / segment_bytes).min(SEGMENTS_MAX) as u32;
+        let (place, id, path) = (Place::Device { fd }, superblock.device, path.clone());
+        Ok(Device { path, place, direct, id, segment_bytes, segments, numbers, files: 1 })
     }
 
     /// Whether the page cache is bypassed.
@@ -193,17 +207,17 @@ impl Device {
         (self.segment_bytes / BLOCK_BYTES) as u32
     }
 
-    /// How many files its segments are in.
+    /// Numbers of its files: one more than the highest.
     pub(crate) fn files(&self) -> u32 {
         match self.place {
-            Place::Directory { .. } => self.segments,
+            Place::Directory { .. } => self.numbers,
             Place::Device { .. } => 1,
         }
     }
 
     /// Descriptors that the tier holds on this place while it is open.
     pub(crate) fn descriptors(&self) -> u64 {
-        descriptors::needed(self.files())
+        descriptors::needed(self.files)
     }
 
     /// The segment's file if it is there at its full size.
@@ -244,18 +258,34 @@ impl Device {
 
     /// Opens the file of every segment, and makes those that are missing, empty. A directory without room for more names
     /// is not an error: the segments that it has are served, the others are tried again when they are needed.
-    fn open_files(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
+    fn open_files(&self, surplus: &[u32], warnings: &mut Vec<String>) -> Result<(), OpenError> {
         let Place::Directory { fd, files, .. } = &self.place else { return Ok(()) };
-        for segment in 0..self.segments {
+        for segment in surplus.iter().copied().chain(0..self.segments) {
             let Err(error) = self.open_file(fd, files, segment) else { continue };
             if Fault::of_error(&error) != Fault::Full {
                 return Err(failed("cannot open the segments of", &self.path, error));
             }
-            let (path, left) = (self.path.display(), self.segments - segment);
+            let (path, left) = (self.path.display(), self.segments.saturating_sub(segment));
             warnings.push(format!("{path}: no room for the names of {left} segments ({error})"));
             return Ok(());
         }
         Ok(())
+    }
+
+    /// A segment's file is not needed any more: its space is free at once, whoever still has it open. A segment of a device
+    /// stays where it is.
+    pub(crate) fn delete(&self, segment: u32) -> io::Result<()> {
+        let Place::Directory { fd, files, .. } = &self.place else { return Ok(()) };
+        let open = files.lock().get(segment as usize).cloned().flatten();
+        open.map_or(Ok(()), |file| patiently(|| rustix::fs::ftruncate(&file, 0)))?;
+        patiently(|| match rustix::fs::unlinkat(fd, name(segment), AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            result => result,
+        })?;
+        if let Some(place) = files.lock().get_mut(segment as usize) {
+            *place = None;
+        }
+        patiently(|| rustix::fs::fsync(fd))
     }
 
     fn open_file(&self, dir: &OwnedFd, files: &Files, segment: u32) -> io::Result<Arc<OwnedFd>> {
@@ -276,25 +306,6 @@ impl Device {
     fn flags(&self) -> OFlags {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         if self.direct { flags | OFlags::DIRECT } else { flags }
-    }
-
-    /// Deletes segments beyond a capacity that was lowered.
-    fn drop_surplus(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
-        let mut dropped = 0;
-        let entries =
-            std::fs::read_dir(&self.path).map_err(|source| failed("cannot list", &self.path, source))?;
-        for entry in entries.flatten() {
-            let number = entry.file_name().to_str().and_then(number);
-            if number.is_some_and(|number| number >= self.segments) {
-                let path = entry.path();
-                std::fs::remove_file(&path).map_err(|source| failed("cannot delete", &path, source))?;
-                dropped += 1;
-            }
-        }
-        if dropped > 0 {
-            warnings.push(format!("{dropped} segments beyond the lowered capacity were deleted"));
-        }
-        Ok(())
     }
 }
 
@@ -317,6 +328,17 @@ fn name(segment: u32) -> String {
 
 fn number(name: &str) -> Option<u32> {
     name.strip_prefix("segment-")?.strip_suffix(".kv")?.parse().ok()
+}
+
+/// Segments that were made when the capacity was larger, ascending.
+fn surplus_numbers(path: &Path, segments: u32) -> Result<Vec<u32>, OpenError> {
+    let entries = std::fs::read_dir(path).map_err(|source| failed("cannot list", path, source))?;
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str().and_then(number));
+    let mut surplus: Vec<u32> =
+        numbers.filter(|number| (u64::from(segments)..SEGMENTS_MAX).contains(&u64::from(*number))).collect();
+    surplus.sort_unstable();
+    surplus.dedup();
+    Ok(surplus)
 }
 
 fn failed(what: &'static str, path: &Path, source: io::Error) -> OpenError {

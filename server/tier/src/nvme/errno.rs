@@ -23,7 +23,9 @@ impl Fault {
     pub(crate) fn of(errno: Errno) -> Fault {
         match errno {
             Errno::INTR => Fault::Interrupted,
-            Errno::AGAIN | Errno::BUSY | Errno::NOMEM | Errno::NOBUFS | Errno::MFILE | Errno::NFILE => Fault::Short,
+            Errno::AGAIN | Errno::BUSY | Errno::NOMEM | Errno::NOBUFS | Errno::MFILE | Errno::NFILE => {
+                Fault::Short
+            }
             Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Fault::Full,
             _ => Fault::Device,
         }
