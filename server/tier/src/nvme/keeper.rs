@@ -5,53 +5,78 @@
 
 use super::Shared;
 use super::core::{Books, Core, PoisonOnPanic, Stop};
-use super::device::{Device, SegmentFile, random};
+use super::device::{Device, SegmentFile};
 use super::errno::Fault;
 use super::format::{Nonce, SegmentHeader, encode_footer};
 use super::log::{Chore, Log};
 use crate::limits::BLOCK;
-use parking_lot::MutexGuard;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// What the keeper has to do now.
+enum Next {
+    Do(Chore),
+    /// Nothing, until it is woken or this time has come.
+    Wait(Option<Instant>),
+    /// Nothing any more.
+    End,
+}
+
 /// Runs until it is told to stop or the device is poisoned.
 pub(crate) fn run(shared: &Shared) {
-    let core = &shared.core;
-    let _guard = PoisonOnPanic::new(core, "the keeper");
-    while let Some(chore) = next(shared) {
-        if let Err(why) = perform(shared, chore) {
-            core.poison(&why);
-        }
-        shared.place_waiting();
+    let _guard = PoisonOnPanic::new(&shared.core, "the keeper");
+    while let Some(chore) = await_chore(&shared.core) {
+        carry_out(shared, chore);
     }
     shared.place_waiting();
 }
 
-fn next(shared: &Shared) -> Option<Chore> {
-    let core = &shared.core;
+/// Does one chore without waiting for it; `false` if there is none.
+#[cfg(feature = "simulation")]
+pub(crate) fn step(shared: &Shared) -> bool {
+    let next = next(&shared.core, &mut shared.core.books.lock());
+    match next {
+        Next::Do(chore) => carry_out(shared, chore),
+        Next::Wait(_) => return false,
+        Next::End => {
+            shared.place_waiting();
+            return false;
+        }
+    }
+    true
+}
+
+fn carry_out(shared: &Shared, chore: Chore) {
+    if let Err(why) = perform(shared, chore) {
+        shared.core.poison(&why);
+    }
+    shared.place_waiting();
+}
+
+fn await_chore(core: &Core) -> Option<Chore> {
     let mut books = core.books.lock();
     loop {
-        if core.poisoned().is_some() || books.stop == Some(Stop::Now) {
-            return None;
+        match next(core, &mut books) {
+            Next::Do(chore) => return Some(chore),
+            Next::Wait(Some(at)) => drop(core.chore.wait_until(&mut books, at)),
+            Next::Wait(None) => core.chore.wait(&mut books),
+            Next::End => return None,
         }
-        if books.stop == Some(Stop::Seal) {
-            books.log.fill_open();
-            return books.log.closing_chore(Instant::now());
-        }
-        if let Some(chore) = books.log.next_chore(Instant::now()) {
-            return Some(chore);
-        }
-        wait(shared, &mut books);
     }
 }
 
-fn wait(shared: &Shared, books: &mut MutexGuard<'_, Books>) {
-    match books.log.next_look() {
-        Some(at) => drop(shared.core.chore.wait_until(books, at)),
-        None => shared.core.chore.wait(books),
+fn next(core: &Core, books: &mut Books) -> Next {
+    if core.poisoned().is_some() || books.stop == Some(Stop::Now) {
+        return Next::End;
     }
+    if books.stop == Some(Stop::Seal) {
+        books.log.fill_open();
+        return books.log.closing_chore(core.now()).map_or(Next::End, Next::Do);
+    }
+    let chore = books.log.next_chore(core.now());
+    chore.map_or_else(|| Next::Wait(books.log.next_look()), Next::Do)
 }
 
 /// Does a chore and enters it in the books. An error of the device poisons it; a chore that the system had not enough for
@@ -111,7 +136,7 @@ fn put_back(
         }
         Fault::Interrupted | Fault::Short => core.ran_short(&format!("segment {segment} {what}: {error}")),
     }
-    undo(log, segment, fault, Instant::now());
+    undo(log, segment, fault, core.now());
     Ok(())
 }
 
@@ -139,7 +164,7 @@ fn blank(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::R
 }
 
 fn write_header(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<Nonce> {
-    let nonce = Nonce(random()?);
+    let nonce = Nonce(device.clock.random()?);
     let header = SegmentHeader { segment, epoch, nonce, device: device.id };
     file.write(0, &header.encode()[..])?;
     Ok(nonce)
