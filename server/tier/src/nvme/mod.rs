@@ -309,7 +309,7 @@ impl Shared {
             return;
         }
         let append = books.log.append(&pending.meta, pending.reserve);
-        let opened = books.log.has_full();
+        let wake = books.log.has_full() || books.log.wants_segment();
         match append {
             Append::Wait if books.stop.is_none() && self.core.poisoned().is_none() => {
                 books.waiting.push_back(pending)
@@ -319,7 +319,7 @@ impl Shared {
                 self.settle(pending, append);
             }
         }
-        if opened {
+        if wake {
             self.core.chore.notify_one();
         }
     }

@@ -6,7 +6,7 @@ use crate::support::*;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
 use std::process::Command;
-use turnkv_tier::{Tier, TierError};
+use turnkv_tier::TierError;
 
 const ENGINE: &str = "TURNKV_TIER_STARVED_ENGINE";
 const PAGE: u32 = 250_000;

@@ -34,6 +34,12 @@ impl Log {
         chore.or_else(|| self.retire_chore())
     }
 
+    /// Is a segment to be prepared that is not yet?
+    pub(crate) fn wants_segment(&self) -> bool {
+        let any = !self.blank.is_empty() || !self.vacant.is_empty() || self.may_grow();
+        any && self.ready.len() + self.making < SEGMENTS_READY
+    }
+
     /// What is left to do when the tier closes; nothing while the system is short of something: the next start reads what has
     /// no footer.
     pub(crate) fn closing_chore(&mut self, now: Instant) -> Option<Chore> {
@@ -49,7 +55,7 @@ impl Log {
     }
 
     fn make_chore(&mut self, now: Instant) -> Option<Chore> {
-        let wanted = self.ready.len() + self.making < SEGMENTS_READY;
+        let wanted = self.wants_segment();
         let spare = if wanted { self.blank.pop_front().or_else(|| self.vacant.pop_front()) } else { None };
         if let Some(segment) = spare {
             let file = self.begin_making(segment);
