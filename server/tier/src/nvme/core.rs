@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use turnkv_transfer::{Slot, checksum};
 
 /// A write without a place yet: the next segment is being prepared.
@@ -79,6 +80,11 @@ impl Core {
             ops: AtomicUsize::new(0),
             ops_max,
         }
+    }
+
+    /// Now, by the device's clock.
+    pub(crate) fn now(&self) -> Instant {
+        self.device.clock.now()
     }
 
     /// Takes the device out of service, once.

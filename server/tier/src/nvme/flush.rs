@@ -55,11 +55,26 @@ impl Flushes {
             if round.is_empty() {
                 return; // stopped, and nobody waits
             }
-            let result = sync(core);
-            for done in round {
-                call(done, result.clone());
-            }
+            serve(core, round);
         }
+    }
+
+    /// Serves one round without waiting for it; `false` if nothing waits.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn step(&self, core: &Core) -> bool {
+        let round = std::mem::take(&mut self.state.lock().waiting);
+        let waited = !round.is_empty();
+        if waited {
+            serve(core, round);
+        }
+        waited
+    }
+}
+
+fn serve(core: &Core, round: Vec<Done<()>>) {
+    let result = sync(core);
+    for done in round {
+        call(done, result.clone());
     }
 }
 

@@ -4,54 +4,79 @@
 //! Must not know: extents' payloads.
 
 use super::Shared;
-use super::core::{Books, PoisonOnPanic, Stop};
-use super::device::{Device, SegmentFile, random};
+use super::core::{Books, Core, PoisonOnPanic, Stop};
+use super::device::{Device, SegmentFile};
 use super::format::{Nonce, SegmentHeader, encode_footer};
 use super::log::Chore;
 use crate::limits::BLOCK;
-use parking_lot::MutexGuard;
 use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// What the keeper has to do now.
+enum Next {
+    Do(Chore),
+    /// Nothing, until it is woken or this time has come.
+    Wait(Option<Instant>),
+    /// Nothing any more.
+    End,
+}
+
 /// Runs until it is told to stop or the device is poisoned.
 pub(crate) fn run(shared: &Shared) {
-    let core = &shared.core;
-    let _guard = PoisonOnPanic::new(core, "the keeper");
-    while let Some(chore) = next(shared) {
-        if let Err(why) = perform(shared, chore) {
-            core.poison(&why);
-        }
-        shared.place_waiting();
+    let _guard = PoisonOnPanic::new(&shared.core, "the keeper");
+    while let Some(chore) = await_chore(&shared.core) {
+        carry_out(shared, chore);
     }
     shared.place_waiting();
 }
 
-fn next(shared: &Shared) -> Option<Chore> {
-    let core = &shared.core;
+/// Does one chore without waiting for it; `false` if there is none.
+#[cfg(feature = "simulation")]
+pub(crate) fn step(shared: &Shared) -> bool {
+    let next = next(&shared.core, &mut shared.core.books.lock());
+    match next {
+        Next::Do(chore) => carry_out(shared, chore),
+        Next::Wait(_) => return false,
+        Next::End => {
+            shared.place_waiting();
+            return false;
+        }
+    }
+    true
+}
+
+fn carry_out(shared: &Shared, chore: Chore) {
+    if let Err(why) = perform(shared, chore) {
+        shared.core.poison(&why);
+    }
+    shared.place_waiting();
+}
+
+fn await_chore(core: &Core) -> Option<Chore> {
     let mut books = core.books.lock();
     loop {
-        if core.poisoned().is_some() || books.stop == Some(Stop::Now) {
-            return None;
+        match next(core, &mut books) {
+            Next::Do(chore) => return Some(chore),
+            Next::Wait(Some(at)) => drop(core.chore.wait_until(&mut books, at)),
+            Next::Wait(None) => core.chore.wait(&mut books),
+            Next::End => return None,
         }
-        if books.stop == Some(Stop::Seal) {
-            books.log.fill_open();
-            return books.log.seal_chore().or_else(|| books.log.blank_chore());
-        }
-        if let Some(chore) = books.log.next_chore(Instant::now()) {
-            return Some(chore);
-        }
-        wait(shared, &mut books);
     }
 }
 
-fn wait(shared: &Shared, books: &mut MutexGuard<'_, Books>) {
-    match books.log.next_look() {
-        Some(at) => drop(shared.core.chore.wait_until(books, at)),
-        None => shared.core.chore.wait(books),
+fn next(core: &Core, books: &mut Books) -> Next {
+    if core.poisoned().is_some() || books.stop == Some(Stop::Now) {
+        return Next::End;
     }
+    if books.stop == Some(Stop::Seal) {
+        books.log.fill_open();
+        return books.log.seal_chore().or_else(|| books.log.blank_chore()).map_or(Next::End, Next::Do);
+    }
+    let chore = books.log.next_chore(core.now());
+    chore.map_or_else(|| Next::Wait(books.log.next_look()), Next::Do)
 }
 
 /// Does a chore and enters it in the books. An error poisons the device.
@@ -62,7 +87,7 @@ fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
             Ok((file, nonce)) => core.books.lock().log.made(segment, file, nonce),
             Err(error) if is_full(&error) => {
                 tracing::warn!(segment, %error, "no space for another segment: the NVMe tier is smaller than configured");
-                core.books.lock().log.make_failed(segment, Instant::now());
+                core.books.lock().log.make_failed(segment, core.now());
             }
             Err(error) => return Err(format!("segment {segment} cannot be prepared: {error}")),
         },
@@ -111,7 +136,7 @@ fn blank(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::R
 }
 
 fn write_header(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<Nonce> {
-    let nonce = Nonce(random()?);
+    let nonce = Nonce(device.clock.random()?);
     let header = SegmentHeader { segment, epoch, nonce, device: device.id };
     file.write(0, &header.encode()[..])?;
     Ok(nonce)
