@@ -106,6 +106,11 @@ impl DramTier {
         Ok((tier, report))
     }
 
+    /// File descriptors that this tier may hold at once: a slab's own, and while it is renewed its successor's.
+    pub fn descriptors(&self) -> u64 {
+        2 * u64::from(self.slab_count())
+    }
+
     /// Number of slabs.
     pub fn slab_count(&self) -> u32 {
         self.config.slab_count

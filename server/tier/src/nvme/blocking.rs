@@ -4,11 +4,12 @@
 
 use super::buffer::AlignedBuffer;
 use super::core::{Core, PoisonOnPanic};
+use super::errno::Fault;
 use super::finish::FinishQueue;
 use super::format::encode_extent;
 use super::operation::{Failure, Operation, Work};
 use super::schedule::Schedule;
-use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX};
+use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX, SHORT_PAUSE};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::io;
@@ -143,13 +144,16 @@ fn resume(
     mut step: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<(), Failure> {
     let mut done = 0;
-    for _ in 0..=RETRIES_MAX {
+    for tries in 0..=RETRIES_MAX {
         match step(done) {
             Ok(0) => return Err(Failure::Io(format!("{what}: the file ends before the segment does"))),
             Ok(count) if done + count >= bytes => return Ok(()),
             Ok(count) => done = (done + count) / BLOCK * BLOCK,
-            Err(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {}
-            Err(errno) => return Err(Failure::Io(format!("{what}: {errno}"))),
+            Err(errno) => match Fault::of(errno) {
+                Fault::Interrupted if tries < RETRIES_MAX => {}
+                Fault::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
+                _ => return Err(Failure::of(what, errno)),
+            },
         }
     }
     Err(Failure::Io(format!("{what}: no progress after {RETRIES_MAX} tries")))

@@ -86,11 +86,10 @@ pub(crate) fn sync(core: &Core) -> Result<(), TierError> {
     let files = core.books.lock().log.take_dirty();
     for file in files {
         core.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = file.sync() {
-            let why = format!("fdatasync: {error}");
-            core.poison(&why);
-            return Err(TierError::Io(why));
-        }
+        let Err(error) = file.sync() else { continue };
+        let why = format!("fdatasync: {error}");
+        core.poison(&why);
+        return Err(TierError::Io(why));
     }
     // A write that failed meanwhile may be among those this flush vouches for.
     if core.poisoned().is_some() { Err(TierError::Poisoned) } else { Ok(()) }
