@@ -115,10 +115,10 @@ impl Model {
             if !self.live.values().any(|live| live == content) {
                 continue; // its owner dropped it meanwhile
             }
-            let vouched = self.vouched.entry(content.key).or_insert_with(|| Vouched {
-                content: *content,
-                places: BTreeSet::new(),
-            });
+            let vouched = self
+                .vouched
+                .entry(content.key)
+                .or_insert_with(|| Vouched { content: *content, places: BTreeSet::new() });
             vouched.places.insert(*at);
             let copies = self.live.iter().filter(|(_, live)| *live == content).map(|(at, _)| *at);
             vouched.places.extend(copies);
@@ -148,13 +148,14 @@ impl Model {
         }
         for (key, vouched) in &self.vouched {
             let there = keys.get(key).and_then(|at| live.get(at));
-            if there != Some(&vouched.content) && !excused(vouched) {
+            // A version that its owner wrote later may have survived, dropped or not.
+            let kept = there.is_some_and(|there| there.version >= vouched.content.version);
+            if !kept && !excused(vouched) {
                 return Err(format!("a flush vouched for {vouched:?}, and what is found is {there:?}"));
             }
         }
-        self.vouched.retain(|key, vouched| {
-            keys.get(key).and_then(|at| live.get(at)) == Some(&vouched.content)
-        });
+        self.vouched
+            .retain(|key, vouched| keys.get(key).and_then(|at| live.get(at)) == Some(&vouched.content));
         for (key, vouched) in &mut self.vouched {
             vouched.places.extend(keys.get(key));
         }

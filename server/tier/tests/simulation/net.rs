@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! TURNKV_SIM_SEED=7 TURNKV_SIM_STEPS=120 cargo test --locked -p turnkv-tier --test simulation net -- --nocapture
+//! TURNKV_SIM_LOG=1 (with the first: tells everything that happens)
 //! TURNKV_SIM_SEEDS=10000 cargo test --locked -p turnkv-tier --test simulation net -- --nocapture
 //! ```
 

@@ -84,6 +84,9 @@ pub(crate) struct Run {
     /// Kinds of faults since the tier was opened.
     suffered: BTreeSet<Fault>,
     outcome: Outcome,
+    /// Whether everything is told as it happens.
+    talks: bool,
+    steps: u64,
 }
 
 /// Plays a seed for so many steps; what broke, and at which step.
@@ -128,12 +131,16 @@ impl Run {
             pass: None,
             suffered: BTreeSet::new(),
             outcome: Outcome::default(),
+            talks: std::env::var_os("TURNKV_SIM_LOG").is_some(),
+            steps: 0,
         };
+        run.tell(|| format!("{:?}, {} segments", run.shape.plan.rates, run.shape.segments));
         run.open()?;
         Ok(run)
     }
 
     fn step(&mut self) -> Result<(), String> {
+        self.steps += 1;
         match self.random.below(100) {
             0..16 => self.write(),
             16..24 => self.read(),
@@ -158,6 +165,12 @@ impl Run {
         Ok(self.tier()?.step_any(&mut random))
     }
 
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if self.talks {
+            println!("{} ({}): {}", self.steps, self.disk.operations(), what());
+        }
+    }
+
     fn tier(&self) -> Result<&NvmeTier, String> {
         self.tier.as_ref().ok_or_else(|| "there is no tier".to_owned())
     }
@@ -167,8 +180,7 @@ impl Run {
     fn write(&mut self) {
         let key = self.random.below(PAGES);
         let bytes = SIZES[self.random.index(SIZES.len())];
-        let busy =
-            self.ops.values().any(|op| matches!(op, Op::Write { content, .. } if content.key == key));
+        let busy = self.ops.values().any(|op| matches!(op, Op::Write { content, .. } if content.key == key));
         if busy || self.model.holds(key) {
             return;
         }
@@ -179,6 +191,7 @@ impl Run {
 
     fn submit_write(&mut self, content: Content, moved_from: Option<Location>, slot: usize) {
         let (number, done) = self.promise(Answer::Written);
+        self.tell(|| format!("write {number} of {content:?}, moved from {moved_from:?}"));
         let source = self.slot(slot, content.bytes);
         source.fill(&content.payload());
         self.ops.insert(number, Op::Write { content, moved_from, slot });
@@ -204,6 +217,7 @@ impl Run {
     fn flush(&mut self) {
         let covered = self.model.live.iter().map(|(at, content)| (*at, *content)).collect();
         let (number, done) = self.promise(Answer::Flushed);
+        self.tell(|| format!("flush {number}"));
         self.ops.insert(number, Op::Flush { covered });
         if let Some(tier) = &self.tier {
             tier.flush(done);
@@ -217,6 +231,7 @@ impl Run {
 
     fn forget_page(&mut self, key: u64) {
         for (at, content) in self.model.drop_page(key) {
+            self.tell(|| format!("forget {content:?} at {at:?}"));
             if let Some(tier) = &self.tier {
                 tier.forget(at, content.bytes);
             }
@@ -228,6 +243,7 @@ impl Run {
         let Some(mut pass) = self.pass.take() else { return self.claim() };
         let segment = pass.candidate.segment;
         if self.random.below(60) == 0 {
+            self.tell(|| format!("keep {segment}"));
             self.tier()?.keep(segment);
             return Ok(());
         }
@@ -249,6 +265,7 @@ impl Run {
         };
         let under_way = pass.candidate.extents.iter().any(|(_, at)| moving(at));
         if alive == 0 {
+            self.tell(|| format!("release {segment}"));
             self.tier()?.release(segment);
             self.outcome.released += 1;
         } else if under_way {
@@ -293,6 +310,7 @@ impl Run {
         for key in lost {
             self.forget_page(key);
         }
+        self.tell(|| format!("claim {} with {here:?}", candidate.segment));
         self.pass = Some(Pass { left: candidate.extents.len(), candidate });
         Ok(())
     }
@@ -333,6 +351,9 @@ impl Run {
 
     fn note_hits(&mut self) {
         let hits = self.disk.take_hits();
+        for hit in &hits {
+            self.tell(|| format!("{hit:?}"));
+        }
         self.suffered.extend(hits.iter().map(|hit| hit.fault));
     }
 
@@ -360,10 +381,13 @@ impl Run {
                         self.read_ended(at, content, result)?;
                     }
                 }
-                (Op::Flush { covered }, Answer::Flushed(result)) if heard => match result {
-                    Ok(()) => self.model.flushed(&covered),
-                    Err(error) => self.excuse("a flush", &error)?,
-                },
+                (Op::Flush { covered }, Answer::Flushed(result)) if heard => {
+                    self.tell(|| format!("flushed {number}: {result:?}"));
+                    match result {
+                        Ok(()) => self.model.flushed(&covered),
+                        Err(error) => self.excuse("a flush", &error)?,
+                    }
+                }
                 (Op::Flush { .. }, _) => {}
                 _ => return Err(format!("operation {number} was answered as another kind")),
             }
@@ -377,6 +401,7 @@ impl Run {
         moved_from: Option<Location>,
         result: Result<Location, TierError>,
     ) -> Result<(), String> {
+        self.tell(|| format!("written {content:?}: {result:?}"));
         let at = match result {
             Ok(at) => at,
             Err(TierError::Full) => return Ok(()),
@@ -411,7 +436,9 @@ impl Run {
                 Err(format!("{content:?} at {at:?} does not verify, and no fault hit it"))
             }
             _ => {
-                self.excuse("a read", &error)?;
+                if !self.medium_failed() {
+                    self.excuse("a read", &error)?;
+                }
                 if self.model.live.get(&at) == Some(&content) {
                     self.forget_page(content.key); // as the pool does
                 }
@@ -453,7 +480,10 @@ impl Run {
         }
         let alive = (usage.live_bytes, usage.live_extents);
         if alive != self.model.usage() {
-            return Err(format!("alive are {alive:?} says the tier, {:?} says the model", self.model.usage()));
+            return Err(format!(
+                "alive are {alive:?} says the tier, {:?} says the model",
+                self.model.usage()
+            ));
         }
         if let Some(why) = tier.poisoned() {
             let poison = [Fault::WriteError, Fault::SyncError, Fault::PowerCut];
@@ -468,7 +498,10 @@ impl Run {
 
     fn restart(&mut self) -> Result<(), String> {
         match self.random.below(4) {
-            0 => self.disk.kill(),
+            0 => {
+                self.tell(|| "kill".to_owned());
+                self.disk.kill();
+            }
             1 => return self.shut_down(),
             _ => return self.lose_power(),
         }
@@ -478,6 +511,7 @@ impl Run {
 
     fn lose_power(&mut self) -> Result<(), String> {
         self.outcome.vouched_at_crashes += self.model.vouched.len() as u64;
+        self.tell(|| "the power is cut".to_owned());
         self.disk.cut_power();
         self.leave()?;
         self.disk.crash();
@@ -506,6 +540,7 @@ impl Run {
     }
 
     fn shut_down(&mut self) -> Result<(), String> {
+        self.tell(|| "shutdown".to_owned());
         let ended = self.tier()?.shutdown();
         self.settle()?;
         if self.disk.is_off() {
@@ -536,9 +571,10 @@ impl Run {
             let opened = NvmeTier::open_simulated(self.config.clone(), &self.disk);
             let hits = self.disk.take_hits();
             match opened {
-                Ok((tier, recovered, _)) => {
+                Ok((tier, recovered, report)) => {
                     self.tier = Some(tier);
                     self.suffered = hits.iter().map(|hit| hit.fault).collect();
+                    self.tell(|| format!("opened: {report:?}, {hits:?}"));
                     let found: Vec<_> = recovered.into_iter().map(|found| (found.meta, found.at)).collect();
                     let disk = self.disk.clone();
                     return self.model.recovered(&found, |vouched| excused(&disk, &hits, vouched));
