@@ -294,6 +294,9 @@ impl Run {
             return Ok(());
         }
         let Some(candidate) = tier.reclaim_candidate(|_| u64::MAX) else { return Ok(()) };
+        if self.disk.is_off() {
+            return Ok(());
+        }
         let claimed: BTreeSet<Location> = candidate.extents.iter().map(|(_, at)| *at).collect();
         let number = u64::from(candidate.segment);
         let here = self.model.live.keys().filter(|at| u64::from(at.segment) == number);
@@ -571,6 +574,11 @@ impl Run {
             let opened = NvmeTier::open_simulated(self.config.clone(), &self.disk);
             let hits = self.disk.take_hits();
             match opened {
+                // Whatever was read, the power was cut meanwhile.
+                _ if self.disk.is_off() => {
+                    drop(opened);
+                    self.disk.crash();
+                }
                 Ok((tier, recovered, report)) => {
                     self.tier = Some(tier);
                     self.suffered = hits.iter().map(|hit| hit.fault).collect();
@@ -579,11 +587,10 @@ impl Run {
                     let disk = self.disk.clone();
                     return self.model.recovered(&found, |vouched| excused(&disk, &hits, vouched));
                 }
-                Err(error) if self.disk.is_off() => {
-                    drop(error);
-                    self.disk.crash();
+                Err(error) => {
+                    self.tell(|| format!("refused: {error}, {hits:?}"));
+                    self.may_refuse(&error.to_string(), &hits, attempt)?;
                 }
-                Err(error) => self.may_refuse(&error.to_string(), &hits, attempt)?,
             }
         }
         Err("it is never opened".to_owned())

@@ -202,7 +202,7 @@ impl SimulatedDisk {
     /// Opens a file, for whatever keeps its bytes in one: it is made if it is not there.
     pub fn open_file(&self, name: &str) -> Result<SimulatedFile, Errno> {
         let here = self.join();
-        here.open(name, Open::Keep)
+        here.open(name, Open::Keep, false)
     }
 
     /// A handle that works in the life of now.
@@ -210,7 +210,7 @@ impl SimulatedDisk {
         SimulatedDisk { shared: Arc::clone(&self.shared), life: Some(self.life.unwrap_or(self.lock().life)) }
     }
 
-    pub(crate) fn open(&self, name: &str, open: Open) -> Result<SimulatedFile, Errno> {
+    pub(crate) fn open(&self, name: &str, open: Open, direct: bool) -> Result<SimulatedFile, Errno> {
         let mut state = self.begin(Call::Open, None)?.0;
         let known = state.names.get(name).copied();
         let number = match known {
@@ -218,10 +218,11 @@ impl SimulatedDisk {
             None if matches!(open, Open::Keep | Open::Create) => state.make(name),
             None => return Err(Errno::NOENT),
         };
-        if open == Open::Create
-            && let Some(inode) = state.inodes.get_mut(&number)
-        {
-            inode.set_len(0);
+        if let Some(inode) = state.inodes.get_mut(&number) {
+            inode.direct = direct;
+            if open == Open::Create {
+                inode.set_len(0);
+            }
         }
         drop(state);
         Ok(SimulatedFile::new(self.join(), number))
