@@ -22,9 +22,10 @@ pub(crate) use pins::LoadedPin;
 pub(crate) use place::{CatalogFile, Place};
 pub(crate) use sessions::SavedSession;
 
+use crate::clock::Clock;
 use open::{Store, Trouble};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use turnkv_pool::NamespaceIndex;
@@ -34,6 +35,7 @@ use waiting::Waiting;
 /// The database, and what is to be written to it.
 pub(crate) struct Catalog {
     place: Box<dyn Place>,
+    clock: Clock,
     /// Held while the disk works.
     store: Mutex<Store>,
     trouble: Mutex<Option<Trouble>>,
@@ -48,7 +50,7 @@ pub(crate) struct Catalog {
     flushing: Mutex<()>,
     /// Sessions that changed since the last flush. A set: one that changes often is written once a flush. Bounded by the pool's
     /// bound on sessions.
-    marked: Mutex<HashSet<(NamespaceIndex, SessionId)>>,
+    marked: Mutex<BTreeSet<(NamespaceIndex, SessionId)>>,
 }
 
 /// What was saved: the namespaces, and the sessions with the namespace of each.
@@ -66,8 +68,8 @@ pub(crate) struct Loaded {
 
 impl Catalog {
     /// Opens or creates the catalog in a directory.
-    pub(crate) fn open(directory: &Path) -> Result<Catalog, CatalogError> {
-        Catalog::open_with(Box::new(CatalogFile::in_directory(directory)))
+    pub(crate) fn open(directory: &Path, clock: Clock) -> Result<Catalog, CatalogError> {
+        Catalog::open_with(Box::new(CatalogFile::in_directory(directory)), clock)
     }
 
     /// Everything saved, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what cannot be
