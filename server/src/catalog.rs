@@ -25,9 +25,10 @@ pub(crate) use pins::LoadedPin;
 pub(crate) use place::{CatalogFile, Place, file_bytes};
 pub(crate) use sessions::{Change, SavedSession, SavedSessions};
 
+use crate::clock::Clock;
 use open::{Store, Trouble};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use turnkv_pool::NamespaceIndex;
@@ -37,6 +38,7 @@ use waiting::Waiting;
 /// The database, and what is to be written to it.
 pub(crate) struct Catalog {
     place: Box<dyn Place>,
+    clock: Clock,
     /// Held while the disk works.
     store: Mutex<Store>,
     trouble: Mutex<Option<Trouble>>,
@@ -51,7 +53,7 @@ pub(crate) struct Catalog {
     flushing: Mutex<()>,
     /// Sessions that changed since the last flush. A set: one that changes often is written once a flush. Bounded by the pool's
     /// bound on sessions.
-    marked: Mutex<HashSet<(NamespaceIndex, SessionId)>>,
+    marked: Mutex<BTreeSet<(NamespaceIndex, SessionId)>>,
     /// Sessions taken from there that are being written.
     saving: AtomicUsize,
     /// Chunks of sessions' lists that are saved.
@@ -71,12 +73,12 @@ pub(crate) struct Loaded {
 
 impl Catalog {
     /// Opens or creates the catalog in a directory.
-    pub(crate) fn open(directory: &Path) -> Result<Catalog, CatalogError> {
-        Catalog::open_with(Box::new(CatalogFile::in_directory(directory)))
+    pub(crate) fn open(directory: &Path, clock: Clock) -> Result<Catalog, CatalogError> {
+        Catalog::open_with(Box::new(CatalogFile::in_directory(directory)), clock)
     }
 
-    /// What is saved besides sessions, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what cannot be
-    /// read at all is set aside. Blocking.
+    /// What is saved besides sessions, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what
+    /// cannot be read at all is set aside. Blocking.
     pub(crate) fn load(&self) -> Option<Loaded> {
         if self.is_loaded.load(Ordering::Relaxed) {
             return None;

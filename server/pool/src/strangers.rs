@@ -8,7 +8,7 @@
 use crate::Pool;
 use crate::ids::{NamespaceIndex, Now, NvmePlace};
 use crate::limits::{STRANGERS_MS_MAX, STRANGERS_PER_CALL};
-use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use turnkv_proto::{BlockHash, NamespaceId};
 
@@ -50,7 +50,7 @@ struct Family {
 /// All strangers.
 #[derive(Default)]
 pub(crate) struct Strangers {
-    families: HashMap<NamespaceId, Family>,
+    families: BTreeMap<NamespaceId, Family>,
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
@@ -149,7 +149,7 @@ impl Pool {
         if !self.nvme_alive {
             return;
         }
-        let mut families: HashMap<NamespaceId, Vec<Stranger>> = HashMap::new();
+        let mut families: BTreeMap<NamespaceId, Vec<Stranger>> = BTreeMap::new();
         for (id, stranger) in found {
             families.entry(id).or_default().push(stranger);
         }
@@ -166,7 +166,7 @@ impl Pool {
         }
     }
 
-    fn drop_oldest(&mut self, families: &mut HashMap<NamespaceId, Vec<Stranger>>, over: usize) {
+    fn drop_oldest(&mut self, families: &mut BTreeMap<NamespaceId, Vec<Stranger>>, over: usize) {
         let mut ages: Vec<u64> = families.values().flatten().map(|stranger| stranger.sequence).collect();
         let (_, last, _) = ages.select_nth_unstable(over - 1);
         let last = *last;

@@ -12,34 +12,36 @@
 use super::guard::guarded;
 use super::place::Place;
 use super::{Catalog, CatalogError, namespaces, pins, sessions};
+use crate::clock::Clock;
 use crate::limits::{CATALOG_CACHE_BYTES, CATALOG_RETRY_MS};
 use redb::{Builder, Database, Durability, WriteTransaction};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The database, if it works.
 pub(super) enum Store {
     Open(Database),
     /// It failed, for this reason; not tried again before then.
     Closed {
-        retry_at: Instant,
+        retry_at: Duration,
         why: String,
     },
 }
 
 /// What is said of a catalog that does not work.
 pub(super) struct Trouble {
-    since: Instant,
+    since: Duration,
     why: String,
 }
 
 impl Catalog {
     /// Opens or creates the catalog at a place. What cannot be read is set aside and begun anew; one that cannot be reached now
     /// is tried again later. An error: another server has it.
-    pub(crate) fn open_with(place: Box<dyn Place>) -> Result<Catalog, CatalogError> {
-        let closed = Store::Closed { retry_at: Instant::now(), why: String::new() };
+    pub(crate) fn open_with(place: Box<dyn Place>, clock: Clock) -> Result<Catalog, CatalogError> {
+        let closed = Store::Closed { retry_at: Duration::ZERO, why: String::new() };
         let catalog = Catalog {
             place,
+            clock,
             store: parking_lot::Mutex::new(closed),
             trouble: Default::default(),
             set_aside: Default::default(),
@@ -97,7 +99,7 @@ impl Catalog {
             write.commit()?;
             Ok(done)
         });
-        written.inspect_err(|error| close(store, error))
+        written.inspect_err(|error| self.close(store, error))
     }
 
     /// Reads from the database, if it works.
@@ -109,19 +111,19 @@ impl Catalog {
         let mut store = self.store.lock();
         let database = self.ready(&mut store)?;
         let found = guarded(|| look(&database.begin_read()?));
-        found.inspect_err(|error| close(&mut store, error))
+        found.inspect_err(|error| self.close(&mut store, error))
     }
 
     /// The database, opened if need be and not tried too often.
     pub(super) fn ready<'a>(&self, store: &'a mut Store) -> Result<&'a Database, CatalogError> {
         if let Store::Closed { retry_at, why } = store {
-            if Instant::now() < *retry_at {
+            if self.clock.now() < *retry_at {
                 return Err(CatalogError::Resting(why.clone()));
             }
             match self.reopen() {
                 Ok(database) => *store = Store::Open(database),
                 Err(error) => {
-                    close(store, &error);
+                    self.close(store, &error);
                     return Err(error);
                 }
             }
@@ -162,13 +164,13 @@ impl Catalog {
                 "the catalog cannot be written ({error}): serving goes on, it is tried again every {CATALOG_RETRY_MS} ms"
             );
         }
-        let since = trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
+        let since = trouble.as_ref().map_or_else(|| self.clock.now(), |trouble| trouble.since);
         *trouble = Some(Trouble { since, why: error.to_string() });
     }
 
     fn works_again(&self) {
         if let Some(trouble) = self.trouble.lock().take() {
-            let ms = trouble.since.elapsed().as_millis() as u64;
+            let ms = self.clock.now().saturating_sub(trouble.since).as_millis() as u64;
             tracing::info!(ms, "the catalog is written again");
         }
     }
@@ -180,26 +182,26 @@ impl Catalog {
         Some(format!(
             "the catalog of namespaces, sessions and pins cannot be written for {} s ({why}): what changes is forgotten at a \
              restart; make room where nvme.state_dir is, or see to its disk",
-            since.elapsed().as_secs()
+            self.clock.now().saturating_sub(*since).as_secs()
         ))
     }
-}
 
-/// Lets go of a database that failed. Dropping it may fail as well, which says nothing new.
-pub(super) fn close(store: &mut Store, error: &CatalogError) {
-    if matches!(error, CatalogError::Resting(_)) {
-        return;
-    }
-    // One that was open may be opened anew at once.
-    let pause = if matches!(store, Store::Open(_)) { 0 } else { CATALOG_RETRY_MS };
-    let retry_at = Instant::now() + Duration::from_millis(pause);
-    let failed = std::mem::replace(store, Store::Closed { retry_at, why: error.to_string() });
-    let dropped = guarded(|| {
-        drop(failed);
-        Ok(())
-    });
-    if let Err(error) = dropped {
-        tracing::debug!(%error, "while the catalog was closed");
+    /// Lets go of a database that failed. Dropping it may fail as well, which says nothing new.
+    fn close(&self, store: &mut Store, error: &CatalogError) {
+        if matches!(error, CatalogError::Resting(_)) {
+            return;
+        }
+        // One that was open may be opened anew at once.
+        let pause = if matches!(store, Store::Open(_)) { 0 } else { CATALOG_RETRY_MS };
+        let retry_at = self.clock.now() + Duration::from_millis(pause);
+        let failed = std::mem::replace(store, Store::Closed { retry_at, why: error.to_string() });
+        let dropped = guarded(|| {
+            drop(failed);
+            Ok(())
+        });
+        if let Err(error) = dropped {
+            tracing::debug!(%error, "while the catalog was closed");
+        }
     }
 }
 

@@ -105,9 +105,9 @@ impl Catalog {
 
     /// Takes the sessions to write: they count as waiting until they are [`Catalog::settled`].
     pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
-        let mut marked = self.marked.lock();
+        let marked = std::mem::take(&mut *self.marked.lock());
         self.saving.store(marked.len(), Ordering::Relaxed);
-        marked.drain().collect()
+        marked.into_iter().collect()
     }
 
     /// What was taken is written, or marked again.

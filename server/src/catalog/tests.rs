@@ -104,7 +104,7 @@ impl Place for Disk {
 }
 
 fn on(disk: &Disk) -> Catalog {
-    Catalog::open_with(Box::new(disk.clone())).unwrap()
+    Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap()
 }
 
 /// Writes sessions whose lists are short: nothing is shared.
@@ -134,7 +134,7 @@ fn namespaces_sessions_and_pins_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let spec = spec("m");
     {
-        let catalog = Catalog::open(dir.path()).unwrap();
+        let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
         catalog.put_namespace(&spec);
         put(&catalog, &[(spec.id(), name("chat"), Some(record(1)))]).unwrap();
         put(&catalog, &[(spec.id(), name("chat"), Some(record(4)))]).unwrap();
@@ -142,7 +142,7 @@ fn namespaces_sessions_and_pins_come_back() {
         catalog.put_pin(&spec.id(), &[BlockHash([8; 32])], 60_000).unwrap();
         catalog.put_pin(&spec.id(), &[BlockHash([8; 32])], 0).unwrap();
     }
-    let catalog = Catalog::open(dir.path()).unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
     let loaded = catalog.load().unwrap();
     assert_eq!(loaded.namespaces.iter().map(CheckedSpec::id).collect::<Vec<_>>(), [spec.id()]);
     assert_eq!(sessions(&catalog, &spec), [record(4)]);
@@ -165,7 +165,7 @@ fn damaged_catalogs_are_set_aside_and_a_few_kept() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..5 {
         std::fs::write(dir.path().join("catalog.redb"), [0x5a; 100_000]).unwrap();
-        let catalog = Catalog::open(dir.path()).unwrap();
+        let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
         assert!(catalog.load().unwrap().namespaces.is_empty());
         assert_eq!((catalog.set_aside(), catalog.trouble()), (1, None));
     }
@@ -181,9 +181,9 @@ fn damaged_catalogs_are_set_aside_and_a_few_kept() {
 #[test]
 fn a_catalog_that_another_server_has_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let first = Catalog::open(dir.path()).unwrap();
+    let first = Catalog::open(dir.path(), Clock::system()).unwrap();
     first.put_namespace(&spec("m"));
-    assert!(Catalog::open(dir.path()).is_err());
+    assert!(Catalog::open(dir.path(), Clock::system()).is_err());
     first.put_namespace(&spec("n"));
     assert_eq!(first.load().unwrap().namespaces.len(), 2);
     assert!(!dir.path().join("catalog.redb.damaged").exists());

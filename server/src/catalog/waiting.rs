@@ -3,7 +3,7 @@
 
 use super::pins::SavedPin;
 use crate::limits::CATALOG_PINS_WAITING_MAX;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// A pin by its namespace and its last page.
@@ -13,11 +13,11 @@ pub(super) type PinKey = (NamespaceId, BlockHash);
 #[derive(Default)]
 pub(super) struct Waiting {
     /// The rows of all namespaces that are open: a catalog that was lost is written again.
-    specs: HashMap<NamespaceId, Vec<u8>>,
-    unsaved: HashSet<NamespaceId>,
-    gone: HashSet<NamespaceId>,
+    specs: BTreeMap<NamespaceId, Vec<u8>>,
+    unsaved: BTreeSet<NamespaceId>,
+    gone: BTreeSet<NamespaceId>,
     /// None: the pin ended.
-    pins: HashMap<PinKey, Option<SavedPin>>,
+    pins: BTreeMap<PinKey, Option<SavedPin>>,
 }
 
 impl Waiting {
@@ -68,7 +68,7 @@ impl Waiting {
     /// Rows of namespaces to write: not those whose old rows are to go first.
     pub(super) fn take_unsaved(&mut self) -> Vec<(NamespaceId, Vec<u8>)> {
         let now = |id: &NamespaceId| !self.gone.contains(id);
-        let ids: Vec<NamespaceId> = self.unsaved.extract_if(now).collect();
+        let ids: Vec<NamespaceId> = self.unsaved.extract_if(.., now).collect();
         ids.into_iter().filter_map(|id| Some((id, self.specs.get(&id)?.clone()))).collect()
     }
 
@@ -77,7 +77,7 @@ impl Waiting {
     }
 
     pub(super) fn take_pins(&mut self) -> Vec<(PinKey, Option<SavedPin>)> {
-        self.pins.drain().collect()
+        std::mem::take(&mut self.pins).into_iter().collect()
     }
 
     /// Pins that were not written; one that changed meanwhile stays as it is now.

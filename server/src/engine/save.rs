@@ -18,7 +18,7 @@ type Name = (NamespaceIndex, SessionId);
 impl Engine {
     /// Writes to the catalog what changed, and what could not be written before, up to the bounds of one flush: the rest waits
     /// for the next one.
-    pub(super) fn flush_catalog(&self) {
+    pub(crate) fn flush_catalog(&self) {
         let Some(catalog) = &self.catalog else { return };
         let mut swept = self.swept.lock();
         self.load_catalog();

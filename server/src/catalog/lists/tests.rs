@@ -2,6 +2,7 @@
 
 use crate::catalog::sessions::{SESSIONS, Saved};
 use crate::catalog::{Catalog, Change, ListSource, SavedSessions};
+use crate::clock::Clock;
 use prost::Message;
 use std::cell::Cell;
 use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, SessionRecord};
@@ -73,7 +74,7 @@ fn pages(catalog: &Catalog, named: &str) -> usize {
 #[test]
 fn sessions_share_chunks_and_the_last_one_takes_them_along() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path()).unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
     let asked = Cell::new(0);
     let source = ListSource {
         chunks: &|_, last| {
@@ -106,7 +107,7 @@ fn sessions_share_chunks_and_the_last_one_takes_them_along() {
 #[test]
 fn a_list_that_finds_no_room_costs_its_session_the_list_and_nobody_else_anything() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path()).unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
     let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 4 };
     let put = |change| catalog.put_sessions(&[change], &source).unwrap();
     assert_eq!(put(session("short", 3 * CHUNK + 1)).unlisted, 0);
@@ -119,7 +120,7 @@ fn a_list_that_finds_no_room_costs_its_session_the_list_and_nobody_else_anything
 #[test]
 fn a_session_whose_pages_went_meanwhile_keeps_its_old_row() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path()).unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
     let whole = ListSource { chunks: &|_, last| chunks(last), chunks_max: 100 };
     catalog.put_sessions(&[session("s", 2 * CHUNK)], &whole).unwrap();
     let gone = ListSource { chunks: &|_, _| Vec::new(), chunks_max: 100 };
@@ -131,7 +132,7 @@ fn a_session_whose_pages_went_meanwhile_keeps_its_old_row() {
 #[test]
 fn one_transaction_writes_no_more_than_its_bound() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path()).unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
     let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: u64::MAX };
     let changes: Vec<Change> = (0..50).map(|at| session(&format!("s{at}"), (at + 1) * 100 * CHUNK)).collect();
     let first = catalog.put_sessions(&changes, &source).unwrap().changes;
@@ -147,7 +148,7 @@ fn one_transaction_writes_no_more_than_its_bound() {
 #[test]
 fn rows_of_older_servers_are_read() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path()).unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
     let hashes: Vec<BlockHash> = (0..1000).map(hash).collect();
     let old = Saved { turn: 4, hashes: pack_hashes(&hashes), ttl_ms: 7, ..Saved::default() };
     let key = [NS.0.as_slice(), b"old"].concat();
