@@ -2,11 +2,12 @@
 //! pages are re-appended, cold leaves dropped. Must not know: how segments are written.
 
 use super::Engine;
+use super::place::place;
 use crate::limits::{RECLAIM_INFLIGHT_MAX, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use turnkv_pool::{NvmePlace, PageKey, Reclaim, Rewrite};
+use turnkv_pool::{PageKey, Reclaim, Rewrite};
 use turnkv_tier::nvme::{Candidate, NvmeTier};
 use turnkv_tier::{ExtentMeta, Location};
 
@@ -80,8 +81,7 @@ impl Engine {
     }
 
     fn verdict(&self, (meta, at): &(ExtentMeta, Location)) -> Reclaim {
-        let place = NvmePlace { segment: at.segment, block: at.block };
-        self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place)
+        self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place(*at))
     }
 
     /// Drops a page and what hangs on it, a bounded number of pages under one lock.

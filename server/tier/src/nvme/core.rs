@@ -4,13 +4,14 @@
 //!
 //! Locks: `books` is held for bookkeeping only, never across I/O or a call-back.
 
-use super::device::Device;
+use super::device::{Device, SegmentFile};
 use super::log::Log;
 use super::operation::{Failure, Operation, Work};
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, ExtentMeta, Location, TierError};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -51,6 +52,8 @@ pub(crate) struct Counters {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    pub(crate) release_syncs: AtomicU64,
+    pub(crate) unreadable_extents: AtomicU64,
     pub(crate) checksum_failures: AtomicU64,
     pub(crate) inflight_bytes: AtomicU64,
 }
@@ -63,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) chore: Condvar,
     pub(crate) counters: Counters,
     poison: OnceLock<String>,
+    /// Held while a file is synced: the kernel tells a failed write-back to one caller only.
+    syncing: Mutex<()>,
     closed: AtomicBool,
     ops: AtomicUsize,
     ops_max: usize,
@@ -76,6 +81,7 @@ impl Core {
             chore: Condvar::new(),
             counters: Counters::default(),
             poison: OnceLock::new(),
+            syncing: Mutex::new(()),
             closed: AtomicBool::new(false),
             ops: AtomicUsize::new(0),
             ops_max,
@@ -101,6 +107,18 @@ impl Core {
     /// Why the device is out of service, if it is.
     pub(crate) fn poisoned(&self) -> Option<&str> {
         self.poison.get().map(String::as_str)
+    }
+
+    /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync the same
+    /// file and hear that all is well.
+    pub(crate) fn sync_file(&self, file: &SegmentFile) -> io::Result<()> {
+        let guard = self.syncing.lock();
+        let synced = file.sync();
+        if let Err(error) = &synced {
+            self.poison(&format!("fdatasync: {error}"));
+        }
+        drop(guard);
+        synced
     }
 
     /// No further operation is accepted.
@@ -150,9 +168,17 @@ impl Core {
                 let result = self.verify(at, &target, bytes, checksum, result);
                 drop(target);
                 let mut books = self.books.lock();
-                books.log.read_ended(at.segment);
+                let worn =
+                    matches!(result, Err(TierError::Unreadable(_))) && books.log.unreadable(at, bytes);
+                books.log.read_ended(at);
                 let vacated = books.log.has_vacant();
                 drop(books);
+                if worn {
+                    tracing::warn!(
+                        segment = at.segment,
+                        "several extents of this segment cannot be read: it is not written again; look at the device"
+                    );
+                }
                 if vacated {
                     self.chore.notify_one();
                 }
@@ -176,7 +202,7 @@ impl Core {
                     self.counters.written_bytes.fetch_add(payload, Ordering::Relaxed);
                 }
                 self.retire();
-                call(done, result.map(|()| at).map_err(Failure::into_error));
+                call(done, result.map(|()| at).map_err(|failure| failure.into_error(at)));
             }
         }
     }
@@ -189,7 +215,13 @@ impl Core {
         expected: u64,
         result: Result<(), Failure>,
     ) -> Result<(), TierError> {
-        result.map_err(Failure::into_error)?;
+        if let Err(failure) = result {
+            let error = failure.into_error(at);
+            if error == TierError::Unreadable(at) {
+                self.counters.unreadable_extents.fetch_add(1, Ordering::Relaxed);
+            }
+            return Err(error);
+        }
         if checksum(&target.bytes()[..bytes as usize]) != expected {
             self.counters.checksum_failures.fetch_add(1, Ordering::Relaxed);
             return Err(TierError::Checksum(at));

@@ -7,6 +7,7 @@ use super::Shared;
 use super::core::{Books, Core, PoisonOnPanic, Stop};
 use super::device::{Device, SegmentFile};
 use super::format::{Nonce, SegmentHeader, encode_footer};
+use super::flush;
 use super::log::Chore;
 use crate::limits::BLOCK;
 use rustix::io::Errno;
@@ -72,8 +73,7 @@ fn next(core: &Core, books: &mut Books) -> Next {
         return Next::End;
     }
     if books.stop == Some(Stop::Seal) {
-        books.log.fill_open();
-        return books.log.seal_chore().or_else(|| books.log.blank_chore()).map_or(Next::End, Next::Do);
+        return books.log.closing_chore().map_or(Next::End, Next::Do);
     }
     let chore = books.log.next_chore(core.now());
     chore.map_or_else(|| Next::Wait(books.log.next_look()), Next::Do)
@@ -83,7 +83,7 @@ fn next(core: &Core, books: &mut Books) -> Next {
 fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
     let core = &shared.core;
     match chore {
-        Chore::Make { segment, file, epoch } => match make(&core.device, segment, file, epoch) {
+        Chore::Make { segment, file, epoch } => match make(core, segment, file, epoch) {
             Ok((file, nonce)) => core.books.lock().log.made(segment, file, nonce),
             Err(error) if is_full(&error) => {
                 tracing::warn!(segment, %error, "no space for another segment: the NVMe tier is smaller than configured");
@@ -92,13 +92,17 @@ fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
             Err(error) => return Err(format!("segment {segment} cannot be prepared: {error}")),
         },
         Chore::Blank { segment, file, epoch } => {
-            let blank = blank(&core.device, segment, &file, epoch);
+            let blank = blank(core, segment, &file, epoch);
             blank.map_err(|error| format!("segment {segment} cannot be blanked: {error}"))?;
             core.books.lock().log.blanked(segment);
         }
+        Chore::Sync => {
+            core.counters.release_syncs.fetch_add(1, Ordering::Relaxed);
+            flush::sync(core).map_err(|error| format!("released segments cannot be used again: {error}"))?;
+        }
         Chore::Seal { segment, file, nonce, records } => {
             let footer = encode_footer(&records, segment, &nonce, core.device.segment_blocks());
-            let written = seal(&file, &footer);
+            let written = seal(core, &file, &footer);
             written.map_err(|error| format!("the footer of segment {segment}: {error}"))?;
             core.counters.device_written_bytes.fetch_add(footer.1.len() as u64, Ordering::Relaxed);
             core.books.lock().log.sealed(segment);
@@ -114,25 +118,25 @@ fn is_full(error: &io::Error) -> bool {
 
 /// A new nonce in the header: nothing written before counts from here on.
 fn make(
-    device: &Device,
+    core: &Core,
     segment: u32,
     file: Option<Arc<SegmentFile>>,
     epoch: u64,
 ) -> io::Result<(Arc<SegmentFile>, Nonce)> {
     let file = match file {
         Some(file) => file,
-        None => Arc::new(device.create(segment)?),
+        None => Arc::new(core.device.create(segment)?),
     };
-    let nonce = write_header(device, segment, &file, epoch)?;
-    file.sync()?;
+    let nonce = write_header(&core.device, segment, &file, epoch)?;
+    core.sync_file(&file)?;
     Ok((file, nonce))
 }
 
-fn blank(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<()> {
-    let nonce = write_header(device, segment, file, epoch)?;
-    let (first, bytes) = encode_footer(&[], segment, &nonce, device.segment_blocks());
+fn blank(core: &Core, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<()> {
+    let nonce = write_header(&core.device, segment, file, epoch)?;
+    let (first, bytes) = encode_footer(&[], segment, &nonce, core.device.segment_blocks());
     file.write(first, &bytes)?;
-    file.sync()
+    core.sync_file(file)
 }
 
 fn write_header(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<Nonce> {
@@ -143,8 +147,8 @@ fn write_header(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -
 }
 
 /// The extents are on stable storage before the footer that vouches for them is written.
-fn seal(file: &SegmentFile, (first, bytes): &(u32, Vec<u8>)) -> io::Result<()> {
+fn seal(core: &Core, file: &SegmentFile, (first, bytes): &(u32, Vec<u8>)) -> io::Result<()> {
     debug_assert!(bytes.len().is_multiple_of(BLOCK));
-    file.sync()?;
+    core.sync_file(file)?;
     file.write(*first, bytes)
 }

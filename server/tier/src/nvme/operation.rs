@@ -3,7 +3,7 @@
 
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, padded};
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, RETRIES_MAX};
 use crate::tier::{Done, Location, TierError};
 use std::sync::Arc;
 use turnkv_transfer::Slot;
@@ -26,8 +26,12 @@ pub(crate) struct Operation {
 /// Why the device did not do it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The device failed, in these words.
+    /// The device failed, in these words: nothing on it can be trusted to be kept.
     Io(String),
+    /// These bytes cannot be read, for this reason; what is elsewhere may be well.
+    Unreadable(String),
+    /// The system had no room for the read, again and again.
+    Busy,
     /// It was not tried: the device failed before.
     Poisoned,
     /// It was not tried: the engine is gone.
@@ -35,10 +39,25 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// What became of a read or write that ended with an error: only a failed write says that the device is lost.
+    pub(crate) fn of(is_read: bool, why: String) -> Failure {
+        if is_read { Failure::Unreadable(format!("read: {why}")) } else { Failure::Io(format!("write: {why}")) }
+    }
+
+    /// What became of a read or write that never got anywhere.
+    pub(crate) fn stuck(is_read: bool) -> Failure {
+        if is_read { Failure::Busy } else { Failure::Io(format!("write: no progress after {RETRIES_MAX} tries")) }
+    }
+
     /// As the caller sees it.
-    pub(crate) fn into_error(self) -> TierError {
+    pub(crate) fn into_error(self, at: Location) -> TierError {
         match self {
             Failure::Io(why) => TierError::Io(why),
+            Failure::Unreadable(why) => {
+                tracing::debug!(segment = at.segment, block = at.block, why, "an extent cannot be read");
+                TierError::Unreadable(at)
+            }
+            Failure::Busy => TierError::Busy,
             Failure::Poisoned => TierError::Poisoned,
             Failure::Closed => TierError::Closed,
         }

@@ -60,7 +60,7 @@ fn reclaim_frees_the_segment_that_pays_best() {
             tier.forget(*at, PAGE);
         }
         let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
-        assert_eq!(candidate.segment, poor[0].1.segment);
+        assert_eq!(candidate.segment, u32::from(poor[0].1.segment));
         assert_eq!(candidate.extents, vec![(meta(poor[0].0, PAGE), poor[0].1)]);
         assert_eq!(candidate.live_bytes, u64::from(PAGE).next_multiple_of(4096) + 4096);
         let other = tier.reclaim_candidate(|_| u64::MAX).unwrap();

@@ -6,7 +6,7 @@ use super::*;
 fn a_short_transfer_goes_on_from_a_whole_block() {
     let mut starts = Vec::new();
     let mut answers = vec![Ok(5000), Err(Errno::INTR), Ok(100), Ok(8192)].into_iter();
-    resume("read", 12_288, |done| {
+    resume(true, 12_288, |done| {
         starts.push(done);
         answers.next().unwrap()
     })
@@ -16,10 +16,16 @@ fn a_short_transfer_goes_on_from_a_whole_block() {
 
 #[test]
 fn no_progress_ends() {
-    assert!(matches!(resume("read", 4096, |_| Ok(1)), Err(Failure::Io(_))));
-    assert!(matches!(resume("read", 4096, |_| Err(Errno::AGAIN)), Err(Failure::Io(_))));
-    assert!(matches!(resume("read", 4096, |_| Ok(0)), Err(Failure::Io(why)) if why.contains("ends")));
-    assert!(
-        matches!(resume("write", 4096, |_| Err(Errno::IO)), Err(Failure::Io(why)) if why.starts_with("write"))
-    );
+    for stuck in [Ok(1), Err(Errno::AGAIN)] {
+        assert!(matches!(resume(true, 4096, |_| stuck), Err(Failure::Busy)));
+        assert!(matches!(resume(false, 4096, |_| stuck), Err(Failure::Io(_))));
+    }
+}
+
+#[test]
+fn only_a_failed_write_says_that_the_device_is_lost() {
+    let error = |is_read| resume(is_read, 4096, |_| Err(Errno::IO));
+    assert!(matches!(error(true), Err(Failure::Unreadable(why)) if why.starts_with("read")));
+    assert!(matches!(error(false), Err(Failure::Io(why)) if why.starts_with("write")));
+    assert!(matches!(resume(true, 4096, |_| Ok(0)), Err(Failure::Unreadable(why)) if why.contains("ends")));
 }

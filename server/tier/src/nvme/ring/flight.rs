@@ -30,6 +30,8 @@ pub(super) enum Step {
     Again,
     /// The device failed.
     Failed(String),
+    /// It was tried often enough.
+    Stuck,
 }
 
 impl Progress {
@@ -45,7 +47,7 @@ impl Progress {
         }
         self.tries += 1;
         if self.tries > RETRIES_MAX {
-            return Step::Failed(format!("no progress after {RETRIES_MAX} tries"));
+            return Step::Stuck;
         }
         if result > 0 {
             self.done = (self.done + result as usize) / BLOCK * BLOCK;

@@ -178,7 +178,7 @@ impl Worker {
             // There are as many staging blocks as there may be operations in flight.
             let staging = self.staging.pop().ok_or("no staging block is free")?;
             let mut block = [0; BLOCK];
-            encode_extent(record, flight.operation.at.segment, nonce, &mut block);
+            encode_extent(record, flight.operation.at.segment.into(), nonce, &mut block);
             staging.fill(&block);
             flight.staging = Some(staging);
             flight.header = Progress::of(BLOCK);
@@ -308,10 +308,8 @@ impl Worker {
         let progress = if part == Part::Header { &mut flight.header } else { &mut flight.payload };
         match progress.advance(result) {
             Step::Again => return self.submit(number, part),
-            Step::Failed(why) => {
-                let what = if flight.operation.is_read() { "read" } else { "write" };
-                flight.failure = Some(Failure::Io(format!("{what}: {why}")));
-            }
+            Step::Failed(why) => flight.failure = Some(Failure::of(flight.operation.is_read(), why)),
+            Step::Stuck => flight.failure = Some(Failure::stuck(flight.operation.is_read())),
             Step::Over => {}
         }
         flight.pending -= 1;
