@@ -197,10 +197,14 @@ fn rebuild(segments: &[(Option<SegmentHeader>, u64)], enough: usize) -> Option<S
 fn segments_of_folder(folder: &Folder, path: &Path) -> Result<Vec<(Option<SegmentHeader>, u64)>, OpenError> {
     let names = folder.names().map_err(|errno| failed("cannot list", path, errno.into()))?;
     let read = |segment: u32| {
-        let Ok(file) = folder.open(&name(segment), Open::Read, false) else { return (None, 0) };
-        (header_at(&file, 0, segment), file.len().unwrap_or(0))
+        let file = match folder.open(&name(segment), Open::Read, false) {
+            Ok(file) => file,
+            Err(Errno::ISDIR | Errno::NXIO) => return None, // no file at all
+            Err(_) => return Some((None, 0)),
+        };
+        Some((header_at(&file, 0, segment), file.len().unwrap_or(0)))
     };
-    Ok(names.iter().filter_map(|name| number(name)).map(read).collect())
+    Ok(names.iter().filter_map(|name| number(name)).filter_map(read).collect())
 }
 
 /// The headers that verify where segments of the configured size would have them.

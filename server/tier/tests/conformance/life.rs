@@ -201,6 +201,24 @@ fn a_released_segment_stays_empty_after_a_restart() {
 }
 
 #[test]
+fn a_late_forget_or_read_of_a_segment_used_anew_is_nothing() {
+    everywhere(|bench| {
+        let (tier, _, _) = bench.open();
+        let places = fill(&tier, &bench);
+        let (seed, old) = places[0];
+        places.iter().take(12).for_each(|(_, at)| tier.forget(*at, PAGE)); // three segments
+        let mut written = (5000..).map(|seed| write(&tier, &bench, seed, PAGE).unwrap());
+        let (number, new) = written.by_ref().enumerate().find(|(_, at)| at.segment == old.segment).unwrap();
+        assert_eq!((new.block, new.segment), (old.block, old.segment));
+        let live = tier.usage().live_extents;
+        tier.forget(old, PAGE);
+        assert_eq!(tier.usage().live_extents, live);
+        assert_eq!(read(&tier, &bench, old, seed, PAGE), Err(TierError::Stale(old)));
+        read(&tier, &bench, new, 5000 + number as u64, PAGE).unwrap();
+    });
+}
+
+#[test]
 fn a_lower_capacity_holds_from_the_start() {
     let dir = place();
     let bench = Bench::new(dir.path().to_owned(), ENGINES[0]);

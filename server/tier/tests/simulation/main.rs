@@ -1,5 +1,6 @@
 //! The tier on a disk that fails as it is told, without threads, against a plain model of what it promises.
 
 mod basics;
+mod damage;
 mod power;
 mod support;
