@@ -43,6 +43,10 @@ pub(crate) const RECLAIM_INFLIGHT_MAX: usize = 8;
 pub(crate) const RECLAIM_REWRITE_PERCENT_MAX: u64 = 85;
 /// How long one segment's reclaim may take before it is given up and tried again.
 pub(crate) const RECLAIM_PASS_MS_MAX: u64 = 20_000;
+/// How long reclaim waits for pages that are on their way before it looks again.
+pub(crate) const RECLAIM_LOOK: Duration = Duration::from_millis(1);
+/// How often a server that leaves looks whether all is written.
+pub(crate) const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How long a caller waits for a slab that changes its tenant.
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
 /// Sessions one List call returns.

@@ -15,6 +15,8 @@ pub(crate) mod drain;
 pub(crate) mod gauges;
 pub(crate) mod hold;
 pub(crate) mod inline;
+#[cfg(feature = "simulation")]
+mod inspect;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 pub(crate) mod namespace;
@@ -35,11 +37,11 @@ pub(crate) mod tick;
 pub(crate) mod writeback;
 
 use crate::catalog::Catalog;
+use crate::clock::Clock;
 use crate::config::Settings;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 use tokio::sync::Notify;
 use turnkv_pool::{Pool, PoolError, Router, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind, IdError};
@@ -72,12 +74,12 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     /// Set once the server is leaving: no new offloads.
     draining: AtomicBool,
-    /// A reclaim pass is under way.
-    reclaiming: AtomicBool,
+    /// Rings the thread that reclaims.
+    reclaimer: reclaim::Reclaimer,
     /// Names this server process: leases of another are unknown here.
     pub(crate) instance: u64,
-    /// Zero of the pool's clock.
-    started: Instant,
+    /// The pool's time, and every deadline's.
+    clock: Clock,
 }
 
 /// What the one lock guards.
@@ -107,7 +109,7 @@ impl Core {
 impl Engine {
     /// The pool's `now`: milliseconds since this process started, monotonic.
     fn now(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        self.clock.now().as_millis() as u64
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {

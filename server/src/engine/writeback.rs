@@ -4,7 +4,7 @@
 use super::place::{location, place};
 use super::{Core, Engine};
 use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -13,11 +13,12 @@ use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
 use turnkv_transfer::Slot;
 
-/// Commits that wait until their pages are on NVMe. Bounded by the calls in service.
+/// Commits that wait until their pages are on NVMe. Bounded by the calls in service. In order, so that who is told first does
+/// not depend on chance.
 #[derive(Default)]
 pub(super) struct DurableWaits {
-    pages: HashMap<PageKey, Vec<u64>>,
-    waits: HashMap<u64, DurableWait>,
+    pages: BTreeMap<PageKey, Vec<u64>>,
+    waits: BTreeMap<u64, DurableWait>,
     next: u64,
 }
 

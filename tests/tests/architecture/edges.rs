@@ -85,9 +85,10 @@ const RULES: [Rule; 10] = [
         others: Others::Not(&RPC),
         wire: false,
     },
+    // The seeded fault simulation runs the whole server in one process, through its face for simulators.
     Rule {
         name: "turnkv-tests",
-        ours: &["turnkv-client", "turnkv-proto", "turnkv-transfer"],
+        ours: &["turnkv", "turnkv-client", "turnkv-proto", "turnkv-transfer"],
         others: Others::Not(&["pyo3"]),
         wire: true,
     },

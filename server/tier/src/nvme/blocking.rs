@@ -4,11 +4,12 @@
 
 use super::buffer::AlignedBuffer;
 use super::core::{Core, PoisonOnPanic};
+use super::errno::Fault;
 use super::finish::FinishQueue;
 use super::format::encode_extent;
 use super::operation::{Failure, Operation, Work};
 use super::schedule::Schedule;
-use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX};
+use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX, SHORT_PAUSE};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::io;
@@ -143,16 +144,19 @@ fn resume(
     mut step: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<(), Failure> {
     let mut done = 0;
-    for _ in 0..=RETRIES_MAX {
+    for tries in 0..=RETRIES_MAX {
         match step(done) {
-            Ok(0) => return Err(Failure::of(is_read, "the file ends before the segment does".to_owned())),
+            Ok(0) => return Err(Failure::device(is_read, "the file ends before the segment does")),
             Ok(count) if done + count >= bytes => return Ok(()),
             Ok(count) => done = (done + count) / BLOCK * BLOCK,
-            Err(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {}
-            Err(errno) => return Err(Failure::of(is_read, errno.to_string())),
+            Err(errno) => match Fault::of(errno) {
+                Fault::Interrupted if tries < RETRIES_MAX => {}
+                Fault::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
+                _ => return Err(Failure::of(is_read, errno)),
+            },
         }
     }
-    Err(Failure::stuck(is_read))
+    Err(Failure::device(is_read, &format!("no progress after {RETRIES_MAX} tries")))
 }
 
 #[cfg(test)]

@@ -179,7 +179,9 @@ pub enum OpenError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Which.
-    pub segment: u32,
+    pub segment: u16,
+    /// It is beyond the capacity: all of it moves or goes.
+    pub surplus: bool,
     /// Bytes of its live extents, headers and padding included.
     pub live_bytes: u64,
     /// Its live extents.

@@ -55,6 +55,8 @@ pub(crate) struct Counters {
     pub(crate) release_syncs: AtomicU64,
     pub(crate) unreadable_extents: AtomicU64,
     pub(crate) checksum_failures: AtomicU64,
+    pub(crate) changed_writes: AtomicU64,
+    pub(crate) shortages: AtomicU64,
     pub(crate) inflight_bytes: AtomicU64,
 }
 
@@ -66,9 +68,10 @@ pub(crate) struct Core {
     pub(crate) chore: Condvar,
     pub(crate) counters: Counters,
     poison: OnceLock<String>,
+    closed: AtomicBool,
+    short: AtomicBool,
     /// Held while a file is synced: the kernel tells a failed write-back to one caller only.
     syncing: Mutex<()>,
-    closed: AtomicBool,
     ops: AtomicUsize,
     ops_max: usize,
 }
@@ -81,8 +84,9 @@ impl Core {
             chore: Condvar::new(),
             counters: Counters::default(),
             poison: OnceLock::new(),
-            syncing: Mutex::new(()),
             closed: AtomicBool::new(false),
+            short: AtomicBool::new(false),
+            syncing: Mutex::new(()),
             ops: AtomicUsize::new(0),
             ops_max,
         }
@@ -107,6 +111,27 @@ impl Core {
     /// Why the device is out of service, if it is.
     pub(crate) fn poisoned(&self) -> Option<&str> {
         self.poison.get().map(String::as_str)
+    }
+
+    /// The system was short of something for the tier. Said once, until something succeeds again.
+    pub(crate) fn ran_short(&self, why: &str) {
+        self.counters.shortages.fetch_add(1, Ordering::Relaxed);
+        if !self.short.swap(true, Ordering::Relaxed) {
+            tracing::warn!(why, "the NVMe tier waits for memory or descriptors: what waits is tried again");
+        }
+    }
+
+    /// Something succeeded.
+    pub(crate) fn went_well(&self) {
+        if self.is_short() {
+            self.short.store(false, Ordering::Relaxed);
+            tracing::info!("the NVMe tier has what it needs again");
+        }
+    }
+
+    /// Is the system short of something now?
+    pub(crate) fn is_short(&self) -> bool {
+        self.short.load(Ordering::Relaxed)
     }
 
     /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync the same
@@ -160,8 +185,11 @@ impl Core {
     pub(crate) fn finish(&self, operation: Operation, result: Result<(), Failure>) {
         let Operation { at, work, file } = operation;
         drop(file);
-        if let Err(Failure::Io(why)) = &result {
-            self.poison(why);
+        match &result {
+            Ok(()) => self.went_well(),
+            Err(Failure::Io(why)) => self.poison(why),
+            Err(Failure::Short(why)) => self.ran_short(why),
+            Err(Failure::Unreadable(_) | Failure::Full | Failure::Changed | Failure::Poisoned | Failure::Closed) => {}
         }
         match work {
             Work::Read { target, bytes, checksum, done } => {
@@ -187,6 +215,7 @@ impl Core {
             }
             Work::Write { source, record, done, .. } => {
                 let written = source.len() as u64 + BLOCK_BYTES;
+                let result = result.and_then(|()| self.verify_source(&source, &record.meta));
                 drop(source);
                 let mut books = self.books.lock();
                 books.log.written(at, record.meta.payload_bytes, result.is_ok());
@@ -207,6 +236,16 @@ impl Core {
         }
     }
 
+    /// Whether the bytes that were written are those of the checksum. Looked at after the device has read them, so that a
+    /// process that still maps them and writes to them meanwhile is found out, too.
+    fn verify_source(&self, source: &Slot, meta: &ExtentMeta) -> Result<(), Failure> {
+        if checksum(&source.bytes()[..meta.payload_bytes as usize]) == meta.checksum {
+            return Ok(());
+        }
+        self.counters.changed_writes.fetch_add(1, Ordering::Relaxed);
+        Err(Failure::Changed)
+    }
+
     fn verify(
         &self,
         at: Location,
@@ -216,11 +255,11 @@ impl Core {
         result: Result<(), Failure>,
     ) -> Result<(), TierError> {
         if let Err(failure) = result {
-            let error = failure.into_error(at);
-            if error == TierError::Unreadable(at) {
+            if let Failure::Unreadable(why) = &failure {
                 self.counters.unreadable_extents.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(segment = at.segment, block = at.block, why, "an extent cannot be read");
             }
-            return Err(error);
+            return Err(failure.into_error(at));
         }
         if checksum(&target.bytes()[..bytes as usize]) != expected {
             self.counters.checksum_failures.fetch_add(1, Ordering::Relaxed);

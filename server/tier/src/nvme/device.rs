@@ -5,11 +5,14 @@
 
 use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError};
+use super::descriptors;
+use super::errno::Fault;
 use super::format::DeviceId;
-use super::storage::{File, Folder, Open};
+use super::storage::{File, Folder, Open, patiently};
 use super::superblock;
 use super::time::Clock;
-use crate::limits::{BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SPARE_FDS, STRAYS_NAMED_MAX};
+use crate::limits::{BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SEGMENTS_MAX, STRAYS_NAMED_MAX};
+use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -65,9 +68,10 @@ impl SegmentFile {
         self.storage.write_all(&AlignedBuffer::copy_of(source), self.offset(block))
     }
 
-    /// Everything written is on stable storage.
+    /// Everything written is on stable storage. Any failure is the device's, and final: what it lost is unknown, and the
+    /// kernel does not say so twice.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        Ok(self.storage.sync()?)
+        patiently(|| self.storage.sync()).map_err(|errno| io::Error::other(errno.to_string()))
     }
 
     /// Do the two share a descriptor, so that one sync covers both?
@@ -84,8 +88,23 @@ pub(crate) enum Existing {
     /// The segment at its full size.
     File(SegmentFile),
     /// Something that is no segment's file, or may not be opened: it is left alone.
-    Stray(Errno),
+    Stray,
 }
+
+/// A segment's file while the tier is open.
+#[derive(Clone, Debug, Default)]
+enum Slot {
+    /// It has no name yet.
+    #[default]
+    Closed,
+    /// Open; of a segment without space yet an empty file, so that its descriptor is there when it grows.
+    Open(Arc<File>),
+    /// Something else has its name.
+    Stray,
+}
+
+/// The file of each segment.
+type Files = Mutex<Vec<Slot>>;
 
 #[derive(Debug)]
 enum Place {
@@ -93,6 +112,7 @@ enum Place {
     Directory {
         folder: Folder,
         lock: Option<OwnedFd>,
+        files: Files,
     },
     Device {
         file: Arc<File>,
@@ -109,7 +129,12 @@ pub(crate) struct Device {
     direct: bool,
     pub(crate) id: DeviceId,
     pub(crate) segment_bytes: u64,
+    /// Segments that the capacity allows.
     pub(crate) segments: u32,
+    /// Numbers below which a segment may be found: more, after the capacity was lowered.
+    pub(crate) numbers: u32,
+    /// Files that are open for segments, or may be.
+    files: u32,
 }
 
 impl Device {
@@ -182,16 +207,22 @@ impl Device {
         let path = &config.path;
         let superblock = superblock::of_folder(&folder, path, config.segment_bytes, warnings)?;
         let segments = config.segments(superblock.segment_bytes)?;
+        let surplus =
+            surplus_numbers(&folder, segments).map_err(|errno| failed("cannot list", path, errno.into()))?;
+        let numbers = surplus.last().map_or(segments, |last| last + 1);
+        let count = segments + surplus.len() as u32;
         if lock.is_some() {
-            raise_fd_limit(segments, warnings)?;
+            descriptors::raise_limit(count, warnings)?;
         }
         // ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
         let direct = folder.open(superblock::NAMES[0], Open::Read, true).is_ok();
         let clock = folder.clock();
-        let place = Place::Directory { folder, lock };
+        let place = Place::Directory { folder, lock, files: Mutex::new(vec![Slot::Closed; numbers as usize]) };
         let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
-        let device = Device { path: path.clone(), place, clock, direct, id, segment_bytes, segments };
-        device.drop_surplus(warnings)?;
+        let path = path.clone();
+        let device =
+            Device { path, place, clock, direct, id, segment_bytes, segments, numbers, files: count };
+        device.open_files(&surplus, warnings)?;
         device.name_strays(warnings)?;
         Ok(device)
     }
@@ -223,20 +254,18 @@ impl Device {
         let segment_bytes = superblock.segment_bytes;
         let room = bytes.saturating_sub(DEVICE_BASE);
         if room < config.capacity_bytes {
-            warnings.push(format!("{} holds {room} bytes of segments, less than asked for", path.display()));
+            warnings.push(format!(
+                "{} holds {room} bytes of segments, less than asked for; if it was larger before, the pages behind its \
+                 end cannot be read any more",
+                path.display()
+            ));
         }
         let capped = NvmeConfig { capacity_bytes: config.capacity_bytes.min(room), ..config.clone() };
         let segments = capped.segments(segment_bytes)?;
-        let (place, clock) = (Place::Device { file }, Clock::System);
-        Ok(Device {
-            path: path.clone(),
-            place,
-            clock,
-            direct,
-            id: superblock.device,
-            segment_bytes,
-            segments,
-        })
+        let numbers = (room / segment_bytes).min(SEGMENTS_MAX) as u32;
+        let (place, clock, id) = (Place::Device { file }, Clock::System, superblock.device);
+        let path = path.clone();
+        Ok(Device { path, place, clock, direct, id, segment_bytes, segments, numbers, files: 1 })
     }
 
     /// Whether the page cache is bypassed.
@@ -249,77 +278,98 @@ impl Device {
         (self.segment_bytes / BLOCK_BYTES) as u32
     }
 
-    /// How many files its segments are in.
+    /// Numbers of its files: one more than the highest.
     pub(crate) fn files(&self) -> u32 {
         match self.place {
-            Place::Directory { .. } => self.segments,
+            Place::Directory { .. } => self.numbers,
             Place::Device { .. } => 1,
         }
     }
 
-    /// What is in the segment's place. An error is the system's refusal to open anything more.
-    pub(crate) fn existing(&self, segment: u32) -> io::Result<Existing> {
-        let folder = match &self.place {
-            Place::Device { file } => return Ok(Existing::File(self.on_device(file, segment))),
-            Place::Directory { folder, .. } => folder,
-        };
-        let file = match folder.open(&name(segment), Open::Update, self.direct) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(Existing::Absent),
-            Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(errno.into()),
-            Err(errno) => return Ok(Existing::Stray(errno)),
-        };
-        if file.len()? != self.segment_bytes {
-            return Ok(Existing::Absent);
-        }
-        Ok(Existing::File(SegmentFile { storage: Arc::new(file), base: 0, file: segment }))
+    /// Descriptors that the tier holds on this place while it is open.
+    pub(crate) fn descriptors(&self) -> u64 {
+        descriptors::needed(self.files)
     }
 
-    /// Makes the segment's file with all its space, durably. ENOSPC leaves no file behind.
-    pub(crate) fn create(&self, segment: u32) -> io::Result<SegmentFile> {
-        let folder = match &self.place {
-            Place::Device { file } => return Ok(self.on_device(file, segment)),
-            Place::Directory { folder, .. } => folder,
+    /// What is in the segment's place.
+    pub(crate) fn existing(&self, segment: u32) -> io::Result<Existing> {
+        let files = match &self.place {
+            Place::Device { file } => return Ok(Existing::File(self.on_device(file, segment))),
+            Place::Directory { files, .. } => files,
         };
-        let file = folder.open(&name(segment), Open::Create, self.direct)?;
-        if let Err(errno) = file.allocate(self.segment_bytes) {
-            folder.remove(&name(segment))?;
+        match slot(files, segment) {
+            Slot::Closed => Ok(Existing::Absent),
+            Slot::Stray => Ok(Existing::Stray),
+            Slot::Open(file) if file.len()? != self.segment_bytes => Ok(Existing::Absent),
+            Slot::Open(file) => Ok(Existing::File(SegmentFile { storage: file, base: 0, file: segment })),
+        }
+    }
+
+    /// Gives the segment's file all its space, durably. Where there is none, the file stays empty.
+    pub(crate) fn create(&self, segment: u32) -> io::Result<SegmentFile> {
+        let (folder, files) = match &self.place {
+            Place::Device { file } => return Ok(self.on_device(file, segment)),
+            Place::Directory { folder, files, .. } => (folder, files),
+        };
+        let file = match slot(files, segment) {
+            Slot::Open(file) => file,
+            // The directory had no room for its name at start.
+            Slot::Closed | Slot::Stray => self.open_file(folder, files, segment)?,
+        };
+        patiently(|| file.clear())?;
+        if let Err(errno) = patiently(|| file.allocate(self.segment_bytes)) {
+            patiently(|| file.clear())?;
             return Err(errno.into());
         }
-        file.sync()?;
-        folder.sync()?;
-        Ok(SegmentFile { storage: Arc::new(file), base: 0, file: segment })
+        patiently(|| file.sync())?;
+        patiently(|| folder.sync())?;
+        Ok(SegmentFile { storage: file, base: 0, file: segment })
     }
 
-    fn on_device(&self, file: &Arc<File>, segment: u32) -> SegmentFile {
-        let base = DEVICE_BASE + u64::from(segment) * self.segment_bytes;
-        SegmentFile { storage: Arc::clone(file), base, file: 0 }
-    }
-
-    /// Deletes segments beyond a capacity that was lowered.
-    fn drop_surplus(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
-        let Place::Directory { folder, .. } = &self.place else { return Ok(()) };
-        let mut dropped = 0;
-        let names = folder.names().map_err(|errno| failed("cannot list", &self.path, errno.into()))?;
-        for name in names {
-            if number(&name).is_some_and(|number| number >= self.segments) {
-                match folder.remove(&name) {
-                    Ok(()) => dropped += 1,
-                    Err(errno) => warnings.push(format!("{} cannot be deleted: {errno}", self.path.join(&name).display())),
-                }
-            }
+    /// A segment's file is not needed any more: its space is free at once, whoever still has it open. A segment of a device
+    /// stays where it is.
+    pub(crate) fn delete(&self, segment: u32) -> io::Result<()> {
+        let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
+        if let Slot::Open(file) = slot(files, segment) {
+            patiently(|| file.clear())?;
         }
-        if dropped > 0 {
-            warnings.push(format!("{dropped} segments beyond the lowered capacity were deleted"));
+        patiently(|| match folder.remove(&name(segment)) {
+            Err(Errno::NOENT) => Ok(()),
+            result => result,
+        })?;
+        set_slot(files, segment, Slot::Closed);
+        Ok(patiently(|| folder.sync())?)
+    }
+
+    /// Opens the file of every segment, and makes those that are missing, empty. A directory without room for more names
+    /// is not an error: the segments that it has are served, the others are tried again when they are needed.
+    fn open_files(&self, surplus: &[u32], warnings: &mut Vec<String>) -> Result<(), OpenError> {
+        let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
+        for segment in surplus.iter().copied().chain(0..self.segments) {
+            let Err(error) = self.open_file(folder, files, segment) else { continue };
+            if is_stray(&error) {
+                set_slot(files, segment, Slot::Stray);
+                continue;
+            }
+            if Fault::of_error(&error) != Fault::Full {
+                return Err(failed("cannot open the segments of", &self.path, error));
+            }
+            let (path, left) = (self.path.display(), self.segments.saturating_sub(segment));
+            warnings.push(format!("{path}: no room for the names of {left} segments ({error})"));
+            return Ok(());
         }
         Ok(())
     }
 
     /// Names what lies in the directory and is not the tier's: it may take space that segments are to have.
     fn name_strays(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
-        let Place::Directory { folder, .. } = &self.place else { return Ok(()) };
+        let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
         let names = folder.names().map_err(|errno| failed("cannot list", &self.path, errno.into()))?;
-        let mut strays: Vec<String> = names.into_iter().filter(|name| !is_ours(name)).collect();
+        let stray = |name: &String| match number(name) {
+            Some(number) => matches!(slot(files, number), Slot::Stray),
+            None => !is_ours(name),
+        };
+        let mut strays: Vec<String> = names.into_iter().filter(stray).collect();
         if strays.is_empty() {
             return Ok(());
         }
@@ -330,13 +380,17 @@ impl Device {
         warnings.push(format!("{path}: {count} of its entries are not the tier's and left alone: {names}"));
         Ok(())
     }
-}
 
-/// Is it the name of something that the tier, or the server beside it, makes here?
-fn is_ours(name: &str) -> bool {
-    let itself = name == "." || name == "..";
-    let ours = name == LOCK || number(name).is_some() || superblock::NAMES.contains(&name);
-    itself || ours || name.starts_with(NEIGHBOUR)
+    fn open_file(&self, folder: &Folder, files: &Files, segment: u32) -> io::Result<Arc<File>> {
+        let file = Arc::new(patiently(|| folder.open(&name(segment), Open::Keep, self.direct))?);
+        set_slot(files, segment, Slot::Open(Arc::clone(&file)));
+        Ok(file)
+    }
+
+    fn on_device(&self, file: &Arc<File>, segment: u32) -> SegmentFile {
+        let base = DEVICE_BASE + u64::from(segment) * self.segment_bytes;
+        SegmentFile { storage: Arc::clone(file), base, file: 0 }
+    }
 }
 
 impl Drop for Device {
@@ -361,6 +415,39 @@ pub(super) fn name(segment: u32) -> String {
 pub(super) fn number(text: &str) -> Option<u32> {
     let number = text.strip_prefix("segment-")?.strip_suffix(".kv")?.parse().ok()?;
     (name(number) == text).then_some(number)
+}
+
+/// Is it the name of something that the tier, or the server beside it, makes here?
+fn is_ours(name: &str) -> bool {
+    let itself = name == "." || name == "..";
+    let ours = name == LOCK || superblock::NAMES.contains(&name);
+    itself || ours || name.starts_with(NEIGHBOUR)
+}
+
+fn slot(files: &Files, segment: u32) -> Slot {
+    files.lock().get(segment as usize).cloned().unwrap_or_default()
+}
+
+fn set_slot(files: &Files, segment: u32, slot: Slot) {
+    if let Some(place) = files.lock().get_mut(segment as usize) {
+        *place = slot;
+    }
+}
+
+/// Says an error that one name is no file of ours, or not for us, while the directory is well?
+fn is_stray(error: &io::Error) -> bool {
+    let strays = [Errno::ISDIR, Errno::NXIO, Errno::LOOP, Errno::ACCESS, Errno::PERM, Errno::IO, Errno::TXTBSY];
+    Errno::from_io_error(error).is_some_and(|errno| strays.contains(&errno))
+}
+
+/// Segments that were made when the capacity was larger, ascending.
+fn surplus_numbers(folder: &Folder, segments: u32) -> Result<Vec<u32>, Errno> {
+    let beyond = |number: &u32| (u64::from(segments)..SEGMENTS_MAX).contains(&u64::from(*number));
+    let names = folder.names()?;
+    let mut surplus: Vec<u32> = names.iter().filter_map(|name| number(name)).filter(beyond).collect();
+    surplus.sort_unstable();
+    surplus.dedup();
+    Ok(surplus)
 }
 
 pub(super) fn failed(what: &'static str, path: &Path, source: io::Error) -> OpenError {
@@ -398,26 +485,4 @@ fn lock_directory(dir: &OwnedFd, path: &Path) -> Result<OwnedFd, OpenError> {
     let written = rustix::fs::ftruncate(&file, 0).and_then(|()| rustix::io::pwrite(&file, pid.as_bytes(), 0));
     written.map_err(|errno| failed("cannot write the lock file of", path, errno.into()))?;
     Ok(file)
-}
-
-/// One descriptor a segment: takes what the hard limit allows, and says what to do when it is too little.
-fn raise_fd_limit(segments: u32, warnings: &mut Vec<String>) -> Result<(), OpenError> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let needed = u64::from(segments) + SPARE_FDS;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return Ok(());
-    }
-    if limit.maximum.is_some_and(|maximum| maximum < needed) {
-        return Err(OpenError::Config(format!(
-            "{segments} segments need {needed} open files and the limit is {}: raise it (LimitNOFILE= in the systemd \
-             unit, ulimit -n) or raise segment_bytes",
-            limit.maximum.unwrap_or(0)
-        )));
-    }
-    if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })
-    {
-        warnings.push(format!("the limit of open files could not be raised to {needed}: {errno}"));
-    }
-    Ok(())
 }

@@ -6,11 +6,11 @@
 use super::Shared;
 use super::core::{Books, Core, PoisonOnPanic, Stop};
 use super::device::{Device, SegmentFile};
-use super::format::{Nonce, SegmentHeader, encode_footer};
+use super::errno::Fault;
 use super::flush;
-use super::log::Chore;
+use super::format::{Nonce, SegmentHeader, encode_footer};
+use super::log::{Chore, Log};
 use crate::limits::BLOCK;
-use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,47 +73,76 @@ fn next(core: &Core, books: &mut Books) -> Next {
         return Next::End;
     }
     if books.stop == Some(Stop::Seal) {
-        return books.log.closing_chore().map_or(Next::End, Next::Do);
+        books.log.fill_open();
+        return books.log.closing_chore(core.now()).map_or(Next::End, Next::Do);
     }
     let chore = books.log.next_chore(core.now());
     chore.map_or_else(|| Next::Wait(books.log.next_look()), Next::Do)
 }
 
-/// Does a chore and enters it in the books. An error poisons the device.
+/// Does a chore and enters it in the books. An error of the device poisons it; a chore that the system had not enough for
+/// is put back.
 fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
     let core = &shared.core;
     match chore {
         Chore::Make { segment, file, epoch } => match make(core, segment, file, epoch) {
             Ok((file, nonce)) => core.books.lock().log.made(segment, file, nonce),
-            Err(error) if is_full(&error) => {
-                tracing::warn!(segment, %error, "no space for another segment: the NVMe tier is smaller than configured");
-                core.books.lock().log.make_failed(segment, core.now());
+            Err(error) => {
+                return put_back(core, segment, "cannot be prepared", &error, Log::make_failed);
             }
-            Err(error) => return Err(format!("segment {segment} cannot be prepared: {error}")),
         },
-        Chore::Blank { segment, file, epoch } => {
-            let blank = blank(core, segment, &file, epoch);
-            blank.map_err(|error| format!("segment {segment} cannot be blanked: {error}"))?;
-            core.books.lock().log.blanked(segment);
-        }
+        Chore::Blank { segment, file, epoch } => match blank(core, segment, &file, epoch) {
+            Ok(()) => core.books.lock().log.blanked(segment),
+            Err(error) => return put_back(core, segment, "cannot be blanked", &error, Log::blank_failed),
+        },
         Chore::Sync => {
             core.counters.release_syncs.fetch_add(1, Ordering::Relaxed);
             flush::sync(core).map_err(|error| format!("released segments cannot be used again: {error}"))?;
         }
+        Chore::GiveBack { segment, file, epoch } => {
+            // Blanked first: a device has nothing to delete, and a directory may forget the deletion.
+            let given_back =
+                blank(core, segment, &file, epoch).and_then(|()| core.device.delete(segment));
+            match given_back {
+                Ok(()) => core.books.lock().log.given_back(segment),
+                Err(error) => {
+                    return put_back(core, segment, "cannot be given back", &error, Log::give_back_failed);
+                }
+            }
+        }
         Chore::Seal { segment, file, nonce, records } => {
             let footer = encode_footer(&records, segment, &nonce, core.device.segment_blocks());
-            let written = seal(core, &file, &footer);
-            written.map_err(|error| format!("the footer of segment {segment}: {error}"))?;
+            if let Err(error) = seal(core, &file, &footer) {
+                return put_back(core, segment, "cannot be sealed", &error, Log::seal_failed);
+            }
             core.counters.device_written_bytes.fetch_add(footer.1.len() as u64, Ordering::Relaxed);
             core.books.lock().log.sealed(segment);
         }
     }
+    core.went_well();
     Ok(())
 }
 
-fn is_full(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(errno, Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
+/// A chore was not done: it is the device's failure, or it is tried again.
+fn put_back(
+    core: &Core,
+    segment: u32,
+    what: &str,
+    error: &io::Error,
+    undo: impl FnOnce(&mut Log, u32, Fault, Instant),
+) -> Result<(), String> {
+    let fault = Fault::of_error(error);
+    let log = &mut core.books.lock().log;
+    match fault {
+        Fault::Device => return Err(format!("segment {segment} {what}: {error}")),
+        Fault::Full if log.disk_full() => {}
+        Fault::Full => {
+            tracing::warn!(segment, %error, "no space for another segment: the NVMe tier is smaller than configured");
+        }
+        Fault::Interrupted | Fault::Short => core.ran_short(&format!("segment {segment} {what}: {error}")),
+    }
+    undo(log, segment, fault, core.now());
+    Ok(())
 }
 
 /// A new nonce in the header: nothing written before counts from here on.

@@ -7,22 +7,28 @@
 //! on it, when everything written before its release is on stable storage, and always under a new nonce and a new
 //! generation.
 //!
+//! The last segment that has its space on the disk is kept for what reclaim moves: a file that is not made yet may never
+//! be. Segments above the tier's number of them (its capacity was lowered) are surplus: they are read and emptied, take
+//! nothing new, and are given back when they are empty.
+//!
 //! - `chores`: what the keeper has to do
+//! - `damage`: what cannot be read, and segments that are worn
 //! - `durable`: what a sync covers, and which segments wait for one
 //! - `restore`: what recovery puts in
-
-mod chores;
-mod durable;
-mod restore;
 
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, entry_blocks, extent_blocks};
 use super::segment::{Segment, State};
-use crate::limits::{RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED, UNREADABLE_EXTENTS_MAX};
+use crate::limits::{RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED};
 use crate::tier::{ExtentMeta, Location};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
+
+mod chores;
+mod damage;
+mod durable;
+mod restore;
 
 pub(crate) use chores::Chore;
 pub(crate) use restore::Found;
@@ -52,17 +58,27 @@ pub(crate) enum Append {
 pub(crate) struct Log {
     segment_blocks: u32,
     segments: Vec<Segment>,
+    /// Segments from this number on are surplus.
+    limit: u32,
     open: Option<u32>,
     ready: VecDeque<u32>,
     blank: VecDeque<u32>,
     vacant: VecDeque<u32>,
     absent: VecDeque<u32>,
+    /// Empty surplus segments that wait for the keeper.
+    leaving: VecDeque<u32>,
     full: VecDeque<u32>,
+    /// Segments that the keeper is preparing.
     making: usize,
+    /// Of these, those that have no space on the disk yet.
+    growing: usize,
     next_sequence: u64,
     live_bytes: u64,
     live_extents: u64,
+    /// The disk had no space for a segment: when it is asked again.
     retry_disk_at: Option<Instant>,
+    /// The system was short of something: no chore before this moment.
+    paused_until: Option<Instant>,
     /// Extents and footers written, since start. What recovery found counts as the first: it may not be synced.
     changes: u64,
     /// So many of these are on stable storage.
@@ -77,17 +93,21 @@ impl Log {
         Log {
             segment_blocks,
             segments: (0..segments).map(|_| Segment::absent()).collect(),
+            limit: segments,
             open: None,
             ready: VecDeque::new(),
             blank: VecDeque::new(),
             vacant: VecDeque::new(),
             absent: (0..segments).collect(),
+            leaving: VecDeque::new(),
             full: VecDeque::new(),
             making: 0,
+            growing: 0,
             next_sequence: 1,
             live_bytes: 0,
             live_extents: 0,
             retry_disk_at: None,
+            paused_until: None,
             changes: 1,
             synced: 0,
             waiting_since: None,
@@ -110,7 +130,7 @@ impl Log {
             <= u64::from(self.segment_blocks)
     }
 
-    /// Takes space for an extent. `reserve`: may take the last free segments.
+    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk.
     pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
         let fits = self.open.is_some_and(|open| {
             let segment = &self.segments[open as usize];
@@ -118,8 +138,8 @@ impl Log {
         });
         if !fits {
             let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
-            if self.free_segments() <= kept {
-                return Append::Full;
+            if self.allocated() <= kept {
+                return if self.may_grow() { Append::Wait } else { Append::Full };
             }
             let Some(next) = self.ready.pop_front() else { return Append::Wait };
             self.fill_open();
@@ -245,31 +265,10 @@ impl Log {
         segment.clear();
         if segment.worn {
             segment.state = State::Retired;
-        } else {
-            segment.state = State::Vacant;
-            self.vacant.push_back(number);
+            return;
         }
-    }
-
-    /// An extent cannot be read: it is dead. True: its segment had too many of these, so it is worn from now on.
-    pub(crate) fn unreadable(&mut self, at: Location, payload_bytes: u32) -> bool {
-        let Some(segment) = self.segments.get_mut(usize::from(at.segment)) else { return false };
-        if !segment.is_current(at) || !segment.is_live(at.block) {
-            return false;
-        }
-        segment.unreadable += 1;
-        let worn = segment.unreadable >= UNREADABLE_EXTENTS_MAX && self.wear(at.segment.into());
-        self.forget(at, payload_bytes);
-        worn
-    }
-
-    /// A segment is not to be written again. False: that was known.
-    pub(crate) fn wear(&mut self, number: u32) -> bool {
-        if self.open == Some(number) {
-            self.fill_open();
-        }
-        let Some(segment) = self.segments.get_mut(number as usize) else { return false };
-        !std::mem::replace(&mut segment.worn, true)
+        segment.state = State::Vacant;
+        if number < self.limit { self.vacant.push_back(number) } else { self.leaving.push_back(number) }
     }
 
     /// A claimed segment is not reclaimed after all.
@@ -282,7 +281,7 @@ impl Log {
     }
 
     /// Claims the sealed segment whose reclaim pays best: little is alive in it that is to be kept (`kept`: bytes of a
-    /// segment), and it is old. Among full ones, the oldest.
+    /// segment), and it is old. Among full ones, the oldest. Surplus segments first, unless what they hold has no room.
     pub(crate) fn claim(&mut self, kept: impl Fn(u32) -> u64) -> Option<u32> {
         let bytes = f64::from(self.segment_blocks) * 4096.0;
         let now = self.next_sequence;
@@ -291,9 +290,11 @@ impl Log {
             let age = now.saturating_sub(segment.filled_at) as f64 + 1.0;
             (1.0 - kept).max(0.001) * age / (1.0 + kept)
         };
+        let shrink = self.has_surplus() && !self.is_low();
+        let first = |number: usize| self.is_surplus(number as u32) == shrink;
         let sealed = self.segments.iter().enumerate().filter(|(_, segment)| segment.state == State::Sealed);
-        let pays = sealed.map(|(number, segment)| (number, gain(number, segment)));
-        let best = pays.max_by(|(_, one), (_, other)| one.total_cmp(other))?.0;
+        let pays = sealed.map(|(number, segment)| (number, (first(number), gain(number, segment))));
+        let best = pays.max_by(|(_, one), (_, other)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)))?.0;
         self.segments[best].state = State::Claimed;
         Some(best as u32)
     }
@@ -305,25 +306,58 @@ impl Log {
 
     /// Is it time to reclaim?
     pub(crate) fn needs_reclaim(&self) -> bool {
+        self.is_low() || self.has_surplus()
+    }
+
+    fn is_low(&self) -> bool {
         self.free_segments() <= spare_segments(self.capacity_segments())
+    }
+
+    /// Is a segment beyond the capacity?
+    pub(crate) fn is_surplus(&self, number: u32) -> bool {
+        number >= self.limit
+    }
+
+    fn surplus(&self) -> &[Segment] {
+        &self.segments[self.limit as usize..]
+    }
+
+    /// Does a surplus segment wait to be emptied?
+    fn has_surplus(&self) -> bool {
+        self.surplus().iter().any(|segment| segment.state == State::Sealed)
+    }
+
+    /// Segments beyond the capacity that still take space.
+    pub(crate) fn surplus_segments(&self) -> u64 {
+        self.surplus().iter().filter(|segment| segment.file.is_some()).count() as u64
+    }
+
+    /// Free segments that have their space on the disk.
+    fn allocated(&self) -> u64 {
+        (self.ready.len() + self.making - self.growing + self.blank.len() + self.vacant.len()) as u64
+    }
+
+    /// May the disk have space for further segments?
+    fn may_grow(&self) -> bool {
+        self.retry_disk_at.is_none() && (self.growing > 0 || !self.absent.is_empty())
     }
 
     /// Segments that could become the open one.
     pub(crate) fn free_segments(&self) -> u64 {
-        let absent = if self.retry_disk_at.is_some() { 0 } else { self.absent.len() };
-        (self.ready.len() + self.making + self.blank.len() + self.vacant.len() + absent) as u64
+        let grow = if self.may_grow() { self.growing + self.absent.len() } else { 0 };
+        self.allocated() + grow as u64
+    }
+
+    /// Could an extent of a usual size be moved now?
+    pub(crate) fn can_move(&self) -> bool {
+        self.open.is_some_and(|open| self.segments[open as usize].cursor < self.segment_blocks / 2)
+            || self.free_segments() > 0
     }
 
     /// Segments there can be: fewer than configured while the disk is full, and without those that are retired.
     pub(crate) fn capacity_segments(&self) -> u64 {
-        let missing = if self.retry_disk_at.is_some() { self.absent.len() } else { 0 };
-        let retired = self.segments.iter().filter(|segment| segment.state == State::Retired).count();
-        self.segments.len().saturating_sub(missing + retired) as u64
-    }
-
-    /// Segments that are not written again, also those in which something is still alive.
-    pub(crate) fn worn_segments(&self) -> u64 {
-        self.segments.iter().filter(|segment| segment.worn).count() as u64
+        let missing = if self.retry_disk_at.is_some() { self.absent.len() + self.growing } else { 0 };
+        u64::from(self.limit).saturating_sub(missing as u64 + self.retired_segments())
     }
 
     /// Segments in use.
@@ -338,7 +372,7 @@ impl Log {
 
     /// Does a vacated segment wait for the keeper?
     pub(crate) fn has_vacant(&self) -> bool {
-        !self.vacant.is_empty()
+        !self.vacant.is_empty() || !self.leaving.is_empty()
     }
 
     /// Does a filled segment wait for its footer?

@@ -7,6 +7,7 @@
 //!
 //! - `config`: what is asked for and what opening says
 //! - `format`: every byte on the device
+//! - `descriptors`, `errno`: file descriptors that it needs; what each errno means for it
 //! - `device`: directory or block device, the lock, whole-block I/O of the control plane
 //! - `superblock`: its two copies, and what one or none of them good means
 //! - `segment`, `log`: the books; pure
@@ -23,8 +24,10 @@ mod blocking;
 mod buffer;
 mod config;
 mod core;
+mod descriptors;
 mod device;
 mod engine;
+mod errno;
 mod finish;
 mod flush;
 mod format;
@@ -127,6 +130,12 @@ impl NvmeTier {
     /// Slab bytes registered with the kernel now.
     pub fn registered_bytes(&self) -> u64 {
         self.shared.driver.registered_bytes()
+    }
+
+    /// File descriptors that this tier holds from its opening to its end, and will not need more of: what a limit of the
+    /// process's must leave to it.
+    pub fn descriptors(&self) -> u64 {
+        self.shared.core.device.descriptors()
     }
 
     /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for them.
@@ -275,6 +284,7 @@ impl Tier for NvmeTier {
             live_extents,
             free_segments: books.log.free_segments(),
             disk_full: books.log.disk_full(),
+            surplus_segments: books.log.surplus_segments(),
             read_bytes: counters.read_bytes.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
             device_written_bytes: counters.device_written_bytes.load(Ordering::Relaxed),
@@ -286,6 +296,9 @@ impl Tier for NvmeTier {
             unreadable_extents: counters.unreadable_extents.load(Ordering::Relaxed),
             retired_segments: books.log.worn_segments(),
             checksum_failures: counters.checksum_failures.load(Ordering::Relaxed),
+            changed_writes: counters.changed_writes.load(Ordering::Relaxed),
+            shortages: counters.shortages.load(Ordering::Relaxed),
+            short: core.is_short(),
             inflight_bytes: counters.inflight_bytes.load(Ordering::Relaxed),
             queued_ops: core.ops() as u64,
             poisoned: core.poisoned().is_some(),
@@ -302,7 +315,7 @@ impl Shared {
             return;
         }
         let append = books.log.append(&pending.meta, pending.reserve);
-        let opened = books.log.has_full();
+        let wake = books.log.has_full() || books.log.wants_segment();
         match append {
             Append::Wait if books.stop.is_none() && self.core.poisoned().is_none() => {
                 books.waiting.push_back(pending)
@@ -312,7 +325,7 @@ impl Shared {
                 self.settle(pending, append);
             }
         }
-        if opened {
+        if wake {
             self.core.chore.notify_one();
         }
     }

@@ -23,14 +23,14 @@ impl NvmeTier {
     /// owner would write again. Reads its footer from the device: call
     /// it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
     /// [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
-    pub fn reclaim_candidate(&self, kept: impl Fn(u32) -> u64) -> Option<Candidate> {
+    pub fn reclaim_candidate(&self, kept: impl Fn(u16) -> u64) -> Option<Candidate> {
         let core = &self.shared.core;
         if core.check_open().is_err() {
             return None;
         }
         let (segment, file, nonce) = {
             let mut books = core.books.lock();
-            let segment = books.log.claim(kept)?;
+            let segment = books.log.claim(|segment| u16::try_from(segment).map_or(0, &kept))?;
             let claimed = books.log.segment(segment);
             (segment, Arc::clone(claimed.file.as_ref()?), claimed.nonce)
         };
@@ -43,19 +43,31 @@ impl NvmeTier {
         (device.segments.into(), spare_segments(device.segments.into()), device.segment_bytes)
     }
 
+    /// Is there room to move an extent to, now or soon? Where not, a segment is emptied only by what is dropped.
+    pub fn can_move(&self) -> bool {
+        self.shared.core.books.lock().log.can_move()
+    }
+
+    /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured
+    /// while the disk is full.
+    pub fn capacity(&self) -> (u64, u64) {
+        let segments = self.shared.core.books.lock().log.capacity_segments();
+        (segments, spare_segments(segments))
+    }
+
     /// Everything in a claimed segment is dead. It is reused when reads in flight on it have ended, and when what was
     /// written until now, so also what was moved out of it, is on stable storage.
-    pub fn release(&self, segment: u32) {
+    pub fn release(&self, segment: u16) {
         let core = &self.shared.core;
-        if !core.books.lock().log.release(segment) {
+        if !core.books.lock().log.release(segment.into()) {
             tracing::debug!(segment, "a segment that is not claimed is not released");
         }
         core.chore.notify_one();
     }
 
     /// Gives a claimed segment back unreclaimed.
-    pub fn keep(&self, segment: u32) {
-        self.shared.core.books.lock().log.keep(segment);
+    pub fn keep(&self, segment: u16) {
+        self.shared.core.books.lock().log.keep(segment.into());
     }
 
     fn live_extents(&self, segment: u32, file: &SegmentFile, nonce: &Nonce) -> Candidate {
@@ -74,7 +86,8 @@ impl NvmeTier {
         let claimed = books.log.segment(segment);
         let live = records.into_iter().filter(|record| claimed.is_live(record.block));
         let extents = live.map(|record| (record.meta, claimed.at(segment, record.block))).collect();
-        Candidate { segment, live_bytes: claimed.live_bytes, extents }
+        let surplus = books.log.is_surplus(segment);
+        Candidate { segment: claimed.at(segment, 0).segment, surplus, live_bytes: claimed.live_bytes, extents }
     }
 
     /// The footer rotted, or there is none: every live extent also says itself what it is. One that does not is left to

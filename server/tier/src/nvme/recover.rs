@@ -10,6 +10,7 @@ use super::config::{OpenReport, Recovered};
 use super::device::{Device, Existing, SegmentFile};
 use super::format::{Nonce, Record, SegmentHeader, decode_entries, decode_extent, decode_trailer};
 use super::log::{Found, Log};
+use super::segment::first_use;
 use crate::limits::{
     BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW, UNREADABLE_BLOCKS_MAX, UNREADABLE_EXTENTS_MAX,
 };
@@ -39,9 +40,13 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
     let mut reads = read_segments(device)?;
     reads.sort_by_key(|read| read.segment);
     let mut log = Log::new(device.segments, device.segment_blocks());
-    let extents = newest(&reads, &log, report);
+    let extents = newest(&reads, report);
     let youngest = resume_youngest(&mut reads, &log, report);
     for read in reads {
+        if log.is_surplus(read.segment) && matches!(read.found, Found::Vacant | Found::Blank) {
+            device.delete(read.segment)?;
+            continue;
+        }
         let known = matches!(read.found, Found::Blank | Found::Extents { .. });
         report.scanned += u32::from(read.scanned);
         report.footers += u32::from(!read.scanned && known);
@@ -61,6 +66,14 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
     log.release_empty();
     report.extents = extents.len() as u64;
     report.retired = log.worn_segments() as u32;
+    if log.surplus_segments() > 0 {
+        report.warnings.push(format!(
+            "{} segments are beyond the capacity of {}: their pages move, or leave by the policy's order, and they are given \
+             back one by one",
+            log.surplus_segments(),
+            device.segments
+        ));
+    }
     warn_of_damage(report);
     Ok((log, extents))
 }
@@ -84,7 +97,7 @@ fn read_segments(device: &Device) -> io::Result<Vec<Read>> {
     let work = || {
         loop {
             let segment = next.fetch_add(1, Ordering::Relaxed);
-            if segment >= device.segments || failure.lock().is_some() {
+            if segment >= device.numbers || failure.lock().is_some() {
                 return;
             }
             match read_segment(device, segment) {
@@ -109,12 +122,13 @@ fn read_segments(device: &Device) -> io::Result<Vec<Read>> {
 
 fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
     let file = match device.existing(segment)? {
-        Existing::Absent => return Ok(None),
         Existing::File(file) => file,
-        Existing::Stray(errno) => {
-            tracing::warn!(segment, %errno, "what is in a segment's place is not its file: it is left alone");
-            return Ok(Some(Read::lost(segment, false)));
+        Existing::Absent if segment >= device.segments => {
+            device.delete(segment)?; // it never had its space, and will not
+            return Ok(None);
         }
+        Existing::Stray if segment < device.segments => return Ok(Some(Read::lost(segment, false))),
+        Existing::Absent | Existing::Stray => return Ok(None),
     };
     let mut block = AlignedBuffer::new(BLOCK);
     if let Err(error) = file.read(0, &mut block) {
@@ -272,7 +286,7 @@ impl<'a> Window<'a> {
 }
 
 /// The newest extent of every shard.
-fn newest(reads: &[Read], log: &Log, report: &mut OpenReport) -> Vec<Recovered> {
+fn newest(reads: &[Read], report: &mut OpenReport) -> Vec<Recovered> {
     let mut places: HashMap<(NamespaceId, BlockHash, u16), usize> = HashMap::new();
     let mut extents: Vec<Recovered> = Vec::new();
     for read in reads {
@@ -280,7 +294,7 @@ fn newest(reads: &[Read], log: &Log, report: &mut OpenReport) -> Vec<Recovered> 
         for record in records {
             let Record { meta, block, sequence } = record.clone();
             let key = (meta.namespace, meta.hash, meta.shard);
-            let found = Recovered { meta, at: log.segment(read.segment).at(read.segment, block), sequence };
+            let found = Recovered { meta, at: first_use(read.segment, block), sequence };
             match places.get(&key) {
                 None => {
                     places.insert(key, extents.len());

@@ -118,9 +118,7 @@ impl Segment {
 
     /// The place of an extent in this use of the segment.
     pub(crate) fn at(&self, number: u32, block: u32) -> Location {
-        let segment = u16::try_from(number).unwrap_or(u16::MAX);
-        debug_assert_eq!(u32::from(segment), number, "SEGMENTS_MAX numbers fit");
-        Location { segment, generation: self.generation, block }
+        Location { generation: self.generation, ..first_use(number, block) }
     }
 
     /// Does a place name this use of the segment?
@@ -183,6 +181,13 @@ impl Segment {
         };
         self.live.iter().enumerate().flat_map(bits).collect()
     }
+}
+
+/// The place of an extent in what recovery finds.
+pub(crate) fn first_use(number: u32, block: u32) -> Location {
+    let segment = u16::try_from(number).unwrap_or(u16::MAX);
+    debug_assert_eq!(u32::from(segment), number, "SEGMENTS_MAX numbers fit");
+    Location { segment, generation: 0, block }
 }
 
 /// Bytes an extent takes.

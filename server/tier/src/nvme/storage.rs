@@ -3,9 +3,11 @@
 //! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only part of its
 //! work. Must not know: what the bytes mean. A production build has one variant of each: the calls are the kernel's own.
 
+use super::errno::Fault;
 #[cfg(feature = "simulation")]
 use super::simulation::{SimulatedDisk, SimulatedFile};
 use super::time::Clock;
+use crate::limits::{RETRIES_MAX, SHORT_PAUSE};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -16,8 +18,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) enum Open {
     /// To read it.
     Read,
-    /// To read and write what is there.
-    Update,
+    /// To read and write it; made, empty, if it is missing.
+    Keep,
     /// To read and write it, made or emptied first.
     Create,
 }
@@ -48,12 +50,12 @@ impl Folder {
         let dir = match self {
             Folder::Directory(dir) => dir,
             #[cfg(feature = "simulation")]
-            Folder::Simulated(disk) => return disk.open(name, open == Open::Create).map(File::Simulated),
+            Folder::Simulated(disk) => return disk.open(name, open).map(File::Simulated),
         };
         let mut flags = OFlags::CLOEXEC;
         flags |= match open {
             Open::Read => OFlags::RDONLY | OFlags::NONBLOCK, // a pipe of that name must not hold us up
-            Open::Update => OFlags::RDWR,
+            Open::Keep => OFlags::RDWR | OFlags::CREATE,
             Open::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
         };
         if direct {
@@ -102,7 +104,7 @@ impl Folder {
     /// What was made, deleted and renamed is on stable storage.
     pub(crate) fn sync(&self) -> Result<(), Errno> {
         match self {
-            Folder::Directory(dir) => uninterrupted(|| rustix::fs::fsync(dir)),
+            Folder::Directory(dir) => rustix::fs::fsync(dir),
             #[cfg(feature = "simulation")]
             Folder::Simulated(disk) => disk.sync(),
         }
@@ -149,7 +151,7 @@ impl File {
     /// Everything written is on stable storage, its length included.
     pub(crate) fn sync(&self) -> Result<(), Errno> {
         match self {
-            File::Descriptor(fd) => uninterrupted(|| rustix::fs::fdatasync(fd)),
+            File::Descriptor(fd) => rustix::fs::fdatasync(fd),
             #[cfg(feature = "simulation")]
             File::Simulated(file) => file.sync(),
         }
@@ -162,10 +164,19 @@ impl File {
             #[cfg(feature = "simulation")]
             File::Simulated(file) => return file.allocate(bytes),
         };
-        match uninterrupted(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes)) {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes) {
             // A file system that cannot reserve: the length alone, and ENOSPC shows when it is written.
             Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(fd, bytes),
             result => result,
+        }
+    }
+
+    /// Gives all its space back.
+    pub(crate) fn clear(&self) -> Result<(), Errno> {
+        match self {
+            File::Descriptor(fd) => rustix::fs::ftruncate(fd, 0),
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => file.clear(),
         }
     }
 
@@ -182,11 +193,9 @@ impl File {
     pub(crate) fn read_all(&self, target: &mut [u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < target.len() {
-            match self.read_at(&mut target[done..], offset + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => done += count,
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(errno.into()),
+            match patiently(|| self.read_at(&mut target[done..], offset + done as u64))? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => done += count,
             }
         }
         Ok(())
@@ -196,22 +205,24 @@ impl File {
     pub(crate) fn write_all(&self, source: &[u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < source.len() {
-            match self.write_at([&source[done..], &[]], offset + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => done += count,
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(errno.into()),
+            match patiently(|| self.write_at([&source[done..], &[]], offset + done as u64))? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => done += count,
             }
         }
         Ok(())
     }
 }
 
-fn uninterrupted(call: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            result => return result,
+/// Makes a call again while the system is short of something, with a pause, so many times.
+pub(crate) fn patiently<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..RETRIES_MAX {
+        match call().map_err(|errno| (errno, Fault::of(errno))) {
+            Ok(done) => return Ok(done),
+            Err((_, Fault::Interrupted)) => {}
+            Err((_, Fault::Short)) => std::thread::sleep(SHORT_PAUSE),
+            Err((errno, Fault::Full | Fault::Device)) => return Err(errno),
         }
     }
+    call()
 }

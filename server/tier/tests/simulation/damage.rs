@@ -47,7 +47,7 @@ fn a_segment_with_several_unreadable_extents_is_retired() {
         let candidate = tier.reclaim_candidate(|_| 0).unwrap();
         tier.release(candidate.segment);
         candidate.extents.iter().for_each(|(_, at)| tier.forget(*at, PAGE));
-        if candidate.segment == u32::from(pages[&1].segment) {
+        if candidate.segment == pages[&1].segment {
             break;
         }
     }
@@ -159,8 +159,8 @@ fn reclaim_reads_headers_where_the_footer_cannot_be_read() {
     world.disk.make_unreadable(&name(first), SEGMENT - 4096, 512);
     let unsaid = pages[&2];
     world.disk.make_unreadable(&name(first), u64::from(unsaid.block) * 4096, 512);
-    let candidate = tier.reclaim_candidate(|segment| if segment == u32::from(first) { 0 } else { u64::MAX }).unwrap();
-    assert_eq!(candidate.segment, u32::from(first));
+    let candidate = tier.reclaim_candidate(|segment| if segment == first { 0 } else { u64::MAX }).unwrap();
+    assert_eq!(candidate.segment, first);
     let there = pages.values().filter(|at| at.segment == first).count();
     assert_eq!(candidate.extents.len(), there - 1, "one header cannot be read");
     for (_, at) in &candidate.extents {

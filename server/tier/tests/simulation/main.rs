@@ -3,4 +3,5 @@
 mod basics;
 mod damage;
 mod power;
+mod small_disk;
 mod support;

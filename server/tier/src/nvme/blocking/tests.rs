@@ -16,10 +16,8 @@ fn a_short_transfer_goes_on_from_a_whole_block() {
 
 #[test]
 fn no_progress_ends() {
-    for stuck in [Ok(1), Err(Errno::AGAIN)] {
-        assert!(matches!(resume(true, 4096, |_| stuck), Err(Failure::Busy)));
-        assert!(matches!(resume(false, 4096, |_| stuck), Err(Failure::Io(_))));
-    }
+    assert!(matches!(resume(true, 4096, |_| Ok(1)), Err(Failure::Unreadable(_))));
+    assert!(matches!(resume(false, 4096, |_| Ok(1)), Err(Failure::Io(_))));
 }
 
 #[test]
@@ -28,4 +26,20 @@ fn only_a_failed_write_says_that_the_device_is_lost() {
     assert!(matches!(error(true), Err(Failure::Unreadable(why)) if why.starts_with("read")));
     assert!(matches!(error(false), Err(Failure::Io(why)) if why.starts_with("write")));
     assert!(matches!(resume(true, 4096, |_| Ok(0)), Err(Failure::Unreadable(why)) if why.contains("ends")));
+}
+
+#[test]
+fn what_the_system_is_short_of_is_not_the_devices_fault() {
+    for errno in [Errno::AGAIN, Errno::BUSY, Errno::NOMEM, Errno::NOBUFS, Errno::MFILE, Errno::NFILE] {
+        let mut tries = 0;
+        let failure = resume(false, 4096, |_| {
+            tries += 1;
+            Err(errno)
+        });
+        assert!(matches!(failure, Err(Failure::Short(why)) if why.starts_with("write")));
+        assert_eq!(tries, RETRIES_MAX + 1, "it is tried again, so many times");
+    }
+    for errno in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+        assert!(matches!(resume(false, 4096, |_| Err(errno)), Err(Failure::Full)));
+    }
 }

@@ -1,11 +1,12 @@
-//! What the keeper has to do. Owns: the order of chores, and what each changes in the books.
-//! Must not know: files' contents, threads.
+//! What the keeper does for the books. Owns: which chore comes next, and what each leaves behind, done or not.
+//! Must not know: how a chore is done.
 
+use super::super::device::SegmentFile;
+use super::super::errno::Fault;
+use super::super::format::{Nonce, Record};
+use super::super::segment::State;
 use super::Log;
-use crate::limits::{DISK_FULL_RETRY, SEGMENTS_READY};
-use crate::nvme::device::SegmentFile;
-use crate::nvme::format::{Nonce, Record};
-use crate::nvme::segment::State;
+use crate::limits::{DISK_FULL_RETRY, SEGMENTS_READY, SHORT_RETRY};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,6 +19,8 @@ pub(crate) enum Chore {
     Blank { segment: u32, file: Arc<SegmentFile>, epoch: u64 },
     /// Bring what was written to stable storage: released segments wait for that.
     Sync,
+    /// A surplus segment is empty: make that so on the device, and give its space back.
+    GiveBack { segment: u32, file: Arc<SegmentFile>, epoch: u64 },
     /// Write the footer.
     Seal { segment: u32, file: Arc<SegmentFile>, nonce: Nonce, records: Vec<Record> },
 }
@@ -25,40 +28,52 @@ pub(crate) enum Chore {
 impl Log {
     /// What the keeper has to do now, most urgent first.
     pub(crate) fn next_chore(&mut self, now: Instant) -> Option<Chore> {
+        if self.paused_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.paused_until = None;
         let chore = self.make_chore(now).or_else(|| self.seal_chore());
         let sync = |log: &mut Log| log.sync_is_due(now).then_some(Chore::Sync);
-        chore.or_else(|| sync(self)).or_else(|| self.blank_chore())
+        let chore = chore.or_else(|| sync(self)).or_else(|| self.blank_chore());
+        chore.or_else(|| self.give_back_chore())
     }
 
-    /// What is left to do before the tier closes, most urgent first.
-    pub(crate) fn closing_chore(&mut self) -> Option<Chore> {
-        self.fill_open();
+    /// Is a segment to be prepared that is not yet?
+    pub(crate) fn wants_segment(&self) -> bool {
+        let any = !self.blank.is_empty() || !self.vacant.is_empty() || self.may_grow();
+        any && self.ready.len() + self.making < SEGMENTS_READY
+    }
+
+    /// What is left to do when the tier closes; nothing while the system is short of something: the next start reads what has
+    /// no footer.
+    pub(crate) fn closing_chore(&mut self, now: Instant) -> Option<Chore> {
+        if self.paused_until.is_some_and(|until| now < until) {
+            return None;
+        }
         let sync = self.closing_needs_sync().then_some(Chore::Sync);
-        sync.or_else(|| self.seal_chore()).or_else(|| self.blank_chore())
+        let chore = sync.or_else(|| self.seal_chore()).or_else(|| self.blank_chore());
+        chore.or_else(|| self.give_back_chore())
     }
 
     /// When to look for chores again although nothing happened.
     pub(crate) fn next_look(&self) -> Option<Instant> {
-        let wanted = self.ready.len() + self.making < SEGMENTS_READY;
-        let disk = self.retry_disk_at.filter(|_| wanted);
-        [disk, self.sync_due_at()].into_iter().flatten().min()
+        let usual = [self.retry_disk_at, self.sync_due_at()].into_iter().flatten().min();
+        self.paused_until.or(usual)
     }
 
     fn make_chore(&mut self, now: Instant) -> Option<Chore> {
-        if self.ready.len() + self.making >= SEGMENTS_READY {
-            return None;
-        }
-        let epoch = self.take_sequence();
-        if let Some(segment) = self.blank.pop_front().or_else(|| self.take_vacant()) {
+        let wanted = self.wants_segment();
+        let spare = if wanted { self.blank.pop_front().or_else(|| self.take_vacant()) } else { None };
+        if let Some(segment) = spare {
             let file = self.begin_making(segment);
-            return Some(Chore::Make { segment, file, epoch });
+            return Some(Chore::Make { segment, file, epoch: self.take_sequence() });
         }
-        if self.retry_disk_at.is_some_and(|at| now < at) {
-            return None;
-        }
-        let segment = self.absent.pop_front()?;
-        self.begin_making(segment);
-        Some(Chore::Make { segment, file: None, epoch })
+        // A disk that was full is asked from time to time, wanted or not: or a tier that has what it needs would stay small.
+        let asked = self.retry_disk_at.map_or(wanted, |at| now >= at && self.growing == 0);
+        let segment = if asked { self.absent.pop_front()? } else { return None };
+        self.growing += 1;
+        let file = self.begin_making(segment);
+        Some(Chore::Make { segment, file, epoch: self.take_sequence() })
     }
 
     fn begin_making(&mut self, number: u32) -> Option<Arc<SegmentFile>> {
@@ -99,6 +114,13 @@ impl Log {
         Some(Chore::Blank { segment: number, file, epoch })
     }
 
+    fn give_back_chore(&mut self) -> Option<Chore> {
+        let segment = self.take_leaving()?;
+        let epoch = self.take_sequence();
+        let file = Arc::clone(self.segments[segment as usize].file.as_ref()?);
+        Some(Chore::GiveBack { segment, file, epoch })
+    }
+
     fn take_sequence(&mut self) -> u64 {
         self.next_sequence += 1;
         self.next_sequence - 1
@@ -109,7 +131,10 @@ impl Log {
         self.making -= 1;
         let segment = &mut self.segments[number as usize];
         if segment.file.is_none() {
-            self.retry_disk_at = None; // the disk has space again
+            self.growing -= 1;
+            if self.absent.is_empty() {
+                self.retry_disk_at = None; // the disk had space for all of the tier
+            }
         }
         segment.file = Some(file);
         segment.nonce = nonce;
@@ -118,12 +143,23 @@ impl Log {
         self.ready.push_back(number);
     }
 
-    /// The disk has no space for another segment: the tier is as large as what it has, until the disk is asked again.
-    pub(crate) fn make_failed(&mut self, number: u32, now: Instant) {
+    /// A segment could not be prepared. Without space for its file, the tier is as large as what it has, until the disk is
+    /// asked again; anything else that the system was short of is waited for.
+    pub(crate) fn make_failed(&mut self, number: u32, fault: Fault, now: Instant) {
         self.making -= 1;
-        self.segments[number as usize].state = State::Absent;
+        let segment = &mut self.segments[number as usize];
+        if segment.file.is_some() {
+            segment.state = State::Vacant;
+            self.vacant.push_front(number);
+            return self.pause(now);
+        }
+        self.growing -= 1;
+        segment.state = State::Absent;
         self.absent.push_front(number);
-        self.retry_disk_at = Some(now + DISK_FULL_RETRY);
+        match fault {
+            Fault::Full => self.retry_disk_at = Some(now + DISK_FULL_RETRY),
+            Fault::Interrupted | Fault::Short | Fault::Device => self.pause(now),
+        }
     }
 
     /// A segment says on the device that it is empty.
@@ -131,6 +167,37 @@ impl Log {
         self.making -= 1;
         self.segments[number as usize].state = State::Blank;
         self.blank.push_back(number);
+    }
+
+    /// The system was short of something for the empty footer.
+    pub(crate) fn blank_failed(&mut self, number: u32, _fault: Fault, now: Instant) {
+        self.making -= 1;
+        self.segments[number as usize].state = State::Vacant;
+        self.vacant.push_back(number);
+        self.pause(now);
+    }
+
+    /// A surplus segment has given its space back.
+    pub(crate) fn given_back(&mut self, number: u32) {
+        let segment = &mut self.segments[number as usize];
+        (segment.file, segment.state) = (None, State::Absent);
+    }
+
+    /// The system was short of something for that.
+    pub(crate) fn give_back_failed(&mut self, number: u32, _fault: Fault, now: Instant) {
+        self.leaving.push_back(number);
+        self.pause(now);
+    }
+
+    /// The system was short of something for the footer.
+    pub(crate) fn seal_failed(&mut self, number: u32, _fault: Fault, now: Instant) {
+        self.segments[number as usize].state = State::Full;
+        self.full.push_back(number);
+        self.pause(now);
+    }
+
+    fn pause(&mut self, now: Instant) {
+        self.paused_until = Some(now + SHORT_RETRY);
     }
 
     /// A segment has its footer.

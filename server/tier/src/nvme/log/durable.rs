@@ -7,7 +7,7 @@
 //! holds for a footer that leaves out an extent because it died.
 
 use super::Log;
-use crate::limits::{RELEASE_WAIT, RELEASES_PER_SYNC, SEGMENTS_READY};
+use crate::limits::{RELEASE_WAIT, RELEASES_PER_SYNC};
 use crate::nvme::device::SegmentFile;
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,7 +47,8 @@ impl Log {
 
     /// Released segments that are not used again before a sync.
     pub(crate) fn waiting_segments(&self) -> u64 {
-        self.vacant.iter().filter(|number| self.waits(**number)).count() as u64
+        let released = self.vacant.iter().chain(&self.leaving);
+        released.filter(|number| self.waits(**number)).count() as u64
     }
 
     /// Is a change that a segment's reuse rests on not synced yet?
@@ -62,7 +63,7 @@ impl Log {
             return false;
         }
         let since = *self.waiting_since.get_or_insert(now);
-        let wanted = self.ready.len() + self.making < SEGMENTS_READY;
+        let wanted = self.wants_segment();
         wanted || waiting >= RELEASES_PER_SYNC || now >= since + RELEASE_WAIT
     }
 
@@ -81,6 +82,12 @@ impl Log {
     pub(super) fn take_vacant(&mut self) -> Option<u32> {
         let position = self.vacant.iter().position(|number| !self.waits(*number))?;
         self.vacant.remove(position)
+    }
+
+    /// An empty surplus segment that may be given back.
+    pub(super) fn take_leaving(&mut self) -> Option<u32> {
+        let position = self.leaving.iter().position(|number| !self.waits(*number))?;
+        self.leaving.remove(position)
     }
 
     /// May a footer of the segment leave out what died in it?

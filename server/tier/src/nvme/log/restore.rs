@@ -1,30 +1,20 @@
-//! What recovery puts into the books of a new log, before anything else happens. Owns: how a segment that was found
-//! starts. Must not know: how it was read.
+//! What recovery puts into the books of a new log, before anything else happens. Owns: the state that a segment found on the
+//! device begins with. Must not know: how it was found.
 
+use super::super::device::SegmentFile;
+use super::super::format::{Nonce, Record, entry_blocks};
+use super::super::segment::{Segment, State};
 use super::Log;
-use crate::nvme::device::SegmentFile;
-use crate::nvme::format::{Nonce, Record, entry_blocks};
-use crate::nvme::segment::State;
 use crate::tier::Location;
 use std::sync::Arc;
-
-/// What recovery found in one segment.
-#[derive(Debug)]
-pub(crate) enum Found {
-    /// Nothing that counts.
-    Vacant,
-    /// An empty footer.
-    Blank,
-    /// Nothing that can be read, or something that is no segment: it is left alone.
-    Lost,
-    /// Extents, in order of their blocks.
-    Extents { nonce: Nonce, records: Vec<Record>, sealed: bool },
-}
 
 impl Log {
     /// A segment found on the device. `sealed`: it has a footer.
     pub(crate) fn restore(&mut self, number: u32, file: Option<SegmentFile>, found: Found) {
         self.absent.retain(|absent| *absent != number);
+        if number as usize >= self.segments.len() {
+            self.segments.resize_with(number as usize + 1, Segment::absent);
+        }
         let segment = &mut self.segments[number as usize];
         segment.file = file.map(Arc::new);
         match found {
@@ -89,4 +79,17 @@ impl Log {
             }
         }
     }
+}
+
+/// What recovery found in one segment.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Nothing that counts.
+    Vacant,
+    /// An empty footer.
+    Blank,
+    /// Nothing that can be read, or something that is no segment: it is left alone.
+    Lost,
+    /// Extents, in order of their blocks.
+    Extents { nonce: Nonce, records: Vec<Record>, sealed: bool },
 }

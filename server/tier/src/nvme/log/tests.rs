@@ -1,7 +1,9 @@
 //! The books against a plain model: nothing alive is overwritten, nothing read is reused, bytes add up.
 
-use super::super::segment::extent_bytes;
+use super::super::errno::Fault;
+use super::super::segment::{extent_bytes, first_use};
 use super::*;
+use crate::limits::{SHORT_RETRY, UNREADABLE_EXTENTS_MAX};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -37,6 +39,7 @@ fn keep_house(log: &mut Log, now: Instant) {
                 let round = log.begin_sync();
                 log.sync_ended(&round);
             }
+            Chore::GiveBack { segment, .. } => log.given_back(segment),
         }
     }
 }
@@ -51,28 +54,104 @@ fn write(log: &mut Log, bytes: u32) -> Option<Location> {
     }
 }
 
+/// Fills a segment.
+const BIG: u32 = 200_000;
+
+fn make(log: &mut Log, now: Instant) {
+    let Some(Chore::Make { segment, .. }) = log.next_chore(now) else { panic!("nothing to make") };
+    log.made(segment, Arc::new(SegmentFile::fake()), Nonce([0; 16]));
+}
+
+/// The next segment to be made cannot be.
+fn refuse(log: &mut Log, fault: Fault, now: Instant) {
+    let Some(Chore::Make { segment, file: None, .. }) = log.next_chore(now) else {
+        panic!("nothing to make")
+    };
+    log.make_failed(segment, fault, now);
+}
+
 #[test]
 fn a_full_disk_makes_the_tier_smaller_until_it_has_space_again() {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     let now = Instant::now();
-    for _ in 0..2 {
-        let Some(Chore::Make { segment, .. }) = log.next_chore(now) else { panic!() };
-        log.made(segment, Arc::new(SegmentFile::fake()), Nonce([0; 16]));
-    }
-    let big = 200_000;
-    assert!(write(&mut log, big).is_some());
-    let Some(Chore::Make { segment, file: None, .. }) = log.next_chore(now) else { panic!() };
-    log.make_failed(segment, now);
+    make(&mut log, now);
+    make(&mut log, now);
+    assert!(write(&mut log, BIG).is_some());
+    refuse(&mut log, Fault::Full, now);
     assert!(log.disk_full());
     assert_eq!((log.capacity_segments(), log.free_segments()), (2, 1));
     assert!(log.next_chore(now).is_none());
-    assert!(matches!(log.append(&meta(big), false), Append::Full));
+    assert!(matches!(log.append(&meta(BIG), false), Append::Full));
     let later = log.next_look().unwrap();
     keep_house(&mut log, later);
     assert!(!log.disk_full());
     assert_eq!(log.capacity_segments(), u64::from(SEGMENTS));
-    assert!(write(&mut log, big).is_some());
+    assert!(write(&mut log, BIG).is_some());
     assert_eq!(log.next_look(), None);
+}
+
+#[test]
+fn the_last_segment_with_space_is_for_what_moves() {
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    let now = Instant::now();
+    make(&mut log, now);
+    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "the disk may have space for another");
+    make(&mut log, now);
+    assert!(write(&mut log, BIG).is_some());
+    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "the other segments are not made yet");
+    refuse(&mut log, Fault::Full, now);
+    assert!(matches!(log.append(&meta(BIG), false), Append::Full), "and never will be");
+    assert!(matches!(log.append(&meta(BIG), true), Append::Placed(_)), "reclaim has where to move");
+}
+
+#[test]
+fn what_the_system_is_short_of_is_waited_for_and_costs_no_capacity() {
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    let now = Instant::now();
+    refuse(&mut log, Fault::Short, now);
+    assert_eq!((log.disk_full(), log.capacity_segments()), (false, u64::from(SEGMENTS)));
+    assert!(log.next_chore(now).is_none(), "not at once");
+    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "a write waits");
+    let later = log.next_look().unwrap();
+    keep_house(&mut log, later);
+    assert!(write(&mut log, BIG).is_some());
+    log.fill_open();
+    let Some(Chore::Seal { segment, .. }) = log.seal_chore() else { panic!() };
+    log.seal_failed(segment, Fault::Short, later);
+    assert!(log.closing_chore(later).is_none(), "closing does not wait for it");
+    keep_house(&mut log, later + SHORT_RETRY);
+    assert_eq!(log.claim(|_| 0), Some(segment), "it was sealed in the end");
+}
+
+#[test]
+fn a_surplus_segment_is_read_and_emptied_and_takes_nothing() {
+    let mut log = Log::new(4, BLOCKS);
+    let now = Instant::now();
+    for number in [1, 6] {
+        let record = Record { meta: meta(4096), block: 1, sequence: u64::from(number) };
+        let found = Found::Extents { nonce: Nonce([1; 16]), records: vec![record], sealed: true };
+        log.restore(number, Some(SegmentFile::fake()), found);
+        log.restore_live(first_use(number, 1), 4096);
+    }
+    log.restore_sequence(10);
+    keep_house(&mut log, now);
+    assert_eq!((log.capacity_segments(), log.surplus_segments()), (4, 1));
+    assert!(log.needs_reclaim());
+    let at = first_use(6, 1);
+    assert!(log.begin_read(at, 4096).is_some());
+    assert_eq!(log.claim(|_| u64::MAX), Some(6), "the surplus goes first");
+    assert!(log.release(6));
+    assert_eq!(log.surplus_segments(), 1, "it is still read");
+    log.read_ended(at);
+    keep_house(&mut log, now);
+    assert_eq!((log.surplus_segments(), log.waiting_segments()), (1, 1), "what moved out of it is not synced");
+    let later = log.next_look().unwrap();
+    keep_house(&mut log, later);
+    assert_eq!(log.surplus_segments(), 0);
+    while let Some(at) = write(&mut log, BIG) {
+        assert!(at.segment < 4);
+        keep_house(&mut log, now);
+    }
 }
 
 #[test]
@@ -111,7 +190,7 @@ fn full_log(now: Instant) -> (Log, Vec<Location>) {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     keep_house(&mut log, now);
     let mut places = Vec::new();
-    while let Some(at) = write(&mut log, 200_000) {
+    while let Some(at) = write(&mut log, BIG) {
         places.push(at);
         keep_house(&mut log, now);
     }
@@ -126,6 +205,7 @@ fn rewritten(log: &mut Log, now: Instant) -> Vec<u32> {
             Chore::Make { segment, .. } | Chore::Blank { segment, .. } => segments.push(segment),
             Chore::Seal { segment, .. } => log.sealed(segment),
             Chore::Sync => return segments,
+            Chore::GiveBack { segment, .. } => log.given_back(segment),
         }
     }
     segments
@@ -135,13 +215,13 @@ fn rewritten(log: &mut Log, now: Instant) -> Vec<u32> {
 fn a_released_segment_is_not_written_before_what_was_written_until_then_is_synced() {
     let now = Instant::now();
     let (mut log, places) = full_log(now);
-    let Append::Placed(moved) = log.append(&meta(200_000), true) else { panic!() };
-    log.written(moved.at, 200_000, true);
+    let Append::Placed(moved) = log.append(&meta(BIG), true) else { panic!() };
+    log.written(moved.at, BIG, true);
     let old = places[0];
     let claimed = log.claim(|_| u64::MAX).unwrap();
     assert_eq!(claimed, u32::from(old.segment));
     log.release(claimed);
-    let Append::Full = log.append(&meta(200_000), false) else { panic!() };
+    let Append::Full = log.append(&meta(BIG), false) else { panic!() };
     assert_eq!((rewritten(&mut log, now), log.waiting_segments()), (vec![], 1));
     let round = log.begin_sync();
     log.sync_ended(&round);
@@ -153,9 +233,9 @@ fn a_sync_that_began_before_a_write_does_not_count_for_it() {
     let now = Instant::now();
     let (mut log, places) = full_log(now);
     let early = log.begin_sync();
-    let Append::Placed(moved) = log.append(&meta(200_000), true) else { panic!() };
-    log.written(moved.at, 200_000, true);
-    log.forget(places[0], 200_000);
+    let Append::Placed(moved) = log.append(&meta(BIG), true) else { panic!() };
+    log.written(moved.at, BIG, true);
+    log.forget(places[0], BIG);
     log.sync_ended(&early);
     assert_eq!((rewritten(&mut log, now), log.waiting_segments()), (vec![], 1));
     let round = log.begin_sync();
@@ -178,11 +258,12 @@ fn released_segments_share_a_sync() {
                     let round = log.begin_sync();
                     log.sync_ended(&round);
                 }
+                Chore::GiveBack { segment, .. } => log.given_back(segment),
             }
         }
         syncs
     };
-    places.iter().take(4).for_each(|at| log.forget(*at, 200_000));
+    places.iter().take(4).for_each(|at| log.forget(*at, BIG));
     assert_eq!(syncs(&mut log), 1, "four segments, one sync");
     assert_eq!(log.waiting_segments(), 0);
 }
@@ -192,22 +273,22 @@ fn a_place_of_an_earlier_use_names_nothing() {
     let now = Instant::now();
     let (mut log, places) = full_log(now);
     let old = places[0];
-    log.forget(old, 200_000);
+    log.forget(old, BIG);
     keep_house(&mut log, now);
     let mut again = || {
-        let Append::Placed(placed) = log.append(&meta(200_000), true) else { panic!() };
-        log.written(placed.at, 200_000, true);
+        let Append::Placed(placed) = log.append(&meta(BIG), true) else { panic!() };
+        log.written(placed.at, BIG, true);
         keep_house(&mut log, now);
         placed.at
     };
     let new = [again(), again()].into_iter().find(|at| at.segment == old.segment).unwrap();
     assert_eq!((new.segment, new.block), (old.segment, old.block));
     let live = log.live();
-    log.forget(old, 200_000);
-    assert!(!log.unreadable(old, 200_000));
+    log.forget(old, BIG);
+    assert!(!log.unreadable(old, BIG));
     assert_eq!(log.live(), live, "a late forget kills nothing");
-    assert!(log.begin_read(old, 200_000).is_none(), "a late read reads nothing");
-    assert!(log.begin_read(new, 200_000).is_some());
+    assert!(log.begin_read(old, BIG).is_none(), "a late read reads nothing");
+    assert!(log.begin_read(new, BIG).is_some());
 }
 
 #[test]
@@ -222,9 +303,10 @@ fn a_worn_segment_is_never_written_again_and_what_lives_in_it_is_read() {
         assert_eq!(log.unreadable(*at, 4096), last);
         assert!(!log.unreadable(*at, 4096), "an extent counts once");
     }
+    assert!(log.seal_chore().is_none(), "a worn segment has no footer");
+    keep_house(&mut log, now);
     let next = write(&mut log, 4096).unwrap();
     assert_ne!(u32::from(next.segment), worn, "a worn segment takes no more");
-    assert!(log.seal_chore().is_none(), "and no footer");
     assert_eq!((log.worn_segments(), log.capacity_segments()), (1, u64::from(SEGMENTS)));
     for at in &places[4..] {
         assert!(log.begin_read(*at, 4096).is_some());
@@ -243,7 +325,7 @@ fn a_worn_segment_that_is_released_keeps_what_its_reclaim_did_not_see() {
     log.wear(claimed);
     assert!(log.release(claimed));
     let at = places.iter().find(|at| u32::from(at.segment) == claimed).unwrap();
-    assert!(log.begin_read(*at, 200_000).is_some());
+    assert!(log.begin_read(*at, BIG).is_some());
     assert_eq!(log.claim(|_| u64::MAX).filter(|next| *next == claimed), None, "it is not emptied again");
 }
 

@@ -306,10 +306,13 @@ impl Worker {
             return Err(format!("a completion names no operation ({name})"));
         };
         let progress = if part == Part::Header { &mut flight.header } else { &mut flight.payload };
-        match progress.advance(result) {
+        match progress.advance(flight.operation.is_read(), result) {
             Step::Again => return self.submit(number, part),
-            Step::Failed(why) => flight.failure = Some(Failure::of(flight.operation.is_read(), why)),
-            Step::Stuck => flight.failure = Some(Failure::stuck(flight.operation.is_read())),
+            Step::Later => {
+                std::thread::sleep(RING_BACKOFF);
+                return self.submit(number, part);
+            }
+            Step::Failed(failure) => flight.failure = Some(failure),
             Step::Over => {}
         }
         flight.pending -= 1;

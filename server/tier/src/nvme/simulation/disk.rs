@@ -9,6 +9,7 @@ use super::faults::{Call, Fault, FaultCounts, FaultPlan};
 use super::file::SimulatedFile;
 use super::inode::{Inode, SECTOR};
 use super::random::Random;
+use crate::nvme::storage::Open;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -191,10 +192,7 @@ impl SimulatedDisk {
     /// Opens a file, for whatever keeps its bytes in one: it is made if it is not there.
     pub fn open_file(&self, name: &str) -> Result<SimulatedFile, Errno> {
         let here = self.join();
-        match here.open(name, false) {
-            Err(Errno::NOENT) => here.open(name, true),
-            opened => opened,
-        }
+        here.open(name, Open::Keep)
     }
 
     /// A handle that works in the life of now.
@@ -202,15 +200,17 @@ impl SimulatedDisk {
         SimulatedDisk { shared: Arc::clone(&self.shared), life: Some(self.life.unwrap_or(self.lock().life)) }
     }
 
-    pub(crate) fn open(&self, name: &str, create: bool) -> Result<SimulatedFile, Errno> {
+    pub(crate) fn open(&self, name: &str, open: Open) -> Result<SimulatedFile, Errno> {
         let mut state = self.begin(Call::Open)?.0;
         let known = state.names.get(name).copied();
         let number = match known {
             Some(number) => number,
-            None if create => state.make(name),
+            None if matches!(open, Open::Keep | Open::Create) => state.make(name),
             None => return Err(Errno::NOENT),
         };
-        if create && let Some(inode) = state.inodes.get_mut(&number) {
+        if open == Open::Create
+            && let Some(inode) = state.inodes.get_mut(&number)
+        {
             inode.set_len(0);
         }
         drop(state);

@@ -83,6 +83,13 @@ impl SimulatedFile {
         self.disk.shared.null.as_fd()
     }
 
+    /// Gives its space back: that needs none.
+    pub(crate) fn clear(&self) -> Result<(), Errno> {
+        let mut state = self.disk.begin(Call::Allocate)?.0;
+        state.inodes.get_mut(&self.number).ok_or(Errno::IO)?.set_len(0);
+        Ok(())
+    }
+
     pub(crate) fn allocate(&self, bytes: u64) -> Result<(), Errno> {
         let (mut guard, fault) = self.disk.begin(Call::Allocate)?;
         let state = &mut *guard;
