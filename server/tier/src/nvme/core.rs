@@ -189,15 +189,20 @@ impl Core {
             Ok(()) => self.went_well(),
             Err(Failure::Io(why)) => self.poison(why),
             Err(Failure::Short(why)) => self.ran_short(why),
-            Err(Failure::Unreadable(_) | Failure::Full | Failure::Changed | Failure::Poisoned | Failure::Closed) => {}
+            Err(
+                Failure::Unreadable(_)
+                | Failure::Full
+                | Failure::Changed
+                | Failure::Poisoned
+                | Failure::Closed,
+            ) => {}
         }
         match work {
             Work::Read { target, bytes, checksum, done } => {
                 let result = self.verify(at, &target, bytes, checksum, result);
                 drop(target);
                 let mut books = self.books.lock();
-                let worn =
-                    matches!(result, Err(TierError::Unreadable(_))) && books.log.unreadable(at, bytes);
+                let worn = matches!(result, Err(TierError::Unreadable(_))) && books.log.unreadable(at, bytes);
                 books.log.read_ended(at);
                 let vacated = books.log.has_vacant();
                 drop(books);

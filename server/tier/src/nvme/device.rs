@@ -217,7 +217,8 @@ impl Device {
         // ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
         let direct = folder.open(superblock::NAMES[0], Open::Read, true).is_ok();
         let clock = folder.clock();
-        let place = Place::Directory { folder, lock, files: Mutex::new(vec![Slot::Closed; numbers as usize]) };
+        let place =
+            Place::Directory { folder, lock, files: Mutex::new(vec![Slot::Closed; numbers as usize]) };
         let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
         let path = path.clone();
         let device =
@@ -436,7 +437,8 @@ fn set_slot(files: &Files, segment: u32, slot: Slot) {
 
 /// Says an error that one name is no file of ours, or not for us, while the directory is well?
 fn is_stray(error: &io::Error) -> bool {
-    let strays = [Errno::ISDIR, Errno::NXIO, Errno::LOOP, Errno::ACCESS, Errno::PERM, Errno::IO, Errno::TXTBSY];
+    let strays =
+        [Errno::ISDIR, Errno::NXIO, Errno::LOOP, Errno::ACCESS, Errno::PERM, Errno::IO, Errno::TXTBSY];
     Errno::from_io_error(error).is_some_and(|errno| strays.contains(&errno))
 }
 

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Superblock. There are two copies, equal: on a block device the first block, and the last block of the first MiB
-//! (segments begin behind it, between the copies is zero); in a directory the files `superblock` and `superblock.copy`.
+//! (segments begin behind it, between the copies is zero); in a directory the files `superblock` and `superblock.2`.
 //! Places made before there were two have only the first; it counts alone, and the other is written when they are opened:
 //!
 //! | offset | bytes | field |
@@ -304,7 +304,8 @@ impl SegmentHeader {
 
     /// From a block that verifies and names this device and segment.
     pub(crate) fn decode(block: &Block, device: &DeviceId, segment: u32) -> Option<SegmentHeader> {
-        SegmentHeader::decode_any(block).filter(|header| header.device == *device && header.segment == segment)
+        SegmentHeader::decode_any(block)
+            .filter(|header| header.device == *device && header.segment == segment)
     }
 
     /// From a block that verifies, of whatever device and segment.

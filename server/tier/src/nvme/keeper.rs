@@ -101,8 +101,7 @@ fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
         }
         Chore::GiveBack { segment, file, epoch } => {
             // Blanked first: a device has nothing to delete, and a directory may forget the deletion.
-            let given_back =
-                blank(core, segment, &file, epoch).and_then(|()| core.device.delete(segment));
+            let given_back = blank(core, segment, &file, epoch).and_then(|()| core.device.delete(segment));
             match given_back {
                 Ok(()) => core.books.lock().log.given_back(segment),
                 Err(error) => {

@@ -247,7 +247,10 @@ impl Log {
     /// Nothing in a segment counts any more.
     fn leave(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
-        debug_assert!(matches!(segment.state, State::Sealed | State::Claimed), "only what has its footer leaves");
+        debug_assert!(
+            matches!(segment.state, State::Sealed | State::Claimed),
+            "only what has its footer leaves"
+        );
         self.live_bytes -= segment.live_bytes.min(self.live_bytes);
         self.live_extents -= u64::from(segment.live_extents).min(self.live_extents);
         segment.live_bytes = 0;

@@ -87,14 +87,23 @@ impl NvmeTier {
         let live = records.into_iter().filter(|record| claimed.is_live(record.block));
         let extents = live.map(|record| (record.meta, claimed.at(segment, record.block))).collect();
         let surplus = books.log.is_surplus(segment);
-        Candidate { segment: claimed.at(segment, 0).segment, surplus, live_bytes: claimed.live_bytes, extents }
+        Candidate {
+            segment: claimed.at(segment, 0).segment,
+            surplus,
+            live_bytes: claimed.live_bytes,
+            extents,
+        }
     }
 
     /// The footer rotted, or there is none: every live extent also says itself what it is. One that does not is left to
     /// whoever knows of it.
     fn read_headers(&self, core: &Core, segment: u32, file: &SegmentFile, nonce: &Nonce) -> Vec<Record> {
         let blocks = core.books.lock().log.segment(segment).live_blocks();
-        tracing::warn!(segment, extents = blocks.len(), "no footer verifies: extents' headers are read instead");
+        tracing::warn!(
+            segment,
+            extents = blocks.len(),
+            "no footer verifies: extents' headers are read instead"
+        );
         let mut buffer = AlignedBuffer::new(BLOCK);
         let mut records = Vec::new();
         for block in blocks {

@@ -11,9 +11,7 @@ use super::device::{Device, Existing, SegmentFile};
 use super::format::{Nonce, Record, SegmentHeader, decode_entries, decode_extent, decode_trailer};
 use super::log::{Found, Log};
 use super::segment::first_use;
-use crate::limits::{
-    BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW, UNREADABLE_BLOCKS_MAX, UNREADABLE_EXTENTS_MAX,
-};
+use crate::limits::{BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW, UNREADABLE_BLOCKS_MAX};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -86,7 +84,9 @@ fn warn_of_damage(report: &mut OpenReport) {
         ));
     }
     if retired > 0 {
-        report.warnings.push(format!("{retired} segments are not written again: the tier is smaller by these"));
+        report
+            .warnings
+            .push(format!("{retired} segments are not written again: the tier is smaller by these"));
     }
 }
 
@@ -137,21 +137,16 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
     }
     let header = block.first_chunk().and_then(|block| SegmentHeader::decode(block, &device.id, segment));
     let Some(header) = header else { return Ok(Some(Read::new(segment, file, Found::Vacant))) };
-    let blocks = device.segment_blocks();
-    let (footer, mut unreadable) = match read_footer(&file, segment, &header.nonce, blocks) {
-        Ok(footer) => (footer, 0),
-        Err(error) => {
-            tracing::warn!(segment, %error, "a footer cannot be read: the segment's headers are read instead");
-            (None, UNREADABLE_EXTENTS_MAX) // it cannot have another one
-        }
-    };
-    let scanned = footer.is_none();
-    let records = footer.unwrap_or_else(|| {
-        let (records, skipped) = scan(&file, segment, &header.nonce, blocks);
-        unreadable += skipped;
-        records
-    });
-    let worn = unreadable >= UNREADABLE_EXTENTS_MAX;
+    let (records, scanned, unreadable) = read_extents(&file, segment, &header.nonce, device.segment_blocks());
+    // What could not be read may be well the next time: nothing is written over it, no footer leaves it out.
+    let mut worn = unreadable > 0;
+    if scanned
+        && !records.is_empty()
+        && let Err(error) = void_footer(&file, device.segment_blocks())
+    {
+        tracing::warn!(segment, %error, "what is in a footer's place cannot be made void");
+        worn = true;
+    }
     let highest = records.iter().map(|record| record.sequence).max().unwrap_or(0).max(header.epoch);
     let found = match (records.is_empty(), scanned) {
         (true, _) if worn => Found::Lost,
@@ -161,6 +156,26 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
     };
     let read = Read::new(segment, file, found);
     Ok(Some(Read { highest, scanned, unreadable: unreadable > 0, worn, ..read }))
+}
+
+/// A segment's extents: by its footer, or, where that does not verify, by their own headers (the second value says so). And
+/// how many of its blocks could not be read.
+fn read_extents(file: &SegmentFile, segment: u32, nonce: &Nonce, blocks: u32) -> (Vec<Record>, bool, u32) {
+    let unreadable = match read_footer(file, segment, nonce, blocks) {
+        Ok(Some(records)) => return (records, false, 0),
+        Ok(None) => 0,
+        Err(error) => {
+            tracing::warn!(segment, %error, "a footer cannot be read: the segment's headers are read instead");
+            1
+        }
+    };
+    let (records, skipped) = scan(file, segment, nonce, blocks);
+    (records, true, unreadable + skipped)
+}
+
+/// A footer that did not verify may do so the next time; then it would hide what counts from now on.
+fn void_footer(file: &SegmentFile, segment_blocks: u32) -> io::Result<()> {
+    file.write(segment_blocks - 1, &[0; BLOCK]).and_then(|()| file.sync())
 }
 
 impl Read {
@@ -328,8 +343,7 @@ fn resume_youngest(reads: &mut [Read], log: &Log, report: &mut OpenReport) -> Op
     }
     if *sealed {
         *sealed = false; // whether it has a footer is not known from here on
-        let destroyed = file.write(log.segment_blocks() - 1, &[0; BLOCK]).and_then(|()| file.sync());
-        if let Err(error) = destroyed {
+        if let Err(error) = void_footer(file, log.segment_blocks()) {
             report.warnings.push(format!("segment {} cannot be gone on with: {error}", youngest.segment));
             youngest.worn = true;
             return None;

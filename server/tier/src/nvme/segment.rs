@@ -107,7 +107,8 @@ impl Segment {
 
     /// May its extents be read?
     pub(crate) fn is_readable(&self) -> bool {
-        let states = [State::Open, State::Full, State::Sealing, State::Sealed, State::Claimed, State::Retired];
+        let states =
+            [State::Open, State::Full, State::Sealing, State::Sealed, State::Claimed, State::Retired];
         states.contains(&self.state)
     }
 

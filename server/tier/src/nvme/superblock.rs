@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 
 /// The files of a directory: both copies, and each while it is written.
-pub(super) const NAMES: [&str; 4] = ["superblock", "superblock.copy", "superblock.new", "superblock.copy.new"];
+pub(super) const NAMES: [&str; 4] = ["superblock", "superblock.2", "superblock.new", "superblock.2.new"];
 /// Where the copies are on a block device: the first and the last block before the segments.
 const OFFSETS: [u64; 2] = [0, DEVICE_BASE - BLOCK_BYTES];
 
@@ -36,7 +36,9 @@ enum Copy {
 impl Copy {
     fn of(block: AlignedBuffer) -> Copy {
         match block.first_chunk().map(Superblock::decode) {
-            Some(Version::Current(superblock)) if is_possible(superblock.segment_bytes) => Copy::Good(superblock),
+            Some(Version::Current(superblock)) if is_possible(superblock.segment_bytes) => {
+                Copy::Good(superblock)
+            }
             Some(Version::Other) => Copy::Other,
             _ if block.iter().all(|byte| *byte == 0) => Copy::Blank,
             _ => Copy::Bad(block),
@@ -172,7 +174,10 @@ fn are_blank(copies: &[Copy; 2]) -> bool {
 }
 
 fn rebuilt(path: &Path) -> String {
-    format!("both superblocks of {} were lost: they are made again from what the segments say", path.display())
+    format!(
+        "both superblocks of {} were lost: they are made again from what the segments say",
+        path.display()
+    )
 }
 
 fn cannot_write(path: &Path, source: io::Error) -> OpenError {
@@ -254,7 +259,7 @@ fn write_block(file: &File, which: usize, superblock: &Superblock) -> io::Result
 /// Is there nothing between the two copies? A file system's traces would be there. Blocks that cannot be read say nothing.
 fn is_blank_between(file: &File) -> bool {
     let mut block = AlignedBuffer::new(BLOCK);
-    (BLOCK_BYTES..OFFSETS[1]).step_by(BLOCK).all(|offset| {
-        file.read_all(&mut block, offset).is_err() || block.iter().all(|byte| *byte == 0)
-    })
+    (BLOCK_BYTES..OFFSETS[1])
+        .step_by(BLOCK)
+        .all(|offset| file.read_all(&mut block, offset).is_err() || block.iter().all(|byte| *byte == 0))
 }

@@ -90,7 +90,11 @@ fn what_was_acknowledged_survives_kill_9() {
                 .map(|found| (u64::from_le_bytes(found.meta.hash.0[..8].try_into().unwrap()), found.at))
                 .collect();
             for (seed, at) in &kept {
-                assert_eq!(found.get(seed).map(|at| (at.segment, at.block)), Some(*at), "life {life}, {report:?}");
+                assert_eq!(
+                    found.get(seed).map(|at| (at.segment, at.block)),
+                    Some(*at),
+                    "life {life}, {report:?}"
+                );
             }
             for (seed, at) in &found {
                 read(&tier, &bench, *at, *seed, BYTES).unwrap();

@@ -92,7 +92,7 @@ fn foreign_data_is_never_overwritten() {
 fn superblocks(bench: &Bench) -> [(PathBuf, u64); 2] {
     let path = bench.path();
     if path.is_dir() {
-        [(path.join("superblock"), 0), (path.join("superblock.copy"), 0)]
+        [(path.join("superblock"), 0), (path.join("superblock.2"), 0)]
     } else {
         [(path.to_owned(), 0), (path.to_owned(), (1 << 20) - 4096)]
     }
@@ -198,7 +198,10 @@ fn superblocks_that_nothing_agrees_with_are_refused() {
         assert!(matches!(bench.try_open().err().unwrap(), OpenError::Superblock { .. }));
     }
     put_superblock(&copies[0], &good);
-    assert!(matches!(bench.try_open().err().unwrap(), OpenError::Superblock { .. }), "one of a later version");
+    assert!(
+        matches!(bench.try_open().err().unwrap(), OpenError::Superblock { .. }),
+        "one of a later version"
+    );
     std::fs::remove_file(&copies[1].0).unwrap();
     assert_eq!(bench.open().1.len(), 1);
 }

@@ -30,8 +30,11 @@ fn a_segment_with_several_unreadable_extents_is_retired() {
     let (tier, _, _) = world.open();
     let pages = fill(&mut world, &tier, 40);
     world.settle(&tier);
-    let bad: Vec<(u64, Location)> =
-        pages.iter().filter(|(_, at)| at.segment == pages[&1].segment).map(|(seed, at)| (*seed, *at)).collect();
+    let bad: Vec<(u64, Location)> = pages
+        .iter()
+        .filter(|(_, at)| at.segment == pages[&1].segment)
+        .map(|(seed, at)| (*seed, *at))
+        .collect();
     let (gone, left) = bad.split_at(UNREADABLE_EXTENTS_MAX as usize);
     for (number, (seed, at)) in gone.iter().enumerate() {
         assert_eq!(tier.usage().retired_segments, 0, "{number} are few");
@@ -141,11 +144,11 @@ fn a_start_comes_whatever_cannot_be_read() {
     let (_, unreadable, retired, _) = reopened(14, &[("segment-000001.kv", 0, SEGMENT as usize)]);
     assert_eq!((unreadable, retired), (1, 1));
     // One of the superblocks, either one; then both, and the segments say it all.
-    for (seed, file) in [(15, "superblock"), (16, "superblock.copy")] {
+    for (seed, file) in [(15, "superblock"), (16, "superblock.2")] {
         let (found, _, _, warnings) = reopened(seed, &[(file, 0, 512)]);
         assert_eq!((found, warnings.len()), (30, 1), "{warnings:?}");
     }
-    let (found, _, _, warnings) = reopened(17, &[("superblock", 0, 512), ("superblock.copy", 0, 512)]);
+    let (found, _, _, warnings) = reopened(17, &[("superblock", 0, 512), ("superblock.2", 0, 512)]);
     assert_eq!((found, warnings.len()), (30, 1), "{warnings:?}");
 }
 
@@ -179,7 +182,8 @@ fn latent_errors_cost_what_they_hit_and_no_start() {
         let mut world = World::new(SimulatedDisk::new(plan, 1 << 30).unwrap(), seed);
         let mut lost = 0;
         for life in 0..4 {
-            let (tier, recovered, report) = world.try_open().unwrap_or_else(|error| panic!("{seed}/{life}: {error}"));
+            let (tier, recovered, report) =
+                world.try_open().unwrap_or_else(|error| panic!("{seed}/{life}: {error}"));
             for extent in recovered {
                 match world.read(&tier, extent.at, seed_of(&extent.meta)) {
                     Ok(()) => {}

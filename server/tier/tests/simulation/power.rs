@@ -55,7 +55,9 @@ impl Model {
 
     /// A durable page is written again for another reason than reclaim, and its old extent forgotten.
     fn supersede(&mut self, world: &mut World, tier: &NvmeTier) -> Result<(), TierError> {
-        let Some(seed) = self.durable.keys().nth(world.random.index(DURABLE_MAX)).copied() else { return Ok(()) };
+        let Some(seed) = self.durable.keys().nth(world.random.index(DURABLE_MAX)).copied() else {
+            return Ok(());
+        };
         match world.write(tier, seed, false) {
             Ok(at) => {
                 let old = self.durable.insert(seed, at);
@@ -101,8 +103,12 @@ fn run(seed: u64, lives: u64) {
             recovered.iter().map(|extent| (seed_of(&extent.meta), extent.at)).collect();
         let mut durable = BTreeMap::new();
         for page in model.durable.keys() {
-            let at = found.get(page).unwrap_or_else(|| panic!("seed {seed}, life {life}: page {page} is lost, {report:?}"));
-            world.read(&tier, *at, *page).unwrap_or_else(|error| panic!("seed {seed}, life {life}: page {page}: {error}"));
+            let at = found
+                .get(page)
+                .unwrap_or_else(|| panic!("seed {seed}, life {life}: page {page} is lost, {report:?}"));
+            world
+                .read(&tier, *at, *page)
+                .unwrap_or_else(|error| panic!("seed {seed}, life {life}: page {page}: {error}"));
             durable.insert(*page, *at);
         }
         model = Model { pages: BTreeMap::new(), durable, next: model.next };

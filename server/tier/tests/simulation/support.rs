@@ -62,7 +62,11 @@ impl World {
         let slot = self.slot(0);
         slot.fill(&pattern(seed));
         let (done, told) = promise();
-        if moves { tier.rewrite(meta(seed), slot, done) } else { tier.write(meta(seed), slot, done) }
+        if moves {
+            tier.rewrite(meta(seed), slot, done)
+        } else {
+            tier.write(meta(seed), slot, done)
+        }
         self.finish(tier, &told)
     }
 

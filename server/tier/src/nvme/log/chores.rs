@@ -138,7 +138,10 @@ impl Log {
         }
         segment.file = Some(file);
         segment.nonce = nonce;
-        debug_assert!(segment.cursor == 1 && segment.records.is_empty(), "its books are those of an empty segment");
+        debug_assert!(
+            segment.cursor == 1 && segment.records.is_empty(),
+            "its books are those of an empty segment"
+        );
         segment.state = State::Ready;
         self.ready.push_back(number);
     }

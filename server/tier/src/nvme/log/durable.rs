@@ -24,8 +24,11 @@ impl Log {
     /// waits for it too.
     pub(crate) fn begin_sync(&self) -> Round {
         let mut files: Vec<Arc<SegmentFile>> = Vec::new();
-        for file in
-            self.segments.iter().filter(|segment| segment.changed_at > 0).filter_map(|segment| segment.file.as_ref())
+        for file in self
+            .segments
+            .iter()
+            .filter(|segment| segment.changed_at > 0)
+            .filter_map(|segment| segment.file.as_ref())
         {
             if !files.iter().any(|other| other.same_file(file)) {
                 files.push(Arc::clone(file));

@@ -144,7 +144,11 @@ fn a_surplus_segment_is_read_and_emptied_and_takes_nothing() {
     assert_eq!(log.surplus_segments(), 1, "it is still read");
     log.read_ended(at);
     keep_house(&mut log, now);
-    assert_eq!((log.surplus_segments(), log.waiting_segments()), (1, 1), "what moved out of it is not synced");
+    assert_eq!(
+        (log.surplus_segments(), log.waiting_segments()),
+        (1, 1),
+        "what moved out of it is not synced"
+    );
     let later = log.next_look().unwrap();
     keep_house(&mut log, later);
     assert_eq!(log.surplus_segments(), 0);

@@ -156,8 +156,7 @@ mod tests {
     fn what_the_system_is_short_of_is_never_the_device_s_fault() {
         for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::ENFILE] {
             let mut progress = Progress::of(4096);
-            let tries =
-                (0..).take_while(|_| matches!(progress.advance(false, -errno), Step::Later)).count();
+            let tries = (0..).take_while(|_| matches!(progress.advance(false, -errno), Step::Later)).count();
             assert_eq!(tries as u32, RETRIES_MAX);
             assert!(matches!(progress.advance(false, -errno), Step::Failed(Failure::Short(_))));
         }
