@@ -115,7 +115,8 @@ impl Engine {
             return None;
         }
         let kept = self.core().pool.kept_by_segment().to_vec();
-        let candidate = nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
+        let candidate =
+            nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
         Some(Pass {
             left: candidate.extents.len(),

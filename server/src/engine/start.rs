@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, RecoveredPage, kept_percent};
+use turnkv_tier::Tier;
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
-use turnkv_tier::Tier;
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
 
 /// What an engine is put together from.

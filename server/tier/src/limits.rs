@@ -35,6 +35,9 @@ pub const RELEASE_WAIT: Duration = Duration::from_millis(100);
 pub const UNREADABLE_EXTENTS_MAX: u32 = 4;
 /// Unreadable blocks that recovery steps over in one segment before it leaves the rest of that segment.
 pub const UNREADABLE_BLOCKS_MAX: u32 = 1024;
+/// Sequence numbers left out at a start at which something could not be read, so that what is written from then on is the
+/// newer one, should that be read again: more than any segment can hold.
+pub const UNREADABLE_SEQUENCES: u64 = 1 << 32;
 /// Bytes in which a rotten superblock may differ from its copy: with more it may be somebody else's data.
 pub const SUPERBLOCK_ROT_BYTES_MAX: usize = 16;
 /// Things in a directory that are not the tier's, named in a warning.
@@ -101,4 +104,6 @@ const _: () = assert!(
     "a call that is tried again ends before closing gives up"
 );
 const _: () = assert!(RECOVERY_WINDOW.is_multiple_of(BLOCK), "recovery reads whole blocks");
+const _: () =
+    assert!(UNREADABLE_SEQUENCES > SEGMENT_BYTES_MAX / BLOCK_BYTES, "more than a segment's extents");
 const _: () = assert!(SEGMENTS_MAX <= 1 << u16::BITS, "a segment's number is a u16");

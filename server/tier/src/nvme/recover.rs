@@ -11,7 +11,7 @@ use super::device::{Device, Existing, SegmentFile};
 use super::format::{Nonce, Record, SegmentHeader, decode_entries, decode_extent, decode_trailer};
 use super::log::{Found, Log};
 use super::segment::first_use;
-use crate::limits::{BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW, UNREADABLE_BLOCKS_MAX};
+use crate::limits::{BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW, UNREADABLE_BLOCKS_MAX, UNREADABLE_SEQUENCES};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -40,6 +40,11 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
     let mut log = Log::new(device.segments, device.segment_blocks());
     let extents = newest(&reads, report);
     let youngest = resume_youngest(&mut reads, &log, report);
+    if reads.iter().any(|read| read.unreadable) {
+        // What cannot be read now may be the next time: it is older than whatever is written from here on.
+        let highest = reads.iter().map(|read| read.highest).max().unwrap_or(0);
+        log.restore_sequence(highest.saturating_add(UNREADABLE_SEQUENCES));
+    }
     for read in reads {
         if log.is_surplus(read.segment) && matches!(read.found, Found::Vacant | Found::Blank) {
             device.delete(read.segment)?;
