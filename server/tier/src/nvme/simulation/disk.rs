@@ -12,7 +12,7 @@ use super::random::Random;
 use crate::nvme::storage::Open;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -394,11 +394,16 @@ impl State {
         self.drop_nameless();
     }
 
-    /// Frees files without a name. Whoever still has one open finds it gone, which only the dead do.
+    /// Frees files without a name, and without one that a crash could give back. Whoever still has one open finds it gone,
+    /// which only the dead do.
     fn drop_nameless(&mut self) {
-        let State { inodes, names, stable_names, .. } = self;
-        inodes.retain(|number, _| {
-            names.values().any(|named| named == number) || stable_names.values().any(|named| named == number)
+        let State { inodes, names, stable_names, unsynced_names, .. } = self;
+        let unsynced = unsynced_names.iter().filter_map(|change| match change {
+            NameChange::Made(_, number) | NameChange::Renamed(_, _, number) => Some(*number),
+            NameChange::Removed(_) => None,
         });
+        let named: BTreeSet<u64> =
+            names.values().chain(stable_names.values()).copied().chain(unsynced).collect();
+        inodes.retain(|number, _| named.contains(number));
     }
 }
