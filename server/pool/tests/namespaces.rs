@@ -159,7 +159,7 @@ fn all_of_a_namespace_goes_in_bounded_steps_and_what_is_in_flight_first_ends() {
         pool.end_turn(old, &session(&format!("s{name}")), end_turn(0, &hashes(0..40)), 0).unwrap();
     }
     store(&mut pool, other, None, 0..5);
-    let writes = pool.next_writes(3 * 8 << 10, 0);
+    let writes = pool.next_writes(3 * u64::from(BYTES), 0);
     let later = NAMESPACE_SPARED_MS + 1;
     pool.use_namespace(&NamespaceId([2; 32]), later).unwrap();
     assert_eq!(pool.retire_oldest(later), Some(NamespaceId([1; 32])));
