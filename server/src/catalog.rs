@@ -6,10 +6,12 @@
 //!
 //! - [`place`]: where its bytes are; [`open`]: opening it, reopening it, setting a damaged one aside; [`guard`]: panics over a
 //!   damaged file; [`error`]: which failures pass
-//! - [`namespaces`], [`sessions`], [`pins`]: one table each; [`waiting`]: what is to be written
+//! - [`namespaces`], [`sessions`], [`lists`] (those of sessions, in pieces that they share), [`pins`]: one table each;
+//!   [`waiting`]: what is to be written
 
 mod error;
 mod guard;
+mod lists;
 mod namespaces;
 mod open;
 mod pins;
@@ -18,16 +20,17 @@ mod sessions;
 mod waiting;
 
 pub(crate) use error::CatalogError;
+pub(crate) use lists::ListSource;
 pub(crate) use pins::LoadedPin;
-pub(crate) use place::{CatalogFile, Place};
-pub(crate) use sessions::SavedSession;
+pub(crate) use place::{CatalogFile, Place, file_bytes};
+pub(crate) use sessions::{Change, SavedSession, SavedSessions};
 
 use crate::clock::Clock;
 use open::{Store, Trouble};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use turnkv_pool::NamespaceIndex;
 use turnkv_proto::{CheckedSpec, NamespaceId, SessionId};
 use waiting::Waiting;
@@ -51,16 +54,18 @@ pub(crate) struct Catalog {
     /// Sessions that changed since the last flush. A set: one that changes often is written once a flush. Bounded by the pool's
     /// bound on sessions.
     marked: Mutex<BTreeSet<(NamespaceIndex, SessionId)>>,
+    /// Sessions taken from there that are being written.
+    saving: AtomicUsize,
+    /// Chunks of sessions' lists that are saved.
+    list_chunks: AtomicU64,
 }
 
-/// What was saved: the namespaces, and the sessions with the namespace of each.
+/// What was saved besides sessions.
 #[derive(Default)]
 pub(crate) struct Loaded {
     /// Specs that still check.
     pub(crate) namespaces: Vec<CheckedSpec>,
-    /// Sessions, of those namespaces or of others.
-    pub(crate) sessions: Vec<SavedSession>,
-    /// Pins, likewise.
+    /// Pins, of those namespaces or of others.
     pub(crate) pins: Vec<LoadedPin>,
     /// Every namespace that something is saved of.
     pub(crate) ids: Vec<NamespaceId>,
@@ -72,8 +77,8 @@ impl Catalog {
         Catalog::open_with(Box::new(CatalogFile::in_directory(directory)), clock)
     }
 
-    /// Everything saved, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what cannot be
-    /// read at all is set aside. Blocking.
+    /// What is saved besides sessions, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what
+    /// cannot be read at all is set aside. Blocking.
     pub(crate) fn load(&self) -> Option<Loaded> {
         if self.is_loaded.load(Ordering::Relaxed) {
             return None;
@@ -82,7 +87,6 @@ impl Catalog {
             self.read(|read| {
                 Ok(Loaded {
                     namespaces: namespaces::load(read)?,
-                    sessions: sessions::load(read)?,
                     pins: pins::load(read)?,
                     ids: namespaces::ids(read)?,
                 })
@@ -112,7 +116,7 @@ impl Catalog {
 
     /// Changes that wait to be written.
     pub(crate) fn waiting_len(&self) -> usize {
-        self.marked.lock().len() + self.waiting.lock().len()
+        self.marked.lock().len() + self.saving.load(Ordering::Relaxed) + self.waiting.lock().len()
     }
 }
 

@@ -5,7 +5,7 @@
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
 //! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `adopt`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
-//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `continued` (under another name), `describe`,
+//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
@@ -45,6 +45,7 @@ mod prefill;
 mod promote;
 mod protection;
 mod reclaim;
+mod record;
 mod reload;
 mod residency;
 mod retire;
@@ -56,6 +57,7 @@ mod spare;
 mod stats;
 mod strangers;
 mod table;
+mod tips;
 mod writeback;
 
 pub use adopt::Adoption;
@@ -73,9 +75,10 @@ pub use pin::Pinned;
 pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
+pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use route::{Candidate, Ranked, RouteAsk, Router};
-pub use session::{EndTurn, SessionInfo, SessionRecord, TurnBegun};
+pub use session::{EndTurn, SessionInfo, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
 pub use strangers::Stranger;

@@ -108,10 +108,10 @@ impl Pool {
 
     /// Ends a protection, from its tail on, as far as there are steps. True: it is over.
     fn retire_protection(&mut self, owner: Owner, steps: &mut u32) -> bool {
-        let pages = self.protections.pages_of(owner);
-        let cut = pages.min(*steps as usize);
+        let pages = self.protected_end(owner).pages;
+        let cut = pages.min(*steps);
         self.unprotect_after(owner, pages - cut);
-        *steps -= cut as u32;
+        *steps -= cut;
         cut == pages
     }
 

@@ -1,7 +1,7 @@
 //! The catalog's rows of namespaces. Owns: the specs of those that are open, and the end of all that is saved of one that is
 //! not. Must not know: the pool's indices.
 
-use super::{Catalog, CatalogError, pins, sessions};
+use super::{Catalog, CatalogError, lists, pins, sessions};
 use crate::limits::{CATALOG_REMOVALS_PER_FLUSH, CATALOG_ROWS_PER_WRITE};
 use prost::Message;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
@@ -31,6 +31,11 @@ impl Catalog {
     /// All that is saved of a namespace is to go, at the next flush.
     pub(crate) fn forget_namespace(&self, id: NamespaceId) {
         self.waiting.lock().forget(id);
+    }
+
+    /// Whether rows of a namespace are still to go: nothing is to be written of it before they have.
+    pub(crate) fn is_forgetting(&self, id: &NamespaceId) -> bool {
+        self.waiting.lock().is_gone(id)
     }
 
     /// Writes what waits of namespaces, so much a call. What cannot be written goes on waiting; `trouble` says why. Blocking.
@@ -104,7 +109,7 @@ pub(super) fn load(read: &ReadTransaction) -> Result<Vec<CheckedSpec>, CatalogEr
 /// The ids that rows of any table begin with, those without a namespace's row included.
 pub(super) fn ids(read: &ReadTransaction) -> Result<Vec<NamespaceId>, CatalogError> {
     let mut ids = BTreeSet::new();
-    for table in [sessions::SESSIONS, pins::PINS, NAMESPACES] {
+    for table in [sessions::SESSIONS, lists::LISTS, pins::PINS, NAMESPACES] {
         for row in read.open_table(table)?.iter()? {
             let (key, _) = row?;
             ids.extend(key.value().first_chunk::<32>().map(|id| NamespaceId(*id)));
@@ -123,7 +128,7 @@ fn rows_of(
 ) -> Result<(Vec<Row>, Vec<NamespaceId>), CatalogError> {
     let (mut rows, mut done) = (Vec::new(), Vec::new());
     for id in ids {
-        for table in [sessions::SESSIONS, pins::PINS, NAMESPACES] {
+        for table in [sessions::SESSIONS, lists::LISTS, pins::PINS, NAMESPACES] {
             for row in read.open_table(table)?.range(id.0.as_slice()..)? {
                 let (key, _) = row?;
                 if !key.value().starts_with(&id.0) {

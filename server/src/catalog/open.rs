@@ -50,6 +50,8 @@ impl Catalog {
             waiting: Default::default(),
             flushing: Default::default(),
             marked: Default::default(),
+            saving: Default::default(),
+            list_chunks: Default::default(),
         };
         match catalog.ready(&mut catalog.store.lock()) {
             Err(error) if error.is_taken() => return Err(error),
@@ -62,17 +64,17 @@ impl Catalog {
     /// Runs a change as one durable transaction: the whole of it is saved, or nothing. One that fails is tried once more on a
     /// database that was opened anew. Blocking: it waits for the disk, so never call it on an async worker or under the pool's
     /// lock.
-    pub(super) fn write(
+    pub(super) fn write<T>(
         &self,
-        change: impl Fn(&WriteTransaction) -> Result<(), CatalogError>,
-    ) -> Result<(), CatalogError> {
+        change: impl Fn(&WriteTransaction) -> Result<T, CatalogError>,
+    ) -> Result<T, CatalogError> {
         let mut store = self.store.lock();
         let tries = if matches!(*store, Store::Open(_)) { 2 } else { 1 };
         for left in (0..tries).rev() {
             match self.attempt(&mut store, &change) {
-                Ok(()) => {
+                Ok(done) => {
                     self.works_again();
-                    return Ok(());
+                    return Ok(done);
                 }
                 Err(error) if left == 0 => {
                     self.failed(&error);
@@ -81,21 +83,21 @@ impl Catalog {
                 Err(_) => {}
             }
         }
-        Ok(())
+        Err(CatalogError::Resting(String::new()))
     }
 
-    fn attempt(
+    fn attempt<T>(
         &self,
         store: &mut Store,
-        change: &impl Fn(&WriteTransaction) -> Result<(), CatalogError>,
-    ) -> Result<(), CatalogError> {
+        change: &impl Fn(&WriteTransaction) -> Result<T, CatalogError>,
+    ) -> Result<T, CatalogError> {
         let database = self.ready(store)?;
         let written = guarded(|| {
             let mut write = database.begin_write()?;
             write.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
-            change(&write)?;
+            let done = change(&write)?;
             write.commit()?;
-            Ok(())
+            Ok(done)
         });
         written.inspect_err(|error| self.close(store, error))
     }
@@ -103,7 +105,7 @@ impl Catalog {
     /// Reads from the database, if it works.
     pub(super) fn read<T>(
         &self,
-        look: impl Fn(&redb::ReadTransaction) -> Result<T, CatalogError>,
+        look: impl FnOnce(&redb::ReadTransaction) -> Result<T, CatalogError>,
     ) -> Result<T, CatalogError> {
         use redb::ReadableDatabase;
         let mut store = self.store.lock();

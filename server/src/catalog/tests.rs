@@ -1,5 +1,6 @@
 //! The catalog: what comes back, what stays away, what is set aside; and that no failure of its disk outlasts the failure.
 
+use super::sessions::Written;
 use super::*;
 use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
@@ -19,6 +20,7 @@ fn record(turn: u32) -> SessionRecord {
         ns: NamespaceIndex(3, 0),
         session: name("chat"),
         turn,
+        base: None,
         hashes: vec![BlockHash([1; 32]), BlockHash([2; 32])],
         tail_tokens: 5,
         ttl_ms: 9,
@@ -105,6 +107,23 @@ fn on(disk: &Disk) -> Catalog {
     Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap()
 }
 
+/// Writes sessions whose lists are short: nothing is shared.
+fn put(catalog: &Catalog, changes: &[Change]) -> Result<Written, CatalogError> {
+    catalog.put_sessions(changes, &ListSource { chunks: &|_, _| Vec::new(), chunks_max: 0 })
+}
+
+fn sessions(catalog: &Catalog, spec: &CheckedSpec) -> Vec<SessionRecord> {
+    let mut found = Vec::new();
+    let look = |saved: &SavedSessions| {
+        saved.for_each_of(&spec.id(), |session| {
+            found.push(session.into_record(NamespaceIndex(3, 0)));
+            Ok(())
+        })
+    };
+    catalog.saved_sessions(look).unwrap();
+    found
+}
+
 fn flush(catalog: &Catalog) {
     catalog.flush_namespaces();
     catalog.flush_pins();
@@ -117,8 +136,8 @@ fn namespaces_sessions_and_pins_come_back() {
     {
         let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
         catalog.put_namespace(&spec);
-        catalog.put_sessions(&[(spec.id(), name("chat"), Some(record(1)))]).unwrap();
-        catalog.put_sessions(&[(spec.id(), name("chat"), Some(record(4)))]).unwrap();
+        put(&catalog, &[(spec.id(), name("chat"), Some(record(1)))]).unwrap();
+        put(&catalog, &[(spec.id(), name("chat"), Some(record(4)))]).unwrap();
         catalog.put_pin(&spec.id(), &[BlockHash([7; 32])], 60_000).unwrap();
         catalog.put_pin(&spec.id(), &[BlockHash([8; 32])], 60_000).unwrap();
         catalog.put_pin(&spec.id(), &[BlockHash([8; 32])], 0).unwrap();
@@ -126,9 +145,7 @@ fn namespaces_sessions_and_pins_come_back() {
     let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
     let loaded = catalog.load().unwrap();
     assert_eq!(loaded.namespaces.iter().map(CheckedSpec::id).collect::<Vec<_>>(), [spec.id()]);
-    let sessions: Vec<_> =
-        loaded.sessions.into_iter().map(|saved| saved.into_record(NamespaceIndex(3, 0))).collect();
-    assert_eq!(sessions, [record(4)]);
+    assert_eq!(sessions(&catalog, &spec), [record(4)]);
     let pins: Vec<_> = loaded.pins.iter().map(|pin| pin.hashes.clone()).collect();
     assert_eq!((pins, loaded.ids), (vec![vec![BlockHash([7; 32])]], vec![spec.id()]));
     assert!(catalog.load().is_none(), "once");
@@ -138,9 +155,9 @@ fn namespaces_sessions_and_pins_come_back() {
 #[test]
 fn a_removed_session_stays_removed() {
     let catalog = on(&Disk::new(Errno::IO));
-    catalog.put_sessions(&[(spec("m").id(), name("chat"), Some(record(1)))]).unwrap();
-    catalog.put_sessions(&[(spec("m").id(), name("chat"), None)]).unwrap();
-    assert!(catalog.load().unwrap().sessions.is_empty());
+    put(&catalog, &[(spec("m").id(), name("chat"), Some(record(1)))]).unwrap();
+    put(&catalog, &[(spec("m").id(), name("chat"), None)]).unwrap();
+    assert!(sessions(&catalog, &spec("m")).is_empty());
 }
 
 #[test]
@@ -190,11 +207,12 @@ fn a_write_that_fails_once_is_tried_on_a_database_that_was_opened_anew() {
         let catalog = on(&disk);
         catalog.put_namespace(&spec("before"));
         disk.fail(1);
-        catalog.put_sessions(&[(spec("before").id(), name("chat"), Some(record(1)))]).unwrap();
+        put(&catalog, &[(spec("before").id(), name("chat"), Some(record(1)))]).unwrap();
         catalog.put_namespace(&spec("after"));
         assert_eq!((catalog.trouble(), catalog.set_aside(), catalog.waiting_len()), (None, 0, 0));
         let loaded = on(&disk).load().unwrap();
-        assert_eq!((loaded.namespaces.len(), loaded.sessions.len()), (2, 1), "{errno:?}");
+        let sessions = sessions(&on(&disk), &spec("before"));
+        assert_eq!((loaded.namespaces.len(), sessions.len()), (2, 1), "{errno:?}");
     }
 }
 
@@ -206,7 +224,7 @@ fn what_a_full_disk_refuses_waits_is_said_and_is_written_when_there_is_room() {
     disk.fail(u32::MAX);
     catalog.put_namespace(&spec("during"));
     catalog.put_pin(&spec("during").id(), &[BlockHash([7; 32])], 60_000).unwrap();
-    assert!(catalog.put_sessions(&[(spec("during").id(), name("chat"), Some(record(1)))]).is_err());
+    assert!(put(&catalog, &[(spec("during").id(), name("chat"), Some(record(1)))]).is_err());
     assert_eq!(catalog.waiting_len(), 2);
     let trouble = catalog.trouble().unwrap();
     assert!(trouble.contains("No space left") && trouble.contains("make room"), "{trouble}");
@@ -215,10 +233,11 @@ fn what_a_full_disk_refuses_waits_is_said_and_is_written_when_there_is_room() {
     assert_eq!(catalog.waiting_len(), 2, "it rests before it is tried again");
     std::thread::sleep(Duration::from_millis(crate::limits::CATALOG_RETRY_MS + 50));
     flush(&catalog);
-    catalog.put_sessions(&[(spec("during").id(), name("chat"), Some(record(1)))]).unwrap();
+    put(&catalog, &[(spec("during").id(), name("chat"), Some(record(1)))]).unwrap();
     assert_eq!((catalog.waiting_len(), catalog.trouble(), catalog.set_aside()), (0, None, 0));
     let loaded = on(&disk).load().unwrap();
-    let found = (loaded.namespaces.len(), loaded.pins.len(), loaded.sessions.len());
+    let sessions = sessions(&on(&disk), &spec("during"));
+    let found = (loaded.namespaces.len(), loaded.pins.len(), sessions.len());
     assert_eq!(found, (2, 1, 1), "nothing that was saved before is lost, nothing that waited is");
 }
 
@@ -262,14 +281,15 @@ fn all_rows_of_a_namespace_that_is_forgotten_go_in_bounded_transactions() {
     for spec in [&gone, &kept] {
         catalog.put_namespace(spec);
         let row = |at: u32| (spec.id(), name(&format!("s{at}")), Some(record(at)));
-        catalog.put_sessions(&(0..1500).map(row).collect::<Vec<_>>()).unwrap();
+        put(&catalog, &(0..1500).map(row).collect::<Vec<_>>()).unwrap();
         catalog.put_pin(&spec.id(), &[BlockHash([7; 32])], 60_000).unwrap();
     }
     catalog.forget_namespace(gone.id());
     flush(&catalog);
     let loaded = on(&disk).load().unwrap();
     assert_eq!(loaded.ids, [kept.id()]);
-    assert_eq!((loaded.namespaces.len(), loaded.sessions.len(), loaded.pins.len()), (1, 1500, 1));
+    let sessions = sessions(&on(&disk), &kept);
+    assert_eq!((loaded.namespaces.len(), sessions.len(), loaded.pins.len()), (1, 1500, 1));
     catalog.put_namespace(&gone);
     catalog.forget_namespace(gone.id());
     catalog.put_namespace(&gone); // opened again before its old rows are gone

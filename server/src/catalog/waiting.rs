@@ -57,6 +57,10 @@ impl Waiting {
         self.gone.iter().copied().collect()
     }
 
+    pub(super) fn is_gone(&self, id: &NamespaceId) -> bool {
+        self.gone.contains(id)
+    }
+
     pub(super) fn forgotten(&mut self, id: &NamespaceId) {
         self.gone.remove(id);
     }

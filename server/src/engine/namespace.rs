@@ -25,6 +25,7 @@ impl Engine {
         }
         if let Some(ns) = self.open_new(desc)? {
             self.adopt(ns);
+            self.restore_sessions(ns);
             if let Some(catalog) = &self.catalog {
                 catalog.put_namespace(&spec);
             }
@@ -88,25 +89,20 @@ impl Engine {
         let mut specs = loaded.namespaces;
         specs.sort_by_key(|spec| !self.core().pool.has_strangers(&spec.id()));
         let now = self.now();
-        let (mut pages, mut sessions) = (0, 0u64);
+        let (mut pages, mut sessions) = (0, 0);
         for spec in &specs {
             let opened = self.core().pool.open_namespace(describe(spec));
             match opened {
                 Ok(ns) => {
                     catalog.note_namespace(spec, true);
                     pages += self.adopt(ns);
+                    sessions += self.restore_sessions(ns);
                 }
                 Err(error) => tracing::warn!(
                     namespace = %spec.id(),
                     "a saved namespace is not opened ({error}): its pages are kept until it is, or their time is over"
                 ),
             }
-        }
-        for saved in loaded.sessions {
-            let mut core = self.core();
-            let record = core.pool.namespace(&saved.namespace).map(|ns| saved.into_record(ns));
-            sessions +=
-                u64::from(record.is_some_and(|record| core.pool.restore_session(&record, now).is_ok()));
         }
         for pin in loaded.pins {
             let mut core = self.core();

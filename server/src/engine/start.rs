@@ -76,6 +76,7 @@ impl Engine {
             slabs: slabs::Slabs::new(parts.dram),
             nvme: tier,
             catalog,
+            swept: Mutex::default(),
             clients: clients::Clients::new(),
             freed: Notify::new(),
             recorder: Default::default(),
