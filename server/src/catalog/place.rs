@@ -23,16 +23,26 @@ impl CatalogFile {
     pub(crate) fn in_directory(directory: &Path) -> CatalogFile {
         CatalogFile { path: directory.join("catalog.redb") }
     }
+
+    fn sync_directory(&self) -> std::io::Result<()> {
+        self.path.parent().map_or(Ok(()), |directory| std::fs::File::open(directory)?.sync_all())
+    }
 }
 
 impl Place for CatalogFile {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
-        builder.create(&self.path)
+        let made = !self.path.exists();
+        let database = builder.create(&self.path)?;
+        if made {
+            self.sync_directory()?; // what is committed to a file without a name is lost with the power
+        }
+        Ok(database)
     }
 
     fn set_aside(&self) -> std::io::Result<String> {
         let aside = self.path.with_extension("redb.damaged");
         std::fs::rename(&self.path, &aside)?;
+        self.sync_directory()?;
         Ok(aside.display().to_string())
     }
 }

@@ -123,7 +123,7 @@ async fn offload(context: &Rc<Context>, client: &Client, space: usize) {
             }
             Err(error) => return context.refused("BeginOffload", &error),
         };
-        if !begun(context, space, &path[from..], &reply) {
+        if !begun(context, space, shard, &path[from..], &reply) {
             return;
         }
         if reply.lease == 0 {
@@ -151,7 +151,13 @@ async fn offload(context: &Rc<Context>, client: &Client, space: usize) {
 }
 
 /// Checks an answer; false: it makes no sense.
-fn begun(context: &Context, space: usize, pages: &[u32], reply: &wire::BeginOffloadReply) -> bool {
+fn begun(
+    context: &Context,
+    space: usize,
+    shard: u16,
+    pages: &[u32],
+    reply: &wire::BeginOffloadReply,
+) -> bool {
     context.note(
         reply
             .outcomes
@@ -172,7 +178,7 @@ fn begun(context: &Context, space: usize, pages: &[u32], reply: &wire::BeginOffl
     }
     let mut model = context.model.borrow_mut();
     for (page, outcome) in pages.iter().zip(&outcomes) {
-        if *outcome == Outcome::Present && !model.was_offered(space, *page) {
+        if *outcome == Outcome::Present && !model.was_shard_offered(Shard { space, page: *page, shard }) {
             context.broken(format!("page {space}:{page} is said to be there and was never offloaded"));
         }
     }

@@ -123,10 +123,13 @@ impl Model {
 
     /// Did anybody ever commit all of it?
     pub(crate) fn was_offered(&self, space: usize, page: u32) -> bool {
-        let shards = self.shards(space);
-        self.pages.get(&(space, page)).is_some_and(|page| {
-            (0..shards).all(|shard| page.offered.get(&shard).is_some_and(|offers| !offers.is_empty()))
-        })
+        (0..self.shards(space)).all(|shard| self.was_shard_offered(Shard { space, page, shard }))
+    }
+
+    /// Did anybody ever commit this shard?
+    pub(crate) fn was_shard_offered(&self, of: Shard) -> bool {
+        let page = self.pages.get(&(of.space, of.page));
+        page.and_then(|page| page.offered.get(&of.shard)).is_some_and(|offers| !offers.is_empty())
     }
 
     /// A reply says that this page and all before it are durable.

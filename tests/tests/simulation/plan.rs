@@ -98,7 +98,7 @@ fn shape(random: &mut Random) -> Shape {
         client_slots_percent: [30, 50, 100][random.index(3)],
         pages_max: [1 << 12, 64][random.index(2)],
         sessions_max: [1_000, 6][random.index(2)],
-        namespaces_max: [8, 2][random.index(2)],
+        namespaces_max: [8, 8][random.index(2)],
         leases_max: [64, 8][random.index(2)],
         session_ttl_ms: [86_400_000, 5_000][random.index(2)],
         policy: [0, 0, 0, 1, 2, 3, 4, 5][random.index(8)],

@@ -137,6 +137,9 @@ impl World {
     /// Starts a server on what the last one left; `held`: what must be there.
     fn start(&mut self, held: Option<Vec<(usize, u32, Held)>>) {
         self.lives += 1;
+        if self.lives == 1 {
+            self.context.say(|| format!("PLAN {:?}", self.plan));
+        }
         self.totals.starts += 1;
         // What only reading can suffer may happen while a server starts: it must start even so.
         let loose = self.below(4) == 0;
