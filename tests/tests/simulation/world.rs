@@ -21,6 +21,8 @@ const TICK: Duration = Duration::from_millis(100);
 const FLUSH_TICKS: u64 = 5;
 /// Steps between two checks of everything.
 const CHECK_STEPS: u64 = 16;
+/// Steps that tier and reclaim may take before they rest.
+const WORK_MAX: u32 = 20_000;
 /// Bytes of the catalog's disk.
 const CATALOG_BYTES: u64 = 256 << 20;
 
@@ -82,7 +84,7 @@ pub(crate) fn run(plan: &Plan, log: bool) -> Outcome {
     while steps < plan.steps && world.is_well() {
         world.step();
         steps += 1;
-        if steps.is_multiple_of(CHECK_STEPS) {
+        if steps.is_multiple_of(CHECK_STEPS) && world.is_well() {
             world.check();
         }
     }
@@ -275,6 +277,17 @@ impl World {
         }
     }
 
+    /// The threads of tier and reclaim have all the time they want, while none passes.
+    fn work(&self, server: &Server) {
+        for _ in 0..WORK_MAX {
+            let (at_tier, at_reclaim) = (step_any(server), server.step_reclaim());
+            if !at_tier && !at_reclaim {
+                return;
+            }
+        }
+        self.context.broken(format!("tier and reclaim go on for ever: {:?}", server.books()));
+    }
+
     fn pass(&mut self, time: Duration) {
         self.context.time.advance(time);
         self.pages.advance(time);
@@ -361,8 +374,7 @@ impl World {
         let until = self.context.time.now() + Duration::from_secs(5);
         let server = self.context.server();
         while server.drain() && self.context.time.now() < until {
-            while step_any(&server) {}
-            while server.step_reclaim() {}
+            self.work(&server);
             self.pass(Duration::from_millis(10));
             self.tick_if_due();
         }
@@ -490,8 +502,7 @@ impl World {
             while let [id, ..] = self.tasks.ready()[..] {
                 self.poll(id);
             }
-            while step_any(&server) {}
-            while server.step_reclaim() {}
+            self.work(&server);
             self.pass(Duration::from_millis(50));
             self.tick_if_due();
             if let Some(late) = self.context.overdue() {
@@ -504,10 +515,7 @@ impl World {
         for _ in 0..50 {
             self.pass(TICK);
             self.tick_if_due();
-            for _ in 0..20 {
-                while step_any(&server) {}
-                while server.step_reclaim() {}
-            }
+            self.work(&server);
         }
     }
 
