@@ -181,6 +181,9 @@ fn begun(
         if *outcome == Outcome::Present && !model.was_shard_offered(Shard { space, page: *page, shard }) {
             context.broken(format!("page {space}:{page} is said to be there and was never offloaded"));
         }
+        if *outcome == Outcome::Granted {
+            model.forgive(space, *page); // it had made way: what was said of it before is over
+        }
     }
     if reply.durable {
         model.make_durable(space, pages[pages.len() - 1]);
@@ -533,7 +536,10 @@ async fn commit_reserved(
     let mut accepted = None;
     for ((one, outcome), page) in given.iter().zip(outcomes).zip(pages) {
         match outcome {
-            Outcome::Stored => model.keep(one.of),
+            Outcome::Stored => {
+                model.forgive(space, *page);
+                model.keep(one.of);
+            }
             _ => model.withdraw(one.of, one.offload),
         }
         if !matches!(outcome, Outcome::Stored | Outcome::Present) {

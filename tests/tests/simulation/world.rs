@@ -335,7 +335,7 @@ impl World {
         let mut found = Vec::new();
         for (space, page) in promised {
             let Some(held) = find(space, page) else { continue };
-            if end == End::Power || whole(space, page) {
+            if whole(space, page) {
                 found.push((space, page, held));
             }
         }
