@@ -36,6 +36,7 @@ impl Engine {
             visible: stats.pages,
             evicted: stats.evicted_pages,
             dropped: stats.dropped_pages,
+            moved: [stats.demoted_pages, stats.promoted_shards, self.metrics.reclaimed_segments.total()],
             live_extents: usage.live_extents,
             tier_operations: usage.queued_ops,
             free_segments: usage.free_segments,

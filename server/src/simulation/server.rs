@@ -52,6 +52,8 @@ pub struct Books {
     pub evicted: u64,
     /// Pages lost, corrupt or dropped by command.
     pub dropped: u64,
+    /// Pages that left DRAM and stayed on NVMe, shards read back, segments emptied.
+    pub moved: [u64; 3],
     /// Live extents, as the tier counts them.
     pub live_extents: u64,
     /// Operations that the tier has accepted and not ended.

@@ -26,7 +26,7 @@ pub(crate) async fn act(context: Rc<Context>, client: Rc<Client>) {
         72..84 => turn(&context, space).await,
         84..88 => pin(&context, space).await,
         88..92 => prefetch(&context, space).await,
-        92..99 => look(&context, space).await,
+        92..97 => look(&context, space).await,
         _ => evict(&context, space).await,
     }
 }

@@ -27,7 +27,7 @@ use world::{Outcome, Totals, run};
 /// Seeds that every test run plays.
 const SEEDS: u64 = 200;
 /// Steps of a run.
-const STEPS: u64 = 400;
+const STEPS: u64 = 800;
 
 #[test]
 fn no_promise_is_broken() {
@@ -108,6 +108,7 @@ impl Totals {
         self.clean_ends += other.clean_ends;
         self.survivors += other.survivors;
         self.forgiven += other.forgiven;
+        self.moved.iter_mut().zip(other.moved).for_each(|(sum, moved)| *sum += moved);
     }
 
     fn report(&self, seeds: u64, took: std::time::Duration) {
@@ -118,6 +119,10 @@ impl Totals {
         say(&format!(
             "pages that had to survive and did: {}, forgiven for a failed medium: {}",
             self.survivors, self.forgiven
+        ));
+        let [demoted, promoted, emptied, evicted, dropped] = self.moved;
+        say(&format!(
+            "pages demoted {demoted}, evicted {evicted}, dropped {dropped}; shards promoted {promoted}, segments emptied {emptied}"
         ));
         say(&format!("calls: {:?}", self.calls));
         say(&format!("pages' disk: {:?}", self.pages));

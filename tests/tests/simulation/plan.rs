@@ -38,7 +38,7 @@ impl Plan {
             pages: FaultPlan::calm(seed),
             catalog: FaultPlan::calm(seed ^ 0xCA7A),
             disk_bytes: AMPLE_BYTES,
-            ends: [random.below(6_000) as u32, random.below(6_000) as u32, random.below(4_000) as u32],
+            ends: [6_000, 6_000, 4_000].map(|most| [0, 0, random.below(most) as u32][random.index(3)]),
             cuts: random.coin(),
             shape,
             specs,
@@ -67,16 +67,16 @@ impl Plan {
 
     fn disturb(&mut self, random: &mut Random, faults: &[Fault]) {
         for fault in faults {
-            let most = if matches!(fault, Fault::WriteError | Fault::SyncError | Fault::Stuck) {
-                2_000
-            } else {
-                20_000
+            let most = match fault {
+                Fault::WriteError | Fault::SyncError | Fault::Stuck => 8_000,
+                Fault::ReadError | Fault::Latent | Fault::FlippedRead | Fault::NoDescriptor => 60_000,
+                _ => 30_000,
             };
             if random.below(3) > 0 {
                 self.pages.rates.insert(*fault, random.below(most) as u32);
             }
             if random.below(4) == 0 && *fault != Fault::Stuck {
-                self.catalog.rates.insert(*fault, random.below(most / 4) as u32);
+                self.catalog.rates.insert(*fault, random.below(most / 2) as u32);
             }
         }
     }
@@ -86,9 +86,9 @@ fn shape(random: &mut Random) -> Shape {
     let slab_bytes = 64 << 10;
     let segment_bytes = [64 << 10, 128 << 10][random.index(2)];
     Shape {
-        dram_bytes: slab_bytes * (2 + random.below(8)),
+        dram_bytes: slab_bytes * (1 + random.below(5)),
         slab_bytes,
-        nvme_bytes: if random.below(12) == 0 { 0 } else { segment_bytes * (5 + random.below(16)) },
+        nvme_bytes: if random.below(12) == 0 { 0 } else { segment_bytes * (4 + random.below(9)) },
         segment_bytes,
         inflight_bytes: 1 << 20,
         admit_reused: random.below(6) == 0,
@@ -98,7 +98,7 @@ fn shape(random: &mut Random) -> Shape {
         client_slots_percent: [30, 50, 100][random.index(3)],
         pages_max: [1 << 12, 64][random.index(2)],
         sessions_max: [1_000, 6][random.index(2)],
-        namespaces_max: [8, 8][random.index(2)],
+        namespaces_max: [8, 2][random.index(2)],
         leases_max: [64, 8][random.index(2)],
         session_ttl_ms: [86_400_000, 5_000][random.index(2)],
         policy: [0, 0, 0, 1, 2, 3, 4, 5][random.index(8)],

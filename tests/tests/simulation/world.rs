@@ -44,6 +44,8 @@ pub(crate) struct Totals {
     pub(crate) clean_ends: u64,
     pub(crate) survivors: u64,
     pub(crate) forgiven: u64,
+    /// Pages demoted, shards promoted, segments emptied, pages evicted, pages dropped.
+    pub(crate) moved: [u64; 5],
 }
 
 /// How a life ends.
@@ -356,6 +358,7 @@ impl World {
             self.tasks.cancel(id);
         }
         self.clients.clear();
+        self.count_moves();
         match end {
             End::Power => (self.pages.crash(), self.catalog.crash()).0,
             End::Kill => (self.pages.kill(), self.catalog.kill()).0,
@@ -368,6 +371,14 @@ impl World {
         self.context.server().bury();
         *self.context.server.borrow_mut() = None;
         self.start(Some(held));
+    }
+
+    fn count_moves(&mut self) {
+        if let Some(server) = &*self.context.server.borrow() {
+            let Books { moved: [demoted, promoted, emptied], evicted, dropped, .. } = server.books();
+            let moved = [demoted, promoted, emptied, evicted, dropped];
+            self.totals.moved.iter_mut().zip(moved).for_each(|(sum, moved)| *sum += moved);
+        }
     }
 
     fn drain(&mut self) {
@@ -487,6 +498,7 @@ impl World {
         if self.is_well() && self.plan.shape.nvme_bytes > 0 {
             self.check_two_restarts();
         }
+        self.count_moves();
         if let Some(server) = self.context.server.borrow_mut().take() {
             self.pages.kill();
             self.catalog.kill();
