@@ -1,6 +1,7 @@
 //! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
 //! network.
 
+use super::place::{location, place};
 use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
 use crate::catalog::{Catalog, Loaded};
 use crate::clock::Clock;
@@ -11,11 +12,11 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
-use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage, kept_percent};
+use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, RecoveredPage, kept_percent};
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
-use turnkv_tier::{Location, Tier};
+use turnkv_tier::Tier;
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
 
 /// What an engine is put together from.
@@ -214,12 +215,11 @@ fn recover(
             nvme.forget(at, meta.payload_bytes);
             continue;
         };
-        let place = NvmePlace { segment: at.segment, block: at.block };
         let page = RecoveredPage {
             hash: meta.hash,
             parent: meta.parent,
             shard: meta.shard,
-            place,
+            place: place(at),
             checksum: meta.checksum,
             tail_tokens: meta.tail_tokens,
         };
@@ -227,7 +227,7 @@ fn recover(
     }
     let report = pool.finish_recovery();
     for (place, bytes) in report.orphans.iter().copied().chain(pool.take_dead_places()) {
-        nvme.forget(Location { segment: place.segment, block: place.block }, bytes as u32);
+        nvme.forget(location(place), bytes as u32);
     }
     let mut sessions = 0u64;
     for saved in loaded.sessions {

@@ -4,6 +4,8 @@
 mod basics;
 mod model;
 mod net;
+mod power;
 mod run;
 mod shape;
 mod small_disk;
+mod support;
