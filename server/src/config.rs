@@ -1,10 +1,13 @@
 //! Configuration. Owns: what the operator wrote ([`File`]) and what was checked ([`Settings`]).
 //! Must not know: the components that are built from it.
 
+mod bytes;
+
+pub(crate) use bytes::Bytes;
+
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use turnkv_pool::limits::NAMESPACES_MAX;
 use turnkv_proto::limits::SHARD_BYTES_MAX;
 
 /// What the operator wrote: every key optional, unknown keys refused.
@@ -131,10 +134,6 @@ struct LimitsFile {
     /// How long a drain may take to write what is dirty, ms; default 30000.
     drain_ms: Option<u64>,
 }
-
-/// A size as text with a binary unit (`64MiB`), or a plain number of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bytes(pub(crate) u64);
 
 /// What was checked; every field has its final value.
 #[derive(Debug, Clone)]
@@ -415,7 +414,13 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         free_slots_percent: within("limits.free_slots_percent", file.free_slots_percent, 2, 0, 50)?,
         pages_max: within("limits.pages_max", file.pages_max, pages_fit as u32, 1 << 10, 1 << 30)?,
         sessions_max: within("limits.sessions_max", file.sessions_max, 100_000, 1, 100_000_000)?,
-        namespaces_max: within("limits.namespaces_max", file.namespaces_max, 1_024, 1, NAMESPACES_MAX)?,
+        namespaces_max: within(
+            "limits.namespaces_max",
+            file.namespaces_max,
+            1_024,
+            1,
+            turnkv_pool::limits::NAMESPACES_MAX,
+        )?,
         leases_max: within("limits.leases_max", file.leases_max, 4_096, 1, 1 << 20)?,
         session_ttl_ms: within(
             "limits.session_ttl_ms",
@@ -446,56 +451,6 @@ fn bad(key: &'static str, why: String) -> ConfigError {
 }
 
 const _: () = assert!(SHARD_BYTES_MAX <= GIB, "every legal shard fits the largest slab");
-
-const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
-
-impl std::str::FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Bytes, String> {
-        let text = text.trim();
-        let (number, shift) = UNITS
-            .iter()
-            .find_map(|(unit, shift)| text.strip_suffix(unit).map(|number| (number, *shift)))
-            .unwrap_or((text, 0));
-        let number: u64 = number
-            .trim()
-            .parse()
-            .map_err(|_| format!("`{text}` is not a size such as 512MiB, 64GiB or a number of bytes"))?;
-        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("`{text}` is too large"))
-    }
-}
-
-impl std::fmt::Display for Bytes {
-    /// The largest unit that divides the size: what is printed reads back exactly.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let whole = units.iter().find(|(_, shift)| self.0 > 0 && self.0.is_multiple_of(1 << shift));
-        let (unit, shift) = whole.unwrap_or(&("B", 0));
-        write!(f, "{}{unit}", self.0 >> shift)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw {
-            Number(u64),
-            Text(String),
-        }
-        match Raw::deserialize(from)? {
-            Raw::Number(number) => Ok(Bytes(number)),
-            Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //!
 //! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions across restarts
 //! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
-//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
+//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
 //! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
 //! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
@@ -22,6 +22,7 @@ pub(crate) mod metrics;
 pub(crate) mod namespace;
 pub(crate) mod offload;
 pub(crate) mod pin;
+mod place;
 pub(crate) mod prefetch;
 pub(crate) mod promote;
 pub(crate) mod reclaim;

@@ -12,14 +12,18 @@ use crate::nvme::operation::{Failure, Operation};
 use crate::nvme::schedule::Schedule;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The engine.
 pub(crate) struct SimulatedDriver {
     core: Arc<Core>,
     finish: Arc<FinishQueue>,
-    pub(super) disk: SimulatedDisk,
+    disk: SimulatedDisk,
     state: Mutex<State>,
+    /// The keeper is at work: there is one.
+    pub(super) keeping: AtomicBool,
+    /// The flusher is at work: there is one.
+    pub(super) flushing: AtomicBool,
 }
 
 struct State {
@@ -36,7 +40,8 @@ impl SimulatedDriver {
     ) -> SimulatedDriver {
         let state = State { schedule: Schedule::new(inflight_bytes), inflight: Vec::new() };
         let (core, finish) = (Arc::clone(core), Arc::clone(finish));
-        SimulatedDriver { core, finish, disk, state: Mutex::new(state) }
+        let (keeping, flushing) = (AtomicBool::new(false), AtomicBool::new(false));
+        SimulatedDriver { core, finish, disk, state: Mutex::new(state), keeping, flushing }
     }
 
     /// Queues an operation.
