@@ -97,6 +97,7 @@ impl Pool {
                 self.remove_leaf(*index, Removal::Dropped);
             }
         }
+        self.choose_leaving(self.pages.len()); // the tier may be smaller than what it holds
         RecoveryReport { pages: self.tally.visible - before, orphans: std::mem::take(&mut self.dead) }
     }
 }
