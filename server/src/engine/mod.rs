@@ -15,6 +15,8 @@ pub(crate) mod drain;
 pub(crate) mod gauges;
 pub(crate) mod hold;
 pub(crate) mod inline;
+#[cfg(feature = "simulation")]
+mod inspect;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 pub(crate) mod namespace;
@@ -107,12 +109,6 @@ impl Engine {
     /// The pool's `now`: milliseconds since this process started, monotonic.
     fn now(&self) -> u64 {
         self.clock.now().as_millis() as u64
-    }
-
-    /// The pool's invariants, from scratch.
-    #[cfg(feature = "simulation")]
-    pub(crate) fn check(&self) -> Result<(), String> {
-        self.core().pool.check()
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {

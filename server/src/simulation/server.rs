@@ -1,39 +1,65 @@
-//! One life of a simulated server: from its start to its end, clean or not. Owns: the verbs that a simulated client may call.
-//! Must not know: when the simulator calls them.
+//! One life of a simulated server: from its start to its end, clean or not. Owns: what the threads of a real server do, as
+//! steps; looking inside. Must not know: when the simulator takes which step.
 
-use super::{Shape, Time};
+use super::catalog::SimulatedPlace;
+use super::{Shape, SimulatedDisk, Step, Time};
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::engine::reclaim::Next;
-use crate::engine::reload::ReloadRun;
-use crate::engine::start::Parts;
+use crate::engine::start::{KeptOnDisk, Parts};
+use anyhow::Context;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use turnkv_proto::{Error, wire};
+use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_tier::dram::{DramConfig, DramTier};
-use turnkv_transfer::{HugePages, Region};
+use turnkv_tier::nvme::{NvmeConfig, NvmeTier};
+use turnkv_transfer::HugePages;
 
 /// An engine whose threads the simulator is.
 #[derive(Clone)]
 pub struct Server {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
 }
 
-/// A reload under way.
-pub struct Reload(ReloadRun);
+/// What the pool has of a page that readers can see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Every shard of it is on NVMe, as far as the pool knows.
+    pub on_nvme: bool,
+    /// Segment and block of each shard that is on NVMe.
+    pub places: Vec<Option<(u32, u32)>>,
+}
 
 impl Server {
-    /// Starts an engine. `instance` names this life of it.
-    pub fn start(shape: &Shape, time: &Arc<Time>, instance: u64) -> anyhow::Result<Server> {
+    /// Starts an engine; with a disk for pages and one for the catalog (which may be the same) it has an NVMe tier.
+    /// `instance` names this life of it.
+    pub fn start(
+        shape: &Shape,
+        time: &Arc<Time>,
+        disks: Option<(&SimulatedDisk, &SimulatedDisk)>,
+        instance: u64,
+    ) -> anyhow::Result<Server> {
+        let settings = shape.settings();
         let (dram, _) = DramTier::new(DramConfig {
             slab_bytes: shape.slab_bytes,
             slab_count: (shape.dram_bytes / shape.slab_bytes) as u32,
             huge_pages: HugePages::Off,
             lock: false,
         })?;
-        let clock = Clock::Simulated(Arc::clone(time));
-        let parts = Parts { dram, kept: None, clock, instance };
-        Ok(Server { engine: Engine::assemble(shape.settings(), parts)? })
+        let mut kept = None;
+        if let (Some((pages, catalog)), Some(nvme)) = (disks, &settings.nvme) {
+            let config = NvmeConfig {
+                segment_bytes: nvme.segment_bytes,
+                inflight_bytes: nvme.inflight_bytes,
+                ..NvmeConfig::new("simulated", nvme.bytes)
+            };
+            let (nvme, recovered, _) = NvmeTier::open_simulated(config, pages)?;
+            let catalog = Catalog::open_with(Box::new(SimulatedPlace(catalog.clone())));
+            kept = Some(KeptOnDisk { nvme, recovered, catalog: catalog.context("the catalog")? });
+        }
+        let parts = Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance };
+        Ok(Server { engine: Engine::assemble(settings, parts)? })
     }
 
     /// A client process says Hello under a number of its own; it lives as long as `alive` is true.
@@ -41,7 +67,7 @@ impl Server {
         self.engine.clients.join(client, alive);
     }
 
-    /// What the thread of ticks does 100 ms.
+    /// What the thread of ticks does every 100 ms.
     pub fn tick(&self) {
         self.engine.tick();
     }
@@ -56,6 +82,11 @@ impl Server {
         self.engine.step_reclaim() == Next::Now
     }
 
+    /// One step of the NVMe tier; false: there is nothing to do for it.
+    pub fn step_tier(&self, step: Step) -> bool {
+        self.engine.nvme().is_some_and(|nvme| nvme.step(step))
+    }
+
     /// Goes on with a drain; says whether there is something to wait for.
     pub fn drain(&self) -> bool {
         self.engine.has_to_write()
@@ -66,178 +97,25 @@ impl Server {
         self.engine.seal();
     }
 
+    /// Lets go of a life whose disk is dead: everything that waits for it ends, with an error that nobody hears.
+    pub fn bury(&self) {
+        if let Some(Err(error)) = self.engine.nvme().map(|nvme| nvme.shutdown()) {
+            tracing::debug!(%error, "a dead disk");
+        }
+    }
+
+    /// Why the NVMe tier is out of service, if it is.
+    pub fn poisoned(&self) -> Option<String> {
+        self.engine.nvme().and_then(|nvme| nvme.poisoned())
+    }
+
     /// The pool's invariants, from scratch.
     pub fn check(&self) -> Result<(), String> {
         self.engine.check()
     }
-}
 
-/// The verbs, by the messages of the wire, as the doors call them.
-#[allow(clippy::missing_errors_doc, reason = "each is refused as its verb is on the wire")]
-impl Server {
-    /// Opens a namespace.
-    pub fn open_namespace(&self, ask: &wire::NamespaceSpec) -> Result<wire::OpenNamespaceReply, Error> {
-        self.engine.open_namespace(ask)
-    }
-
-    /// How many leading pages are there.
-    pub fn lookup(&self, ask: &wire::LookupRequest) -> Result<wire::LookupReply, Error> {
-        self.engine.lookup(ask)
-    }
-
-    /// Asks for slots.
-    pub async fn begin_offload(
-        &self,
-        ask: &wire::BeginOffloadRequest,
-    ) -> Result<wire::BeginOffloadReply, Error> {
-        self.engine.begin_offload(ask).await
-    }
-
-    /// Makes filled pages visible.
-    pub async fn commit_offload(
-        &self,
-        ask: &wire::CommitOffloadRequest,
-    ) -> Result<wire::CommitOffloadReply, Error> {
-        self.engine.commit_offload(ask).await
-    }
-
-    /// Gives slots back.
-    pub fn abort_offload(&self, ask: &wire::AbortOffloadRequest) -> Result<(), Error> {
-        self.engine.abort_offload(ask)
-    }
-
-    /// The reader is done.
-    pub fn end_reload(&self, ask: &wire::EndReloadRequest) -> Result<(), Error> {
-        self.engine.end_reload(ask)
-    }
-
-    /// Asks for slots to be written in place.
-    pub fn reserve(&self, ask: &wire::ReserveRequest) -> Result<wire::ReserveReply, Error> {
-        self.engine.reserve(ask)
-    }
-
-    /// Holds leases.
-    pub fn renew(&self, ask: &wire::RenewRequest) -> Result<wire::RenewReply, Error> {
-        self.engine.renew(ask)
-    }
-
-    /// Lets go of mapped slots.
-    pub fn release(&self, ask: &wire::ReleaseRequest) -> Result<(), Error> {
-        self.engine.release(ask)
-    }
-
-    /// A turn begins.
-    pub fn begin_turn(&self, ask: &wire::BeginTurnRequest) -> Result<wire::BeginTurnReply, Error> {
-        self.engine.begin_turn(ask)
-    }
-
-    /// A turn ends.
-    pub fn end_turn(&self, ask: &wire::EndTurnRequest) -> Result<wire::EndTurnReply, Error> {
-        self.engine.end_turn(ask)
-    }
-
-    /// A session with the pages of another.
-    pub fn fork(&self, ask: &wire::ForkRequest) -> Result<wire::ForkReply, Error> {
-        self.engine.fork(ask)
-    }
-
-    /// A branch is over.
-    pub fn supersede(&self, ask: &wire::SupersedeRequest) -> Result<wire::SupersedeReply, Error> {
-        self.engine.supersede(ask)
-    }
-
-    /// A session is over.
-    pub fn close(&self, ask: &wire::CloseRequest) -> Result<(), Error> {
-        self.engine.close(ask)
-    }
-
-    /// The sessions known.
-    pub fn list_sessions(&self, ask: &wire::ListRequest) -> Result<wire::ListReply, Error> {
-        self.engine.list_sessions(ask)
-    }
-
-    /// All that is known of one session.
-    pub fn describe_session(&self, ask: &wire::DescribeRequest) -> Result<wire::DescribeReply, Error> {
-        self.engine.describe_session(ask)
-    }
-
-    /// Protects a prefix.
-    pub fn pin(&self, ask: &wire::PinRequest) -> Result<wire::PinReply, Error> {
-        self.engine.pin(ask)
-    }
-
-    /// Ends a pin.
-    pub fn unpin(&self, ask: &wire::UnpinRequest) -> Result<wire::UnpinReply, Error> {
-        self.engine.unpin(ask)
-    }
-
-    /// Pages into DRAM ahead of need.
-    pub fn prefetch(&self, ask: &wire::PrefetchRequest) -> Result<wire::PrefetchReply, Error> {
-        self.engine.prefetch(ask)
-    }
-
-    /// Which engine should run a turn.
-    pub fn route(&self, ask: &wire::RouteRequest) -> Result<wire::RouteReply, Error> {
-        self.engine.route(ask)
-    }
-
-    /// Drops pages by command.
-    pub fn evict(&self, ask: &wire::EvictRequest) -> Result<wire::EvictReply, Error> {
-        self.engine.evict(ask)
-    }
-
-    /// Makes pages in reserved slots visible; waits where they are to be durable.
-    pub async fn commit_reserved(
-        &self,
-        ask: &wire::CommitReservedRequest,
-    ) -> Result<wire::CommitReservedReply, Error> {
-        let (mut reply, kept) = self.engine.commit_reserved(ask)?;
-        if ask.durable {
-            reply.durable = self.engine.reserved_durable(ask, &reply, &kept).await;
-        } else {
-            self.engine.pump_writes();
-        }
-        Ok(reply)
-    }
-
-    /// Asks for pages to be read.
-    pub async fn begin_reload(&self, ask: &wire::BeginReloadRequest) -> Result<Reload, Error> {
-        self.engine.begin_reload(ask).await.map(Reload)
-    }
-
-    /// The memory of a slab, for a client to map.
-    pub fn attach_slab(&self, namespace: &[u8], slab: u32, generation: u32) -> Result<Arc<Region>, Error> {
-        self.engine.attach_slab(namespace, slab, generation)
-    }
-
-    /// What the server says of itself.
-    pub fn stats(&self) -> wire::StatsReply {
-        self.engine.stats()
-    }
-}
-
-impl Reload {
-    /// The lease on what is read; 0: none.
-    pub fn lease(&self) -> u64 {
-        self.0.lease
-    }
-
-    /// How many pages of the request this covers.
-    pub fn covered(&self) -> u32 {
-        self.0.covered
-    }
-
-    /// The next pages that are in their slots; none once all were given.
-    pub async fn next(&mut self) -> Option<Vec<wire::ReloadedPage>> {
-        loop {
-            let ready = self.0.take_ready();
-            if !ready.is_empty() {
-                return Some(ready);
-            }
-            if self.0.is_done() {
-                return None;
-            }
-            self.0.wait().await;
-        }
+    /// What the pool has of a page; nothing is touched by asking.
+    pub fn held(&self, namespace: &NamespaceId, hash: &BlockHash) -> Option<Held> {
+        self.engine.held(namespace, hash)
     }
 }

@@ -1,6 +1,6 @@
 //! How large a simulated server is. Owns: the step from a shape to settings. Must not know: what is simulated with it.
 
-use crate::config::{Dram, Limits, Policy, Settings};
+use crate::config::{Dram, Limits, Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
 use std::path::PathBuf;
 
 /// The settings that a simulation chooses, below what configuration files allow: small servers meet their bounds soon.
@@ -9,6 +9,14 @@ use std::path::PathBuf;
 pub struct Shape {
     pub dram_bytes: u64,
     pub slab_bytes: u64,
+    /// 0: no NVMe tier.
+    pub nvme_bytes: u64,
+    pub segment_bytes: u64,
+    pub inflight_bytes: u64,
+    /// Only pages of sessions that came back are written at once.
+    pub admit_reused: bool,
+    /// 0: no bound.
+    pub write_bytes_per_day: u64,
     pub lease_ms: u64,
     pub lease_grace_ms: u64,
     pub client_slots_percent: u8,
@@ -42,7 +50,16 @@ impl Shape {
                 huge_pages: false,
                 lock: false,
             },
-            nvme: None,
+            nvme: (self.nvme_bytes > 0).then(|| Nvme {
+                path: PathBuf::new(),
+                bytes: self.nvme_bytes,
+                segment_bytes: self.segment_bytes,
+                engine: NvmeEngine::Blocking,
+                inflight_bytes: self.inflight_bytes,
+                state_dir: PathBuf::new(),
+                admit: if self.admit_reused { NvmeAdmit::Reused } else { NvmeAdmit::All },
+                write_bytes_per_day: self.write_bytes_per_day,
+            }),
             limits: Limits {
                 lease_ms: self.lease_ms,
                 lease_grace_ms: self.lease_grace_ms,

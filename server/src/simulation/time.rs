@@ -46,6 +46,11 @@ impl Time {
         self.0.lock().waiting.keys().next().map(|(moment, _)| *moment)
     }
 
+    /// Waits for so long.
+    pub async fn sleep(&self, time: Duration) {
+        self.until(self.now() + time, std::future::pending::<()>()).await;
+    }
+
     /// Waits for a future, at most until a moment.
     pub(crate) async fn until<F: Future>(&self, deadline: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);

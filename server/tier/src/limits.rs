@@ -11,8 +11,8 @@ pub const BLOCK: usize = BLOCK_BYTES as usize;
 pub const PAYLOAD_BYTES_MAX: u32 = 64 << 20;
 /// The segment size used when nothing else is asked for.
 pub const SEGMENT_BYTES_DEFAULT: u64 = 256 << 20;
-/// The smallest segment.
-pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// The smallest segment: a few small extents and their footer.
+pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// The largest segment: its block numbers stay far below 2^32.
 pub const SEGMENT_BYTES_MAX: u64 = 16 << 30;
 /// A tier needs one open segment, one being reclaimed and room to move between them.
