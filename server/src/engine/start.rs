@@ -1,7 +1,7 @@
 //! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
 //! network.
 
-use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
+use super::{Core, Engine, clients, durable, metrics, namespace::describe, promote, slabs};
 use crate::catalog::{Catalog, Loaded};
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
@@ -54,10 +54,12 @@ impl Engine {
     pub(crate) fn assemble(settings: Settings, parts: Parts) -> anyhow::Result<Arc<Engine>> {
         let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
         let mut pool = Pool::new(pool_config(&settings, slab_count))?;
-        let (mut tier, mut catalog) = (None, None);
+        let (mut tier, mut catalog, mut nvme_segments) = (None, None, 0);
         if let Some(kept) = parts.kept {
             let (segments, spare, segment_bytes) = kept.nvme.geometry();
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
+            pool.resize_nvme(segments * segment_bytes, kept_percent(segments, spare));
+            nvme_segments = segments;
             let loaded = kept.catalog.load();
             let loaded =
                 loaded.context("reading catalog.redb: move it aside to start without its sessions")?;
@@ -67,10 +69,11 @@ impl Engine {
         let core = Core {
             pool,
             promotions: promote::Waiters::default(),
-            durable: writeback::DurableWaits::default(),
+            durable: durable::DurableWaits::default(),
             writing_bytes: 0,
             prefetching_bytes: 0,
             writes_paused_until: 0,
+            nvme_segments,
             nvme_lost: false,
         };
         Ok(Arc::new(Engine {
@@ -87,6 +90,7 @@ impl Engine {
             settings,
             draining: AtomicBool::new(false),
             reclaimer: Default::default(),
+            verifier: Default::default(),
             instance: parts.instance,
             clock: parts.clock,
         }))
