@@ -8,6 +8,7 @@ pub(crate) use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use turnkv_pool::limits::NAMESPACES_MAX;
 use turnkv_proto::limits::SHARD_BYTES_MAX;
 pub(crate) use verify::Verify;
 
@@ -126,7 +127,7 @@ struct LimitsFile {
     pages_max: Option<u32>,
     /// Sessions remembered; default 100000.
     sessions_max: Option<u32>,
-    /// Namespaces open; default 1024.
+    /// Namespaces open; default 1024, at most 65000. At the limit the one that nobody used for longest makes way.
     namespaces_max: Option<u16>,
     /// Leases held at a time; default 4096.
     leases_max: Option<u32>,
@@ -425,7 +426,7 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         free_slots_percent: within("limits.free_slots_percent", file.free_slots_percent, 2, 0, 50)?,
         pages_max: within("limits.pages_max", file.pages_max, pages_fit as u32, 1 << 10, 1 << 30)?,
         sessions_max: within("limits.sessions_max", file.sessions_max, 100_000, 1, 100_000_000)?,
-        namespaces_max: within("limits.namespaces_max", file.namespaces_max, 1_024, 1, u16::MAX - 1)?,
+        namespaces_max: within("limits.namespaces_max", file.namespaces_max, 1_024, 1, NAMESPACES_MAX)?,
         leases_max: within("limits.leases_max", file.leases_max, 4_096, 1, 1 << 20)?,
         session_ttl_ms: within(
             "limits.session_ttl_ms",

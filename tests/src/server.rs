@@ -24,6 +24,8 @@ pub struct Setup {
     pub engine: &'static str,
     /// More lines for the top of the configuration.
     pub top: String,
+    /// More lines for its `[dram]`.
+    pub dram: String,
     /// More lines for its `[nvme]`.
     pub nvme: String,
     /// More lines for the configuration's `[limits]`.
@@ -44,6 +46,7 @@ impl Default for Setup {
             segment_mib: 8,
             engine: "auto",
             top: String::new(),
+            dram: String::new(),
             nvme: String::new(),
             limits: String::new(),
             tcp: None,
@@ -166,6 +169,15 @@ impl Server {
         self.wait_ready()
     }
 
+    /// Starts it again on the same directory with another configuration; it must have ended.
+    ///
+    /// # Errors
+    /// It did not come up.
+    pub fn restart_with(&mut self, setup: Setup) -> anyhow::Result<()> {
+        self.setup = setup;
+        self.restart()
+    }
+
     /// Starts a second process on the same tier directory, with sockets of its own; returns how it ended.
     ///
     /// # Errors
@@ -236,7 +248,7 @@ fn config_text(dir: &Path, setup: &Setup) -> String {
     if let Some(metrics) = &setup.metrics {
         text += &format!("metrics = \"{metrics}\"\n");
     }
-    text += &format!("[dram]\nbytes = \"{}MiB\"\nlock = false\n", setup.dram_mib);
+    text += &format!("[dram]\nbytes = \"{}MiB\"\nlock = false\n{}", setup.dram_mib, setup.dram);
     if setup.nvme_mib > 0 {
         let path = setup.nvme_dir.clone().unwrap_or_else(|| dir.join("nvme"));
         text += &format!(

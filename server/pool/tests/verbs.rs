@@ -30,7 +30,7 @@ fn a_namespace_opens_once_and_only_as_it_is() {
     for desc in refused {
         assert!(matches!(pool.open_namespace(desc), Err(PoolError::Invalid(_))));
     }
-    let unknown = NamespaceIndex(9);
+    let unknown = NamespaceIndex(9, 0);
     assert_eq!(pool.lookup(unknown, &[hash(0)], 0), Err(PoolError::NamespaceUnknown));
     assert_eq!(pool.begin_reload(read(unknown, &[hash(0)]), 0), Err(PoolError::NamespaceUnknown));
     assert_eq!(pool.begin_offload(ask(unknown, None, &[hash(0)]), 0), Err(PoolError::NamespaceUnknown));
@@ -349,37 +349,6 @@ fn durable_means_the_page_and_its_ancestors() {
     write_all(&mut pool);
     assert!(pool.durable_chain(&pages).is_empty());
     assert_eq!(pool.is_on_nvme(pages[2]), Some(true));
-}
-
-#[test]
-fn recovery_takes_any_order_and_keeps_only_whole_prefixes() {
-    let (mut pool, ns) = pool(true);
-    let place = |block| NvmePlace { segment: 1, block };
-    let page = |at: u32, parent: Option<u32>, block| RecoveredPage {
-        hash: hash(at),
-        parent: parent.map(hash),
-        shard: 0,
-        place: place(block),
-        checksum: 5,
-        tail_tokens: 0,
-    };
-    for found in
-        [page(2, Some(1), 2), page(1, Some(0), 1), page(0, None, 0), page(1, Some(0), 8), page(9, Some(8), 9)]
-    {
-        pool.recover(ns, found);
-    }
-    pool.recover(ns, page(20, Some(21), 20));
-    pool.recover(ns, page(21, Some(20), 21));
-    pool.recover(ns, RecoveredPage { shard: 7, ..page(30, None, 30) });
-    let mut report = pool.finish_recovery();
-    report.orphans.sort();
-    let orphans: Vec<u32> = report.orphans.iter().map(|(place, _)| place.block).collect();
-    assert_eq!((report.pages, orphans), (3, vec![1, 9, 20, 21, 30]));
-    assert_eq!(present(&mut pool, ns, 0..3), 3);
-    pool.check().unwrap();
-    let plan = pool.begin_reload(read(ns, &hashes(0..3)), 0).unwrap();
-    let ReloadStep::Promote(promotion) = plan.pages[1] else { panic!("{plan:?}") };
-    assert_eq!((promotion.place, promotion.checksum), (place(8), 5));
 }
 
 #[test]

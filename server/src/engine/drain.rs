@@ -45,7 +45,7 @@ impl Engine {
                 "leaving with pages that were not written: raise limits.drain_ms to wait longer"
             );
         }
-        self.flush_catalog();
+        self.flush_catalog_whole();
         if let Some(Err(error)) = self.nvme.as_ref().map(|nvme| nvme.shutdown()) {
             tracing::error!(%error, "the segment log was not closed cleanly: the next start checks it");
         }

@@ -55,7 +55,10 @@ impl Server {
                 ..NvmeConfig::new("simulated", nvme.bytes)
             };
             let (nvme, recovered, _) = NvmeTier::open_simulated(config, pages)?;
-            let catalog = Catalog::open_with(Box::new(SimulatedPlace(catalog.clone())));
+            let catalog = Catalog::open_with(
+                Box::new(SimulatedPlace(catalog.clone())),
+                Clock::Simulated(Arc::clone(time)),
+            );
             kept = Some(KeptOnDisk { nvme, recovered, catalog: catalog.context("the catalog")? });
         }
         let parts = Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance };

@@ -50,7 +50,7 @@ impl Folder {
         let dir = match self {
             Folder::Directory(dir) => dir,
             #[cfg(feature = "simulation")]
-            Folder::Simulated(disk) => return disk.open(name, open).map(File::Simulated),
+            Folder::Simulated(disk) => return disk.open(name, open, direct).map(File::Simulated),
         };
         let mut flags = OFlags::CLOEXEC;
         flags |= match open {

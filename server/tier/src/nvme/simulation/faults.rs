@@ -123,6 +123,19 @@ impl FaultPlan {
     }
 }
 
+/// A fault that was injected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Which.
+    pub fault: Fault,
+    /// In which operation of the disk.
+    pub operation: u64,
+    /// On which file, if it was one, by its name then.
+    pub name: Option<String>,
+    /// Where in it the operation began.
+    pub offset: u64,
+}
+
 /// What was really injected, and what crashes did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {

@@ -46,7 +46,7 @@ use std::sync::Arc;
 
 pub use disk::SimulatedDisk;
 pub(crate) use driver::SimulatedDriver;
-pub use faults::{Fault, FaultCounts, FaultPlan};
+pub use faults::{Fault, FaultCounts, FaultPlan, Hit};
 pub use file::SimulatedFile;
 pub use random::Random;
 
