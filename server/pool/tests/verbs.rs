@@ -161,12 +161,12 @@ fn a_page_that_changed_before_it_was_written_is_gone_with_what_hangs_on_it() {
     pool.make_urgent(&chain);
     let writes = pool.next_writes(u64::MAX, 0);
     assert_eq!(writes.len(), 3);
-    pool.written(writes[0].page, 0, NvmePlace { segment: 0, block: 1 }, 0);
+    pool.written(writes[0].page, 0, NvmePlace { segment: 0, generation: 0, block: 1 }, 0);
     pool.write_changed(writes[1].page, 0, 0);
     pool.check().unwrap();
     assert_eq!(present(&mut pool, ns, 0..3), 1);
     assert_eq!(keys.iter().map(|key| pool.is_on_nvme(*key)).collect::<Vec<_>>(), [Some(true), None, None]);
-    let place = NvmePlace { segment: 0, block: 9 };
+    let place = NvmePlace { segment: 0, generation: 0, block: 9 };
     assert!(!pool.written(writes[2].page, 0, place, 0), "what was in flight above it is of no use");
     assert_eq!((pool.stats().dropped_pages, pool.stats().dram.used_bytes), (2, 8 << 10));
     pool.check().unwrap();
@@ -234,7 +234,7 @@ fn stale_keys_name_nothing() {
     let before = pool.stats();
     pool.drop_page(page);
     pool.write_failed(page, 0, 0);
-    assert!(!pool.written(page, 0, NvmePlace { segment: 0, block: 0 }, 0));
+    assert!(!pool.written(page, 0, NvmePlace { segment: 0, generation: 0, block: 0 }, 0));
     assert!(!pool.promoted(page, 9, 0));
     assert_eq!((pool.is_on_nvme(page), pool.rewrite(page, 0)), (None, Rewrite::Gone));
     assert!(pool.durable_chain(&[page, PageKey { index: u32::MAX, generation: 0 }]).is_empty());
@@ -357,13 +357,13 @@ fn reclaim_moves_what_stays() {
     store(&mut pool, ns, None, 0..2);
     let writes = pool.next_writes(u64::MAX, 0);
     for write in &writes {
-        pool.written(write.page, 0, NvmePlace { segment: 4, block: write.page.index }, 0);
+        pool.written(write.page, 0, NvmePlace { segment: 4, generation: 0, block: write.page.index }, 0);
     }
-    let at = |write: &WriteBehind| NvmePlace { segment: 4, block: write.page.index };
+    let at = |write: &WriteBehind| NvmePlace { segment: 4, generation: 0, block: write.page.index };
     let id = NamespaceId([1; 32]);
     let lease = pool.begin_reload(read(ns, &hashes(0..1)), 0).unwrap().lease.unwrap();
     pool.end_reload(lease, CLIENT, &[], 0).unwrap();
-    let elsewhere = NvmePlace { segment: 9, block: 9 };
+    let elsewhere = NvmePlace { segment: 9, generation: 0, block: 9 };
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, elsewhere), Reclaim::Dead);
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 3, at(&writes[0])), Reclaim::Dead);
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, at(&writes[0])), Reclaim::Hot(writes[0].page));
@@ -389,7 +389,7 @@ fn a_lost_device_leaves_what_is_in_dram() {
     store(&mut pool, ns, None, 10..12);
     let writes = pool.next_writes(u64::MAX, 0);
     pool.nvme_lost();
-    assert!(!pool.written(writes[0].page, 0, NvmePlace { segment: 0, block: 0 }, 0));
+    assert!(!pool.written(writes[0].page, 0, NvmePlace { segment: 0, generation: 0, block: 0 }, 0));
     pool.write_failed(writes[1].page, 0, 0);
     assert_eq!((present(&mut pool, ns, 0..2), present(&mut pool, ns, 10..12)), (0, 2));
     assert_eq!((pool.stats().dirty_bytes, pool.stats().nvme.used_bytes), (0, 0));

@@ -115,6 +115,18 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_nvme_free_segments", None, "Segments that new extents could still take", |at| {
         at.nvme.free_segments as f64
     }),
+    (
+        "turnkv_nvme_waiting_segments",
+        None,
+        "Emptied segments that wait for a flush of what was moved out of them before they are written again",
+        |at| at.nvme.waiting_segments as f64,
+    ),
+    (
+        "turnkv_nvme_retired_segments",
+        None,
+        "Segments that are never written again, because parts of them could not be read",
+        |at| at.nvme.retired_segments as f64,
+    ),
     ("turnkv_nvme_inflight_bytes", None, "Bytes of operations given to the device", |at| {
         at.nvme.inflight_bytes as f64
     }),
@@ -226,6 +238,14 @@ const COUNTERS: &[CounterRow] = &[
         "turnkv_nvme_shortages_total",
         "Times the system was short of memory or descriptors for the tier",
         |at| at.nvme.shortages,
+    ),
+    ("turnkv_nvme_unreadable_extents_total", "Pages' shards that the device could not read", |at| {
+        at.nvme.unreadable_extents
+    }),
+    (
+        "turnkv_nvme_release_syncs_total",
+        "Rounds of flushes made so that emptied segments could be written again",
+        |at| at.nvme.release_syncs,
     ),
     ("turnkv_nvme_syncs_total", "Flushes of the device; those that share one count once", |at| at.nvme.syncs),
 ];

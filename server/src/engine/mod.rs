@@ -3,7 +3,8 @@
 //!
 //! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions across restarts
 //! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
-//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`durable`]: who waits for them
+//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are;
+//!   [`durable`]: who waits for them
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
 //! - [`verify`]: pages in DRAM that are checked before a reload is told of them
 //! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
@@ -24,6 +25,7 @@ pub(crate) mod metrics;
 pub(crate) mod namespace;
 pub(crate) mod offload;
 pub(crate) mod pin;
+mod place;
 pub(crate) mod prefetch;
 pub(crate) mod promote;
 pub(crate) mod reclaim;

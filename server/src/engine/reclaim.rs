@@ -2,12 +2,13 @@
 //! re-appended, cold leaves dropped. Must not know: how segments are written.
 
 use super::Engine;
+use super::place::place;
 use crate::limits::{RECLAIM_INFLIGHT_MAX, RECLAIM_LOOK, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX};
 use parking_lot::Mutex;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use turnkv_pool::{NvmePlace, PageKey, Reclaim, Rewrite, kept_percent};
+use turnkv_pool::{PageKey, Reclaim, Rewrite, kept_percent};
 use turnkv_tier::nvme::{Candidate, NvmeTier};
 use turnkv_tier::{ExtentMeta, Location};
 
@@ -114,7 +115,8 @@ impl Engine {
             return None;
         }
         let kept = self.core().pool.kept_by_segment().to_vec();
-        let candidate = nvme.reclaim_candidate(|segment| kept.get(segment as usize).copied().unwrap_or(0))?;
+        let candidate =
+            nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
         // A surplus segment wins its space however much of it moves.
         let rewrite_percent = if candidate.surplus { 100 } else { RECLAIM_REWRITE_PERCENT_MAX };
@@ -188,8 +190,7 @@ impl Engine {
     }
 
     fn verdict(&self, (meta, at): &(ExtentMeta, Location)) -> Reclaim {
-        let place = NvmePlace { segment: at.segment, block: at.block };
-        self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place)
+        self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place(*at))
     }
 
     /// Queues a page to be written again, reading it back first when only NVMe has it.

@@ -1,6 +1,7 @@
 //! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
 //! network.
 
+use super::place::place;
 use super::{Core, Engine, clients, durable, metrics, promote, slabs};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
-use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
+use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
 use turnkv_proto::NamespaceId;
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::limits::BLOCK_BYTES;
@@ -206,7 +207,7 @@ fn stranger(extent: Recovered) -> (NamespaceId, Stranger) {
         tail_tokens: meta.tail_tokens,
         bytes: meta.payload_bytes,
         checksum: meta.checksum,
-        place: NvmePlace { segment: at.segment, block: at.block },
+        place: place(at),
         sequence: extent.sequence,
     };
     (meta.namespace, stranger)

@@ -3,10 +3,11 @@
 
 use super::Engine;
 use super::metrics::Corrupt;
+use super::place::{location, place};
 use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
 use std::sync::Arc;
 use std::time::Instant;
-use turnkv_pool::{NvmePlace, SlotPlace, WriteBehind};
+use turnkv_pool::{SlotPlace, WriteBehind};
 use turnkv_proto::wire::NotDurable;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
@@ -87,8 +88,7 @@ impl Engine {
         core.writing_bytes -= write.bytes;
         let taken = match &result {
             Ok(at) => {
-                let place = NvmePlace { segment: at.segment, block: at.block };
-                let kept = core.pool.written(page, shard, place, now);
+                let kept = core.pool.written(page, shard, place(*at), now);
                 core.settle_durable(page, NotDurable::Lost);
                 drop(core);
                 if !kept && let Some(nvme) = &self.nvme {
@@ -128,7 +128,7 @@ impl Engine {
         let Some(nvme) = &self.nvme else { return };
         let dead = self.core().pool.take_dead_places();
         for (place, bytes) in dead {
-            nvme.forget(Location { segment: place.segment, block: place.block }, bytes as u32);
+            nvme.forget(location(place), bytes as u32);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config;
 use tempfile::TempDir;
-use turnkv_pool::{LeaseId, NamespaceIndex};
+use turnkv_pool::LeaseId;
 use turnkv_proto::{BlockHash, Spec, wire};
 use turnkv_transfer::checksum;
 
@@ -88,9 +88,10 @@ async fn a_write_without_memory_ends_and_so_do_those_behind_it() {
 async fn a_page_whose_bytes_are_not_its_checksums_is_not_durable() {
     let (_dir, engine, ns) = engine();
     offload(&engine, &ns, 4, Some(2)).await;
+    let index = engine.find_namespace(&ns).unwrap();
     let keys: Vec<_> = {
         let core = engine.core();
-        (1..=4).map(|at| core.pool.page_key(NamespaceIndex(0), &hash(at)).unwrap()).collect()
+        (1..=4).map(|at| core.pool.page_key(index, &hash(at)).unwrap()).collect()
     };
     assert_eq!(engine.make_durable(&keys).await, Err(NotDurable::Changed));
     assert!(settled(&engine));
@@ -109,10 +110,11 @@ async fn a_page_whose_bytes_are_not_its_checksums_is_not_durable() {
 async fn a_durable_commit_is_answered_although_nothing_is_written() {
     let (_dir, engine, ns) = engine();
     offload(&engine, &ns, 2, None).await;
+    let index = engine.find_namespace(&ns).unwrap();
     let key = {
         let mut core = engine.core();
         core.writes_paused_until = u64::MAX;
-        core.pool.page_key(NamespaceIndex(0), &hash(2)).unwrap()
+        core.pool.page_key(index, &hash(2)).unwrap()
     };
     assert_eq!(engine.make_durable(&[key]).await, Err(NotDurable::Timeout));
     assert_eq!(engine.core().durable.len(), 0, "nobody waits any more");
