@@ -8,7 +8,6 @@ pub(crate) use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use turnkv_pool::limits::NAMESPACES_MAX;
 use turnkv_proto::limits::SHARD_BYTES_MAX;
 pub(crate) use verify::Verify;
 
@@ -426,7 +425,13 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         free_slots_percent: within("limits.free_slots_percent", file.free_slots_percent, 2, 0, 50)?,
         pages_max: within("limits.pages_max", file.pages_max, pages_fit as u32, 1 << 10, 1 << 30)?,
         sessions_max: within("limits.sessions_max", file.sessions_max, 100_000, 1, 100_000_000)?,
-        namespaces_max: within("limits.namespaces_max", file.namespaces_max, 1_024, 1, NAMESPACES_MAX)?,
+        namespaces_max: within(
+            "limits.namespaces_max",
+            file.namespaces_max,
+            1_024,
+            1,
+            turnkv_pool::limits::NAMESPACES_MAX,
+        )?,
         leases_max: within("limits.leases_max", file.leases_max, 4_096, 1, 1 << 20)?,
         session_ttl_ms: within(
             "limits.session_ttl_ms",

@@ -299,6 +299,8 @@ impl Pool {
             for index in self.policy.order(&self.pages, list) {
                 ensure!(listed.insert(index), "page {index} is in two lists");
                 ensure!(self.pages[index].list() == Some(list), "page {index} is in the wrong list");
+                let in_slots = self.pages.cells(index).iter().any(|cell| cell.slot != NONE);
+                ensure!(list == ListId::Nvme || in_slots, "page {index} is in DRAM's list and not in DRAM");
             }
         }
         for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {

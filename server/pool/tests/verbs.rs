@@ -381,6 +381,28 @@ fn reclaim_moves_what_stays() {
 }
 
 #[test]
+fn a_page_that_is_half_in_dram_and_moves_leaves_dram_when_it_is_evicted() {
+    let (mut pool, _) = pool(true);
+    let ns = pool.open_namespace(desc(2, "a", 8 << 10, 2)).unwrap();
+    let list = hashes(0..1);
+    for shard in [0, 1] {
+        let plan = pool.begin_offload(OffloadAsk { shard, ..ask(ns, None, &list) }, 0).unwrap();
+        pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 1)], 0).unwrap();
+    }
+    write_all(&mut pool);
+    assert_eq!(pool.demote_all(None), 1);
+    let plan = pool.begin_reload(read(ns, &list), 0).unwrap();
+    let ReloadStep::Promote(half) = plan.pages[0] else { panic!("{plan:?}") };
+    assert!(pool.promoted(half.page, 0, 0));
+    pool.end_reload(plan.lease.unwrap(), CLIENT, &[], 0).unwrap();
+    let Rewrite::Promotion(other) = pool.rewrite(half.page, 1) else { panic!("it is on NVMe alone") };
+    assert!(pool.promoted(other.page, 1, 0));
+    assert_eq!(pool.demote_all(None), 1);
+    pool.check().unwrap(); // a search for victims would find it again and again
+    assert_eq!(pool.demote_all(None), 0);
+}
+
+#[test]
 fn a_lost_device_leaves_what_is_in_dram() {
     let (mut pool, ns) = pool(true);
     store(&mut pool, ns, None, 0..2);

@@ -95,7 +95,7 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_stranger_bytes", None, "Page bytes on NVMe of namespaces that are not open", |at| {
         at.pool.stranger_bytes as f64
     }),
-    ("turnkv_catalog_failing_catalogs", None, "1 while the catalog cannot be written or read", |at| {
+    ("turnkv_catalog_failing_servers", None, "1 while the catalog cannot be written or read", |at| {
         f64::from(u8::from(at.catalog_fails))
     }),
     ("turnkv_pool_leases", None, "Leases held", |at| at.pool.leases as f64),

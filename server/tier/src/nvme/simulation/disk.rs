@@ -243,7 +243,8 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    pub(crate) fn sync(&self) -> Result<(), Errno> {
+    /// The folder is synced: what was made, deleted and renamed is on stable storage.
+    pub fn sync(&self) -> Result<(), Errno> {
         let (mut state, fault) = self.begin(Call::Sync, None)?;
         match fault {
             Some(_) => return Err(Errno::IO),
