@@ -4,12 +4,14 @@
 //! - [`server`]: a real server process
 //! - [`http`]: its metrics page
 //! - [`gpu`]: a host device with pages in it
+//! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
 pub mod gpu;
 pub mod http;
+pub mod mapped;
 pub mod pages;
 pub mod server;
 pub mod user;

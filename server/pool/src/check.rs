@@ -33,7 +33,7 @@ struct Sums {
     dirty_bytes: u64,
     writing: u64,
     kept_bytes: u64,
-    kept: HashMap<u32, u64>,
+    kept: HashMap<u16, u64>,
     owned: HashMap<u32, (u32, u16)>,
     /// Slots that a page, or what is left of it, reads or writes.
     ios: HashMap<u32, u32>,
@@ -211,7 +211,7 @@ impl Pool {
         );
         ensure!(sums.kept_bytes == self.kept.bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
         for (segment, bytes) in self.kept.by_segment.iter().enumerate() {
-            let counted = sums.kept.get(&(segment as u32)).copied().unwrap_or(0);
+            let counted = sums.kept.get(&(segment as u16)).copied().unwrap_or(0);
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }
         ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
@@ -299,6 +299,8 @@ impl Pool {
             for index in self.policy.order(&self.pages, list) {
                 ensure!(listed.insert(index), "page {index} is in two lists");
                 ensure!(self.pages[index].list() == Some(list), "page {index} is in the wrong list");
+                let in_slots = self.pages.cells(index).iter().any(|cell| cell.slot != NONE);
+                ensure!(list == ListId::Nvme || in_slots, "page {index} is in DRAM's list and not in DRAM");
             }
         }
         for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {

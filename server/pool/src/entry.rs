@@ -109,7 +109,7 @@ const _: () = assert!(size_of::<Entry>() <= 96, "an entry is the price of a page
 impl Cell {
     /// A cell that holds nothing.
     pub(crate) const EMPTY: Cell = Cell {
-        place: NvmePlace { segment: 0, block: 0 },
+        place: NvmePlace { segment: 0, generation: 0, block: 0 },
         checksum: [0; 2],
         slot: NONE,
         state: 0,

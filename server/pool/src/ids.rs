@@ -44,7 +44,9 @@ pub struct SlotPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NvmePlace {
     /// Which segment.
-    pub segment: u32,
+    pub segment: u16,
+    /// Which use of the segment.
+    pub generation: u16,
     /// Which 4 KiB block of the segment.
     pub block: u32,
 }

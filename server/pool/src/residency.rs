@@ -194,7 +194,7 @@ impl Pool {
         let parked = entry.has(PARKED) && (self.evictable(index).is_none() || entry.has(ASIDE) && in_slots);
         let list = match () {
             () if entry.has(ZOMBIE | LEAVING) || parked => 0,
-            () if entry.has(MOVING) && listed != 0 => listed,
+            () if entry.has(MOVING) && (listed == LISTED_NVME || listed == LISTED_DRAM && in_slots) => listed,
             () if in_slots && !busy && readable => LISTED_DRAM,
             () if !in_slots && visible => LISTED_NVME,
             () => 0,

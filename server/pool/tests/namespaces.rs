@@ -41,7 +41,7 @@ fn stranger(at: u32, parent: Option<u32>, block: u32) -> Stranger {
         tail_tokens: 0,
         bytes: BYTES,
         checksum: 5,
-        place: NvmePlace { segment: 1, block },
+        place: NvmePlace { segment: 1, generation: 0, block },
         sequence: u64::from(block),
     }
 }
@@ -159,14 +159,14 @@ fn all_of_a_namespace_goes_in_bounded_steps_and_what_is_in_flight_first_ends() {
         pool.end_turn(old, &session(&format!("s{name}")), end_turn(0, &hashes(0..40)), 0).unwrap();
     }
     store(&mut pool, other, None, 0..5);
-    let writes = pool.next_writes(3 * 8 << 10, 0);
+    let writes = pool.next_writes(3 * u64::from(BYTES), 0);
     let later = NAMESPACE_SPARED_MS + 1;
     pool.use_namespace(&NamespaceId([2; 32]), later).unwrap();
     assert_eq!(pool.retire_oldest(later), Some(NamespaceId([1; 32])));
     assert!(retire_all(&mut pool) > 3, "in one call it would hold everybody up");
     assert_eq!(pool.retiring(), 1, "pages that are being written keep their slots");
     for (at, write) in writes.iter().enumerate() {
-        pool.written(write.page, 0, NvmePlace { segment: 0, block: at as u32 }, later);
+        pool.written(write.page, 0, NvmePlace { segment: 0, generation: 0, block: at as u32 }, later);
     }
     retire_all(&mut pool);
     let stats = pool.stats();
@@ -226,7 +226,7 @@ fn strangers_wait_for_their_namespace_and_only_whole_prefixes_are_taken_in() {
     assert_eq!((pool.stats().stranger_namespaces, pool.stats().stranger_bytes), (0, 0));
     let plan = pool.begin_reload(read(ns, &hashes(0..3)), 0).unwrap();
     let ReloadStep::Promote(promotion) = plan.pages[1] else { panic!("{plan:?}") };
-    let latest = NvmePlace { segment: 1, block: 8 };
+    let latest = NvmePlace { segment: 1, generation: 0, block: 8 };
     assert_eq!((promotion.place, promotion.checksum), (latest, 5));
     pool.check().unwrap();
 }
@@ -252,7 +252,7 @@ fn a_long_prefix_is_taken_in_by_bounded_steps_beside_whoever_offloads_and_reclai
     let ns = open(&mut pool, 7);
     let mut adoption = pool.begin_adoption(ns).unwrap().plan(pool.namespace_desc(ns).unwrap());
     store(&mut pool, ns, None, 0..2); // offloaded anew before it was taken in
-    let gone = NvmePlace { segment: 1, block: 4000 - 3000 };
+    let gone = NvmePlace { segment: 1, generation: 0, block: 4000 - 3000 };
     assert_eq!(pool.reclaim_verdict(&NamespaceId([7; 32]), &hash(3000), 0, gone), Reclaim::Dead);
     let mut steps = 1;
     while pool.adopt(&mut adoption) {
@@ -298,7 +298,7 @@ fn the_reclaim_of_a_segment_drops_its_strangers() {
         None,
         "nothing of it is to stay: it is the first to be emptied"
     );
-    let place = NvmePlace { segment: 1, block: 1 };
+    let place = NvmePlace { segment: 1, generation: 0, block: 1 };
     assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place), Reclaim::Dead);
     assert_eq!(pool.stats().stranger_extents, 1);
     let (ns, adopted) = adopt(&mut pool, 7);

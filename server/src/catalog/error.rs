@@ -43,12 +43,9 @@ fn passes(error: &io::Error) -> bool {
     let Some(errno) = Errno::from_io_error(error) else {
         return matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull);
     };
-    match errno {
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::ROFS => true,
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::BUSY => true,
-        Errno::ACCESS | Errno::PERM => true,
-        _ => false,
-    }
+    let room = matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::ROFS);
+    let short = matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR);
+    room || short || matches!(errno, Errno::BUSY | Errno::ACCESS | Errno::PERM)
 }
 
 macro_rules! from_database {

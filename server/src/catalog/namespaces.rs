@@ -118,11 +118,14 @@ pub(super) fn ids(read: &ReadTransaction) -> Result<Vec<NamespaceId>, CatalogErr
     Ok(ids.into_iter().collect())
 }
 
+/// A table and a key in it.
+type Row = (Table, Vec<u8>);
+
 /// Rows of namespaces, within a bound, and those of which these are all.
 fn rows_of(
     read: &ReadTransaction,
     ids: &[NamespaceId],
-) -> Result<(Vec<(Table, Vec<u8>)>, Vec<NamespaceId>), CatalogError> {
+) -> Result<(Vec<Row>, Vec<NamespaceId>), CatalogError> {
     let (mut rows, mut done) = (Vec::new(), Vec::new());
     for id in ids {
         for table in [sessions::SESSIONS, lists::LISTS, pins::PINS, NAMESPACES] {

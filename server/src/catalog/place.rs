@@ -40,11 +40,20 @@ impl CatalogFile {
             age => self.path.with_extension(format!("redb.damaged.{age}")),
         }
     }
+
+    fn sync_directory(&self) -> std::io::Result<()> {
+        self.path.parent().map_or(Ok(()), |directory| std::fs::File::open(directory)?.sync_all())
+    }
 }
 
 impl Place for CatalogFile {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
-        builder.create(&self.path)
+        let made = !self.path.exists();
+        let database = builder.create(&self.path)?;
+        if made {
+            self.sync_directory()?; // what is committed to a file without a name is lost with the power
+        }
+        Ok(database)
     }
 
     /// A few are kept for whoever wants to look at them; the oldest of more is overwritten.
@@ -59,6 +68,7 @@ impl Place for CatalogFile {
         }
         let aside = self.aside(0);
         std::fs::rename(&self.path, &aside).map_err(|error| name(error, &aside))?;
+        self.sync_directory()?;
         Ok(aside.display().to_string())
     }
 }

@@ -95,7 +95,7 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_stranger_bytes", None, "Page bytes on NVMe of namespaces that are not open", |at| {
         at.pool.stranger_bytes as f64
     }),
-    ("turnkv_catalog_failing_catalogs", None, "1 while the catalog cannot be written or read", |at| {
+    ("turnkv_catalog_failing_servers", None, "1 while the catalog cannot be written or read", |at| {
         f64::from(u8::from(at.catalog_fails))
     }),
     ("turnkv_pool_leases", None, "Leases held", |at| at.pool.leases as f64),
@@ -115,6 +115,18 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_nvme_free_segments", None, "Segments that new extents could still take", |at| {
         at.nvme.free_segments as f64
     }),
+    (
+        "turnkv_nvme_waiting_segments",
+        None,
+        "Emptied segments that wait for a flush of what was moved out of them before they are written again",
+        |at| at.nvme.waiting_segments as f64,
+    ),
+    (
+        "turnkv_nvme_retired_segments",
+        None,
+        "Segments that are never written again, because parts of them could not be read",
+        |at| at.nvme.retired_segments as f64,
+    ),
     ("turnkv_nvme_inflight_bytes", None, "Bytes of operations given to the device", |at| {
         at.nvme.inflight_bytes as f64
     }),
@@ -124,6 +136,15 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_nvme_full_devices", None, "Devices whose file system refused a segment", |at| {
         f64::from(u8::from(at.nvme.disk_full))
     }),
+    ("turnkv_nvme_short_devices", None, "Devices whose tier waits for memory or file descriptors", |at| {
+        f64::from(u8::from(at.nvme.short))
+    }),
+    (
+        "turnkv_nvme_surplus_segments",
+        None,
+        "Segments beyond a lowered nvme.bytes that are still to be emptied",
+        |at| at.nvme.surplus_segments as f64,
+    ),
     (
         "turnkv_nvme_write_amplification_ratio",
         None,
@@ -213,6 +234,19 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_nvme_checksum_failures_total", "Reads from NVMe whose bytes did not verify", |at| {
         at.nvme.checksum_failures
     }),
+    (
+        "turnkv_nvme_shortages_total",
+        "Times the system was short of memory or descriptors for the tier",
+        |at| at.nvme.shortages,
+    ),
+    ("turnkv_nvme_unreadable_extents_total", "Pages' shards that the device could not read", |at| {
+        at.nvme.unreadable_extents
+    }),
+    (
+        "turnkv_nvme_release_syncs_total",
+        "Rounds of flushes made so that emptied segments could be written again",
+        |at| at.nvme.release_syncs,
+    ),
     ("turnkv_nvme_syncs_total", "Flushes of the device; those that share one count once", |at| at.nvme.syncs),
 ];
 

@@ -87,7 +87,7 @@ impl Engine {
     pub(super) fn bring_back(&self, loaded: Loaded) {
         let Some(catalog) = &self.catalog else { return };
         let mut specs = loaded.namespaces;
-        specs.sort_by_key(|spec| !self.core().pool.has_strangers(&spec.id()));
+        specs.sort_by_cached_key(|spec| !self.core().pool.has_strangers(&spec.id()));
         let now = self.now();
         let (mut pages, mut sessions) = (0, 0);
         for spec in &specs {

@@ -32,7 +32,7 @@ impl World {
             return;
         }
         self.places += 1;
-        let place = NvmePlace { segment: self.places / 8, block: self.places };
+        let place = NvmePlace { segment: (self.places / 8) as u16, generation: 0, block: self.places };
         if self.pool.written(write.page, write.shard, place, self.now) {
             self.disk.insert(place, content);
         }

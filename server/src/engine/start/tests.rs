@@ -17,7 +17,7 @@ fn damages() -> u64 {
 }
 
 fn spec(at: usize) -> Spec {
-    Spec::opaque(&format!("model {at}"), 16, u64::from(PAGE))
+    Spec::opaque(format!("model {at}"), 16, u64::from(PAGE))
 }
 
 fn settings(dir: &Path) -> Settings {
@@ -91,7 +91,7 @@ fn make(dir: &Path) -> Vec<u8> {
 }
 
 fn wait<T: Send + 'static>(start: impl FnOnce(Done<T>)) -> T {
-    let (sender, receiver) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     start(Box::new(move |outcome| sender.send(outcome).unwrap()));
     receiver.recv().unwrap().unwrap()
 }

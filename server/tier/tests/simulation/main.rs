@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod basics;
+mod damage;
 mod model;
 mod net;
+mod power;
 mod run;
 mod shape;
 mod small_disk;
+mod support;
