@@ -2,13 +2,14 @@
 //! Must not know: the components that are built from it.
 
 mod bytes;
+mod verify;
 
 pub(crate) use bytes::Bytes;
-
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use turnkv_proto::limits::SHARD_BYTES_MAX;
+pub(crate) use verify::Verify;
 
 /// What the operator wrote: every key optional, unknown keys refused.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
@@ -24,6 +25,8 @@ pub(crate) struct File {
     socket_mode: Option<String>,
     /// Who is evicted first: `session` (default), `gittins`, `lru`, `arc`, `s3fifo`, `tinylfu`.
     policy: Option<Policy>,
+    /// Which bytes are checked against their checksum: `tiers` (default) or `always`.
+    verify: Option<Verify>,
     dram: DramFile,
     nvme: Option<NvmeFile>,
     limits: LimitsFile,
@@ -133,6 +136,8 @@ struct LimitsFile {
     protected_percent: Option<u8>,
     /// How long a drain may take to write what is dirty, ms; default 30000.
     drain_ms: Option<u64>,
+    /// How long a durable commit waits for NVMe before it answers that its pages are not durable yet, ms; default 20000.
+    durable_ms: Option<u64>,
 }
 
 /// What was checked; every field has its final value.
@@ -148,6 +153,8 @@ pub(crate) struct Settings {
     pub(crate) socket_mode: u32,
     /// Who is evicted first.
     pub(crate) policy: Policy,
+    /// Which bytes are checked against their checksum.
+    pub(crate) verify: Verify,
     /// The DRAM tier.
     pub(crate) dram: Dram,
     /// The NVMe tier.
@@ -205,6 +212,7 @@ pub(crate) struct Limits {
     pub(crate) session_ttl_ms: u64,
     pub(crate) protected_percent: u8,
     pub(crate) drain_ms: u64,
+    pub(crate) durable_ms: u64,
 }
 
 /// Why a configuration was refused.
@@ -263,6 +271,7 @@ impl Settings {
             metrics: self.metrics,
             socket_mode: Some(format!("{:04o}", self.socket_mode)),
             policy: Some(self.policy),
+            verify: Some(self.verify),
             dram: DramFile {
                 bytes: Some(Bytes(self.dram.bytes)),
                 slab_bytes: Some(Bytes(self.dram.slab_bytes)),
@@ -291,6 +300,7 @@ impl Settings {
                 session_ttl_ms: Some(limits.session_ttl_ms),
                 protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
+                durable_ms: Some(limits.durable_ms),
             },
         }
     }
@@ -310,6 +320,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         metrics: file.metrics,
         socket_mode,
         policy: file.policy.unwrap_or(Policy::Session),
+        verify: file.verify.unwrap_or_default(),
         dram,
         nvme,
         limits,
@@ -430,6 +441,7 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
             u64::MAX / 4,
         )?,
         protected_percent: within("limits.protected_percent", file.protected_percent, 25, 0, 50)?,
+        durable_ms: within("limits.durable_ms", file.durable_ms, 20_000, 10, 600_000)?,
         drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
     })
 }
