@@ -1,6 +1,10 @@
 //! Configuration. Owns: what the operator wrote ([`File`]) and what was checked ([`Settings`]).
 //! Must not know: the components that are built from it.
 
+mod bytes;
+
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN};
+pub(crate) use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -129,11 +133,9 @@ struct LimitsFile {
     protected_percent: Option<u8>,
     /// How long a drain may take to write what is dirty, ms; default 30000.
     drain_ms: Option<u64>,
+    /// Connections at all doors together; default 4096, or what the limit of open files leaves room for.
+    connections_max: Option<u32>,
 }
-
-/// A size as text with a binary unit (`64MiB`), or a plain number of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bytes(pub(crate) u64);
 
 /// What was checked; every field has its final value.
 #[derive(Debug, Clone)]
@@ -205,13 +207,14 @@ pub(crate) struct Limits {
     pub(crate) session_ttl_ms: u64,
     pub(crate) protected_percent: u8,
     pub(crate) drain_ms: u64,
+    pub(crate) connections_max: Option<u32>,
 }
 
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -219,12 +222,16 @@ pub(crate) enum ConfigError {
         source: std::io::Error,
     },
     /// Not TOML, or a key that does not exist.
-    #[error("{path}: {source}")]
+    #[error("{path}:{line}: `{text}`: {why}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Why and where.
-        source: Box<toml::de::Error>,
+        /// The line, from 1.
+        line: usize,
+        /// What it says.
+        text: String,
+        /// What is wrong with it.
+        why: String,
     },
     /// A value out of its bounds.
     #[error("{key}: {why}")]
@@ -239,17 +246,40 @@ pub(crate) enum ConfigError {
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+impl ConfigError {
+    /// What to do about it.
+    pub(crate) fn advice(&self) -> String {
+        match self {
+            ConfigError::Read { .. } => {
+                "name a file that exists and may be read (--config), or none for the defaults".to_owned()
+            }
+            ConfigError::Parse { .. } => {
+                "correct that line; `turnkv config` without a file prints every key".to_owned()
+            }
+            ConfigError::Value { key, .. } => {
+                format!("correct {key}; README has a table of all settings and their bounds")
+            }
+        }
+    }
+}
+
 /// Reads and checks a file; without one, the defaults.
 pub(crate) fn load(path: Option<&Path>) -> Result<Settings, ConfigError> {
-    let file = match path {
-        None => File::default(),
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-            toml::from_str(&text)
-                .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?
-        }
-    };
+    let Some(path) = path else { return check(File::default()) };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    parse(path, &text)
+}
+
+/// Checks the text of a file.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Settings, ConfigError> {
+    let file = toml::from_str(text).map_err(|error| {
+        let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or("");
+        let line = before.matches('\n').count() + 1;
+        let said = text.lines().nth(line - 1).unwrap_or("").trim().to_owned();
+        let why = error.message().trim().replace('\n', ", ");
+        ConfigError::Parse { path: path.into(), line, text: said, why }
+    })?;
     check(file)
 }
 
@@ -291,6 +321,7 @@ impl Settings {
                 session_ttl_ms: Some(limits.session_ttl_ms),
                 protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
+                connections_max: limits.connections_max,
             },
         }
     }
@@ -425,6 +456,10 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         )?,
         protected_percent: within("limits.protected_percent", file.protected_percent, 25, 0, 50)?,
         drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
+        connections_max: match file.connections_max {
+            None => None,
+            max => Some(within("limits.connections_max", max, 0, CONNECTIONS_MIN as u32, CONNECTIONS_MAX)?),
+        },
     })
 }
 
@@ -445,56 +480,6 @@ fn bad(key: &'static str, why: String) -> ConfigError {
 }
 
 const _: () = assert!(SHARD_BYTES_MAX <= GIB, "every legal shard fits the largest slab");
-
-const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
-
-impl std::str::FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Bytes, String> {
-        let text = text.trim();
-        let (number, shift) = UNITS
-            .iter()
-            .find_map(|(unit, shift)| text.strip_suffix(unit).map(|number| (number, *shift)))
-            .unwrap_or((text, 0));
-        let number: u64 = number
-            .trim()
-            .parse()
-            .map_err(|_| format!("`{text}` is not a size such as 512MiB, 64GiB or a number of bytes"))?;
-        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("`{text}` is too large"))
-    }
-}
-
-impl std::fmt::Display for Bytes {
-    /// The largest unit that divides the size: what is printed reads back exactly.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let whole = units.iter().find(|(_, shift)| self.0 > 0 && self.0.is_multiple_of(1 << shift));
-        let (unit, shift) = whole.unwrap_or(&("B", 0));
-        write!(f, "{}{unit}", self.0 >> shift)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw {
-            Number(u64),
-            Text(String),
-        }
-        match Raw::deserialize(from)? {
-            Raw::Number(number) => Ok(Bytes(number)),
-            Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 //! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
 //! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
-//! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
+//! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
 //! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
 
 pub(crate) mod advice;
@@ -13,6 +13,7 @@ pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod gauges;
+pub(crate) mod health;
 pub(crate) mod hold;
 pub(crate) mod inline;
 pub(crate) mod lookup;
@@ -69,8 +70,10 @@ pub(crate) struct Engine {
     pub(crate) metrics: metrics::Metrics,
     /// What was configured.
     pub(crate) settings: Settings,
-    /// Set once the server is leaving: no new offloads.
+    /// No new offloads: an operator asked for a drain, or the process leaves.
     draining: AtomicBool,
+    /// The process leaves: a drain is not taken back any more.
+    leaving: AtomicBool,
     /// A reclaim pass is under way.
     reclaiming: AtomicBool,
     /// Names this server process: leases of another are unknown here.

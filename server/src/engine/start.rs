@@ -68,6 +68,7 @@ impl Engine {
             metrics: metrics::Metrics::new(),
             settings,
             draining: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             reclaiming: AtomicBool::new(false),
             instance: clients::random_u64()?,
             started,

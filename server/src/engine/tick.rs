@@ -3,26 +3,22 @@
 
 use super::Engine;
 use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 impl Engine {
-    /// Runs until the engine is dropped by its last user. Blocking work: give it a thread.
-    pub(crate) fn run_ticks(engine: &Arc<Engine>) -> std::io::Result<()> {
-        let weak = Arc::downgrade(engine);
-        let ticks = move || {
-            let mut ticks = 0u64;
-            while let Some(engine) = weak.upgrade() {
-                engine.tick();
-                ticks += 1;
-                if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
-                    engine.flush_catalog();
-                }
-                drop(engine);
-                std::thread::sleep(Duration::from_millis(TICK_MS));
+    /// Runs until the engine is dropped by its last user. Blocking: give it a thread, and end the process with it.
+    pub(crate) fn run_ticks(engine: &Weak<Engine>) {
+        let mut ticks = 0u64;
+        while let Some(engine) = engine.upgrade() {
+            engine.tick();
+            ticks += 1;
+            if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
+                engine.flush_catalog();
             }
-        };
-        std::thread::Builder::new().name("turnkv-tick".into()).spawn(ticks).map(drop)
+            drop(engine);
+            std::thread::sleep(Duration::from_millis(TICK_MS));
+        }
     }
 
     fn tick(self: &Arc<Self>) {

@@ -168,10 +168,19 @@ impl LocalSocket {
     /// # Errors
     /// See the module text. After `TimedOut` a later call goes on where this one stopped.
     pub fn recv(&self, deadline: Option<Instant>) -> io::Result<Frame> {
+        self.receive(deadline, None)
+    }
+
+    /// `whole`: how long a frame may take from its first byte on, where that is bounded.
+    fn receive(&self, mut deadline: Option<Instant>, mut whole: Option<Duration>) -> io::Result<Frame> {
         let mut inbound = self.inbound();
         loop {
             if let Some(frame) = inbound.take()? {
                 return Ok(frame);
+            }
+            if let Some(whole) = whole.take_if(|_| !inbound.is_empty()) {
+                let end = Instant::now() + whole;
+                deadline = Some(deadline.map_or(end, |deadline| deadline.min(end)));
             }
             if deadline.is_some() && !self.wait(PollFlags::IN, deadline)? {
                 return Err(timed_out("to receive"));
@@ -219,13 +228,14 @@ impl LocalSocket {
         }
     }
 
-    /// As [`LocalSocket::recv`], but stays awake for up to `spin` first: for a server whose client asks again soon.
+    /// The next frame for a server: stays awake for up to `spin` first, because its client may ask again soon; then waits
+    /// as long as the peer lives for a frame to begin, but at most `whole` for one that began to be there whole.
     ///
     /// # Errors
     /// See the module text.
-    pub fn recv_spin(&self, spin: Duration, deadline: Option<Instant>) -> io::Result<Frame> {
+    pub fn recv_spin(&self, spin: Duration, whole: Duration) -> io::Result<Frame> {
         match self.try_recv_spin(spin) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.recv(deadline),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.receive(None, Some(whole)),
             received => received,
         }
     }
