@@ -143,7 +143,7 @@ impl From<tonic::Status> for Error {
             _ => ErrorKind::Unavailable,
         };
         let mut message = format!("gRPC: {}", status.message());
-        if let Some(cause) = io_cause(&status) {
+        if let Some(cause) = root_cause(&status).filter(|cause| !message.contains(cause.as_str())) {
             message = format!("{message}: {cause}");
         }
         Error { kind, message }
@@ -160,6 +160,15 @@ pub(crate) fn io_cause(status: &tonic::Status) -> Option<&io::Error> {
         cause = error.source();
     }
     None
+}
+
+/// What the innermost of a status' causes says: the outer ones only say whose it was.
+fn root_cause(status: &tonic::Status) -> Option<String> {
+    let mut cause = std::error::Error::source(status)?;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    Some(cause.to_string())
 }
 
 /// Whether connecting failed because nobody listens: nothing was sent, so trying again is safe.

@@ -37,6 +37,8 @@ pub(crate) const ROOM_PAUSE_MS: u64 = 10;
 pub(crate) const LEAVING_MAX: usize = 64;
 /// How often connections are swept for deadlines.
 pub(crate) const SWEEP_MS: u64 = 500;
+/// Connections that may wait to be accepted on a TCP door.
+pub(crate) const TCP_BACKLOG: u32 = 4096;
 /// The shortest and longest pause after an accept that failed.
 pub(crate) const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// See [`ACCEPT_PAUSE_MIN`].

@@ -32,6 +32,8 @@ pub struct Setup {
     pub tcp: Option<String>,
     /// HTTP address for /metrics and /healthz.
     pub metrics: Option<String>,
+    /// Files that the process may open, where that is not as many as this one.
+    pub open_files: Option<u64>,
     /// Directory of the NVMe tier, when it is not the server's own.
     pub nvme_dir: Option<PathBuf>,
 }
@@ -48,6 +50,7 @@ impl Default for Setup {
             limits: String::new(),
             tcp: None,
             metrics: None,
+            open_files: None,
             nvme_dir: None,
         }
     }
@@ -218,7 +221,15 @@ fn launch(dir: &Path, setup: &Setup) -> anyhow::Result<Child> {
     std::fs::write(&config, config_text(dir, setup))?;
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let binary = server_binary()?;
-    Command::new(binary)
+    let mut command = match setup.open_files {
+        None => Command::new(binary),
+        Some(files) => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\""]).arg(files.to_string()).arg(binary);
+            shell
+        }
+    };
+    command
         .args(["serve", "--config"])
         .arg(&config)
         .stdin(Stdio::null())

@@ -8,15 +8,17 @@ use crate::config::Settings;
 use crate::connections::Connections;
 use crate::connections::caps::Caps;
 use crate::engine::Engine;
+use crate::limits::TCP_BACKLOG;
 use crate::local::LocalDoor;
 use crate::report::{Advise, misused};
 use crate::supervise::{Endings, Supervisor};
 use crate::{http, telemetry};
 use metrics_exporter_prometheus::PrometheusHandle;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -45,7 +47,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
 
     let (stop, stopped) = watch::channel(false);
     let house = House { engine, connections, supervisor, stopped };
-    let (doors, _files) = house.open(metrics).await?;
+    let (doors, _files) = house.open(metrics)?;
     tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
     let reason = end(&house.engine, start.idle, &mut endings).await?;
@@ -83,7 +85,7 @@ struct Doors {
 
 impl House {
     /// Opens every door. What comes beside them removes the socket's file at the end.
-    async fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<(Doors, impl Sized + use<>)> {
+    fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<(Doors, impl Sized + use<>)> {
         let settings = &self.engine.settings;
         if let Some(directory) = settings.socket.parent() {
             std::fs::create_dir_all(directory).advise(
@@ -116,12 +118,12 @@ impl House {
                 .task("turnkv-grpc-unix", grpc.serve_unix(unix, &self.connections, self.stopped.clone())),
         ];
         if let Some(address) = settings.tcp {
-            let listener = bind_tcp(address, "tcp").await?;
+            let listener = bind_tcp(address, "tcp")?;
             let served = grpc.serve_tcp(listener, &self.connections, self.stopped.clone());
             tasks.push(self.supervisor.task("turnkv-grpc-tcp", served));
         }
         if let Some(address) = settings.metrics {
-            let listener = bind_tcp(address, "metrics").await?;
+            let listener = bind_tcp(address, "metrics")?;
             let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
             let served = http::serve(listener, engine, connections, metrics, self.stopped.clone());
             tasks.push(self.supervisor.task("turnkv-http", served));
@@ -138,9 +140,17 @@ fn cannot_listen(place: &dyn std::fmt::Display) -> String {
     format!("cannot listen at {place}")
 }
 
-async fn bind_tcp(address: std::net::SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+fn bind_tcp(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     let todo = format!("stop the process that is there, or choose another address ({key})");
-    TcpListener::bind(address).await.advise(|| cannot_listen(&address), &todo)
+    listen_tcp(address).advise(|| cannot_listen(&address), &todo)
+}
+
+/// As `TcpListener::bind`, with a longer backlog: what does not fit it waits a second before it is tried again.
+fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(TCP_BACKLOG)
 }
 
 /// Where the local socket is, given gRPC's.
