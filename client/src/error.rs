@@ -142,7 +142,8 @@ impl From<tonic::Status> for Error {
             Code::Unimplemented | Code::OutOfRange | Code::DataLoss => ErrorKind::Internal,
             _ => ErrorKind::Unavailable,
         };
-        let mut message = format!("gRPC: {}", status.message());
+        let said = if status.message().is_empty() { status.code().description() } else { status.message() };
+        let mut message = format!("gRPC: {said}");
         if let Some(cause) = root_cause(&status).filter(|cause| !message.contains(cause.as_str())) {
             message = format!("{message}: {cause}");
         }

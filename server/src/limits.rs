@@ -43,6 +43,8 @@ pub(crate) const TCP_BACKLOG: u32 = 4096;
 pub(crate) const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// See [`ACCEPT_PAUSE_MIN`].
 pub(crate) const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a private pool looks whether anybody is left.
+pub(crate) const EMBEDDED_LOOK_MS: u64 = 200;
 /// Endings of vital threads and tasks that wait to be heard: the first one ends the process.
 pub(crate) const ENDINGS_MAX: usize = 16;
 /// How long the runtime's blocking threads may take at the end of the process.
@@ -128,6 +130,8 @@ pub(crate) const PREFILL_REPORT_MAX: u64 = 10_000_000_000;
 /// How long a connection's thread yields its core instead of sleeping after a request: the next one of a batch usually
 /// comes within it, and a wake-up costs more than a small page's copy.
 pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);
+/// Bytes of all local frames together that are larger than a socket's read buffer, while they arrive and are served.
+pub(crate) const LOCAL_LARGE_BYTES_MAX: usize = 256 << 20;
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 
@@ -167,4 +171,8 @@ const _: () = assert!(
         && ROOM_IDLE_MS_MIN < HTTP_IDLE_MS_MAX
         && ROOM_IDLE_MS_MIN < GRPC_IDLE_MS_MAX,
     "what makes room is ended sooner than what is in nobody's way"
+);
+const _: () = assert!(
+    LOCAL_LARGE_BYTES_MAX >= 16 * turnkv_transfer::FRAME_BYTES_MAX,
+    "some of the longest frames are served at once"
 );

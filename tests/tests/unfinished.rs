@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tonic::client::GrpcService;
 use tonic::transport::{Channel, Endpoint};
 use turnkv_client::{DataPlane, OffloadOptions};
+use turnkv_tests::flood::Target;
 use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
@@ -23,6 +24,8 @@ const MIB: u64 = 1 << 20;
 const ONE_CONNECTION_BYTES_MAX: u64 = 192 * MIB;
 /// The same of fifty.
 const ALL_BYTES_MAX: u64 = 512 * MIB;
+/// What unfinished frames of all local connections may take.
+const LOCAL_BYTES_MAX: u64 = 320 * MIB;
 /// What may stay of it in the end.
 const KEPT_BYTES_MAX: u64 = 40 * MIB;
 /// What the server says it does within 10 s; busy machines get more.
@@ -147,7 +150,13 @@ impl Rig {
         }
     }
 
-    async fn bounded(&self, connections: usize, path: &'static str, bytes: usize, most: u64) -> Result<()> {
+    async fn bounded(
+        &self,
+        connections: usize,
+        path: &'static str,
+        bytes: usize,
+        most: u64,
+    ) -> Result<String> {
         let mut requests = JoinSet::new();
         for _ in 0..connections {
             let channel = self.connection().await?;
@@ -160,7 +169,7 @@ impl Rig {
         ensure!(ended.iter().all(|end| !end.starts_with("0 ") && !end.starts_with("13 ")), "{ended:?}");
         ensure!(taken <= most, "{} MiB by 200 requests of {bytes} bytes to {path}", taken / MIB);
         let kept = self.given_back().await?;
-        println!(
+        let told = format!(
             "200 x {:.1} MiB to {path} over {connections} connections: {} MiB taken, {refused} refused, {} MiB kept",
             bytes as f64 / MIB as f64,
             taken / MIB,
@@ -171,7 +180,7 @@ impl Rig {
             ensure!(began.elapsed() < DEADLINES, "not all is given back");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Ok(())
+        Ok(told)
     }
 }
 
@@ -181,10 +190,10 @@ const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_on_one_connection() -> Result<()> {
     let rig = Rig::start().await?;
-    rig.bounded(1, LOOKUP, 2 << 20, ONE_CONNECTION_BYTES_MAX).await?;
-    rig.bounded(1, OFFLOAD, 8 << 20, ONE_CONNECTION_BYTES_MAX).await?;
-    // Longer than any legal one of its service.
-    rig.bounded(1, LOOKUP, 8 << 20, ONE_CONNECTION_BYTES_MAX).await?;
+    // The last ones are longer than any legal one of their service.
+    for (path, bytes) in [(LOOKUP, 2 << 20), (OFFLOAD, 8 << 20), (LOOKUP, 8 << 20)] {
+        println!("{}", rig.bounded(1, path, bytes, ONE_CONNECTION_BYTES_MAX).await?);
+    }
     let (_, page) = get(rig.http, "/metrics")?;
     ensure!(value(&page, "turnkv_requests_late_total")? >= 1.0);
     ensure!(value(&page, "turnkv_requests_refused_total{cause=\"bytes\"}")? >= 100.0);
@@ -194,8 +203,46 @@ async fn two_hundred_on_one_connection() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_over_fifty_connections() -> Result<()> {
     let rig = Rig::start().await?;
-    rig.bounded(50, LOOKUP, 2 << 20, ALL_BYTES_MAX).await?;
-    rig.bounded(50, OFFLOAD, 8 << 20, ALL_BYTES_MAX).await
+    for (path, bytes) in [(LOOKUP, 2 << 20), (OFFLOAD, 8 << 20)] {
+        println!("{}", rig.bounded(50, path, bytes, ALL_BYTES_MAX).await?);
+    }
+    Ok(())
+}
+
+/// The longest frames of the local door, less a byte: each one of 120 connections of a process.
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_on_the_local_door() -> Result<()> {
+    let rig = Rig::start().await?;
+    let target = Target::Unix(rig.server.local_socket());
+    let sending = |target: Target| {
+        move || -> Result<(bool, Vec<u8>)> {
+            let mut knock = target.knock()?;
+            knock.say(&[2, 0, 0, 0, 1, 0, 0, 0, 8, 1])?; // Hello
+            let mut frame = vec![0, 0, 0x40, 0, 4, 0, 0, 0]; // BeginOffload of 4 MiB
+            frame.resize(frame.len() + (4 << 20) - 1, 7);
+            // What finds no room waits in the socket until the server hangs up.
+            knock.say(&frame).unwrap_or_default();
+            knock.listen(DEADLINES)
+        }
+    };
+    let mut senders = JoinSet::new();
+    for _ in 0..120 {
+        senders.spawn_blocking(sending(target.clone()));
+    }
+    let (began, mut most) = (Instant::now(), 0);
+    while !senders.is_empty() {
+        ensure!(began.elapsed() < 2 * DEADLINES, "{} connections are still held", senders.len());
+        while let Some(done) = senders.try_join_next() {
+            ensure!(done??.0, "the server hangs up");
+        }
+        most = most.max(rig.server.rss_anon_bytes()?.saturating_sub(rig.start_bytes));
+        ensure!(rig.user.reload(&chain(1, 16)).await?.pages == 16, "others are served");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    ensure!(most <= LOCAL_BYTES_MAX, "{} MiB by 120 frames of 4 MiB", most / MIB);
+    let kept = rig.given_back().await?;
+    println!("120 x 4 MiB to the local door: {} MiB taken, {} MiB kept", most / MIB, kept / MIB);
+    Ok(())
 }
 
 /// The longest legal requests go through, many at a time.

@@ -7,7 +7,7 @@ mod connection;
 use crate::connections::accept::Backoff;
 use crate::connections::{Connections, Door, Peer, Place, Refused};
 use crate::engine::Engine;
-use crate::limits::REFUSAL_MS_MAX;
+use crate::limits::{LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
 use crate::supervise::Supervisor;
 use parking_lot::Mutex;
 use prost::Message;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use turnkv_proto::wire::Verb;
 use turnkv_proto::{Error, ErrorKind};
-use turnkv_transfer::{FLAG_FAILURE, LocalListener, LocalSocket};
+use turnkv_transfer::{FLAG_FAILURE, LargeFrames, LocalListener, LocalSocket};
 
 /// The door while it is open; [`LocalDoor::close`] ends every connection.
 pub(crate) struct LocalDoor {
@@ -30,6 +30,7 @@ pub(crate) struct LocalDoor {
     /// Runs the few verbs that must wait.
     waits: Handle,
     sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
+    large: Arc<LargeFrames>,
     closing: AtomicBool,
 }
 
@@ -49,6 +50,7 @@ impl LocalDoor {
             listener: LocalListener::bind(path, mode)?,
             waits,
             sockets: Mutex::new(HashMap::new()),
+            large: LargeFrames::new(LOCAL_LARGE_BYTES_MAX),
             closing: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&door);
@@ -68,7 +70,7 @@ impl LocalDoor {
                 Ok(socket) => {
                     backoff.reset();
                     next += 1;
-                    self.start(next, Arc::new(socket));
+                    self.start(next, Arc::new(socket.with_large(&self.large)));
                 }
                 Err(error) => std::thread::sleep(backoff.failed(Door::Local, &error)),
             }

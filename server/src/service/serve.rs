@@ -8,7 +8,7 @@ use crate::config::Settings;
 use crate::connections::Connections;
 use crate::connections::caps::Caps;
 use crate::engine::Engine;
-use crate::limits::TCP_BACKLOG;
+use crate::limits::{EMBEDDED_LOOK_MS, TCP_BACKLOG};
 use crate::local::LocalDoor;
 use crate::report::{Advise, misused};
 use crate::supervise::{Endings, Supervisor};
@@ -50,7 +50,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let (doors, _files) = house.open(metrics)?;
     tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
-    let reason = end(&house.engine, start.idle, &mut endings).await?;
+    let reason = end(nobody_left(&house.engine, start.idle), &mut endings).await?;
     tracing::info!(reason, "leaving: finishing writes");
     let leaving = Arc::clone(&house.engine);
     tokio::task::spawn_blocking(move || leaving.leave()).await?;
@@ -160,23 +160,18 @@ fn local_path(socket: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
+/// Returns once nobody has been connected for so long; never without a time.
+async fn nobody_left(engine: &Engine, idle: Option<Duration>) {
+    let Some(idle) = idle else { return std::future::pending().await };
+    while engine.clients.idle_since().is_none_or(|since| since.elapsed() < idle) {
+        tokio::time::sleep(Duration::from_millis(EMBEDDED_LOOK_MS)).await;
+    }
+}
+
 /// Waits for a reason to leave.
-async fn end(
-    engine: &Arc<Engine>,
-    idle: Option<Duration>,
-    endings: &mut Endings,
-) -> anyhow::Result<&'static str> {
+async fn end(nobody: impl Future<Output = ()>, endings: &mut Endings) -> anyhow::Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let nobody = async {
-        let Some(idle) = idle else { return std::future::pending().await };
-        loop {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            if engine.clients.idle_since().is_some_and(|since| since.elapsed() >= idle) {
-                return;
-            }
-        }
-    };
     Ok(tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
@@ -187,4 +182,28 @@ async fn end(
             return Err(misused(format!("{ending}: the server cannot go on"), todo));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end;
+    use crate::report::lines;
+    use crate::supervise::Supervisor;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_panic_of_a_vital_thread_ends_the_server_with_an_error() {
+        let (supervisor, mut endings) = Supervisor::new();
+        supervisor.thread("a-test-ticks", || panic!("as the test wants it")).unwrap();
+        let ended = end(std::future::pending(), &mut endings);
+        let ended = tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
+        let (what, todo) = lines(&ended.unwrap_err());
+        assert!(what.contains("a-test-ticks panicked") && todo.contains("start it again"), "{what}: {todo}");
+    }
+
+    #[tokio::test]
+    async fn a_private_server_without_clients_leaves_in_peace() {
+        let (_supervisor, mut endings) = Supervisor::new();
+        assert_eq!(end(async {}, &mut endings).await.unwrap(), "the last client is gone");
+    }
 }

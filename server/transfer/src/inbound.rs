@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::frame::{Frame, FrameHeader};
+use crate::large::Held;
 use crate::limits::{FDS_PENDING_MAX, FRAME_HEADER_BYTES, READ_BUFFER_BYTES};
 
 /// Bytes that arrived and are not taken as frames yet.
@@ -34,6 +35,8 @@ struct Large {
     header: FrameHeader,
     body: Vec<u8>,
     filled: usize,
+    /// Its part of what all large frames may take, where that is bounded.
+    held: Option<Held>,
 }
 
 impl Inbound {
@@ -45,6 +48,18 @@ impl Inbound {
     /// Whether no part of a frame is waiting for its rest.
     pub(crate) fn is_empty(&self) -> bool {
         self.start == self.end && self.large.is_none()
+    }
+
+    /// Bytes of a large frame that has begun and holds no part of what all may take.
+    pub(crate) fn unheld_bytes(&self) -> Option<usize> {
+        self.large.as_ref().filter(|large| large.held.is_none()).map(|large| large.body.len())
+    }
+
+    /// The large frame holds its part.
+    pub(crate) fn hold(&mut self, held: Held) {
+        if let Some(large) = &mut self.large {
+            large.held = Some(held);
+        }
     }
 
     /// Where the next bytes go. Never empty if [`Inbound::take`] has just said that there is no whole frame.
@@ -85,7 +100,7 @@ impl Inbound {
                 self.large = Some(large);
                 return Ok(None);
             }
-            return Ok(Some(self.complete(large.header, large.body)));
+            return Ok(Some(self.complete(large.header, large.body, large.held)));
         }
         let waiting = &self.buffer[self.start..self.end];
         let Some((header, rest)) = waiting.split_first_chunk::<FRAME_HEADER_BYTES>() else {
@@ -96,14 +111,14 @@ impl Inbound {
         if let Some(body) = rest.get(..body_bytes) {
             let body = body.to_vec();
             self.start += FRAME_HEADER_BYTES + body_bytes;
-            return Ok(Some(self.complete(header, body)));
+            return Ok(Some(self.complete(header, body, None)));
         }
         if FRAME_HEADER_BYTES + body_bytes > self.buffer.len() {
             let filled = rest.len();
             // Zeroed memory of this size comes untouched from the system: a peer that only announces costs no pages.
             let mut body = vec![0; body_bytes];
             body[..filled].copy_from_slice(rest);
-            self.large = Some(Large { header, body, filled });
+            self.large = Some(Large { header, body, filled, held: None });
             self.start = self.end;
         }
         Ok(None)
@@ -115,14 +130,14 @@ impl Inbound {
     /// ```text
     ///   received at once:  [ frame A ][ frame B, with fd )     A ends before the receive does, B does not: it is B's
     /// ```
-    fn complete(&mut self, header: FrameHeader, body: Vec<u8>) -> Frame {
+    fn complete(&mut self, header: FrameHeader, body: Vec<u8>, held: Option<Held>) -> Frame {
         let frame_end = self.received - (self.end - self.start) as u64;
         let mut fd = None;
         while self.fds.front().is_some_and(|(received, _)| *received <= frame_end) {
             let next = self.fds.pop_front().map(|(_, fd)| fd);
             fd = fd.or(next);
         }
-        Frame { verb: header.verb, flags: header.flags, body, fd }
+        Frame { verb: header.verb, flags: header.flags, body, fd, _held: held }
     }
 }
 
