@@ -82,7 +82,7 @@ pub(crate) const UNFINISHED_SMALL_BYTES: u64 = 32 << 20;
 pub(crate) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 /// Inline streams at a time, on all connections: each may leave a window unread.
 pub(crate) const INLINE_STREAMS_MAX: usize = 256;
-/// Bytes of unfinished requests after which free memory goes back to the system once they are gone.
+/// Bytes of unfinished requests, or of large local frames, after which free memory goes back to the system once they are gone.
 pub(crate) const BURST_BYTES_MIN: u64 = 16 << 20;
 /// Bytes of payload in one message of an inline stream: small enough to stay in a core's own cache, large enough that what
 /// every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
@@ -131,7 +131,7 @@ pub(crate) const PREFILL_REPORT_MAX: u64 = 10_000_000_000;
 /// comes within it, and a wake-up costs more than a small page's copy.
 pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);
 /// Bytes of all local frames together that are larger than a socket's read buffer, while they arrive and are served.
-pub(crate) const LOCAL_LARGE_BYTES_MAX: usize = 256 << 20;
+pub(crate) const LOCAL_LARGE_BYTES_MAX: usize = 128 << 20;
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 

@@ -7,7 +7,7 @@ mod connection;
 use crate::connections::accept::Backoff;
 use crate::connections::{Connections, Door, Peer, Place, Refused};
 use crate::engine::Engine;
-use crate::limits::{LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
+use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
 use crate::supervise::Supervisor;
 use parking_lot::Mutex;
 use prost::Message;
@@ -105,6 +105,11 @@ impl LocalDoor {
                 socket.shutdown();
             }
         })
+    }
+
+    /// Whether a burst of large frames has passed since the last look.
+    pub(crate) fn burst_has_passed(&self) -> bool {
+        self.large.burst_has_passed(BURST_BYTES_MIN as usize)
     }
 
     /// Ends every connection and takes no more.

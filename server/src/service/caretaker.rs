@@ -5,6 +5,7 @@ use super::pool::PoolService;
 use crate::connections::Connections;
 use crate::engine::Engine;
 use crate::limits::SWEEP_MS;
+use crate::local::LocalDoor;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use turnkv_transfer::trim_heap;
 pub(super) struct Caretaker {
     pub(super) engine: Arc<Engine>,
     pub(super) connections: Arc<Connections>,
+    pub(super) local: Arc<LocalDoor>,
     pub(super) budget: Arc<Budget>,
     pub(super) reporter: HealthReporter,
 }
@@ -29,7 +31,8 @@ impl Caretaker {
         loop {
             ticks.tick().await;
             self.connections.sweep();
-            if self.budget.burst_has_passed() {
+            let of_requests = self.budget.burst_has_passed();
+            if self.local.burst_has_passed() || of_requests {
                 // Takes milliseconds: not on an async thread.
                 let trimmed = tokio::task::spawn_blocking(trim_heap).await;
                 tracing::debug!(worked = trimmed.is_ok(), "free memory went back after a burst of requests");

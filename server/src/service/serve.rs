@@ -129,7 +129,9 @@ impl House {
             tasks.push(self.supervisor.task("turnkv-http", served));
         }
         let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
-        let caretaker = Caretaker { engine, connections, budget, reporter: grpc.reporter() };
+        let looked_after = Arc::clone(&local);
+        let reporter = grpc.reporter();
+        let caretaker = Caretaker { engine, connections, local: looked_after, budget, reporter };
         // Not among the tasks: it has no end of its own.
         drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
         Ok((Doors { local, tasks }, file))

@@ -11,8 +11,8 @@ use crate::limits::{FDS_PENDING_MAX, FRAME_HEADER_BYTES, READ_BUFFER_BYTES};
 
 /// Bytes that arrived and are not taken as frames yet.
 ///
-/// Small frames are cut out of `buffer`. A frame that is larger than the buffer gets a body of its own as soon as its header
-/// is known, and the rest of it is received straight into that:
+/// Small frames are cut out of `buffer`. A frame that is larger than the buffer gets a body of its own once its header is known
+/// and there is memory for it, and the rest of it is received straight into that:
 ///
 /// ```text
 ///   buffer: ..taken.. [start) header body header bo (end] free
@@ -24,6 +24,8 @@ pub(crate) struct Inbound {
     start: usize,
     end: usize,
     large: Option<Large>,
+    /// The header of a large frame that has no memory yet; it and what came of the body are in the buffer.
+    wanted: Option<FrameHeader>,
     /// Bytes received since the connection began.
     received: u64,
     /// Descriptors, each with `received` as it was after the receive that brought it.
@@ -42,7 +44,7 @@ struct Large {
 impl Inbound {
     pub(crate) fn new() -> Self {
         let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
-        Self { buffer, start: 0, end: 0, large: None, received: 0, fds: VecDeque::new() }
+        Self { buffer, start: 0, end: 0, large: None, wanted: None, received: 0, fds: VecDeque::new() }
     }
 
     /// Whether no part of a frame is waiting for its rest.
@@ -50,16 +52,20 @@ impl Inbound {
         self.start == self.end && self.large.is_none()
     }
 
-    /// Bytes of a large frame that has begun and holds no part of what all may take.
-    pub(crate) fn unheld_bytes(&self) -> Option<usize> {
-        self.large.as_ref().filter(|large| large.held.is_none()).map(|large| large.body.len())
+    /// Bytes of a large frame whose header is here: [`Inbound::begin_large`] is due before anything else is received.
+    pub(crate) fn wanted_bytes(&self) -> Option<usize> {
+        self.wanted.map(|header| header.body_bytes as usize)
     }
 
-    /// The large frame holds its part.
-    pub(crate) fn hold(&mut self, held: Held) {
-        if let Some(large) = &mut self.large {
-            large.held = Some(held);
-        }
+    /// Gives the large frame its memory. `held`: its part of what all may take, where that is bounded.
+    pub(crate) fn begin_large(&mut self, held: Option<Held>) {
+        let Some(header) = self.wanted.take() else { return };
+        let rest = &self.buffer[self.start + FRAME_HEADER_BYTES..self.end];
+        let filled = rest.len();
+        let mut body = vec![0; header.body_bytes as usize];
+        body[..filled].copy_from_slice(rest);
+        self.large = Some(Large { header, body, filled, held });
+        self.start = self.end;
     }
 
     /// Where the next bytes go. Never empty if [`Inbound::take`] has just said that there is no whole frame.
@@ -102,6 +108,9 @@ impl Inbound {
             }
             return Ok(Some(self.complete(large.header, large.body, large.held)));
         }
+        if self.wanted.is_some() {
+            return Ok(None);
+        }
         let waiting = &self.buffer[self.start..self.end];
         let Some((header, rest)) = waiting.split_first_chunk::<FRAME_HEADER_BYTES>() else {
             return Ok(None);
@@ -114,12 +123,7 @@ impl Inbound {
             return Ok(Some(self.complete(header, body, None)));
         }
         if FRAME_HEADER_BYTES + body_bytes > self.buffer.len() {
-            let filled = rest.len();
-            // Zeroed memory of this size comes untouched from the system: a peer that only announces costs no pages.
-            let mut body = vec![0; body_bytes];
-            body[..filled].copy_from_slice(rest);
-            self.large = Some(Large { header, body, filled, held: None });
-            self.start = self.end;
+            self.wanted = Some(header);
         }
         Ok(None)
     }

@@ -11,8 +11,16 @@ use parking_lot::{Condvar, Mutex};
 /// The bytes that all large frames of a server may take together, from their headers on until they are dropped.
 #[derive(Debug)]
 pub struct LargeFrames {
-    free_bytes: Mutex<usize>,
+    taken: Mutex<Taken>,
     freed: Condvar,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: usize,
+    /// The most since somebody last asked for it.
+    most_bytes: usize,
 }
 
 /// A part of them.
@@ -26,25 +34,37 @@ impl LargeFrames {
     /// So many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Arc<LargeFrames> {
-        Arc::new(LargeFrames { free_bytes: Mutex::new(bytes), freed: Condvar::new() })
+        Arc::new(LargeFrames { taken: Mutex::default(), freed: Condvar::new(), bytes })
+    }
+
+    /// Whether a burst has passed since the last look: `least` bytes or more were taken, and fewer are now.
+    pub fn burst_has_passed(&self, least: usize) -> bool {
+        let mut taken = self.taken.lock();
+        let passed = taken.bytes < least && taken.most_bytes >= least;
+        if passed {
+            taken.most_bytes = taken.bytes;
+        }
+        passed
     }
 
     /// A part, if it is free by the deadline.
     pub(crate) fn hold(self: &Arc<Self>, bytes: usize, deadline: Instant) -> Option<Held> {
-        let mut free = self.free_bytes.lock();
-        while *free < bytes {
-            if self.freed.wait_until(&mut free, deadline).timed_out() && *free < bytes {
+        let mut taken = self.taken.lock();
+        while taken.bytes + bytes > self.bytes {
+            let late = self.freed.wait_until(&mut taken, deadline).timed_out();
+            if late && taken.bytes + bytes > self.bytes {
                 return None;
             }
         }
-        *free -= bytes;
+        taken.bytes += bytes;
+        taken.most_bytes = taken.most_bytes.max(taken.bytes);
         Some(Held { of: Arc::clone(self), bytes })
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        *self.of.free_bytes.lock() += self.bytes;
+        self.of.taken.lock().bytes -= self.bytes;
         self.of.freed.notify_all();
     }
 }
@@ -61,12 +81,14 @@ mod tests {
         let first = all.hold(6, soon()).unwrap();
         assert!(all.hold(5, soon()).is_none() && all.hold(11, soon()).is_none());
         let second = all.hold(4, soon()).unwrap();
+        assert!(!all.burst_has_passed(8), "it lasts");
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| all.hold(7, Instant::now() + Duration::from_secs(10)).is_some());
             drop(first);
             drop(second);
             assert!(waiting.join().unwrap());
         });
+        assert!(all.burst_has_passed(8) && !all.burst_has_passed(8), "said once");
         assert!(all.hold(10, soon()).is_some());
     }
 }

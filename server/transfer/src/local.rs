@@ -191,7 +191,7 @@ impl LocalSocket {
                 let end = Instant::now() + whole;
                 deadline = Some(deadline.map_or(end, |deadline| deadline.min(end)));
             }
-            if !self.hold_large(&mut inbound, deadline.unwrap_or_else(|| Instant::now() + HOLD_WAIT)) {
+            if !self.begin_large(&mut inbound, deadline.unwrap_or_else(|| Instant::now() + HOLD_WAIT)) {
                 return Err(timed_out("to find room for a large frame"));
             }
             if deadline.is_some() && !self.wait(PollFlags::IN, deadline)? {
@@ -220,7 +220,7 @@ impl LocalSocket {
             if let Some(frame) = inbound.take()? {
                 return Ok(frame);
             }
-            if !self.hold_large(&mut inbound, Instant::now()) {
+            if !self.begin_large(&mut inbound, Instant::now()) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             self.fill(&mut inbound, RecvFlags::DONTWAIT)?;
@@ -281,10 +281,18 @@ impl LocalSocket {
         self.inbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a large frame that began hold its part of the memory; false: there was none by the deadline.
-    fn hold_large(&self, inbound: &mut Inbound, deadline: Instant) -> bool {
-        let (Some(large), Some(bytes)) = (&self.large, inbound.unheld_bytes()) else { return true };
-        large.hold(bytes, deadline).map(|held| inbound.hold(held)).is_some()
+    /// Gives a large frame that began its memory; false: there was none by the deadline.
+    fn begin_large(&self, inbound: &mut Inbound, deadline: Instant) -> bool {
+        let Some(bytes) = inbound.wanted_bytes() else { return true };
+        let held = match &self.large {
+            None => None,
+            Some(large) => match large.hold(bytes, deadline) {
+                None => return false,
+                held => held,
+            },
+        };
+        inbound.begin_large(held);
+        true
     }
 
     /// One `recvmsg`. Descriptors arrive close-on-exec.
