@@ -123,7 +123,7 @@ struct LimitsFile {
     pages_max: Option<u32>,
     /// Sessions remembered; default 100000.
     sessions_max: Option<u32>,
-    /// Namespaces open; default 1024.
+    /// Namespaces open; default 1024, at most 65000. At the limit the one that nobody used for longest makes way.
     namespaces_max: Option<u16>,
     /// Leases held at a time; default 4096.
     leases_max: Option<u32>,
@@ -445,7 +445,13 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         free_slots_percent: within("limits.free_slots_percent", file.free_slots_percent, 2, 0, 50)?,
         pages_max: within("limits.pages_max", file.pages_max, pages_fit as u32, 1 << 10, 1 << 30)?,
         sessions_max: within("limits.sessions_max", file.sessions_max, 100_000, 1, 100_000_000)?,
-        namespaces_max: within("limits.namespaces_max", file.namespaces_max, 1_024, 1, u16::MAX - 1)?,
+        namespaces_max: within(
+            "limits.namespaces_max",
+            file.namespaces_max,
+            1_024,
+            1,
+            turnkv_pool::limits::NAMESPACES_MAX,
+        )?,
         leases_max: within("limits.leases_max", file.leases_max, 4_096, 1, 1 << 20)?,
         session_ttl_ms: within(
             "limits.session_ttl_ms",

@@ -15,8 +15,6 @@ pub(crate) const CONNECTIONS_MIN: u64 = 16;
 pub(crate) const CONNECTIONS_MAX: u32 = 1 << 20;
 /// Share of a door's connections that one peer may have (a user on Unix sockets, an address on TCP).
 pub(crate) const CONNECTIONS_PER_PEER_PERCENT_MAX: usize = 75;
-/// Descriptors kept for the NVMe tier beside one for each segment: its folder, catalog, files that come while others go.
-pub(crate) const NVME_DESCRIPTORS_RESERVED: u64 = 32;
 /// Descriptors kept for the rest of the process: runtime, listeners, logs, what is read of /proc, connections to be refused.
 pub(crate) const PROCESS_DESCRIPTORS_RESERVED: u64 = 64;
 /// How long a connection may take to its first request: preface, settings, header or Hello included.
@@ -103,6 +101,42 @@ pub(crate) const TICK_MS: u64 = 100;
 pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
+/// Sessions whose records are made under one hold of the pool's lock.
+pub(crate) const CATALOG_SESSIONS_PER_LOCK: usize = 32;
+/// Chunks of lists that are read under one hold of the pool's lock.
+pub(crate) const CATALOG_CHUNKS_PER_LOCK: usize = 32;
+/// Sessions that one transaction of the catalog writes.
+pub(crate) const CATALOG_SESSIONS_PER_BATCH: usize = 256;
+/// Bytes that one transaction of the catalog writes, and one session's list more.
+pub(crate) const CATALOG_BATCH_BYTES: usize = 1 << 20;
+/// Chunks of lists that one transaction of the catalog drops, and those of one session more.
+pub(crate) const CATALOG_CHUNKS_DROPPED_PER_BATCH: usize = 4096;
+/// Transactions of one flush: what is left waits for the next one.
+pub(crate) const CATALOG_BATCHES_PER_FLUSH: usize = 8;
+/// Rows of sessions that one flush compares with what the pool knows.
+pub(crate) const CATALOG_ROWS_SWEPT_PER_FLUSH: usize = 64;
+/// Flushes that a server that leaves makes at most.
+pub(crate) const CATALOG_LAST_FLUSHES: usize = 1024;
+/// Chunks whose pages were found, or not, that a start remembers at a time.
+pub(crate) const CATALOG_CHUNKS_KNOWN_MAX: usize = 1 << 16;
+/// The catalog's lists may name so many times the pages that fit on NVMe: some of what they name has left it.
+pub(crate) const CATALOG_LIST_PAGES_PER_PAGE: u64 = 2;
+/// Chunks of lists that any catalog may hold.
+pub(crate) const CATALOG_CHUNKS_MIN: u64 = 8192;
+/// Bytes of the catalog that its database keeps in memory.
+pub(crate) const CATALOG_CACHE_BYTES: usize = 8 << 20;
+/// How long a catalog that failed rests before it is tried again.
+pub(crate) const CATALOG_RETRY_MS: u64 = 1_000;
+/// Rows of a namespace that is forgotten which one transaction removes.
+pub(crate) const CATALOG_ROWS_PER_WRITE: usize = 1_024;
+/// Such transactions in one flush.
+pub(crate) const CATALOG_REMOVALS_PER_FLUSH: usize = 8;
+/// Changes of pins that wait for a catalog that cannot be written.
+pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 256;
+/// Damaged catalogs that are kept for whoever wants to look at them.
+pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
+/// Calls, each a short time under the lock, that one tick spends on namespaces that retire, and on strangers.
+pub(crate) const RETIRE_CALLS_PER_TICK: usize = 64;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
 pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
 /// How long writes pause after one that the tier refused.
@@ -113,6 +147,10 @@ pub(crate) const RECLAIM_INFLIGHT_MAX: usize = 8;
 pub(crate) const RECLAIM_REWRITE_PERCENT_MAX: u64 = 85;
 /// How long one segment's reclaim may take before it is given up and tried again.
 pub(crate) const RECLAIM_PASS_MS_MAX: u64 = 20_000;
+/// How long reclaim waits for pages that are on their way before it looks again.
+pub(crate) const RECLAIM_LOOK: Duration = Duration::from_millis(1);
+/// How often a server that leaves looks whether all is written.
+pub(crate) const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How long a caller waits for a slab that changes its tenant.
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
 /// Sessions one List call returns.
@@ -122,7 +160,7 @@ pub(crate) const RECORD_QUEUE_CALLS_MAX: usize = 4096;
 /// Blocks of these calls together: 32 MiB.
 pub(crate) const RECORD_QUEUE_BLOCKS_MAX: u64 = 4 << 20;
 /// Namespaces that advice and the curve's series cover.
-pub(crate) const ADVICE_NAMESPACES_MAX: u16 = 16;
+pub(crate) const ADVICE_NAMESPACES_MAX: usize = 16;
 /// Sizes at which one namespace's advice says the hit ratio.
 pub(crate) const ADVICE_SIZES_MAX: usize = 40;
 /// Tokens, and microseconds, of one reported prefill.
@@ -135,6 +173,8 @@ pub(crate) const LOCAL_LARGE_BYTES_MAX: usize = 128 << 20;
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 
+const _: () = assert!(CATALOGS_ASIDE_MAX >= 1, "a damaged catalog is set aside, not deleted");
+const _: () = assert!(CATALOG_RETRY_MS >= TICK_MS, "a failed catalog rests");
 const _: () =
     assert!(INLINE_CHUNK_BYTES * 2 <= INLINE_MESSAGE_BYTES_MAX, "a chunk and its fields fit one message");
 const _: () =

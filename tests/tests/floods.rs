@@ -33,12 +33,12 @@ struct Rig {
 }
 
 impl Rig {
-    fn start(open_files: Option<u64>) -> Result<Rig> {
+    fn start(files_max: Option<u64>) -> Result<Rig> {
         let (tcp, http) = (free_address()?, free_address()?);
         let setup = Setup {
             tcp: Some(tcp.to_string()),
             metrics: Some(http.to_string()),
-            open_files,
+            files_max,
             ..Setup::default()
         };
         Ok(Rig { server: Server::start(setup)?, tcp, http })

@@ -28,6 +28,8 @@ const ALL_BYTES_MAX: u64 = 512 * MIB;
 const LOCAL_BYTES_MAX: u64 = 320 * MIB;
 /// What may stay of it in the end.
 const KEPT_BYTES_MAX: u64 = 40 * MIB;
+/// The same of the local door, whose threads allocate in many arenas: glibc keeps up to 16 MiB free at the top of each.
+const LOCAL_KEPT_BYTES_MAX: u64 = 160 * MIB;
 /// What the server says it does within 10 s; busy machines get more.
 const DEADLINES: Duration = Duration::from_secs(30);
 
@@ -138,11 +140,11 @@ impl Rig {
     }
 
     /// Waits until the memory is back.
-    async fn given_back(&self) -> Result<u64> {
+    async fn given_back(&self, most: u64) -> Result<u64> {
         let began = Instant::now();
         loop {
             let kept = self.server.rss_anon_bytes()?.saturating_sub(self.start_bytes);
-            if kept <= KEPT_BYTES_MAX {
+            if kept <= most {
                 return Ok(kept);
             }
             ensure!(began.elapsed() < DEADLINES, "{} MiB stay", kept / MIB);
@@ -168,7 +170,7 @@ impl Rig {
         let refused = ended.iter().filter(|end| end.starts_with("8 ")).count();
         ensure!(ended.iter().all(|end| !end.starts_with("0 ") && !end.starts_with("13 ")), "{ended:?}");
         ensure!(taken <= most, "{} MiB by 200 requests of {bytes} bytes to {path}", taken / MIB);
-        let kept = self.given_back().await?;
+        let kept = self.given_back(KEPT_BYTES_MAX).await?;
         let told = format!(
             "200 x {:.1} MiB to {path} over {connections} connections: {} MiB taken, {refused} refused, {} MiB kept",
             bytes as f64 / MIB as f64,
@@ -240,7 +242,7 @@ async fn frames_on_the_local_door() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     ensure!(most <= LOCAL_BYTES_MAX, "{} MiB by 120 frames of 4 MiB", most / MIB);
-    let kept = rig.given_back().await?;
+    let kept = rig.given_back(LOCAL_KEPT_BYTES_MAX).await?;
     println!("120 x 4 MiB to the local door: {} MiB taken, {} MiB kept", most / MIB, kept / MIB);
     Ok(())
 }

@@ -4,12 +4,14 @@
 use crate::Pool;
 use crate::entry::{
     ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
-    PROMOTING, PROTECTED, QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
+    PROMOTING, PROTECTED, QUEUED, VISIBLE, WRITING, ZOMBIE,
 };
+use crate::ids::{NvmePlace, PageKey};
 use crate::lease::{ClientSlots, NO_PAGE};
 use crate::limits::HELD_PERCENT_MAX;
 use crate::policy::ListId;
 use crate::slots::SlotState;
+use crate::tips::End;
 use std::collections::{HashMap, HashSet};
 
 macro_rules! ensure {
@@ -31,7 +33,7 @@ struct Sums {
     dirty_bytes: u64,
     writing: u64,
     kept_bytes: u64,
-    kept: HashMap<u32, u64>,
+    kept: HashMap<u16, u64>,
     owned: HashMap<u32, (u32, u16)>,
     /// Slots that a page, or what is left of it, reads or writes.
     ios: HashMap<u32, u32>,
@@ -53,8 +55,19 @@ impl Pool {
         self.check_sessions()?;
         self.policy.check(&self.pages)?;
         self.check_protections()?;
-        ensure!(self.curves.is_complete(self.namespaces.len()), "a namespace has no curve");
-        self.curves.check()
+        ensure!(self.curves.is_complete(self.namespaces.places_len()), "a namespace has no curve");
+        self.curves.check()?;
+        let counted = (self.strangers.count, self.strangers.bytes);
+        ensure!(counted == self.strangers.recount(), "{counted:?} strangers counted");
+        Ok(())
+    }
+
+    /// Where the shards of a page are on NVMe; none for those that are not.
+    #[doc(hidden)]
+    pub fn places(&self, page: PageKey) -> Vec<Option<NvmePlace>> {
+        let Some(index) = self.pages.resolve(page) else { return Vec::new() };
+        let place = |cell: &Cell| cell.has(ON_NVME).then_some(cell.place);
+        self.pages.cells(index).iter().map(place).collect()
     }
 
     fn check_entry(&self, index: u32, sums: &mut Sums) -> Result<(), String> {
@@ -86,7 +99,7 @@ impl Pool {
                 parent.is_none_or(|parent| parent.has(VISIBLE)),
                 "page {index} is visible, its parent is not"
             );
-        } else if !entry.has(RECOVERING) {
+        } else {
             let reachable = parent.is_none_or(|parent| parent.has(VISIBLE));
             ensure!(!reachable || !cells.iter().all(Cell::committed), "page {index} should be visible");
             let used = !entry.is_leaf() || cells.iter().any(|cell| cell.slot != NONE || cell.committed());
@@ -198,7 +211,7 @@ impl Pool {
         );
         ensure!(sums.kept_bytes == self.kept.bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
         for (segment, bytes) in self.kept.by_segment.iter().enumerate() {
-            let counted = sums.kept.get(&(segment as u32)).copied().unwrap_or(0);
+            let counted = sums.kept.get(&(segment as u16)).copied().unwrap_or(0);
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }
         ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
@@ -281,11 +294,13 @@ impl Pool {
 
     fn check_lists(&self) -> Result<(), String> {
         let mut listed = HashSet::new();
-        let lists = (0..self.namespaces.len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
+        let lists = (0..self.namespaces.places_len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
         for list in lists {
             for index in self.policy.order(&self.pages, list) {
                 ensure!(listed.insert(index), "page {index} is in two lists");
                 ensure!(self.pages[index].list() == Some(list), "page {index} is in the wrong list");
+                let in_slots = self.pages.cells(index).iter().any(|cell| cell.slot != NONE);
+                ensure!(list == ListId::Nvme || in_slots, "page {index} is in DRAM's list and not in DRAM");
             }
         }
         for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {
@@ -306,9 +321,19 @@ impl Pool {
 
     fn check_protections(&self) -> Result<(), String> {
         let (mut bytes, mut pages) = (0, 0);
-        let counts = self.protections.recount();
+        let mut counts: HashMap<u32, u32> = HashMap::new();
+        for owner in self.protections.owners() {
+            let end = self.protected_end(owner);
+            self.check_path(end).map_err(|error| format!("what {owner:?} protects {error}"))?;
+            *counts.entry(end.page).or_default() += 1;
+        }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
-            let counted = counts.get(&self.pages.key(index)).copied().unwrap_or(0);
+            if self.pages[index].has(PROTECTED) && self.pages[index].parent != NONE {
+                *counts.entry(self.pages[index].parent).or_default() += 1;
+            }
+        }
+        for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
+            let counted = counts.get(&index).copied().unwrap_or(0);
             let held = self.protections.holds(index);
             ensure!(held == counted, "page {index} is protected {counted} times, {held} counted");
             ensure!(self.pages[index].has(PROTECTED) == (held > 0), "page {index} has the wrong mark");
@@ -325,31 +350,31 @@ impl Pool {
     }
 
     fn check_sessions(&self) -> Result<(), String> {
-        let mut tips: HashMap<u32, u16> = HashMap::new();
+        let (mut tips, mut lists): (HashMap<u32, u16>, usize) = (HashMap::new(), 0);
         for (at, session) in self.sessions.iter() {
             ensure!(self.sessions.find(session.ns, &session.id) == Some(at), "session {at} is lost");
-            ensure!(session.tip == session.pages.last().copied(), "session {at} ends elsewhere");
-            if let Some(index) = session.tip.and_then(|tip| self.pages.resolve(tip)) {
-                *tips.entry(index).or_default() += 1;
+            lists += usize::from(session.tip.is_some());
+            let end = self.list_end(at);
+            if end.page != NONE {
+                *tips.entry(end.page).or_default() += 1;
             }
-            let mut parent = NONE;
-            for (position, page) in session.pages.iter().enumerate() {
-                let Some(index) = self.pages.resolve(*page) else {
-                    let gone =
-                        session.pages[position..].iter().all(|page| self.pages.resolve(*page).is_none());
-                    ensure!(gone, "session {at} has a page after a gap");
-                    break;
-                };
-                ensure!(self.pages[index].parent == parent, "session {at} is not a path");
-                parent = index;
-            }
+            self.check_path(end).map_err(|error| format!("session {at} {error}"))?;
         }
+        self.tips.check(lists + self.protections.len())?;
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);
             ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");
         }
         ensure!(self.sessions.ends_are_whose_they_say(), "a page is the end of a session that has another");
         ensure!(self.sessions.len() <= self.config.limits.sessions_max, "more sessions than sessions_max");
+        Ok(())
+    }
+
+    /// A path is of pages that are here, as many as it says.
+    fn check_path(&self, end: End) -> Result<(), String> {
+        let path = self.path_to(end);
+        ensure!(path.len() == end.pages as usize, "has {} pages of {}", path.len(), end.pages);
+        ensure!(path.iter().all(|index| self.pages.is_live(*index)), "has a page that is gone");
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! What an operator sets, checked. Owns: the pool's configuration. Must not know: where it came from.
 
-use crate::limits::{PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES};
+use crate::limits::{
+    NAMESPACES_MAX, PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES,
+};
 
 /// The pool's sizes and bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +159,7 @@ impl Limits {
             None if self.protected_percent > PROTECTED_ALL_PERCENT => {
                 Err(ConfigError::Limit("protected_percent"))
             }
-            None if self.namespaces_max == u16::MAX => Err(ConfigError::Limit("namespaces_max")),
+            None if self.namespaces_max > NAMESPACES_MAX => Err(ConfigError::Limit("namespaces_max")),
             None if self.session_ttl_ms == 0 => Err(ConfigError::Limit("session_ttl_ms")),
             None => Ok(()),
         }

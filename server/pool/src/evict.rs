@@ -148,7 +148,7 @@ impl Pool {
         self.drain_step(true);
         self.review_spared();
         let mut budget = MAINTAIN_PAGES_PER_CALL_MAX;
-        for ns in 0..self.namespaces.len() as u16 {
+        for ns in 0..self.namespaces.places_len() as u16 {
             while budget > 0 && self.nvme_alive && self.below_watermark(ns) {
                 budget -= 1;
                 let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX) else { break };

@@ -7,7 +7,7 @@
 //! these slots. What bounds them is a part of the client's share of the slots, and of all.
 
 use crate::Pool;
-use crate::entry::{FILLED, NONE, RECOVERING, VISIBLE};
+use crate::entry::{FILLED, NONE, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::lease::{LeaseItem, LeaseKind, NO_PAGE};
@@ -239,7 +239,7 @@ impl Pool {
         let (kind, slots) = (held.kind, held.items.len());
         if !kind.is_held() {
             let class = held.items.first().map_or(0, |item| self.slots.class_of(item.slot));
-            if slots > self.held_room(client, NamespaceIndex(class as u16)) {
+            if slots > self.held_room(client, self.namespaces.index(class as u16)) {
                 return Err(NotHeld::TooMuch);
             }
             self.leases.held_bytes += bytes;
@@ -309,7 +309,6 @@ impl Pool {
             let entry = &self.pages[index];
             let cell = self.pages.cell(index, pages.shard);
             match () {
-                () if entry.has(RECOVERING) => return (Outcome::InFlight, None),
                 () if entry.parent != parent => return (Outcome::NoParent, None),
                 () if entry.has(VISIBLE) || cell.committed() => return (Outcome::Present, Some(index)),
                 () if cell.granted() => return (Outcome::InFlight, None),

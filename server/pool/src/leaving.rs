@@ -49,7 +49,7 @@ impl Kept {
     }
 
     pub(crate) fn add(&mut self, place: NvmePlace, bytes: u64) {
-        let segment = place.segment as usize;
+        let segment = usize::from(place.segment);
         if segment >= self.by_segment.len() {
             self.by_segment.resize(segment + 1, 0);
         }
@@ -58,7 +58,7 @@ impl Kept {
     }
 
     pub(crate) fn take(&mut self, place: NvmePlace, bytes: u64) {
-        self.by_segment[place.segment as usize] -= bytes;
+        self.by_segment[usize::from(place.segment)] -= bytes;
         self.bytes -= bytes;
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! - [`Pool`] (`pool`): the state; one file a verb around it
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
-//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
+//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
+//! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `adopt`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
-//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `continued` (under another name), `describe`,
+//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod adopt;
 mod arena;
 mod branch;
 mod check;
@@ -43,18 +45,22 @@ mod prefill;
 mod promote;
 mod protection;
 mod reclaim;
-mod recover;
+mod record;
 mod reload;
 mod residency;
+mod retire;
 mod route;
 mod session;
 mod sessions;
 mod slots;
 mod spare;
 mod stats;
+mod strangers;
 mod table;
+mod tips;
 mod writeback;
 
+pub use adopt::Adoption;
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use describe::SessionDetail;
@@ -69,10 +75,11 @@ pub use pin::Pinned;
 pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
-pub use recover::{RecoveredPage, RecoveryReport};
+pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use route::{Candidate, Ranked, RouteAsk, Router};
-pub use session::{EndTurn, SessionInfo, SessionRecord, TurnBegun};
+pub use session::{EndTurn, SessionInfo, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
+pub use strangers::Stranger;
 pub use writeback::WriteBehind;

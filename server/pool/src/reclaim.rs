@@ -48,10 +48,12 @@ impl Pool {
     ) -> Reclaim {
         let found = self.namespace(namespace).and_then(|ns| self.find_visible(ns.0, hash));
         let Some(index) = found.filter(|index| shard < self.pages.shards(*index)) else {
+            self.strangers.forget(namespace, place);
             return Reclaim::Dead;
         };
         let cell = self.pages.cell(index, shard);
         if !cell.has(ON_NVME) || cell.place != place {
+            self.strangers.forget(namespace, place);
             return Reclaim::Dead;
         }
         let hot = if self.is_needed(index) {
@@ -140,6 +142,9 @@ impl Pool {
 
     /// Drops every page of a namespace, or of all. Returns how many readers could see.
     pub fn evict_namespace(&mut self, ns: Option<NamespaceIndex>) -> u64 {
+        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
+            return 0;
+        }
         let before = self.tally.visible;
         for index in 0..self.pages.end() {
             if self.pages.is_live(index) && ns.is_none_or(|ns| ns.0 == self.pages[index].ns) {
@@ -151,8 +156,11 @@ impl Pool {
 
     /// Demotes every page that is on NVMe and not in use. Returns how many.
     pub fn demote_all(&mut self, ns: Option<NamespaceIndex>) -> u64 {
+        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
+            return 0;
+        }
         let before = self.tally.demoted;
-        for ns in (0..self.namespaces.len() as u16).filter(|at| ns.is_none_or(|ns| ns.0 == *at)) {
+        for ns in (0..self.namespaces.places_len() as u16).filter(|at| ns.is_none_or(|ns| ns.0 == *at)) {
             for index in self.policy.order(&self.pages, ListId::Dram(ns)) {
                 if self.evictable(index) == Some(Eviction::Demote) {
                     self.evict(index, Eviction::Demote);

@@ -26,6 +26,11 @@ impl Spared {
         &mut self.rows[at]
     }
 
+    /// A namespace retired.
+    pub(crate) fn forget(&mut self, ns: u16) {
+        *self.row(ns) = VecDeque::new();
+    }
+
     /// How many a namespace has set aside.
     pub(crate) fn len(&mut self, ns: u16) -> usize {
         self.row(ns).len()
@@ -84,7 +89,7 @@ impl Pool {
 
     /// Brings back pages that are not spared any more, looking at some of them.
     pub(crate) fn review_spared(&mut self) {
-        for ns in 0..self.namespaces.len() as u16 {
+        for ns in 0..self.namespaces.places_len() as u16 {
             for _ in 0..self.spared.len(ns).min(SPARED_REVIEW_PER_CALL) {
                 let Some(key) = self.spared.row(ns).pop_front() else { break };
                 if self.is_still_spared(key) {

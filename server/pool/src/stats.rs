@@ -24,11 +24,11 @@ pub struct PoolStats {
     pub pages: u64,
     /// Entries of the index: pages, and pages being offloaded.
     pub entries: u64,
-    /// Bytes of the index: entries, hash table, slot table, write queue.
+    /// Bytes of the index: entries, hash table, slot table, write queue, sessions, what is known of strangers.
     pub index_bytes: u64,
     /// Bytes of the miss-ratio curves.
     pub curve_bytes: u64,
-    /// Bytes of the sessions' lists.
+    /// Of these, bytes of sessions, of the ends of their lists, and of what is protected.
     pub session_bytes: u64,
     /// Sessions.
     pub sessions: u64,
@@ -54,6 +54,14 @@ pub struct PoolStats {
     pub ended_protections: u64,
     /// Namespaces.
     pub namespaces: u64,
+    /// Namespaces that retire: nobody finds them, and what they hold is being dropped.
+    pub retiring_namespaces: u64,
+    /// Namespaces that are not open and have extents on NVMe.
+    pub stranger_namespaces: u64,
+    /// These extents.
+    pub stranger_extents: u64,
+    /// Their bytes.
+    pub stranger_bytes: u64,
     /// Leases, quarantined ones included.
     pub leases: u64,
     /// Leases in quarantine.
@@ -105,6 +113,7 @@ impl Pool {
             true => u64::from(slots.classes[slab.class as usize].per_slab - slab.used),
             false => 0,
         };
+        let session_bytes = (self.sessions.bytes() + self.tips.bytes() + self.protections.bytes()) as u64;
         PoolStats {
             dram: TierGauges {
                 capacity_bytes: in_service * self.config.slab_bytes,
@@ -127,9 +136,11 @@ impl Pool {
             retired_slabs: retired as u32,
             pages: tally.visible,
             entries: u64::from(self.pages.len()),
-            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes()) as u64,
+            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes() + self.strangers.memory())
+                as u64
+                + session_bytes,
             curve_bytes: self.curves.bytes() as u64,
-            session_bytes: self.sessions.bytes() as u64,
+            session_bytes,
             sessions: u64::from(self.sessions.len()),
             sessions_in_turn: self.sessions.in_turn(),
             sessions_expected: self.sessions.expected(),
@@ -142,6 +153,10 @@ impl Pool {
             pins: self.protections.pins,
             ended_protections: self.protections.ended,
             namespaces: self.namespaces.len() as u64,
+            retiring_namespaces: self.retiring() as u64,
+            stranger_namespaces: self.strangers.families() as u64,
+            stranger_extents: self.strangers.count,
+            stranger_bytes: self.strangers.bytes,
             leases: u64::from(self.leases.len()),
             leases_quarantined: self.leases.quarantined() as u64,
             expired_leases: self.leases.expired,

@@ -7,6 +7,7 @@ use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::limits::WRITE_QUEUE_SLACK;
 use crate::policy::Position;
 use crate::residency::Removal;
+use crate::strangers::Strangers;
 use hashbrown::HashSet;
 use std::collections::VecDeque;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -182,6 +183,7 @@ impl Pool {
     pub fn nvme_lost(&mut self) {
         self.nvme_alive = false;
         self.dead.clear();
+        self.strangers = Strangers::default();
         self.writes = WriteQueue::default();
         for index in 0..self.pages.end() {
             if !self.pages.is_live(index) {
@@ -238,7 +240,7 @@ impl Pool {
         self.count_rewrite(bytes, moves);
         let entry = &self.pages[index];
         let (ns, hash, tail_tokens) =
-            (NamespaceIndex(entry.ns), entry.hash, u32::from(entry.cell.tail_tokens));
+            (self.namespaces.index(entry.ns), entry.hash, u32::from(entry.cell.tail_tokens));
         let parent = (entry.parent != NONE).then(|| self.pages[entry.parent].hash);
         let (page, shards) = (self.pages.key(index), self.pages.shards(index));
         let (namespace, slot) = (self.namespaces.id(ns), self.slots.key(slot));

@@ -52,7 +52,7 @@ impl World {
         let mut bytes = 0;
         for write in self.pool.next_writes(u64::MAX, self.now) {
             let at = self.places.len() as u32;
-            let place = NvmePlace { segment: at / 10, block: at };
+            let place = NvmePlace { segment: (at / 10) as u16, generation: 0, block: at };
             assert!(self.pool.written(write.page, 0, place, self.now));
             self.places.push((write.hash, place));
             bytes += write.bytes;

@@ -5,7 +5,7 @@ use super::Door;
 use crate::config::Settings;
 use crate::limits::{
     CONNECTIONS_MIN, CONNECTIONS_PER_PEER_PERCENT_MAX, CONNECTIONS_USUAL, HTTP_CONNECTIONS_MAX,
-    LOCAL_CONNECTIONS_MAX, NVME_DESCRIPTORS_RESERVED, PROCESS_DESCRIPTORS_RESERVED,
+    LOCAL_CONNECTIONS_MAX, PROCESS_DESCRIPTORS_RESERVED,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -36,9 +36,9 @@ impl TooFew {
 }
 
 impl Caps {
-    /// What the settings ask for, as far as the limit of open files allows it.
-    pub(crate) fn of_settings(settings: &Settings) -> Result<Caps, TooFew> {
-        let caps = plan(settings, raise_open_files())?;
+    /// What the settings ask for, as far as the limit of open files allows it beside `tiers`, what the tiers need.
+    pub(crate) fn of_settings(settings: &Settings, tiers: u64) -> Result<Caps, TooFew> {
+        let caps = plan(settings, tiers, raise_open_files())?;
         let wanted = settings.limits.connections_max.unwrap_or(CONNECTIONS_USUAL);
         if caps.total() < wanted as usize {
             tracing::warn!(
@@ -76,8 +76,8 @@ impl Caps {
     }
 }
 
-fn plan(settings: &Settings, allowed: u64) -> Result<Caps, TooFew> {
-    let reserved = reserved(settings);
+fn plan(settings: &Settings, tiers: u64, allowed: u64) -> Result<Caps, TooFew> {
+    let reserved = tiers + PROCESS_DESCRIPTORS_RESERVED;
     // A fifth more descriptors than connections: see `descriptors`.
     let fit = allowed.saturating_sub(reserved) * 4 / 5;
     let wanted = settings.limits.connections_max.unwrap_or(CONNECTIONS_USUAL);
@@ -103,13 +103,6 @@ const fn descriptors(connections: u64) -> u64 {
     connections + connections.div_ceil(4)
 }
 
-/// Descriptors that connections must leave alone: slabs, segments, and what the process itself needs.
-fn reserved(settings: &Settings) -> u64 {
-    let slabs = settings.dram.bytes / settings.dram.slab_bytes;
-    let segments = settings.nvme.as_ref().map_or(0, |nvme| nvme.bytes / nvme.segment_bytes);
-    slabs + segments + NVME_DESCRIPTORS_RESERVED + PROCESS_DESCRIPTORS_RESERVED
-}
-
 /// Raises the limit of open files to what the system lets this process have, and returns it.
 fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
@@ -126,15 +119,16 @@ fn raise_open_files() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Caps, Door, TooFew, descriptors, plan, reserved};
+    use super::{Caps, Door, TooFew, descriptors, plan};
     use crate::config::{Settings, parse};
-    use crate::limits::{CONNECTIONS_MIN, LOCAL_CONNECTIONS_MAX};
+    use crate::limits::{CONNECTIONS_MIN, LOCAL_CONNECTIONS_MAX, PROCESS_DESCRIPTORS_RESERVED};
     use std::path::Path;
 
     fn settings(text: &str) -> Settings {
         parse(Path::new("test"), text).unwrap()
     }
 
+    const TIERS: u64 = 40;
     const DOORS: &str = "tcp = \"127.0.0.1:1\"\nmetrics = \"127.0.0.1:2\"\n";
 
     fn of_all(caps: &Caps) -> [usize; 4] {
@@ -145,14 +139,14 @@ mod tests {
     fn every_door_has_a_part_and_all_fit_the_open_files() {
         let settings = settings(DOORS);
         for allowed in (160..2_000).chain([20_000, 1 << 40]) {
-            let Ok(caps) = plan(&settings, allowed) else { continue };
+            let Ok(caps) = plan(&settings, TIERS, allowed) else { continue };
             let parts = of_all(&caps);
             assert!(parts.iter().all(|part| *part > 0), "{allowed}: {parts:?}");
             assert!(
                 caps.of(Door::Local) * 4 <= caps.total() && caps.of(Door::Local) <= LOCAL_CONNECTIONS_MAX
             );
             assert!(
-                reserved(&settings) + descriptors(caps.total() as u64) <= allowed,
+                TIERS + PROCESS_DESCRIPTORS_RESERVED + descriptors(caps.total() as u64) <= allowed,
                 "{allowed}: {parts:?}"
             );
             assert!(Door::ALL.iter().all(|door| (1..=caps.of(*door)).contains(&caps.of_peer(*door))));
@@ -161,12 +155,13 @@ mod tests {
 
     #[test]
     fn a_setting_bounds_them_and_too_few_open_files_are_said() {
-        let caps = plan(&settings(&format!("{DOORS}[limits]\nconnections_max = 100\n")), 10_000).unwrap();
+        let caps =
+            plan(&settings(&format!("{DOORS}[limits]\nconnections_max = 100\n")), TIERS, 10_000).unwrap();
         assert_eq!(of_all(&caps), [25, 32, 31, 12]);
         let settings = settings("");
-        let TooFew { allowed, reserved } = plan(&settings, 64).unwrap_err();
+        let TooFew { allowed, reserved } = plan(&settings, TIERS, 64).unwrap_err();
         assert_eq!(allowed, 64);
         let enough = reserved + descriptors(CONNECTIONS_MIN);
-        assert!(plan(&settings, enough).is_ok() && plan(&settings, enough - 2).is_err());
+        assert!(plan(&settings, TIERS, enough).is_ok() && plan(&settings, TIERS, enough - 2).is_err());
     }
 }

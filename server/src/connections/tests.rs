@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn connections(max: usize) -> Arc<Connections> {
     let settings = parse(Path::new("test"), &format!("[limits]\nconnections_max = {max}\n")).unwrap();
-    Connections::new(Caps::of_settings(&settings).unwrap())
+    Connections::new(Caps::of_settings(&settings, 40).unwrap())
 }
 
 fn open(connections: &Arc<Connections>, peer: u32, ended: &Arc<AtomicUsize>) -> Result<Place, Refused> {

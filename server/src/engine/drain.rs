@@ -2,9 +2,10 @@
 //! the order in which it lets go. Must not know: signals.
 
 use super::Engine;
+use crate::limits::DRAIN_LOOK;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use turnkv_proto::{Error, ErrorKind};
 
 impl Engine {
@@ -40,22 +41,28 @@ impl Engine {
     /// Writes what is dirty, within the configured bound, then seals the log and saves the sessions. Blocking.
     pub(crate) fn leave(self: &Arc<Self>) {
         self.leaving.store(true, Ordering::Relaxed);
-        let deadline = Instant::now() + Duration::from_millis(self.settings.limits.drain_ms);
-        let mut left = self.drain();
-        while left > 0
-            && self.nvme.as_ref().is_some_and(|nvme| nvme.poisoned().is_none())
-            && Instant::now() < deadline
-        {
-            std::thread::sleep(Duration::from_millis(10));
-            left = self.drain();
+        let deadline = self.clock.now() + Duration::from_millis(self.settings.limits.drain_ms);
+        while self.has_to_write() && self.clock.now() < deadline {
+            std::thread::sleep(DRAIN_LOOK);
         }
+        self.seal();
+    }
+
+    /// Goes on with a drain; says whether there is something to wait for.
+    pub(crate) fn has_to_write(self: &Arc<Self>) -> bool {
+        self.drain() > 0 && self.nvme.as_ref().is_some_and(|nvme| nvme.poisoned().is_none())
+    }
+
+    /// The end: seals the log and saves the sessions, whatever is still to be written. Blocking.
+    pub(crate) fn seal(self: &Arc<Self>) {
+        let left = self.drain();
         if left > 0 && self.nvme.is_some() {
             tracing::warn!(
                 bytes = left,
                 "leaving with pages that were not written: raise limits.drain_ms to wait longer"
             );
         }
-        self.flush_catalog();
+        self.flush_catalog_whole();
         if let Some(Err(error)) = self.nvme.as_ref().map(|nvme| nvme.shutdown()) {
             tracing::error!(%error, "the segment log was not closed cleanly: the next start checks it");
         }

@@ -2,8 +2,9 @@
 //! and where its value is. Must not know: HTTP.
 
 use super::Engine;
+use crate::catalog::Catalog;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
-use turnkv_pool::PoolStats;
+use turnkv_pool::{LIST_CHUNK_PAGES, PoolStats};
 use turnkv_tier::{Tier, Usage};
 
 /// What is looked at, at one moment.
@@ -21,6 +22,11 @@ pub(super) struct Picture {
     route_marks: u64,
     durable_waits: u64,
     catalog_changes: u64,
+    catalog_bytes: u64,
+    list_pages: u64,
+    list_budget_pages: u64,
+    catalog_fails: bool,
+    catalogs_set_aside: u64,
     /// Page bytes written to NVMe for the first time, since start.
     first_written_bytes: u64,
 }
@@ -79,12 +85,26 @@ const GAUGES: &[GaugeRow] = &[
         at.pool.sessions.saturating_sub(at.pool.sessions_in_turn + at.pool.sessions_expected) as f64
     }),
     ("turnkv_pool_namespaces", None, "Namespaces open", |at| at.pool.namespaces as f64),
+    ("turnkv_pool_retiring_namespaces", None, "Namespaces that made way and are being dropped", |at| {
+        at.pool.retiring_namespaces as f64
+    }),
+    ("turnkv_stranger_namespaces", None, "Namespaces that are not open and have pages on NVMe", |at| {
+        at.pool.stranger_namespaces as f64
+    }),
+    ("turnkv_stranger_bytes", None, "Page bytes on NVMe of namespaces that are not open", |at| {
+        at.pool.stranger_bytes as f64
+    }),
+    ("turnkv_catalog_failing_servers", None, "1 while the catalog cannot be written or read", |at| {
+        f64::from(u8::from(at.catalog_fails))
+    }),
     ("turnkv_pool_leases", None, "Leases held", |at| at.pool.leases as f64),
     ("turnkv_pool_free_slots", None, "Slots free in slabs that are cut", |at| at.pool.free_slots as f64),
     ("turnkv_pool_free_slabs", None, "Slabs that are not cut", |at| f64::from(at.pool.free_slabs)),
     ("turnkv_pool_index_bytes", None, "Memory of the index", |at| at.pool.index_bytes as f64),
     ("turnkv_pool_index_pages", None, "Pages in the index", |at| at.pool.entries as f64),
-    ("turnkv_pool_session_bytes", None, "Memory of the sessions' lists", |at| at.pool.session_bytes as f64),
+    ("turnkv_pool_session_bytes", None, "Memory of sessions and of where their lists end", |at| {
+        at.pool.session_bytes as f64
+    }),
     ("turnkv_dram_locked_bytes", None, "Page memory that is locked (mlock)", |at| at.locked_bytes as f64),
     ("turnkv_dram_huge_bytes", None, "Page memory on huge pages", |at| at.huge_bytes as f64),
     ("turnkv_nvme_live_bytes", None, "Bytes of live extents, headers and padding included", |at| {
@@ -93,6 +113,18 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_nvme_free_segments", None, "Segments that new extents could still take", |at| {
         at.nvme.free_segments as f64
     }),
+    (
+        "turnkv_nvme_waiting_segments",
+        None,
+        "Emptied segments that wait for a flush of what was moved out of them before they are written again",
+        |at| at.nvme.waiting_segments as f64,
+    ),
+    (
+        "turnkv_nvme_retired_segments",
+        None,
+        "Segments that are never written again, because parts of them could not be read",
+        |at| at.nvme.retired_segments as f64,
+    ),
     ("turnkv_nvme_inflight_bytes", None, "Bytes of operations given to the device", |at| {
         at.nvme.inflight_bytes as f64
     }),
@@ -116,6 +148,14 @@ const GAUGES: &[GaugeRow] = &[
     (QUEUE, Some(("queue", "promotions")), QUEUE_HELP, |at| at.promotions_waited_for as f64),
     (QUEUE, Some(("queue", "durable")), QUEUE_HELP, |at| at.durable_waits as f64),
     (QUEUE, Some(("queue", "catalog")), QUEUE_HELP, |at| at.catalog_changes as f64),
+    ("turnkv_catalog_file_bytes", None, "Bytes of the catalog's file", |at| at.catalog_bytes as f64),
+    (
+        "turnkv_catalog_list_pages",
+        None,
+        "Pages that the lists of saved sessions name, each counted once",
+        |at| at.list_pages as f64,
+    ),
+    ("turnkv_catalog_list_budget_pages", None, "Pages that they may name", |at| at.list_budget_pages as f64),
     ("turnkv_queue_writing_bytes", None, "Page bytes handed to the NVMe tier and not completed", |at| {
         at.writing_bytes as f64
     }),
@@ -172,6 +212,9 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {
         at.pool.forgotten_sessions
     }),
+    ("turnkv_catalog_set_aside_total", "Catalogs that could not be read and were set aside", |at| {
+        at.catalogs_set_aside
+    }),
     ("turnkv_lease_expiries_total", "Leases that ran past their deadline", |at| at.pool.expired_leases),
     ("turnkv_protection_ended_total", "Protections that ended by time", |at| at.pool.ended_protections),
     ("turnkv_nvme_device_written_bytes_total", "Bytes written to the device, everything included", |at| {
@@ -180,6 +223,14 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_nvme_checksum_failures_total", "Reads from NVMe whose bytes did not verify", |at| {
         at.nvme.checksum_failures
     }),
+    ("turnkv_nvme_unreadable_extents_total", "Pages' shards that the device could not read", |at| {
+        at.nvme.unreadable_extents
+    }),
+    (
+        "turnkv_nvme_release_syncs_total",
+        "Rounds of flushes made so that emptied segments could be written again",
+        |at| at.nvme.release_syncs,
+    ),
     ("turnkv_nvme_syncs_total", "Flushes of the device; those that share one count once", |at| at.nvme.syncs),
 ];
 
@@ -221,6 +272,9 @@ impl Engine {
             let router = self.router.lock();
             (router.engines() as u64, router.sessions() as u64, router.marks() as u64)
         };
+        let catalog = self.catalog.as_ref();
+        let state_dir = self.settings.nvme.as_ref().map(|nvme| nvme.state_dir.as_path());
+        let catalog_bytes = state_dir.map_or(0, crate::catalog::file_bytes);
         let core = self.core();
         Picture {
             route_engines,
@@ -235,7 +289,12 @@ impl Engine {
             locked_bytes: self.slabs.dram.locked_bytes(),
             huge_bytes: self.slabs.dram.huge_bytes(),
             draining: self.is_draining(),
-            catalog_changes: self.catalog.as_ref().map_or(0, |catalog| catalog.marked_len() as u64),
+            catalog_changes: catalog.map_or(0, |catalog| catalog.waiting_len() as u64),
+            catalog_fails: catalog.is_some_and(|catalog| catalog.trouble().is_some()),
+            catalogs_set_aside: catalog.map_or(0, Catalog::set_aside),
+            catalog_bytes,
+            list_pages: catalog.map_or(0, Catalog::list_chunks) * u64::from(LIST_CHUNK_PAGES),
+            list_budget_pages: self.list_chunks_max() * u64::from(LIST_CHUNK_PAGES),
             first_written_bytes: first,
         }
     }

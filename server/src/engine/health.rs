@@ -26,6 +26,7 @@ impl Engine {
         let full = self.nvme.as_ref().is_some_and(|nvme| nvme.usage().disk_full).then(|| {
             "the file system under nvme.path is full: free some space, or lower nvme.bytes".to_owned()
         });
-        Health { not_serving, notes: lost.into_iter().chain(full).collect() }
+        let unsaved = self.catalog.as_ref().and_then(|catalog| catalog.trouble());
+        Health { not_serving, notes: lost.into_iter().chain(full).chain(unsaved).collect() }
     }
 }

@@ -19,8 +19,10 @@ pub(crate) struct Metrics {
     pub(crate) demoted_bytes: Tally,
     pub(crate) rewritten_bytes: Tally,
     pub(crate) reclaimed_segments: Tally,
+    pub(crate) retired_namespaces: Tally,
     pub(crate) prefetched_pages: Tally,
     pub(crate) routes: Tally,
+    pub(crate) unlisted_sessions: Tally,
     pub(crate) calls: Calls,
     pub(crate) tier_seconds: TierSeconds,
     pub(super) gauges: Gauges,
@@ -100,6 +102,10 @@ impl Metrics {
                 "turnkv_nvme_rewritten_bytes_total",
                 "Page bytes written again by reclaim",
             ),
+            retired_namespaces: Tally::new(
+                "turnkv_pool_retired_namespaces_total",
+                "Namespaces that made way for new ones at the limit",
+            ),
             reclaimed_segments: Tally::new(
                 "turnkv_nvme_reclaimed_segments_total",
                 "Segments emptied by reclaim",
@@ -109,6 +115,10 @@ impl Metrics {
                 "Page shards read from NVMe ahead of an expected turn",
             ),
             routes: Tally::new("turnkv_route_answers_total", "Routes given"),
+            unlisted_sessions: Tally::new(
+                "turnkv_catalog_unlisted_sessions_total",
+                "Sessions saved without their lists, because the catalog holds as many as it may",
+            ),
             calls: Calls::new(),
             tier_seconds: TierSeconds::new(),
             gauges: Gauges::new(),

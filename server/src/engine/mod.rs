@@ -1,9 +1,9 @@
 //! The engine: asks the pool what to do and has the tiers do it. Owns: the one lock around the pool, the waits on
 //! its answers, and the order "decide under the lock, move bytes outside it". Must not know: gRPC, sockets, frames.
 //!
-//! - [`start`]: assembles the tiers, recovers, loads the catalog
+//! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions across restarts
 //! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
-//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
+//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
 //! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
 //! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
@@ -16,17 +16,22 @@ pub(crate) mod gauges;
 pub(crate) mod health;
 pub(crate) mod hold;
 pub(crate) mod inline;
+#[cfg(feature = "simulation")]
+mod inspect;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 pub(crate) mod namespace;
 pub(crate) mod offload;
 pub(crate) mod pin;
+mod place;
 pub(crate) mod prefetch;
 pub(crate) mod promote;
 pub(crate) mod reclaim;
 pub(crate) mod record;
 pub(crate) mod reload;
+pub(crate) mod restore;
 pub(crate) mod route;
+pub(crate) mod save;
 pub(crate) mod session;
 pub(crate) mod slabs;
 pub(crate) mod start;
@@ -35,11 +40,11 @@ pub(crate) mod tick;
 pub(crate) mod writeback;
 
 use crate::catalog::Catalog;
+use crate::clock::Clock;
 use crate::config::Settings;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 use tokio::sync::Notify;
 use turnkv_pool::{Pool, PoolError, Router, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind, IdError};
@@ -58,6 +63,8 @@ pub(crate) struct Engine {
     nvme: Option<Arc<NvmeTier>>,
     /// Namespaces and sessions across restarts, where there is a place for them.
     catalog: Option<Catalog>,
+    /// The last of the catalog's rows that was compared with what the pool knows; whoever flushes holds it.
+    swept: Mutex<Vec<u8>>,
     /// Client processes on this host.
     pub(crate) clients: clients::Clients,
     /// Rung whenever slots may have become free.
@@ -74,12 +81,12 @@ pub(crate) struct Engine {
     draining: AtomicBool,
     /// The process leaves: a drain is not taken back any more.
     leaving: AtomicBool,
-    /// A reclaim pass is under way.
-    reclaiming: AtomicBool,
+    /// Rings the thread that reclaims.
+    reclaimer: reclaim::Reclaimer,
     /// Names this server process: leases of another are unknown here.
     pub(crate) instance: u64,
-    /// Zero of the pool's clock.
-    started: Instant,
+    /// The pool's time, and every deadline's.
+    clock: Clock,
 }
 
 /// What the one lock guards.
@@ -109,7 +116,12 @@ impl Core {
 impl Engine {
     /// The pool's `now`: milliseconds since this process started, monotonic.
     fn now(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        self.clock.now().as_millis() as u64
+    }
+
+    /// File descriptors that the tiers hold or may come to need.
+    pub(crate) fn descriptors(&self) -> u64 {
+        self.slabs.dram.descriptors() + self.nvme.as_ref().map_or(0, |nvme| nvme.descriptors())
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {

@@ -6,7 +6,6 @@ use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
 use turnkv_pool::{
     ClientId, Committed, LeaseId, NamespaceIndex, OffloadAsk, OffloadPlan, Outcome, SlotPlace,
 };
@@ -48,13 +47,13 @@ impl Engine {
         if !starved(&reply) || raw.wait_ms == 0 {
             return Ok(self.answer(&ask, reply));
         }
-        let deadline = Instant::now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
+        let deadline = self.clock.now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
         while starved(&reply) {
             // Armed before the second look, so that a slot freed in between is not missed.
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             reply = self.try_offload(&ask)?;
-            if !starved(&reply) || timeout_at(deadline, freed).await.is_err() {
+            if !starved(&reply) || self.clock.until(deadline, freed).await.is_none() {
                 break;
             }
         }

@@ -3,25 +3,32 @@
 
 use super::Engine;
 use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
-use std::sync::{Arc, Weak};
+use crate::supervise::Supervisor;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
-    /// Runs until the engine is dropped by its last user. Blocking: give it a thread, and end the process with it.
-    pub(crate) fn run_ticks(engine: &Weak<Engine>) {
-        let mut ticks = 0u64;
-        while let Some(engine) = engine.upgrade() {
-            engine.tick();
-            ticks += 1;
-            if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
-                engine.flush_catalog();
+    /// Starts the threads that look after time and segments; they end when the engine is dropped by its last user, and the
+    /// process with them if they end before.
+    pub(crate) fn run_threads(engine: &Arc<Engine>, supervisor: &Supervisor) -> std::io::Result<()> {
+        supervisor.thread("turnkv-reclaim", Engine::reclaiming(engine)?)?;
+        let weak = Arc::downgrade(engine);
+        supervisor.thread("turnkv-tick", move || {
+            let mut ticks = 0u64;
+            while let Some(engine) = weak.upgrade() {
+                engine.tick();
+                ticks += 1;
+                if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
+                    engine.flush_catalog();
+                }
+                drop(engine);
+                std::thread::sleep(Duration::from_millis(TICK_MS));
             }
-            drop(engine);
-            std::thread::sleep(Duration::from_millis(TICK_MS));
-        }
+        })
     }
 
-    fn tick(self: &Arc<Self>) {
+    /// Looks after everything once.
+    pub(crate) fn tick(self: &Arc<Self>) {
         let now = self.now();
         for client in self.clients.take_gone() {
             tracing::info!(client = client.0, "a client's process is gone: its leases end");
@@ -32,6 +39,7 @@ impl Engine {
             core.pool.expire(now);
             core.pool.maintain(now);
         }
+        self.clear_namespaces();
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();
@@ -39,25 +47,5 @@ impl Engine {
         self.start_reclaim();
         self.pump_writes();
         self.freed.notify_waiters();
-    }
-
-    /// Writes changed sessions to the catalog.
-    pub(super) fn flush_catalog(&self) {
-        let Some(catalog) = &self.catalog else { return };
-        let records = {
-            let marked = catalog.take_marked();
-            let now = self.now();
-            let mut core = self.core();
-            let forgotten = core.pool.take_forgotten();
-            let record = |(ns, session): (turnkv_pool::NamespaceIndex, turnkv_proto::SessionId)| {
-                let namespace = core.pool.namespace_desc(ns)?.id;
-                let record = core.pool.session_record(ns, &session, now);
-                Some((namespace, session, record))
-            };
-            marked.into_iter().chain(forgotten).filter_map(record).collect::<Vec<_>>()
-        };
-        if let Err(error) = catalog.put_sessions(&records) {
-            tracing::error!(%error, "sessions were not saved: they are forgotten at the next restart, their pages are not");
-        }
     }
 }

@@ -1,22 +1,24 @@
 //! Write-behind: committed pages go to NVMe while DRAM still has them. Owns: the bytes in flight to the tier and the
 //! waits for durability. Must not know: segments.
 
+use super::place::{location, place};
 use super::{Core, Engine};
 use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
-use turnkv_pool::{NvmePlace, PageKey, WriteBehind};
+use turnkv_pool::{PageKey, WriteBehind};
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
 use turnkv_transfer::Slot;
 
-/// Commits that wait until their pages are on NVMe. Bounded by the calls in service.
+/// Commits that wait until their pages are on NVMe. Bounded by the calls in service. In order, so that who is told first does
+/// not depend on chance.
 #[derive(Default)]
 pub(super) struct DurableWaits {
-    pages: HashMap<PageKey, Vec<u64>>,
-    waits: HashMap<u64, DurableWait>,
+    pages: BTreeMap<PageKey, Vec<u64>>,
+    waits: BTreeMap<u64, DurableWait>,
     next: u64,
 }
 
@@ -145,8 +147,7 @@ impl Engine {
         core.writing_bytes -= write.bytes;
         let taken = match &result {
             Ok(at) => {
-                let place = NvmePlace { segment: at.segment, block: at.block };
-                let kept = core.pool.written(page, shard, place, now);
+                let kept = core.pool.written(page, shard, place(*at), now);
                 core.settle_durable(page);
                 drop(core);
                 if !kept && let Some(nvme) = &self.nvme {
@@ -211,7 +212,7 @@ impl Engine {
         let Some(nvme) = &self.nvme else { return };
         let dead = self.core().pool.take_dead_places();
         for (place, bytes) in dead {
-            nvme.forget(Location { segment: place.segment, block: place.block }, bytes as u32);
+            nvme.forget(location(place), bytes as u32);
         }
     }
 

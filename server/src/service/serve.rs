@@ -39,11 +39,10 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let (supervisor, mut endings) = Supervisor::new();
     supervisor.watch_panics();
     keep_heap();
-    let connections = Connections::new(Caps::of_settings(&start.settings)?);
     let settings = start.settings.clone();
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
-    let ticking = Arc::downgrade(&engine);
-    supervisor.thread("turnkv-tick", move || Engine::run_ticks(&ticking))?;
+    Engine::run_threads(&engine, &supervisor)?;
+    let connections = Connections::new(Caps::of_settings(&engine.settings, engine.descriptors())?);
 
     let (stop, stopped) = watch::channel(false);
     let house = House { engine, connections, supervisor, stopped };

@@ -11,8 +11,8 @@ pub const BLOCK: usize = BLOCK_BYTES as usize;
 pub const PAYLOAD_BYTES_MAX: u32 = 64 << 20;
 /// The segment size used when nothing else is asked for.
 pub const SEGMENT_BYTES_DEFAULT: u64 = 256 << 20;
-/// The smallest segment.
-pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// The smallest segment: a few small extents and their footer.
+pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// The largest segment: its block numbers stay far below 2^32.
 pub const SEGMENT_BYTES_MAX: u64 = 16 << 30;
 /// A tier needs one open segment, one being reclaimed and room to move between them.
@@ -27,6 +27,21 @@ pub const SEGMENTS_RESERVED: u64 = 1;
 pub const RECLAIM_FREE_SHARE: u64 = 64;
 /// or when no more than this many are.
 pub const RECLAIM_FREE_MIN: u64 = 2;
+/// Released segments that wait for a sync before it is made for them alone, when others are free;
+pub const RELEASES_PER_SYNC: u64 = 4;
+/// and how long they wait for such company.
+pub const RELEASE_WAIT: Duration = Duration::from_millis(100);
+/// Extents of a segment that could not be read before it is never written again.
+pub const UNREADABLE_EXTENTS_MAX: u32 = 4;
+/// Unreadable blocks that recovery steps over in one segment before it leaves the rest of that segment.
+pub const UNREADABLE_BLOCKS_MAX: u32 = 1024;
+/// Sequence numbers left out at a start at which something could not be read, so that what is written from then on is the
+/// newer one, should that be read again: more than any segment can hold.
+pub const UNREADABLE_SEQUENCES: u64 = 1 << 32;
+/// Bytes in which a rotten superblock may differ from its copy: with more it may be somebody else's data.
+pub const SUPERBLOCK_ROT_BYTES_MAX: usize = 16;
+/// Things in a directory that are not the tier's, named in a warning.
+pub const STRAYS_NAMED_MAX: usize = 8;
 /// Bytes in flight to a device unless configured: several large pages, or hundreds of small ones.
 pub const INFLIGHT_BYTES_DEFAULT: u64 = 16 << 20;
 /// Operations queued and in flight, unless configured.
@@ -63,8 +78,14 @@ pub const DISK_FULL_RETRY: Duration = Duration::from_secs(30);
 pub const RING_BUFFERS_MAX: usize = 16_384;
 /// Bytes of one registered buffer: what the kernel allows.
 pub const RING_BUFFER_BYTES_MAX: usize = 1 << 30;
+/// How long a call waits before it is made again when the system was short of memory or descriptors.
+pub const SHORT_PAUSE: Duration = Duration::from_millis(1);
+/// How long the keeper waits before a chore that the system was short of something for is tried again.
+pub const SHORT_RETRY: Duration = Duration::from_millis(500);
 /// File descriptors left to the rest of the process when segments take theirs.
 pub const SPARE_FDS: u64 = 256;
+/// File descriptors of a tier beside its segments: the place, its lock, the ring, its wake-up, and room for two more.
+pub const TIER_FDS: u64 = 6;
 /// Slabs of the DRAM tier.
 pub const SLABS_MAX: u32 = 65_536;
 /// Threads that create slabs at start: touching memory for the first time is slow.
@@ -78,4 +99,11 @@ const _: () = assert!(SEGMENTS_RESERVED < SEGMENTS_MIN, "a reserve leaves room f
 const _: () = assert!(SEGMENTS_RESERVED < RECLAIM_FREE_MIN, "reclaim starts before only the reserve is left");
 const _: () =
     assert!(PAYLOAD_BYTES_MAX as u64 == turnkv_proto::limits::SHARD_BYTES_MAX, "any shard fits an extent");
+const _: () = assert!(
+    (SHORT_PAUSE.as_millis() as u32 * RETRIES_MAX) < CLOSE_WAIT.as_millis() as u32,
+    "a call that is tried again ends before closing gives up"
+);
 const _: () = assert!(RECOVERY_WINDOW.is_multiple_of(BLOCK), "recovery reads whole blocks");
+const _: () =
+    assert!(UNREADABLE_SEQUENCES > SEGMENT_BYTES_MAX / BLOCK_BYTES, "more than a segment's extents");
+const _: () = assert!(SEGMENTS_MAX <= 1 << u16::BITS, "a segment's number is a u16");

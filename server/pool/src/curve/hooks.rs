@@ -34,6 +34,12 @@ impl Curves {
         self.share();
     }
 
+    /// The curve of a namespace that has the place of one that retired.
+    pub(crate) fn renew(&mut self, ns: u16) {
+        self.list[usize::from(ns)] = Curve::new(self.tuning);
+        self.share();
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.list.iter().map(Curve::bytes).sum()
     }
@@ -127,11 +133,10 @@ impl Pool {
 
     /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came.
     pub(crate) fn observe_turn(&mut self, ns: u16, at: u32) {
+        let last = self.list_end(at).page;
         let Some(curve) = self.curves.begin(ns, self.now) else { return };
-        for page in self.sessions[at].pages.iter().rev() {
-            if let Some(index) = self.pages.resolve(*page) {
-                curve.see(&self.pages[index].hash, Seen::Recent);
-            }
+        for index in self.pages.upward(last) {
+            curve.see(&self.pages[index].hash, Seen::Recent);
         }
     }
 

@@ -4,16 +4,18 @@
 //!
 //! Locks: `books` is held for bookkeeping only, never across I/O or a call-back.
 
-use super::device::Device;
+use super::device::{Device, SegmentFile};
 use super::log::Log;
 use super::operation::{Failure, Operation, Work};
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, ExtentMeta, Location, TierError};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use turnkv_transfer::{Slot, checksum};
 
 /// A write without a place yet: the next segment is being prepared.
@@ -50,7 +52,11 @@ pub(crate) struct Counters {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    pub(crate) release_syncs: AtomicU64,
+    pub(crate) unreadable_extents: AtomicU64,
     pub(crate) checksum_failures: AtomicU64,
+    pub(crate) changed_writes: AtomicU64,
+    pub(crate) shortages: AtomicU64,
     pub(crate) inflight_bytes: AtomicU64,
 }
 
@@ -63,6 +69,9 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     poison: OnceLock<String>,
     closed: AtomicBool,
+    short: AtomicBool,
+    /// Held while a file is synced: the kernel tells a failed write-back to one caller only.
+    syncing: Mutex<()>,
     ops: AtomicUsize,
     ops_max: usize,
 }
@@ -76,9 +85,16 @@ impl Core {
             counters: Counters::default(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
+            short: AtomicBool::new(false),
+            syncing: Mutex::new(()),
             ops: AtomicUsize::new(0),
             ops_max,
         }
+    }
+
+    /// Now, by the device's clock.
+    pub(crate) fn now(&self) -> Instant {
+        self.device.clock.now()
     }
 
     /// Takes the device out of service, once.
@@ -95,6 +111,39 @@ impl Core {
     /// Why the device is out of service, if it is.
     pub(crate) fn poisoned(&self) -> Option<&str> {
         self.poison.get().map(String::as_str)
+    }
+
+    /// The system was short of something for the tier. Said once, until something succeeds again.
+    pub(crate) fn ran_short(&self, why: &str) {
+        self.counters.shortages.fetch_add(1, Ordering::Relaxed);
+        if !self.short.swap(true, Ordering::Relaxed) {
+            tracing::warn!(why, "the NVMe tier waits for memory or descriptors: what waits is tried again");
+        }
+    }
+
+    /// Something succeeded.
+    pub(crate) fn went_well(&self) {
+        if self.is_short() {
+            self.short.store(false, Ordering::Relaxed);
+            tracing::info!("the NVMe tier has what it needs again");
+        }
+    }
+
+    /// Is the system short of something now?
+    pub(crate) fn is_short(&self) -> bool {
+        self.short.load(Ordering::Relaxed)
+    }
+
+    /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync the same
+    /// file and hear that all is well.
+    pub(crate) fn sync_file(&self, file: &SegmentFile) -> io::Result<()> {
+        let guard = self.syncing.lock();
+        let synced = file.sync();
+        if let Err(error) = &synced {
+            self.poison(&format!("fdatasync: {error}"));
+        }
+        drop(guard);
+        synced
     }
 
     /// No further operation is accepted.
@@ -136,17 +185,33 @@ impl Core {
     pub(crate) fn finish(&self, operation: Operation, result: Result<(), Failure>) {
         let Operation { at, work, file } = operation;
         drop(file);
-        if let Err(Failure::Io(why)) = &result {
-            self.poison(why);
+        match &result {
+            Ok(()) => self.went_well(),
+            Err(Failure::Io(why)) => self.poison(why),
+            Err(Failure::Short(why)) => self.ran_short(why),
+            Err(
+                Failure::Unreadable(_)
+                | Failure::Full
+                | Failure::Changed
+                | Failure::Poisoned
+                | Failure::Closed,
+            ) => {}
         }
         match work {
             Work::Read { target, bytes, checksum, done } => {
                 let result = self.verify(at, &target, bytes, checksum, result);
                 drop(target);
                 let mut books = self.books.lock();
-                books.log.read_ended(at.segment);
+                let worn = matches!(result, Err(TierError::Unreadable(_))) && books.log.unreadable(at, bytes);
+                books.log.read_ended(at);
                 let vacated = books.log.has_vacant();
                 drop(books);
+                if worn {
+                    tracing::warn!(
+                        segment = at.segment,
+                        "several extents of this segment cannot be read: it is not written again; look at the device"
+                    );
+                }
                 if vacated {
                     self.chore.notify_one();
                 }
@@ -155,6 +220,7 @@ impl Core {
             }
             Work::Write { source, record, done, .. } => {
                 let written = source.len() as u64 + BLOCK_BYTES;
+                let result = result.and_then(|()| self.verify_source(&source, &record.meta));
                 drop(source);
                 let mut books = self.books.lock();
                 books.log.written(at, record.meta.payload_bytes, result.is_ok());
@@ -170,9 +236,19 @@ impl Core {
                     self.counters.written_bytes.fetch_add(payload, Ordering::Relaxed);
                 }
                 self.retire();
-                call(done, result.map(|()| at).map_err(Failure::into_error));
+                call(done, result.map(|()| at).map_err(|failure| failure.into_error(at)));
             }
         }
+    }
+
+    /// Whether the bytes that were written are those of the checksum. Looked at after the device has read them, so that a
+    /// process that still maps them and writes to them meanwhile is found out, too.
+    fn verify_source(&self, source: &Slot, meta: &ExtentMeta) -> Result<(), Failure> {
+        if checksum(&source.bytes()[..meta.payload_bytes as usize]) == meta.checksum {
+            return Ok(());
+        }
+        self.counters.changed_writes.fetch_add(1, Ordering::Relaxed);
+        Err(Failure::Changed)
     }
 
     fn verify(
@@ -183,7 +259,13 @@ impl Core {
         expected: u64,
         result: Result<(), Failure>,
     ) -> Result<(), TierError> {
-        result.map_err(Failure::into_error)?;
+        if let Err(failure) = result {
+            if let Failure::Unreadable(why) = &failure {
+                self.counters.unreadable_extents.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(segment = at.segment, block = at.block, why, "an extent cannot be read");
+            }
+            return Err(failure.into_error(at));
+        }
         if checksum(&target.bytes()[..bytes as usize]) != expected {
             self.counters.checksum_failures.fetch_add(1, Ordering::Relaxed);
             return Err(TierError::Checksum(at));

@@ -55,11 +55,26 @@ impl Flushes {
             if round.is_empty() {
                 return; // stopped, and nobody waits
             }
-            let result = sync(core);
-            for done in round {
-                call(done, result.clone());
-            }
+            serve(core, round);
         }
+    }
+
+    /// Serves one round without waiting for it; `false` if nothing waits.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn step(&self, core: &Core) -> bool {
+        let round = std::mem::take(&mut self.state.lock().waiting);
+        let waited = !round.is_empty();
+        if waited {
+            serve(core, round);
+        }
+        waited
+    }
+}
+
+fn serve(core: &Core, round: Vec<Done<()>>) {
+    let result = sync(core);
+    for done in round {
+        call(done, result.clone());
     }
 }
 
@@ -68,14 +83,17 @@ pub(crate) fn sync(core: &Core) -> Result<(), TierError> {
     if core.poisoned().is_some() {
         return Err(TierError::Poisoned);
     }
-    let files = core.books.lock().log.take_dirty();
-    for file in files {
+    let round = core.books.lock().log.begin_sync();
+    for file in &round.files {
         core.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = file.sync() {
-            let why = format!("fdatasync: {error}");
-            core.poison(&why);
-            return Err(TierError::Io(why));
-        }
+        core.sync_file(file).map_err(|error| TierError::Io(format!("fdatasync: {error}")))?;
+    }
+    let mut books = core.books.lock();
+    books.log.sync_ended(&round);
+    let vacant = books.log.has_vacant();
+    drop(books);
+    if vacant {
+        core.chore.notify_one(); // what waited for this may be used again
     }
     // A write that failed meanwhile may be among those this flush vouches for.
     if core.poisoned().is_some() { Err(TierError::Poisoned) } else { Ok(()) }

@@ -2,9 +2,11 @@
 //! Must not know: which engine carries it.
 
 use super::device::SegmentFile;
+use super::errno::Fault;
 use super::format::{Nonce, Record, padded};
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, Location, TierError};
+use rustix::io::Errno;
 use std::sync::Arc;
 use turnkv_transfer::Slot;
 
@@ -26,8 +28,16 @@ pub(crate) struct Operation {
 /// Why the device did not do it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The device failed, in these words.
+    /// The device failed in a write, in these words: nothing on it can be trusted to be kept.
     Io(String),
+    /// The device cannot read these bytes, for this reason; what is elsewhere may be well.
+    Unreadable(String),
+    /// The system was short of something for too long, in these words; the device is well.
+    Short(String),
+    /// There was no space where it was to be written; the device is well.
+    Full,
+    /// The bytes of the source are not those of its checksum: what was written is void.
+    Changed,
     /// It was not tried: the device failed before.
     Poisoned,
     /// It was not tried: the engine is gone.
@@ -35,14 +45,37 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// As the caller sees it.
-    pub(crate) fn into_error(self) -> TierError {
+    /// A call gave this errno, and was not to be made again or was made often enough.
+    pub(crate) fn of(is_read: bool, errno: Errno) -> Failure {
+        match Fault::of(errno) {
+            Fault::Interrupted | Fault::Short => Failure::Short(format!("{}: {errno}", verb(is_read))),
+            Fault::Full if !is_read => Failure::Full,
+            Fault::Full | Fault::Device => Failure::device(is_read, &errno.to_string()),
+        }
+    }
+
+    /// The device did not do it: only a failed write says that nothing on it is to be trusted.
+    pub(crate) fn device(is_read: bool, why: &str) -> Failure {
+        let why = format!("{}: {why}", verb(is_read));
+        if is_read { Failure::Unreadable(why) } else { Failure::Io(why) }
+    }
+
+    /// As the caller of an operation at this place sees it.
+    pub(crate) fn into_error(self, at: Location) -> TierError {
         match self {
             Failure::Io(why) => TierError::Io(why),
+            Failure::Unreadable(_) => TierError::Unreadable(at),
+            Failure::Short(_) => TierError::Busy,
+            Failure::Full => TierError::Full,
+            Failure::Changed => TierError::Changed,
             Failure::Poisoned => TierError::Poisoned,
             Failure::Closed => TierError::Closed,
         }
     }
+}
+
+fn verb(is_read: bool) -> &'static str {
+    if is_read { "read" } else { "write" }
 }
 
 impl Operation {

@@ -1,0 +1,282 @@
+//! The catalog's rows of sessions. Owns: their form, and which of them are to be written at the next flush. Must not know:
+//! pages' bytes or places; how lists are shared (`lists`).
+
+use super::lists::{self, ListSource, Lists, Needed, ReadLists};
+use super::namespaces::Table;
+use super::{Catalog, CatalogError};
+use crate::limits::{CATALOG_BATCH_BYTES, CATALOG_CHUNKS_DROPPED_PER_BATCH};
+use prost::Message;
+use redb::{ReadOnlyTable, ReadableTable, TableDefinition, WriteTransaction};
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, SessionRecord};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
+
+/// Namespace id + session id -> [`Saved`].
+pub(super) const SESSIONS: Table = TableDefinition::new("sessions");
+
+/// About what a chunk of a list is written with.
+const CHUNK_BYTES: usize = LIST_CHUNK_PAGES as usize * 32 + 128;
+
+/// A session as saved: protobuf, so that fields can be added.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Saved {
+    #[prost(uint32, tag = "1")]
+    pub(super) turn: u32,
+    /// The pages after the base; of a row without one, all: so older servers wrote every row.
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) hashes: Vec<u8>,
+    #[prost(uint32, tag = "3")]
+    pub(super) tail_tokens: u32,
+    #[prost(uint64, tag = "4")]
+    pub(super) ttl_ms: u64,
+    #[prost(uint32, tag = "5")]
+    pub(super) priority: u32,
+    #[prost(uint64, tag = "6")]
+    pub(super) protected_ms: u64,
+    /// The last page of its last full chunk; empty: it has none.
+    #[prost(bytes = "vec", tag = "7")]
+    pub(super) base: Vec<u8>,
+}
+
+/// A session as it was saved, not yet checked against the pages that are there.
+pub(crate) struct SavedSession {
+    /// Its namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Its name.
+    pub(crate) session: SessionId,
+    /// The last page of its last full chunk.
+    pub(crate) base: Option<BlockHash>,
+    /// The pages after it.
+    pub(crate) hashes: Vec<BlockHash>,
+    saved: Saved,
+}
+
+impl SavedSession {
+    /// The pool's form, in the namespace's index of this run. Idle time starts anew with the server.
+    pub(crate) fn into_record(self, ns: NamespaceIndex) -> SessionRecord {
+        SessionRecord {
+            ns,
+            session: self.session,
+            turn: self.saved.turn,
+            base: self.base,
+            hashes: self.hashes,
+            tail_tokens: self.saved.tail_tokens,
+            ttl_ms: self.saved.ttl_ms,
+            idle_ms: 0,
+            priority: self.saved.priority,
+            protected_ms: self.saved.protected_ms,
+        }
+    }
+}
+
+/// A session to write (or, with no record, to remove).
+pub(crate) type Change = (NamespaceId, SessionId, Option<SessionRecord>);
+
+/// What one transaction came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// So many of the changes were dealt with: what one transaction writes is bounded.
+    pub(crate) changes: usize,
+    /// Of these, those whose pages went meanwhile: look at the session again.
+    pub(crate) again: Vec<usize>,
+    /// Sessions saved without their lists: the catalog has no room for more.
+    pub(crate) unlisted: u64,
+}
+
+/// Everything saved of sessions, as of one moment.
+pub(crate) struct SavedSessions {
+    rows: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    lists: ReadLists,
+}
+
+/// What one transaction wrote so far.
+#[derive(Default)]
+struct Spent {
+    bytes: usize,
+    dropped: usize,
+}
+
+impl Catalog {
+    /// A session changed: write it at the next flush.
+    pub(crate) fn mark(&self, ns: NamespaceIndex, session: SessionId) {
+        self.marked.lock().insert((ns, session));
+    }
+
+    /// Takes the sessions to write: they count as waiting until they are [`Catalog::settled`].
+    pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
+        let marked = std::mem::take(&mut *self.marked.lock());
+        self.saving.store(marked.len(), Ordering::Relaxed);
+        marked.into_iter().collect()
+    }
+
+    /// What was taken is written, or marked again.
+    pub(crate) fn settled(&self) {
+        self.saving.store(0, Ordering::Relaxed);
+    }
+
+    /// Writes leading changes in one transaction, as many as its bounds allow; a record of `None` removes a row.
+    pub(crate) fn put_sessions(
+        &self,
+        changes: &[Change],
+        source: &ListSource<'_>,
+    ) -> Result<Written, CatalogError> {
+        if changes.is_empty() {
+            return Ok(Written::default());
+        }
+        let (written, chunks) = self.write(|write| {
+            let (mut rows, mut lists) = (write.open_table(SESSIONS)?, Lists::open(write)?);
+            let (mut written, mut spent) = (Written::default(), Spent::default());
+            for (at, change) in changes.iter().enumerate() {
+                if spent.bytes >= CATALOG_BATCH_BYTES || spent.dropped >= CATALOG_CHUNKS_DROPPED_PER_BATCH {
+                    break;
+                }
+                written.changes = at + 1;
+                match put(&mut rows, &mut lists, change, source, &mut spent)? {
+                    Needed::Saved(_) => {}
+                    Needed::Gone => written.again.push(at),
+                    Needed::Full => written.unlisted += 1,
+                }
+            }
+            Ok((written, lists.len()?))
+        })?;
+        self.list_chunks.store(chunks, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    /// Chunks of lists that are saved.
+    pub(crate) fn list_chunks(&self) -> u64 {
+        self.list_chunks.load(Ordering::Relaxed)
+    }
+
+    /// Looks at what is saved of sessions now. Blocking.
+    pub(crate) fn saved_sessions<T>(
+        &self,
+        look: impl FnOnce(&SavedSessions) -> Result<T, CatalogError>,
+    ) -> Result<T, CatalogError> {
+        self.read(|read| {
+            let saved = SavedSessions { rows: read.open_table(SESSIONS)?, lists: lists::read(read)? };
+            self.list_chunks.store(saved.lists.len()?, Ordering::Relaxed);
+            look(&saved)
+        })
+    }
+}
+
+impl SavedSessions {
+    /// Hands over one session of a namespace after the other; rows that do not check are skipped and said.
+    pub(crate) fn for_each_of(
+        &self,
+        ns: &NamespaceId,
+        mut each: impl FnMut(SavedSession) -> Result<(), CatalogError>,
+    ) -> Result<(), CatalogError> {
+        for row in self.rows.range(ns.0.as_slice()..)? {
+            let (key, saved) = row?;
+            if !key.value().starts_with(&ns.0) {
+                break;
+            }
+            match saved_session(key.value(), saved.value()) {
+                Some(session) => each(session)?,
+                None => tracing::warn!("a saved session does not check: it is forgotten"),
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk of lists, by its last page.
+    pub(crate) fn chunk(
+        &self,
+        ns: &NamespaceId,
+        last: &BlockHash,
+    ) -> Result<Option<ListChunk>, CatalogError> {
+        self.lists.get(ns, last)
+    }
+
+    /// Up to `max` rows after a key, in order, each with the session if it checks.
+    pub(crate) fn rows_after(
+        &self,
+        after: &[u8],
+        max: usize,
+    ) -> Result<Vec<(Vec<u8>, Option<SavedSession>)>, CatalogError> {
+        let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Excluded(after), Bound::Unbounded);
+        let mut found = Vec::with_capacity(max);
+        for row in self.rows.range::<&[u8]>(range)?.take(max) {
+            let (key, saved) = row?;
+            found.push((key.value().to_vec(), saved_session(key.value(), saved.value())));
+        }
+        Ok(found)
+    }
+}
+
+pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
+    write.open_table(SESSIONS)?;
+    lists::create(write)
+}
+
+/// Writes one row, and sees to the list that it needs and to the one that it needed.
+fn put(
+    rows: &mut redb::Table<'_, &'static [u8], &'static [u8]>,
+    lists: &mut Lists<'_>,
+    (ns, session, record): &Change,
+    source: &ListSource<'_>,
+    spent: &mut Spent,
+) -> Result<Needed, CatalogError> {
+    let key = [ns.0.as_slice(), session.as_str().as_bytes()].concat();
+    let before = rows.get(key.as_slice())?.and_then(|row| saved_session(&key, row.value()));
+    let before = before.and_then(|saved| saved.base);
+    let mut outcome = Needed::Saved(0);
+    let mut base = record.as_ref().and_then(|record| record.base);
+    if let Some(last) = base.filter(|last| before != Some(*last)) {
+        outcome = lists.need(ns, &last, source)?;
+        match outcome {
+            Needed::Saved(fresh) => spent.bytes += fresh * CHUNK_BYTES,
+            Needed::Gone => return Ok(outcome),
+            Needed::Full => base = None,
+        }
+    }
+    match record {
+        Some(record) => {
+            let row = save(record, outcome != Needed::Full);
+            spent.bytes += key.len() + row.len();
+            rows.insert(key.as_slice(), row.as_slice())?;
+        }
+        None => {
+            rows.remove(key.as_slice())?;
+        }
+    }
+    if let Some(last) = before.filter(|last| base != Some(*last)) {
+        spent.dropped += lists.release(ns, &last)?;
+    }
+    Ok(outcome)
+}
+
+/// A row; without its list it is of a session that has no pages.
+fn save(record: &SessionRecord, listed: bool) -> Vec<u8> {
+    let base = record.base.filter(|_| listed);
+    Saved {
+        turn: record.turn,
+        hashes: if listed { pack_hashes(&record.hashes) } else { Vec::new() },
+        tail_tokens: record.tail_tokens,
+        ttl_ms: record.ttl_ms,
+        priority: record.priority,
+        protected_ms: record.protected_ms,
+        base: base.map_or(Vec::new(), |base| base.0.to_vec()),
+    }
+    .encode_to_vec()
+}
+
+fn saved_session(key: &[u8], value: &[u8]) -> Option<SavedSession> {
+    let (namespace, session) = key.split_at_checked(32)?;
+    let mut saved = Saved::decode(value).ok()?;
+    let packed = std::mem::take(&mut saved.hashes);
+    let (hashes, rest) = packed.as_chunks::<32>();
+    if !rest.is_empty() {
+        return None;
+    }
+    Some(SavedSession {
+        namespace: NamespaceId::parse(namespace).ok()?,
+        session: SessionId::parse(std::str::from_utf8(session).ok()?).ok()?,
+        base: BlockHash::parse_optional(&saved.base).ok()?,
+        hashes: hashes.iter().map(|hash| BlockHash(*hash)).collect(),
+        saved,
+    })
+}
