@@ -2,13 +2,17 @@
 //! Must not know: the components that are built from it.
 
 mod bytes;
+mod error;
+mod verify;
 
 use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN};
 pub(crate) use bytes::Bytes;
+pub(crate) use error::ConfigError;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use turnkv_proto::limits::SHARD_BYTES_MAX;
+pub(crate) use verify::Verify;
 
 /// What the operator wrote: every key optional, unknown keys refused.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
@@ -24,6 +28,8 @@ pub(crate) struct File {
     socket_mode: Option<String>,
     /// Who is evicted first: `session` (default), `gittins`, `lru`, `arc`, `s3fifo`, `tinylfu`.
     policy: Option<Policy>,
+    /// Which bytes are checked against their checksum: `tiers` (default) or `always`.
+    verify: Option<Verify>,
     dram: DramFile,
     nvme: Option<NvmeFile>,
     limits: LimitsFile,
@@ -135,6 +141,8 @@ struct LimitsFile {
     drain_ms: Option<u64>,
     /// Connections at all doors together; default 4096, or what the limit of open files leaves room for.
     connections_max: Option<u32>,
+    /// How long a durable commit waits for NVMe before it answers that its pages are not durable yet, ms; default 20000.
+    durable_ms: Option<u64>,
 }
 
 /// What was checked; every field has its final value.
@@ -150,6 +158,8 @@ pub(crate) struct Settings {
     pub(crate) socket_mode: u32,
     /// Who is evicted first.
     pub(crate) policy: Policy,
+    /// Which bytes are checked against their checksum.
+    pub(crate) verify: Verify,
     /// The DRAM tier.
     pub(crate) dram: Dram,
     /// The NVMe tier.
@@ -208,60 +218,11 @@ pub(crate) struct Limits {
     pub(crate) protected_percent: u8,
     pub(crate) drain_ms: u64,
     pub(crate) connections_max: Option<u32>,
-}
-
-/// Why a configuration was refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Not TOML, or a key that does not exist.
-    #[error("{path}:{line}: `{text}`: {why}")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What it says.
-        text: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A value out of its bounds.
-    #[error("{key}: {why}")]
-    Value {
-        /// The key.
-        key: &'static str,
-        /// What is wrong and what to do.
-        why: String,
-    },
+    pub(crate) durable_ms: u64,
 }
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-
-impl ConfigError {
-    /// What to do about it.
-    pub(crate) fn advice(&self) -> String {
-        match self {
-            ConfigError::Read { .. } => {
-                "name a file that exists and may be read (--config), or none for the defaults".to_owned()
-            }
-            ConfigError::Parse { .. } => {
-                "correct that line; `turnkv config` without a file prints every key".to_owned()
-            }
-            ConfigError::Value { key, .. } => {
-                format!("correct {key}; README has a table of all settings and their bounds")
-            }
-        }
-    }
-}
 
 /// Reads and checks a file; without one, the defaults.
 pub(crate) fn load(path: Option<&Path>) -> Result<Settings, ConfigError> {
@@ -273,13 +234,7 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings, ConfigError> {
 
 /// Checks the text of a file.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Settings, ConfigError> {
-    let file = toml::from_str(text).map_err(|error| {
-        let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or("");
-        let line = before.matches('\n').count() + 1;
-        let said = text.lines().nth(line - 1).unwrap_or("").trim().to_owned();
-        let why = error.message().trim().replace('\n', ", ");
-        ConfigError::Parse { path: path.into(), line, text: said, why }
-    })?;
+    let file = toml::from_str(text).map_err(|error| ConfigError::parse(path, text, &error))?;
     check(file)
 }
 
@@ -293,6 +248,7 @@ impl Settings {
             metrics: self.metrics,
             socket_mode: Some(format!("{:04o}", self.socket_mode)),
             policy: Some(self.policy),
+            verify: Some(self.verify),
             dram: DramFile {
                 bytes: Some(Bytes(self.dram.bytes)),
                 slab_bytes: Some(Bytes(self.dram.slab_bytes)),
@@ -322,6 +278,7 @@ impl Settings {
                 protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
                 connections_max: limits.connections_max,
+                durable_ms: Some(limits.durable_ms),
             },
         }
     }
@@ -341,6 +298,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         metrics: file.metrics,
         socket_mode,
         policy: file.policy.unwrap_or(Policy::Session),
+        verify: file.verify.unwrap_or_default(),
         dram,
         nvme,
         limits,
@@ -461,6 +419,7 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
             u64::MAX / 4,
         )?,
         protected_percent: within("limits.protected_percent", file.protected_percent, 25, 0, 50)?,
+        durable_ms: within("limits.durable_ms", file.durable_ms, 20_000, 10, 600_000)?,
         drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
         connections_max: match file.connections_max {
             None => None,

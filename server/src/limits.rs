@@ -139,6 +139,10 @@ pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
 pub(crate) const RETIRE_CALLS_PER_TICK: usize = 64;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
 pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
+/// Threads that check pages in DRAM before reloads are told of them.
+pub(crate) const VERIFY_THREADS_MAX: usize = 4;
+/// Reloads whose pages wait to be checked; the pages of more are busy.
+pub(crate) const VERIFY_QUEUE_MAX: usize = 1024;
 /// How long writes pause after one that the tier refused.
 pub(crate) const WRITE_PAUSE_MS: u64 = 2;
 /// Re-appended pages in flight during reclaim.

@@ -6,6 +6,7 @@
 //! - [`process`]: what the kernel says of it
 //! - [`flood`]: connections that want nothing good
 //! - [`gpu`]: a host device with pages in it
+//! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@
 pub mod flood;
 pub mod gpu;
 pub mod http;
+pub mod mapped;
 pub mod pages;
 pub mod process;
 pub mod server;

@@ -140,6 +140,8 @@ pub const SESSION_NAMES_PER_CALL: u32 = 1024;
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Pages that are chosen to leave NVMe for each one that comes.
 pub const LEAVING_PER_WRITE_MAX: u32 = 4;
+/// Pages that are chosen to leave NVMe each time the pool looks after itself: only a tier that became smaller has so many.
+pub const LEAVING_PER_LOOK_MAX: u32 = 256;
 /// Pages that give up their place on NVMe in one call.
 pub const LEAVE_PAGES_PER_CALL_MAX: u32 = 1024;
 /// Share of NVMe that pages keep however few its segments are, percent.

@@ -134,6 +134,15 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_nvme_full_devices", None, "Devices whose file system refused a segment", |at| {
         f64::from(u8::from(at.nvme.disk_full))
     }),
+    ("turnkv_nvme_short_devices", None, "Devices whose tier waits for memory or file descriptors", |at| {
+        f64::from(u8::from(at.nvme.short))
+    }),
+    (
+        "turnkv_nvme_surplus_segments",
+        None,
+        "Segments beyond a lowered nvme.bytes that are still to be emptied",
+        |at| at.nvme.surplus_segments as f64,
+    ),
     (
         "turnkv_nvme_write_amplification_ratio",
         None,
@@ -223,6 +232,11 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_nvme_checksum_failures_total", "Reads from NVMe whose bytes did not verify", |at| {
         at.nvme.checksum_failures
     }),
+    (
+        "turnkv_nvme_shortages_total",
+        "Times the system was short of memory or descriptors for the tier",
+        |at| at.nvme.shortages,
+    ),
     ("turnkv_nvme_unreadable_extents_total", "Pages' shards that the device could not read", |at| {
         at.nvme.unreadable_extents
     }),

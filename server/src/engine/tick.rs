@@ -2,6 +2,7 @@
 //! looked after. Must not know: what they decide.
 
 use super::Engine;
+use crate::config::Verify;
 use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
 use crate::supervise::Supervisor;
 use std::sync::Arc;
@@ -12,6 +13,9 @@ impl Engine {
     /// process with them if they end before.
     pub(crate) fn run_threads(engine: &Arc<Engine>, supervisor: &Supervisor) -> std::io::Result<()> {
         supervisor.thread("turnkv-reclaim", Engine::reclaiming(engine)?)?;
+        if engine.settings.verify == Verify::Always {
+            Engine::run_verify(engine, supervisor)?;
+        }
         let weak = Arc::downgrade(engine);
         supervisor.thread("turnkv-tick", move || {
             let mut ticks = 0u64;
@@ -43,6 +47,7 @@ impl Engine {
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();
+        self.follow_capacity();
         self.sweep_durable();
         self.start_reclaim();
         self.pump_writes();
