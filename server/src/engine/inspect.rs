@@ -16,7 +16,7 @@ impl Engine {
     pub(crate) fn held(&self, namespace: &NamespaceId, hash: &BlockHash) -> Option<Held> {
         let core = self.core();
         let page = core.pool.page_key(core.pool.namespace(namespace)?, hash)?;
-        let place = |place: turnkv_pool::NvmePlace| (place.segment.into(), place.block);
+        let place = |place: turnkv_pool::NvmePlace| (u32::from(place.segment), place.block);
         let places = core.pool.places(page).into_iter().map(|at| at.map(place)).collect();
         Some(Held { on_nvme: core.pool.is_on_nvme(page) == Some(true), places })
     }

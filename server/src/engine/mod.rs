@@ -7,7 +7,7 @@
 //!   [`durable`]: who waits for them
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
 //! - [`verify`]: pages in DRAM that are checked before a reload is told of them
-//! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
+//! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
 //! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
 
 pub(crate) mod advice;
@@ -16,6 +16,7 @@ pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod durable;
 pub(crate) mod gauges;
+pub(crate) mod health;
 pub(crate) mod hold;
 pub(crate) mod inline;
 #[cfg(feature = "simulation")]
@@ -80,8 +81,10 @@ pub(crate) struct Engine {
     pub(crate) metrics: metrics::Metrics,
     /// What was configured.
     pub(crate) settings: Settings,
-    /// Set once the server is leaving: no new offloads.
+    /// No new offloads: an operator asked for a drain, or the process leaves.
     draining: AtomicBool,
+    /// The process leaves: a drain is not taken back any more.
+    leaving: AtomicBool,
     /// Rings the thread that reclaims.
     reclaimer: reclaim::Reclaimer,
     /// Has pages in DRAM checked before they are told.
@@ -122,6 +125,11 @@ impl Engine {
     /// The pool's `now`: milliseconds since this process started, monotonic.
     fn now(&self) -> u64 {
         self.clock.now().as_millis() as u64
+    }
+
+    /// File descriptors that the tiers hold or may come to need.
+    pub(crate) fn descriptors(&self) -> u64 {
+        self.slabs.dram.descriptors() + self.nvme.as_ref().map_or(0, |nvme| nvme.descriptors())
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {

@@ -45,14 +45,14 @@ struct Pass {
 }
 
 impl Engine {
-    /// Starts the thread that reclaims; it ends with the engine.
-    pub(super) fn run_reclaim(engine: &Arc<Engine>) -> std::io::Result<()> {
+    /// The work of the thread that reclaims; it ends with the engine.
+    pub(super) fn reclaiming(engine: &Arc<Engine>) -> std::io::Result<impl FnOnce() + Send + use<>> {
         let (bell, rung) = sync_channel(1);
         if engine.reclaimer.bell.set(bell).is_err() {
             return Err(std::io::Error::other("reclaim has a thread already"));
         }
         let weak = Arc::downgrade(engine);
-        let steps = move || {
+        Ok(move || {
             while rung.recv().is_ok() {
                 let step = || weak.upgrade().map_or(Next::Rung, |engine| engine.step_reclaim());
                 loop {
@@ -65,8 +65,7 @@ impl Engine {
                 // Rung while a pass was under way: what that one could not do, the next tick asks for again.
                 while rung.try_recv().is_ok() {}
             }
-        };
-        std::thread::Builder::new().name("turnkv-reclaim".into()).spawn(steps).map(drop)
+        })
     }
 
     /// Has the tier's segments looked at when it runs low on free ones.

@@ -88,6 +88,7 @@ impl Engine {
             metrics: metrics::Metrics::new(),
             settings,
             draining: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             reclaimer: Default::default(),
             verifier: Default::default(),
             instance: parts.instance,

@@ -73,6 +73,7 @@ impl Shape {
                 session_ttl_ms: self.session_ttl_ms,
                 protected_percent: 25,
                 drain_ms: 5_000,
+                connections_max: None,
                 durable_ms: 20_000,
             },
         }

@@ -20,10 +20,8 @@ pub(crate) struct SimulatedDriver {
     finish: Arc<FinishQueue>,
     disk: SimulatedDisk,
     state: Mutex<State>,
-    /// The keeper is at work: there is one.
-    pub(super) keeping: AtomicBool,
-    /// The flusher is at work: there is one.
-    pub(super) flushing: AtomicBool,
+    /// The keeper or the flusher is at work: there is one of each, and one of the two syncs a file at a time.
+    pub(super) controlling: AtomicBool,
 }
 
 struct State {
@@ -40,8 +38,8 @@ impl SimulatedDriver {
     ) -> SimulatedDriver {
         let state = State { schedule: Schedule::new(inflight_bytes), inflight: Vec::new() };
         let (core, finish) = (Arc::clone(core), Arc::clone(finish));
-        let (keeping, flushing) = (AtomicBool::new(false), AtomicBool::new(false));
-        SimulatedDriver { core, finish, disk, state: Mutex::new(state), keeping, flushing }
+        let controlling = AtomicBool::new(false);
+        SimulatedDriver { core, finish, disk, state: Mutex::new(state), controlling }
     }
 
     /// Queues an operation.

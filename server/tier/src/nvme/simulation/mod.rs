@@ -125,14 +125,14 @@ impl NvmeTier {
 fn take(shared: &Shared, finish: &FinishQueue, flushes: &Flushes, step: Step) -> bool {
     let Driver::Simulated(driver) = &shared.driver else { return false };
     match step {
-        Step::Keeper => alone(&driver.keeping, || keeper::step(shared)),
+        Step::Keeper => alone(&driver.controlling, || keeper::step(shared)),
         Step::Carry => driver.carry(),
         Step::Finish => finish.step(&shared.core),
-        Step::Flush => alone(&driver.flushing, || flushes.step(&shared.core)),
+        Step::Flush => alone(&driver.controlling, || flushes.step(&shared.core)),
     }
 }
 
-/// A thread of which there is one does not begin a second thing in the middle of a first.
+/// A thread that others wait for in the middle of its work cannot be waited for here, where there is one thread.
 fn alone(busy: &AtomicBool, act: impl FnOnce() -> bool) -> bool {
     if busy.swap(true, Ordering::Relaxed) {
         return false;
