@@ -1,15 +1,18 @@
 //! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock, no chance.
 //!
 //! - [`Pool`] (`pool`): the state; one file a verb around it
-//! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
+//! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease` (and `share`: how much of it), `sessions`,
+//!   `namespaces`
+//! - `slice`: how much one call does before others get their turn
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
 //! - sessions: `session` (the verbs), `branch` (a session's list of pages), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
-//! - rules: `residency` (where a page is), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
+//! - rules: `residency` (where a page is), `condemn` (what goes bit by bit), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
 //! - `prefill`: how fast engines recompute
+//! - `sweep`: walks through the whole index
 //! - `stats`, `check`: what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
@@ -18,6 +21,7 @@ mod admission;
 mod arena;
 mod branch;
 mod check;
+mod condemn;
 mod config;
 mod continued;
 mod curve;
@@ -49,9 +53,12 @@ mod residency;
 mod route;
 mod session;
 mod sessions;
+mod share;
+mod slice;
 mod slots;
 mod spare;
 mod stats;
+mod sweep;
 mod table;
 mod writeback;
 
@@ -60,12 +67,12 @@ pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use describe::SessionDetail;
 pub use error::PoolError;
 pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
-pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};
+pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace, UserId};
 pub use leaving::kept_percent;
 pub use lookup::Found;
 pub use namespaces::NamespaceDesc;
-pub use offload::{Committed, OffloadAsk, OffloadPlan, Outcome};
-pub use pin::Pinned;
+pub use offload::{Committed, OffloadAsk, OffloadPlan, Offloading, Outcome};
+pub use pin::{Pinned, Pinning};
 pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
@@ -75,4 +82,5 @@ pub use route::{Candidate, Ranked, RouteAsk, Router};
 pub use session::{EndTurn, SessionInfo, SessionRecord, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
+pub use sweep::Sweep;
 pub use writeback::WriteBehind;

@@ -2,6 +2,7 @@
 
 use crate::admission::WriteBudget;
 use crate::arena::Pages;
+use crate::condemn::Condemned;
 use crate::config::{ConfigError, PoolConfig};
 use crate::curve::Curves;
 use crate::entry::{NONE, VISIBLE};
@@ -48,6 +49,12 @@ pub struct Pool {
     pub(crate) room_for_return: Option<Now>,
     pub(crate) now: Now,
     pub(crate) tally: Tally,
+    /// The namespace that `maintain` goes on with.
+    pub(crate) maintained: u16,
+    /// Pages, slots and list entries looked at or changed so far.
+    pub(crate) steps: u64,
+    /// Pages that go with all that hangs on them, as far as that is not done yet.
+    pub(crate) condemned: Condemned,
 }
 
 impl Pool {
@@ -74,6 +81,9 @@ impl Pool {
             room_for_return: None,
             now: 0,
             tally: Tally::default(),
+            maintained: 0,
+            steps: 0,
+            condemned: Condemned::default(),
             config,
         })
     }

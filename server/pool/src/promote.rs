@@ -7,7 +7,6 @@ use crate::ids::{MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::limits::PROMOTIONS_PER_CALL_MAX;
 use crate::offload::check_ask;
 use crate::policy::Position;
-use crate::residency::Removal;
 use turnkv_proto::BlockHash;
 
 /// A read to start: from a place on NVMe into a slot.
@@ -93,7 +92,7 @@ impl Pool {
         self.pages[index].flags &= !MOVING;
         let lost = !self.pages.cell(index, shard).has(ON_NVME);
         if lost || cause != MissCause::Busy {
-            self.remove_subtree(index, Removal::Dropped);
+            self.condemn(index);
         } else {
             self.refresh(index, Position::Hot);
         }

@@ -6,9 +6,10 @@
 use crate::Pool;
 use crate::entry::PROTECTED;
 use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::limits::{DECAY_STEPS, PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX};
+use crate::limits::{DECAY_STEPS, ENDED_PINS_MAX, PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX};
+use crate::slice::Slice;
 use hashbrown::HashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use turnkv_proto::BlockHash;
 
 /// Rank of a pin: above any session's priority.
@@ -51,6 +52,10 @@ pub(crate) struct Protections {
     holds: HashMap<u32, u32>,
     /// By tenant.
     tenants: HashMap<u32, Share>,
+    /// Pages of protections that ended, which are let go of bit by bit. Bounded by what was protected.
+    going: VecDeque<PageKey>,
+    /// Pins that ended by time since somebody asked.
+    ended_pins: Vec<(NamespaceIndex, BlockHash)>,
     /// Bytes protected.
     pub(crate) bytes: u64,
     pub(crate) ended: u64,
@@ -75,6 +80,21 @@ pub(crate) struct Wish {
     pub(crate) for_ms: u64,
     /// Tails are let go step by step until the end.
     pub(crate) decays: bool,
+}
+
+/// A protection that is being made, page by page.
+pub(crate) struct Protecting {
+    wish: Wish,
+    tenant: u32,
+    /// Leading pages of the wish that are protected.
+    count: usize,
+}
+
+impl Protecting {
+    /// The wish, whose pages may still be being found.
+    pub(crate) fn wish_mut(&mut self) -> &mut Wish {
+        &mut self.wish
+    }
 }
 
 impl Protections {
@@ -136,6 +156,25 @@ impl Protections {
         Some(held)
     }
 
+    /// Ends the weakest protection of a tenant, if it is weaker than `rank`.
+    fn displace(&mut self, tenant: u32, rank: u32) -> bool {
+        let weakest = self.weaker(tenant, rank).and_then(|at| self.take(at));
+        let found = weakest.is_some();
+        self.let_go(weakest);
+        found
+    }
+
+    /// The pages of a protection that ended are let go of in the calls that follow.
+    fn let_go(&mut self, held: Option<Protection>) {
+        self.going.extend(held.into_iter().flat_map(|held| held.pages));
+    }
+
+    fn note_ended(&mut self, owner: Owner) {
+        if let (Owner::Pin(ns, pin), true) = (owner, self.ended_pins.len() < ENDED_PINS_MAX) {
+            self.ended_pins.push((ns, pin));
+        }
+    }
+
     fn first_due(&self, now: Now) -> Option<u32> {
         self.due.first().filter(|(due, _)| *due <= now).map(|(_, at)| *at)
     }
@@ -143,7 +182,7 @@ impl Protections {
     /// All protections and what holds what, for the check of invariants: pages held, by how many.
     pub(crate) fn recount(&self) -> HashMap<PageKey, u32> {
         let mut counts = HashMap::new();
-        for page in self.table.iter().flatten().flat_map(|held| &held.pages) {
+        for page in self.table.iter().flatten().flat_map(|held| &held.pages).chain(&self.going) {
             *counts.entry(*page).or_default() += 1;
         }
         counts
@@ -173,29 +212,57 @@ impl Pool {
     /// Protects the leading pages of a path as far as the budget reaches, in place of what the owner had; weaker
     /// protections of the tenant end for it. Returns how many pages.
     pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> usize {
+        let mut protecting = self.begin_protection(wish);
+        loop {
+            let slice = self.slice();
+            if self.protect_some(&mut protecting, slice) {
+                return self.end_protection(protecting, now);
+            }
+        }
+    }
+
+    /// Begins a protection: its pages are still to come.
+    pub(crate) fn begin_protection(&mut self, wish: Wish) -> Protecting {
         let tenant = self.slots.tenant_of(wish.ns);
+        Protecting { wish, tenant, count: 0 }
+    }
+
+    /// Protects the next pages of a wish. True: all of them, or as many as the budget allows. Other calls may come between
+    /// two of these.
+    pub(crate) fn protect_some(&mut self, protecting: &mut Protecting, slice: Slice) -> bool {
+        while let Some(page) = protecting.wish.pages.get(protecting.count).copied() {
+            if self.is_over(slice) {
+                return false;
+            }
+            match self.protect_page(page, protecting.tenant, protecting.wish.rank, slice) {
+                Some(true) => protecting.count += 1,
+                Some(false) => return true,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// What was protected for the wish is its owner's from now on, in place of what it had. Returns how many pages.
+    pub(crate) fn end_protection(&mut self, protecting: Protecting, now: Now) -> usize {
+        let Protecting { mut wish, tenant, count } = protecting;
+        wish.pages.truncate(count);
+        // What was protected before stayed so in between: its bytes are counted once.
         let old = self.protections.owners.get(&wish.owner).copied();
         let old = old.and_then(|at| self.protections.take(at));
+        self.protections.let_go(old);
         let full = self.protections.share(tenant).protections >= PROTECTIONS_PER_TENANT_MAX;
-        if full && !self.displace(tenant, wish.rank) {
-            self.let_all_go(old);
+        if full && !self.protections.displace(tenant, wish.rank) {
+            self.protections.going.extend(wish.pages);
             return 0;
         }
-        let mut pages = wish.pages;
-        let mut count = 0;
-        while count < pages.len() && self.protect_page(pages[count], tenant, wish.rank) {
-            count += 1;
-        }
-        pages.truncate(count);
-        // What was protected before stays so in between: its bytes are counted once.
-        self.let_all_go(old);
-        if pages.is_empty() {
+        if wish.pages.is_empty() {
             return 0;
         }
         let ends = now.saturating_add(wish.for_ms);
         let step_ms = if wish.decays { (wish.for_ms / DECAY_STEPS).max(1) } else { wish.for_ms };
         let due = now.saturating_add(step_ms).min(ends);
-        let (owner, rank, full) = (wish.owner, wish.rank, pages.len());
+        let (owner, rank, full, pages) = (wish.owner, wish.rank, wish.pages.len(), wish.pages);
         self.protections.insert(Protection { owner, tenant, rank, pages, full, ends, due, step_ms });
         count
     }
@@ -221,13 +288,38 @@ impl Pool {
         true
     }
 
-    /// Lets go of what is due: tails of decaying protections, and all of those that end.
-    pub(crate) fn expire_protections(&mut self, now: Now) {
+    /// Ends an owner's protection; its pages are let go of bit by bit. False: it had none.
+    pub(crate) fn unprotect_some(&mut self, owner: Owner, slice: Slice) -> bool {
+        let held = self.protections.owners.get(&owner).copied().and_then(|at| self.protections.take(at));
+        let found = held.is_some();
+        self.protections.let_go(held);
+        self.let_go_some(slice);
+        found
+    }
+
+    /// Lets go of pages whose protection ended. True: of all of them.
+    pub(crate) fn let_go_some(&mut self, slice: Slice) -> bool {
+        while !self.is_over(slice) {
+            if !self.let_go_of_next() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is over before all of
+    /// it is done.
+    pub(crate) fn expire_protections(&mut self, now: Now, slice: Slice) -> bool {
         while let Some(at) = self.protections.first_due(now) {
-            let Some(mut held) = self.protections.take(at) else { return };
+            if self.is_over(slice) {
+                return false;
+            }
+            self.step();
+            let Some(mut held) = self.protections.take(at) else { break };
             if held.ends <= now {
                 self.protections.ended += 1;
-                self.let_all_go(Some(held));
+                self.protections.note_ended(held.owner);
+                self.protections.let_go(Some(held));
                 continue;
             }
             let left = held.ends - now;
@@ -235,9 +327,15 @@ impl Pool {
             let keep = (held.full as u64 * left).div_ceil((held.step_ms * DECAY_STEPS).max(left)) as usize;
             let cut = held.pages.split_off(keep.min(held.pages.len()));
             held.due = now.saturating_add(held.step_ms).min(held.ends);
-            cut.into_iter().for_each(|page| self.unprotect_page(page));
+            self.protections.going.extend(cut);
             self.protections.insert(held);
         }
+        self.let_go_some(slice)
+    }
+
+    /// Pins that ended by time since the last call: what was saved of them can go.
+    pub fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
+        std::mem::take(&mut self.protections.ended_pins)
     }
 
     /// A page leaves the index: nobody protects it any more.
@@ -248,22 +346,36 @@ impl Pool {
         }
     }
 
-    /// One more protection holds a page. False: the budget is used up, and nothing weaker can end for it.
-    fn protect_page(&mut self, page: PageKey, tenant: u32, rank: u32) -> bool {
-        let Some(index) = self.pages.resolve(page) else { return false };
+    /// One more protection holds a page. False: the budget is used up, and nothing weaker can end for it. None: the slice is
+    /// over before that is known.
+    fn protect_page(&mut self, page: PageKey, tenant: u32, rank: u32, slice: Slice) -> Option<bool> {
+        self.step();
+        let Some(index) = self.pages.resolve(page) else { return Some(false) };
         let bytes = self.page_bytes(index);
         let (own, all) = (self.protection_budget(), self.dram_share(PROTECTED_ALL_PERCENT));
         while !self.pages[index].has(PROTECTED)
             && (self.protections.share(tenant).bytes + bytes > own || self.protections.bytes + bytes > all)
         {
-            if !self.displace(tenant, rank) {
-                return false;
+            if self.is_over(slice) {
+                return None;
+            }
+            // What has ended already gives way before anything else ends for it.
+            if !self.let_go_of_next() && !self.protections.displace(tenant, rank) {
+                return Some(false);
             }
         }
         *self.protections.holds.entry(index).or_default() += 1;
         if !self.pages[index].has(PROTECTED) {
             self.weigh(index, true);
         }
+        Some(true)
+    }
+
+    /// Lets go of one page of a protection that ended. False: there is none.
+    fn let_go_of_next(&mut self) -> bool {
+        let Some(page) = self.protections.going.pop_front() else { return false };
+        self.step();
+        self.unprotect_page(page);
         true
     }
 
@@ -276,19 +388,6 @@ impl Pool {
             self.weigh(index, false);
             self.bring_back(index);
         }
-    }
-
-    /// Ends the weakest protection of a tenant, if it is weaker than `rank`.
-    fn displace(&mut self, tenant: u32, rank: u32) -> bool {
-        let weakest = self.protections.weaker(tenant, rank);
-        let weakest = weakest.and_then(|at| self.protections.take(at));
-        let found = weakest.is_some();
-        self.let_all_go(weakest);
-        found
-    }
-
-    fn let_all_go(&mut self, held: Option<Protection>) {
-        held.into_iter().flat_map(|held| held.pages).for_each(|page| self.unprotect_page(page));
     }
 
     /// Sets or clears the mark of a page, and counts its bytes.

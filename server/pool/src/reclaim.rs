@@ -3,10 +3,10 @@
 
 use crate::Pool;
 use crate::entry::{COUNTED_DRAM, FILLED, LEAVING, LISTED_NVME, MOVING, ON_NVME, PROMOTING};
-use crate::ids::{NamespaceIndex, NvmePlace, PageKey};
-use crate::policy::{ListId, Position};
+use crate::ids::{NvmePlace, PageKey};
+use crate::policy::Position;
 use crate::promote::Promotion;
-use crate::residency::{Eviction, Removal};
+use crate::residency::Eviction;
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// What to do with an extent whose segment is reclaimed.
@@ -136,29 +136,5 @@ impl Pool {
     /// Extents nobody needs any more, with the bytes of each.
     pub fn take_dead_places(&mut self) -> Vec<(NvmePlace, u64)> {
         std::mem::take(&mut self.dead)
-    }
-
-    /// Drops every page of a namespace, or of all. Returns how many readers could see.
-    pub fn evict_namespace(&mut self, ns: Option<NamespaceIndex>) -> u64 {
-        let before = self.tally.visible;
-        for index in 0..self.pages.end() {
-            if self.pages.is_live(index) && ns.is_none_or(|ns| ns.0 == self.pages[index].ns) {
-                self.remove_subtree(index, Removal::Dropped);
-            }
-        }
-        before - self.tally.visible
-    }
-
-    /// Demotes every page that is on NVMe and not in use. Returns how many.
-    pub fn demote_all(&mut self, ns: Option<NamespaceIndex>) -> u64 {
-        let before = self.tally.demoted;
-        for ns in (0..self.namespaces.len() as u16).filter(|at| ns.is_none_or(|ns| ns.0 == *at)) {
-            for index in self.policy.order(&self.pages, ListId::Dram(ns)) {
-                if self.evictable(index) == Some(Eviction::Demote) {
-                    self.evict(index, Eviction::Demote);
-                }
-            }
-        }
-        self.tally.demoted - before
     }
 }

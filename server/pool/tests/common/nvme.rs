@@ -107,7 +107,8 @@ impl World {
     }
 
     pub fn lose_nvme(&mut self) {
-        self.pool.nvme_lost();
+        let mut sweep = self.pool.nvme_lost();
+        while !self.pool.lose_some(&mut sweep) {}
         self.nvme = false;
         self.disk.clear();
         self.promised.clear();

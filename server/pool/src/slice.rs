@@ -1,0 +1,38 @@
+//! Work in slices: whoever holds a lock around the pool lets others in between two calls. Owns: when a call has done its part.
+//! Must not know: locks, what the work is.
+
+use crate::Pool;
+use crate::limits::{PASSED_PER_STEP, STEPS_PER_SLICE};
+
+/// The part of some work that one call may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slice {
+    until: u64,
+}
+
+impl Pool {
+    /// Pages, slots and list entries looked at or changed so far, ever: what one call adds to it is what others wait for.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Begins the part of one call.
+    pub(crate) fn slice(&self) -> Slice {
+        Slice { until: self.steps + STEPS_PER_SLICE }
+    }
+
+    /// Whether a call has done its part.
+    pub(crate) fn is_over(&self, slice: Slice) -> bool {
+        self.steps >= slice.until
+    }
+
+    /// One more page, slot or entry was looked at or changed.
+    pub(crate) fn step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// So many rows or links were only passed.
+    pub(crate) fn pass(&mut self, rows: u64) {
+        self.steps += rows.div_ceil(PASSED_PER_STEP);
+    }
+}
