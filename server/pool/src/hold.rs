@@ -190,7 +190,7 @@ impl Pool {
             }
             self.touch_ancestors(last);
             if let Some(session) = session {
-                self.extend_session(session, last, accepted.len());
+                self.extend_session(session, last);
             }
         }
         Ok(done)

@@ -6,7 +6,7 @@
 //! - `slice`: how much one call does before others get their turn
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
-//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `continued` (under another name), `describe`,
+//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
@@ -47,6 +47,7 @@ mod prefill;
 mod promote;
 mod protection;
 mod reclaim;
+mod record;
 mod recover;
 mod reload;
 mod residency;
@@ -60,6 +61,7 @@ mod spare;
 mod stats;
 mod sweep;
 mod table;
+mod tips;
 mod writeback;
 
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
@@ -76,10 +78,11 @@ pub use pin::{Pinned, Pinning};
 pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
+pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
 pub use recover::{RecoveredPage, RecoveryReport};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use route::{Candidate, Ranked, RouteAsk, Router};
-pub use session::{EndTurn, SessionInfo, SessionRecord, TurnBegun};
+pub use session::{EndTurn, SessionInfo, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
 pub use sweep::Sweep;

@@ -245,7 +245,7 @@ impl Pool {
             self.touch_ancestors(last);
         }
         if let (Some(session), Some(last), true) = (session, last, offloading.accepted > 0) {
-            self.extend_session(session, last, offloading.accepted);
+            self.extend_session(session, last);
         }
         true
     }

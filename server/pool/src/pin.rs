@@ -1,11 +1,11 @@
 //! Pins: a prefix that many sessions share, protected by name. Owns: the verbs. Must not know: budgets (protection has them).
 
 use crate::Pool;
-use crate::entry::NONE;
 use crate::error::PoolError;
-use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
-use crate::protection::{Owner, PIN_RANK, Protecting, Wish};
+use crate::protection::{Owner, PIN_RANK, Reach, Wish};
+use crate::tips::{End, TipId};
 use turnkv_proto::BlockHash;
 
 /// What became of a pin.
@@ -21,11 +21,12 @@ pub struct Pinned {
 
 /// A pin that is being made.
 pub struct Pinning {
-    protecting: Protecting,
+    wish: Wish,
     pin: BlockHash,
-    for_ms: u64,
-    /// Pages of the prefix looked for so far; none: all of them, or one was not here.
-    found: Option<usize>,
+    /// What is protected of it so far.
+    held: Option<TipId>,
+    /// Pages of the prefix that are known to be here.
+    found: usize,
 }
 
 impl Pool {
@@ -59,45 +60,40 @@ impl Pool {
         };
         self.tick(now);
         let for_ms = if for_ms == 0 { PIN_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
-        let (owner, rank, pages) = (Owner::Pin(ns, pin), PIN_RANK, Vec::new());
-        let wish = Wish { owner, ns, rank, pages, for_ms, decays: false };
-        Ok(Pinning { protecting: self.begin_protection(wish), pin, for_ms, found: Some(0) })
+        let (owner, rank, path) = (Owner::Pin(ns, pin), PIN_RANK, End::EMPTY);
+        let wish = Wish { owner, ns, rank, path, for_ms, decays: false };
+        Ok(Pinning { wish, pin, held: None, found: 0 })
     }
 
-    /// Finds and protects some more of the pages. True: that is all.
+    /// Protects some more of the pages. True: that is all.
     pub fn pin_some(&mut self, pinning: &mut Pinning, hashes: &[BlockHash]) -> bool {
         let slice = self.slice();
-        while let Some(found) = pinning.found {
-            if self.is_over(slice) {
-                return false;
+        while !self.is_over(slice) {
+            let from = pinning.held.map_or(End::EMPTY, |held| self.tips.end(held));
+            if (from.pages as usize) < pinning.found {
+                return true; // its last pages went away meanwhile
             }
-            let rest = &hashes[found..hashes.len().min(found + FIND_PAGES_AT_ONCE)];
+            let rest = &hashes[pinning.found..hashes.len().min(pinning.found + FIND_PAGES_AT_ONCE)];
             self.steps += rest.len() as u64;
-            let wish = pinning.protecting.wish_mut();
-            let parent = wish.pages.last().copied();
-            let parent = parent.map_or(Some(NONE), |page| self.pages.resolve(page));
-            if let Some(parent) = parent {
-                self.follow(wish.ns.0, parent, rest, &mut wish.pages);
+            pinning.wish.path = self.visible_end(self.follow(pinning.wish.ns.0, from, rest));
+            let wanted = pinning.wish.path.pages as usize;
+            let (held, reach) = self.protect_more(pinning.held, &pinning.wish, slice);
+            pinning.held = held;
+            pinning.found = held.map_or(0, |held| self.tips.end(held).pages as usize);
+            let ended = wanted < from.pages as usize + rest.len() || wanted == hashes.len();
+            if reach == Reach::Budget || (reach == Reach::All && ended) {
+                return true;
             }
-            let visible = |page: &PageKey| {
-                self.pages.resolve(*page).is_some_and(|index| self.pages[index].has(crate::entry::VISIBLE))
-            };
-            let hidden = wish.pages[found..].iter().position(|page| !visible(page));
-            wish.pages.truncate(hidden.map_or(wish.pages.len(), |hidden| found + hidden));
-            let all = wish.pages.len() < found + rest.len() || wish.pages.len() == hashes.len();
-            pinning.found = (!all).then_some(wish.pages.len());
         }
-        self.protect_some(&mut pinning.protecting, slice)
+        false
     }
 
     /// The pin holds what was protected for it.
     pub fn end_pin(&mut self, pinning: Pinning, now: Now) -> Pinned {
-        let Pinning { protecting, pin, for_ms, .. } = pinning;
         let now = self.tick(now);
-        let pages = self.end_protection(protecting, now) as u32;
-        let slice = self.slice();
-        self.let_go_some(slice);
-        Pinned { pages, pin, ends_in_ms: if pages == 0 { 0 } else { for_ms } }
+        let pages = self.own_protected(pinning.held, &pinning.wish, now);
+        let ends_in_ms = if pages == 0 { 0 } else { pinning.wish.for_ms };
+        Pinned { pages, pin: pinning.pin, ends_in_ms }
     }
 
     /// Ends a pin, named by its last page. False: there is none.

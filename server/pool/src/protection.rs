@@ -2,18 +2,28 @@
 //! weigh, when protection ends. Must not know: what an eviction is; sessions' turns.
 //!
 //! Protection is never a lock: it ends by itself, it is bounded, and when nothing else can go a protected page goes.
+//!
+//! What is protected is a path from the root, so it is told by its end. A page is held by each protection that ends at it and
+//! by each child that is protected itself: many protections of one prefix cost what one does, and a little each.
 
 use crate::Pool;
-use crate::entry::PROTECTED;
-use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::limits::{DECAY_STEPS, ENDED_PINS_MAX, PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX};
+use crate::entry::{NONE, PROTECTED};
+use crate::ids::{NamespaceIndex, Now};
+use crate::limits::{
+    DECAY_STEPS, ENDED_PINS_MAX, LET_GO_PAGES_AT_ONCE, ORDER_BYTES, PROTECTED_ALL_PERCENT,
+    PROTECTIONS_PER_TENANT_MAX,
+};
 use crate::slice::Slice;
+use crate::tips::{End, Keeper, TipId};
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 use turnkv_proto::BlockHash;
 
 /// Rank of a pin: above any session's priority.
 pub(crate) const PIN_RANK: u32 = u32::MAX;
+
+/// Steps up a path that cost about what it costs to free a page.
+const STEPS_LIKE_A_PAGE: u32 = 16;
 
 /// Who asked for protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,9 +40,9 @@ struct Protection {
     owner: Owner,
     tenant: u32,
     rank: u32,
-    pages: Vec<PageKey>,
+    tip: TipId,
     /// Pages protected when it began: decay counts from here.
-    full: usize,
+    full: u32,
     ends: Now,
     /// When the next of its tails is let go; the end, for one that does not decay.
     due: Now,
@@ -48,12 +58,12 @@ pub(crate) struct Protections {
     due: BTreeSet<(Now, u32)>,
     /// By tenant, the least important first, then the one that ends first.
     ranks: BTreeSet<(u32, u32, Now, u32)>,
-    /// How many protections hold a page.
+    /// By page: how many protections end there, and children are protected.
     holds: HashMap<u32, u32>,
     /// By tenant.
     tenants: HashMap<u32, Share>,
-    /// Pages of protections that ended, which are let go of bit by bit. Bounded by what was protected.
-    going: VecDeque<PageKey>,
+    /// Ends of protections that are over, whose pages are let go of bit by bit. Bounded by what was protected.
+    going: VecDeque<TipId>,
     /// Pins that ended by time since somebody asked.
     ended_pins: Vec<(NamespaceIndex, BlockHash)>,
     /// Bytes protected.
@@ -75,26 +85,22 @@ pub(crate) struct Wish {
     pub(crate) owner: Owner,
     pub(crate) ns: NamespaceIndex,
     pub(crate) rank: u32,
-    /// A path from the root.
-    pub(crate) pages: Vec<PageKey>,
+    /// What is to be protected, from the root.
+    pub(crate) path: End,
     pub(crate) for_ms: u64,
     /// Tails are let go step by step until the end.
     pub(crate) decays: bool,
 }
 
-/// A protection that is being made, page by page.
-pub(crate) struct Protecting {
-    wish: Wish,
-    tenant: u32,
-    /// Leading pages of the wish that are protected.
-    count: usize,
-}
-
-impl Protecting {
-    /// The wish, whose pages may still be being found.
-    pub(crate) fn wish_mut(&mut self) -> &mut Wish {
-        &mut self.wish
-    }
+/// How far the protection of a path came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To its end.
+    All,
+    /// As far as the budget allows.
+    Budget,
+    /// The slice is over: the rest is for the next one.
+    Slice,
 }
 
 impl Protections {
@@ -104,12 +110,6 @@ impl Protections {
 
     pub(crate) fn pages(&self) -> u64 {
         self.holds.len() as u64
-    }
-
-    /// Leading pages that an owner has protected now.
-    pub(crate) fn pages_of(&self, owner: Owner) -> usize {
-        let held = self.owners.get(&owner).and_then(|at| self.table[*at as usize].as_ref());
-        held.map_or(0, |held| held.pages.len())
     }
 
     /// When an owner's protection ends.
@@ -156,36 +156,37 @@ impl Protections {
         Some(held)
     }
 
+    fn first_due(&self, now: Now) -> Option<u32> {
+        self.due.first().filter(|(due, _)| *due <= now).map(|(_, at)| *at)
+    }
+
+    /// A protection is over: its pages are let go of in the calls that follow.
+    fn let_go(&mut self, held: Option<Protection>) -> bool {
+        self.going.extend(held.as_ref().map(|held| held.tip));
+        held.is_some()
+    }
+
     /// Ends the weakest protection of a tenant, if it is weaker than `rank`.
     fn displace(&mut self, tenant: u32, rank: u32) -> bool {
         let weakest = self.weaker(tenant, rank).and_then(|at| self.take(at));
-        let found = weakest.is_some();
-        self.let_go(weakest);
-        found
-    }
-
-    /// The pages of a protection that ended are let go of in the calls that follow.
-    fn let_go(&mut self, held: Option<Protection>) {
-        self.going.extend(held.into_iter().flat_map(|held| held.pages));
+        self.let_go(weakest)
     }
 
     fn note_ended(&mut self, owner: Owner) {
+        self.ended += 1;
         if let (Owner::Pin(ns, pin), true) = (owner, self.ended_pins.len() < ENDED_PINS_MAX) {
             self.ended_pins.push((ns, pin));
         }
     }
 
-    fn first_due(&self, now: Now) -> Option<u32> {
-        self.due.first().filter(|(due, _)| *due <= now).map(|(_, at)| *at)
+    /// Ends of what is over and still held, for the check of invariants.
+    pub(crate) fn going(&self) -> impl Iterator<Item = TipId> {
+        self.going.iter().copied()
     }
 
-    /// All protections and what holds what, for the check of invariants: pages held, by how many.
-    pub(crate) fn recount(&self) -> HashMap<PageKey, u32> {
-        let mut counts = HashMap::new();
-        for page in self.table.iter().flatten().flat_map(|held| &held.pages).chain(&self.going) {
-            *counts.entry(*page).or_default() += 1;
-        }
-        counts
+    /// Who protects, for the check of invariants.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> {
+        self.owners.keys().copied()
     }
 
     /// Pins, for the check of invariants.
@@ -193,9 +194,15 @@ impl Protections {
         self.owners.keys().filter(|owner| matches!(owner, Owner::Pin(..))).count() as u64
     }
 
-    /// How many protections hold a page.
+    /// How many protections end at a page, and children of it are protected.
     pub(crate) fn holds(&self, index: u32) -> u32 {
         self.holds.get(&index).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let orders = (self.due.len() + self.ranks.len()) * ORDER_BYTES;
+        let table = self.table.capacity() * size_of::<Option<Protection>>();
+        table + self.owners.allocation_size() + self.holds.allocation_size() + orders
     }
 }
 
@@ -211,60 +218,64 @@ impl Pool {
 
     /// Protects the leading pages of a path as far as the budget reaches, in place of what the owner had; weaker
     /// protections of the tenant end for it. Returns how many pages.
-    pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> usize {
-        let mut protecting = self.begin_protection(wish);
+    pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> u32 {
+        let mut tip = None;
         loop {
             let slice = self.slice();
-            if self.protect_some(&mut protecting, slice) {
-                return self.end_protection(protecting, now);
+            let (longer, reach) = self.protect_more(tip, &wish, slice);
+            tip = longer;
+            if reach != Reach::Slice {
+                return self.own_protected(tip, &wish, now);
             }
         }
     }
 
-    /// Begins a protection: its pages are still to come.
-    pub(crate) fn begin_protection(&mut self, wish: Wish) -> Protecting {
+    /// Protects what a path has after the pages that `held` protects already. Returns where it ends now: what is held so must
+    /// be given to an owner (`own_protected`) in the end.
+    pub(crate) fn protect_more(
+        &mut self,
+        held: Option<TipId>,
+        wish: &Wish,
+        slice: Slice,
+    ) -> (Option<TipId>, Reach) {
         let tenant = self.slots.tenant_of(wish.ns);
-        Protecting { wish, tenant, count: 0 }
-    }
-
-    /// Protects the next pages of a wish. True: all of them, or as many as the budget allows. Other calls may come between
-    /// two of these.
-    pub(crate) fn protect_some(&mut self, protecting: &mut Protecting, slice: Slice) -> bool {
-        while let Some(page) = protecting.wish.pages.get(protecting.count).copied() {
-            if self.is_over(slice) {
-                return false;
+        let (end, reach) = self.protect_path(wish.path, tenant, wish.rank, slice);
+        let tip = (end != End::EMPTY).then(|| self.tips.add(end, Keeper::Protection));
+        if let Some(held) = held {
+            // The page where it ended is held by its child from now on, or is the end still.
+            let before = self.tips.end(held);
+            if let Some(holds) = self.protections.holds.get_mut(&before.page) {
+                *holds -= 1;
             }
-            match self.protect_page(page, protecting.tenant, protecting.wish.rank, slice) {
-                Some(true) => protecting.count += 1,
-                Some(false) => return true,
-                None => return false,
-            }
+            self.tips.drop(held, Keeper::Protection);
         }
-        true
+        (tip, reach)
     }
 
-    /// What was protected for the wish is its owner's from now on, in place of what it had. Returns how many pages.
-    pub(crate) fn end_protection(&mut self, protecting: Protecting, now: Now) -> usize {
-        let Protecting { mut wish, tenant, count } = protecting;
-        wish.pages.truncate(count);
+    /// What was protected for a wish is its owner's from now on, in place of what it had. Returns how many pages.
+    pub(crate) fn own_protected(&mut self, tip: Option<TipId>, wish: &Wish, now: Now) -> u32 {
+        let tenant = self.slots.tenant_of(wish.ns);
         // What was protected before stayed so in between: its bytes are counted once.
         let old = self.protections.owners.get(&wish.owner).copied();
         let old = old.and_then(|at| self.protections.take(at));
         self.protections.let_go(old);
         let full = self.protections.share(tenant).protections >= PROTECTIONS_PER_TENANT_MAX;
-        if full && !self.protections.displace(tenant, wish.rank) {
-            self.protections.going.extend(wish.pages);
-            return 0;
+        let refused = full && !self.protections.displace(tenant, wish.rank);
+        let kept = tip.filter(|_| !refused);
+        if kept.is_none() {
+            self.protections.going.extend(tip);
         }
-        if wish.pages.is_empty() {
-            return 0;
+        let pages = kept.map_or(0, |tip| self.tips.end(tip).pages);
+        if let Some(tip) = kept {
+            let ends = now.saturating_add(wish.for_ms);
+            let step_ms = if wish.decays { (wish.for_ms / DECAY_STEPS).max(1) } else { wish.for_ms };
+            let due = now.saturating_add(step_ms).min(ends);
+            let (owner, rank, full) = (wish.owner, wish.rank, pages);
+            self.protections.insert(Protection { owner, tenant, rank, tip, full, ends, due, step_ms });
         }
-        let ends = now.saturating_add(wish.for_ms);
-        let step_ms = if wish.decays { (wish.for_ms / DECAY_STEPS).max(1) } else { wish.for_ms };
-        let due = now.saturating_add(step_ms).min(ends);
-        let (owner, rank, full, pages) = (wish.owner, wish.rank, wish.pages.len(), wish.pages);
-        self.protections.insert(Protection { owner, tenant, rank, pages, full, ends, due, step_ms });
-        count
+        let slice = self.slice();
+        self.let_go_some(slice);
+        pages
     }
 
     /// Ends an owner's protection.
@@ -273,31 +284,26 @@ impl Pool {
     }
 
     /// Ends an owner's protection of the pages after the first `keep`. False: it had none.
-    pub(crate) fn unprotect_after(&mut self, owner: Owner, keep: usize) -> bool {
+    pub(crate) fn unprotect_after(&mut self, owner: Owner, keep: u32) -> bool {
         let Some(at) = self.protections.owners.get(&owner).copied() else { return false };
-        let Some(held) = self.protections.table[at as usize].as_mut() else { return false };
-        if keep >= held.pages.len() {
-            return true;
+        let Some(mut held) = self.protections.take(at) else { return false };
+        if let Some(tip) = self.release_path(held.tip, keep, &mut { u32::MAX }) {
+            held.tip = tip;
+            held.full = held.full.min(keep);
+            self.protections.insert(held);
         }
-        let cut = held.pages.split_off(keep);
-        held.full = held.full.min(keep);
-        if keep == 0 {
-            self.protections.take(at);
-        }
-        cut.into_iter().for_each(|page| self.unprotect_page(page));
         true
     }
 
     /// Ends an owner's protection; its pages are let go of bit by bit. False: it had none.
     pub(crate) fn unprotect_some(&mut self, owner: Owner, slice: Slice) -> bool {
         let held = self.protections.owners.get(&owner).copied().and_then(|at| self.protections.take(at));
-        let found = held.is_some();
-        self.protections.let_go(held);
+        let found = self.protections.let_go(held);
         self.let_go_some(slice);
         found
     }
 
-    /// Lets go of pages whose protection ended. True: of all of them.
+    /// Lets go of pages of protections that are over. True: of all of them.
     pub(crate) fn let_go_some(&mut self, slice: Slice) -> bool {
         while !self.is_over(slice) {
             if !self.let_go_of_next() {
@@ -307,87 +313,138 @@ impl Pool {
         false
     }
 
-    /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is over before all of
-    /// it is done.
+    /// Pins that ended by time since the last call: what was saved of them can go.
+    pub fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
+        std::mem::take(&mut self.protections.ended_pins)
+    }
+
+    /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is over, and the rest
+    /// is due in the next one.
     pub(crate) fn expire_protections(&mut self, now: Now, slice: Slice) -> bool {
         while let Some(at) = self.protections.first_due(now) {
             if self.is_over(slice) {
                 return false;
             }
             self.step();
+            let mut left = LET_GO_PAGES_AT_ONCE;
             let Some(mut held) = self.protections.take(at) else { break };
-            if held.ends <= now {
-                self.protections.ended += 1;
-                self.protections.note_ended(held.owner);
-                self.protections.let_go(Some(held));
-                continue;
-            }
-            let left = held.ends - now;
+            let rest = held.ends.saturating_sub(now);
             // Rounded up, so that the head is kept to the end.
-            let keep = (held.full as u64 * left).div_ceil((held.step_ms * DECAY_STEPS).max(left)) as usize;
-            let cut = held.pages.split_off(keep.min(held.pages.len()));
-            held.due = now.saturating_add(held.step_ms).min(held.ends);
-            self.protections.going.extend(cut);
+            let keep = (u64::from(held.full) * rest).div_ceil((held.step_ms * DECAY_STEPS).max(rest)) as u32;
+            let Some(tip) = self.release_path(held.tip, keep, &mut left) else {
+                self.protections.note_ended(held.owner);
+                continue;
+            };
+            held.tip = tip;
+            if rest > 0 && self.tips.end(tip).pages <= keep {
+                held.due = now.saturating_add(held.step_ms).min(held.ends);
+            }
             self.protections.insert(held);
         }
         self.let_go_some(slice)
     }
 
-    /// Pins that ended by time since the last call: what was saved of them can go.
-    pub fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
-        std::mem::take(&mut self.protections.ended_pins)
+    /// Where the leading pages end that an owner has protected now.
+    pub(crate) fn protected_end(&self, owner: Owner) -> End {
+        let held =
+            self.protections.owners.get(&owner).and_then(|at| self.protections.table[*at as usize].as_ref());
+        held.map_or(End::EMPTY, |held| self.tips.end(held.tip))
     }
 
-    /// A page leaves the index: nobody protects it any more.
+    /// A page that nothing hangs on leaves the index: what is protected ends at the page before it.
     pub(crate) fn forget_protected(&mut self, index: u32) {
-        if self.pages[index].has(PROTECTED) {
-            self.protections.holds.remove(&index);
-            self.weigh(index, false);
+        let Some(ended) = self.protections.holds.remove(&index) else { return };
+        self.weigh(index, false);
+        let parent = self.pages[index].parent;
+        if let Some(holds) = self.protections.holds.get_mut(&parent) {
+            *holds += ended - 1;
         }
     }
 
-    /// One more protection holds a page. False: the budget is used up, and nothing weaker can end for it. None: the slice is
-    /// over before that is known.
-    fn protect_page(&mut self, page: PageKey, tenant: u32, rank: u32, slice: Slice) -> Option<bool> {
-        self.step();
-        let Some(index) = self.pages.resolve(page) else { return Some(false) };
+    /// Protects the pages of a path, from the root as far as the budget reaches, and holds the last one.
+    fn protect_path(&mut self, path: End, tenant: u32, rank: u32, slice: Slice) -> (End, Reach) {
+        let fresh = |index: &u32| !self.pages[*index].has(PROTECTED);
+        let fresh: Vec<u32> = self.pages.upward(path.page).take_while(fresh).collect();
+        self.pass(fresh.len() as u64);
+        let mut end = self.cut(path, path.pages - fresh.len() as u32);
+        let mut reach = Reach::All;
+        // Held first, so that it stays when others' protection ends for this one.
+        if end.page != NONE {
+            *self.protections.holds.entry(end.page).or_default() += 1;
+        }
+        for index in fresh.into_iter().rev() {
+            reach = self.make_budget(index, tenant, rank, slice);
+            if reach != Reach::All {
+                break;
+            }
+            self.step();
+            // The page before was held as the end, and is now for this child.
+            self.protections.holds.insert(index, 1);
+            self.weigh(index, true);
+            end = End { page: index, pages: end.pages + 1 };
+        }
+        (end, reach)
+    }
+
+    /// Room in the budget for one page more; not all of it, where the budget is used up and nothing weaker can end for it.
+    fn make_budget(&mut self, index: u32, tenant: u32, rank: u32, slice: Slice) -> Reach {
         let bytes = self.page_bytes(index);
         let (own, all) = (self.protection_budget(), self.dram_share(PROTECTED_ALL_PERCENT));
-        while !self.pages[index].has(PROTECTED)
-            && (self.protections.share(tenant).bytes + bytes > own || self.protections.bytes + bytes > all)
-        {
+        while self.protections.share(tenant).bytes + bytes > own || self.protections.bytes + bytes > all {
             if self.is_over(slice) {
-                return None;
+                return Reach::Slice;
             }
-            // What has ended already gives way before anything else ends for it.
+            // What is over already gives way before anything else ends for it.
             if !self.let_go_of_next() && !self.protections.displace(tenant, rank) {
-                return Some(false);
+                return Reach::Budget;
             }
         }
-        *self.protections.holds.entry(index).or_default() += 1;
-        if !self.pages[index].has(PROTECTED) {
-            self.weigh(index, true);
-        }
-        Some(true)
+        if self.is_over(slice) { Reach::Slice } else { Reach::All }
     }
 
-    /// Lets go of one page of a protection that ended. False: there is none.
+    /// Lets go of some pages of a protection that is over. False: there is none.
     fn let_go_of_next(&mut self) -> bool {
-        let Some(page) = self.protections.going.pop_front() else { return false };
-        self.step();
-        self.unprotect_page(page);
+        let Some(tip) = self.protections.going.pop_front() else { return false };
+        let rest = self.release_path(tip, 0, &mut { LET_GO_PAGES_AT_ONCE });
+        if let Some(rest) = rest {
+            self.protections.going.push_front(rest);
+        }
         true
     }
 
-    fn unprotect_page(&mut self, page: PageKey) {
-        let Some(index) = self.pages.resolve(page) else { return };
-        let Some(holds) = self.protections.holds.get_mut(&index) else { return };
-        *holds -= 1;
-        if *holds == 0 {
-            self.protections.holds.remove(&index);
-            self.weigh(index, false);
-            self.bring_back(index);
+    /// One protection lets go of its pages after the first `keep`, or of as many as are left to this call. Returns where it
+    /// ends now; none: it is over.
+    fn release_path(&mut self, tip: TipId, keep: u32, left: &mut u32) -> Option<TipId> {
+        let mut end = self.tips.end(tip);
+        self.step();
+        // Pages that nothing else holds are free one after the other; each hands its hold on to the one before.
+        while end.pages > keep && *left > 0 && self.protections.holds(end.page) == 1 {
+            let parent = self.pages[end.page].parent;
+            self.step();
+            self.protections.holds.remove(&end.page);
+            self.weigh(end.page, false);
+            self.bring_back(end.page);
+            end = End { page: parent, pages: end.pages - 1 };
+            *left -= 1;
         }
+        if end.pages > keep && *left > 0 {
+            // From here on others hold what this one did.
+            let new = self.cut(end, keep);
+            *left = left.saturating_sub(1 + (end.pages - keep) / STEPS_LIKE_A_PAGE);
+            if let Some(holds) = self.protections.holds.get_mut(&end.page) {
+                *holds -= 1;
+            }
+            if new.page != NONE {
+                *self.protections.holds.entry(new.page).or_default() += 1;
+            }
+            end = new;
+        }
+        if end == self.tips.end(tip) && end.pages > 0 {
+            return Some(tip);
+        }
+        let new = (end.pages > 0).then(|| self.tips.add(end, Keeper::Protection));
+        self.tips.drop(tip, Keeper::Protection);
+        new
     }
 
     /// Sets or clears the mark of a page, and counts its bytes.

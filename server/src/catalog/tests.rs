@@ -1,7 +1,8 @@
 //! The catalog: what comes back, what stays away, what is set aside.
 
 use super::*;
-use turnkv_proto::Spec;
+use turnkv_pool::SessionRecord;
+use turnkv_proto::{BlockHash, Spec};
 
 fn spec(model: &str) -> CheckedSpec {
     Spec::opaque(model, 16, 4096).check().unwrap()

@@ -1,0 +1,87 @@
+//! The catalog's rows of pins. Owns: which prefixes are pinned, and until when. Must not know: budgets.
+
+use super::Catalog;
+use prost::Message;
+use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
+use turnkv_proto::{BlockHash, Error, NamespaceId, pack_hashes, unpack_hashes};
+
+/// Namespace id + the pin's last page -> [`SavedPin`].
+const PINS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pins");
+
+/// A pin as saved.
+#[derive(Clone, PartialEq, Message)]
+struct SavedPin {
+    #[prost(bytes = "vec", tag = "1")]
+    hashes: Vec<u8>,
+    /// Of the system's clock: a pin ends while the server is down as well.
+    #[prost(uint64, tag = "2")]
+    ends_unix_ms: u64,
+}
+
+/// A pin that has not ended.
+pub(crate) struct LoadedPin {
+    /// Its namespace.
+    pub(crate) namespace: NamespaceId,
+    /// The prefix.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// How much longer it holds.
+    pub(crate) for_ms: u64,
+}
+
+impl Catalog {
+    /// Saves a pin that holds for so long, or removes it (no time); those that ended go as well, so that the table stays as
+    /// small as what is pinned.
+    pub(crate) fn put_pin(&self, ns: &NamespaceId, hashes: &[BlockHash], for_ms: u64) -> Result<(), Error> {
+        let Some(last) = hashes.last() else { return Ok(()) };
+        let now = unix_ms();
+        self.write(|write| {
+            let mut table = write.open_table(PINS)?;
+            let key = [ns.0.as_slice(), last.0.as_slice()].concat();
+            table.retain(|other, saved| other != key && holds(saved, now))?;
+            if for_ms > 0 {
+                let ends_unix_ms = now.saturating_add(for_ms);
+                let saved = SavedPin { hashes: pack_hashes(hashes), ends_unix_ms };
+                table.insert(key.as_slice(), saved.encode_to_vec().as_slice())?;
+            }
+            Ok(())
+        })
+        .map_err(super::unwritable)
+    }
+}
+
+pub(super) fn create(write: &WriteTransaction) -> Result<(), redb::Error> {
+    write.open_table(PINS)?;
+    Ok(())
+}
+
+/// Pins that check and have not ended.
+pub(super) fn load(read: &ReadTransaction) -> Result<Vec<LoadedPin>, redb::Error> {
+    let (mut pins, now) = (Vec::new(), unix_ms());
+    for row in read.open_table(PINS)?.iter()? {
+        let (key, saved) = row?;
+        match saved_pin(key.value(), saved.value(), now) {
+            Some(pin) => pins.extend(Some(pin).filter(|pin| pin.for_ms > 0)),
+            None => tracing::warn!("a saved pin does not check: it is forgotten"),
+        }
+    }
+    Ok(pins)
+}
+
+fn saved_pin(key: &[u8], value: &[u8], now: u64) -> Option<LoadedPin> {
+    let (namespace, _) = key.split_at_checked(32)?;
+    let saved = SavedPin::decode(value).ok()?;
+    Some(LoadedPin {
+        namespace: NamespaceId::parse(namespace).ok()?,
+        hashes: unpack_hashes(&saved.hashes).ok()?,
+        for_ms: saved.ends_unix_ms.saturating_sub(now),
+    })
+}
+
+fn holds(saved: &[u8], now: u64) -> bool {
+    SavedPin::decode(saved).is_ok_and(|pin| pin.ends_unix_ms > now)
+}
+
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
