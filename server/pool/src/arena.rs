@@ -131,6 +131,12 @@ impl Pages {
         }
     }
 
+    /// A page and what it hangs on, up to the root; nothing for `NONE`.
+    pub(crate) fn upward(&self, index: u32) -> impl Iterator<Item = u32> {
+        let page = |index: u32| Some(index).filter(|index| *index != NONE);
+        std::iter::successors(page(index), move |index| page(self[*index].parent))
+    }
+
     /// Makes `index` the first child of `parent` (none: a root). The first child's `prev` is the last one.
     pub(crate) fn link(&mut self, parent: u32, index: u32) {
         self[index].parent = parent;

@@ -2,14 +2,15 @@
 //! Owns: the link between sessions and pages. Must not know: turns, slots.
 
 use crate::Pool;
-use crate::entry::{NONE, PROTECTED, VICTIM, VISIBLE};
+use crate::entry::{Entry, NONE, PROTECTED, RECOVERING, VICTIM, VISIBLE};
 use crate::error::PoolError;
-use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::ids::{NamespaceIndex, Now};
 use crate::limits::VICTIM_CHILDREN_MAX;
 use crate::offload::OffloadAsk;
 use crate::policy::{Position, TurnFacts};
 use crate::protection::Owner;
 use crate::session::EndTurn;
+use crate::tips::{End, Keeper};
 use turnkv_proto::{BlockHash, SessionId};
 
 impl Pool {
@@ -38,19 +39,12 @@ impl Pool {
         now: Now,
     ) -> Result<Option<u32>, PoolError> {
         let Some(id) = ask.session else { return Ok(None) };
-        let max = self.config.limits.session_pages_max as usize;
-        let parent =
-            ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash)).map(|index| self.pages.key(index));
-        let found = self.sessions.find(ask.ns, id);
-        let before = match (found, parent) {
-            (Some(at), Some(parent)) => self.sessions[at]
-                .pages
-                .iter()
-                .rposition(|page| *page == parent)
-                .map_or(0, |position| position + 1),
+        let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
+        let before = match (self.sessions.find(ask.ns, id), parent) {
+            (Some(at), Some(parent)) => self.end_in_list(at, parent).map_or(0, |end| end.pages as usize),
             _ => 0,
         };
-        if before + ask.hashes.len() > max {
+        if before + ask.hashes.len() > self.config.limits.session_pages_max as usize {
             return Err(PoolError::Limit("session_pages_max"));
         }
         let at = self.open_session(ask.ns, id, now)?;
@@ -66,96 +60,72 @@ impl Pool {
         }
     }
 
-    /// An offload accepted `count` pages, the last one being `last`: they follow their parent in the session's list. A
-    /// branch they replace leaves the list; a partial tail among it becomes first victim.
-    pub(crate) fn extend_session(&mut self, at: u32, last: u32, count: usize) {
-        let mut added = self.path_to(last, count);
-        let parent = added.first().map_or(NONE, |first| self.pages[first.index].parent);
-        let list = &self.sessions[at].pages;
-        let position = match parent {
-            NONE => Some(0),
-            parent => {
-                let key = self.pages.key(parent);
-                list.iter().rposition(|page| *page == key).map(|position| position + 1)
-            }
-        };
-        let position = position.unwrap_or_else(|| {
-            added = self.path_to(last, usize::MAX);
-            0
-        });
-        if position + added.len() > self.config.limits.session_pages_max as usize {
+    /// An offload accepted pages up to `last`: they follow their parent in the session's list. A branch they replace leaves
+    /// the list; a partial tail among it becomes first victim.
+    pub(crate) fn extend_session(&mut self, at: u32, last: u32) {
+        let old = self.list_end(at);
+        let Some(new) = self.end_at(last) else { return };
+        if new.pages <= old.pages && self.cut(old, new.pages) == new {
             return;
         }
-        let same = list[position..].iter().zip(&added).take_while(|(old, new)| old == new).count();
-        if same == added.len() {
-            return;
-        }
-        let cut = self.sessions[at].pages.split_off(position + same);
-        self.sessions[at].pages.extend_from_slice(&added[same..]);
-        self.move_tip(at);
-        let is_tail = |page: &PageKey| {
-            self.pages.resolve(*page).is_some_and(|index| self.pages[index].cell.tail_tokens > 0)
-        };
-        let tails: Vec<PageKey> = cut.into_iter().filter(is_tail).collect();
-        self.supersede_pages(&tails);
+        let same = self.common(old, new);
+        self.end_list(at, new);
+        self.supersede_after(old, same, |entry| entry.cell.tail_tokens > 0);
     }
 
-    /// The list a session has after its turn, as far as its pages are here.
-    pub(crate) fn list_after_turn(&mut self, at: u32, end: &EndTurn<'_>) -> Vec<PageKey> {
+    /// Where the list of a session ends after its turn, as far as its pages are here.
+    pub(crate) fn end_after_turn(&mut self, at: u32, end: &EndTurn<'_>) -> End {
         let ns = self.sessions[at].ns.0;
-        let present = self.live_run(at);
-        let mut list = self.sessions[at].pages[..present.min(end.keep as usize)].to_vec();
+        let old = self.list_end(at);
+        let mut kept = self.cut(old, end.keep.min(old.pages));
         let first = end.hashes.first().and_then(|hash| self.pages.find(ns, hash));
-        if let (true, Some(first)) = ((end.keep as usize) > list.len(), first) {
+        if let (true, Some(first)) = (end.keep > kept.pages, first) {
             // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
-            let parent = self.pages[first].parent;
-            list = if parent == NONE { Vec::new() } else { self.path_to(parent, usize::MAX) };
-            if list.len() != end.keep as usize {
-                return list;
+            let Some(known) = self.end_at(self.pages[first].parent) else { return kept };
+            if known.pages != end.keep {
+                return known;
             }
+            kept = known;
         }
-        let parent = list.last().map_or(NONE, |page| page.index);
-        if list.len() == end.keep as usize {
-            self.follow(ns, parent, end.hashes, &mut list);
+        if kept.pages == end.keep {
+            kept = self.follow(ns, kept, end.hashes);
         }
-        if let (true, Some(last)) = (end.tail_tokens > 0, list.last()) {
-            let index = last.index;
-            if end.hashes.last() == Some(&self.pages[index].hash) {
-                self.pages[index].cell.tail_tokens = end.tail_tokens as u16;
-            }
+        if end.tail_tokens > 0 && kept != End::EMPTY && end.hashes.last() == Some(&self.pages[kept.page].hash)
+        {
+            self.pages[kept.page].cell.tail_tokens = end.tail_tokens as u16;
         }
-        list
+        kept
     }
 
-    /// Appends the pages named, each the child of the one before, until one is not here.
-    pub(crate) fn follow(&self, ns: u16, mut parent: u32, hashes: &[BlockHash], list: &mut Vec<PageKey>) {
+    /// Follows the pages named, each the child of the one before, until one is not here.
+    pub(crate) fn follow(&self, ns: u16, from: End, hashes: &[BlockHash]) -> End {
+        let mut end = from;
         for hash in hashes {
             let found = self.pages.find(ns, hash);
-            let Some(index) = found.filter(|index| self.pages[*index].parent == parent) else { return };
-            if self.pages[index].has(crate::entry::RECOVERING) {
-                return;
+            let child = |index: &u32| self.pages[*index].parent == end.page;
+            let Some(index) = found.filter(child) else { break };
+            if self.pages[index].has(RECOVERING) {
+                break;
             }
-            list.push(self.pages.key(index));
-            parent = index;
+            end = End { page: index, pages: end.pages + 1 };
         }
+        end
     }
 
     /// Gives a session another list. What it had and has no more becomes first victim.
-    pub(crate) fn replace_list(&mut self, at: u32, list: Vec<PageKey>) {
-        let old = std::mem::replace(&mut self.sessions[at].pages, list);
-        let list = &self.sessions[at].pages;
-        let same = old.iter().zip(list).take_while(|(old, new)| old == new).count();
-        self.move_tip(at);
+    pub(crate) fn replace_list(&mut self, at: u32, new: End) {
+        let old = self.list_end(at);
+        let same = self.common(old, new);
+        self.end_list(at, new);
         self.unprotect_after(Owner::Session(at), same);
-        self.supersede_pages(&old[same..]);
+        self.supersede_after(old, same, |_| true);
     }
 
     /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never
     /// left the engine: tails before heads, so that a prefix is never colder than what hangs on it. Pages that the turn
     /// stored do not count as used again by this.
     pub(crate) fn make_list_recent(&mut self, at: u32, pages: u32, expected_return_ms: u64) {
-        let path: Vec<u32> =
-            self.sessions[at].pages.iter().map_while(|page| self.pages.resolve(*page)).collect();
+        let path = self.path_to(self.list_end(at));
         for index in path.iter().rev() {
             self.pages[*index].flags &= !VICTIM;
             self.relist_parked(*index);
@@ -169,22 +139,17 @@ impl Pool {
 
     /// The session came back, or is expected: what it has is worth writing to NVMe, parents first.
     pub(crate) fn admit_list(&mut self, at: u32) {
-        for position in 0..self.sessions[at].pages.len() {
-            let page = self.sessions[at].pages[position];
-            let Some(index) = self.pages.resolve(page) else { break };
-            self.admit(index);
-        }
+        self.path_to(self.list_end(at)).into_iter().for_each(|index| self.admit(index));
     }
 
     pub(crate) fn close_at(&mut self, at: u32) {
-        self.replace_list(at, Vec::new());
+        self.replace_list(at, End::EMPTY);
         self.forget(at, false);
     }
 
     /// Forgets a session; its pages stay as they are.
     pub(crate) fn forget(&mut self, at: u32, tell: bool) {
-        self.sessions[at].pages = Vec::new();
-        self.move_tip(at);
+        self.end_list(at, End::EMPTY);
         self.unprotect(Owner::Session(at));
         self.policy.session_gone(at);
         self.sessions.remove(at, tell);
@@ -196,59 +161,115 @@ impl Pool {
         }
     }
 
-    /// How many leading pages of a session readers can see. The list is a path of the tree, so presence is monotone.
-    pub(crate) fn present_run(&self, at: u32) -> usize {
-        let visible =
-            |page: &PageKey| self.pages.resolve(*page).is_some_and(|index| self.pages[index].has(VISIBLE));
-        self.sessions[at].pages.partition_point(visible)
+    /// Where a session's list ends: at its last page that is in the index, visible or not yet.
+    pub(crate) fn list_end(&self, at: u32) -> End {
+        self.sessions[at].tip.map_or(End::EMPTY, |tip| self.tips.end(tip))
+    }
+
+    /// Where the leading pages of a session end that readers can see: of a path, what is not visible is last.
+    pub(crate) fn present_end(&self, at: u32) -> End {
+        self.visible_end(self.list_end(at))
+    }
+
+    /// Where the visible part of a path ends.
+    pub(crate) fn visible_end(&self, end: End) -> End {
+        let hidden = self.pages.upward(end.page).take_while(|index| !self.pages[*index].has(VISIBLE)).count();
+        self.cut(end, end.pages - hidden as u32)
     }
 
     pub(crate) fn hashes_at(&self, at: u32) -> Vec<BlockHash> {
-        let pages = &self.sessions[at].pages[..self.present_run(at)];
-        pages.iter().map(|page| self.pages[page.index].hash).collect()
+        self.path_to(self.present_end(at)).into_iter().map(|index| self.pages[index].hash).collect()
     }
 
-    /// How many leading pages of a session are in the index, visible or not yet.
-    fn live_run(&self, at: u32) -> usize {
-        self.sessions[at].pages.partition_point(|page| self.pages.resolve(*page).is_some())
-    }
-
-    /// The last `count` pages of the path from the root to a page, in order.
-    fn path_to(&self, last: u32, count: usize) -> Vec<PageKey> {
-        let mut path = Vec::new();
-        let mut index = last;
-        while index != NONE && path.len() < count {
-            path.push(self.pages.key(index));
-            index = self.pages[index].parent;
+    /// The first so many pages of a path.
+    pub(crate) fn cut(&self, end: End, keep: u32) -> End {
+        let mut page = end.page;
+        for _ in keep..end.pages {
+            page = self.pages[page].parent;
         }
+        End { page, pages: keep }
+    }
+
+    /// A path from the root to its end, in order.
+    pub(crate) fn path_to(&self, end: End) -> Vec<u32> {
+        let mut path = Vec::with_capacity(end.pages as usize);
+        path.extend(self.pages.upward(end.page));
         path.reverse();
         path
     }
 
-    /// Remembers, at the page where the list ends now, that a session ends there.
-    fn move_tip(&mut self, at: u32) {
-        let new = self.sessions[at].pages.last().copied();
-        let old = std::mem::replace(&mut self.sessions[at].tip, new);
-        if old == new {
-            return;
+    /// The path that ends at a page (`NONE`: none). None: it is longer than a session may be. Lists that end on the way know
+    /// how long they are, so the pages of one conversation are not counted again and again.
+    pub(crate) fn end_at(&self, page: u32) -> Option<End> {
+        let mut pages = 0;
+        for index in self.pages.upward(page) {
+            let known = Some(index).filter(|index| self.pages[*index].tips > 0);
+            if let Some(known) = known.and_then(|index| self.tips.at(index)) {
+                pages += known.pages;
+                break;
+            }
+            pages += 1;
+            if pages > self.config.limits.session_pages_max {
+                return None;
+            }
         }
-        if let Some(index) = old.and_then(|page| self.pages.resolve(page)) {
-            let tips = &mut self.pages[index].tips;
-            // A count that was ever full is not exact any more: the page stays protected.
-            *tips -= u16::from(*tips != u16::MAX);
+        (pages <= self.config.limits.session_pages_max).then_some(End { page, pages })
+    }
+
+    /// The part of a session's list that ends at a page, if the page is in it.
+    fn end_in_list(&self, at: u32, page: u32) -> Option<End> {
+        let end = self.list_end(at);
+        let behind = self.pages.upward(end.page).position(|index| index == page)?;
+        Some(End { page, pages: end.pages - behind as u32 })
+    }
+
+    /// Leading pages that two paths share.
+    fn common(&self, one: End, two: End) -> u32 {
+        let keep = one.pages.min(two.pages);
+        let (mut one, mut two) = (self.cut(one, keep), self.cut(two, keep));
+        while one.page != two.page {
+            one = self.cut(one, one.pages - 1);
+            two = self.cut(two, two.pages - 1);
         }
-        if let Some(index) = new.and_then(|page| self.pages.resolve(page)) {
-            let tips = &mut self.pages[index].tips;
-            *tips = tips.saturating_add(1);
+        one.pages
+    }
+
+    /// Notes where a session's list ends from now on.
+    fn end_list(&mut self, at: u32, end: End) {
+        let old = self.list_end(at).page;
+        let tip = (end.page != NONE).then(|| self.tips.add(end, Keeper::Session));
+        if let Some(tip) = std::mem::replace(&mut self.sessions[at].tip, tip) {
+            self.tips.drop(tip, Keeper::Session);
+        }
+        self.count_tips(old);
+        self.count_tips(end.page);
+    }
+
+    /// A page is about to leave the index: lists that end at it end at the page before it.
+    pub(crate) fn lift_tips(&mut self, index: u32) {
+        let parent = self.pages[index].parent;
+        self.tips.lift(index, parent);
+        self.pages[index].tips = 0;
+        self.count_tips(parent);
+    }
+
+    /// Notes at a page how many sessions end there: more than it can count stay that many.
+    fn count_tips(&mut self, page: u32) {
+        if page != NONE {
+            self.pages[page].tips = u16::try_from(self.tips.sessions_at(page)).unwrap_or(u16::MAX);
         }
     }
 
-    /// Makes pages first victims, from the last one back to the first that still has a use: one that another session
-    /// ends at, or that leads to a page that is not superseded.
-    fn supersede_pages(&mut self, pages: &[PageKey]) {
-        let mut victims = Vec::new();
-        for page in pages.iter().rev() {
-            let Some(index) = self.pages.resolve(*page) else { continue };
+    /// Makes such pages of a path first victims, from the last one back to the first `keep`, or to the first that still has
+    /// a use: one that another session ends at, or that leads to a page that is not superseded.
+    fn supersede_after(&mut self, end: End, keep: u32, is_such: impl Fn(&Entry) -> bool) {
+        let (mut victims, mut next) = (Vec::new(), end.page);
+        for _ in keep..end.pages {
+            let index = next;
+            next = self.pages[index].parent;
+            if !is_such(&self.pages[index]) {
+                continue;
+            }
             let used = self.pages[index].tips > 0 || self.pages[index].has(PROTECTED);
             if used || !self.leads_nowhere(index) {
                 break;

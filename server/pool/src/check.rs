@@ -11,6 +11,7 @@ use crate::lease::{ClientSlots, NO_PAGE};
 use crate::limits::HELD_PERCENT_MAX;
 use crate::policy::ListId;
 use crate::slots::SlotState;
+use crate::tips::End;
 use std::collections::{HashMap, HashSet};
 
 macro_rules! ensure {
@@ -315,9 +316,19 @@ impl Pool {
 
     fn check_protections(&self) -> Result<(), String> {
         let (mut bytes, mut pages) = (0, 0);
-        let counts = self.protections.recount();
+        let mut counts: HashMap<u32, u32> = HashMap::new();
+        for owner in self.protections.owners() {
+            let end = self.protected_end(owner);
+            self.check_path(end).map_err(|error| format!("what {owner:?} protects {error}"))?;
+            *counts.entry(end.page).or_default() += 1;
+        }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
-            let counted = counts.get(&self.pages.key(index)).copied().unwrap_or(0);
+            if self.pages[index].has(PROTECTED) && self.pages[index].parent != NONE {
+                *counts.entry(self.pages[index].parent).or_default() += 1;
+            }
+        }
+        for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
+            let counted = counts.get(&index).copied().unwrap_or(0);
             let held = self.protections.holds(index);
             ensure!(held == counted, "page {index} is protected {counted} times, {held} counted");
             ensure!(self.pages[index].has(PROTECTED) == (held > 0), "page {index} has the wrong mark");
@@ -334,31 +345,31 @@ impl Pool {
     }
 
     fn check_sessions(&self) -> Result<(), String> {
-        let mut tips: HashMap<u32, u16> = HashMap::new();
+        let (mut tips, mut lists): (HashMap<u32, u16>, usize) = (HashMap::new(), 0);
         for (at, session) in self.sessions.iter() {
             ensure!(self.sessions.find(session.ns, &session.id) == Some(at), "session {at} is lost");
-            ensure!(session.tip == session.pages.last().copied(), "session {at} ends elsewhere");
-            if let Some(index) = session.tip.and_then(|tip| self.pages.resolve(tip)) {
-                *tips.entry(index).or_default() += 1;
+            lists += usize::from(session.tip.is_some());
+            let end = self.list_end(at);
+            if end.page != NONE {
+                *tips.entry(end.page).or_default() += 1;
             }
-            let mut parent = NONE;
-            for (position, page) in session.pages.iter().enumerate() {
-                let Some(index) = self.pages.resolve(*page) else {
-                    let gone =
-                        session.pages[position..].iter().all(|page| self.pages.resolve(*page).is_none());
-                    ensure!(gone, "session {at} has a page after a gap");
-                    break;
-                };
-                ensure!(self.pages[index].parent == parent, "session {at} is not a path");
-                parent = index;
-            }
+            self.check_path(end).map_err(|error| format!("session {at} {error}"))?;
         }
+        self.tips.check(lists + self.protections.len())?;
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);
             ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");
         }
         ensure!(self.sessions.ends_are_whose_they_say(), "a page is the end of a session that has another");
         ensure!(self.sessions.len() <= self.config.limits.sessions_max, "more sessions than sessions_max");
+        Ok(())
+    }
+
+    /// A path is of pages that are here, as many as it says.
+    fn check_path(&self, end: End) -> Result<(), String> {
+        let path = self.path_to(end);
+        ensure!(path.len() == end.pages as usize, "has {} pages of {}", path.len(), end.pages);
+        ensure!(path.iter().all(|index| self.pages.is_live(*index)), "has a page that is gone");
         Ok(())
     }
 }

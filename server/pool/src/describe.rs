@@ -1,11 +1,12 @@
 //! Describe: all that the pool knows of one session. Owns: the answer. Must not know: verbs that change anything.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, COUNTED_NVME};
+use crate::entry::{COUNTED_DRAM, COUNTED_NVME, NONE};
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::protection::Owner;
 use crate::session::SessionInfo;
+use crate::tips::End;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// One session in full.
@@ -47,17 +48,17 @@ impl Pool {
         let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
         let (this, now) = (&self.sessions[at], self.now.max(now));
         let info = self.session_info(at, this, now);
-        let pages = &this.pages[..info.pages as usize];
-        let count = |bits| pages.iter().filter(|page| self.pages[page.index].has(bits)).count() as u32;
-        let last = pages.last().map(|page| &self.pages[page.index]);
+        let end = self.present_end(at);
+        let count =
+            |bits| self.pages.upward(end.page).filter(|index| self.pages[*index].has(bits)).count() as u32;
         let owner = Owner::Session(at);
         Ok(SessionDetail {
             dram_pages: count(COUNTED_DRAM),
             nvme_pages: count(COUNTED_NVME),
-            shared_pages: self.shared_pages(at, pages.len()),
-            protected_pages: self.protections.pages_of(owner) as u32,
-            bytes: pages.iter().map(|page| self.page_bytes(page.index)).sum(),
-            tail: last.filter(|last| last.cell.tail_tokens > 0).map(|last| last.hash),
+            shared_pages: self.shared_pages(at, end),
+            protected_pages: self.protected_end(owner).pages,
+            bytes: self.pages.upward(end.page).map(|index| self.page_bytes(index)).sum(),
+            tail: self.tail_of(end).map(|(hash, _)| hash),
             returns_in_ms: this.return_at.and_then(|back| back.checked_sub(now)),
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
             protected_for_ms: self.protections.ends_of(owner).map_or(0, |ends| ends.saturating_sub(now)),
@@ -67,17 +68,16 @@ impl Pool {
     }
 
     /// Leading pages of a session up to the last one where something else branches off or ends.
-    fn shared_pages(&self, at: u32, present: usize) -> u32 {
-        let this = &self.sessions[at];
-        let branches = |position: &usize| {
-            let entry = &self.pages[this.pages[*position].index];
-            let own_tip = this.tip == Some(this.pages[*position]);
-            let other_tips = entry.tips > u16::from(own_tip);
-            let children = entry.first_child;
-            let siblings = children != crate::entry::NONE && self.pages[children].next != crate::entry::NONE;
-            let beyond = own_tip && children != crate::entry::NONE;
+    fn shared_pages(&self, at: u32, present: End) -> u32 {
+        let own = self.list_end(at).page;
+        let is_shared = |index: &u32| {
+            let entry = &self.pages[*index];
+            let other_tips = entry.tips > u16::from(*index == own);
+            let siblings = entry.first_child != NONE && self.pages[entry.first_child].next != NONE;
+            let beyond = *index == own && entry.first_child != NONE;
             other_tips || siblings || beyond
         };
-        (0..present).rev().find(branches).map_or(0, |position| position as u32 + 1)
+        let behind = self.pages.upward(present.page).position(|index| is_shared(&index));
+        behind.map_or(0, |behind| present.pages - behind as u32)
     }
 }

@@ -101,7 +101,7 @@ pub(crate) struct Entry {
     pub(crate) ns: u16,
     /// Stands for the session that uses it, if it is one alone.
     pub(crate) user: u16,
-    /// Sessions whose list ends here.
+    /// Sessions whose list ends here; full, it stands for more.
     pub(crate) tips: u16,
     pub(crate) flags: u16,
 }

@@ -4,7 +4,7 @@
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
-//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `continued` (under another name), `describe`,
+//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
@@ -43,6 +43,7 @@ mod prefill;
 mod promote;
 mod protection;
 mod reclaim;
+mod record;
 mod recover;
 mod reload;
 mod residency;
@@ -53,6 +54,7 @@ mod slots;
 mod spare;
 mod stats;
 mod table;
+mod tips;
 mod writeback;
 
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
@@ -69,10 +71,11 @@ pub use pin::Pinned;
 pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
+pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
 pub use recover::{RecoveredPage, RecoveryReport};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use route::{Candidate, Ranked, RouteAsk, Router};
-pub use session::{EndTurn, SessionInfo, SessionRecord, TurnBegun};
+pub use session::{EndTurn, SessionInfo, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
 pub use writeback::WriteBehind;

@@ -24,6 +24,8 @@ pub const DECAY_STEPS: u64 = 8;
 pub const PROTECTED_ALL_PERCENT: u8 = 50;
 /// Pins and protected sessions of one tenant.
 pub const PROTECTIONS_PER_TENANT_MAX: usize = 4096;
+/// Pages of due protections that one call of `expire` goes over, and one protection more.
+pub const PROTECTED_PAGES_PER_CALL_MAX: u32 = 1 << 14;
 /// The longest time for which anything is protected without being renewed.
 pub const PROTECTION_MS_MAX: u64 = 24 * 3600 * 1000;
 /// How long a pin holds whose owner named no time.
@@ -132,6 +134,8 @@ pub const REWRITE_PERCENT_MAX: u64 = 50;
 pub const REWRITE_BURST_SHARE: u64 = 16;
 /// Share of NVMe that pages keep unless the tier's geometry asks for less, percent: the rest is free, or leaves first.
 pub const NVME_KEPT_PERCENT: u8 = 85;
+/// Bytes that a session takes in one of the orders of sessions, about: a key, and its share of a node that is two thirds full.
+pub(crate) const ORDER_BYTES: usize = 40;
 /// Forgotten sessions remembered until they are asked for.
 pub const FORGOTTEN_MAX: usize = 10_000;
 /// Pages that one miss-ratio curve follows: a working set of fewer is followed whole.

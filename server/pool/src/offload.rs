@@ -258,7 +258,7 @@ impl Pool {
             self.touch_ancestors(last);
         }
         if let (Some(session), true) = (session, accepted > 0) {
-            self.extend_session(session, last, accepted);
+            self.extend_session(session, last);
         }
     }
 

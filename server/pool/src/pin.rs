@@ -1,11 +1,11 @@
 //! Pins: a prefix that many sessions share, protected by name. Owns: the verbs. Must not know: budgets (protection has them).
 
 use crate::Pool;
-use crate::entry::NONE;
 use crate::error::PoolError;
-use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
 use crate::protection::{Owner, PIN_RANK, Wish};
+use crate::tips::End;
 use turnkv_proto::BlockHash;
 
 /// What became of a pin.
@@ -37,12 +37,9 @@ impl Pool {
         };
         let now = self.tick(now);
         let for_ms = if for_ms == 0 { PIN_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
-        let mut pages: Vec<PageKey> = Vec::new();
-        self.follow(ns.0, NONE, hashes, &mut pages);
-        let visible = |page: &PageKey| self.pages[page.index].has(crate::entry::VISIBLE);
-        pages.truncate(pages.partition_point(visible));
-        let wish = Wish { owner: Owner::Pin(ns, last), ns, rank: PIN_RANK, pages, for_ms, decays: false };
-        let pages = self.protect(wish, now) as u32;
+        let path = self.visible_end(self.follow(ns.0, End::EMPTY, hashes));
+        let wish = Wish { owner: Owner::Pin(ns, last), ns, rank: PIN_RANK, path, for_ms, decays: false };
+        let pages = self.protect(wish, now);
         Ok(Pinned { pages, pin: last, ends_in_ms: if pages == 0 { 0 } else { for_ms } })
     }
 

@@ -15,6 +15,7 @@ use crate::residency::Tally;
 use crate::sessions::Sessions;
 use crate::slots::Slots;
 use crate::spare::Spared;
+use crate::tips::Tips;
 use crate::writeback::WriteQueue;
 use turnkv_proto::BlockHash;
 
@@ -28,6 +29,8 @@ pub struct Pool {
     pub(crate) policy: Box<dyn EvictionPolicy>,
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
+    /// Where sessions' lists and protected prefixes end.
+    pub(crate) tips: Tips,
     pub(crate) protections: Protections,
     pub(crate) spared: Spared,
     pub(crate) writes: WriteQueue,
@@ -61,6 +64,7 @@ impl Pool {
             policy: crate::policy::build(config.policy),
             leases: Leases::default(),
             sessions: Sessions::default(),
+            tips: Tips::default(),
             protections: Protections::default(),
             spared: Spared::default(),
             writes: WriteQueue::default(),

@@ -7,7 +7,7 @@
 use crate::Pool;
 use crate::entry::{FILLED, NONE, ON_NVME, PROMOTING, VICTIM, VISIBLE};
 use crate::error::PoolError;
-use crate::ids::{NamespaceIndex, Now};
+use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::{
     PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS, RETURN_UNIT_MS,
     RETURNS_PER_CALL_MAX,
@@ -66,8 +66,7 @@ impl Pool {
     /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
     pub(crate) fn expect_at(&mut self, at: u32, back: Now, now: Now) {
         let mut bytes = 0;
-        for position in 0..self.present_run(at) {
-            let index = self.sessions[at].pages[position].index;
+        for index in self.path_to(self.present_end(at)) {
             bytes += self.page_bytes(index);
             self.expect_page(index, back);
         }
@@ -83,8 +82,7 @@ impl Pool {
     /// The session is here: its pages are not expected any more, but by others who named another time.
     pub(crate) fn arrived(&mut self, at: u32) {
         let Some(back) = self.sessions[at].return_at else { return };
-        for position in 0..self.present_run(at) {
-            let index = self.sessions[at].pages[position].index;
+        for index in self.path_to(self.present_end(at)) {
             for shard in 0..self.pages.shards(index) {
                 let slot = self.pages.cell(index, shard).slot;
                 if slot != NONE && self.slots.meta(slot).returns == in_units(back) {
@@ -109,17 +107,14 @@ impl Pool {
     /// Starts the reads of a session's pages, in order, from where the last call stopped.
     fn prefetch_session(&mut self, at: u32, left: &mut u64, promotions: &mut Vec<Promotion>) -> Reach {
         let back = self.sessions[at].return_at.unwrap_or(self.now);
-        let present = self.present_run(at);
+        let path = self.path_to(self.present_end(at));
         let from = self.sessions[at].prefetched as usize;
         if from == 0 {
             // What is in DRAM already must not make room for the rest: tails before heads.
-            for position in (0..present).rev() {
-                let index = self.sessions[at].pages[position].index;
-                self.touch(index);
-            }
+            path.iter().rev().for_each(|index| self.touch(*index));
         }
-        for position in from..present {
-            let page = self.sessions[at].pages[position];
+        let keys: Vec<PageKey> = path.iter().skip(from).map(|index| self.pages.key(*index)).collect();
+        for (page, position) in keys.into_iter().zip(from as u32..) {
             for shard in 0..self.pages.shards(page.index) {
                 // Making room for one page may have dropped this one.
                 let Some(index) = self.pages.resolve(page).filter(|index| self.pages[*index].has(VISIBLE))
@@ -141,7 +136,7 @@ impl Pool {
                 promotions.push(promotion);
                 self.expect_page(index, back);
             }
-            self.sessions[at].prefetched = position as u32 + 1;
+            self.sessions[at].prefetched = position + 1;
         }
         Reach::All
     }

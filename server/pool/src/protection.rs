@@ -2,17 +2,26 @@
 //! weigh, when protection ends. Must not know: what an eviction is; sessions' turns.
 //!
 //! Protection is never a lock: it ends by itself, it is bounded, and when nothing else can go a protected page goes.
+//!
+//! What is protected is a path from the root, so it is told by its end. A page is held by each protection that ends at it and
+//! by each child that is protected itself: many protections of one prefix cost what one does, and a little each.
 
 use crate::Pool;
-use crate::entry::PROTECTED;
-use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::limits::{DECAY_STEPS, PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX};
+use crate::entry::{NONE, PROTECTED};
+use crate::ids::{NamespaceIndex, Now};
+use crate::limits::{
+    DECAY_STEPS, ORDER_BYTES, PROTECTED_ALL_PERCENT, PROTECTED_PAGES_PER_CALL_MAX, PROTECTIONS_PER_TENANT_MAX,
+};
+use crate::tips::{End, Keeper, TipId};
 use hashbrown::HashMap;
 use std::collections::BTreeSet;
 use turnkv_proto::BlockHash;
 
 /// Rank of a pin: above any session's priority.
 pub(crate) const PIN_RANK: u32 = u32::MAX;
+
+/// Steps up a path that cost about what it costs to free a page.
+const STEPS_LIKE_A_PAGE: u32 = 16;
 
 /// Who asked for protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,9 +38,9 @@ struct Protection {
     owner: Owner,
     tenant: u32,
     rank: u32,
-    pages: Vec<PageKey>,
+    tip: TipId,
     /// Pages protected when it began: decay counts from here.
-    full: usize,
+    full: u32,
     ends: Now,
     /// When the next of its tails is let go; the end, for one that does not decay.
     due: Now,
@@ -47,7 +56,7 @@ pub(crate) struct Protections {
     due: BTreeSet<(Now, u32)>,
     /// By tenant, the least important first, then the one that ends first.
     ranks: BTreeSet<(u32, u32, Now, u32)>,
-    /// How many protections hold a page.
+    /// By page: how many protections end there, and children are protected.
     holds: HashMap<u32, u32>,
     /// By tenant.
     tenants: HashMap<u32, Share>,
@@ -70,8 +79,8 @@ pub(crate) struct Wish {
     pub(crate) owner: Owner,
     pub(crate) ns: NamespaceIndex,
     pub(crate) rank: u32,
-    /// A path from the root.
-    pub(crate) pages: Vec<PageKey>,
+    /// What is to be protected, from the root.
+    pub(crate) path: End,
     pub(crate) for_ms: u64,
     /// Tails are let go step by step until the end.
     pub(crate) decays: bool,
@@ -84,12 +93,6 @@ impl Protections {
 
     pub(crate) fn pages(&self) -> u64 {
         self.holds.len() as u64
-    }
-
-    /// Leading pages that an owner has protected now.
-    pub(crate) fn pages_of(&self, owner: Owner) -> usize {
-        let held = self.owners.get(&owner).and_then(|at| self.table[*at as usize].as_ref());
-        held.map_or(0, |held| held.pages.len())
     }
 
     /// When an owner's protection ends.
@@ -140,13 +143,9 @@ impl Protections {
         self.due.first().filter(|(due, _)| *due <= now).map(|(_, at)| *at)
     }
 
-    /// All protections and what holds what, for the check of invariants: pages held, by how many.
-    pub(crate) fn recount(&self) -> HashMap<PageKey, u32> {
-        let mut counts = HashMap::new();
-        for page in self.table.iter().flatten().flat_map(|held| &held.pages) {
-            *counts.entry(*page).or_default() += 1;
-        }
-        counts
+    /// Who protects, for the check of invariants.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> {
+        self.owners.keys().copied()
     }
 
     /// Pins, for the check of invariants.
@@ -154,9 +153,15 @@ impl Protections {
         self.owners.keys().filter(|owner| matches!(owner, Owner::Pin(..))).count() as u64
     }
 
-    /// How many protections hold a page.
+    /// How many protections end at a page, and children of it are protected.
     pub(crate) fn holds(&self, index: u32) -> u32 {
         self.holds.get(&index).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let orders = (self.due.len() + self.ranks.len()) * ORDER_BYTES;
+        let table = self.table.capacity() * size_of::<Option<Protection>>();
+        table + self.owners.allocation_size() + self.holds.allocation_size() + orders
     }
 }
 
@@ -172,7 +177,7 @@ impl Pool {
 
     /// Protects the leading pages of a path as far as the budget reaches, in place of what the owner had; weaker
     /// protections of the tenant end for it. Returns how many pages.
-    pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> usize {
+    pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> u32 {
         let tenant = self.slots.tenant_of(wish.ns);
         let old = self.protections.owners.get(&wish.owner).copied();
         let old = old.and_then(|at| self.protections.take(at));
@@ -181,23 +186,19 @@ impl Pool {
             self.let_all_go(old);
             return 0;
         }
-        let mut pages = wish.pages;
-        let mut count = 0;
-        while count < pages.len() && self.protect_page(pages[count], tenant, wish.rank) {
-            count += 1;
-        }
-        pages.truncate(count);
+        let end = self.protect_path(wish.path, tenant, wish.rank);
         // What was protected before stays so in between: its bytes are counted once.
         self.let_all_go(old);
-        if pages.is_empty() {
+        if end == End::EMPTY {
             return 0;
         }
         let ends = now.saturating_add(wish.for_ms);
         let step_ms = if wish.decays { (wish.for_ms / DECAY_STEPS).max(1) } else { wish.for_ms };
         let due = now.saturating_add(step_ms).min(ends);
-        let (owner, rank, full) = (wish.owner, wish.rank, pages.len());
-        self.protections.insert(Protection { owner, tenant, rank, pages, full, ends, due, step_ms });
-        count
+        let (owner, rank, full) = (wish.owner, wish.rank, end.pages);
+        let tip = self.tips.add(end, Keeper::Protection);
+        self.protections.insert(Protection { owner, tenant, rank, tip, full, ends, due, step_ms });
+        end.pages
     }
 
     /// Ends an owner's protection.
@@ -206,76 +207,119 @@ impl Pool {
     }
 
     /// Ends an owner's protection of the pages after the first `keep`. False: it had none.
-    pub(crate) fn unprotect_after(&mut self, owner: Owner, keep: usize) -> bool {
+    pub(crate) fn unprotect_after(&mut self, owner: Owner, keep: u32) -> bool {
         let Some(at) = self.protections.owners.get(&owner).copied() else { return false };
-        let Some(held) = self.protections.table[at as usize].as_mut() else { return false };
-        if keep >= held.pages.len() {
-            return true;
+        let Some(mut held) = self.protections.take(at) else { return false };
+        if let Some(tip) = self.release_path(held.tip, keep, &mut { u32::MAX }) {
+            held.tip = tip;
+            held.full = held.full.min(keep);
+            self.protections.insert(held);
         }
-        let cut = held.pages.split_off(keep);
-        held.full = held.full.min(keep);
-        if keep == 0 {
-            self.protections.take(at);
-        }
-        cut.into_iter().for_each(|page| self.unprotect_page(page));
         true
     }
 
-    /// Lets go of what is due: tails of decaying protections, and all of those that end.
+    /// Lets go of what is due: tails of decaying protections, and all of those that end. What one call does is bounded: the
+    /// rest is due in the next one.
     pub(crate) fn expire_protections(&mut self, now: Now) {
-        while let Some(at) = self.protections.first_due(now) {
+        let mut left = PROTECTED_PAGES_PER_CALL_MAX;
+        while let Some(at) = self.protections.first_due(now).filter(|_| left > 0) {
             let Some(mut held) = self.protections.take(at) else { return };
-            if held.ends <= now {
-                self.protections.ended += 1;
-                self.let_all_go(Some(held));
-                continue;
-            }
-            let left = held.ends - now;
+            let rest = held.ends.saturating_sub(now);
             // Rounded up, so that the head is kept to the end.
-            let keep = (held.full as u64 * left).div_ceil((held.step_ms * DECAY_STEPS).max(left)) as usize;
-            let cut = held.pages.split_off(keep.min(held.pages.len()));
-            held.due = now.saturating_add(held.step_ms).min(held.ends);
-            cut.into_iter().for_each(|page| self.unprotect_page(page));
+            let keep = (u64::from(held.full) * rest).div_ceil((held.step_ms * DECAY_STEPS).max(rest)) as u32;
+            let Some(tip) = self.release_path(held.tip, keep, &mut left) else {
+                self.protections.ended += 1;
+                continue;
+            };
+            held.tip = tip;
+            if rest > 0 && self.tips.end(tip).pages <= keep {
+                held.due = now.saturating_add(held.step_ms).min(held.ends);
+            }
             self.protections.insert(held);
         }
     }
 
-    /// A page leaves the index: nobody protects it any more.
+    /// Where the leading pages end that an owner has protected now.
+    pub(crate) fn protected_end(&self, owner: Owner) -> End {
+        let held =
+            self.protections.owners.get(&owner).and_then(|at| self.protections.table[*at as usize].as_ref());
+        held.map_or(End::EMPTY, |held| self.tips.end(held.tip))
+    }
+
+    /// A page that nothing hangs on leaves the index: what is protected ends at the page before it.
     pub(crate) fn forget_protected(&mut self, index: u32) {
-        if self.pages[index].has(PROTECTED) {
-            self.protections.holds.remove(&index);
-            self.weigh(index, false);
+        let Some(ended) = self.protections.holds.remove(&index) else { return };
+        self.weigh(index, false);
+        let parent = self.pages[index].parent;
+        if let Some(holds) = self.protections.holds.get_mut(&parent) {
+            *holds += ended - 1;
         }
     }
 
-    /// One more protection holds a page. False: the budget is used up, and nothing weaker can end for it.
-    fn protect_page(&mut self, page: PageKey, tenant: u32, rank: u32) -> bool {
-        let Some(index) = self.pages.resolve(page) else { return false };
+    /// Protects the pages of a path, from the root as far as the budget reaches.
+    fn protect_path(&mut self, path: End, tenant: u32, rank: u32) -> End {
+        let fresh = |index: &u32| !self.pages[*index].has(PROTECTED);
+        let fresh: Vec<u32> = self.pages.upward(path.page).take_while(fresh).collect();
+        let mut end = self.cut(path, path.pages - fresh.len() as u32);
+        // Held first, so that it stays when others' protection ends for this one.
+        if end.page != NONE {
+            *self.protections.holds.entry(end.page).or_default() += 1;
+        }
+        for index in fresh.into_iter().rev() {
+            if !self.make_budget(index, tenant, rank) {
+                break;
+            }
+            // The page before was held as the end, and is now for this child.
+            self.protections.holds.insert(index, 1);
+            self.weigh(index, true);
+            end = End { page: index, pages: end.pages + 1 };
+        }
+        end
+    }
+
+    /// Room in the budget for one page more. False: it is used up, and nothing weaker can end for it.
+    fn make_budget(&mut self, index: u32, tenant: u32, rank: u32) -> bool {
         let bytes = self.page_bytes(index);
         let (own, all) = (self.protection_budget(), self.dram_share(PROTECTED_ALL_PERCENT));
-        while !self.pages[index].has(PROTECTED)
-            && (self.protections.share(tenant).bytes + bytes > own || self.protections.bytes + bytes > all)
-        {
+        while self.protections.share(tenant).bytes + bytes > own || self.protections.bytes + bytes > all {
             if !self.displace(tenant, rank) {
                 return false;
             }
         }
-        *self.protections.holds.entry(index).or_default() += 1;
-        if !self.pages[index].has(PROTECTED) {
-            self.weigh(index, true);
-        }
         true
     }
 
-    fn unprotect_page(&mut self, page: PageKey) {
-        let Some(index) = self.pages.resolve(page) else { return };
-        let Some(holds) = self.protections.holds.get_mut(&index) else { return };
-        *holds -= 1;
-        if *holds == 0 {
-            self.protections.holds.remove(&index);
-            self.weigh(index, false);
-            self.bring_back(index);
+    /// One protection lets go of its pages after the first `keep`, or of as many as are left to this call. Returns where it
+    /// ends now; none: it is over.
+    fn release_path(&mut self, tip: TipId, keep: u32, left: &mut u32) -> Option<TipId> {
+        let mut end = self.tips.end(tip);
+        // Pages that nothing else holds are free one after the other; each hands its hold on to the one before.
+        while end.pages > keep && *left > 0 && self.protections.holds(end.page) == 1 {
+            let parent = self.pages[end.page].parent;
+            self.protections.holds.remove(&end.page);
+            self.weigh(end.page, false);
+            self.bring_back(end.page);
+            end = End { page: parent, pages: end.pages - 1 };
+            *left -= 1;
         }
+        if end.pages > keep && *left > 0 {
+            // From here on others hold what this one did.
+            let new = self.cut(end, keep);
+            *left = left.saturating_sub(1 + (end.pages - keep) / STEPS_LIKE_A_PAGE);
+            if let Some(holds) = self.protections.holds.get_mut(&end.page) {
+                *holds -= 1;
+            }
+            if new.page != NONE {
+                *self.protections.holds.entry(new.page).or_default() += 1;
+            }
+            end = new;
+        }
+        if end == self.tips.end(tip) && end.pages > 0 {
+            return Some(tip);
+        }
+        let new = (end.pages > 0).then(|| self.tips.add(end, Keeper::Protection));
+        self.tips.drop(tip, Keeper::Protection);
+        new
     }
 
     /// Ends the weakest protection of a tenant, if it is weaker than `rank`.
@@ -288,7 +332,10 @@ impl Pool {
     }
 
     fn let_all_go(&mut self, held: Option<Protection>) {
-        held.into_iter().flat_map(|held| held.pages).for_each(|page| self.unprotect_page(page));
+        if let Some(held) = held {
+            let over = self.release_path(held.tip, 0, &mut { u32::MAX });
+            debug_assert!(over.is_none(), "nothing was to be kept");
+        }
     }
 
     /// Sets or clears the mark of a page, and counts its bytes.

@@ -406,6 +406,7 @@ impl Pool {
             self.tally.dropped += u64::from(removal == Removal::Dropped);
         }
         self.forget_protected(index);
+        self.lift_tips(index);
         self.pages[index].flags = (self.pages[index].flags | ZOMBIE) & !(VISIBLE | DURABLE);
         self.refresh(index, Position::Cold);
         self.policy.gone(&mut self.pages, index);

@@ -2,12 +2,13 @@
 //! Owns: turns, forks, superseded branches. Must not know: slots, NVMe.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, NONE};
+use crate::entry::COUNTED_DRAM;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{HASHES_PER_CALL_MAX, PROTECTION_MS_MAX, RETENTION_MS_DEFAULT, SESSION_LIST_MAX};
 use crate::protection::{Owner, PIN_RANK, Wish};
 use crate::sessions::Session;
+use crate::tips::End;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// Answer to the begin of a turn.
@@ -61,29 +62,6 @@ pub struct SessionInfo {
     pub in_turn: bool,
 }
 
-/// A session as it is kept across restarts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionRecord {
-    /// Its namespace.
-    pub ns: NamespaceIndex,
-    /// Its name.
-    pub session: SessionId,
-    /// Turns begun.
-    pub turn: u32,
-    /// Its pages in order.
-    pub hashes: Vec<BlockHash>,
-    /// Tokens of the partial tail, 0 for none.
-    pub tail_tokens: u32,
-    /// How long to remember it once idle.
-    pub ttl_ms: u64,
-    /// How long it had been idle.
-    pub idle_ms: u64,
-    /// 0 usual; higher is kept longer.
-    pub priority: u32,
-    /// How much longer it is protected; 0: it is not.
-    pub protected_ms: u64,
-}
-
 impl Pool {
     /// Begins a turn; a new session is created.
     pub fn begin_turn(
@@ -98,7 +76,7 @@ impl Pool {
         self.arrived(at);
         self.sessions.update(at, |session| {
             session.turn = session.turn.saturating_add(1);
-            session.may_continue = session.turn == 1 && session.pages.is_empty();
+            session.may_continue = session.turn == 1 && session.tip.is_none();
             session.in_turn = true;
             session.return_at = None;
             session.prefetch_at = None;
@@ -106,12 +84,10 @@ impl Pool {
         });
         self.sessions.note_end(at, &[]);
         self.policy.turn_began(at);
-        let pages = self.present_run(at);
-        let list = &self.sessions[at].pages[..pages];
-        let dram = list.iter().filter(|page| self.pages[page.index].has(COUNTED_DRAM)).count();
-        let tail = list.last().map(|page| &self.pages[page.index]).filter(|entry| entry.cell.tail_tokens > 0);
-        let tail = tail.map(|entry| (entry.hash, u32::from(entry.cell.tail_tokens)));
-        Ok(TurnBegun { turn: self.sessions[at].turn, pages: pages as u32, dram: dram as u32, tail })
+        let end = self.present_end(at);
+        let dram = self.pages.upward(end.page).filter(|index| self.pages[*index].has(COUNTED_DRAM)).count();
+        let tail = self.tail_of(end);
+        Ok(TurnBegun { turn: self.sessions[at].turn, pages: end.pages, dram: dram as u32, tail })
     }
 
     /// Ends a turn. Returns the pages the session has now: fewer than told when some are not present. What the session had
@@ -141,8 +117,7 @@ impl Pool {
         let full = &end.hashes[..end.hashes.len() - usize::from(end.tail_tokens > 0)];
         self.continue_another(at, full);
         self.note_end(at, full);
-        let list = self.list_after_turn(at, &end);
-        let pages = list.len() as u32;
+        let list = self.end_after_turn(at, &end);
         self.replace_list(at, list);
         self.observe_turn(ns.0, at);
         let ttl_ms = if end.ttl_ms == 0 { self.config.limits.session_ttl_ms } else { end.ttl_ms };
@@ -164,11 +139,11 @@ impl Pool {
             true => self.close_at(at),
             false => self.retain(at, end.ttl_ms, now),
         }
-        Ok(pages)
+        Ok(list.pages)
     }
 
     /// A session whose owner gave it a priority is protected while it waits, in place of what it had.
-    fn retain(&mut self, at: u32, for_ms: u64, now: Now) {
+    pub(crate) fn retain(&mut self, at: u32, for_ms: u64, now: Now) {
         let session = &self.sessions[at];
         let (ns, owner) = (session.ns, Owner::Session(at));
         if session.priority == 0 {
@@ -176,8 +151,8 @@ impl Pool {
             return;
         }
         let for_ms = if for_ms == 0 { RETENTION_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
-        let (rank, pages) = (session.priority.min(PIN_RANK - 1), session.pages.clone());
-        self.protect(Wish { owner, ns, rank, pages, for_ms, decays: true }, now);
+        let (rank, path) = (session.priority.min(PIN_RANK - 1), self.list_end(at));
+        self.protect(Wish { owner, ns, rank, path, for_ms, decays: true }, now);
     }
 
     /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead of its own.
@@ -197,9 +172,9 @@ impl Pool {
         }
         let now = self.tick(now);
         // Making room for the fork may forget a session, so the list is taken first.
-        let present = self.present_run(source);
-        let count = if pages == 0 { present } else { present.min(pages as usize) };
-        let list = self.sessions[source].pages[..count].to_vec();
+        let present = self.present_end(source);
+        let count = if pages == 0 { present.pages } else { present.pages.min(pages) };
+        let list = self.cut(present, count);
         let (ttl_ms, priority) = (self.sessions[source].ttl_ms, self.sessions[source].priority);
         let at = self.open_session(ns, fork, now)?;
         self.replace_list(at, list);
@@ -208,7 +183,7 @@ impl Pool {
             session.ttl_ms = ttl_ms;
             session.priority = priority;
         });
-        Ok(count as u32)
+        Ok(count)
     }
 
     /// Cuts a session's list to its leading pages; the branch after them becomes first victim. Returns the pages left.
@@ -222,11 +197,11 @@ impl Pool {
         self.desc(ns)?;
         let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
         let now = self.tick(now);
-        let present = self.present_run(at).min(keep as usize);
-        let list = self.sessions[at].pages[..present].to_vec();
+        let present = self.present_end(at);
+        let list = self.cut(present, present.pages.min(keep));
         self.replace_list(at, list);
         self.sessions.update(at, |session| session.last_used = now);
-        Ok(present as u32)
+        Ok(list.pages)
     }
 
     /// Forgets a session; pages that only it used become first victims.
@@ -271,68 +246,28 @@ impl Pool {
         (list, total)
     }
 
-    /// What to keep of a session across restarts.
-    pub fn session_record(&self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Option<SessionRecord> {
-        let at = self.sessions.find(ns, session)?;
-        let hashes = self.hashes_at(at);
-        let this = &self.sessions[at];
-        let info = self.session_info(at, this, now);
-        Some(SessionRecord {
-            ns,
-            session: session.clone(),
-            turn: this.turn,
-            hashes,
-            tail_tokens: info.tail_tokens,
-            ttl_ms: this.ttl_ms,
-            idle_ms: info.idle_ms,
-            priority: this.priority,
-            protected_ms: self
-                .protections
-                .ends_of(Owner::Session(at))
-                .map_or(0, |ends| ends.saturating_sub(now)),
-        })
-    }
-
-    /// Brings a session back; its list ends at the first page that is not here. Returns the pages it has.
-    pub fn restore_session(&mut self, record: &SessionRecord, now: Now) -> Result<u32, PoolError> {
-        self.desc(record.ns)?;
-        if record.hashes.len() > self.config.limits.session_pages_max as usize {
-            return Err(PoolError::Limit("session_pages_max"));
-        }
-        let now = self.tick(now);
-        let mut list = Vec::new();
-        self.follow(record.ns.0, NONE, &record.hashes, &mut list);
-        let at = self.open_session(record.ns, &record.session, now)?;
-        let pages = list.len() as u32;
-        self.replace_list(at, list);
-        self.sessions.update(at, |session| {
-            session.turn = record.turn;
-            session.ttl_ms = record.ttl_ms.max(1);
-            session.priority = record.priority;
-            session.last_used = now.saturating_sub(record.idle_ms);
-        });
-        if record.protected_ms > 0 {
-            self.retain(at, record.protected_ms, now);
-        }
-        Ok(pages)
-    }
-
     /// Sessions forgotten since the last call (expired, or made way for a new one): their records can go.
     pub fn take_forgotten(&mut self) -> Vec<(NamespaceIndex, SessionId)> {
         self.sessions.take_forgotten()
     }
 
     pub(crate) fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
-        let pages = self.present_run(at);
-        let tail = session.pages[..pages].last().map_or(0, |page| self.pages[page.index].cell.tail_tokens);
+        let end = self.present_end(at);
         SessionInfo {
             ns: session.ns,
             session: session.id.clone(),
             turn: session.turn,
-            pages: pages as u32,
-            tail_tokens: u32::from(tail),
+            pages: end.pages,
+            tail_tokens: self.tail_of(end).map_or(0, |(_, tokens)| tokens),
             idle_ms: self.now.max(now).saturating_sub(session.last_used),
             in_turn: session.in_turn,
         }
+    }
+
+    /// The partial tail that a path ends with, and its tokens.
+    pub(crate) fn tail_of(&self, end: End) -> Option<(BlockHash, u32)> {
+        let last = self.pages.upward(end.page).next().map(|index| &self.pages[index]);
+        last.filter(|last| last.cell.tail_tokens > 0)
+            .map(|last| (last.hash, u32::from(last.cell.tail_tokens)))
     }
 }

@@ -1,8 +1,9 @@
 //! The table of sessions, by name, by idleness, by deadline, by return.
 //! Owns: the table and its orders. Must not know: what the pages of a session are.
 
-use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::limits::{FORGOTTEN_MAX, SILENT_TURN_MS, SILENT_TURN_SCAN_MAX};
+use crate::ids::{NamespaceIndex, Now};
+use crate::limits::{FORGOTTEN_MAX, ORDER_BYTES, SILENT_TURN_MS, SILENT_TURN_SCAN_MAX};
+use crate::tips::TipId;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -28,10 +29,8 @@ pub(crate) struct Session {
     pub(crate) prefetch_at: Option<Now>,
     /// Leading pages that the prefetch has seen to.
     pub(crate) prefetched: u32,
-    /// A path of the tree, from a root. Keys after the first stale one are stale too.
-    pub(crate) pages: Vec<PageKey>,
-    /// The page that counts this session's end.
-    pub(crate) tip: Option<PageKey>,
+    /// Where its list of pages ends; none: it has no pages.
+    pub(crate) tip: Option<TipId>,
     /// It is in its first turn, and has not been found to go on from another session's pages.
     pub(crate) may_continue: bool,
     /// Its last full pages, by which a session that continues it is known.
@@ -58,6 +57,8 @@ pub(crate) struct Sessions {
     ends: HashMap<(NamespaceIndex, BlockHash), u32>,
     /// Sessions with a time of return.
     expected: u64,
+    /// Bytes of all names.
+    name_bytes: usize,
     forgotten: Vec<(NamespaceIndex, SessionId)>,
     pub(crate) forgotten_count: u64,
 }
@@ -99,7 +100,6 @@ impl Sessions {
             return_at: None,
             prefetch_at: None,
             prefetched: 0,
-            pages: Vec::new(),
             tip: None,
             may_continue: false,
             ends: [None; ENDS],
@@ -112,6 +112,7 @@ impl Sessions {
         let code =
             |at: &u32| table[*at as usize].as_ref().map_or(0, |this| hasher.hash_one((this.ns, &this.id)));
         names.insert_unique(code(&at), at, code);
+        self.name_bytes += id.as_str().len();
         self.update(at, |_| {});
         at
     }
@@ -203,6 +204,7 @@ impl Sessions {
             name.remove();
         }
         self.free.push(at);
+        self.name_bytes -= self[at].id.as_str().len();
         if let Some(session) = self.table[at as usize].take().filter(|_| tell) {
             self.forgotten_count += 1;
             if self.forgotten.len() < FORGOTTEN_MAX {
@@ -220,10 +222,14 @@ impl Sessions {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let lists: usize =
-            self.iter().map(|(_, session)| session.pages.capacity() * size_of::<PageKey>()).sum();
         let ends = self.ends.capacity() * (size_of::<(NamespaceIndex, BlockHash)>() + size_of::<u32>());
-        lists + ends + self.table.capacity() * size_of::<Option<Session>>() + self.names.allocation_size()
+        let orders = (self.idle.len() + self.deadlines.len() + self.prefetches.len()) * ORDER_BYTES;
+        let names = self.names.allocation_size() + self.name_bytes;
+        self.table.capacity() * size_of::<Option<Session>>()
+            + self.free.capacity() * 4
+            + ends
+            + orders
+            + names
     }
 
     fn unlist(&mut self, at: u32) {

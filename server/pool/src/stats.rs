@@ -24,11 +24,11 @@ pub struct PoolStats {
     pub pages: u64,
     /// Entries of the index: pages, and pages being offloaded.
     pub entries: u64,
-    /// Bytes of the index: entries, hash table, slot table, write queue.
+    /// Bytes of the index: entries, hash table, slot table, write queue, sessions.
     pub index_bytes: u64,
     /// Bytes of the miss-ratio curves.
     pub curve_bytes: u64,
-    /// Bytes of the sessions' lists.
+    /// Of these, bytes of sessions, of the ends of their lists, and of what is protected.
     pub session_bytes: u64,
     /// Sessions.
     pub sessions: u64,
@@ -105,6 +105,7 @@ impl Pool {
             true => u64::from(slots.classes[slab.class as usize].per_slab - slab.used),
             false => 0,
         };
+        let session_bytes = (self.sessions.bytes() + self.tips.bytes() + self.protections.bytes()) as u64;
         PoolStats {
             dram: TierGauges {
                 capacity_bytes: in_service * self.config.slab_bytes,
@@ -127,9 +128,9 @@ impl Pool {
             retired_slabs: retired as u32,
             pages: tally.visible,
             entries: u64::from(self.pages.len()),
-            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes()) as u64,
+            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes()) as u64 + session_bytes,
             curve_bytes: self.curves.bytes() as u64,
-            session_bytes: self.sessions.bytes() as u64,
+            session_bytes,
             sessions: u64::from(self.sessions.len()),
             sessions_in_turn: self.sessions.in_turn(),
             sessions_expected: self.sessions.expected(),

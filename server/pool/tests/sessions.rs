@@ -114,7 +114,8 @@ fn a_session_comes_back_from_its_record() {
     assert_eq!((record.turn, record.tail_tokens, record.idle_ms, record.hashes.len()), (1, 7, 30, 3));
     pool.close(ns, &id, 30).unwrap();
     record.hashes.push(hash(99));
-    assert_eq!(pool.restore_session(&record, 1000), Ok(3));
+    let start = pool.list_start(ns, None, &record.hashes);
+    assert_eq!(pool.restore_session(&record, start, 1000), Ok(3));
     assert_eq!(pool.list_sessions(Some(ns), 1, 1000).0[0].idle_ms, 30);
     // An owner that knows more than the pool remembers is believed as far as the pages themselves agree.
     pool.supersede(ns, &id, 0, 1000).unwrap();

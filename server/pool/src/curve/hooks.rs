@@ -127,11 +127,10 @@ impl Pool {
 
     /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came.
     pub(crate) fn observe_turn(&mut self, ns: u16, at: u32) {
+        let last = self.list_end(at).page;
         let Some(curve) = self.curves.begin(ns, self.now) else { return };
-        for page in self.sessions[at].pages.iter().rev() {
-            if let Some(index) = self.pages.resolve(*page) {
-                curve.see(&self.pages[index].hash, Seen::Recent);
-            }
+        for index in self.pages.upward(last) {
+            curve.see(&self.pages[index].hash, Seen::Recent);
         }
     }
 
