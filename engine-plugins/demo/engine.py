@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 
 import torch
-from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
+from calibrate import Choice
+from transformers import DynamicCache, Qwen3ForCausalLM
 
 
 @dataclass
@@ -26,17 +27,13 @@ class Reply:
 
 
 class Engine:
-    """~100 M parameters with random weights from a seed: nothing to download, and any wrong byte of KV changes its words."""
+    """Random weights from a seed: nothing to download, and any wrong byte of KV changes its words."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, choice: Choice, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        torch.set_grad_enabled(False)
-        self.config = Qwen3Config(
-            vocab_size=8192, hidden_size=768, intermediate_size=2304, num_hidden_layers=12, num_attention_heads=12,
-            num_key_value_heads=4, head_dim=64, max_position_embeddings=16384, bos_token_id=None, eos_token_id=None,
-        )
-        self.model = Qwen3ForCausalLM(self.config).to(torch.bfloat16).eval()
-        self.model(input_ids=torch.randint(0, 8192, (1, 64)))  # warm
+        self.config = choice.size.config()
+        self.model = Qwen3ForCausalLM(self.config).to(choice.dtype).eval()
+        self.model(input_ids=torch.randint(0, self.config.vocab_size, (1, 64)))  # warm
         self._kept: dict[int, DynamicCache] = {}
         self._origin: int | None = None
 
@@ -48,7 +45,8 @@ class Engine:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of K and V of one token, all layers."""
-        return 2 * 2 * self.config.num_hidden_layers * self.config.num_key_value_heads * self.config.head_dim
+        values = 2 * self.config.num_hidden_layers * self.config.num_key_value_heads * self.config.head_dim
+        return values * self.model.dtype.itemsize
 
     def reply(self, cache: DynamicCache, prompt: list[int], tokens: int) -> Reply:
         """Computes what `cache` lacks of `prompt`, then samples greedily."""

@@ -25,6 +25,31 @@ class Turn:
     message: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a run computes, in tokens."""
+
+    total: int
+    """All sessions' tokens at the end: what their KV takes."""
+    computed: int
+    """Prompt tokens that no cache has yet, each computed once."""
+    reused: int
+    """Prompt tokens that a cache has, over all turns."""
+    sampled: int
+    """Tokens of replies."""
+
+
+def work(order: list[Turn]) -> Work:
+    """Counts the turns, as if whole prefixes were reused."""
+    lengths = dict.fromkeys((turn.session for turn in order), SYSTEM_TOKENS)
+    computed, reused = SYSTEM_TOKENS, -SYSTEM_TOKENS  # the first session finds no system prompt
+    for turn in order:
+        reused += lengths[turn.session]
+        computed += len(turn.message)
+        lengths[turn.session] += len(turn.message) + REPLY_TOKENS
+    return Work(sum(lengths.values()) - SYSTEM_TOKENS * (len(lengths) - 1), computed, reused, len(order) * REPLY_TOKENS)
+
+
 def system_prompt(vocabulary: int) -> list[int]:
     """The shared beginning."""
     rng = random.Random(SEED)

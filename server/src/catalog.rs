@@ -16,7 +16,7 @@ pub(crate) use sessions::SavedSession;
 
 use parking_lot::Mutex;
 use redb::{Database, ReadableDatabase, WriteTransaction};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::path::Path;
 use turnkv_pool::NamespaceIndex;
 use turnkv_proto::{CheckedSpec, Error, ErrorKind, SessionId};
@@ -25,7 +25,7 @@ use turnkv_proto::{CheckedSpec, Error, ErrorKind, SessionId};
 pub(crate) struct Catalog {
     database: Mutex<Database>,
     /// A set: a session that changes often is written once a flush. Bounded by the pool's bound on sessions.
-    marked: Mutex<HashSet<(NamespaceIndex, SessionId)>>,
+    marked: Mutex<BTreeSet<(NamespaceIndex, SessionId)>>,
 }
 
 /// What was saved: the namespaces, and the sessions with the namespace of each.

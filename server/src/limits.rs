@@ -21,8 +21,6 @@ pub(crate) const INLINE_CHUNK_BYTES: usize = 512 << 10;
 pub(crate) const INLINE_ANSWERS_MAX: usize = 3;
 /// Messages queued in one reload stream.
 pub(crate) const STREAM_QUEUE_MAX: usize = 32;
-/// Held leases that one call renews.
-pub(crate) const RENEW_LEASES_MAX: usize = 4096;
 /// How long a call may wait for slots or reads, whatever the caller asks.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
 /// What a caller is told to wait before it asks for slots again.
@@ -31,10 +29,14 @@ pub(crate) const RETRY_AFTER_MS: u32 = 20;
 pub(crate) const TICK_MS: u64 = 100;
 /// Bytes of pages being read ahead of expected turns: more would stand in the way of reloads.
 pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
+/// Pages that one slice of a prefetch goes over.
+pub(crate) const PREFETCH_PAGES_PER_SLICE: usize = 256;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
 pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
+/// Pages that durable commits wait for, looked after under one hold of the lock.
+pub(crate) const DURABLE_PAGES_PER_SLICE: usize = 1024;
 /// How long writes pause after one that the tier refused.
 pub(crate) const WRITE_PAUSE_MS: u64 = 2;
 /// Re-appended pages in flight during reclaim.
@@ -43,6 +45,10 @@ pub(crate) const RECLAIM_INFLIGHT_MAX: usize = 8;
 pub(crate) const RECLAIM_REWRITE_PERCENT_MAX: u64 = 85;
 /// How long one segment's reclaim may take before it is given up and tried again.
 pub(crate) const RECLAIM_PASS_MS_MAX: u64 = 20_000;
+/// How long reclaim waits for pages that are on their way before it looks again.
+pub(crate) const RECLAIM_LOOK: Duration = Duration::from_millis(1);
+/// How often a server that leaves looks whether all is written.
+pub(crate) const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How long a caller waits for a slab that changes its tenant.
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
 /// Sessions one List call returns.

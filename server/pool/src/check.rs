@@ -6,7 +6,7 @@ use crate::entry::{
     ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
     PROMOTING, PROTECTED, QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
 };
-use crate::ids::UserId;
+use crate::ids::{NvmePlace, PageKey, UserId};
 use crate::lease::{ClientSlots, NO_PAGE};
 use crate::limits::HELD_PERCENT_MAX;
 use crate::policy::ListId;
@@ -57,6 +57,14 @@ impl Pool {
         self.check_protections()?;
         ensure!(self.curves.is_complete(self.namespaces.len()), "a namespace has no curve");
         self.curves.check()
+    }
+
+    /// Where the shards of a page are on NVMe; none for those that are not.
+    #[doc(hidden)]
+    pub fn places(&self, page: PageKey) -> Vec<Option<NvmePlace>> {
+        let Some(index) = self.pages.resolve(page) else { return Vec::new() };
+        let place = |cell: &Cell| cell.has(ON_NVME).then_some(cell.place);
+        self.pages.cells(index).iter().map(place).collect()
     }
 
     fn check_entry(&self, index: u32, sums: &mut Sums) -> Result<(), String> {

@@ -94,8 +94,29 @@ impl Pool {
         if ask.pages == 0 {
             return Err(PoolError::Invalid("a reservation is for at least one page"));
         }
-        let (now, slice) = (self.tick(now), self.slice());
+        let now = self.tick(now);
         let room = self.reserve_room(&ask, now)?;
+        Ok(self.reserve_slots(&ask, room, now))
+    }
+
+    /// Goes on with a reservation whose slots end before this position of its lease. None: the lease has grown otherwise
+    /// since.
+    pub fn reserve_more(&mut self, ask: ReserveAsk, next: u32, now: Now) -> Result<Option<Reserved>, PoolError> {
+        let now = self.tick(now);
+        let held = self.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
+        if held.positions != next || (held.ns, held.shard) != (ask.ns, ask.shard) {
+            return Ok(None);
+        }
+        let (items, mapped) = (held.items.len(), held.kind.is_held());
+        let left = (self.config.limits.lease_pages_max as usize).saturating_sub(items);
+        let to_map = self.held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
+        let room = left.min(self.slot_room(ask.client, ask.ns)).min(to_map);
+        Ok(Some(self.reserve_slots(&ask, room, now)))
+    }
+
+    /// Takes as many slots as are asked for, within `room` and one slice, and puts them under their lease.
+    fn reserve_slots(&mut self, ask: &ReserveAsk, room: usize, now: Now) -> Reserved {
+        let slice = self.slice();
         let mut slots = Vec::new();
         let mut short = None;
         while slots.len() < ask.pages as usize {
@@ -114,9 +135,9 @@ impl Pool {
             self.slots.lease(slot);
             slots.push(slot);
         }
-        let (lease, first) = self.lease_reserved(&ask, &slots, now);
+        let (lease, first) = self.lease_reserved(ask, &slots, now);
         let slots = slots.iter().map(|slot| self.slots.key(*slot)).collect();
-        Ok(Reserved { lease, lease_ms: self.config.limits.lease_ms, first, slots, short })
+        Reserved { lease, lease_ms: self.config.limits.lease_ms, first, slots, short }
     }
 
     /// How many slots a reservation may take. One for a lease that is there is a sign of life of it.

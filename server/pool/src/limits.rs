@@ -17,7 +17,7 @@ pub(crate) const FIND_PAGES_AT_ONCE: usize = 256;
 /// Rows of the leases' table passed at a time in search of those of a client that is gone.
 pub(crate) const GONE_ROWS_PER_LOOK_MAX: usize = 1024;
 /// Pages of one lease: what ends a lease is done in one call.
-pub const LEASE_PAGES_MAX: u32 = 1024;
+pub const LEASE_PAGES_MAX: u32 = turnkv_proto::limits::LEASE_PAGES_MAX as u32;
 /// Pages whose removal, with all that hangs on them, is not finished; beyond it a page that does not verify stays, and is found
 /// again by its next reader.
 pub const CONDEMNED_MAX: usize = 1 << 16;

@@ -29,19 +29,41 @@ pub(crate) struct LoadedPin {
 }
 
 impl Catalog {
-    /// Saves a pin that holds for so long, or removes it (no time); those that ended go as well, so that the table stays as
-    /// small as what is pinned.
+    /// Saves a pin that holds for so long, or removes it (no time).
     pub(crate) fn put_pin(&self, ns: &NamespaceId, hashes: &[BlockHash], for_ms: u64) -> Result<(), Error> {
         let Some(last) = hashes.last() else { return Ok(()) };
         let now = unix_ms();
         self.write(|write| {
             let mut table = write.open_table(PINS)?;
             let key = [ns.0.as_slice(), last.0.as_slice()].concat();
-            table.retain(|other, saved| other != key && holds(saved, now))?;
-            if for_ms > 0 {
+            if for_ms == 0 {
+                table.remove(key.as_slice())?;
+            } else {
                 let ends_unix_ms = now.saturating_add(for_ms);
                 let saved = SavedPin { hashes: pack_hashes(hashes), ends_unix_ms };
                 table.insert(key.as_slice(), saved.encode_to_vec().as_slice())?;
+            }
+            Ok(())
+        })
+        .map_err(super::unwritable)
+    }
+}
+
+impl Catalog {
+    /// Removes pins that ended, so that the table stays as small as what is pinned. One that was renewed since stays.
+    pub(crate) fn remove_ended_pins(&self, pins: &[(NamespaceId, BlockHash)]) -> Result<(), Error> {
+        if pins.is_empty() {
+            return Ok(());
+        }
+        let now = unix_ms();
+        self.write(|write| {
+            let mut table = write.open_table(PINS)?;
+            for (ns, pin) in pins {
+                let key = [ns.0.as_slice(), pin.0.as_slice()].concat();
+                let ended = table.get(key.as_slice())?.is_some_and(|saved| !holds(saved.value(), now));
+                if ended {
+                    table.remove(key.as_slice())?;
+                }
             }
             Ok(())
         })

@@ -69,7 +69,7 @@ impl Catalog {
 
     /// Takes the sessions to write.
     pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
-        self.marked.lock().drain().collect()
+        std::mem::take(&mut *self.marked.lock()).into_iter().collect()
     }
 
     /// Writes sessions in one transaction; a record of `None` removes one.

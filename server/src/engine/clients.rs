@@ -3,7 +3,7 @@
 
 use crate::limits::CLIENTS_MAX;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use turnkv_pool::ClientId;
@@ -12,7 +12,8 @@ use turnkv_transfer::{LocalSocket, Process};
 
 /// All clients known.
 pub(crate) struct Clients {
-    known: Mutex<HashMap<u64, Client>>,
+    /// In order, so that whose leases end first does not depend on chance.
+    known: Mutex<BTreeMap<u64, Client>>,
     /// Ids of calls that are their own client: inline streams. Never given to a process.
     ephemeral: AtomicU64,
     /// When the last connection closed, for a server that leaves when nobody is left.
@@ -21,8 +22,27 @@ pub(crate) struct Clients {
 
 struct Client {
     pid: i32,
-    process: Process,
+    process: Presence,
     connections: usize,
+}
+
+/// What tells whether a client is still there.
+enum Presence {
+    /// A process of this host.
+    Process(Process),
+    /// The simulator's word.
+    #[cfg(feature = "simulation")]
+    Simulated(std::sync::Arc<std::sync::atomic::AtomicBool>),
+}
+
+impl Presence {
+    fn is_gone(&self) -> bool {
+        match self {
+            Presence::Process(process) => process.is_gone().unwrap_or(false),
+            #[cfg(feature = "simulation")]
+            Presence::Simulated(alive) => !alive.load(Ordering::Relaxed),
+        }
+    }
 }
 
 /// Ids from here up are inline calls'; a process's id has the top bit clear.
@@ -31,7 +51,7 @@ const EPHEMERAL: u64 = 1 << 63;
 impl Clients {
     pub(super) fn new() -> Clients {
         Clients {
-            known: Mutex::new(HashMap::new()),
+            known: Mutex::new(BTreeMap::new()),
             ephemeral: AtomicU64::new(EPHEMERAL),
             idle_since: Mutex::new(Some(Instant::now())),
         }
@@ -57,8 +77,17 @@ impl Clients {
             ));
         }
         let id = random_u64()? & !EPHEMERAL;
-        known.insert(id, Client { pid, process, connections: 1 });
+        known.insert(id, Client { pid, process: Presence::Process(process), connections: 1 });
         Ok(ClientId(id))
+    }
+
+    /// A simulated process says Hello.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn join(&self, client: u64, alive: std::sync::Arc<std::sync::atomic::AtomicBool>) {
+        let client = client & !EPHEMERAL;
+        self.known
+            .lock()
+            .insert(client, Client { pid: 0, process: Presence::Simulated(alive), connections: 1 });
     }
 
     /// A connection closed. The client stays known while its process lives: it may still be copying.
@@ -91,11 +120,8 @@ impl Clients {
     /// Removes and returns the clients whose processes are gone.
     pub(super) fn take_gone(&self) -> Vec<ClientId> {
         let mut known = self.known.lock();
-        let gone: Vec<u64> = known
-            .iter()
-            .filter(|(_, client)| client.process.is_gone().unwrap_or(false))
-            .map(|(id, _)| *id)
-            .collect();
+        let gone: Vec<u64> =
+            known.iter().filter(|(_, client)| client.process.is_gone()).map(|(id, _)| *id).collect();
         for id in &gone {
             known.remove(id);
         }

@@ -1,16 +1,18 @@
 //! Drain: the server is leaving. Owns: the order in which it lets go. Must not know: signals.
 
 use super::Engine;
+use crate::limits::DRAIN_LOOK;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl Engine {
     /// No new offloads from now on; says how many bytes are still to be written.
     pub(crate) fn drain(self: &Arc<Self>) -> u64 {
         if !self.draining.swap(true, Ordering::Relaxed) {
             let now = self.now();
-            self.core().pool.admit_all(now);
+            let mut sweep = Sweep::default();
+            drop(self.slices(|core| core.pool.admit_some(&mut sweep, now)));
         }
         self.pump_writes();
         self.core().pool.stats().dirty_bytes
@@ -23,15 +25,21 @@ impl Engine {
 
     /// Writes what is dirty, within the configured bound, then seals the log and saves the sessions. Blocking.
     pub(crate) fn leave(self: &Arc<Self>) {
-        let deadline = Instant::now() + Duration::from_millis(self.settings.limits.drain_ms);
-        let mut left = self.drain();
-        while left > 0
-            && self.nvme.as_ref().is_some_and(|nvme| nvme.poisoned().is_none())
-            && Instant::now() < deadline
-        {
-            std::thread::sleep(Duration::from_millis(10));
-            left = self.drain();
+        let deadline = self.clock.now() + Duration::from_millis(self.settings.limits.drain_ms);
+        while self.has_to_write() && self.clock.now() < deadline {
+            std::thread::sleep(DRAIN_LOOK);
         }
+        self.seal();
+    }
+
+    /// Goes on with a drain; says whether there is something to wait for.
+    pub(crate) fn has_to_write(self: &Arc<Self>) -> bool {
+        self.drain() > 0 && self.nvme.as_ref().is_some_and(|nvme| nvme.poisoned().is_none())
+    }
+
+    /// The end: seals the log and saves the sessions, whatever is still to be written. Blocking.
+    pub(crate) fn seal(self: &Arc<Self>) {
+        let left = self.drain();
         if left > 0 && self.nvme.is_some() {
             tracing::warn!(
                 bytes = left,

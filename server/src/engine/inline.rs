@@ -5,7 +5,6 @@ use super::Engine;
 use crate::limits::INLINE_CHUNK_BYTES;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::time::Instant;
 use turnkv_pool::ClientId;
 use turnkv_proto::{Error, ErrorKind, wire};
 use turnkv_transfer::{Checksum, Slot};
@@ -213,7 +212,7 @@ impl InlineReload {
         let bytes = page.slot.bytes();
         let (from, to) = (page.sent, bytes.len().min(page.sent + INLINE_CHUNK_BYTES));
         let payload = self.engine.pieces.copy(&bytes[from..to], &mut page.found);
-        if Instant::now() >= self.run.lease_ends {
+        if self.engine.clock.now() >= self.run.lease_ends {
             return miss(page.index, wire::MissCause::Busy.into());
         }
         let last = to == bytes.len();

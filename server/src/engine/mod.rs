@@ -15,6 +15,8 @@ pub(crate) mod drain;
 pub(crate) mod gauges;
 pub(crate) mod hold;
 pub(crate) mod inline;
+#[cfg(feature = "simulation")]
+mod inspect;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 pub(crate) mod namespace;
@@ -34,11 +36,11 @@ pub(crate) mod tick;
 pub(crate) mod writeback;
 
 use crate::catalog::Catalog;
+use crate::clock::Clock;
 use crate::config::Settings;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 use tokio::sync::Notify;
 use turnkv_pool::{Pool, PoolError, Router, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind, IdError};
@@ -47,7 +49,8 @@ use turnkv_transfer::PieceBuffers;
 
 /// The running pool: shared by every service.
 pub(crate) struct Engine {
-    /// The pure pool and who waits for its answers; held for microseconds, never across I/O.
+    /// The pure pool and who waits for its answers; held for so many steps at most (`turnkv_pool::limits::STEPS_PER_CALL_MAX`),
+    /// never across I/O.
     core: Mutex<Core>,
     /// Who ran what. Its lock is never taken together with the pool's.
     router: Mutex<Router>,
@@ -71,12 +74,12 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     /// Set once the server is leaving: no new offloads.
     draining: AtomicBool,
-    /// A reclaim pass is under way.
-    reclaiming: AtomicBool,
+    /// Rings the thread that reclaims.
+    reclaimer: reclaim::Reclaimer,
     /// Names this server process: leases of another are unknown here.
     pub(crate) instance: u64,
-    /// Zero of the pool's clock.
-    started: Instant,
+    /// The pool's time, and every deadline's.
+    clock: Clock,
 }
 
 /// What the one lock guards.
@@ -106,11 +109,21 @@ impl Core {
 impl Engine {
     /// The pool's `now`: milliseconds since this process started, monotonic.
     fn now(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        self.clock.now().as_millis() as u64
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
+    }
+
+    /// Does some work slice by slice, until one says that it was the last. Between two of them whoever waits for the lock
+    /// gets it first; the last one's hold is handed back.
+    fn slices(&self, mut slice: impl FnMut(&mut Core) -> bool) -> MutexGuard<'_, Core> {
+        let mut core = self.core();
+        while !slice(&mut core) {
+            MutexGuard::bump(&mut core);
+        }
+        core
     }
 }
 

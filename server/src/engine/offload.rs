@@ -1,12 +1,13 @@
 //! Offload: grant slots, make filled pages visible. Owns: the verb's order and its waits. Must not know: who copies.
 
+use super::hold::check_positions;
 use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
 use turnkv_pool::{
     ClientId, Committed, LeaseId, NamespaceIndex, OffloadAsk, OffloadPlan, Outcome, SlotPlace,
 };
@@ -48,13 +49,13 @@ impl Engine {
         if !starved(&reply) || raw.wait_ms == 0 {
             return Ok(self.answer(&ask, reply));
         }
-        let deadline = Instant::now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
+        let deadline = self.clock.now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
         while starved(&reply) {
             // Armed before the second look, so that a slot freed in between is not missed.
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             reply = self.try_offload(&ask)?;
-            if !starved(&reply) || timeout_at(deadline, freed).await.is_err() {
+            if !starved(&reply) || self.clock.until(deadline, freed).await.is_none() {
                 break;
             }
         }
@@ -95,23 +96,22 @@ impl Engine {
             return Ok(wire::BeginOffloadReply { outcomes, ..Default::default() });
         }
         let now = self.now();
+        let view = OffloadAsk {
+            ns: ask.ns,
+            session: ask.session.as_ref(),
+            parent: ask.parent,
+            hashes: &ask.hashes,
+            shard: ask.shard,
+            tail_tokens: ask.tail_tokens,
+            client: ask.client,
+        };
         let (plan, slots, renewals) = {
             let mut core = self.core();
-            let plan = core
-                .pool
-                .begin_offload(
-                    OffloadAsk {
-                        ns: ask.ns,
-                        session: ask.session.as_ref(),
-                        parent: ask.parent,
-                        hashes: &ask.hashes,
-                        shard: ask.shard,
-                        tail_tokens: ask.tail_tokens,
-                        client: ask.client,
-                    },
-                    now,
-                )
-                .map_err(refuse)?;
+            let mut offloading = core.pool.start_offload(&view, now).map_err(refuse)?;
+            while !core.pool.offload_some(&view, &mut offloading, now).map_err(refuse)? {
+                MutexGuard::bump(&mut core);
+            }
+            let plan = core.pool.offload_plan(offloading);
             let slots: Vec<SlotPlace> = granted(&plan).map(|slot| core.place(slot)).collect();
             (plan, slots, core.pool.take_slab_actions())
         };
@@ -200,6 +200,7 @@ impl Engine {
                 format!("{} pages but {} checksums in one commit", ask.pages.len(), ask.checksums.len());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
+        check_positions("CommitOffload", ask.pages.len())?;
         let pages: Vec<(u32, u64)> = ask.pages.iter().copied().zip(ask.checksums.iter().copied()).collect();
         let now = self.now();
         let committed =

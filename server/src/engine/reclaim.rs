@@ -1,92 +1,172 @@
-//! Reclaim: empties the segment that is cheapest to empty. Owns: one pass at a time, on a thread of its own; hot
-//! pages are re-appended, cold leaves dropped. Must not know: how segments are written.
+//! Reclaim: empties the segment that is cheapest to empty. Owns: one pass at a time, a step after another; hot pages are
+//! re-appended, cold leaves dropped. Must not know: how segments are written.
 
 use super::Engine;
-use crate::limits::{RECLAIM_INFLIGHT_MAX, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use crate::limits::{RECLAIM_INFLIGHT_MAX, RECLAIM_LOOK, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX};
+use parking_lot::Mutex;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use turnkv_pool::{NvmePlace, PageKey, Reclaim, Rewrite};
 use turnkv_tier::nvme::{Candidate, NvmeTier};
 use turnkv_tier::{ExtentMeta, Location};
 
+/// Who reclaims: the pass under way, and the bell of the thread that goes on with it. Without a thread, whoever owns the
+/// engine calls [`Engine::step_reclaim`].
+#[derive(Default)]
+pub(super) struct Reclaimer {
+    pass: Mutex<Option<Pass>>,
+    bell: OnceLock<SyncSender<()>>,
+}
+
+/// When the next step of reclaim is worth taking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// At once.
+    Now,
+    /// After [`RECLAIM_LOOK`]: pages are on their way.
+    Soon,
+    /// When the bell rings: nothing to do, or nothing that can be done now.
+    Rung,
+}
+
+/// One segment on its way to be empty.
+struct Pass {
+    candidate: Candidate,
+    /// Extents before this one have not been looked at: children were written after their parents, so from the back leaves
+    /// go first.
+    left: usize,
+    /// Bytes that may still be written again.
+    rewrite_left: u64,
+    /// Positions in the candidate's extents of pages on their way out.
+    moving: Vec<(usize, PageKey)>,
+    deadline: Duration,
+}
+
 impl Engine {
-    /// Starts a pass when the tier runs low on free segments and none is under way.
-    pub(super) fn start_reclaim(self: &Arc<Self>) {
-        let Some(nvme) = &self.nvme else { return };
-        if !nvme.needs_reclaim() || self.reclaiming.swap(true, Ordering::AcqRel) {
+    /// Starts the thread that reclaims; it ends with the engine.
+    pub(super) fn run_reclaim(engine: &Arc<Engine>) -> std::io::Result<()> {
+        let (bell, rung) = sync_channel(1);
+        if engine.reclaimer.bell.set(bell).is_err() {
+            return Err(std::io::Error::other("reclaim has a thread already"));
+        }
+        let weak = Arc::downgrade(engine);
+        let steps = move || {
+            while rung.recv().is_ok() {
+                let step = || weak.upgrade().map_or(Next::Rung, |engine| engine.step_reclaim());
+                loop {
+                    match step() {
+                        Next::Now => {}
+                        Next::Soon => std::thread::sleep(RECLAIM_LOOK),
+                        Next::Rung => break,
+                    }
+                }
+                // Rung while a pass was under way: what that one could not do, the next tick asks for again.
+                while rung.try_recv().is_ok() {}
+            }
+        };
+        std::thread::Builder::new().name("turnkv-reclaim".into()).spawn(steps).map(drop)
+    }
+
+    /// Has the tier's segments looked at when it runs low on free ones.
+    pub(super) fn start_reclaim(&self) {
+        let (Some(nvme), Some(bell)) = (&self.nvme, self.reclaimer.bell.get()) else { return };
+        if !nvme.needs_reclaim() {
             return;
         }
-        let engine = Arc::clone(self);
-        let pass = move || {
-            if let Some(nvme) = &engine.nvme {
-                engine.reclaim(nvme);
+        match bell.try_send(()) {
+            Ok(()) | Err(TrySendError::Full(())) => {} // full: it was rung, and not heard yet
+            Err(TrySendError::Disconnected(())) => {
+                tracing::error!("the thread that reclaims is gone: segments are no longer emptied");
             }
-            engine.reclaiming.store(false, Ordering::Release);
-            engine.pump_writes();
+        }
+    }
+
+    /// Goes on with reclaim, a little.
+    pub(crate) fn step_reclaim(self: &Arc<Self>) -> Next {
+        let Some(nvme) = &self.nvme else { return Next::Rung };
+        let mut under_way = self.reclaimer.pass.lock();
+        let Some(pass) = under_way.as_mut() else {
+            *under_way = self.begin_pass(nvme);
+            return if under_way.is_some() { Next::Now } else { Next::Rung };
         };
-        if let Err(error) = std::thread::Builder::new().name("turnkv-reclaim".into()).spawn(pass) {
-            tracing::error!(%error, "no thread for reclaim: tried again at the next tick");
-            self.reclaiming.store(false, Ordering::Release);
+        let next = self.step(pass);
+        if next != Next::Rung {
+            return next;
         }
-    }
-
-    fn reclaim(self: &Arc<Self>, nvme: &Arc<NvmeTier>) {
-        while nvme.needs_reclaim() && nvme.poisoned().is_none() {
-            let kept = self.core().pool.kept_by_segment().to_vec();
-            let kept = |segment: u32| kept.get(segment as usize).copied().unwrap_or(0);
-            let Some(candidate) = nvme.reclaim_candidate(kept) else { return };
-            if !self.empty_segment(&candidate) {
-                nvme.keep(candidate.segment);
-                return; // tried again at the next tick, with another candidate or with freed slots
-            }
-            nvme.release(candidate.segment);
-            self.metrics.reclaimed_segments.increment(1);
+        let segment = pass.candidate.segment;
+        let empty = self.end_pass(pass);
+        *under_way = None;
+        drop(under_way);
+        if !empty {
+            nvme.keep(segment);
             self.pump_writes();
+            return Next::Rung; // tried again at the next tick, with another candidate or with freed slots
         }
+        nvme.release(segment);
+        self.metrics.reclaimed_segments.increment(1);
+        self.pump_writes();
+        Next::Now
     }
 
-    /// Moves or drops every live page of a segment; false when that took too long.
-    fn empty_segment(self: &Arc<Self>, candidate: &Candidate) -> bool {
-        let deadline = Instant::now() + Duration::from_millis(RECLAIM_PASS_MS_MAX);
+    fn begin_pass(&self, nvme: &NvmeTier) -> Option<Pass> {
+        if !nvme.needs_reclaim() || nvme.poisoned().is_some() {
+            return None;
+        }
+        let kept = self.core().pool.kept_by_segment().to_vec();
+        let candidate = nvme.reclaim_candidate(|segment| kept.get(segment as usize).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
-        let mut rewrite_left = all * RECLAIM_REWRITE_PERCENT_MAX / 100;
-        let mut moving: Vec<Moving<'_>> = Vec::new();
-        // Children were written after their parents: from the back, leaves go first.
-        for extent in candidate.extents.iter().rev() {
-            while moving.len() >= RECLAIM_INFLIGHT_MAX && Instant::now() < deadline {
-                self.wait_moved(&mut moving);
-            }
-            let bytes = u64::from(extent.0.payload_bytes);
-            match self.verdict(extent) {
-                Reclaim::Dead => {}
-                Reclaim::Cold(page) => self.drop_cold(page, deadline),
-                Reclaim::Hot(page) if rewrite_left >= bytes && self.rewrite(page, extent.0.shard) => {
-                    rewrite_left -= bytes;
-                    self.metrics.rewritten_bytes.increment(bytes);
-                    moving.push(Moving { extent, page });
-                }
-                Reclaim::Hot(page) => self.drop_cold(page, deadline),
-            }
+        Some(Pass {
+            left: candidate.extents.len(),
+            rewrite_left: all * RECLAIM_REWRITE_PERCENT_MAX / 100,
+            moving: Vec::new(),
+            deadline: self.clock.now() + Duration::from_millis(RECLAIM_PASS_MS_MAX),
+            candidate,
+        })
+    }
+
+    /// Moves or drops the next live page of the segment, or waits for those on their way; [`Next::Rung`]: there is no more
+    /// to do, or no more time.
+    fn step(self: &Arc<Self>, pass: &mut Pass) -> Next {
+        let late = self.clock.now() >= pass.deadline;
+        if !late && (pass.moving.len() >= RECLAIM_INFLIGHT_MAX || pass.left == 0 && !pass.moving.is_empty()) {
+            self.push_moving(pass);
+            let room = pass.moving.len() < RECLAIM_INFLIGHT_MAX;
+            return if room && pass.left > 0 || pass.moving.is_empty() { Next::Now } else { Next::Soon };
         }
-        while !moving.is_empty() && Instant::now() < deadline {
-            self.wait_moved(&mut moving);
+        let Some(at) = pass.left.checked_sub(1).filter(|_| !late) else { return Next::Rung };
+        let extent = &pass.candidate.extents[at];
+        let bytes = u64::from(extent.0.payload_bytes);
+        let cold = match self.verdict(extent) {
+            Reclaim::Dead => None,
+            Reclaim::Cold(page) => Some(page),
+            Reclaim::Hot(page) if pass.rewrite_left >= bytes && self.rewrite(page, extent.0.shard) => {
+                pass.rewrite_left -= bytes;
+                self.metrics.rewritten_bytes.increment(bytes);
+                pass.moving.push((at, page));
+                None
+            }
+            Reclaim::Hot(page) => Some(page),
+        };
+        // A bounded number of pages goes under one lock; what is left of them is looked at again.
+        if cold.is_none_or(|page| self.core().pool.drop_page(page)) {
+            pass.left = at;
         }
-        for late in moving {
-            self.core().pool.rewrite_ended(late.page);
+        Next::Now
+    }
+
+    /// The pass is over; says whether the segment is empty.
+    fn end_pass(&self, pass: &Pass) -> bool {
+        for (_, late) in &pass.moving {
+            self.core().pool.rewrite_ended(*late);
         }
         self.forget_dead_extents();
-        candidate.extents.iter().all(|extent| matches!(self.verdict(extent), Reclaim::Dead))
+        pass.candidate.extents.iter().all(|extent| matches!(self.verdict(extent), Reclaim::Dead))
     }
 
     fn verdict(&self, (meta, at): &(ExtentMeta, Location)) -> Reclaim {
         let place = NvmePlace { segment: at.segment, block: at.block };
         self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place)
-    }
-
-    /// Drops a page and what hangs on it, a bounded number of pages under one lock.
-    fn drop_cold(&self, page: PageKey, deadline: Instant) {
-        while !self.core().pool.drop_page(page) && Instant::now() < deadline {}
     }
 
     /// Queues a page to be written again, reading it back first when only NVMe has it.
@@ -106,19 +186,13 @@ impl Engine {
         true
     }
 
-    /// Waits a moment for re-appended pages, pushes those on whose read has landed, lets go of those that moved.
-    fn wait_moved(self: &Arc<Self>, moving: &mut Vec<Moving<'_>>) {
+    /// Pushes pages on whose read has landed, lets go of those that moved.
+    fn push_moving(self: &Arc<Self>, pass: &mut Pass) {
         self.pump_writes();
-        std::thread::sleep(Duration::from_millis(1));
-        moving.retain(|moving| !matches!(self.verdict(moving.extent), Reclaim::Dead));
-        for moving in moving.iter() {
-            self.rewrite(moving.page, moving.extent.0.shard);
+        let extents = &pass.candidate.extents;
+        pass.moving.retain(|(at, _)| !matches!(self.verdict(&extents[*at]), Reclaim::Dead));
+        for (at, page) in &pass.moving {
+            self.rewrite(*page, extents[*at].0.shard);
         }
     }
-}
-
-/// A page on its way out of the segment that is being emptied.
-struct Moving<'a> {
-    extent: &'a (ExtentMeta, Location),
-    page: PageKey,
 }

@@ -1,16 +1,17 @@
 //! Reload: pages into a caller's reach, DRAM at once and NVMe as the reads land. Owns: the verb's order, its waits and
 //! the run of pages in the order asked. Must not know: who copies.
 
+use super::hold::{check_positions, once};
 use super::offload::{parse_session, parse_shard, slot_to_wire};
 use super::promote::Waiter;
 use super::record::Told;
 use super::{Engine, malformed, refuse};
+use crate::clock::Clock;
 use crate::limits::WAIT_MS_MAX;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
 use turnkv_pool::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Promotion, ReloadAsk, ReloadPlan, ReloadStep,
 };
@@ -23,7 +24,8 @@ pub(super) struct Ask {
     pub(super) hashes: Vec<BlockHash>,
     pub(super) shard: u16,
     pub(super) client: ClientId,
-    pub(super) deadline: Instant,
+    pub(super) deadline: Duration,
+    pub(super) clock: Clock,
     /// The slots will be mapped.
     pub(super) hold: bool,
 }
@@ -35,13 +37,14 @@ pub(crate) struct ReloadRun {
     /// Time to finish reading in.
     pub(crate) lease_ms: u32,
     /// When that time is over, counted from before the lease was given.
-    pub(crate) lease_ends: Instant,
+    pub(crate) lease_ends: Duration,
     /// Pages of the request that this call serves.
     pub(crate) covered: u32,
     pages: VecDeque<(wire::ReloadedPage, Arrival)>,
     first: u32,
     landed: mpsc::Receiver<(u32, Result<(), MissCause>)>,
-    deadline: Instant,
+    deadline: Duration,
+    clock: Clock,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -74,9 +77,9 @@ impl ReloadRun {
 
     /// Waits until at least one more page has landed, or failed, or time is up (then the next page is a miss).
     pub(crate) async fn wait(&mut self) {
-        match timeout_at(self.deadline, self.landed.recv()).await {
-            Ok(Some((index, result))) => self.land(index, result),
-            Ok(None) | Err(_) => {
+        match self.clock.until(self.deadline, self.landed.recv()).await {
+            Some(Some((index, result))) => self.land(index, result),
+            Some(None) | None => {
                 if let Some((page, arrival)) = self.pages.front_mut() {
                     *arrival = Arrival::Here;
                     page.slot = None;
@@ -126,7 +129,7 @@ impl Engine {
             if let Some(run) = self.try_reload(&ask)? {
                 return Ok(run);
             }
-            if timeout_at(ask.deadline, freed).await.is_err() {
+            if self.clock.until(ask.deadline, freed).await.is_none() {
                 return Ok(busy(&ask));
             }
         }
@@ -151,14 +154,15 @@ impl Engine {
             hashes,
             shard: parse_shard(raw.shard)?,
             client,
-            deadline: Instant::now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into()),
+            deadline: self.clock.now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into()),
+            clock: self.clock.clone(),
             hold: raw.hold,
         })
     }
 
     /// One decision: `None` when the first page wants a slot and there is none now.
     fn try_reload(self: &Arc<Self>, ask: &Ask) -> Result<Option<ReloadRun>, Error> {
-        let (now, began) = (self.now(), Instant::now());
+        let (now, began) = (self.now(), self.clock.now());
         let (plan, run, promotions, renewals) = {
             let mut core = self.core();
             let view = ReloadAsk {
@@ -219,7 +223,9 @@ impl Engine {
     /// [`Engine::end_reload`] for a caller whose identity is known.
     pub(super) fn end_reload_as(&self, client: ClientId, ask: &wire::EndReloadRequest) -> Result<(), Error> {
         let now = self.now();
-        self.core().pool.end_reload(LeaseId(ask.lease), client, &ask.corrupt, now).map_err(refuse)?;
+        check_positions("EndReload", ask.corrupt.len())?;
+        let corrupt = once(&ask.corrupt);
+        self.core().pool.end_reload(LeaseId(ask.lease), client, &corrupt, now).map_err(refuse)?;
         if !ask.corrupt.is_empty() {
             self.metrics.corrupt_pages.increment(ask.corrupt.len() as u64);
             tracing::warn!(
@@ -235,7 +241,7 @@ impl Engine {
 
 impl super::Core {
     /// Turns a plan into a run, and registers it with the promotions it waits for before any of them can land.
-    fn lay_out(&mut self, plan: &ReloadPlan, ask: &Ask, began: Instant) -> (ReloadRun, Vec<Promotion>) {
+    fn lay_out(&mut self, plan: &ReloadPlan, ask: &Ask, began: Duration) -> (ReloadRun, Vec<Promotion>) {
         let (tell, landed) = mpsc::channel(plan.pages.len().max(1));
         let mut promotions = Vec::new();
         let mut pages = VecDeque::with_capacity(plan.pages.len());
@@ -278,6 +284,7 @@ impl super::Core {
             first: 0,
             landed,
             deadline: ask.deadline,
+            clock: ask.clock.clone(),
         };
         (run, promotions)
     }
@@ -296,6 +303,7 @@ fn busy(ask: &Ask) -> ReloadRun {
         first: 0,
         landed,
         deadline: ask.deadline,
+        clock: ask.clock.clone(),
     }
 }
 

@@ -26,13 +26,13 @@ impl Slabs {
     /// The memory of a place. A slab that another thread is renewing right now is waited for, within a bound.
     pub(super) fn slot(&self, place: SlotPlace) -> Result<Slot, Error> {
         let find = || self.dram.slot(place.slab, place.generation, place.offset, place.bytes);
-        self.wait_for(find).ok_or_else(|| gone(place.slab, place.generation))
+        self.wait_for(place.slab, place.generation, find)
     }
 
     fn region(&self, slab: u32, generation: u32) -> Result<Arc<Region>, Error> {
         let find =
             || self.dram.region(slab).filter(|(_, current)| *current == generation).map(|(region, _)| region);
-        self.wait_for(find).ok_or_else(|| gone(slab, generation))
+        self.wait_for(slab, generation, find)
     }
 
     /// What an operator should know of the page memory; empty when all is well.
@@ -42,19 +42,22 @@ impl Slabs {
         notes.join("; ")
     }
 
-    fn wait_for<T>(&self, find: impl Fn() -> Option<T>) -> Option<T> {
-        if let Some(found) = find() {
-            return Some(found);
-        }
+    /// What is found in a slab of this generation; waits only for a renewal that another thread has still to make.
+    fn wait_for<T>(&self, slab: u32, generation: u32, find: impl Fn() -> Option<T>) -> Result<T, Error> {
         let deadline = Instant::now() + Duration::from_millis(SLAB_RENEW_WAIT_MS);
-        let mut gate = self.gate.lock();
+        let mut gate = None;
         loop {
             if let Some(found) = find() {
-                return Some(found);
+                return Ok(found);
             }
-            if self.renewed.wait_until(&mut gate, deadline).timed_out() {
-                return find();
+            let waited = match &mut gate {
+                None => false,
+                Some(gate) => self.renewed.wait_until(gate, deadline).timed_out(),
+            };
+            if waited || !self.dram.awaits(slab, generation) {
+                return find().ok_or_else(|| gone(slab, generation));
             }
+            gate.get_or_insert_with(|| self.gate.lock());
         }
     }
 }

@@ -3,13 +3,13 @@
 
 use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
 use crate::catalog::{Catalog, Loaded};
+use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 use tokio::sync::Notify;
 use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage, kept_percent};
 use turnkv_tier::dram::{DramConfig, DramTier};
@@ -18,33 +18,51 @@ use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
 use turnkv_tier::{Location, Tier};
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
 
+/// What an engine is put together from.
+pub(crate) struct Parts {
+    /// The page memory.
+    pub(crate) dram: DramTier,
+    /// What is kept on a disk, where there is one.
+    pub(crate) kept: Option<KeptOnDisk>,
+    /// The time.
+    pub(crate) clock: Clock,
+    /// Names this server process.
+    pub(crate) instance: u64,
+}
+
+/// What a disk has: the pages' log and the catalog.
+pub(crate) struct KeptOnDisk {
+    /// The segment log.
+    pub(crate) nvme: NvmeTier,
+    /// The pages found in it.
+    pub(crate) recovered: Vec<Recovered>,
+    /// Namespaces, sessions, pins.
+    pub(crate) catalog: Catalog,
+}
+
 impl Engine {
     /// Builds the engine: memory first, then what the disk still has. Blocking; takes seconds on a large tier.
     pub(crate) fn start(settings: Settings) -> anyhow::Result<Arc<Engine>> {
-        let started = Instant::now();
+        let clock = Clock::system();
         let dram = start_dram(&settings)?;
+        let kept = settings.nvme.as_ref().map(|config| find_kept(config, &dram)).transpose()?;
+        let instance = clients::random_u64()?;
+        Engine::assemble(settings, Parts { dram, kept, clock, instance })
+    }
+
+    /// Puts an engine together: its index says what the disk has.
+    pub(crate) fn assemble(settings: Settings, parts: Parts) -> anyhow::Result<Arc<Engine>> {
         let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
         let mut pool = Pool::new(pool_config(&settings, slab_count))?;
         let (mut tier, mut catalog) = (None, None);
-        if let Some(config) = &settings.nvme {
-            std::fs::create_dir_all(&config.state_dir).with_context(|| {
-                format!(
-                    "cannot create {} (for a block device, set nvme.state_dir)",
-                    config.state_dir.display()
-                )
-            })?;
-            let (nvme, recovered) = start_nvme(config, dram.regions())?;
-            let (segments, spare, segment_bytes) = nvme.geometry();
+        if let Some(kept) = parts.kept {
+            let (segments, spare, segment_bytes) = kept.nvme.geometry();
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
-            let opened =
-                Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
-            recover(
-                &mut pool,
-                opened.load().context("reading catalog.redb: move it aside to start without its sessions")?,
-                recovered,
-                &nvme,
-            )?;
-            (tier, catalog) = (Some(Arc::new(nvme)), Some(opened));
+            let loaded = kept.catalog.load();
+            let loaded =
+                loaded.context("reading catalog.redb: move it aside to start without its sessions")?;
+            recover(&mut pool, loaded, kept.recovered, &kept.nvme)?;
+            (tier, catalog) = (Some(Arc::new(kept.nvme)), Some(kept.catalog));
         }
         let core = Core {
             pool,
@@ -58,7 +76,7 @@ impl Engine {
         Ok(Arc::new(Engine {
             core: Mutex::new(core),
             router: Mutex::default(),
-            slabs: slabs::Slabs::new(dram),
+            slabs: slabs::Slabs::new(parts.dram),
             nvme: tier,
             catalog,
             clients: clients::Clients::new(),
@@ -68,11 +86,21 @@ impl Engine {
             metrics: metrics::Metrics::new(),
             settings,
             draining: AtomicBool::new(false),
-            reclaiming: AtomicBool::new(false),
-            instance: clients::random_u64()?,
-            started,
+            reclaimer: Default::default(),
+            instance: parts.instance,
+            clock: parts.clock,
         }))
     }
+}
+
+/// The segment log and the catalog of this host.
+fn find_kept(config: &Nvme, dram: &DramTier) -> anyhow::Result<KeptOnDisk> {
+    std::fs::create_dir_all(&config.state_dir).with_context(|| {
+        format!("cannot create {} (for a block device, set nvme.state_dir)", config.state_dir.display())
+    })?;
+    let (nvme, recovered) = start_nvme(config, dram.regions())?;
+    let catalog = Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
+    Ok(KeptOnDisk { nvme, recovered, catalog })
 }
 
 fn start_dram(settings: &Settings) -> anyhow::Result<DramTier> {

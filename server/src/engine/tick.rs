@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
-    /// Runs until the engine is dropped by its last user. Blocking work: give it a thread.
-    pub(crate) fn run_ticks(engine: &Arc<Engine>) -> std::io::Result<()> {
+    /// Starts the threads that look after time and segments; they end when the engine is dropped by its last user.
+    pub(crate) fn run_threads(engine: &Arc<Engine>) -> std::io::Result<()> {
+        Engine::run_reclaim(engine)?;
         let weak = Arc::downgrade(engine);
         let ticks = move || {
             let mut ticks = 0u64;
@@ -25,17 +26,15 @@ impl Engine {
         std::thread::Builder::new().name("turnkv-tick".into()).spawn(ticks).map(drop)
     }
 
-    fn tick(self: &Arc<Self>) {
+    /// Looks after everything once.
+    pub(crate) fn tick(self: &Arc<Self>) {
         let now = self.now();
         for client in self.clients.take_gone() {
             tracing::info!(client = client.0, "a client's process is gone: its leases end");
-            self.core().pool.client_gone(client, now);
+            drop(self.slices(|core| core.pool.client_gone(client, now)));
         }
-        {
-            let mut core = self.core();
-            core.pool.expire(now);
-            core.pool.maintain(now);
-        }
+        drop(self.slices(|core| core.pool.expire(now)));
+        self.core().pool.maintain(now);
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();
@@ -46,7 +45,7 @@ impl Engine {
     }
 
     /// Writes changed sessions to the catalog.
-    pub(super) fn flush_catalog(&self) {
+    pub(crate) fn flush_catalog(&self) {
         let Some(catalog) = &self.catalog else { return };
         let records = {
             let marked = catalog.take_marked();

@@ -2,8 +2,9 @@
 //! waits for durability. Must not know: segments.
 
 use super::{Core, Engine};
-use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
-use std::collections::HashMap;
+use crate::limits::{DURABLE_PAGES_PER_SLICE, WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -12,11 +13,12 @@ use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
 use turnkv_transfer::Slot;
 
-/// Commits that wait until their pages are on NVMe. Bounded by the calls in service.
+/// Commits that wait until their pages are on NVMe. Bounded by the calls in service. In order, so that who is told first does
+/// not depend on chance.
 #[derive(Default)]
 pub(super) struct DurableWaits {
-    pages: HashMap<PageKey, Vec<u64>>,
-    waits: HashMap<u64, DurableWait>,
+    pages: BTreeMap<PageKey, Vec<u64>>,
+    waits: BTreeMap<u64, DurableWait>,
     next: u64,
 }
 
@@ -58,8 +60,10 @@ impl DurableWaits {
         self.waits.len()
     }
 
-    fn waited_for(&self) -> Vec<PageKey> {
-        self.pages.keys().copied().collect()
+    /// So many of the pages that are waited for, after one of them.
+    fn waited_for(&self, after: Option<PageKey>, count: usize) -> Vec<PageKey> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.pages.range((from, Bound::Unbounded)).take(count).map(|(page, _)| *page).collect()
     }
 }
 
@@ -199,11 +203,16 @@ impl Engine {
 
     /// Settles durable waits on pages that were dropped meanwhile. Called by the tick.
     pub(super) fn sweep_durable(&self) {
-        let mut core = self.core();
         let lost = self.nvme.as_ref().is_none_or(|nvme| nvme.poisoned().is_some());
-        for page in core.durable.waited_for() {
-            if lost { core.durable.settle(page, false) } else { core.settle_durable(page) }
-        }
+        let mut from = None;
+        drop(self.slices(|core| {
+            let pages = core.durable.waited_for(from, DURABLE_PAGES_PER_SLICE);
+            for page in &pages {
+                if lost { core.durable.settle(*page, false) } else { core.settle_durable(*page) }
+            }
+            from = pages.last().copied();
+            pages.len() < DURABLE_PAGES_PER_SLICE
+        }));
     }
 
     /// Tells the tier which extents nobody needs any more.
@@ -218,16 +227,13 @@ impl Engine {
     /// Takes a poisoned device out of service: DRAM lives on without it.
     pub(super) fn check_nvme_health(&self) {
         let Some(why) = self.nvme.as_ref().and_then(|nvme| nvme.poisoned()) else { return };
-        let first = {
+        let lost = {
             let mut core = self.core();
-            let first = !core.nvme_lost;
-            if first {
-                core.nvme_lost = true;
-                core.pool.nvme_lost();
-            }
-            first
+            let first = !std::mem::replace(&mut core.nvme_lost, true);
+            first.then(|| core.pool.nvme_lost())
         };
-        if first {
+        if let Some(mut sweep) = lost {
+            drop(self.slices(|core| core.pool.lose_some(&mut sweep)));
             tracing::error!(
                 why,
                 "the NVMe tier is out of service: the pool goes on in DRAM; replace the device and restart"

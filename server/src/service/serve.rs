@@ -40,7 +40,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     keep_heap();
     let settings = start.settings.clone();
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
-    Engine::run_ticks(&engine)?;
+    Engine::run_threads(&engine)?;
 
     let (stop, stopped) = watch::channel(false);
     let settings = &engine.settings;

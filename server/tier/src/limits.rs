@@ -11,8 +11,8 @@ pub const BLOCK: usize = BLOCK_BYTES as usize;
 pub const PAYLOAD_BYTES_MAX: u32 = 64 << 20;
 /// The segment size used when nothing else is asked for.
 pub const SEGMENT_BYTES_DEFAULT: u64 = 256 << 20;
-/// The smallest segment.
-pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// The smallest segment: a few small extents and their footer.
+pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// The largest segment: its block numbers stay far below 2^32.
 pub const SEGMENT_BYTES_MAX: u64 = 16 << 30;
 /// A tier needs one open segment, one being reclaimed and room to move between them.
@@ -63,8 +63,14 @@ pub const DISK_FULL_RETRY: Duration = Duration::from_secs(30);
 pub const RING_BUFFERS_MAX: usize = 16_384;
 /// Bytes of one registered buffer: what the kernel allows.
 pub const RING_BUFFER_BYTES_MAX: usize = 1 << 30;
+/// How long a call waits before it is made again when the system was short of memory or descriptors.
+pub const SHORT_PAUSE: Duration = Duration::from_millis(1);
+/// How long the keeper waits before a chore that the system was short of something for is tried again.
+pub const SHORT_RETRY: Duration = Duration::from_millis(500);
 /// File descriptors left to the rest of the process when segments take theirs.
 pub const SPARE_FDS: u64 = 256;
+/// File descriptors of a tier beside its segments: the place, its lock, the ring, its wake-up, and room for two more.
+pub const TIER_FDS: u64 = 6;
 /// Slabs of the DRAM tier.
 pub const SLABS_MAX: u32 = 65_536;
 /// Threads that create slabs at start: touching memory for the first time is slow.
@@ -78,4 +84,8 @@ const _: () = assert!(SEGMENTS_RESERVED < SEGMENTS_MIN, "a reserve leaves room f
 const _: () = assert!(SEGMENTS_RESERVED < RECLAIM_FREE_MIN, "reclaim starts before only the reserve is left");
 const _: () =
     assert!(PAYLOAD_BYTES_MAX as u64 == turnkv_proto::limits::SHARD_BYTES_MAX, "any shard fits an extent");
+const _: () = assert!(
+    (SHORT_PAUSE.as_millis() as u32 * RETRIES_MAX) < CLOSE_WAIT.as_millis() as u32,
+    "a call that is tried again ends before closing gives up"
+);
 const _: () = assert!(RECOVERY_WINDOW.is_multiple_of(BLOCK), "recovery reads whole blocks");

@@ -42,9 +42,12 @@ pub type Done<T> = Box<dyn FnOnce(Result<T, TierError>) + Send>;
 /// Why an operation failed, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TierError {
-    /// The queue is full: try later.
-    #[error("the tier's queue is full: try later")]
+    /// The queue is full, or the system is short of memory or descriptors: try later.
+    #[error("the tier cannot take this now: try later")]
     Busy,
+    /// The bytes given to be written are not those of their checksum: drop the page; nothing of it was kept.
+    #[error("the bytes to be written do not match their checksum")]
+    Changed,
     /// The bytes read are not those that were written: drop the page.
     #[error("the bytes at segment {} block {} do not match their checksum", .0.segment, .0.block)]
     Checksum(Location),
@@ -95,6 +98,14 @@ pub struct Usage {
     pub syncs: u64,
     /// Reads whose bytes did not verify.
     pub checksum_failures: u64,
+    /// Writes whose source did not verify when it had been written.
+    pub changed_writes: u64,
+    /// Times the system was short of memory or descriptors for the tier.
+    pub shortages: u64,
+    /// It is so now: what waits is tried again after a pause.
+    pub short: bool,
+    /// Segments beyond a capacity that was lowered, which are still to be emptied.
+    pub surplus_segments: u64,
     /// Bytes of operations given to the device and not finished.
     pub inflight_bytes: u64,
     /// Operations accepted and not finished.
@@ -114,7 +125,7 @@ pub trait Tier: Send + Sync {
     fn name(&self) -> &'static str;
     /// Writes one extent. The slot starts at a multiple of 4 KiB, and its bytes up to the next such multiple after
     /// the payload belong to it. Done when it would survive the process, not yet power loss: that is
-    /// [`Tier::flush`].
+    /// [`Tier::flush`]. The source is verified once it was written: bytes that somebody changed meanwhile are void.
     fn write(&self, meta: ExtentMeta, source: Slot, done: Done<Location>);
     /// Reads one extent's payload of `bytes` into `target` (aligned and padded as for a write) and verifies it.
     fn read(&self, at: Location, bytes: u32, checksum: u64, target: Slot, done: Done<()>);

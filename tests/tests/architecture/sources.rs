@@ -14,11 +14,12 @@ pub(crate) const LINTS: [&str; 5] = [
 ];
 
 /// Crate roots that must forbid unsafe code outright.
-pub(crate) const FORBIDDING_ROOTS: [&str; 5] = [
+pub(crate) const FORBIDDING_ROOTS: [&str; 6] = [
     "proto/src/lib.rs",
     "server/pool/src/lib.rs",
     "server/sim/src/lib.rs",
     "client/src/lib.rs",
+    "server/src/lib.rs",
     "server/src/main.rs",
 ];
 

@@ -106,6 +106,11 @@ impl DramTier {
         Ok((tier, report))
     }
 
+    /// File descriptors that this tier may hold at once: a slab's own, and while it is renewed its successor's.
+    pub fn descriptors(&self) -> u64 {
+        2 * u64::from(self.slab_count())
+    }
+
     /// Number of slabs.
     pub fn slab_count(&self) -> u32 {
         self.config.slab_count
@@ -117,9 +122,12 @@ impl DramTier {
     }
 
     /// Gives a slab a new, zeroed memfd of this generation. Nobody may hold a lease in it. Blocks for as long as touching
-    /// the slab takes. `None` if there is no such slab.
+    /// the slab takes. `None` if there is no such slab, or if it has been renewed as far or further.
     pub fn renew(&self, slab: u32, generation: u32) -> Option<Result<Arc<Region>, DramError>> {
         let mut place = self.slabs.get(slab as usize)?.write();
+        if place.generation >= generation {
+            return None;
+        }
         if let Some(old) = place.region.take() {
             memory::give_back(&old);
         }
@@ -144,6 +152,12 @@ impl DramTier {
             return None;
         }
         region.slot(usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?)
+    }
+
+    /// Whether a slab may still become this generation: one that is renewed by another thread does soon.
+    pub fn awaits(&self, slab: u32, generation: u32) -> bool {
+        let current = self.slabs.get(slab as usize).map(|slab| slab.read().generation);
+        current.is_some_and(|current| current < generation)
     }
 
     /// Every slab's memory, in order; a slab whose renewal failed is left out.

@@ -37,6 +37,17 @@ fn a_renewed_slab_is_empty_and_its_old_memory_is_gone() {
 }
 
 #[test]
+fn a_renewal_that_comes_late_changes_nothing() {
+    let (tier, _) = DramTier::new(config(1)).unwrap();
+    assert!(tier.awaits(0, 2) && !tier.awaits(0, 0) && !tier.awaits(1, 1));
+    let region = tier.renew(0, 2).unwrap().unwrap();
+    assert!(tier.renew(0, 1).is_none(), "another thread was faster with a later one");
+    assert!(Arc::ptr_eq(&region, &tier.region(0).unwrap().0));
+    assert_eq!(tier.region(0).unwrap().1, 2);
+    assert!(tier.awaits(0, 3) && !tier.awaits(0, 2) && !tier.awaits(0, 1));
+}
+
+#[test]
 fn a_budget_above_the_hosts_memory_is_refused_with_both_numbers() {
     let huge = DramConfig { slab_bytes: 1 << 40, slab_count: 64, huge_pages: HugePages::Off, lock: false };
     let error = DramTier::new(huge).unwrap_err();

@@ -4,14 +4,15 @@
 
 use super::buffer::AlignedBuffer;
 use super::core::{Core, PoisonOnPanic};
+use super::errno::Fault;
 use super::finish::FinishQueue;
 use super::format::encode_extent;
 use super::operation::{Failure, Operation, Work};
 use super::schedule::Schedule;
-use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX};
+use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX, SHORT_PAUSE};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -103,7 +104,8 @@ impl Shared {
     }
 }
 
-fn transfer(operation: &Operation, header: &mut AlignedBuffer) -> Result<(), Failure> {
+/// Carries an operation out, whatever it takes.
+pub(super) fn transfer(operation: &Operation, header: &mut AlignedBuffer) -> Result<(), Failure> {
     match &operation.work {
         Work::Read { target, .. } => read(operation, target),
         Work::Write { source, record, nonce, .. } => {
@@ -121,7 +123,7 @@ fn read(operation: &Operation, target: &Slot) -> Result<(), Failure> {
         // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it until the
         // call-back is the caller's promise to `Tier::read` (the pool's lease); bytes have no invalid value.
         let rest = unsafe { std::slice::from_raw_parts_mut(target.as_ptr().add(done), bytes - done) };
-        rustix::io::pread(operation.file.fd(), rest, operation.payload_offset() + done as u64)
+        operation.file.storage().read_at(rest, operation.payload_offset() + done as u64)
     })
 }
 
@@ -129,11 +131,8 @@ fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Fail
     let payload = source.bytes();
     resume("write", BLOCK + payload.len(), |done| {
         let offset = operation.header_offset() + done as u64;
-        if done == 0 {
-            let parts = [IoSlice::new(header), IoSlice::new(payload)];
-            return rustix::io::pwritev(operation.file.fd(), &parts, offset);
-        }
-        rustix::io::pwrite(operation.file.fd(), &payload[done - BLOCK..], offset)
+        let pieces = if done == 0 { [header, payload] } else { [&payload[done - BLOCK..], &[]] };
+        operation.file.storage().write_at(pieces, offset)
     })
 }
 
@@ -145,13 +144,16 @@ fn resume(
     mut step: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<(), Failure> {
     let mut done = 0;
-    for _ in 0..=RETRIES_MAX {
+    for tries in 0..=RETRIES_MAX {
         match step(done) {
             Ok(0) => return Err(Failure::Io(format!("{what}: the file ends before the segment does"))),
             Ok(count) if done + count >= bytes => return Ok(()),
             Ok(count) => done = (done + count) / BLOCK * BLOCK,
-            Err(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {}
-            Err(errno) => return Err(Failure::Io(format!("{what}: {errno}"))),
+            Err(errno) => match Fault::of(errno) {
+                Fault::Interrupted if tries < RETRIES_MAX => {}
+                Fault::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
+                _ => return Err(Failure::of(what, errno)),
+            },
         }
     }
     Err(Failure::Io(format!("{what}: no progress after {RETRIES_MAX} tries")))

@@ -176,6 +176,8 @@ pub enum OpenError {
 pub struct Candidate {
     /// Which.
     pub segment: u32,
+    /// It is beyond the capacity: all of it moves or goes.
+    pub surplus: bool,
     /// Bytes of its live extents, headers and padding included.
     pub live_bytes: u64,
     /// Its live extents.

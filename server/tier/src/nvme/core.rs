@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use turnkv_transfer::{Slot, checksum};
 
 /// A write without a place yet: the next segment is being prepared.
@@ -51,6 +52,8 @@ pub(crate) struct Counters {
     pub(crate) writes: AtomicU64,
     pub(crate) syncs: AtomicU64,
     pub(crate) checksum_failures: AtomicU64,
+    pub(crate) changed_writes: AtomicU64,
+    pub(crate) shortages: AtomicU64,
     pub(crate) inflight_bytes: AtomicU64,
 }
 
@@ -63,6 +66,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     poison: OnceLock<String>,
     closed: AtomicBool,
+    short: AtomicBool,
     ops: AtomicUsize,
     ops_max: usize,
 }
@@ -76,9 +80,15 @@ impl Core {
             counters: Counters::default(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
+            short: AtomicBool::new(false),
             ops: AtomicUsize::new(0),
             ops_max,
         }
+    }
+
+    /// Now, by the device's clock.
+    pub(crate) fn now(&self) -> Instant {
+        self.device.clock.now()
     }
 
     /// Takes the device out of service, once.
@@ -95,6 +105,27 @@ impl Core {
     /// Why the device is out of service, if it is.
     pub(crate) fn poisoned(&self) -> Option<&str> {
         self.poison.get().map(String::as_str)
+    }
+
+    /// The system was short of something for the tier. Said once, until something succeeds again.
+    pub(crate) fn ran_short(&self, why: &str) {
+        self.counters.shortages.fetch_add(1, Ordering::Relaxed);
+        if !self.short.swap(true, Ordering::Relaxed) {
+            tracing::warn!(why, "the NVMe tier waits for memory or descriptors: what waits is tried again");
+        }
+    }
+
+    /// Something succeeded.
+    pub(crate) fn went_well(&self) {
+        if self.is_short() {
+            self.short.store(false, Ordering::Relaxed);
+            tracing::info!("the NVMe tier has what it needs again");
+        }
+    }
+
+    /// Is the system short of something now?
+    pub(crate) fn is_short(&self) -> bool {
+        self.short.load(Ordering::Relaxed)
     }
 
     /// No further operation is accepted.
@@ -136,8 +167,11 @@ impl Core {
     pub(crate) fn finish(&self, operation: Operation, result: Result<(), Failure>) {
         let Operation { at, work, file } = operation;
         drop(file);
-        if let Err(Failure::Io(why)) = &result {
-            self.poison(why);
+        match &result {
+            Ok(()) => self.went_well(),
+            Err(Failure::Io(why)) => self.poison(why),
+            Err(Failure::Short(why)) => self.ran_short(why),
+            Err(Failure::Full | Failure::Changed | Failure::Poisoned | Failure::Closed) => {}
         }
         match work {
             Work::Read { target, bytes, checksum, done } => {
@@ -155,6 +189,7 @@ impl Core {
             }
             Work::Write { source, record, done, .. } => {
                 let written = source.len() as u64 + BLOCK_BYTES;
+                let result = result.and_then(|()| self.verify_source(&source, &record.meta));
                 drop(source);
                 let mut books = self.books.lock();
                 books.log.written(at, record.meta.payload_bytes, result.is_ok());
@@ -173,6 +208,16 @@ impl Core {
                 call(done, result.map(|()| at).map_err(Failure::into_error));
             }
         }
+    }
+
+    /// Whether the bytes that were written are those of the checksum. Looked at after the device has read them, so that a
+    /// process that still maps them and writes to them meanwhile is found out, too.
+    fn verify_source(&self, source: &Slot, meta: &ExtentMeta) -> Result<(), Failure> {
+        if checksum(&source.bytes()[..meta.payload_bytes as usize]) == meta.checksum {
+            return Ok(());
+        }
+        self.counters.changed_writes.fetch_add(1, Ordering::Relaxed);
+        Err(Failure::Changed)
     }
 
     fn verify(

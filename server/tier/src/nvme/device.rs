@@ -5,9 +5,14 @@
 
 use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError};
+use super::descriptors;
+use super::errno::Fault;
 use super::format::{Block, DeviceId, Superblock};
-use crate::limits::{BLOCK, BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SPARE_FDS};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use super::storage::{File, Folder, Open, patiently};
+use super::time::Clock;
+use crate::limits::{BLOCK, BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SEGMENTS_MAX};
+use parking_lot::Mutex;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +29,7 @@ const SUPERBLOCK_NEW: &str = "superblock.new";
 /// Where one segment lies. An operation in flight owns it, and so its descriptor.
 #[derive(Debug)]
 pub(crate) struct SegmentFile {
-    fd: Arc<OwnedFd>,
+    storage: Arc<File>,
     base: u64,
     /// Number of the file among all of this device's files.
     pub(crate) file: u32,
@@ -35,11 +40,16 @@ impl SegmentFile {
     #[cfg(test)]
     pub(crate) fn fake() -> SegmentFile {
         let fd = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        SegmentFile { fd: Arc::new(fd.expect("/dev/null opens")), base: 0, file: 0 }
+        SegmentFile { storage: Arc::new(File::Descriptor(fd.expect("/dev/null opens"))), base: 0, file: 0 }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.storage.fd()
+    }
+
+    /// What it is in.
+    pub(crate) fn storage(&self) -> &File {
+        &self.storage
     }
 
     /// Where a block of the segment is in the file.
@@ -49,34 +59,40 @@ impl SegmentFile {
 
     /// Reads whole blocks.
     pub(crate) fn read(&self, block: u32, target: &mut AlignedBuffer) -> io::Result<()> {
-        read_all(self.fd(), target, self.offset(block))
+        self.storage.read_all(target, self.offset(block))
     }
 
     /// Writes whole blocks.
     pub(crate) fn write(&self, block: u32, source: &[u8]) -> io::Result<()> {
-        write_all(self.fd(), &AlignedBuffer::copy_of(source), self.offset(block))
+        self.storage.write_all(&AlignedBuffer::copy_of(source), self.offset(block))
     }
 
-    /// Everything written is on stable storage.
+    /// Everything written is on stable storage. Any failure is the device's, and final: what it lost is unknown, and the
+    /// kernel does not say so twice.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        loop {
-            match rustix::fs::fdatasync(self.fd()) {
-                Err(Errno::INTR) => {}
-                result => return Ok(result?),
-            }
-        }
+        patiently(|| self.storage.sync()).map_err(|errno| io::Error::other(errno.to_string()))
     }
 
     /// Do the two share a descriptor, so that one sync covers both?
     pub(crate) fn same_file(&self, other: &SegmentFile) -> bool {
-        Arc::ptr_eq(&self.fd, &other.fd)
+        Arc::ptr_eq(&self.storage, &other.storage)
     }
 }
 
+/// The open file of each segment; of one without space yet an empty file, so that its descriptor is there when it grows.
+type Files = Mutex<Vec<Option<Arc<File>>>>;
+
 #[derive(Debug)]
 enum Place {
-    Directory { fd: OwnedFd, lock: OwnedFd },
-    Device { fd: Arc<OwnedFd> },
+    /// `lock`: none where no other process can come.
+    Directory {
+        folder: Folder,
+        lock: Option<OwnedFd>,
+        files: Files,
+    },
+    Device {
+        file: Arc<File>,
+    },
 }
 
 /// The opened, locked place.
@@ -84,10 +100,17 @@ enum Place {
 pub(crate) struct Device {
     path: PathBuf,
     place: Place,
+    /// The time and the random numbers that go with the place.
+    pub(crate) clock: Clock,
     direct: bool,
     pub(crate) id: DeviceId,
     pub(crate) segment_bytes: u64,
+    /// Segments that the capacity allows.
     pub(crate) segments: u32,
+    /// Numbers below which a segment may be found: more, after the capacity was lowered.
+    pub(crate) numbers: u32,
+    /// Files that are open for segments, or may be.
+    files: u32,
 }
 
 impl Device {
@@ -117,12 +140,29 @@ impl Device {
             let path = path.display();
             warnings.push(format!("{path}: its file system has no O_DIRECT; pages also fill the page cache"));
         }
-        if device.segment_bytes != config.segment_bytes {
-            let (kept, asked) = (device.segment_bytes, config.segment_bytes);
+        device.warn_of_size(config, warnings);
+        Ok(device)
+    }
+
+    /// Opens a simulated disk, which nobody else can have.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn open_simulated(
+        config: &NvmeConfig,
+        disk: &super::simulation::SimulatedDisk,
+        warnings: &mut Vec<String>,
+    ) -> Result<Device, OpenError> {
+        config.check()?;
+        let device = Device::open_folder(config, Folder::Simulated(disk.clone()), None, warnings)?;
+        device.warn_of_size(config, warnings);
+        Ok(device)
+    }
+
+    fn warn_of_size(&self, config: &NvmeConfig, warnings: &mut Vec<String>) {
+        if self.segment_bytes != config.segment_bytes {
+            let (kept, asked) = (self.segment_bytes, config.segment_bytes);
             warnings
                 .push(format!("segments stay {kept} bytes long as they were made; {asked} was asked for"));
         }
-        Ok(device)
     }
 
     fn open_directory(config: &NvmeConfig, warnings: &mut Vec<String>) -> Result<Device, OpenError> {
@@ -131,17 +171,37 @@ impl Device {
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| failed("cannot open", path, errno.into()))?;
         let lock = lock_directory(&fd, path)?;
-        let superblock = match read_superblock_file(&fd, path)? {
+        Device::open_folder(config, Folder::Directory(fd), Some(lock), warnings)
+    }
+
+    fn open_folder(
+        config: &NvmeConfig,
+        folder: Folder,
+        lock: Option<OwnedFd>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Device, OpenError> {
+        let path = &config.path;
+        let superblock = match read_superblock_file(&folder, path)? {
             Some(superblock) => superblock,
-            None => create_superblock_file(&fd, path, config.segment_bytes)?,
+            None => create_superblock_file(&folder, path, config.segment_bytes)?,
         };
         let segments = config.segments(superblock.segment_bytes)?;
-        raise_fd_limit(segments, warnings)?;
-        let direct = probe_direct(&fd);
-        let place = Place::Directory { fd, lock };
+        let surplus =
+            surplus_numbers(&folder, segments).map_err(|errno| failed("cannot list", path, errno.into()))?;
+        let numbers = surplus.last().map_or(segments, |last| last + 1);
+        let count = segments + surplus.len() as u32;
+        if lock.is_some() {
+            descriptors::raise_limit(count, warnings)?;
+        }
+        // ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
+        let direct = folder.open(SUPERBLOCK, Open::Read, true).is_ok();
+        let clock = folder.clock();
+        let place = Place::Directory { folder, lock, files: Mutex::new(vec![None; numbers as usize]) };
         let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
-        let device = Device { path: path.clone(), place, direct, id, segment_bytes, segments };
-        device.drop_surplus(warnings)?;
+        let path = path.clone();
+        let device =
+            Device { path, place, clock, direct, id, segment_bytes, segments, numbers, files: count };
+        device.open_files(&surplus, warnings)?;
         Ok(device)
     }
 
@@ -167,17 +227,23 @@ impl Device {
         lock(&fd, path, String::new)?;
         let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
             .map_err(|errno| failed("cannot size", path, errno.into()))?;
-        let fd = Arc::new(fd);
-        let superblock = superblock_of_device(&fd, path, config.segment_bytes, bytes)?;
+        let file = Arc::new(File::Descriptor(fd));
+        let superblock = superblock_of_device(&file, path, config.segment_bytes, bytes)?;
         let segment_bytes = superblock.segment_bytes;
         let room = bytes.saturating_sub(DEVICE_BASE);
         if room < config.capacity_bytes {
-            warnings.push(format!("{} holds {room} bytes of segments, less than asked for", path.display()));
+            warnings.push(format!(
+                "{} holds {room} bytes of segments, less than asked for; if it was larger before, the pages behind its \
+                 end cannot be read any more",
+                path.display()
+            ));
         }
         let capped = NvmeConfig { capacity_bytes: config.capacity_bytes.min(room), ..config.clone() };
         let segments = capped.segments(segment_bytes)?;
-        let place = Place::Device { fd };
-        Ok(Device { path: path.clone(), place, direct, id: superblock.device, segment_bytes, segments })
+        let numbers = (room / segment_bytes).min(SEGMENTS_MAX) as u32;
+        let (place, clock, id) = (Place::Device { file }, Clock::System, superblock.device);
+        let path = path.clone();
+        Ok(Device { path, place, clock, direct, id, segment_bytes, segments, numbers, files: 1 })
     }
 
     /// Whether the page cache is bypassed.
@@ -190,75 +256,94 @@ impl Device {
         (self.segment_bytes / BLOCK_BYTES) as u32
     }
 
-    /// How many files its segments are in.
+    /// Numbers of its files: one more than the highest.
     pub(crate) fn files(&self) -> u32 {
         match self.place {
-            Place::Directory { .. } => self.segments,
+            Place::Directory { .. } => self.numbers,
             Place::Device { .. } => 1,
         }
     }
 
+    /// Descriptors that the tier holds on this place while it is open.
+    pub(crate) fn descriptors(&self) -> u64 {
+        descriptors::needed(self.files)
+    }
+
     /// The segment's file if it is there at its full size.
     pub(crate) fn existing(&self, segment: u32) -> io::Result<Option<SegmentFile>> {
-        let fd = match &self.place {
-            Place::Device { fd } => return Ok(Some(self.on_device(fd, segment))),
-            Place::Directory { fd, .. } => fd,
+        let files = match &self.place {
+            Place::Device { file } => return Ok(Some(self.on_device(file, segment))),
+            Place::Directory { files, .. } => files,
         };
-        let file = match rustix::fs::openat(fd, name(segment), self.flags(), Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
-        if rustix::fs::fstat(&file)?.st_size as u64 != self.segment_bytes {
+        let Some(file) = opened(files, segment) else { return Ok(None) };
+        if file.len()? != self.segment_bytes {
             return Ok(None); // its creation was cut off: it is made again
         }
-        Ok(Some(SegmentFile { fd: Arc::new(file), base: 0, file: segment }))
+        Ok(Some(SegmentFile { storage: file, base: 0, file: segment }))
     }
 
-    /// Makes the segment's file with all its space, durably. ENOSPC leaves no file behind.
+    /// Gives the segment's file all its space, durably. Where there is none, the file stays empty.
     pub(crate) fn create(&self, segment: u32) -> io::Result<SegmentFile> {
-        let dir = match &self.place {
-            Place::Device { fd } => return Ok(self.on_device(fd, segment)),
-            Place::Directory { fd, .. } => fd,
+        let (folder, files) = match &self.place {
+            Place::Device { file } => return Ok(self.on_device(file, segment)),
+            Place::Directory { folder, files, .. } => (folder, files),
         };
-        let flags = self.flags() | OFlags::CREATE | OFlags::TRUNC;
-        let file = rustix::fs::openat(dir, name(segment), flags, Mode::RUSR | Mode::WUSR)?;
-        if let Err(errno) = allocate(&file, self.segment_bytes) {
-            rustix::fs::unlinkat(dir, name(segment), rustix::fs::AtFlags::empty())?;
+        let file = match opened(files, segment) {
+            Some(file) => file,
+            None => self.open_file(folder, files, segment)?, // the directory had no room for its name at start
+        };
+        patiently(|| file.clear())?;
+        if let Err(errno) = patiently(|| file.allocate(self.segment_bytes)) {
+            patiently(|| file.clear())?;
             return Err(errno.into());
         }
-        rustix::fs::fsync(&file)?;
-        rustix::fs::fsync(dir)?;
-        Ok(SegmentFile { fd: Arc::new(file), base: 0, file: segment })
+        patiently(|| file.sync())?;
+        patiently(|| folder.sync())?;
+        Ok(SegmentFile { storage: file, base: 0, file: segment })
     }
 
-    fn on_device(&self, fd: &Arc<OwnedFd>, segment: u32) -> SegmentFile {
-        let base = DEVICE_BASE + u64::from(segment) * self.segment_bytes;
-        SegmentFile { fd: Arc::clone(fd), base, file: 0 }
-    }
-
-    fn flags(&self) -> OFlags {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        if self.direct { flags | OFlags::DIRECT } else { flags }
-    }
-
-    /// Deletes segments beyond a capacity that was lowered.
-    fn drop_surplus(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
-        let mut dropped = 0;
-        let entries =
-            std::fs::read_dir(&self.path).map_err(|source| failed("cannot list", &self.path, source))?;
-        for entry in entries.flatten() {
-            let number = entry.file_name().to_str().and_then(number);
-            if number.is_some_and(|number| number >= self.segments) {
-                let path = entry.path();
-                std::fs::remove_file(&path).map_err(|source| failed("cannot delete", &path, source))?;
-                dropped += 1;
-            }
+    /// A segment's file is not needed any more: its space is free at once, whoever still has it open. A segment of a device
+    /// stays where it is.
+    pub(crate) fn delete(&self, segment: u32) -> io::Result<()> {
+        let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
+        opened(files, segment).map_or(Ok(()), |file| patiently(|| file.clear()))?;
+        patiently(|| match folder.remove(&name(segment)) {
+            Err(Errno::NOENT) => Ok(()),
+            result => result,
+        })?;
+        if let Some(place) = files.lock().get_mut(segment as usize) {
+            *place = None;
         }
-        if dropped > 0 {
-            warnings.push(format!("{dropped} segments beyond the lowered capacity were deleted"));
+        Ok(patiently(|| folder.sync())?)
+    }
+
+    /// Opens the file of every segment, and makes those that are missing, empty. A directory without room for more names
+    /// is not an error: the segments that it has are served, the others are tried again when they are needed.
+    fn open_files(&self, surplus: &[u32], warnings: &mut Vec<String>) -> Result<(), OpenError> {
+        let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
+        for segment in surplus.iter().copied().chain(0..self.segments) {
+            let Err(error) = self.open_file(folder, files, segment) else { continue };
+            if Fault::of_error(&error) != Fault::Full {
+                return Err(failed("cannot open the segments of", &self.path, error));
+            }
+            let (path, left) = (self.path.display(), self.segments.saturating_sub(segment));
+            warnings.push(format!("{path}: no room for the names of {left} segments ({error})"));
+            return Ok(());
         }
         Ok(())
+    }
+
+    fn open_file(&self, folder: &Folder, files: &Files, segment: u32) -> io::Result<Arc<File>> {
+        let file = Arc::new(patiently(|| folder.open(&name(segment), Open::Keep, self.direct))?);
+        if let Some(place) = files.lock().get_mut(segment as usize) {
+            *place = Some(Arc::clone(&file));
+        }
+        Ok(file)
+    }
+
+    fn on_device(&self, file: &Arc<File>, segment: u32) -> SegmentFile {
+        let base = DEVICE_BASE + u64::from(segment) * self.segment_bytes;
+        SegmentFile { storage: Arc::clone(file), base, file: 0 }
     }
 }
 
@@ -266,8 +351,9 @@ impl Drop for Device {
     /// Unlocks by name: a ring that registered the descriptor gives it back only some time after it was closed.
     fn drop(&mut self) {
         let lock = match &self.place {
-            Place::Directory { lock, .. } => lock,
-            Place::Device { fd } => fd.as_ref(),
+            Place::Directory { lock: Some(lock), .. } => lock.as_fd(),
+            Place::Directory { lock: None, .. } => return,
+            Place::Device { file } => file.fd(),
         };
         if let Err(errno) = rustix::fs::flock(lock, FlockOperation::Unlock) {
             tracing::debug!(%errno, "the lock goes with its descriptor");
@@ -281,6 +367,20 @@ fn name(segment: u32) -> String {
 
 fn number(name: &str) -> Option<u32> {
     name.strip_prefix("segment-")?.strip_suffix(".kv")?.parse().ok()
+}
+
+fn opened(files: &Files, segment: u32) -> Option<Arc<File>> {
+    files.lock().get(segment as usize).cloned().flatten()
+}
+
+/// Segments that were made when the capacity was larger, ascending.
+fn surplus_numbers(folder: &Folder, segments: u32) -> Result<Vec<u32>, Errno> {
+    let beyond = |number: &u32| (u64::from(segments)..SEGMENTS_MAX).contains(&u64::from(*number));
+    let names = folder.names()?;
+    let mut surplus: Vec<u32> = names.iter().filter_map(|name| number(name)).filter(beyond).collect();
+    surplus.sort_unstable();
+    surplus.dedup();
+    Ok(surplus)
 }
 
 fn failed(what: &'static str, path: &Path, source: io::Error) -> OpenError {
@@ -320,53 +420,24 @@ fn lock_directory(dir: &OwnedFd, path: &Path) -> Result<OwnedFd, OpenError> {
     Ok(file)
 }
 
-/// ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
-fn probe_direct(dir: &OwnedFd) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
-    rustix::fs::openat(dir, SUPERBLOCK, flags, Mode::empty()).is_ok()
-}
-
-fn allocate(file: &OwnedFd, bytes: u64) -> Result<(), Errno> {
-    loop {
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
-            Err(Errno::INTR) => {}
-            // A file system that cannot reserve: the length alone, and ENOSPC shows when it is written.
-            Err(Errno::OPNOTSUPP) => return rustix::fs::ftruncate(file, bytes),
-            result => return result,
-        }
-    }
-}
-
-fn new_superblock(segment_bytes: u64) -> Result<Superblock, Errno> {
-    Ok(Superblock { segment_bytes, device: random()? })
-}
-
-/// 16 bytes nobody can guess.
-pub(crate) fn random() -> Result<[u8; 16], Errno> {
-    let mut bytes = [0; 16];
-    loop {
-        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-            Ok(count) if count == bytes.len() => return Ok(bytes),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+fn new_superblock(segment_bytes: u64, clock: &Clock) -> Result<Superblock, Errno> {
+    Ok(Superblock { segment_bytes, device: clock.random()? })
 }
 
 /// `None` in a directory that holds no segments either.
-fn read_superblock_file(dir: &OwnedFd, path: &Path) -> Result<Option<Superblock>, OpenError> {
-    let file = match rustix::fs::openat(dir, SUPERBLOCK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+fn read_superblock_file(folder: &Folder, path: &Path) -> Result<Option<Superblock>, OpenError> {
+    let file = match folder.open(SUPERBLOCK, Open::Read, false) {
         Ok(file) => file,
         Err(Errno::NOENT) => {
-            let entries = std::fs::read_dir(path).map_err(|source| failed("cannot list", path, source))?;
-            let orphan = entries.flatten().any(|entry| entry.file_name().to_str().and_then(number).is_some());
+            let names = folder.names().map_err(|errno| failed("cannot list", path, errno.into()))?;
+            let orphan = names.iter().any(|name| number(name).is_some());
             return if orphan { Err(OpenError::Superblock { path: path.to_owned() }) } else { Ok(None) };
         }
         Err(errno) => return Err(failed("cannot open the superblock of", path, errno.into())),
     };
     let mut block = AlignedBuffer::new(BLOCK);
     let damaged = || OpenError::Superblock { path: path.join(SUPERBLOCK) };
-    match read_all(file.as_fd(), &mut block, 0) {
+    match file.read_all(&mut block, 0) {
         Ok(()) => decode_superblock(&block).map(Some).ok_or_else(damaged),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged()),
         Err(source) => Err(failed("cannot read the superblock of", path, source)),
@@ -374,15 +445,14 @@ fn read_superblock_file(dir: &OwnedFd, path: &Path) -> Result<Option<Superblock>
 }
 
 /// Written beside, then renamed: it is there whole or not at all.
-fn create_superblock_file(dir: &OwnedFd, path: &Path, segment_bytes: u64) -> Result<Superblock, OpenError> {
+fn create_superblock_file(folder: &Folder, path: &Path, segment_bytes: u64) -> Result<Superblock, OpenError> {
     let create = || -> io::Result<Superblock> {
-        let superblock = new_superblock(segment_bytes)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(dir, SUPERBLOCK_NEW, flags, Mode::RUSR | Mode::WUSR)?;
-        write_all(file.as_fd(), &superblock.encode()[..], 0)?;
-        rustix::fs::fsync(&file)?;
-        rustix::fs::renameat(dir, SUPERBLOCK_NEW, dir, SUPERBLOCK)?;
-        rustix::fs::fsync(dir)?;
+        let superblock = new_superblock(segment_bytes, &folder.clock())?;
+        let file = folder.open(SUPERBLOCK_NEW, Open::Create, false)?;
+        file.write_all(&superblock.encode()[..], 0)?;
+        file.sync()?;
+        folder.rename(SUPERBLOCK_NEW, SUPERBLOCK)?;
+        folder.sync()?;
         Ok(superblock)
     };
     create().map_err(|source| failed("cannot write the superblock of", path, source))
@@ -397,7 +467,7 @@ fn decode_superblock(bytes: &[u8]) -> Option<Superblock> {
 
 /// Reads the device's superblock; writes one only where the space before the segments is blank.
 fn superblock_of_device(
-    fd: &OwnedFd,
+    file: &File,
     path: &Path,
     segment_bytes: u64,
     bytes: u64,
@@ -406,7 +476,7 @@ fn superblock_of_device(
         return Err(OpenError::Config(format!("{} is smaller than 1 MiB", path.display())));
     }
     let mut head = AlignedBuffer::new(DEVICE_BASE as usize);
-    read_all(fd.as_fd(), &mut head, 0).map_err(|source| failed("cannot read", path, source))?;
+    file.read_all(&mut head, 0).map_err(|source| failed("cannot read", path, source))?;
     if let Some(superblock) = decode_superblock(&head) {
         return Ok(superblock);
     }
@@ -414,58 +484,10 @@ fn superblock_of_device(
         return Err(OpenError::Foreign { path: path.to_owned() });
     }
     let create = || -> io::Result<Superblock> {
-        let superblock = new_superblock(segment_bytes)?;
-        write_all(fd.as_fd(), &AlignedBuffer::copy_of(&superblock.encode()[..]), 0)?;
-        rustix::fs::fsync(fd)?;
+        let superblock = new_superblock(segment_bytes, &Clock::System)?;
+        file.write_all(&AlignedBuffer::copy_of(&superblock.encode()[..]), 0)?;
+        file.sync()?;
         Ok(superblock)
     };
     create().map_err(|source| failed("cannot write the superblock of", path, source))
-}
-
-/// One descriptor a segment: takes what the hard limit allows, and says what to do when it is too little.
-fn raise_fd_limit(segments: u32, warnings: &mut Vec<String>) -> Result<(), OpenError> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let needed = u64::from(segments) + SPARE_FDS;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return Ok(());
-    }
-    if limit.maximum.is_some_and(|maximum| maximum < needed) {
-        return Err(OpenError::Config(format!(
-            "{segments} segments need {needed} open files and the limit is {}: raise it (LimitNOFILE= in the systemd \
-             unit, ulimit -n) or raise segment_bytes",
-            limit.maximum.unwrap_or(0)
-        )));
-    }
-    if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })
-    {
-        warnings.push(format!("the limit of open files could not be raised to {needed}: {errno}"));
-    }
-    Ok(())
-}
-
-fn read_all(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < target.len() {
-        match rustix::io::pread(fd, &mut target[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => done += count,
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
-}
-
-fn write_all(fd: BorrowedFd<'_>, source: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < source.len() {
-        match rustix::io::pwrite(fd, &source[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => done += count,
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
 }

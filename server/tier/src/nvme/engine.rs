@@ -6,6 +6,8 @@ use super::core::Core;
 use super::finish::FinishQueue;
 use super::operation::Operation;
 use super::ring::Ring;
+#[cfg(feature = "simulation")]
+use super::simulation::SimulatedDriver;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use turnkv_transfer::Region;
@@ -16,6 +18,9 @@ pub(crate) enum Driver {
     Ring(Ring),
     /// Threads.
     Blocking(Blocking),
+    /// Steps of a simulation.
+    #[cfg(feature = "simulation")]
+    Simulated(SimulatedDriver),
 }
 
 impl Driver {
@@ -57,6 +62,8 @@ impl Driver {
         match self {
             Driver::Ring(ring) => ring.submit(operation),
             Driver::Blocking(blocking) => blocking.submit(operation),
+            #[cfg(feature = "simulation")]
+            Driver::Simulated(simulated) => simulated.submit(operation),
         }
     }
 
@@ -64,7 +71,10 @@ impl Driver {
     pub(crate) fn register(&self, index: usize, region: Arc<Region>) {
         match self {
             Driver::Ring(ring) => ring.register(index, region),
-            Driver::Blocking(_) => {} // it uses whatever memory a slot has
+            // They use whatever memory a slot has.
+            Driver::Blocking(_) => {}
+            #[cfg(feature = "simulation")]
+            Driver::Simulated(_) => {}
         }
     }
 
@@ -73,6 +83,8 @@ impl Driver {
         match self {
             Driver::Ring(ring) => ring.registered_bytes(),
             Driver::Blocking(_) => 0,
+            #[cfg(feature = "simulation")]
+            Driver::Simulated(_) => 0,
         }
     }
 
@@ -81,6 +93,8 @@ impl Driver {
         match self {
             Driver::Ring(ring) => ring.stop(),
             Driver::Blocking(blocking) => blocking.stop(),
+            #[cfg(feature = "simulation")]
+            Driver::Simulated(_) => Vec::new(),
         }
     }
 }

@@ -49,6 +49,17 @@ impl FinishQueue {
         self.wake.notify_all();
     }
 
+    /// Ends one operation without waiting for it; `false` if none is over.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn step(&self, core: &Core) -> bool {
+        let finished = self.state.lock().finished.pop_front();
+        let found = finished.is_some();
+        if let Some((operation, result)) = finished {
+            core.finish(operation, result);
+        }
+        found
+    }
+
     fn pop(&self) -> Option<Finished> {
         let mut state = self.state.lock();
         loop {

@@ -55,11 +55,26 @@ impl Flushes {
             if round.is_empty() {
                 return; // stopped, and nobody waits
             }
-            let result = sync(core);
-            for done in round {
-                call(done, result.clone());
-            }
+            serve(core, round);
         }
+    }
+
+    /// Serves one round without waiting for it; `false` if nothing waits.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn step(&self, core: &Core) -> bool {
+        let round = std::mem::take(&mut self.state.lock().waiting);
+        let waited = !round.is_empty();
+        if waited {
+            serve(core, round);
+        }
+        waited
+    }
+}
+
+fn serve(core: &Core, round: Vec<Done<()>>) {
+    let result = sync(core);
+    for done in round {
+        call(done, result.clone());
     }
 }
 
@@ -71,11 +86,10 @@ pub(crate) fn sync(core: &Core) -> Result<(), TierError> {
     let files = core.books.lock().log.take_dirty();
     for file in files {
         core.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = file.sync() {
-            let why = format!("fdatasync: {error}");
-            core.poison(&why);
-            return Err(TierError::Io(why));
-        }
+        let Err(error) = file.sync() else { continue };
+        let why = format!("fdatasync: {error}");
+        core.poison(&why);
+        return Err(TierError::Io(why));
     }
     // A write that failed meanwhile may be among those this flush vouches for.
     if core.poisoned().is_some() { Err(TierError::Poisoned) } else { Ok(()) }

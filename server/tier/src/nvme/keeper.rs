@@ -4,87 +4,140 @@
 //! Must not know: extents' payloads.
 
 use super::Shared;
-use super::core::{Books, PoisonOnPanic, Stop};
-use super::device::{Device, SegmentFile, random};
+use super::core::{Books, Core, PoisonOnPanic, Stop};
+use super::device::{Device, SegmentFile};
+use super::errno::Fault;
 use super::format::{Nonce, SegmentHeader, encode_footer};
-use super::log::Chore;
+use super::log::{Chore, Log};
 use crate::limits::BLOCK;
-use parking_lot::MutexGuard;
-use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// What the keeper has to do now.
+enum Next {
+    Do(Chore),
+    /// Nothing, until it is woken or this time has come.
+    Wait(Option<Instant>),
+    /// Nothing any more.
+    End,
+}
+
 /// Runs until it is told to stop or the device is poisoned.
 pub(crate) fn run(shared: &Shared) {
-    let core = &shared.core;
-    let _guard = PoisonOnPanic::new(core, "the keeper");
-    while let Some(chore) = next(shared) {
-        if let Err(why) = perform(shared, chore) {
-            core.poison(&why);
-        }
-        shared.place_waiting();
+    let _guard = PoisonOnPanic::new(&shared.core, "the keeper");
+    while let Some(chore) = await_chore(&shared.core) {
+        carry_out(shared, chore);
     }
     shared.place_waiting();
 }
 
-fn next(shared: &Shared) -> Option<Chore> {
-    let core = &shared.core;
+/// Does one chore without waiting for it; `false` if there is none.
+#[cfg(feature = "simulation")]
+pub(crate) fn step(shared: &Shared) -> bool {
+    let next = next(&shared.core, &mut shared.core.books.lock());
+    match next {
+        Next::Do(chore) => carry_out(shared, chore),
+        Next::Wait(_) => return false,
+        Next::End => {
+            shared.place_waiting();
+            return false;
+        }
+    }
+    true
+}
+
+fn carry_out(shared: &Shared, chore: Chore) {
+    if let Err(why) = perform(shared, chore) {
+        shared.core.poison(&why);
+    }
+    shared.place_waiting();
+}
+
+fn await_chore(core: &Core) -> Option<Chore> {
     let mut books = core.books.lock();
     loop {
-        if core.poisoned().is_some() || books.stop == Some(Stop::Now) {
-            return None;
+        match next(core, &mut books) {
+            Next::Do(chore) => return Some(chore),
+            Next::Wait(Some(at)) => drop(core.chore.wait_until(&mut books, at)),
+            Next::Wait(None) => core.chore.wait(&mut books),
+            Next::End => return None,
         }
-        if books.stop == Some(Stop::Seal) {
-            books.log.fill_open();
-            return books.log.seal_chore().or_else(|| books.log.blank_chore());
-        }
-        if let Some(chore) = books.log.next_chore(Instant::now()) {
-            return Some(chore);
-        }
-        wait(shared, &mut books);
     }
 }
 
-fn wait(shared: &Shared, books: &mut MutexGuard<'_, Books>) {
-    match books.log.next_look() {
-        Some(at) => drop(shared.core.chore.wait_until(books, at)),
-        None => shared.core.chore.wait(books),
+fn next(core: &Core, books: &mut Books) -> Next {
+    if core.poisoned().is_some() || books.stop == Some(Stop::Now) {
+        return Next::End;
     }
+    if books.stop == Some(Stop::Seal) {
+        books.log.fill_open();
+        return books.log.closing_chore(core.now()).map_or(Next::End, Next::Do);
+    }
+    let chore = books.log.next_chore(core.now());
+    chore.map_or_else(|| Next::Wait(books.log.next_look()), Next::Do)
 }
 
-/// Does a chore and enters it in the books. An error poisons the device.
+/// Does a chore and enters it in the books. An error of the device poisons it; a chore that the system had not enough for
+/// is put back.
 fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
     let core = &shared.core;
     match chore {
         Chore::Make { segment, file, epoch } => match make(&core.device, segment, file, epoch) {
             Ok((file, nonce)) => core.books.lock().log.made(segment, file, nonce),
-            Err(error) if is_full(&error) => {
-                tracing::warn!(segment, %error, "no space for another segment: the NVMe tier is smaller than configured");
-                core.books.lock().log.make_failed(segment, Instant::now());
+            Err(error) => {
+                return put_back(core, segment, "cannot be prepared", &error, Log::make_failed);
             }
-            Err(error) => return Err(format!("segment {segment} cannot be prepared: {error}")),
         },
-        Chore::Blank { segment, file, epoch } => {
-            let blank = blank(&core.device, segment, &file, epoch);
-            blank.map_err(|error| format!("segment {segment} cannot be blanked: {error}"))?;
-            core.books.lock().log.blanked(segment);
+        Chore::Blank { segment, file, epoch } => match blank(&core.device, segment, &file, epoch) {
+            Ok(()) => core.books.lock().log.blanked(segment),
+            Err(error) => return put_back(core, segment, "cannot be blanked", &error, Log::blank_failed),
+        },
+        Chore::Retire { segment, file, epoch } => {
+            // Blanked first: a device has nothing to delete, and a directory may forget the deletion.
+            let retired =
+                blank(&core.device, segment, &file, epoch).and_then(|()| core.device.delete(segment));
+            match retired {
+                Ok(()) => core.books.lock().log.retired(segment),
+                Err(error) => {
+                    return put_back(core, segment, "cannot be given back", &error, Log::retire_failed);
+                }
+            }
         }
         Chore::Seal { segment, file, nonce, records } => {
             let footer = encode_footer(&records, segment, &nonce, core.device.segment_blocks());
-            let written = seal(&file, &footer);
-            written.map_err(|error| format!("the footer of segment {segment}: {error}"))?;
+            if let Err(error) = seal(&file, &footer) {
+                return put_back(core, segment, "cannot be sealed", &error, Log::seal_failed);
+            }
             core.counters.device_written_bytes.fetch_add(footer.1.len() as u64, Ordering::Relaxed);
             core.books.lock().log.sealed(segment);
         }
     }
+    core.went_well();
     Ok(())
 }
 
-fn is_full(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(errno, Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
+/// A chore was not done: it is the device's failure, or it is tried again.
+fn put_back(
+    core: &Core,
+    segment: u32,
+    what: &str,
+    error: &io::Error,
+    undo: impl FnOnce(&mut Log, u32, Fault, Instant),
+) -> Result<(), String> {
+    let fault = Fault::of_error(error);
+    let log = &mut core.books.lock().log;
+    match fault {
+        Fault::Device => return Err(format!("segment {segment} {what}: {error}")),
+        Fault::Full if log.disk_full() => {}
+        Fault::Full => {
+            tracing::warn!(segment, %error, "no space for another segment: the NVMe tier is smaller than configured");
+        }
+        Fault::Interrupted | Fault::Short => core.ran_short(&format!("segment {segment} {what}: {error}")),
+    }
+    undo(log, segment, fault, core.now());
+    Ok(())
 }
 
 /// A new nonce in the header: nothing written before counts from here on.
@@ -111,7 +164,7 @@ fn blank(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::R
 }
 
 fn write_header(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<Nonce> {
-    let nonce = Nonce(random()?);
+    let nonce = Nonce(device.clock.random()?);
     let header = SegmentHeader { segment, epoch, nonce, device: device.id };
     file.write(0, &header.encode()[..])?;
     Ok(nonce)

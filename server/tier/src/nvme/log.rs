@@ -5,17 +5,25 @@
 //!
 //! A segment is written once from front to back and becomes free as a whole. It is reused only when no read is in flight
 //! on it, and always under a new nonce.
+//!
+//! The last segment that has its space on the disk is kept for what reclaim moves: a file that is not made yet may never
+//! be. Segments above the tier's number of them (its capacity was lowered) are surplus: they are read and emptied, take
+//! nothing new, and are retired when they are empty.
 
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, entry_blocks, extent_blocks};
 use super::segment::{Segment, State};
-use crate::limits::{
-    DISK_FULL_RETRY, RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_READY, SEGMENTS_RESERVED,
-};
+use crate::limits::{RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED};
 use crate::tier::{ExtentMeta, Location};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
+
+mod chores;
+mod restore;
+
+pub(crate) use chores::Chore;
+pub(crate) use restore::Found;
 
 /// Where an extent was placed.
 #[derive(Debug)]
@@ -37,33 +45,32 @@ pub(crate) enum Append {
     Full,
 }
 
-/// What the keeper does next. Each is answered by the method of the same name in the past tense.
-#[derive(Debug)]
-pub(crate) enum Chore {
-    /// Give a segment a new nonce, so that it can take extents. Without a file: create it first.
-    Make { segment: u32, file: Option<Arc<SegmentFile>>, epoch: u64 },
-    /// Write an empty footer under a new nonce.
-    Blank { segment: u32, file: Arc<SegmentFile>, epoch: u64 },
-    /// Write the footer.
-    Seal { segment: u32, file: Arc<SegmentFile>, nonce: Nonce, records: Vec<Record> },
-}
-
 /// The books.
 #[derive(Debug)]
 pub(crate) struct Log {
     segment_blocks: u32,
     segments: Vec<Segment>,
+    /// Segments from this number on are surplus.
+    limit: u32,
     open: Option<u32>,
     ready: VecDeque<u32>,
     blank: VecDeque<u32>,
     vacant: VecDeque<u32>,
     absent: VecDeque<u32>,
+    /// Empty surplus segments that wait for the keeper.
+    leaving: VecDeque<u32>,
     full: VecDeque<u32>,
+    /// Segments that the keeper is preparing.
     making: usize,
+    /// Of these, those that have no space on the disk yet.
+    growing: usize,
     next_sequence: u64,
     live_bytes: u64,
     live_extents: u64,
+    /// The disk had no space for a segment: when it is asked again.
     retry_disk_at: Option<Instant>,
+    /// The system was short of something: no chore before this moment.
+    paused_until: Option<Instant>,
 }
 
 impl Log {
@@ -72,17 +79,21 @@ impl Log {
         Log {
             segment_blocks,
             segments: (0..segments).map(|_| Segment::absent()).collect(),
+            limit: segments,
             open: None,
             ready: VecDeque::new(),
             blank: VecDeque::new(),
             vacant: VecDeque::new(),
             absent: (0..segments).collect(),
+            leaving: VecDeque::new(),
             full: VecDeque::new(),
             making: 0,
+            growing: 0,
             next_sequence: 1,
             live_bytes: 0,
             live_extents: 0,
             retry_disk_at: None,
+            paused_until: None,
         }
     }
 
@@ -102,7 +113,7 @@ impl Log {
             <= u64::from(self.segment_blocks)
     }
 
-    /// Takes space for an extent. `reserve`: may take the last free segments.
+    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk.
     pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
         let fits = self.open.is_some_and(|open| {
             let segment = &self.segments[open as usize];
@@ -110,8 +121,8 @@ impl Log {
         });
         if !fits {
             let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
-            if self.free_segments() <= kept {
-                return Append::Full;
+            if self.allocated() <= kept {
+                return if self.may_grow() { Append::Wait } else { Append::Full };
             }
             let Some(next) = self.ready.pop_front() else { return Append::Wait };
             self.fill_open();
@@ -216,7 +227,7 @@ impl Log {
             segment.clear();
             segment.dirty = false;
             segment.state = State::Vacant;
-            self.vacant.push_back(number);
+            if number < self.limit { self.vacant.push_back(number) } else { self.leaving.push_back(number) }
         }
     }
 
@@ -230,7 +241,7 @@ impl Log {
     }
 
     /// Claims the sealed segment whose reclaim pays best: little is alive in it that is to be kept (`kept`: bytes of a
-    /// segment), and it is old. Among full ones, the oldest.
+    /// segment), and it is old. Among full ones, the oldest. Surplus segments first, unless what they hold has no room.
     pub(crate) fn claim(&mut self, kept: impl Fn(u32) -> u64) -> Option<u32> {
         let bytes = f64::from(self.segment_blocks) * 4096.0;
         let now = self.next_sequence;
@@ -239,9 +250,11 @@ impl Log {
             let age = now.saturating_sub(segment.filled_at) as f64 + 1.0;
             (1.0 - kept).max(0.001) * age / (1.0 + kept)
         };
+        let shrink = self.has_surplus() && !self.is_low();
+        let first = |number: usize| self.is_surplus(number as u32) == shrink;
         let sealed = self.segments.iter().enumerate().filter(|(_, segment)| segment.state == State::Sealed);
-        let pays = sealed.map(|(number, segment)| (number, gain(number, segment)));
-        let best = pays.max_by(|(_, one), (_, other)| one.total_cmp(other))?.0;
+        let pays = sealed.map(|(number, segment)| (number, (first(number), gain(number, segment))));
+        let best = pays.max_by(|(_, one), (_, other)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)))?.0;
         self.segments[best].state = State::Claimed;
         Some(best as u32)
     }
@@ -253,19 +266,58 @@ impl Log {
 
     /// Is it time to reclaim?
     pub(crate) fn needs_reclaim(&self) -> bool {
+        self.is_low() || self.has_surplus()
+    }
+
+    fn is_low(&self) -> bool {
         self.free_segments() <= spare_segments(self.capacity_segments())
+    }
+
+    /// Is a segment beyond the capacity?
+    pub(crate) fn is_surplus(&self, number: u32) -> bool {
+        number >= self.limit
+    }
+
+    fn surplus(&self) -> &[Segment] {
+        &self.segments[self.limit as usize..]
+    }
+
+    /// Does a surplus segment wait to be emptied?
+    fn has_surplus(&self) -> bool {
+        self.surplus().iter().any(|segment| segment.state == State::Sealed)
+    }
+
+    /// Segments beyond the capacity that still take space.
+    pub(crate) fn surplus_segments(&self) -> u64 {
+        self.surplus().iter().filter(|segment| segment.file.is_some()).count() as u64
+    }
+
+    /// Free segments that have their space on the disk.
+    fn allocated(&self) -> u64 {
+        (self.ready.len() + self.making - self.growing + self.blank.len() + self.vacant.len()) as u64
+    }
+
+    /// May the disk have space for further segments?
+    fn may_grow(&self) -> bool {
+        self.retry_disk_at.is_none() && (self.growing > 0 || !self.absent.is_empty())
     }
 
     /// Segments that could become the open one.
     pub(crate) fn free_segments(&self) -> u64 {
-        let absent = if self.retry_disk_at.is_some() { 0 } else { self.absent.len() };
-        (self.ready.len() + self.making + self.blank.len() + self.vacant.len() + absent) as u64
+        let grow = if self.may_grow() { self.growing + self.absent.len() } else { 0 };
+        self.allocated() + grow as u64
+    }
+
+    /// Could an extent of a usual size be moved now?
+    pub(crate) fn can_move(&self) -> bool {
+        self.open.is_some_and(|open| self.segments[open as usize].cursor < self.segment_blocks / 2)
+            || self.free_segments() > 0
     }
 
     /// Segments there can be: fewer than configured while the disk is full.
     pub(crate) fn capacity_segments(&self) -> u64 {
-        let missing = if self.retry_disk_at.is_some() { self.absent.len() } else { 0 };
-        (self.segments.len() - missing) as u64
+        let missing = if self.retry_disk_at.is_some() { self.absent.len() + self.growing } else { 0 };
+        u64::from(self.limit) - missing as u64
     }
 
     /// Segments in use.
@@ -280,7 +332,7 @@ impl Log {
 
     /// Does a vacated segment wait for the keeper?
     pub(crate) fn has_vacant(&self) -> bool {
-        !self.vacant.is_empty()
+        !self.vacant.is_empty() || !self.leaving.is_empty()
     }
 
     /// Does a filled segment wait for its footer?
@@ -306,194 +358,11 @@ impl Log {
         }
         files
     }
-
-    /// What the keeper has to do now, most urgent first.
-    pub(crate) fn next_chore(&mut self, now: Instant) -> Option<Chore> {
-        self.make_chore(now).or_else(|| self.seal_chore()).or_else(|| self.blank_chore())
-    }
-
-    /// When to look for chores again although nothing happened.
-    pub(crate) fn next_look(&self) -> Option<Instant> {
-        let wanted = self.ready.len() + self.making < SEGMENTS_READY;
-        self.retry_disk_at.filter(|_| wanted)
-    }
-
-    fn make_chore(&mut self, now: Instant) -> Option<Chore> {
-        if self.ready.len() + self.making >= SEGMENTS_READY {
-            return None;
-        }
-        let epoch = self.take_sequence();
-        if let Some(segment) = self.blank.pop_front().or_else(|| self.vacant.pop_front()) {
-            let file = self.begin_making(segment);
-            return Some(Chore::Make { segment, file, epoch });
-        }
-        if self.retry_disk_at.is_some_and(|at| now < at) {
-            return None;
-        }
-        let segment = self.absent.pop_front()?;
-        self.begin_making(segment);
-        Some(Chore::Make { segment, file: None, epoch })
-    }
-
-    fn begin_making(&mut self, number: u32) -> Option<Arc<SegmentFile>> {
-        self.making += 1;
-        let segment = &mut self.segments[number as usize];
-        segment.state = State::Making;
-        segment.file.clone()
-    }
-
-    /// The footer of a filled segment on which no write is in flight.
-    pub(crate) fn seal_chore(&mut self) -> Option<Chore> {
-        let idle = |number: &u32| self.segments[*number as usize].writes == 0;
-        let position = self.full.iter().position(idle)?;
-        let number = self.full.remove(position)?;
-        let segment = &mut self.segments[number as usize];
-        segment.state = State::Sealing;
-        let alive = |record: &&Record| segment.is_live(record.block);
-        let records = segment.records.iter().filter(alive).cloned().collect();
-        let file = Arc::clone(segment.file.as_ref()?);
-        Some(Chore::Seal { segment: number, file, nonce: segment.nonce, records })
-    }
-
-    /// An empty footer for a vacated segment: what was released stays gone.
-    pub(crate) fn blank_chore(&mut self) -> Option<Chore> {
-        let number = self.vacant.pop_front()?;
-        let epoch = self.take_sequence();
-        let segment = &mut self.segments[number as usize];
-        segment.state = State::Blanking;
-        self.making += 1;
-        let file = Arc::clone(segment.file.as_ref()?);
-        Some(Chore::Blank { segment: number, file, epoch })
-    }
-
-    fn take_sequence(&mut self) -> u64 {
-        self.next_sequence += 1;
-        self.next_sequence - 1
-    }
-
-    /// A segment is prepared for extents.
-    pub(crate) fn made(&mut self, number: u32, file: Arc<SegmentFile>, nonce: Nonce) {
-        self.making -= 1;
-        let segment = &mut self.segments[number as usize];
-        if segment.file.is_none() {
-            self.retry_disk_at = None; // the disk has space again
-        }
-        segment.file = Some(file);
-        segment.nonce = nonce;
-        segment.clear();
-        segment.state = State::Ready;
-        self.ready.push_back(number);
-    }
-
-    /// The disk has no space for another segment: the tier is as large as what it has, until the disk is asked again.
-    pub(crate) fn make_failed(&mut self, number: u32, now: Instant) {
-        self.making -= 1;
-        self.segments[number as usize].state = State::Absent;
-        self.absent.push_front(number);
-        self.retry_disk_at = Some(now + DISK_FULL_RETRY);
-    }
-
-    /// A segment says on the device that it is empty.
-    pub(crate) fn blanked(&mut self, number: u32) {
-        self.making -= 1;
-        self.segments[number as usize].state = State::Blank;
-        self.blank.push_back(number);
-    }
-
-    /// A segment has its footer.
-    pub(crate) fn sealed(&mut self, number: u32) {
-        let segment = &mut self.segments[number as usize];
-        segment.state = State::Sealed;
-        segment.records = Vec::new();
-        segment.dirty = true;
-        if segment.live_extents == 0 {
-            self.release(number);
-        }
-    }
 }
 
 /// Segments of so many that are kept free.
 pub(crate) fn spare_segments(segments: u64) -> u64 {
     RECLAIM_FREE_MIN.max(segments / RECLAIM_FREE_SHARE)
-}
-
-/// What recovery puts into the books of a new log, before anything else happens.
-impl Log {
-    /// A segment found on the device. `sealed`: it has a footer.
-    pub(crate) fn restore(&mut self, number: u32, file: SegmentFile, found: Found) {
-        self.absent.retain(|absent| *absent != number);
-        let segment = &mut self.segments[number as usize];
-        segment.file = Some(Arc::new(file));
-        match found {
-            Found::Vacant => {
-                segment.state = State::Vacant;
-                self.vacant.push_back(number);
-            }
-            Found::Blank => {
-                segment.state = State::Blank;
-                self.blank.push_back(number);
-            }
-            Found::Extents { nonce, records, sealed } => {
-                segment.nonce = nonce;
-                segment.cursor = records.last().map_or(1, |last| last.block + last.blocks());
-                segment.filled_at = records.iter().map(|record| record.sequence).max().unwrap_or(0);
-                if sealed {
-                    segment.state = State::Sealed;
-                } else {
-                    segment.state = State::Full;
-                    segment.records = records;
-                    self.full.push_back(number);
-                }
-            }
-        }
-    }
-
-    /// An extent of a restored segment is the newest of its shard.
-    pub(crate) fn restore_live(&mut self, at: Location, payload_bytes: u32) {
-        self.live_bytes += self.segments[at.segment as usize].revive(at.block, payload_bytes);
-        self.live_extents += 1;
-    }
-
-    /// The tier's sequence goes on above `highest`.
-    pub(crate) fn restore_sequence(&mut self, highest: u64) {
-        self.next_sequence = self.next_sequence.max(highest.saturating_add(1));
-    }
-
-    /// Goes on filling a restored segment that has no footer.
-    pub(crate) fn resume(&mut self, number: u32) {
-        assert!(self.open.is_none(), "one segment is open at a time");
-        self.full.retain(|full| *full != number);
-        self.segments[number as usize].state = State::Open;
-        self.open = Some(number);
-    }
-
-    /// Is there enough room behind these records to go on?
-    pub(crate) fn worth_resuming(&self, records: &[Record]) -> bool {
-        let cursor = records.last().map_or(1, |last| last.block + last.blocks());
-        let footer = entry_blocks(records.len()) + 1;
-        cursor.saturating_add(footer) <= self.segment_blocks - self.segment_blocks / 8
-    }
-
-    /// Restored segments without a live extent are free.
-    pub(crate) fn release_empty(&mut self) {
-        for number in 0..self.segments.len() as u32 {
-            let segment = &self.segments[number as usize];
-            if segment.state == State::Sealed && segment.live_extents == 0 {
-                self.release(number);
-            }
-        }
-    }
-}
-
-/// What recovery found in one segment.
-#[derive(Debug)]
-pub(crate) enum Found {
-    /// Nothing that counts.
-    Vacant,
-    /// An empty footer.
-    Blank,
-    /// Extents, in order of their blocks.
-    Extents { nonce: Nonce, records: Vec<Record>, sealed: bool },
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //!
 //! - `config`: what is asked for and what opening says
 //! - `format`: every byte on the device
+//! - `descriptors`, `errno`: file descriptors that it needs; what each errno means for it
 //! - `device`: directory or block device, the lock, whole-block I/O of the control plane
 //! - `segment`, `log`: the books; pure
 //! - `recover`: reading the books back
@@ -15,13 +16,17 @@
 //! - `engine`, `ring`, `blocking`: how they reach the device
 //! - `finish`, `flush`, `keeper`: the threads beside the engine
 //! - `buffer`: aligned memory for the control plane
+//! - `storage`, `time`: the seam to files, clock and randomness, real or simulated
+//! - `simulation`: a disk that fails as it is told, and the tier on it without threads (feature `simulation`)
 
 mod blocking;
 mod buffer;
 mod config;
 mod core;
+mod descriptors;
 mod device;
 mod engine;
+mod errno;
 mod finish;
 mod flush;
 mod format;
@@ -33,6 +38,10 @@ mod recover;
 mod ring;
 mod schedule;
 mod segment;
+#[cfg(feature = "simulation")]
+pub mod simulation;
+mod storage;
+mod time;
 
 use crate::limits::{CLOSE_WAIT, PAYLOAD_BYTES_MAX};
 use crate::tier::{Done, ExtentMeta, Location, Tier, TierError, Usage};
@@ -81,25 +90,22 @@ impl NvmeTier {
         config: NvmeConfig,
         fixed: Vec<Arc<Region>>,
     ) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
-        let started = Instant::now();
         let mut report = OpenReport::default();
         let device = Device::open(&config, &mut report.warnings)?;
-        report.direct = device.direct();
-        report.segments = device.segments;
-        report.segment_bytes = device.segment_bytes;
-        let io = |source| OpenError::Io { what: "cannot recover", path: config.path.clone(), source };
-        let (log, recovered) = recover::recover(&device, &mut report).map_err(io)?;
-        report.elapsed = started.elapsed();
-        let core = Arc::new(Core::new(device, log, config.queue_ops_max));
+        let (core, recovered) = read_back(device, &config, &mut report)?;
         let finish = Arc::new(FinishQueue::default());
         let driver = Driver::start(&config, &core, &finish, fixed, &mut report)?;
-        let shared = Arc::new(Shared { core, driver });
-        let flushes = Arc::new(Flushes::default());
-        let tier = NvmeTier { shared, finish, flushes, threads: Mutex::new(Threads::default()) };
+        let tier = NvmeTier::new(core, driver, finish);
         let threads =
             |source| OpenError::Io { what: "cannot start threads for", path: config.path.clone(), source };
         tier.start_threads().map_err(threads)?;
         Ok((tier, recovered, report))
+    }
+
+    fn new(core: Arc<Core>, driver: Driver, finish: Arc<FinishQueue>) -> NvmeTier {
+        let shared = Arc::new(Shared { core, driver });
+        let flushes = Arc::new(Flushes::default());
+        NvmeTier { shared, finish, flushes, threads: Mutex::new(Threads::default()) }
     }
 
     fn start_threads(&self) -> io::Result<()> {
@@ -122,6 +128,12 @@ impl NvmeTier {
     /// Slab bytes registered with the kernel now.
     pub fn registered_bytes(&self) -> u64 {
         self.shared.driver.registered_bytes()
+    }
+
+    /// File descriptors that this tier holds from its opening to its end, and will not need more of: what a limit of the
+    /// process's must leave to it.
+    pub fn descriptors(&self) -> u64 {
+        self.shared.core.device.descriptors()
     }
 
     /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for them.
@@ -159,19 +171,44 @@ impl NvmeTier {
             return Ok(());
         }
         let core = &self.shared.core;
-        let deadline = Instant::now() + CLOSE_WAIT;
+        let deadline = core.now() + CLOSE_WAIT;
         core.close();
-        let mut in_time = wait_until(deadline, || core.ops() == 0);
+        let mut in_time = self.wait_until(deadline, || core.ops() == 0);
         core.books.lock().stop = Some(if in_time { stop } else { Stop::Now });
         core.chore.notify_all();
-        in_time &= join(deadline, threads.keeper.take());
+        in_time &= self.join(deadline, threads.keeper.take());
         self.flushes.stop();
-        in_time &= join(deadline, threads.flusher.take());
+        in_time &= self.join(deadline, threads.flusher.take());
+        #[cfg(feature = "simulation")]
+        self.step_without_threads();
         let synced = if in_time && stop == Stop::Seal { flush::sync(core) } else { Ok(()) };
-        in_time &= join(deadline, self.shared.driver.stop());
+        in_time &= self.join(deadline, self.shared.driver.stop());
         self.finish.stop();
-        in_time &= join(deadline, std::mem::take(&mut threads.finishers));
+        in_time &= self.join(deadline, std::mem::take(&mut threads.finishers));
         if in_time { synced } else { Err(TierError::Io("the device did not finish in time".to_owned())) }
+    }
+
+    fn wait_until(&self, deadline: Instant, done: impl Fn() -> bool) -> bool {
+        while !done() {
+            if self.shared.core.now() >= deadline {
+                return false;
+            }
+            #[cfg(feature = "simulation")]
+            self.step_without_threads();
+            self.shared.core.device.clock.sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// Joins threads that end in time; the others keep what they own.
+    fn join(&self, deadline: Instant, threads: impl IntoIterator<Item = JoinHandle<()>>) -> bool {
+        threads.into_iter().all(|thread| {
+            self.wait_until(deadline, || thread.is_finished())
+                && thread
+                    .join()
+                    .inspect_err(|_| tracing::error!("a thread of the NVMe tier panicked"))
+                    .is_ok()
+        })
     }
 }
 
@@ -245,6 +282,7 @@ impl Tier for NvmeTier {
             live_extents,
             free_segments: books.log.free_segments(),
             disk_full: books.log.disk_full(),
+            surplus_segments: books.log.surplus_segments(),
             read_bytes: counters.read_bytes.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
             device_written_bytes: counters.device_written_bytes.load(Ordering::Relaxed),
@@ -252,6 +290,9 @@ impl Tier for NvmeTier {
             writes: counters.writes.load(Ordering::Relaxed),
             syncs: counters.syncs.load(Ordering::Relaxed),
             checksum_failures: counters.checksum_failures.load(Ordering::Relaxed),
+            changed_writes: counters.changed_writes.load(Ordering::Relaxed),
+            shortages: counters.shortages.load(Ordering::Relaxed),
+            short: core.is_short(),
             inflight_bytes: counters.inflight_bytes.load(Ordering::Relaxed),
             queued_ops: core.ops() as u64,
             poisoned: core.poisoned().is_some(),
@@ -268,7 +309,7 @@ impl Shared {
             return;
         }
         let append = books.log.append(&pending.meta, pending.reserve);
-        let opened = books.log.has_full();
+        let wake = books.log.has_full() || books.log.wants_segment();
         match append {
             Append::Wait if books.stop.is_none() && self.core.poisoned().is_none() => {
                 books.waiting.push_back(pending)
@@ -278,7 +319,7 @@ impl Shared {
                 self.settle(pending, append);
             }
         }
-        if opened {
+        if wake {
             self.core.chore.notify_one();
         }
     }
@@ -316,6 +357,22 @@ impl Shared {
     }
 }
 
+/// The core of a device, with the books as they are read back from it.
+fn read_back(
+    device: Device,
+    config: &NvmeConfig,
+    report: &mut OpenReport,
+) -> Result<(Arc<Core>, Vec<Recovered>), OpenError> {
+    let started = device.clock.now();
+    report.direct = device.direct();
+    report.segments = device.segments;
+    report.segment_bytes = device.segment_bytes;
+    let io = |source| OpenError::Io { what: "cannot recover", path: config.path.clone(), source };
+    let (log, recovered) = recover::recover(&device, report).map_err(io)?;
+    report.elapsed = device.clock.now() - started;
+    Ok((Arc::new(Core::new(device, log, config.queue_ops_max)), recovered))
+}
+
 fn check_payload(bytes: u32) -> Result<(), TierError> {
     match bytes {
         0 => Err(TierError::Invalid("an empty payload")),
@@ -334,22 +391,4 @@ fn check_write(core: &Core, pending: &Pending) -> Result<Slot, TierError> {
         return Err(TierError::Invalid("the payload is larger than a segment"));
     }
     padded_slot(&pending.source, meta.payload_bytes)
-}
-
-fn wait_until(deadline: Instant, done: impl Fn() -> bool) -> bool {
-    while !done() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
-}
-
-/// Joins threads that end in time; the others keep what they own.
-fn join(deadline: Instant, threads: impl IntoIterator<Item = JoinHandle<()>>) -> bool {
-    threads.into_iter().all(|thread| {
-        wait_until(deadline, || thread.is_finished())
-            && thread.join().inspect_err(|_| tracing::error!("a thread of the NVMe tier panicked")).is_ok()
-    })
 }

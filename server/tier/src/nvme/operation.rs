@@ -2,9 +2,11 @@
 //! Must not know: which engine carries it.
 
 use super::device::SegmentFile;
+use super::errno::Fault;
 use super::format::{Nonce, Record, padded};
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, Location, TierError};
+use rustix::io::Errno;
 use std::sync::Arc;
 use turnkv_transfer::Slot;
 
@@ -28,6 +30,12 @@ pub(crate) struct Operation {
 pub(crate) enum Failure {
     /// The device failed, in these words.
     Io(String),
+    /// The system was short of something for too long, in these words; the device is well.
+    Short(String),
+    /// There was no space where it was to be written; the device is well.
+    Full,
+    /// The bytes of the source are not those of its checksum: what was written is void.
+    Changed,
     /// It was not tried: the device failed before.
     Poisoned,
     /// It was not tried: the engine is gone.
@@ -35,10 +43,22 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// A call gave this errno, and was not to be made again or was made often enough.
+    pub(crate) fn of(what: &str, errno: Errno) -> Failure {
+        match Fault::of(errno) {
+            Fault::Interrupted | Fault::Short => Failure::Short(format!("{what}: {errno}")),
+            Fault::Full => Failure::Full,
+            Fault::Device => Failure::Io(format!("{what}: {errno}")),
+        }
+    }
+
     /// As the caller sees it.
     pub(crate) fn into_error(self) -> TierError {
         match self {
             Failure::Io(why) => TierError::Io(why),
+            Failure::Short(_) => TierError::Busy,
+            Failure::Full => TierError::Full,
+            Failure::Changed => TierError::Changed,
             Failure::Poisoned => TierError::Poisoned,
             Failure::Closed => TierError::Closed,
         }

@@ -51,6 +51,18 @@ impl NvmeTier {
         (device.segments.into(), spare_segments(device.segments.into()), device.segment_bytes)
     }
 
+    /// Is there room to move an extent to, now or soon? Where not, a segment is emptied only by what is dropped.
+    pub fn can_move(&self) -> bool {
+        self.shared.core.books.lock().log.can_move()
+    }
+
+    /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured
+    /// while the disk is full.
+    pub fn capacity(&self) -> (u64, u64) {
+        let segments = self.shared.core.books.lock().log.capacity_segments();
+        (segments, spare_segments(segments))
+    }
+
     /// Everything in a claimed or sealed segment is dead. It is reused when reads in flight on it have ended.
     pub fn release(&self, segment: u32) {
         let core = &self.shared.core;
@@ -76,7 +88,8 @@ impl NvmeTier {
         let claimed = books.log.segment(segment);
         let live = records.into_iter().filter(|record| claimed.is_live(record.block));
         let extents = live.map(|record| (record.meta, Location { segment, block: record.block })).collect();
-        Ok(Candidate { segment, live_bytes: claimed.live_bytes, extents })
+        let surplus = books.log.is_surplus(segment);
+        Ok(Candidate { segment, surplus, live_bytes: claimed.live_bytes, extents })
     }
 
     /// The footer rotted: every live extent also says itself what it is.

@@ -37,6 +37,10 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
     let extents = newest(&reads, report);
     let youngest = resume_youngest(&mut reads, &log)?;
     for read in reads {
+        if log.is_surplus(read.segment) && matches!(read.found, Found::Vacant | Found::Blank) {
+            device.delete(read.segment)?;
+            continue;
+        }
         report.scanned += u32::from(read.scanned);
         report.footers += u32::from(!read.scanned && !matches!(read.found, Found::Vacant));
         log.restore_sequence(read.highest);
@@ -50,6 +54,14 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
     }
     log.release_empty();
     report.extents = extents.len() as u64;
+    if log.surplus_segments() > 0 {
+        report.warnings.push(format!(
+            "{} segments are beyond the capacity of {}: their pages move, or leave by the policy's order, and they are given \
+             back one by one",
+            log.surplus_segments(),
+            device.segments
+        ));
+    }
     Ok((log, extents))
 }
 
@@ -60,7 +72,7 @@ fn read_segments(device: &Device) -> io::Result<Vec<Read>> {
     let work = || {
         loop {
             let segment = next.fetch_add(1, Ordering::Relaxed);
-            if segment >= device.segments || failure.lock().is_some() {
+            if segment >= device.numbers || failure.lock().is_some() {
                 return;
             }
             match read_segment(device, segment) {
@@ -71,9 +83,11 @@ fn read_segments(device: &Device) -> io::Result<Vec<Read>> {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..RECOVERY_THREADS {
+        // This thread is one of them; a simulation has no other.
+        for _ in 1..device.clock.threads(RECOVERY_THREADS) {
             scope.spawn(work);
         }
+        work();
     });
     match failure.into_inner() {
         Some(error) => Err(error),
@@ -82,7 +96,12 @@ fn read_segments(device: &Device) -> io::Result<Vec<Read>> {
 }
 
 fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
-    let Some(file) = device.existing(segment)? else { return Ok(None) };
+    let Some(file) = device.existing(segment)? else {
+        if segment >= device.segments {
+            device.delete(segment)?; // it never had its space, and will not
+        }
+        return Ok(None);
+    };
     let mut block = AlignedBuffer::new(BLOCK);
     file.read(0, &mut block)?;
     let header = block.first_chunk().and_then(|block| SegmentHeader::decode(block, &device.id, segment));
@@ -228,7 +247,8 @@ fn resume_youngest(reads: &mut [Read], log: &Log) -> io::Result<Option<u32>> {
         Found::Extents { records, .. } => records.iter().map(|record| record.sequence).max(),
         Found::Vacant | Found::Blank => None,
     };
-    let youngest = reads.iter_mut().max_by_key(|read| last(&read.found));
+    let usable = reads.iter_mut().filter(|read| !log.is_surplus(read.segment));
+    let youngest = usable.max_by_key(|read| last(&read.found));
     let Some(Read { segment, file, found: Found::Extents { records, sealed, .. }, .. }) = youngest else {
         return Ok(None);
     };

@@ -184,3 +184,21 @@ fn a_closed_tier_says_so() {
         assert_eq!(flush(&tier), Err(TierError::Closed));
     });
 }
+
+#[test]
+fn bytes_that_changed_before_they_were_written_are_not_kept() {
+    everywhere(|bench| {
+        let (tier, _, _) = bench.open();
+        let (done, told) = promise();
+        tier.write(meta(1, 50_000), bench.filled(0, 50_000, 2), done);
+        assert_eq!(answer(&told), Err(TierError::Changed));
+        let usage = tier.usage();
+        assert_eq!((usage.changed_writes, usage.writes, usage.live_extents), (1, 0, 0));
+        let at = write(&tier, &bench, 3, 50_000).unwrap();
+        read(&tier, &bench, at, 3, 50_000).unwrap();
+        assert_eq!(tier.poisoned(), None);
+        drop(tier);
+        let (_, recovered, _) = bench.open();
+        assert_eq!(recovered.iter().map(|found| found.at).collect::<Vec<_>>(), [at]);
+    });
+}

@@ -201,21 +201,81 @@ fn a_released_segment_stays_empty_after_a_restart() {
 }
 
 #[test]
-fn a_lower_capacity_holds_from_the_start() {
-    let dir = place();
-    let bench = Bench::new(dir.path().to_owned(), ENGINES[0]);
-    let (tier, _, _) = bench.open();
-    fill(&tier, &bench);
-    drop(tier);
-    let config =
-        NvmeConfig { capacity_bytes: 4 * SEGMENT, segment_bytes: 2 * SEGMENT, ..bench.config.clone() };
-    let small = Bench { config, region: region(4 << 20) };
-    let (tier, recovered, report) = small.open();
-    assert_eq!(report.segment_bytes, SEGMENT, "what is there keeps its segment size");
-    assert_eq!(report.warnings.len(), 2, "{:?}", report.warnings);
-    assert!(disk_bytes(&small) <= 4 * SEGMENT);
-    for found in recovered {
-        let seed = u64::from_le_bytes(found.meta.hash.0[..8].try_into().unwrap());
-        read(&tier, &small, found.at, seed, PAGE).unwrap();
+fn a_lower_capacity_is_reached_by_emptying() {
+    for engine in ENGINES {
+        let dir = place();
+        let bench = Bench::new(dir.path().to_owned(), engine);
+        let (tier, _, _) = bench.open();
+        let places = fill(&tier, &bench);
+        drop(tier);
+        let config =
+            NvmeConfig { capacity_bytes: 4 * SEGMENT, segment_bytes: 2 * SEGMENT, ..bench.config.clone() };
+        let small = Bench { config, region: region(4 << 20) };
+        let (tier, recovered, report) = small.open();
+        assert_eq!(report.segment_bytes, SEGMENT, "what is there keeps its segment size");
+        assert!(report.warnings.iter().any(|text| text.contains("beyond the capacity")), "{report:?}");
+        assert_eq!(recovered.len(), places.len(), "nothing is gone yet");
+        for (seed, at) in &places {
+            read(&tier, &small, *at, *seed, PAGE).unwrap();
+        }
+        let usage = tier.usage();
+        assert_eq!((usage.capacity_bytes, usage.surplus_segments), (4 * SEGMENT, 3));
+        empty_surplus(&tier, &small);
+        assert!(disk_bytes(&small) <= 4 * SEGMENT, "every surplus file is gone");
+        assert!(tier.usage().live_extents > 0);
+        tier.shutdown().unwrap();
+        drop(tier);
+        let (tier, recovered, report) = small.open();
+        assert_eq!((tier.usage().surplus_segments, report.warnings.len()), (0, 1), "{report:?}");
+        for found in recovered {
+            let seed = u64::from_le_bytes(found.meta.hash.0[..8].try_into().unwrap());
+            read(&tier, &small, found.at, seed, PAGE).unwrap();
+        }
     }
+}
+
+#[test]
+fn a_device_is_emptied_behind_a_lower_capacity() {
+    for engine in ENGINES {
+        let dir = place();
+        let file = dir.path().join("device");
+        std::fs::File::create(&file).unwrap().set_len((1 << 20) + SEGMENTS * SEGMENT).unwrap();
+        let bench = Bench::new(file, engine);
+        let (tier, _, _) = bench.open();
+        let places = fill(&tier, &bench);
+        drop(tier);
+        let config = NvmeConfig { capacity_bytes: 4 * SEGMENT, ..bench.config.clone() };
+        let small = Bench { config, region: region(4 << 20) };
+        let (tier, recovered, _) = small.open();
+        assert_eq!((recovered.len(), tier.usage().surplus_segments), (places.len(), 3));
+        empty_surplus(&tier, &small);
+        tier.shutdown().unwrap();
+        drop(tier);
+        let (_, recovered, _) = bench.open();
+        assert!(recovered.iter().all(|found| found.at.segment < 4), "nothing of them comes back");
+    }
+}
+
+/// Empties segments until none is surplus; what lives in a surplus one moves while there is room.
+fn empty_surplus(tier: &NvmeTier, bench: &Bench) {
+    for _ in 0..100 {
+        if tier.usage().surplus_segments == 0 {
+            return;
+        }
+        let Some(candidate) = tier.reclaim_candidate(|_| u64::MAX) else {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            continue;
+        };
+        for (meta, at) in &candidate.extents {
+            if candidate.surplus && tier.can_move() {
+                let seed = u64::from_le_bytes(meta.hash.0[..8].try_into().unwrap());
+                let (done, told) = promise();
+                tier.rewrite(meta.clone(), bench.filled(0, PAGE, seed), done);
+                assert!(answer(&told).unwrap().segment < 4, "nothing new goes beyond the capacity");
+            }
+            tier.forget(*at, PAGE);
+        }
+        tier.release(candidate.segment);
+    }
+    panic!("surplus segments stay: {:?}", tier.usage());
 }

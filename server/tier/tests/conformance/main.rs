@@ -3,6 +3,7 @@
 
 mod basics;
 mod crash;
+mod descriptors;
 mod faults;
 mod life;
 mod support;

@@ -17,9 +17,24 @@ fn a_short_transfer_goes_on_from_a_whole_block() {
 #[test]
 fn no_progress_ends() {
     assert!(matches!(resume("read", 4096, |_| Ok(1)), Err(Failure::Io(_))));
-    assert!(matches!(resume("read", 4096, |_| Err(Errno::AGAIN)), Err(Failure::Io(_))));
     assert!(matches!(resume("read", 4096, |_| Ok(0)), Err(Failure::Io(why)) if why.contains("ends")));
     assert!(
         matches!(resume("write", 4096, |_| Err(Errno::IO)), Err(Failure::Io(why)) if why.starts_with("write"))
     );
+}
+
+#[test]
+fn what_the_system_is_short_of_is_not_the_devices_fault() {
+    for errno in [Errno::AGAIN, Errno::BUSY, Errno::NOMEM, Errno::NOBUFS, Errno::MFILE, Errno::NFILE] {
+        let mut tries = 0;
+        let failure = resume("write", 4096, |_| {
+            tries += 1;
+            Err(errno)
+        });
+        assert!(matches!(failure, Err(Failure::Short(why)) if why.starts_with("write")));
+        assert_eq!(tries, RETRIES_MAX + 1, "it is tried again, so many times");
+    }
+    for errno in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+        assert!(matches!(resume("write", 4096, |_| Err(errno)), Err(Failure::Full)));
+    }
 }

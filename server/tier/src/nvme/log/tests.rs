@@ -1,7 +1,9 @@
 //! The books against a plain model: nothing alive is overwritten, nothing read is reused, bytes add up.
 
+use super::super::errno::Fault;
 use super::super::segment::extent_bytes;
 use super::*;
+use crate::limits::SHORT_RETRY;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -33,6 +35,7 @@ fn keep_house(log: &mut Log, now: Instant) {
             }
             Chore::Blank { segment, .. } => log.blanked(segment),
             Chore::Seal { segment, .. } => log.sealed(segment),
+            Chore::Retire { segment, .. } => log.retired(segment),
         }
     }
 }
@@ -47,28 +50,101 @@ fn write(log: &mut Log, bytes: u32) -> Option<Location> {
     }
 }
 
+/// Fills a segment.
+const BIG: u32 = 200_000;
+
+fn make(log: &mut Log, now: Instant) {
+    let Some(Chore::Make { segment, .. }) = log.next_chore(now) else { panic!("nothing to make") };
+    log.made(segment, Arc::new(SegmentFile::fake()), Nonce([0; 16]));
+}
+
+/// The next segment to be made cannot be.
+fn refuse(log: &mut Log, fault: Fault, now: Instant) {
+    let Some(Chore::Make { segment, file: None, .. }) = log.next_chore(now) else {
+        panic!("nothing to make")
+    };
+    log.make_failed(segment, fault, now);
+}
+
 #[test]
 fn a_full_disk_makes_the_tier_smaller_until_it_has_space_again() {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     let now = Instant::now();
-    for _ in 0..2 {
-        let Some(Chore::Make { segment, .. }) = log.next_chore(now) else { panic!() };
-        log.made(segment, Arc::new(SegmentFile::fake()), Nonce([0; 16]));
-    }
-    let big = 200_000;
-    assert!(write(&mut log, big).is_some());
-    let Some(Chore::Make { segment, file: None, .. }) = log.next_chore(now) else { panic!() };
-    log.make_failed(segment, now);
+    make(&mut log, now);
+    make(&mut log, now);
+    assert!(write(&mut log, BIG).is_some());
+    refuse(&mut log, Fault::Full, now);
     assert!(log.disk_full());
     assert_eq!((log.capacity_segments(), log.free_segments()), (2, 1));
     assert!(log.next_chore(now).is_none());
-    assert!(matches!(log.append(&meta(big), false), Append::Full));
+    assert!(matches!(log.append(&meta(BIG), false), Append::Full));
     let later = log.next_look().unwrap();
     keep_house(&mut log, later);
     assert!(!log.disk_full());
     assert_eq!(log.capacity_segments(), u64::from(SEGMENTS));
-    assert!(write(&mut log, big).is_some());
+    assert!(write(&mut log, BIG).is_some());
     assert_eq!(log.next_look(), None);
+}
+
+#[test]
+fn the_last_segment_with_space_is_for_what_moves() {
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    let now = Instant::now();
+    make(&mut log, now);
+    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "the disk may have space for another");
+    make(&mut log, now);
+    assert!(write(&mut log, BIG).is_some());
+    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "the other segments are not made yet");
+    refuse(&mut log, Fault::Full, now);
+    assert!(matches!(log.append(&meta(BIG), false), Append::Full), "and never will be");
+    assert!(matches!(log.append(&meta(BIG), true), Append::Placed(_)), "reclaim has where to move");
+}
+
+#[test]
+fn what_the_system_is_short_of_is_waited_for_and_costs_no_capacity() {
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    let now = Instant::now();
+    refuse(&mut log, Fault::Short, now);
+    assert_eq!((log.disk_full(), log.capacity_segments()), (false, u64::from(SEGMENTS)));
+    assert!(log.next_chore(now).is_none(), "not at once");
+    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "a write waits");
+    let later = log.next_look().unwrap();
+    keep_house(&mut log, later);
+    assert!(write(&mut log, BIG).is_some());
+    log.fill_open();
+    let Some(Chore::Seal { segment, .. }) = log.seal_chore() else { panic!() };
+    log.seal_failed(segment, Fault::Short, later);
+    assert!(log.closing_chore(later).is_none(), "closing does not wait for it");
+    keep_house(&mut log, later + SHORT_RETRY);
+    assert_eq!(log.claim(|_| 0), Some(segment), "it was sealed in the end");
+}
+
+#[test]
+fn a_surplus_segment_is_read_and_emptied_and_takes_nothing() {
+    let mut log = Log::new(4, BLOCKS);
+    let now = Instant::now();
+    for number in [1, 6] {
+        let record = Record { meta: meta(4096), block: 1, sequence: u64::from(number) };
+        let found = Found::Extents { nonce: Nonce([1; 16]), records: vec![record], sealed: true };
+        log.restore(number, SegmentFile::fake(), found);
+        log.restore_live(Location { segment: number, block: 1 }, 4096);
+    }
+    log.restore_sequence(10);
+    keep_house(&mut log, now);
+    assert_eq!((log.capacity_segments(), log.surplus_segments()), (4, 1));
+    assert!(log.needs_reclaim());
+    let at = Location { segment: 6, block: 1 };
+    assert!(log.begin_read(at, 4096).is_some());
+    assert_eq!(log.claim(|_| u64::MAX), Some(6), "the surplus goes first");
+    assert!(log.release(6));
+    assert_eq!(log.surplus_segments(), 1, "it is still read");
+    log.read_ended(6);
+    keep_house(&mut log, now);
+    assert_eq!(log.surplus_segments(), 0);
+    while let Some(at) = write(&mut log, BIG) {
+        assert!(at.segment < 4);
+        keep_house(&mut log, now);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Operations the kernel is working on. Owns: them, with their slots and files, until their last completion.
 //! Must not know: the ring.
 
+use super::super::errno::Fault;
 use super::super::operation::{Failure, Operation};
 use crate::limits::{BLOCK, RETRIES_MAX};
 use rustix::io::Errno;
@@ -28,8 +29,10 @@ pub(super) enum Step {
     Over,
     /// Submit the rest.
     Again,
-    /// The device failed.
-    Failed(String),
+    /// Submit the same after a pause: the system is short of something.
+    Later,
+    /// It cannot be done.
+    Failed(Failure),
 }
 
 impl Progress {
@@ -39,24 +42,26 @@ impl Progress {
 
     /// Takes a completion's result. A short transfer goes on from the last whole block, because O_DIRECT cannot begin
     /// inside one: of 12,288 bytes 5,000 came, so the next submission begins at 4,096.
-    pub(super) fn advance(&mut self, result: i32) -> Step {
+    pub(super) fn advance(&mut self, what: &str, result: i32) -> Step {
         if result >= 0 && self.done + result as usize >= self.bytes {
             return Step::Over;
         }
         self.tries += 1;
-        if self.tries > RETRIES_MAX {
-            return Step::Failed(format!("no progress after {RETRIES_MAX} tries"));
+        if self.tries > RETRIES_MAX && result >= 0 {
+            return Step::Failed(Failure::Io(format!("{what}: no progress after {RETRIES_MAX} tries")));
         }
         if result > 0 {
             self.done = (self.done + result as usize) / BLOCK * BLOCK;
             return Step::Again;
         }
         if result == 0 {
-            return Step::Failed("the file ends before the segment does".to_owned());
+            return Step::Failed(Failure::Io(format!("{what}: the file ends before the segment does")));
         }
-        match Errno::from_raw_os_error(-result) {
-            Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM => Step::Again,
-            errno => Step::Failed(errno.to_string()),
+        let errno = Errno::from_raw_os_error(-result);
+        match Fault::of(errno) {
+            Fault::Interrupted if self.tries <= RETRIES_MAX => Step::Again,
+            Fault::Short if self.tries <= RETRIES_MAX => Step::Later,
+            _ => Step::Failed(Failure::of(what, errno)),
         }
     }
 }
@@ -126,20 +131,33 @@ mod tests {
     #[test]
     fn a_short_transfer_goes_on_from_a_whole_block() {
         let mut progress = Progress::of(12_288);
-        assert!(matches!(progress.advance(5000), Step::Again));
+        assert!(matches!(progress.advance("read", 5000), Step::Again));
         assert_eq!(progress.done, 4096);
-        assert!(matches!(progress.advance(-libc::EINTR), Step::Again));
-        assert!(matches!(progress.advance(-libc::EAGAIN), Step::Again));
+        assert!(matches!(progress.advance("read", -libc::EINTR), Step::Again));
+        assert!(matches!(progress.advance("read", -libc::EAGAIN), Step::Later));
         assert_eq!(progress.done, 4096);
-        assert!(matches!(progress.advance(8192), Step::Over));
+        assert!(matches!(progress.advance("read", 8192), Step::Over));
     }
 
     #[test]
     fn faults_end_it_and_so_does_no_progress() {
-        assert!(matches!(Progress::of(4096).advance(-libc::EIO), Step::Failed(_)));
-        assert!(matches!(Progress::of(4096).advance(0), Step::Failed(_)));
+        let of = |result| Progress::of(4096).advance("write", result);
+        assert!(matches!(of(-libc::EIO), Step::Failed(Failure::Io(_))));
+        assert!(matches!(of(-libc::ENOSPC), Step::Failed(Failure::Full)));
+        assert!(matches!(of(0), Step::Failed(Failure::Io(_))));
         let mut progress = Progress::of(4096);
-        let tries = (0..).take_while(|_| matches!(progress.advance(1), Step::Again)).count();
+        let tries = (0..).take_while(|_| matches!(progress.advance("write", 1), Step::Again)).count();
         assert_eq!(tries as u32, RETRIES_MAX);
+    }
+
+    #[test]
+    fn what_the_system_is_short_of_is_never_the_device_s_fault() {
+        for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::ENFILE] {
+            let mut progress = Progress::of(4096);
+            let tries =
+                (0..).take_while(|_| matches!(progress.advance("write", -errno), Step::Later)).count();
+            assert_eq!(tries as u32, RETRIES_MAX);
+            assert!(matches!(progress.advance("write", -errno), Step::Failed(Failure::Short(_))));
+        }
     }
 }

@@ -306,12 +306,14 @@ impl Worker {
             return Err(format!("a completion names no operation ({name})"));
         };
         let progress = if part == Part::Header { &mut flight.header } else { &mut flight.payload };
-        match progress.advance(result) {
+        let what = if flight.operation.is_read() { "read" } else { "write" };
+        match progress.advance(what, result) {
             Step::Again => return self.submit(number, part),
-            Step::Failed(why) => {
-                let what = if flight.operation.is_read() { "read" } else { "write" };
-                flight.failure = Some(Failure::Io(format!("{what}: {why}")));
+            Step::Later => {
+                std::thread::sleep(RING_BACKOFF);
+                return self.submit(number, part);
             }
+            Step::Failed(failure) => flight.failure = Some(failure),
             Step::Over => {}
         }
         flight.pending -= 1;

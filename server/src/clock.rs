@@ -1,0 +1,43 @@
+//! What time it is, and waiting until then. Owns: where the engine's time comes from. Must not know: what waits, or why.
+
+use std::time::{Duration, Instant};
+
+/// The engine's time: since the server started, monotonic. Clones tell the same time.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// The system's.
+    System {
+        /// Zero.
+        started: Instant,
+    },
+    /// One that the simulator moves.
+    #[cfg(feature = "simulation")]
+    Simulated(std::sync::Arc<crate::simulation::Time>),
+}
+
+impl Clock {
+    /// The system's clock, from now on.
+    pub(crate) fn system() -> Clock {
+        Clock::System { started: Instant::now() }
+    }
+
+    /// Time since the server started.
+    pub(crate) fn now(&self) -> Duration {
+        match self {
+            Clock::System { started } => started.elapsed(),
+            #[cfg(feature = "simulation")]
+            Clock::Simulated(time) => time.now(),
+        }
+    }
+
+    /// Waits for a future, at most until a moment: then it is dropped and there is no output.
+    pub(crate) async fn until<F: Future>(&self, deadline: Duration, future: F) -> Option<F::Output> {
+        match self {
+            Clock::System { started } => {
+                tokio::time::timeout_at((*started + deadline).into(), future).await.ok()
+            }
+            #[cfg(feature = "simulation")]
+            Clock::Simulated(time) => time.until(deadline, future).await,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! One life of a simulated server: from its start to its end, clean or not. Owns: what the threads of a real server do, as
+//! steps; looking inside. Must not know: when the simulator takes which step.
+
+use super::catalog::SimulatedPlace;
+use super::{Shape, SimulatedDisk, Step, Time};
+use crate::catalog::Catalog;
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::engine::reclaim::Next;
+use crate::engine::start::{KeptOnDisk, Parts};
+use anyhow::Context;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_tier::dram::{DramConfig, DramTier};
+use turnkv_tier::nvme::{NvmeConfig, NvmeTier};
+use turnkv_transfer::HugePages;
+
+/// An engine whose threads the simulator is.
+#[derive(Clone)]
+pub struct Server {
+    pub(super) engine: Arc<Engine>,
+}
+
+/// What the pool has of a page that readers can see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Every shard of it is on NVMe, as far as the pool knows.
+    pub on_nvme: bool,
+    /// Segment and block of each shard that is on NVMe.
+    pub places: Vec<Option<(u32, u32)>>,
+}
+
+impl Server {
+    /// Starts an engine; with a disk for pages and one for the catalog (which may be the same) it has an NVMe tier.
+    /// `instance` names this life of it.
+    pub fn start(
+        shape: &Shape,
+        time: &Arc<Time>,
+        disks: Option<(&SimulatedDisk, &SimulatedDisk)>,
+        instance: u64,
+    ) -> anyhow::Result<Server> {
+        let settings = shape.settings();
+        let (dram, _) = DramTier::new(DramConfig {
+            slab_bytes: shape.slab_bytes,
+            slab_count: (shape.dram_bytes / shape.slab_bytes) as u32,
+            huge_pages: HugePages::Off,
+            lock: false,
+        })?;
+        let mut kept = None;
+        if let (Some((pages, catalog)), Some(nvme)) = (disks, &settings.nvme) {
+            let config = NvmeConfig {
+                segment_bytes: nvme.segment_bytes,
+                inflight_bytes: nvme.inflight_bytes,
+                ..NvmeConfig::new("simulated", nvme.bytes)
+            };
+            let (nvme, recovered, _) = NvmeTier::open_simulated(config, pages)?;
+            let catalog = Catalog::open_with(Box::new(SimulatedPlace(catalog.clone())));
+            kept = Some(KeptOnDisk { nvme, recovered, catalog: catalog.context("the catalog")? });
+        }
+        let parts = Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance };
+        Ok(Server { engine: Engine::assemble(settings, parts)? })
+    }
+
+    /// A client process says Hello under a number of its own; it lives as long as `alive` is true.
+    pub fn join(&self, client: u64, alive: Arc<AtomicBool>) {
+        self.engine.clients.join(client, alive);
+    }
+
+    /// What the thread of ticks does every 100 ms.
+    pub fn tick(&self) {
+        self.engine.tick();
+    }
+
+    /// What the thread of ticks does beside it, less often: changed sessions go to the catalog.
+    pub fn flush_catalog(&self) {
+        self.engine.flush_catalog();
+    }
+
+    /// One step of the thread that reclaims; false: it has nothing to do at once.
+    pub fn step_reclaim(&self) -> bool {
+        self.engine.step_reclaim() == Next::Now
+    }
+
+    /// One step of the NVMe tier; false: there is nothing to do for it.
+    pub fn step_tier(&self, step: Step) -> bool {
+        self.engine.nvme().is_some_and(|nvme| nvme.step(step))
+    }
+
+    /// Goes on with a drain; says whether there is something to wait for.
+    pub fn drain(&self) -> bool {
+        self.engine.has_to_write()
+    }
+
+    /// The end of a clean life.
+    pub fn seal(&self) {
+        self.engine.seal();
+    }
+
+    /// Lets go of a life whose disk is dead: everything that waits for it ends, with an error that nobody hears.
+    pub fn bury(&self) {
+        if let Some(Err(error)) = self.engine.nvme().map(|nvme| nvme.shutdown()) {
+            tracing::debug!(%error, "a dead disk");
+        }
+    }
+
+    /// Why the NVMe tier is out of service, if it is.
+    pub fn poisoned(&self) -> Option<String> {
+        self.engine.nvme().and_then(|nvme| nvme.poisoned())
+    }
+
+    /// The pool's invariants, from scratch.
+    pub fn check(&self) -> Result<(), String> {
+        self.engine.check()
+    }
+
+    /// What the pool has of a page; nothing is touched by asking.
+    pub fn held(&self, namespace: &NamespaceId, hash: &BlockHash) -> Option<Held> {
+        self.engine.held(namespace, hash)
+    }
+}

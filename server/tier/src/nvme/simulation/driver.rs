@@ -1,0 +1,75 @@
+//! The engine of a simulation: operations wait here until they are told to go on. No threads.
+//!
+//! Owns: the schedule, what is in flight and why it waits. Must not know: the books, how an operation ends.
+
+use super::disk::{Fate, SimulatedDisk};
+use crate::limits::BLOCK;
+use crate::nvme::blocking::transfer;
+use crate::nvme::buffer::AlignedBuffer;
+use crate::nvme::core::Core;
+use crate::nvme::finish::FinishQueue;
+use crate::nvme::operation::{Failure, Operation};
+use crate::nvme::schedule::Schedule;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The engine.
+pub(crate) struct SimulatedDriver {
+    core: Arc<Core>,
+    finish: Arc<FinishQueue>,
+    pub(super) disk: SimulatedDisk,
+    state: Mutex<State>,
+}
+
+struct State {
+    schedule: Schedule<Operation>,
+    inflight: Vec<(Operation, Fate)>,
+}
+
+impl SimulatedDriver {
+    pub(super) fn new(
+        core: &Arc<Core>,
+        finish: &Arc<FinishQueue>,
+        inflight_bytes: u64,
+        disk: SimulatedDisk,
+    ) -> SimulatedDriver {
+        let state = State { schedule: Schedule::new(inflight_bytes), inflight: Vec::new() };
+        let (core, finish) = (Arc::clone(core), Arc::clone(finish));
+        SimulatedDriver { core, finish, disk, state: Mutex::new(state) }
+    }
+
+    /// Queues an operation.
+    pub(crate) fn submit(&self, operation: Operation) {
+        self.state.lock().schedule.push(operation);
+    }
+
+    /// Starts what there is room for, and carries out one operation in flight, whichever the seed says; `false` if none
+    /// can go on.
+    pub(super) fn carry(&self) -> bool {
+        let Some(operation) = self.next() else { return false };
+        let result = match self.core.poisoned() {
+            Some(_) => Err(Failure::Poisoned),
+            None => transfer(&operation, &mut AlignedBuffer::new(BLOCK)),
+        };
+        let mut state = self.state.lock();
+        state.schedule.ended(&operation);
+        self.core.counters.inflight_bytes.store(state.schedule.inflight_bytes(), Ordering::Relaxed);
+        drop(state);
+        self.finish.push_all(&mut vec![(operation, result)]);
+        true
+    }
+
+    fn next(&self) -> Option<Operation> {
+        let mut state = self.state.lock();
+        while let Some(operation) = state.schedule.next() {
+            let fate = self.disk.start();
+            state.inflight.push((operation, fate));
+        }
+        self.core.counters.inflight_bytes.store(state.schedule.inflight_bytes(), Ordering::Relaxed);
+        let due = |(index, (_, fate)): (usize, &(Operation, Fate))| self.disk.is_due(*fate).then_some(index);
+        let due: Vec<usize> = state.inflight.iter().enumerate().filter_map(due).collect();
+        let chosen = *due.get(self.disk.choose(due.len()))?;
+        Some(state.inflight.swap_remove(chosen).0)
+    }
+}

@@ -1,0 +1,111 @@
+//! The NVMe tier on a disk in memory that fails as it is told, without a thread: the same seed gives the same run.
+//!
+//! Owns: opening such a tier, its steps. Must not know: what the steps do; they are the functions that the threads of a
+//! real tier loop over. Behind the feature `simulation`: nothing of it is in a production build.
+//!
+//! ```no_run
+//! use turnkv_tier::Tier;
+//! use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random, SimulatedDisk};
+//! use turnkv_tier::nvme::{NvmeConfig, NvmeTier};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let plan = FaultPlan::calm(7).with(Fault::Short, 10_000); // 1 % of all reads and writes
+//! let disk = SimulatedDisk::new(plan, 1 << 30)?;
+//! let config = NvmeConfig { segment_bytes: 1 << 20, ..NvmeConfig::new("simulated", 8 << 20) };
+//! let (tier, recovered, report) = NvmeTier::open_simulated(config.clone(), &disk)?;
+//! // tier.write(..), tier.read(..), tier.flush(..): nothing happens until a step is taken. Call-backs run in the step.
+//! let mut random = Random::new(8);
+//! while tier.step_any(&mut random) {} // to the end, in an order the seed says; or one by one: tier.step(Step::Keeper)
+//! disk.advance(std::time::Duration::from_secs(1)); // slow operations, and a full disk that is asked again, need time
+//! disk.crash(); // the power is lost: all of the tier's calls fail from here on
+//! drop(tier);   // ends what was in flight with errors
+//! let again = NvmeTier::open_simulated(config, &disk)?;
+//! # Ok(()) }
+//! ```
+//!
+//! - A power cut in the middle of a step: [`Fault::PowerCut`] in the plan, at an operation of the disk. After it
+//!   [`SimulatedDisk::is_off`] says so; what a call-back says from then on was heard by nobody, and
+//!   [`SimulatedDisk::crash`] comes next. [`SimulatedDisk::kill`] ends the process and loses nothing.
+//! - A database's file: [`SimulatedDisk::open_file`] has `len`, `read`, `write`, `set_len` and `sync` on `&self`, with
+//!   the same cache, faults and crash; give it a disk of its own, or a name of its own on the tier's.
+//! - Stuck operations end (with an error) when the power is cut; until then [`NvmeTier::shutdown`] gives up on them after
+//!   its usual time, which is simulated too.
+
+mod disk;
+mod driver;
+mod faults;
+mod file;
+mod inode;
+mod random;
+
+use super::config::{NvmeConfig, OpenError, OpenReport, Recovered};
+use super::device::Device;
+use super::engine::Driver;
+use super::finish::FinishQueue;
+use super::{NvmeTier, keeper};
+use std::sync::Arc;
+
+pub use disk::SimulatedDisk;
+pub(crate) use driver::SimulatedDriver;
+pub use faults::{Fault, FaultCounts, FaultPlan};
+pub use file::SimulatedFile;
+pub use random::Random;
+
+/// One thing that one thread of a real tier would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The keeper does a chore.
+    Keeper,
+    /// The engine carries out an operation that is queued, whichever the seed says.
+    Carry,
+    /// An operation that was carried out ends: it is verified, and called back.
+    Finish,
+    /// Every flush that waits is served.
+    Flush,
+}
+
+impl Step {
+    /// Every kind.
+    pub const ALL: [Step; 4] = [Step::Keeper, Step::Carry, Step::Finish, Step::Flush];
+}
+
+impl NvmeTier {
+    /// Opens a simulated disk and reads back what is there. Starts no thread: nothing happens but in [`NvmeTier::step`].
+    pub fn open_simulated(
+        config: NvmeConfig,
+        disk: &SimulatedDisk,
+    ) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
+        let mut report = OpenReport { engine: "simulated", ..OpenReport::default() };
+        let disk = disk.join();
+        let device = Device::open_simulated(&config, &disk, &mut report.warnings)?;
+        let (core, recovered) = super::read_back(device, &config, &mut report)?;
+        let finish = Arc::new(FinishQueue::default());
+        let driver = SimulatedDriver::new(&core, &finish, config.inflight_bytes, disk);
+        let tier = NvmeTier::new(core, Driver::Simulated(driver), finish);
+        Ok((tier, recovered, report))
+    }
+
+    /// Takes a step; `false` if there was nothing to do for it.
+    pub fn step(&self, step: Step) -> bool {
+        let shared = &self.shared;
+        match (step, &shared.driver) {
+            (Step::Keeper, _) => keeper::step(shared),
+            (Step::Carry, Driver::Simulated(driver)) => driver.carry(),
+            (Step::Carry, _) => false,
+            (Step::Finish, _) => self.finish.step(&shared.core),
+            (Step::Flush, _) => self.flushes.step(&shared.core),
+        }
+    }
+
+    /// Takes one step of those that have something to do, whichever the seed says; `false` if none has.
+    pub fn step_any(&self, random: &mut Random) -> bool {
+        let mut steps = Step::ALL;
+        random.shuffle(&mut steps);
+        steps.into_iter().any(|step| self.step(step))
+    }
+
+    /// What the threads of a tier on a real device do meanwhile.
+    pub(super) fn step_without_threads(&self) {
+        let simulated = matches!(self.shared.driver, Driver::Simulated(_));
+        while simulated && Step::ALL.into_iter().any(|step| self.step(step)) {}
+    }
+}

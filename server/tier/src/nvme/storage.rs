@@ -1,0 +1,223 @@
+//! The seam between the tier and whatever keeps its bytes: a folder of named files, or one file.
+//!
+//! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only part of its
+//! work. Must not know: what the bytes mean. A production build has one variant of each: the calls are the kernel's own.
+
+use super::errno::Fault;
+#[cfg(feature = "simulation")]
+use super::simulation::{SimulatedDisk, SimulatedFile};
+use super::time::Clock;
+use crate::limits::{RETRIES_MAX, SHORT_PAUSE};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Open {
+    /// To read it.
+    Read,
+    /// To read and write it; made, empty, if it is missing.
+    Keep,
+    /// To read and write it, made or emptied first.
+    Create,
+}
+
+/// Named files.
+#[derive(Debug)]
+pub(crate) enum Folder {
+    /// A directory of the host.
+    Directory(OwnedFd),
+    /// Memory that fails as it is told.
+    #[cfg(feature = "simulation")]
+    Simulated(SimulatedDisk),
+}
+
+/// One file.
+#[derive(Debug)]
+pub(crate) enum File {
+    /// A file or device of the host.
+    Descriptor(OwnedFd),
+    /// Memory that fails as it is told.
+    #[cfg(feature = "simulation")]
+    Simulated(SimulatedFile),
+}
+
+impl Folder {
+    /// Opens a file. `direct`: past the page cache.
+    pub(crate) fn open(&self, name: &str, open: Open, direct: bool) -> Result<File, Errno> {
+        let dir = match self {
+            Folder::Directory(dir) => dir,
+            #[cfg(feature = "simulation")]
+            Folder::Simulated(disk) => return disk.open(name, open).map(File::Simulated),
+        };
+        let mut flags = OFlags::CLOEXEC;
+        flags |= match open {
+            Open::Read => OFlags::RDONLY,
+            Open::Keep => OFlags::RDWR | OFlags::CREATE,
+            Open::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+        };
+        if direct {
+            flags |= OFlags::DIRECT;
+        }
+        rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::Descriptor)
+    }
+
+    /// The names of what is in it, in no order that means anything; one that is not text is not ours.
+    pub(crate) fn names(&self) -> Result<Vec<String>, Errno> {
+        let dir = match self {
+            Folder::Directory(dir) => dir,
+            #[cfg(feature = "simulation")]
+            Folder::Simulated(disk) => return Ok(disk.names()),
+        };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(dir)? {
+            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        }
+        Ok(names)
+    }
+
+    /// Deletes a file.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), Errno> {
+        match self {
+            Folder::Directory(dir) => rustix::fs::unlinkat(dir, name, AtFlags::empty()),
+            #[cfg(feature = "simulation")]
+            Folder::Simulated(disk) => disk.remove(name),
+        }
+    }
+
+    /// Gives a file another name, in the place of the file that has it.
+    pub(crate) fn rename(&self, old: &str, new: &str) -> Result<(), Errno> {
+        match self {
+            Folder::Directory(dir) => rustix::fs::renameat(dir, old, dir, new),
+            #[cfg(feature = "simulation")]
+            Folder::Simulated(disk) => disk.rename(old, new),
+        }
+    }
+
+    /// What was made, deleted and renamed is on stable storage.
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
+        match self {
+            Folder::Directory(dir) => rustix::fs::fsync(dir),
+            #[cfg(feature = "simulation")]
+            Folder::Simulated(disk) => disk.sync(),
+        }
+    }
+
+    /// The time and the random numbers that go with this storage.
+    pub(crate) fn clock(&self) -> Clock {
+        match self {
+            Folder::Directory(_) => Clock::System,
+            #[cfg(feature = "simulation")]
+            Folder::Simulated(disk) => Clock::Simulated(disk.clone()),
+        }
+    }
+}
+
+impl File {
+    /// The descriptor engines give to the kernel.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            File::Descriptor(fd) => fd.as_fd(),
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => file.no_descriptor(),
+        }
+    }
+
+    /// One read; as many bytes as came.
+    pub(crate) fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        match self {
+            File::Descriptor(fd) => rustix::io::pread(fd, target, offset),
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => file.read_at(target, offset),
+        }
+    }
+
+    /// One write of two pieces that follow one another; as many bytes as went.
+    pub(crate) fn write_at(&self, pieces: [&[u8]; 2], offset: u64) -> Result<usize, Errno> {
+        match self {
+            File::Descriptor(fd) => rustix::io::pwritev(fd, &pieces.map(io::IoSlice::new), offset),
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => file.write_at(pieces, offset),
+        }
+    }
+
+    /// Everything written is on stable storage, its length included.
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
+        match self {
+            File::Descriptor(fd) => rustix::fs::fdatasync(fd),
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => file.sync(),
+        }
+    }
+
+    /// Makes the file so long, with all its space.
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<(), Errno> {
+        let fd = match self {
+            File::Descriptor(fd) => fd,
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => return file.allocate(bytes),
+        };
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes) {
+            // A file system that cannot reserve: the length alone, and ENOSPC shows when it is written.
+            Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(fd, bytes),
+            result => result,
+        }
+    }
+
+    /// Gives all its space back.
+    pub(crate) fn clear(&self) -> Result<(), Errno> {
+        match self {
+            File::Descriptor(fd) => rustix::fs::ftruncate(fd, 0),
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => file.clear(),
+        }
+    }
+
+    /// Its length.
+    pub(crate) fn len(&self) -> Result<u64, Errno> {
+        match self {
+            File::Descriptor(fd) => Ok(rustix::fs::fstat(fd)?.st_size as u64),
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => file.len(),
+        }
+    }
+
+    /// Reads all of `target`.
+    pub(crate) fn read_all(&self, target: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < target.len() {
+            match patiently(|| self.read_at(&mut target[done..], offset + done as u64))? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `source`.
+    pub(crate) fn write_all(&self, source: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < source.len() {
+            match patiently(|| self.write_at([&source[done..], &[]], offset + done as u64))? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a call again while the system is short of something, with a pause, so many times.
+pub(crate) fn patiently<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..RETRIES_MAX {
+        match call().map_err(|errno| (errno, Fault::of(errno))) {
+            Ok(done) => return Ok(done),
+            Err((_, Fault::Interrupted)) => {}
+            Err((_, Fault::Short)) => std::thread::sleep(SHORT_PAUSE),
+            Err((errno, Fault::Full | Fault::Device)) => return Err(errno),
+        }
+    }
+    call()
+}
