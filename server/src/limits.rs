@@ -33,6 +33,30 @@ pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
 pub(crate) const PREFETCH_PAGES_PER_SLICE: usize = 256;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
+/// Memory in which the catalog keeps what it read and is about to write.
+pub(crate) const CATALOG_CACHE_BYTES: usize = 16 << 20;
+/// Sessions whose records are made under one hold of the pool's lock.
+pub(crate) const CATALOG_SESSIONS_PER_LOCK: usize = 32;
+/// Chunks of lists that are read under one hold of the pool's lock.
+pub(crate) const CATALOG_CHUNKS_PER_LOCK: usize = 32;
+/// Sessions that one transaction of the catalog writes.
+pub(crate) const CATALOG_SESSIONS_PER_BATCH: usize = 256;
+/// Bytes that one transaction of the catalog writes, and one session's list more.
+pub(crate) const CATALOG_BATCH_BYTES: usize = 1 << 20;
+/// Chunks of lists that one transaction of the catalog drops, and those of one session more.
+pub(crate) const CATALOG_CHUNKS_DROPPED_PER_BATCH: usize = 4096;
+/// Transactions of one flush: what is left waits for the next one.
+pub(crate) const CATALOG_BATCHES_PER_FLUSH: usize = 8;
+/// Rows of sessions that one flush compares with what the pool knows.
+pub(crate) const CATALOG_ROWS_SWEPT_PER_FLUSH: usize = 64;
+/// Flushes that a server that leaves makes at most.
+pub(crate) const CATALOG_LAST_FLUSHES: usize = 1024;
+/// Chunks whose pages were found, or not, that a start remembers at a time.
+pub(crate) const CATALOG_CHUNKS_KNOWN_MAX: usize = 1 << 16;
+/// The catalog's lists may name so many times the pages that fit on NVMe: some of what they name has left it.
+pub(crate) const CATALOG_LIST_PAGES_PER_PAGE: u64 = 2;
+/// Chunks of lists that any catalog may hold.
+pub(crate) const CATALOG_CHUNKS_MIN: u64 = 8192;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
 pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
 /// Pages that durable commits wait for, looked after under one hold of the lock.

@@ -1,6 +1,8 @@
 //! What an operator sets, checked. Owns: the pool's configuration. Must not know: where it came from.
 
-use crate::limits::{LEASE_PAGES_MAX, PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES};
+use crate::limits::{
+    LEASE_PAGES_MAX, PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES,
+};
 
 /// The pool's sizes and bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -101,7 +101,12 @@ impl Pool {
 
     /// Goes on with a reservation whose slots end before this position of its lease. None: the lease has grown otherwise
     /// since.
-    pub fn reserve_more(&mut self, ask: ReserveAsk, next: u32, now: Now) -> Result<Option<Reserved>, PoolError> {
+    pub fn reserve_more(
+        &mut self,
+        ask: ReserveAsk,
+        next: u32,
+        now: Now,
+    ) -> Result<Option<Reserved>, PoolError> {
         let now = self.tick(now);
         let held = self.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
         if held.positions != next || (held.ns, held.shard) != (ask.ns, ask.shard) {

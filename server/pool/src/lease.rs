@@ -203,8 +203,7 @@ impl Leases {
         entry.0 = entry.0.wrapping_add(1);
         let positions = items.last().map_or(0, |item| item.position + 1);
         let (prev, next) = (NONE, NONE);
-        entry.1 =
-            Some(Lease { client, kind, ns, shard, deadline, items, positions, slot_bytes, prev, next });
+        entry.1 = Some(Lease { client, kind, ns, shard, deadline, items, positions, slot_bytes, prev, next });
         self.count += 1;
         self.quarantined += u32::from(kind.is_quarantined());
         let id = LeaseId(u64::from(entry.0) << 32 | u64::from(at + 1));

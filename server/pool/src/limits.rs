@@ -181,8 +181,10 @@ pub(crate) const CHUNK_ROWS: usize = 256;
 pub(crate) const WRITE_QUEUE_SLACK: usize = 1024;
 
 const _: () = assert!(STEPS_PER_SLICE + STEPS_PER_PAGE_MAX <= STEPS_PER_CALL_MAX, "a slice ends with a page");
-const _: () = assert!(LEASE_PAGES_MAX as u64 * 16 <= STEPS_PER_CALL_MAX, "a lease's pages are seen to in one call");
-const _: () = assert!(LEAF_WALK_MAX / PASSED_PER_STEP <= DRAIN_STEPS_PER_CALL_MAX / 2, "a walk ends within a call");
+const _: () =
+    assert!(LEASE_PAGES_MAX as u64 * 16 <= STEPS_PER_CALL_MAX, "a lease's pages are seen to in one call");
+const _: () =
+    assert!(LEAF_WALK_MAX / PASSED_PER_STEP <= DRAIN_STEPS_PER_CALL_MAX / 2, "a walk ends within a call");
 const _: () = assert!(SLAB_BYTES_MIN.is_multiple_of(SLOT_ALIGN_BYTES));
 const _: () = assert!(NVME_KEPT_PERCENT <= 100);
 const _: () = assert!(CURVE_SAMPLES_MAX <= u16::MAX as u32, "a curve counts its samples in 16 bits");

@@ -402,9 +402,12 @@ fn a_client_leases_only_its_share_of_the_slots() {
     assert_eq!(plan.outcomes[8..], [Outcome::LeaseLimit; 4]);
     let list = hashes(100..112);
     let others = pool.begin_offload(OffloadAsk { client: OTHER, ..ask(ns, None, &list) }, 0).unwrap();
-    let granted = |plan: &OffloadPlan| plan.outcomes.iter().filter(|one| matches!(one, Outcome::Granted(_))).count();
+    let granted =
+        |plan: &OffloadPlan| plan.outcomes.iter().filter(|one| matches!(one, Outcome::Granted(_))).count();
     assert_eq!(granted(&others), 3, "as much of what is left of the user's share");
-    let third = pool.begin_offload(OffloadAsk { client: ClientId(3), ..ask(ns, None, &hashes(200..212)) }, 0).unwrap();
+    let third = pool
+        .begin_offload(OffloadAsk { client: ClientId(3), ..ask(ns, None, &hashes(200..212)) }, 0)
+        .unwrap();
     assert_eq!(granted(&third), 1, "and there is something for the next one");
     pool.check().unwrap();
 }

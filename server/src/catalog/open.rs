@@ -3,6 +3,7 @@
 
 use super::place::Place;
 use super::{namespaces, pins, sessions};
+use crate::limits::CATALOG_CACHE_BYTES;
 use redb::{Builder, Database};
 
 /// Opens or creates the catalog at its place. One that cannot be read is set aside, not trusted: its sessions and
@@ -19,7 +20,9 @@ pub(super) fn open(place: &dyn Place) -> Result<Database, redb::Error> {
 }
 
 fn open_tables(place: &dyn Place) -> Result<Database, redb::Error> {
-    let database = place.open(&Builder::new())?;
+    let mut builder = Builder::new();
+    builder.set_cache_size(CATALOG_CACHE_BYTES);
+    let database = place.open(&builder)?;
     let write = database.begin_write()?;
     namespaces::create(&write)?;
     sessions::create(&write)?;

@@ -13,6 +13,13 @@ pub(crate) trait Place: Send + Sync {
     fn set_aside(&self) -> std::io::Result<String>;
 }
 
+const FILE: &str = "catalog.redb";
+
+/// Bytes of the catalog's file in a directory; 0: there is none.
+pub(crate) fn file_bytes(directory: &Path) -> u64 {
+    std::fs::metadata(directory.join(FILE)).map_or(0, |file| file.len())
+}
+
 /// A file in the directory of the tier's state.
 pub(crate) struct CatalogFile {
     path: PathBuf,
@@ -21,7 +28,7 @@ pub(crate) struct CatalogFile {
 impl CatalogFile {
     /// The catalog's file in a directory.
     pub(crate) fn in_directory(directory: &Path) -> CatalogFile {
-        CatalogFile { path: directory.join("catalog.redb") }
+        CatalogFile { path: directory.join(FILE) }
     }
 }
 

@@ -1,20 +1,28 @@
 //! The catalog's rows of sessions. Owns: their form, and which of them are to be written at the next flush. Must not know:
-//! pages' bytes or places.
+//! pages' bytes or places; how lists are shared (`lists`).
 
 use super::Catalog;
+use super::lists::{self, ListSource, Lists, Needed, ReadLists};
+use crate::limits::{CATALOG_BATCH_BYTES, CATALOG_CHUNKS_DROPPED_PER_BATCH};
 use prost::Message;
-use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
-use turnkv_pool::{NamespaceIndex, SessionRecord};
+use redb::{ReadOnlyTable, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
 
 /// Namespace id + session id -> [`Saved`].
 const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
+
+/// About what a chunk of a list is written with.
+const CHUNK_BYTES: usize = LIST_CHUNK_PAGES as usize * 32 + 128;
 
 /// A session as saved: protobuf, so that fields can be added.
 #[derive(Clone, PartialEq, Message)]
 struct Saved {
     #[prost(uint32, tag = "1")]
     turn: u32,
+    /// The pages after the base; of a row without one, all: so older servers wrote every row.
     #[prost(bytes = "vec", tag = "2")]
     hashes: Vec<u8>,
     #[prost(uint32, tag = "3")]
@@ -25,14 +33,21 @@ struct Saved {
     priority: u32,
     #[prost(uint64, tag = "6")]
     protected_ms: u64,
+    /// The last page of its last full chunk; empty: it has none.
+    #[prost(bytes = "vec", tag = "7")]
+    base: Vec<u8>,
 }
 
 /// A session as it was saved, not yet checked against the pages that are there.
 pub(crate) struct SavedSession {
     /// Its namespace.
     pub(crate) namespace: NamespaceId,
-    session: SessionId,
-    hashes: Vec<BlockHash>,
+    /// Its name.
+    pub(crate) session: SessionId,
+    /// The last page of its last full chunk.
+    pub(crate) base: Option<BlockHash>,
+    /// The pages after it.
+    pub(crate) hashes: Vec<BlockHash>,
     saved: Saved,
 }
 
@@ -43,6 +58,7 @@ impl SavedSession {
             ns,
             session: self.session,
             turn: self.saved.turn,
+            base: self.base,
             hashes: self.hashes,
             tail_tokens: self.saved.tail_tokens,
             ttl_ms: self.saved.ttl_ms,
@@ -55,6 +71,30 @@ impl SavedSession {
 
 /// A session to write (or, with no record, to remove).
 pub(crate) type Change = (NamespaceId, SessionId, Option<SessionRecord>);
+
+/// What one transaction came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// So many of the changes were dealt with: what one transaction writes is bounded.
+    pub(crate) changes: usize,
+    /// Of these, those whose pages went meanwhile: look at the session again.
+    pub(crate) again: Vec<usize>,
+    /// Sessions saved without their lists: the catalog has no room for more.
+    pub(crate) unlisted: u64,
+}
+
+/// Everything saved of sessions, as of one moment.
+pub(crate) struct SavedSessions {
+    rows: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    lists: ReadLists,
+}
+
+/// What one transaction wrote so far.
+#[derive(Default)]
+struct Spent {
+    bytes: usize,
+    dropped: usize,
+}
 
 impl Catalog {
     /// A session changed: write it at the next flush.
@@ -72,51 +112,139 @@ impl Catalog {
         std::mem::take(&mut *self.marked.lock()).into_iter().collect()
     }
 
-    /// Writes sessions in one transaction; a record of `None` removes one.
-    pub(crate) fn put_sessions(&self, changes: &[Change]) -> Result<(), redb::Error> {
+    /// Writes leading changes in one transaction, as many as its bounds allow; a record of `None` removes a row.
+    pub(crate) fn put_sessions(
+        &self,
+        changes: &[Change],
+        source: &ListSource<'_>,
+    ) -> Result<Written, redb::Error> {
         if changes.is_empty() {
-            return Ok(());
+            return Ok(Written::default());
         }
-        self.write(|write| {
-            let mut table = write.open_table(SESSIONS)?;
-            for (namespace, session, record) in changes {
-                let key = [namespace.0.as_slice(), session.as_str().as_bytes()].concat();
-                match record {
-                    Some(record) => table.insert(key.as_slice(), save(record).as_slice())?,
-                    None => table.remove(key.as_slice())?,
-                };
+        let (written, chunks) = self.write(|write| {
+            let (mut rows, mut lists) = (write.open_table(SESSIONS)?, Lists::open(write)?);
+            let (mut written, mut spent) = (Written::default(), Spent::default());
+            for (at, change) in changes.iter().enumerate() {
+                if spent.bytes >= CATALOG_BATCH_BYTES || spent.dropped >= CATALOG_CHUNKS_DROPPED_PER_BATCH {
+                    break;
+                }
+                written.changes = at + 1;
+                match put(&mut rows, &mut lists, change, source, &mut spent)? {
+                    Needed::Saved(_) => {}
+                    Needed::Gone => written.again.push(at),
+                    Needed::Full => written.unlisted += 1,
+                }
             }
-            Ok(())
-        })
+            Ok((written, lists.len()?))
+        })?;
+        self.list_chunks.store(chunks, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    /// Chunks of lists that are saved.
+    pub(crate) fn list_chunks(&self) -> u64 {
+        self.list_chunks.load(Ordering::Relaxed)
+    }
+
+    /// What is saved of sessions now.
+    pub(crate) fn saved_sessions(&self) -> Result<SavedSessions, redb::Error> {
+        let read = self.database.lock().begin_read()?;
+        let saved = SavedSessions { rows: read.open_table(SESSIONS)?, lists: lists::read(&read)? };
+        self.list_chunks.store(saved.lists.len()?, Ordering::Relaxed);
+        Ok(saved)
+    }
+}
+
+impl SavedSessions {
+    /// Hands over one session after the other; rows that do not check are skipped and said.
+    pub(crate) fn for_each(
+        &self,
+        mut each: impl FnMut(SavedSession) -> Result<(), redb::Error>,
+    ) -> Result<(), redb::Error> {
+        for row in self.rows.iter()? {
+            let (key, saved) = row?;
+            match saved_session(key.value(), saved.value()) {
+                Some(session) => each(session)?,
+                None => tracing::warn!("a saved session does not check: it is forgotten"),
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk of lists, by its last page.
+    pub(crate) fn chunk(&self, ns: &NamespaceId, last: &BlockHash) -> Result<Option<ListChunk>, redb::Error> {
+        self.lists.get(ns, last)
+    }
+
+    /// Up to `max` rows' keys after one, in order, with whether each is still good; fewer: that was the last.
+    pub(crate) fn keys_after(
+        &self,
+        after: &[u8],
+        max: usize,
+    ) -> Result<Vec<(Vec<u8>, Option<SavedSession>)>, redb::Error> {
+        let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Excluded(after), Bound::Unbounded);
+        let mut found = Vec::with_capacity(max);
+        for row in self.rows.range::<&[u8]>(range)?.take(max) {
+            let (key, saved) = row?;
+            found.push((key.value().to_vec(), saved_session(key.value(), saved.value())));
+        }
+        Ok(found)
     }
 }
 
 pub(super) fn create(write: &WriteTransaction) -> Result<(), redb::Error> {
     write.open_table(SESSIONS)?;
-    Ok(())
+    lists::create(write)
 }
 
-/// Sessions whose rows check.
-pub(super) fn load(read: &ReadTransaction) -> Result<Vec<SavedSession>, redb::Error> {
-    let mut sessions = Vec::new();
-    for row in read.open_table(SESSIONS)?.iter()? {
-        let (key, saved) = row?;
-        match saved_session(key.value(), saved.value()) {
-            Some(session) => sessions.push(session),
-            None => tracing::warn!("a saved session does not check: it is forgotten"),
+/// Writes one row, and sees to the list that it needs and to the one that it needed.
+fn put(
+    rows: &mut Table<'_, &'static [u8], &'static [u8]>,
+    lists: &mut Lists<'_>,
+    (ns, session, record): &Change,
+    source: &ListSource<'_>,
+    spent: &mut Spent,
+) -> Result<Needed, redb::Error> {
+    let key = [ns.0.as_slice(), session.as_str().as_bytes()].concat();
+    let before = rows.get(key.as_slice())?.and_then(|row| saved_session(&key, row.value()));
+    let before = before.and_then(|saved| saved.base);
+    let mut outcome = Needed::Saved(0);
+    let mut base = record.as_ref().and_then(|record| record.base);
+    if let Some(last) = base.filter(|last| before != Some(*last)) {
+        outcome = lists.need(ns, &last, source)?;
+        match outcome {
+            Needed::Saved(fresh) => spent.bytes += fresh * CHUNK_BYTES,
+            Needed::Gone => return Ok(outcome),
+            Needed::Full => base = None,
         }
     }
-    Ok(sessions)
+    match record {
+        Some(record) => {
+            let row = save(record, outcome != Needed::Full);
+            spent.bytes += key.len() + row.len();
+            rows.insert(key.as_slice(), row.as_slice())?;
+        }
+        None => {
+            rows.remove(key.as_slice())?;
+        }
+    }
+    if let Some(last) = before.filter(|last| base != Some(*last)) {
+        spent.dropped += lists.release(ns, &last)?;
+    }
+    Ok(outcome)
 }
 
-fn save(record: &SessionRecord) -> Vec<u8> {
+/// A row; without its list it is of a session that has no pages.
+fn save(record: &SessionRecord, listed: bool) -> Vec<u8> {
+    let base = record.base.filter(|_| listed);
     Saved {
         turn: record.turn,
-        hashes: pack_hashes(&record.hashes),
+        hashes: if listed { pack_hashes(&record.hashes) } else { Vec::new() },
         tail_tokens: record.tail_tokens,
         ttl_ms: record.ttl_ms,
         priority: record.priority,
         protected_ms: record.protected_ms,
+        base: base.map_or(Vec::new(), |base| base.0.to_vec()),
     }
     .encode_to_vec()
 }
@@ -132,6 +260,7 @@ fn saved_session(key: &[u8], value: &[u8]) -> Option<SavedSession> {
     Some(SavedSession {
         namespace: NamespaceId::parse(namespace).ok()?,
         session: SessionId::parse(std::str::from_utf8(session).ok()?).ok()?,
+        base: BlockHash::parse_optional(&saved.base).ok()?,
         hashes: hashes.iter().map(|hash| BlockHash(*hash)).collect(),
         saved,
     })

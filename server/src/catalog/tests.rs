@@ -13,6 +13,7 @@ fn record(turn: u32) -> SessionRecord {
         ns: NamespaceIndex(3),
         session: SessionId::parse("chat").unwrap(),
         turn,
+        base: None,
         hashes: vec![BlockHash([1; 32]), BlockHash([2; 32])],
         tail_tokens: 5,
         ttl_ms: 9,

@@ -5,6 +5,7 @@ use crate::limits::DRAIN_LOOK;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use turnkv_pool::Sweep;
 
 impl Engine {
     /// No new offloads from now on; says how many bytes are still to be written.
@@ -46,7 +47,7 @@ impl Engine {
                 "leaving with pages that were not written: raise limits.drain_ms to wait longer"
             );
         }
-        self.flush_catalog();
+        self.flush_catalog_whole();
         if let Some(Err(error)) = self.nvme.as_ref().map(|nvme| nvme.shutdown()) {
             tracing::error!(%error, "the segment log was not closed cleanly: the next start checks it");
         }

@@ -2,8 +2,9 @@
 //! and where its value is. Must not know: HTTP.
 
 use super::Engine;
+use crate::catalog::Catalog;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
-use turnkv_pool::PoolStats;
+use turnkv_pool::{LIST_CHUNK_PAGES, PoolStats};
 use turnkv_tier::{Tier, Usage};
 
 /// What is looked at, at one moment.
@@ -22,6 +23,9 @@ pub(super) struct Picture {
     route_marks: u64,
     durable_waits: u64,
     catalog_changes: u64,
+    catalog_bytes: u64,
+    list_pages: u64,
+    list_budget_pages: u64,
     /// Page bytes written to NVMe for the first time, since start.
     first_written_bytes: u64,
 }
@@ -85,7 +89,9 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_pool_free_slabs", None, "Slabs that are not cut", |at| f64::from(at.pool.free_slabs)),
     ("turnkv_pool_index_bytes", None, "Memory of the index", |at| at.pool.index_bytes as f64),
     ("turnkv_pool_index_pages", None, "Pages in the index", |at| at.pool.entries as f64),
-    ("turnkv_pool_session_bytes", None, "Memory of the sessions' lists", |at| at.pool.session_bytes as f64),
+    ("turnkv_pool_session_bytes", None, "Memory of sessions and of where their lists end", |at| {
+        at.pool.session_bytes as f64
+    }),
     ("turnkv_local_connections", None, "Connections on the local socket", |at| at.connections as f64),
     ("turnkv_dram_locked_bytes", None, "Page memory that is locked (mlock)", |at| at.locked_bytes as f64),
     ("turnkv_dram_huge_bytes", None, "Page memory on huge pages", |at| at.huge_bytes as f64),
@@ -118,6 +124,14 @@ const GAUGES: &[GaugeRow] = &[
     (QUEUE, Some(("queue", "promotions")), QUEUE_HELP, |at| at.promotions_waited_for as f64),
     (QUEUE, Some(("queue", "durable")), QUEUE_HELP, |at| at.durable_waits as f64),
     (QUEUE, Some(("queue", "catalog")), QUEUE_HELP, |at| at.catalog_changes as f64),
+    ("turnkv_catalog_file_bytes", None, "Bytes of the catalog's file", |at| at.catalog_bytes as f64),
+    (
+        "turnkv_catalog_list_pages",
+        None,
+        "Pages that the lists of saved sessions name, each counted once",
+        |at| at.list_pages as f64,
+    ),
+    ("turnkv_catalog_list_budget_pages", None, "Pages that they may name", |at| at.list_budget_pages as f64),
     ("turnkv_queue_writing_bytes", None, "Page bytes handed to the NVMe tier and not completed", |at| {
         at.writing_bytes as f64
     }),
@@ -223,6 +237,9 @@ impl Engine {
             let router = self.router.lock();
             (router.engines() as u64, router.sessions() as u64, router.marks() as u64)
         };
+        let catalog = self.catalog.as_ref();
+        let state_dir = self.settings.nvme.as_ref().map(|nvme| nvme.state_dir.as_path());
+        let catalog_bytes = state_dir.map_or(0, crate::catalog::file_bytes);
         let core = self.core();
         Picture {
             route_engines,
@@ -238,7 +255,10 @@ impl Engine {
             locked_bytes: self.slabs.dram.locked_bytes(),
             huge_bytes: self.slabs.dram.huge_bytes(),
             draining: self.is_draining(),
-            catalog_changes: self.catalog.as_ref().map_or(0, |catalog| catalog.marked_len() as u64),
+            catalog_changes: catalog.map_or(0, |catalog| catalog.marked_len() as u64),
+            catalog_bytes,
+            list_pages: catalog.map_or(0, Catalog::list_chunks) * u64::from(LIST_CHUNK_PAGES),
+            list_budget_pages: self.list_chunks_max() * u64::from(LIST_CHUNK_PAGES),
             first_written_bytes: first,
         }
     }

@@ -21,6 +21,7 @@ pub(crate) struct Metrics {
     pub(crate) reclaimed_segments: Tally,
     pub(crate) prefetched_pages: Tally,
     pub(crate) routes: Tally,
+    pub(crate) unlisted_sessions: Tally,
     pub(crate) calls: Calls,
     pub(crate) tier_seconds: TierSeconds,
     pub(super) gauges: Gauges,
@@ -109,6 +110,10 @@ impl Metrics {
                 "Page shards read from NVMe ahead of an expected turn",
             ),
             routes: Tally::new("turnkv_route_answers_total", "Routes given"),
+            unlisted_sessions: Tally::new(
+                "turnkv_catalog_unlisted_sessions_total",
+                "Sessions saved without their lists, because the catalog holds as many as it may",
+            ),
             calls: Calls::new(),
             tier_seconds: TierSeconds::new(),
             gauges: Gauges::new(),

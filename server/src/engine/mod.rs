@@ -1,7 +1,7 @@
 //! The engine: asks the pool what to do and has the tiers do it. Owns: the one lock around the pool, the waits on
 //! its answers, and the order "decide under the lock, move bytes outside it". Must not know: gRPC, sockets, frames.
 //!
-//! - [`start`]: assembles the tiers, recovers, loads the catalog
+//! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions across restarts
 //! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
 //! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
@@ -27,7 +27,9 @@ pub(crate) mod promote;
 pub(crate) mod reclaim;
 pub(crate) mod record;
 pub(crate) mod reload;
+pub(crate) mod restore;
 pub(crate) mod route;
+pub(crate) mod save;
 pub(crate) mod session;
 pub(crate) mod slabs;
 pub(crate) mod start;
@@ -60,6 +62,8 @@ pub(crate) struct Engine {
     nvme: Option<Arc<NvmeTier>>,
     /// Namespaces and sessions across restarts, where there is a place for them.
     catalog: Option<Catalog>,
+    /// The last of the catalog's rows that was compared with what the pool knows; whoever flushes holds it.
+    swept: Mutex<Vec<u8>>,
     /// Client processes on this host.
     pub(crate) clients: clients::Clients,
     /// Rung whenever slots may have become free.

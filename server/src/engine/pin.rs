@@ -1,7 +1,7 @@
 //! Pin, Unpin and Describe. Owns: the step from the wire to the pool's answers. Must not know: budgets.
 
 use super::{Engine, malformed, refuse};
-use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, unpack_hashes, wire};
 
 impl Engine {
     /// Protects a prefix, given by its pages or as a session's. Blocking: it is in the catalog before the reply leaves.
@@ -45,6 +45,20 @@ impl Engine {
             catalog.put_pin(&namespace, &[pin], 0)?;
         }
         Ok(wire::UnpinReply { found })
+    }
+
+    /// Removes pins from the catalog that ended by time.
+    pub(super) fn remove_ended_pins(&self) {
+        let Some(catalog) = &self.catalog else { return };
+        let ended: Vec<(NamespaceId, BlockHash)> = {
+            let mut core = self.core();
+            let ended = core.pool.take_ended_pins();
+            let id = |ns| core.pool.namespace_desc(ns).map(|desc| desc.id);
+            ended.into_iter().filter_map(|(ns, pin)| Some((id(ns)?, pin))).collect()
+        };
+        if let Err(error) = catalog.remove_ended_pins(&ended) {
+            tracing::warn!(%error, "pins that ended stay in the catalog until the next start");
+        }
     }
 
     /// All that is known of one session.

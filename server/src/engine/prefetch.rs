@@ -84,9 +84,9 @@ impl Engine {
         // What is in DRAM already must not make room for the rest: it is used first, tails before heads.
         let parts = hashes.chunks(PREFETCH_PAGES_PER_SLICE);
         let mut tails_first = parts.clone().rev();
-        drop(self.slices(|core| {
-            tails_first.next().map(|part| core.pool.touch_pages(ns, part, now)).is_none()
-        }));
+        drop(
+            self.slices(|core| tails_first.next().map(|part| core.pool.touch_pages(ns, part, now)).is_none()),
+        );
         let shards = self.core().pool.namespace_desc(ns).map_or(0, |desc| desc.shards);
         let (mut shard, mut from, mut promotions) = (0, 0, Vec::new());
         let mut core = self.core();

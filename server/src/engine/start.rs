@@ -1,8 +1,9 @@
 //! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
 //! network.
 
+use super::restore::restore_sessions;
 use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
-use crate::catalog::{Catalog, Loaded};
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
 use crate::limits::INLINE_CHUNK_BYTES;
@@ -58,10 +59,7 @@ impl Engine {
         if let Some(kept) = parts.kept {
             let (segments, spare, segment_bytes) = kept.nvme.geometry();
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
-            let loaded = kept.catalog.load();
-            let loaded =
-                loaded.context("reading catalog.redb: move it aside to start without its sessions")?;
-            recover(&mut pool, loaded, kept.recovered, &kept.nvme)?;
+            recover(&mut pool, &kept.catalog, kept.recovered, &kept.nvme)?;
             (tier, catalog) = (Some(Arc::new(kept.nvme)), Some(kept.catalog));
         }
         let core = Core {
@@ -79,6 +77,7 @@ impl Engine {
             slabs: slabs::Slabs::new(parts.dram),
             nvme: tier,
             catalog,
+            swept: Mutex::default(),
             clients: clients::Clients::new(),
             freed: Notify::new(),
             recorder: Default::default(),
@@ -192,10 +191,12 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
 /// Puts what was found on disk back into the index. Pages whose namespace or ancestors are gone are forgotten.
 fn recover(
     pool: &mut Pool,
-    loaded: Loaded,
+    catalog: &Catalog,
     mut found: Vec<Recovered>,
     nvme: &NvmeTier,
 ) -> anyhow::Result<()> {
+    const UNREADABLE: &str = "reading catalog.redb: move it aside to start without its sessions";
+    let loaded = catalog.load().context(UNREADABLE)?;
     for spec in &loaded.namespaces {
         pool.open_namespace(describe(spec))?;
     }
@@ -229,11 +230,7 @@ fn recover(
     for (place, bytes) in report.orphans.iter().copied().chain(pool.take_dead_places()) {
         nvme.forget(Location { segment: place.segment, block: place.block }, bytes as u32);
     }
-    let mut sessions = 0u64;
-    for saved in loaded.sessions {
-        let record = pool.namespace(&saved.namespace).map(|ns| saved.into_record(ns));
-        sessions += u64::from(record.is_some_and(|record| pool.restore_session(&record, 0).is_ok()));
-    }
+    let sessions = restore_sessions(pool, catalog).context(UNREADABLE)?;
     for pin in loaded.pins {
         let Some(ns) = pool.namespace(&pin.namespace) else { continue };
         if let Err(error) = pool.pin(ns, &pin.hashes, pin.for_ms, 0) {

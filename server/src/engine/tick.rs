@@ -18,6 +18,7 @@ impl Engine {
                 ticks += 1;
                 if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
                     engine.flush_catalog();
+                    engine.remove_ended_pins();
                 }
                 drop(engine);
                 std::thread::sleep(Duration::from_millis(TICK_MS));
@@ -42,25 +43,5 @@ impl Engine {
         self.start_reclaim();
         self.pump_writes();
         self.freed.notify_waiters();
-    }
-
-    /// Writes changed sessions to the catalog.
-    pub(crate) fn flush_catalog(&self) {
-        let Some(catalog) = &self.catalog else { return };
-        let records = {
-            let marked = catalog.take_marked();
-            let now = self.now();
-            let mut core = self.core();
-            let forgotten = core.pool.take_forgotten();
-            let record = |(ns, session): (turnkv_pool::NamespaceIndex, turnkv_proto::SessionId)| {
-                let namespace = core.pool.namespace_desc(ns)?.id;
-                let record = core.pool.session_record(ns, &session, now);
-                Some((namespace, session, record))
-            };
-            marked.into_iter().chain(forgotten).filter_map(record).collect::<Vec<_>>()
-        };
-        if let Err(error) = catalog.put_sessions(&records) {
-            tracing::error!(%error, "sessions were not saved: they are forgotten at the next restart, their pages are not");
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
 
-use crate::engine::Engine;
 use super::sessions::blocking;
+use crate::engine::Engine;
 use crate::engine::record::Recording;
 use std::pin::Pin;
 use std::sync::Arc;
