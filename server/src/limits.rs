@@ -7,6 +7,8 @@ use turnkv_proto::limits::INLINE_MESSAGE_BYTES_MAX;
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
 /// Clients (processes) known at a time.
 pub(crate) const CLIENTS_MAX: usize = 1_024;
+/// Callers (processes over the Unix socket, hosts over TCP) with inline calls in service.
+pub(crate) const CALLERS_MAX: usize = 4_096;
 /// Requests in service at a time on one gRPC connection.
 pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache before it is read; less would be

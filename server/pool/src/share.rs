@@ -18,6 +18,11 @@ impl Pool {
         self.leases.introduce(client, user);
     }
 
+    /// A client that holds no lease any more need not be known.
+    pub fn forget_client(&mut self, client: ClientId) {
+        self.leases.forget(client);
+    }
+
     /// How many more slots a lease of this client may hold, or why there can be no lease.
     pub(crate) fn lease_room(&self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
         if self.leases.len() >= self.config.limits.leases_max {

@@ -107,14 +107,10 @@ pub struct TierGauges {
 }
 
 impl Pool {
-    /// The clients that hold most of what time does not end, with the bytes, most first.
-    pub fn fullest_clients(&self, count: usize) -> Vec<(ClientId, u64)> {
-        let mut all: Vec<(ClientId, u64)> =
-            self.leases.clients().iter().map(|(client, slots)| (*client, slots.lasting_bytes)).collect();
-        all.retain(|(_, bytes)| *bytes > 0);
-        all.sort_unstable_by_key(|(client, bytes)| (std::cmp::Reverse(*bytes), *client));
-        all.truncate(count);
-        all
+    /// The client that holds most of what time does not end.
+    pub fn fullest_client(&self) -> Option<ClientId> {
+        let (client, slots) = self.leases.clients().iter().max_by_key(|(_, slots)| slots.lasting_bytes)?;
+        Some(*client).filter(|_| slots.lasting_bytes > 0)
     }
 
     /// Gauges and counters now.
@@ -126,7 +122,7 @@ impl Pool {
             true => u64::from(slots.classes[slab.class as usize].per_slab - slab.used),
             false => 0,
         };
-        let fullest = self.leases.clients().iter().max_by_key(|(_, slots)| slots.lasting_bytes);
+        let fullest = self.leases.clients().values().map(|slots| slots.lasting_bytes).max();
         let session_bytes = (self.sessions.bytes() + self.tips.bytes() + self.protections.bytes()) as u64;
         PoolStats {
             dram: TierGauges {
@@ -148,7 +144,7 @@ impl Pool {
             lasting_bytes: self.leases.lasting_bytes,
             lasting_bytes_max: self.all_bytes_max(),
             lasting_user_bytes_max: self.leases.users().map(|(_, bytes)| bytes).max().unwrap_or(0),
-            lasting_client_bytes_max: fullest.map_or(0, |(_, slots)| slots.lasting_bytes),
+            lasting_client_bytes_max: fullest.unwrap_or(0),
             condemned_pages: self.condemned.len() as u64,
             free_slots: slots.slabs.iter().map(free_in).sum(),
             free_slabs: slots.empty.len() as u32,
