@@ -4,12 +4,15 @@
 //! - [`server`]: a real server process
 //! - [`http`]: its metrics page
 //! - [`gpu`]: a host device with pages in it
+//! - [`local`]: a client that speaks frames by hand; [`heavy`]: the largest legal requests, and a clock beside them
 //! - [`pages`]: pages that a test can recognise
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
 pub mod gpu;
+pub mod heavy;
 pub mod http;
+pub mod local;
 pub mod pages;
 pub mod server;
 pub mod user;

@@ -11,13 +11,17 @@ use std::sync::atomic::Ordering;
 use turnkv_pool::{
     CommitReservedAsk, LeaseId, OffloadAsk, Outcome, PageKey, ReserveAsk, Reserved, ReservedCommit, SlotPlace,
 };
-use turnkv_proto::limits::{LEASE_PAGES_MAX, RENEW_LEASES_MAX};
+use turnkv_proto::limits::{LEASE_PAGES_MAX, RENEW_LEASES_MAX, RESERVE_PAGES_MAX};
 use turnkv_proto::{BlockHash, Error, ErrorKind, unpack_hashes, wire};
 use wire::OffloadOutcome as Wire;
 
 impl Engine {
     /// Gives slots to be written in place, as many as there are now.
     pub(crate) fn reserve(&self, raw: &wire::ReserveRequest) -> Result<wire::ReserveReply, Error> {
+        if raw.pages > RESERVE_PAGES_MAX {
+            let text = format!("one call reserves at most {RESERVE_PAGES_MAX} slots: split it");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         let ask = ReserveAsk {
             ns: self.find_namespace(&raw.namespace)?,
             shard: parse_shard(raw.shard)?,
