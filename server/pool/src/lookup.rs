@@ -22,6 +22,7 @@ impl Pool {
     /// [`HASHES_PER_LOOK_MAX`]: crate::limits::HASHES_PER_LOOK_MAX
     pub fn lookup(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) -> Result<Found, PoolError> {
         self.desc(ns)?;
+        self.begin_call();
         self.now = self.now.max(now);
         let mut found = Found::default();
         self.steps += hashes.len() as u64;

@@ -306,6 +306,7 @@ impl Pool {
     pub fn abort_offload(&mut self, lease: LeaseId, client: ClientId) -> Result<(), PoolError> {
         let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
         held.ok_or(PoolError::LeaseUnknown)?;
+        self.begin_call();
         self.end_lease(lease);
         Ok(())
     }

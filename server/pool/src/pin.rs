@@ -67,6 +67,7 @@ impl Pool {
 
     /// Protects some more of the pages. True: that is all.
     pub fn pin_some(&mut self, pinning: &mut Pinning, hashes: &[BlockHash]) -> bool {
+        self.begin_call();
         let slice = self.slice();
         while !self.is_over(slice) {
             let from = pinning.held.map_or(End::EMPTY, |held| self.tips.end(held));
@@ -99,6 +100,7 @@ impl Pool {
     /// Ends a pin, named by its last page. False: there is none.
     pub fn unpin(&mut self, ns: NamespaceIndex, pin: &BlockHash) -> Result<bool, PoolError> {
         self.desc(ns)?;
+        self.begin_call();
         let slice = self.slice();
         Ok(self.unprotect_some(Owner::Pin(ns, *pin), slice))
     }

@@ -56,6 +56,10 @@ pub struct Pool {
     pub(crate) maintained: u16,
     /// Pages, slots and list entries looked at or changed so far.
     pub(crate) steps: u64,
+    /// Their number when the call under way began.
+    pub(crate) call_began: u64,
+    /// The most of them in a call that has ended.
+    pub(crate) call_steps_max: u64,
     /// Pages that go with all that hangs on them, as far as that is not done yet.
     pub(crate) condemned: Condemned,
 }
@@ -87,6 +91,8 @@ impl Pool {
             tally: Tally::default(),
             maintained: 0,
             steps: 0,
+            call_began: 0,
+            call_steps_max: 0,
             condemned: Condemned::default(),
             config,
         })
@@ -94,6 +100,7 @@ impl Pool {
 
     /// Takes note of the time, which never runs backwards here.
     pub(crate) fn tick(&mut self, now: Now) -> Now {
+        self.begin_call();
         self.now = self.now.max(now);
         self.slots.advance();
         self.policy.tick(self.now);

@@ -79,6 +79,7 @@ impl Pool {
 
     /// Starts writing a page again. Its old place stays in use until the new one is written.
     pub fn rewrite(&mut self, page: PageKey, shard: u16) -> Rewrite {
+        self.begin_call();
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
         let Some(index) = index else { return Rewrite::Gone };
         let cell = self.pages.cell(index, shard);
@@ -130,6 +131,7 @@ impl Pool {
     /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays; the rest is gone by policy.
     /// Slots under leases are free when these end. False: there was too much for one call; ask again.
     pub fn drop_page(&mut self, page: PageKey) -> bool {
+        self.begin_call();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))
     }
 

@@ -16,6 +16,17 @@ impl Pool {
         self.steps
     }
 
+    /// The most steps that any call took, ever.
+    pub fn call_steps_max(&self) -> u64 {
+        self.call_steps_max.max(self.steps - self.call_began)
+    }
+
+    /// A call begins: what the one before it took is known.
+    pub(crate) fn begin_call(&mut self) {
+        self.call_steps_max = self.call_steps_max();
+        self.call_began = self.steps;
+    }
+
     /// Begins the part of one call.
     pub(crate) fn slice(&self) -> Slice {
         Slice { until: self.steps + STEPS_PER_SLICE }

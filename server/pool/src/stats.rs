@@ -25,6 +25,8 @@ pub struct PoolStats {
     pub lasting_client_bytes_max: u64,
     /// Pages that are to go with all that hangs on them, as far as that is not done.
     pub condemned_pages: u64,
+    /// The most steps (pages, slots and list entries looked at or changed) that one call took, ever.
+    pub call_steps_max: u64,
     /// Slots free in slabs that are cut.
     pub free_slots: u64,
     /// Slabs that are not cut.
@@ -146,6 +148,7 @@ impl Pool {
             lasting_user_bytes_max: self.leases.users().map(|(_, bytes)| bytes).max().unwrap_or(0),
             lasting_client_bytes_max: fullest.unwrap_or(0),
             condemned_pages: self.condemned.len() as u64,
+            call_steps_max: self.call_steps_max(),
             free_slots: slots.slabs.iter().map(free_in).sum(),
             free_slabs: slots.empty.len() as u32,
             retired_slabs: retired as u32,

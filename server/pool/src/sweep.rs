@@ -42,6 +42,7 @@ impl Pool {
 
     /// Drops some more pages of a namespace, or of all. True: that is all.
     pub fn evict_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
+        self.begin_call();
         let (before, slice) = (self.tally.visible, self.slice());
         let done = loop {
             if sweep.at >= self.pages.end() {
@@ -72,6 +73,7 @@ impl Pool {
 
     /// Demotes some more pages of a namespace, or of all, that are on NVMe and not in use. True: that is all.
     pub fn demote_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
+        self.begin_call();
         let (before, slice) = (self.tally.demoted, self.slice());
         let done = loop {
             if sweep.at >= self.pages.end() {
@@ -145,6 +147,7 @@ impl Pool {
     /// Of some more pages, what was on the lost device is forgotten: pages in DRAM live on without it; pages that were only
     /// there are dropped, with all that hangs on them. True: that is all.
     pub fn lose_some(&mut self, sweep: &mut Sweep) -> bool {
+        self.begin_call();
         let slice = self.slice();
         while sweep.at < self.pages.end() {
             let index = sweep.at;

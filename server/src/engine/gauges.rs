@@ -110,6 +110,12 @@ const GAUGES: &[GaugeRow] = &[
     ),
     ("turnkv_lease_fullest_client_uid", None, "User of that process", |at| f64::from(at.fullest.1)),
     (
+        "turnkv_pool_call_steps_max",
+        None,
+        "Most pages, slots and entries that one hold of the pool's lock looked at or changed since start",
+        |at| at.pool.call_steps_max as f64,
+    ),
+    (
         "turnkv_pool_condemned_pages",
         None,
         "Pages that did not verify and are to go with all that hangs on them, as far as that is not done",
