@@ -219,15 +219,8 @@ impl Pool {
     /// Protects the leading pages of a path as far as the budget reaches, in place of what the owner had; weaker
     /// protections of the tenant end for it. Returns how many pages.
     pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> u32 {
-        let mut tip = None;
-        loop {
-            let slice = self.slice();
-            let (longer, reach) = self.protect_more(tip, &wish, slice);
-            tip = longer;
-            if reach != Reach::Slice {
-                return self.own_protected(tip, &wish, now);
-            }
-        }
+        let (tip, _) = self.protect_more(None, &wish, Slice::WHOLE);
+        self.own_protected(tip, &wish, now)
     }
 
     /// Protects what a path has after the pages that `held` protects already. Returns where it ends now: what is held so must

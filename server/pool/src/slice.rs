@@ -10,6 +10,11 @@ pub(crate) struct Slice {
     until: u64,
 }
 
+impl Slice {
+    /// No part: whatever there is.
+    pub(crate) const WHOLE: Slice = Slice { until: u64::MAX };
+}
+
 impl Pool {
     /// Pages, slots and list entries looked at or changed so far, ever: what one call adds to it is what others wait for.
     pub fn steps(&self) -> u64 {
