@@ -1,84 +1,123 @@
-//! The catalog: namespaces, sessions and pins across restarts, in an embedded database. Owns: the database and its
-//! transactions. Must not know: pages' bytes or places (the segments tell those).
+//! The catalog: namespaces, sessions and pins across restarts, in an embedded database. Owns: what is in it, and what waits to
+//! be. Must not know: pages' bytes or places (the segments tell those).
 //!
-//! - [`place`]: where its bytes are; [`open`]: opening it, setting a damaged one aside
-//! - [`namespaces`], [`sessions`], [`lists`] (those of sessions, in pieces that they share), [`pins`]: one table each
+//! Nothing depends on it but what only it knows: pages whose namespace it has lost wait on NVMe until that is opened again, and
+//! the server serves without it.
+//!
+//! - [`place`]: where its bytes are; [`open`]: opening it, reopening it, setting a damaged one aside; [`guard`]: panics over a
+//!   damaged file; [`error`]: which failures pass
+//! - [`namespaces`], [`sessions`], [`lists`] (those of sessions, in pieces that they share), [`pins`]: one table each;
+//!   [`waiting`]: what is to be written
 
+mod error;
+mod guard;
 mod lists;
 mod namespaces;
 mod open;
 mod pins;
 mod place;
 mod sessions;
+mod waiting;
 
+pub(crate) use error::CatalogError;
 pub(crate) use lists::ListSource;
 pub(crate) use pins::LoadedPin;
 pub(crate) use place::{CatalogFile, Place, file_bytes};
 pub(crate) use sessions::{Change, SavedSession, SavedSessions};
 
+use crate::clock::Clock;
+use open::{Store, Trouble};
 use parking_lot::Mutex;
-use redb::{Database, ReadableDatabase, WriteTransaction};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use turnkv_pool::NamespaceIndex;
-use turnkv_proto::{CheckedSpec, Error, ErrorKind, SessionId};
+use turnkv_proto::{CheckedSpec, NamespaceId, SessionId};
+use waiting::Waiting;
 
-/// The database, and the sessions that changed since the last flush.
+/// The database, and what is to be written to it.
 pub(crate) struct Catalog {
-    database: Mutex<Database>,
-    /// A set: a session that changes often is written once a flush. Bounded by the pool's bound on sessions.
+    place: Box<dyn Place>,
+    clock: Clock,
+    /// Held while the disk works.
+    store: Mutex<Store>,
+    trouble: Mutex<Option<Trouble>>,
+    /// Damaged ones since start.
+    set_aside: AtomicU64,
+    /// What is in it was read.
+    is_loaded: AtomicBool,
+    /// It was begun anew while the server ran: sessions have to be written again.
+    is_rebuilt: AtomicBool,
+    waiting: Mutex<Waiting>,
+    /// Held while rows of namespaces are removed and written: one after the other.
+    flushing: Mutex<()>,
+    /// Sessions that changed since the last flush. A set: one that changes often is written once a flush. Bounded by the pool's
+    /// bound on sessions.
     marked: Mutex<BTreeSet<(NamespaceIndex, SessionId)>>,
+    /// Sessions taken from there that are being written.
+    saving: AtomicUsize,
     /// Chunks of sessions' lists that are saved.
     list_chunks: AtomicU64,
 }
 
 /// What was saved besides sessions.
+#[derive(Default)]
 pub(crate) struct Loaded {
     /// Specs that still check.
     pub(crate) namespaces: Vec<CheckedSpec>,
     /// Pins, of those namespaces or of others.
     pub(crate) pins: Vec<LoadedPin>,
+    /// Every namespace that something is saved of.
+    pub(crate) ids: Vec<NamespaceId>,
 }
 
 impl Catalog {
     /// Opens or creates the catalog in a directory.
-    pub(crate) fn open(directory: &Path) -> Result<Catalog, redb::Error> {
-        Catalog::open_with(Box::new(CatalogFile::in_directory(directory)))
+    pub(crate) fn open(directory: &Path, clock: Clock) -> Result<Catalog, CatalogError> {
+        Catalog::open_with(Box::new(CatalogFile::in_directory(directory)), clock)
     }
 
-    /// Opens or creates the catalog at a place.
-    pub(crate) fn open_with(place: Box<dyn Place>) -> Result<Catalog, redb::Error> {
-        Ok(Catalog {
-            database: Mutex::new(open::open(place.as_ref())?),
-            marked: Mutex::default(),
-            list_chunks: AtomicU64::new(0),
-        })
+    /// What is saved besides sessions, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what
+    /// cannot be read at all is set aside. Blocking.
+    pub(crate) fn load(&self) -> Option<Loaded> {
+        if self.is_loaded.load(Ordering::Relaxed) {
+            return None;
+        }
+        let load = || {
+            self.read(|read| {
+                Ok(Loaded {
+                    namespaces: namespaces::load(read)?,
+                    pins: pins::load(read)?,
+                    ids: namespaces::ids(read)?,
+                })
+            })
+        };
+        let loaded = match load() {
+            Err(error) if error.is_damage() => {
+                let set_aside = self.put_aside(&error).and_then(|()| load());
+                set_aside.ok()?
+            }
+            loaded => loaded.ok()?,
+        };
+        self.is_loaded.store(true, Ordering::Relaxed);
+        self.is_rebuilt.store(false, Ordering::Relaxed);
+        Some(loaded)
     }
 
-    /// The namespaces and pins saved. Rows that do not check are skipped and said.
-    pub(crate) fn load(&self) -> Result<Loaded, redb::Error> {
-        let read = self.database.lock().begin_read()?;
-        Ok(Loaded { namespaces: namespaces::load(&read)?, pins: pins::load(&read)? })
+    /// Whether it was begun anew since the last call: all sessions are to be written.
+    pub(crate) fn take_rebuilt(&self) -> bool {
+        self.is_rebuilt.swap(false, Ordering::Relaxed)
     }
 
-    /// Runs a change as one durable transaction: the whole of it is saved, or nothing. Blocking: it waits for the disk, so
-    /// never call it on an async worker or under the pool's lock.
-    fn write<T>(
-        &self,
-        change: impl Fn(&WriteTransaction) -> Result<T, redb::Error>,
-    ) -> Result<T, redb::Error> {
-        let database = self.database.lock();
-        let write = database.begin_write()?;
-        let done = change(&write)?;
-        write.commit()?;
-        Ok(done)
+    /// Damaged ones that were set aside since start.
+    pub(crate) fn set_aside(&self) -> u64 {
+        self.set_aside.load(Ordering::Relaxed)
     }
-}
 
-/// What a caller is told whose change is not saved.
-fn unwritable(error: redb::Error) -> Error {
-    Error::new(ErrorKind::Internal, format!("the catalog cannot be written: {error}"))
+    /// Changes that wait to be written.
+    pub(crate) fn waiting_len(&self) -> usize {
+        self.marked.lock().len() + self.saving.load(Ordering::Relaxed) + self.waiting.lock().len()
+    }
 }
 
 #[cfg(test)]

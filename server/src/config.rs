@@ -1,10 +1,15 @@
 //! Configuration. Owns: what the operator wrote ([`File`]) and what was checked ([`Settings`]).
 //! Must not know: the components that are built from it.
 
+mod bytes;
+mod verify;
+
+pub(crate) use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use turnkv_proto::limits::SHARD_BYTES_MAX;
+pub(crate) use verify::Verify;
 
 /// What the operator wrote: every key optional, unknown keys refused.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
@@ -20,6 +25,8 @@ pub(crate) struct File {
     socket_mode: Option<String>,
     /// Who is evicted first: `session` (default), `gittins`, `lru`, `arc`, `s3fifo`, `tinylfu`.
     policy: Option<Policy>,
+    /// Which bytes are checked against their checksum: `tiers` (default) or `always`.
+    verify: Option<Verify>,
     dram: DramFile,
     nvme: Option<NvmeFile>,
     limits: LimitsFile,
@@ -123,7 +130,7 @@ struct LimitsFile {
     pages_max: Option<u32>,
     /// Sessions remembered; default 100000.
     sessions_max: Option<u32>,
-    /// Namespaces open; default 1024.
+    /// Namespaces open; default 1024, at most 65000. At the limit the one that nobody used for longest makes way.
     namespaces_max: Option<u16>,
     /// Leases held at a time; default 4096.
     leases_max: Option<u32>,
@@ -133,11 +140,9 @@ struct LimitsFile {
     protected_percent: Option<u8>,
     /// How long a drain may take to write what is dirty, ms; default 30000.
     drain_ms: Option<u64>,
+    /// How long a durable commit waits for NVMe before it answers that its pages are not durable yet, ms; default 20000.
+    durable_ms: Option<u64>,
 }
-
-/// A size as text with a binary unit (`64MiB`), or a plain number of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bytes(pub(crate) u64);
 
 /// What was checked; every field has its final value.
 #[derive(Debug, Clone)]
@@ -152,6 +157,8 @@ pub(crate) struct Settings {
     pub(crate) socket_mode: u32,
     /// Who is evicted first.
     pub(crate) policy: Policy,
+    /// Which bytes are checked against their checksum.
+    pub(crate) verify: Verify,
     /// The DRAM tier.
     pub(crate) dram: Dram,
     /// The NVMe tier.
@@ -211,6 +218,7 @@ pub(crate) struct Limits {
     pub(crate) session_ttl_ms: u64,
     pub(crate) protected_percent: u8,
     pub(crate) drain_ms: u64,
+    pub(crate) durable_ms: u64,
 }
 
 /// Why a configuration was refused.
@@ -269,6 +277,7 @@ impl Settings {
             metrics: self.metrics,
             socket_mode: Some(format!("{:04o}", self.socket_mode)),
             policy: Some(self.policy),
+            verify: Some(self.verify),
             dram: DramFile {
                 bytes: Some(Bytes(self.dram.bytes)),
                 slab_bytes: Some(Bytes(self.dram.slab_bytes)),
@@ -299,6 +308,7 @@ impl Settings {
                 session_ttl_ms: Some(limits.session_ttl_ms),
                 protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
+                durable_ms: Some(limits.durable_ms),
             },
         }
     }
@@ -318,6 +328,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         metrics: file.metrics,
         socket_mode,
         policy: file.policy.unwrap_or(Policy::Session),
+        verify: file.verify.unwrap_or_default(),
         dram,
         nvme,
         limits,
@@ -424,7 +435,13 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         free_slots_percent: within("limits.free_slots_percent", file.free_slots_percent, 2, 0, 50)?,
         pages_max: within("limits.pages_max", file.pages_max, pages_fit as u32, 1 << 10, 1 << 30)?,
         sessions_max: within("limits.sessions_max", file.sessions_max, 100_000, 1, 100_000_000)?,
-        namespaces_max: within("limits.namespaces_max", file.namespaces_max, 1_024, 1, u16::MAX - 1)?,
+        namespaces_max: within(
+            "limits.namespaces_max",
+            file.namespaces_max,
+            1_024,
+            1,
+            turnkv_pool::limits::NAMESPACES_MAX,
+        )?,
         leases_max: within("limits.leases_max", file.leases_max, 4_096, 1, 1 << 20)?,
         session_ttl_ms: within(
             "limits.session_ttl_ms",
@@ -434,6 +451,7 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
             u64::MAX / 4,
         )?,
         protected_percent: within("limits.protected_percent", file.protected_percent, 25, 0, 50)?,
+        durable_ms: within("limits.durable_ms", file.durable_ms, 20_000, 10, 600_000)?,
         drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
     })
 }
@@ -455,56 +473,6 @@ fn bad(key: &'static str, why: String) -> ConfigError {
 }
 
 const _: () = assert!(SHARD_BYTES_MAX <= GIB, "every legal shard fits the largest slab");
-
-const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
-
-impl std::str::FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Bytes, String> {
-        let text = text.trim();
-        let (number, shift) = UNITS
-            .iter()
-            .find_map(|(unit, shift)| text.strip_suffix(unit).map(|number| (number, *shift)))
-            .unwrap_or((text, 0));
-        let number: u64 = number
-            .trim()
-            .parse()
-            .map_err(|_| format!("`{text}` is not a size such as 512MiB, 64GiB or a number of bytes"))?;
-        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("`{text}` is too large"))
-    }
-}
-
-impl std::fmt::Display for Bytes {
-    /// The largest unit that divides the size: what is printed reads back exactly.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let whole = units.iter().find(|(_, shift)| self.0 > 0 && self.0.is_multiple_of(1 << shift));
-        let (unit, shift) = whole.unwrap_or(&("B", 0));
-        write!(f, "{}{unit}", self.0 >> shift)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw {
-            Number(u64),
-            Text(String),
-        }
-        match Raw::deserialize(from)? {
-            Raw::Number(number) => Ok(Bytes(number)),
-            Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -35,8 +35,6 @@ pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
 pub(crate) const PREFETCH_PAGES_PER_SLICE: usize = 256;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
-/// Memory in which the catalog keeps what it read and is about to write.
-pub(crate) const CATALOG_CACHE_BYTES: usize = 16 << 20;
 /// Sessions whose records are made under one hold of the pool's lock.
 pub(crate) const CATALOG_SESSIONS_PER_LOCK: usize = 32;
 /// Chunks of lists that are read under one hold of the pool's lock.
@@ -59,10 +57,28 @@ pub(crate) const CATALOG_CHUNKS_KNOWN_MAX: usize = 1 << 16;
 pub(crate) const CATALOG_LIST_PAGES_PER_PAGE: u64 = 2;
 /// Chunks of lists that any catalog may hold.
 pub(crate) const CATALOG_CHUNKS_MIN: u64 = 8192;
+/// Bytes of the catalog that its database keeps in memory.
+pub(crate) const CATALOG_CACHE_BYTES: usize = 8 << 20;
+/// How long a catalog that failed rests before it is tried again.
+pub(crate) const CATALOG_RETRY_MS: u64 = 1_000;
+/// Rows of a namespace that is forgotten which one transaction removes.
+pub(crate) const CATALOG_ROWS_PER_WRITE: usize = 1_024;
+/// Such transactions in one flush.
+pub(crate) const CATALOG_REMOVALS_PER_FLUSH: usize = 8;
+/// Changes of pins that wait for a catalog that cannot be written.
+pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 256;
+/// Damaged catalogs that are kept for whoever wants to look at them.
+pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
+/// Calls, each a short time under the lock, that one tick spends on namespaces that retire, and on strangers.
+pub(crate) const RETIRE_CALLS_PER_TICK: usize = 64;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
 pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
 /// Pages that durable commits wait for, looked after under one hold of the lock.
 pub(crate) const DURABLE_PAGES_PER_SLICE: usize = 1024;
+/// Threads that check pages in DRAM before reloads are told of them.
+pub(crate) const VERIFY_THREADS_MAX: usize = 4;
+/// Reloads whose pages wait to be checked; the pages of more are busy.
+pub(crate) const VERIFY_QUEUE_MAX: usize = 1024;
 /// How long writes pause after one that the tier refused.
 pub(crate) const WRITE_PAUSE_MS: u64 = 2;
 /// Re-appended pages in flight during reclaim.
@@ -84,7 +100,7 @@ pub(crate) const RECORD_QUEUE_CALLS_MAX: usize = 4096;
 /// Blocks of these calls together: 32 MiB.
 pub(crate) const RECORD_QUEUE_BLOCKS_MAX: u64 = 4 << 20;
 /// Namespaces that advice and the curve's series cover.
-pub(crate) const ADVICE_NAMESPACES_MAX: u16 = 16;
+pub(crate) const ADVICE_NAMESPACES_MAX: usize = 16;
 /// Sizes at which one namespace's advice says the hit ratio.
 pub(crate) const ADVICE_SIZES_MAX: usize = 40;
 /// Tokens, and microseconds, of one reported prefill.
@@ -95,6 +111,8 @@ pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 
+const _: () = assert!(CATALOGS_ASIDE_MAX >= 1, "a damaged catalog is set aside, not deleted");
+const _: () = assert!(CATALOG_RETRY_MS >= TICK_MS, "a failed catalog rests");
 const _: () =
     assert!(INLINE_CHUNK_BYTES * 2 <= INLINE_MESSAGE_BYTES_MAX, "a chunk and its fields fit one message");
 const _: () =

@@ -5,6 +5,7 @@
 //! - [`http`]: its metrics page
 //! - [`gpu`]: a host device with pages in it
 //! - [`local`]: a client that speaks frames by hand; [`heavy`]: the largest legal requests, and a clock beside them
+//! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ pub mod gpu;
 pub mod heavy;
 pub mod http;
 pub mod local;
+pub mod mapped;
 pub mod pages;
 pub mod server;
 pub mod user;

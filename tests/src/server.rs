@@ -24,6 +24,8 @@ pub struct Setup {
     pub engine: &'static str,
     /// More lines for the top of the configuration.
     pub top: String,
+    /// More lines for its `[dram]`.
+    pub dram: String,
     /// More lines for its `[nvme]`.
     pub nvme: String,
     /// More lines for the configuration's `[limits]`.
@@ -34,6 +36,8 @@ pub struct Setup {
     pub metrics: Option<String>,
     /// Directory of the NVMe tier, when it is not the server's own.
     pub nvme_dir: Option<PathBuf>,
+    /// Files that it may have open.
+    pub files_max: Option<u64>,
 }
 
 impl Default for Setup {
@@ -44,11 +48,13 @@ impl Default for Setup {
             segment_mib: 8,
             engine: "auto",
             top: String::new(),
+            dram: String::new(),
             nvme: String::new(),
             limits: String::new(),
             tcp: None,
             metrics: None,
             nvme_dir: None,
+            files_max: None,
         }
     }
 }
@@ -166,6 +172,15 @@ impl Server {
         self.wait_ready()
     }
 
+    /// Starts it again on the same directory with another configuration; it must have ended.
+    ///
+    /// # Errors
+    /// It did not come up.
+    pub fn restart_with(&mut self, setup: Setup) -> anyhow::Result<()> {
+        self.setup = setup;
+        self.restart()
+    }
+
     /// Starts a second process on the same tier directory, with sockets of its own; returns how it ended.
     ///
     /// # Errors
@@ -218,7 +233,15 @@ fn launch(dir: &Path, setup: &Setup) -> anyhow::Result<Child> {
     std::fs::write(&config, config_text(dir, setup))?;
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let binary = server_binary()?;
-    Command::new(binary)
+    let mut command = match setup.files_max {
+        None => Command::new(binary),
+        Some(files) => {
+            let mut shell = Command::new("bash");
+            shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]).arg(binary);
+            shell
+        }
+    };
+    command
         .args(["serve", "--config"])
         .arg(&config)
         .stdin(Stdio::null())
@@ -236,7 +259,7 @@ fn config_text(dir: &Path, setup: &Setup) -> String {
     if let Some(metrics) = &setup.metrics {
         text += &format!("metrics = \"{metrics}\"\n");
     }
-    text += &format!("[dram]\nbytes = \"{}MiB\"\nlock = false\n", setup.dram_mib);
+    text += &format!("[dram]\nbytes = \"{}MiB\"\nlock = false\n{}", setup.dram_mib, setup.dram);
     if setup.nvme_mib > 0 {
         let path = setup.nvme_dir.clone().unwrap_or_else(|| dir.join("nvme"));
         text += &format!(

@@ -15,6 +15,8 @@ pub(crate) struct Chunks(Vec<Box<[Entry]>>);
 /// Rows of cells of one namespace with several shards.
 struct Rows {
     shards: usize,
+    /// Live entries of the namespace, those that wait for I/O included.
+    live: u32,
     chunks: Vec<Box<[Cell]>>,
     free: Vec<u32>,
 }
@@ -35,7 +37,18 @@ impl Pages {
 
     /// Makes room for the namespace opened next.
     pub(crate) fn add_namespace(&mut self, shards: u16) {
-        self.rows.push(Rows { shards: usize::from(shards), chunks: Vec::new(), free: Vec::new() });
+        self.rows.push(Rows::new(shards));
+    }
+
+    /// The same for a namespace that has the place of one of which nothing is left.
+    pub(crate) fn renew_namespace(&mut self, ns: u16, shards: u16) {
+        debug_assert_eq!(self.live_of(ns), 0, "nothing is left of it");
+        self.rows[usize::from(ns)] = Rows::new(shards);
+    }
+
+    /// Entries of one namespace.
+    pub(crate) fn live_of(&self, ns: u16) -> u32 {
+        self.rows[usize::from(ns)].live
     }
 
     /// Adds an entry without cells, and links it to its parent.
@@ -44,7 +57,9 @@ impl Pages {
             self.grow();
         }
         let index = self.free;
-        let row = self.rows[usize::from(ns)].take();
+        let rows = &mut self.rows[usize::from(ns)];
+        rows.live += 1;
+        let row = rows.take();
         let entry = &mut self.chunks[index];
         self.free = entry.next;
         let generation = entry.generation;
@@ -74,6 +89,7 @@ impl Pages {
     pub(crate) fn release(&mut self, index: u32) {
         let (ns, row) = (usize::from(self[index].ns), self[index].cell.slot);
         self.rows[ns].give_back(row);
+        self.rows[ns].live -= 1;
         let free = self.free;
         let entry = &mut self.chunks[index];
         *entry = Entry { generation: entry.generation.wrapping_add(1), next: free, ..Entry::EMPTY };
@@ -258,6 +274,10 @@ impl IndexMut<u32> for Chunks {
 }
 
 impl Rows {
+    fn new(shards: u16) -> Rows {
+        Rows { shards: usize::from(shards), live: 0, chunks: Vec::new(), free: Vec::new() }
+    }
+
     /// A row of empty cells; none is needed when the only cell is in the entry.
     fn take(&mut self) -> u32 {
         if self.shards == 1 {

@@ -2,7 +2,7 @@
 //! Owns: the link between sessions and pages. Must not know: turns, slots.
 
 use crate::Pool;
-use crate::entry::{Entry, NONE, PROTECTED, RECOVERING, VICTIM, VISIBLE};
+use crate::entry::{Entry, NONE, PROTECTED, VICTIM, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::VICTIM_CHILDREN_MAX;
@@ -104,9 +104,6 @@ impl Pool {
             let found = self.pages.find(ns, hash);
             let child = |index: &u32| self.pages[*index].parent == end.page;
             let Some(index) = found.filter(child) else { break };
-            if self.pages[index].has(RECOVERING) {
-                break;
-            }
             end = End { page: index, pages: end.pages + 1 };
         }
         end

@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::entry::{
     ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
-    PROMOTING, PROTECTED, QUEUED, RECOVERING, VISIBLE, WRITING, ZOMBIE,
+    PROMOTING, PROTECTED, QUEUED, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::{NvmePlace, PageKey, UserId};
 use crate::lease::{ClientSlots, NO_PAGE};
@@ -33,7 +33,7 @@ struct Sums {
     dirty_bytes: u64,
     writing: u64,
     kept_bytes: u64,
-    kept: HashMap<u32, u64>,
+    kept: HashMap<u16, u64>,
     owned: HashMap<u32, (u32, u16)>,
     /// Slots that a page, or what is left of it, reads or writes.
     ios: HashMap<u32, u32>,
@@ -55,8 +55,11 @@ impl Pool {
         self.check_sessions()?;
         self.policy.check(&self.pages)?;
         self.check_protections()?;
-        ensure!(self.curves.is_complete(self.namespaces.len()), "a namespace has no curve");
-        self.curves.check()
+        ensure!(self.curves.is_complete(self.namespaces.places_len()), "a namespace has no curve");
+        self.curves.check()?;
+        let counted = (self.strangers.count, self.strangers.bytes);
+        ensure!(counted == self.strangers.recount(), "{counted:?} strangers counted");
+        Ok(())
     }
 
     /// Where the shards of a page are on NVMe; none for those that are not.
@@ -96,7 +99,7 @@ impl Pool {
                 parent.is_none_or(|parent| parent.has(VISIBLE)),
                 "page {index} is visible, its parent is not"
             );
-        } else if !entry.has(RECOVERING) {
+        } else {
             let reachable = parent.is_none_or(|parent| parent.has(VISIBLE));
             ensure!(!reachable || !cells.iter().all(Cell::committed), "page {index} should be visible");
             let used = !entry.is_leaf() || cells.iter().any(|cell| cell.slot != NONE || cell.committed());
@@ -208,7 +211,7 @@ impl Pool {
         );
         ensure!(sums.kept_bytes == self.kept.bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
         for (segment, bytes) in self.kept.by_segment.iter().enumerate() {
-            let counted = sums.kept.get(&(segment as u32)).copied().unwrap_or(0);
+            let counted = sums.kept.get(&(segment as u16)).copied().unwrap_or(0);
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }
         ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
@@ -303,11 +306,13 @@ impl Pool {
 
     fn check_lists(&self) -> Result<(), String> {
         let mut listed = HashSet::new();
-        let lists = (0..self.namespaces.len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
+        let lists = (0..self.namespaces.places_len() as u16).map(ListId::Dram).chain([ListId::Nvme]);
         for list in lists {
             for index in self.policy.order(&self.pages, list) {
                 ensure!(listed.insert(index), "page {index} is in two lists");
                 ensure!(self.pages[index].list() == Some(list), "page {index} is in the wrong list");
+                let in_slots = self.pages.cells(index).iter().any(|cell| cell.slot != NONE);
+                ensure!(list == ListId::Nvme || in_slots, "page {index} is in DRAM's list and not in DRAM");
             }
         }
         for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {

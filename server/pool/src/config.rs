@@ -1,7 +1,7 @@
 //! What an operator sets, checked. Owns: the pool's configuration. Must not know: where it came from.
 
 use crate::limits::{
-    LEASE_PAGES_MAX, PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES,
+    LEASE_PAGES_MAX, NAMESPACES_MAX, PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES,
 };
 
 /// The pool's sizes and bounds.
@@ -171,7 +171,7 @@ impl Limits {
             None if self.protected_percent > PROTECTED_ALL_PERCENT => {
                 Err(ConfigError::Limit("protected_percent"))
             }
-            None if self.namespaces_max == u16::MAX => Err(ConfigError::Limit("namespaces_max")),
+            None if self.namespaces_max > NAMESPACES_MAX => Err(ConfigError::Limit("namespaces_max")),
             None if self.session_ttl_ms == 0 => Err(ConfigError::Limit("session_ttl_ms")),
             None => Ok(()),
         }

@@ -45,8 +45,6 @@ pub(crate) const LISTED_DRAM: u16 = 32;
 pub(crate) const LISTED_NVME: u16 = 64;
 /// In the write queue.
 pub(crate) const QUEUED: u16 = 128;
-/// Found on NVMe, not in the tree yet.
-pub(crate) const RECOVERING: u16 = 256;
 /// Counted as a page of the DRAM tier.
 pub(crate) const COUNTED_DRAM: u16 = 512;
 /// Counted as a page of the NVMe tier.
@@ -111,7 +109,7 @@ const _: () = assert!(size_of::<Entry>() <= 96, "an entry is the price of a page
 impl Cell {
     /// A cell that holds nothing.
     pub(crate) const EMPTY: Cell = Cell {
-        place: NvmePlace { segment: 0, block: 0 },
+        place: NvmePlace { segment: 0, generation: 0, block: 0 },
         checksum: [0; 2],
         slot: NONE,
         state: 0,

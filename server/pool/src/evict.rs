@@ -153,7 +153,7 @@ impl Pool {
     pub(crate) fn keep_watermark(&mut self) {
         let slice = self.slice();
         self.drain_step(true);
-        let namespaces = self.namespaces.len() as u16;
+        let namespaces = self.namespaces.places_len() as u16;
         for _ in 0..namespaces {
             if self.is_over(slice) {
                 return;

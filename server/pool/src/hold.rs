@@ -7,7 +7,7 @@
 //! these slots. What bounds them is a part of the client's share of the slots, and of all.
 
 use crate::Pool;
-use crate::entry::{FILLED, NONE, RECOVERING, VISIBLE};
+use crate::entry::{FILLED, NONE, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::lease::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
@@ -345,7 +345,6 @@ impl Pool {
             let entry = &self.pages[index];
             let cell = self.pages.cell(index, pages.shard);
             match () {
-                () if entry.has(RECOVERING) => return (Outcome::InFlight, None),
                 () if entry.parent != parent => return (Outcome::NoParent, None),
                 () if entry.has(VISIBLE) || cell.committed() => return (Outcome::Present, Some(index)),
                 () if cell.granted() => return (Outcome::InFlight, None),

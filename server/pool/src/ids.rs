@@ -4,9 +4,10 @@
 /// A moment in milliseconds on the caller's monotonic clock.
 pub type Now = u64;
 
-/// A namespace that was opened in this pool; valid for the pool's whole life.
+/// A namespace that was opened in this pool: its place in the pool's tables, and which life of that place it is. Once the
+/// namespace is retired the index is stale and names nothing, ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NamespaceIndex(pub u16);
+pub struct NamespaceIndex(pub u16, pub u32);
 
 /// A stable handle to a page. Once the page is gone the handle is stale and names nothing, ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,7 +44,9 @@ pub struct SlotPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NvmePlace {
     /// Which segment.
-    pub segment: u32,
+    pub segment: u16,
+    /// Which use of the segment.
+    pub generation: u16,
     /// Which 4 KiB block of the segment.
     pub block: u32,
 }

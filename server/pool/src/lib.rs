@@ -4,7 +4,8 @@
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease` (and `share`: how much of it), `sessions`,
 //!   `namespaces`
 //! - `slice`: how much one call does before others get their turn
-//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`, `recover`
+//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
+//! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `adopt`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
 //! - sessions: `session` (the verbs), `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod adopt;
 mod arena;
 mod branch;
 mod check;
@@ -48,9 +50,9 @@ mod promote;
 mod protection;
 mod reclaim;
 mod record;
-mod recover;
 mod reload;
 mod residency;
+mod retire;
 mod route;
 mod session;
 mod sessions;
@@ -59,11 +61,13 @@ mod slice;
 mod slots;
 mod spare;
 mod stats;
+mod strangers;
 mod sweep;
 mod table;
 mod tips;
 mod writeback;
 
+pub use adopt::Adoption;
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use describe::SessionDetail;
@@ -81,11 +85,11 @@ pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
 pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
-pub use recover::{RecoveredPage, RecoveryReport};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use route::{Candidate, Ranked, RouteAsk, Router};
 pub use session::{EndTurn, SessionInfo, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
+pub use strangers::Stranger;
 pub use sweep::Sweep;
 pub use writeback::WriteBehind;

@@ -37,6 +37,22 @@ pub const SHARDS_MAX: u16 = 256;
 pub const PAGE_TOKENS_MAX: u32 = 4096;
 /// Bytes of a tenant's name.
 pub const TENANT_BYTES_MAX: usize = 128;
+/// Namespaces that may be open.
+pub const NAMESPACES_MAX: u16 = 65_000;
+/// Namespaces that retire at one time: until one is gone no other one makes way.
+pub const NAMESPACES_RETIRING_MAX: usize = 256;
+/// A namespace that holds something is not retired so soon after it was used: no turn is silent for longer.
+pub const NAMESPACE_SPARED_MS: u64 = SILENT_TURN_MS;
+/// Pages, sessions and pins looked at or dropped in one call for namespaces that retire.
+pub const RETIRE_STEPS_PER_CALL: u32 = 1024;
+/// Tenants whose names are remembered although they have neither a namespace nor memory that was theirs.
+pub const TENANTS_KEPT: usize = 1024;
+/// Shards of pages that one call takes into the index for a namespace that was opened.
+pub const ADOPT_SHARDS_PER_CALL: usize = 512;
+/// How long extents of a namespace that nobody opens are kept after a start.
+pub const STRANGERS_MS_MAX: u64 = 24 * 3600 * 1000;
+/// Extents of strangers that one call forgets.
+pub const STRANGERS_PER_CALL: usize = 4096;
 /// Hashes in one call.
 pub const HASHES_PER_CALL_MAX: usize = turnkv_proto::limits::HASHES_PER_CALL_MAX;
 /// Hashes that are looked up in one go where others wait.
@@ -143,10 +159,14 @@ pub const PREFETCH_RETRY_MS: u64 = 200;
 pub const RETURN_GRACE_MS: u64 = 5_000;
 /// Slots note when their page is needed in this unit.
 pub(crate) const RETURN_UNIT_MS: u64 = 100;
+/// Places of the sessions' table that one call reads names from.
+pub const SESSION_NAMES_PER_CALL: u32 = 1024;
 /// Sessions in one list answer.
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Pages that are chosen to leave NVMe for each one that comes.
 pub const LEAVING_PER_WRITE_MAX: u32 = 4;
+/// Pages that are chosen to leave NVMe each time the pool looks after itself: only a tier that became smaller has so many.
+pub const LEAVING_PER_LOOK_MAX: u32 = 256;
 /// Pages that give up their place on NVMe in one call.
 pub const LEAVE_PAGES_PER_CALL_MAX: u32 = 1024;
 /// Share of NVMe that pages keep however few its segments are, percent.
@@ -187,5 +207,11 @@ const _: () =
     assert!(LEAF_WALK_MAX / PASSED_PER_STEP <= DRAIN_STEPS_PER_CALL_MAX / 2, "a walk ends within a call");
 const _: () = assert!(SLAB_BYTES_MIN.is_multiple_of(SLOT_ALIGN_BYTES));
 const _: () = assert!(NVME_KEPT_PERCENT <= 100);
+const _: () = assert!(
+    NAMESPACES_MAX as usize + NAMESPACES_RETIRING_MAX < u16::MAX as usize,
+    "places of namespaces are numbered in 16 bits"
+);
+const _: () = assert!(ADOPT_SHARDS_PER_CALL >= SHARDS_MAX as usize, "a call takes in at least one page");
+const _: () = assert!(RETIRE_STEPS_PER_CALL > SHARDS_MAX as u32);
 const _: () = assert!(CURVE_SAMPLES_MAX <= u16::MAX as u32, "a curve counts its samples in 16 bits");
 const _: () = assert!(PAGE_TOKENS_MAX <= u16::MAX as u32, "entries keep tail tokens in 16 bits");

@@ -35,6 +35,7 @@ impl Pool {
 
     /// The handle of a page that readers can see.
     pub fn page_key(&self, ns: NamespaceIndex, hash: &BlockHash) -> Option<PageKey> {
+        self.desc(ns).ok()?;
         self.find_visible(ns.0, hash).map(|index| self.pages.key(index))
     }
 }

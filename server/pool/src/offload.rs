@@ -2,7 +2,7 @@
 //! Owns: begin, commit and abort of an offload. Must not know: who copies the bytes.
 
 use crate::Pool;
-use crate::entry::{FILLED, NONE, RECOVERING, VISIBLE};
+use crate::entry::{FILLED, NONE, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::lease::{LeaseItem, LeaseKind, NewLease};
@@ -327,7 +327,6 @@ impl Pool {
         let entry = &self.pages[index];
         let cell = self.pages.cell(index, ask.shard);
         match () {
-            () if entry.has(RECOVERING) => Err(Outcome::NoParent),
             () if entry.has(VISIBLE) || cell.committed() => Ok(index),
             () if cell.granted() => Err(Outcome::InFlight),
             () => Err(Outcome::NoParent),
@@ -349,7 +348,6 @@ impl Pool {
             let entry = &self.pages[index];
             let cell = self.pages.cell(index, ask.shard);
             match () {
-                () if entry.has(RECOVERING) => return (Outcome::InFlight, None),
                 () if entry.parent != parent => return (Outcome::NoParent, None),
                 () if entry.has(VISIBLE) || cell.committed() => return (Outcome::Present, Some(index)),
                 () if cell.granted() => return (Outcome::InFlight, None),

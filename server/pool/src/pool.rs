@@ -6,7 +6,7 @@ use crate::condemn::Condemned;
 use crate::config::{ConfigError, PoolConfig};
 use crate::curve::Curves;
 use crate::entry::{NONE, VISIBLE};
-use crate::ids::{Now, NvmePlace, PageKey};
+use crate::ids::{Now, NvmePlace};
 use crate::lease::Leases;
 use crate::leaving::Kept;
 use crate::namespaces::Namespaces;
@@ -16,6 +16,7 @@ use crate::residency::Tally;
 use crate::sessions::Sessions;
 use crate::slots::Slots;
 use crate::spare::Spared;
+use crate::strangers::Strangers;
 use crate::tips::Tips;
 use crate::writeback::WriteQueue;
 use turnkv_proto::BlockHash;
@@ -42,8 +43,8 @@ pub struct Pool {
     pub(crate) kept: Kept,
     /// Places nobody needs any more, with their bytes.
     pub(crate) dead: Vec<(NvmePlace, u64)>,
-    /// Pages found on NVMe that wait for their parents.
-    pub(crate) recovering: Vec<(PageKey, Option<BlockHash>)>,
+    /// What is on NVMe of namespaces that are not open.
+    pub(crate) strangers: Strangers,
     /// There is an NVMe tier, and it works.
     pub(crate) nvme_alive: bool,
     /// The page that room is being made for: it must not make way itself.
@@ -83,7 +84,7 @@ impl Pool {
             kept: Kept::new(config.nvme_bytes),
             budget: WriteBudget::new(config.nvme_bytes_per_day),
             dead: Vec::new(),
-            recovering: Vec::new(),
+            strangers: Strangers::default(),
             nvme_alive: config.nvme_bytes > 0,
             protected: NONE,
             room_for_return: None,

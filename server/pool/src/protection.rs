@@ -71,6 +71,8 @@ pub(crate) struct Protections {
     pub(crate) ended: u64,
     /// How many are pins.
     pub(crate) pins: u64,
+    /// Pins of each namespace.
+    owned: HashMap<NamespaceIndex, u32>,
 }
 
 /// What one tenant protects.
@@ -112,6 +114,22 @@ impl Protections {
         self.holds.len() as u64
     }
 
+    /// One past the highest place in the table.
+    pub(crate) fn end(&self) -> u32 {
+        self.table.len() as u32
+    }
+
+    /// Pins of one namespace.
+    pub(crate) fn pins_of(&self, ns: NamespaceIndex) -> u32 {
+        self.owned.get(&ns).copied().unwrap_or(0)
+    }
+
+    /// The owner of the protection at a place of the table, if it is a pin of a namespace.
+    pub(crate) fn pin_at(&self, at: u32, ns: NamespaceIndex) -> Option<Owner> {
+        let owner = self.table.get(at as usize)?.as_ref()?.owner;
+        matches!(owner, Owner::Pin(of, _) if of == ns).then_some(owner)
+    }
+
     /// When an owner's protection ends.
     pub(crate) fn ends_of(&self, owner: Owner) -> Option<Now> {
         let at = self.owners.get(&owner)?;
@@ -140,6 +158,9 @@ impl Protections {
         self.share(held.tenant).protections += 1;
         self.owners.insert(held.owner, at);
         self.pins += u64::from(held.rank == PIN_RANK);
+        if let Owner::Pin(ns, _) = held.owner {
+            *self.owned.entry(ns).or_default() += 1;
+        }
         self.due.insert((held.due, at));
         self.ranks.insert((held.tenant, held.rank, held.ends, at));
         self.table[at as usize] = Some(held);
@@ -150,6 +171,14 @@ impl Protections {
         self.share(held.tenant).protections -= 1;
         self.owners.remove(&held.owner);
         self.pins -= u64::from(held.rank == PIN_RANK);
+        if let Owner::Pin(ns, _) = held.owner
+            && let Some(owned) = self.owned.get_mut(&ns)
+        {
+            *owned -= 1;
+            if *owned == 0 {
+                self.owned.remove(&ns);
+            }
+        }
         self.due.remove(&(held.due, at));
         self.ranks.remove(&(held.tenant, held.rank, held.ends, at));
         self.free.push(at);
@@ -231,7 +260,7 @@ impl Pool {
         wish: &Wish,
         slice: Slice,
     ) -> (Option<TipId>, Reach) {
-        let tenant = self.slots.tenant_of(wish.ns);
+        let tenant = self.slots.tenant_of(wish.ns.0);
         let (end, reach) = self.protect_path(wish.path, tenant, wish.rank, slice);
         let tip = (end != End::EMPTY).then(|| self.tips.add(end, Keeper::Protection));
         if let Some(held) = held {
@@ -247,7 +276,7 @@ impl Pool {
 
     /// What was protected for a wish is its owner's from now on, in place of what it had. Returns how many pages.
     pub(crate) fn own_protected(&mut self, tip: Option<TipId>, wish: &Wish, now: Now) -> u32 {
-        let tenant = self.slots.tenant_of(wish.ns);
+        let tenant = self.slots.tenant_of(wish.ns.0);
         // What was protected before stayed so in between: its bytes are counted once.
         let old = self.protections.owners.get(&wish.owner).copied();
         let old = old.and_then(|at| self.protections.take(at));
@@ -443,7 +472,7 @@ impl Pool {
     /// Sets or clears the mark of a page, and counts its bytes.
     fn weigh(&mut self, index: u32, protected: bool) {
         let bytes = self.page_bytes(index);
-        let tenant = self.slots.tenant_of(NamespaceIndex(self.pages[index].ns));
+        let tenant = self.slots.tenant_of(self.pages[index].ns);
         if protected {
             self.protections.share(tenant).bytes += bytes;
             self.protections.bytes += bytes;

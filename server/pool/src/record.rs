@@ -6,7 +6,6 @@
 //! of its last full chunk and the few pages after it.
 
 use crate::Pool;
-use crate::entry::RECOVERING;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::protection::Owner;
@@ -115,10 +114,10 @@ impl Pool {
         from: Option<ListStart>,
         hashes: &[BlockHash],
     ) -> Option<ListStart> {
-        let is_here = |hash: &BlockHash| self.find_recovered(ns, hash).is_some();
+        let is_here = |hash: &BlockHash| self.find_visible(ns.0, hash).is_some();
         let count = hashes.partition_point(is_here);
         let page = hashes[..count].last()?;
-        let mut upward = self.pages.upward(self.find_recovered(ns, page)?);
+        let mut upward = self.pages.upward(self.find_visible(ns.0, page)?);
         upward.nth(count - 1)?;
         let follows = match (from, upward.next()) {
             (None, None) => true,
@@ -128,7 +127,8 @@ impl Pool {
         follows.then_some(ListStart { page: *page, pages: from.map_or(0, |from| from.pages) + count as u32 })
     }
 
-    /// Brings a session back whose list is here as far as `start` says. Returns the pages it has.
+    /// Brings a session back whose list is here as far as `start` says; one that is here already knows more than its record.
+    /// Returns the pages it has.
     pub fn restore_session(
         &mut self,
         record: &SessionRecord,
@@ -136,7 +136,10 @@ impl Pool {
         now: Now,
     ) -> Result<u32, PoolError> {
         self.desc(record.ns)?;
-        let page = start.and_then(|start| Some((self.find_recovered(record.ns, &start.page)?, start.pages)));
+        if let Some(at) = self.sessions.find(record.ns, &record.session) {
+            return Ok(self.present_end(at).pages);
+        }
+        let page = start.and_then(|start| Some((self.find_visible(record.ns.0, &start.page)?, start.pages)));
         let end = page.map_or(End::EMPTY, |(page, pages)| End { page, pages });
         if end.pages > self.config.limits.session_pages_max {
             return Err(PoolError::Limit("session_pages_max"));
@@ -154,10 +157,6 @@ impl Pool {
             self.retain(at, record.protected_ms, now);
         }
         Ok(end.pages)
-    }
-
-    fn find_recovered(&self, ns: NamespaceIndex, hash: &BlockHash) -> Option<u32> {
-        self.pages.find(ns.0, hash).filter(|index| !self.pages[*index].has(RECOVERING))
     }
 
     fn hashes_between(&self, base: End, end: End) -> Vec<BlockHash> {

@@ -2,12 +2,11 @@
 //! Owns: begin and end of a reload. Must not know: who reads.
 
 use crate::Pool;
-use crate::entry::{FILLED, NONE, PROMOTING, WRITING};
+use crate::entry::{FILLED, NONE, PROMOTING};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::lease::{LeaseItem, LeaseKind, NewLease};
 use crate::offload::check_ask;
-use crate::policy::Position;
 use crate::promote::Promotion;
 use turnkv_proto::{BlockHash, SessionId};
 
@@ -219,11 +218,6 @@ impl Pool {
         if cell.slot != item.slot || !cell.has(FILLED) {
             return;
         }
-        if cell.has(crate::entry::ON_NVME) && !cell.has(WRITING) {
-            self.let_go(index, shard);
-            self.refresh(index, Position::Hot);
-        } else {
-            self.condemn(index);
-        }
+        self.lose_slot(index, shard);
     }
 }

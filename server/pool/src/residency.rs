@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::entry::{
     ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LISTED_DRAM, LISTED_NVME,
-    MOVING, NONE, ON_NVME, PARKED, PROMOTING, QUEUED, RECOVERING, VICTIM, VISIBLE, WRITING, ZOMBIE,
+    MOVING, NONE, ON_NVME, PARKED, PROMOTING, QUEUED, VICTIM, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::NvmePlace;
 use crate::limits::{TOUCH_ANCESTORS_MAX, VICTIM_CHILDREN_MAX};
@@ -194,8 +194,8 @@ impl Pool {
         let all_nvme = visible && cells.iter().all(|cell| cell.has(ON_NVME));
         let parked = entry.has(PARKED) && (self.evictable(index).is_none() || entry.has(ASIDE) && in_slots);
         let list = match () {
-            () if entry.has(ZOMBIE | RECOVERING | LEAVING) || parked => 0,
-            () if entry.has(MOVING) && listed != 0 => listed,
+            () if entry.has(ZOMBIE | LEAVING) || parked => 0,
+            () if entry.has(MOVING) && (listed == LISTED_NVME || listed == LISTED_DRAM && in_slots) => listed,
             () if in_slots && !busy && readable => LISTED_DRAM,
             () if !in_slots && visible => LISTED_NVME,
             () => 0,
@@ -320,7 +320,7 @@ impl Pool {
             let parent = self.pages[index].parent;
             let reachable = parent == NONE || self.pages[parent].has(VISIBLE);
             let complete = self.pages.cells(index).iter().all(Cell::committed);
-            if !reachable || !complete || self.pages[index].has(VISIBLE | RECOVERING) {
+            if !reachable || !complete || self.pages[index].has(VISIBLE) {
                 self.refresh(index, Position::Hot);
                 continue;
             }
@@ -370,7 +370,7 @@ impl Pool {
         while index != NONE && index != self.protected {
             let entry = &self.pages[index];
             let hollow = |cell: &Cell| cell.slot == NONE && !cell.committed();
-            let used = entry.has(VISIBLE | RECOVERING | ZOMBIE) || !entry.is_leaf();
+            let used = entry.has(VISIBLE | ZOMBIE) || !entry.is_leaf();
             if used || !self.pages.cells(index).iter().all(hollow) {
                 return;
             }

@@ -322,7 +322,10 @@ fn marked(pages: usize) -> impl Iterator<Item = usize> {
 /// A page, as the table of marks knows it. Two pages that agree here cost a worse route, nothing else.
 fn mark(ns: NamespaceIndex, hash: &BlockHash) -> u64 {
     let (words, _) = hash.0.as_chunks::<8>();
-    u64::from_le_bytes(words[0]) ^ u64::from_le_bytes(words[3]).rotate_left(32) ^ u64::from(ns.0) << 48
+    u64::from_le_bytes(words[0])
+        ^ u64::from_le_bytes(words[3]).rotate_left(32)
+        ^ u64::from(ns.0) << 48
+        ^ u64::from(ns.1)
 }
 
 #[cfg(test)]

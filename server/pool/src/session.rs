@@ -5,7 +5,9 @@ use crate::Pool;
 use crate::entry::COUNTED_DRAM;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{HASHES_PER_CALL_MAX, PROTECTION_MS_MAX, RETENTION_MS_DEFAULT, SESSION_LIST_MAX};
+use crate::limits::{
+    HASHES_PER_CALL_MAX, PROTECTION_MS_MAX, RETENTION_MS_DEFAULT, SESSION_LIST_MAX, SESSION_NAMES_PER_CALL,
+};
 use crate::protection::{Owner, PIN_RANK, Wish};
 use crate::sessions::Session;
 use crate::tips::End;
@@ -244,6 +246,15 @@ impl Pool {
             }
         }
         (list, total)
+    }
+
+    /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are more.
+    pub fn session_names(&self, from: u32) -> (Vec<(NamespaceIndex, SessionId)>, Option<u32>) {
+        let to = from.saturating_add(SESSION_NAMES_PER_CALL).min(self.sessions.end());
+        (
+            (from..to).filter_map(|at| self.sessions.name_at(at)).collect(),
+            (to < self.sessions.end()).then_some(to),
+        )
     }
 
     /// Sessions forgotten since the last call (expired, or made way for a new one): their records can go.

@@ -55,6 +55,8 @@ pub(crate) struct Sessions {
     prefetches: BTreeSet<(Now, u32)>,
     /// Sessions of one turn by their last full pages; of several with the same, the latest.
     ends: HashMap<(NamespaceIndex, BlockHash), u32>,
+    /// How many each namespace has.
+    owned: HashMap<NamespaceIndex, u32>,
     /// Sessions with a time of return.
     expected: u64,
     /// Bytes of all names.
@@ -75,6 +77,26 @@ impl Sessions {
     /// Sessions that are expected back.
     pub(crate) fn expected(&self) -> u64 {
         self.expected
+    }
+
+    /// One past the highest place in the table.
+    pub(crate) fn end(&self) -> u32 {
+        self.table.len() as u32
+    }
+
+    /// Sessions of one namespace.
+    pub(crate) fn len_of(&self, ns: NamespaceIndex) -> u32 {
+        self.owned.get(&ns).copied().unwrap_or(0)
+    }
+
+    /// Names the session at a place of the table.
+    pub(crate) fn name_at(&self, at: u32) -> Option<(NamespaceIndex, SessionId)> {
+        self.table.get(at as usize)?.as_ref().map(|session| (session.ns, session.id.clone()))
+    }
+
+    /// Whose the session at a place of the table is.
+    pub(crate) fn namespace_at(&self, at: u32) -> Option<NamespaceIndex> {
+        self.table.get(at as usize)?.as_ref().map(|session| session.ns)
     }
 
     pub(crate) fn find(&self, ns: NamespaceIndex, id: &SessionId) -> Option<u32> {
@@ -113,6 +135,7 @@ impl Sessions {
             |at: &u32| table[*at as usize].as_ref().map_or(0, |this| hasher.hash_one((this.ns, &this.id)));
         names.insert_unique(code(&at), at, code);
         self.name_bytes += id.as_str().len();
+        *self.owned.entry(ns).or_default() += 1;
         self.update(at, |_| {});
         at
     }
@@ -205,6 +228,13 @@ impl Sessions {
         }
         self.free.push(at);
         self.name_bytes -= self[at].id.as_str().len();
+        let ns = self[at].ns;
+        if let Some(owned) = self.owned.get_mut(&ns) {
+            *owned -= 1;
+            if *owned == 0 {
+                self.owned.remove(&ns);
+            }
+        }
         if let Some(session) = self.table[at as usize].take().filter(|_| tell) {
             self.forgotten_count += 1;
             if self.forgotten.len() < FORGOTTEN_MAX {

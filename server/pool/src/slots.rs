@@ -9,9 +9,13 @@
 //!      reserve                 give up
 //! ```
 
+mod class;
+
+pub(crate) use class::Class;
+
 use crate::Pool;
 use crate::entry::NONE;
-use crate::ids::{NamespaceIndex, SlotKey, SlotPlace};
+use crate::ids::{SlotKey, SlotPlace};
 use crate::limits::SLOT_ALIGN_BYTES;
 
 /// What must be done to a slab before grants in it are handed out.
@@ -69,20 +73,6 @@ pub(crate) struct Slab {
     pub(crate) metas: Vec<SlotMeta>,
 }
 
-/// How slabs are cut for one namespace.
-pub(crate) struct Class {
-    pub(crate) shard_bytes: u64,
-    pub(crate) slot_bytes: u64,
-    pub(crate) per_slab: u32,
-    tenant: u32,
-    /// First slab with a free slot.
-    partial: u32,
-    /// Slabs with pages of this namespace.
-    pub(crate) slabs: u32,
-    pub(crate) used: u64,
-    pub(crate) evictions: u32,
-}
-
 /// All slabs.
 pub(crate) struct Slots {
     slab_bytes: u64,
@@ -135,24 +125,6 @@ impl Slots {
         }
     }
 
-    /// How the next namespace's slots are cut. `shard_bytes` fits a slab.
-    pub(crate) fn add_class(&mut self, shard_bytes: u64, tenant: u32) {
-        let slot_bytes = shard_bytes.next_multiple_of(SLOT_ALIGN_BYTES);
-        let per_slab = (self.slab_bytes / slot_bytes) as u32;
-        assert!(per_slab > 0, "a slot fits a slab");
-        let (partial, slabs, used, evictions) = (NONE, 0, 0, 0);
-        self.classes.push(Class {
-            shard_bytes,
-            slot_bytes,
-            per_slab,
-            tenant,
-            partial,
-            slabs,
-            used,
-            evictions,
-        });
-    }
-
     /// Takes a free slot for a page's shard; cuts an empty slab if need be.
     pub(crate) fn claim(&mut self, class: u32, owner: u32, shard: u16) -> Option<u32> {
         let mut slab = self.classes[class as usize].partial;
@@ -201,6 +173,8 @@ impl Slots {
         meta.leases += 1;
         let (first, pinned) = (meta.leases == 1, meta.leases == 1 && meta.ios == 0);
         self.leased_bytes += if first { bytes } else { 0 };
+        let class = self.class_of(slot) as usize;
+        self.classes[class].leased += u64::from(first);
         self.pinned_bytes += if pinned { bytes } else { 0 };
     }
 
@@ -211,6 +185,8 @@ impl Slots {
         meta.leases -= 1;
         let (last, unpinned) = (meta.leases == 0, meta.leases == 0 && meta.ios == 0);
         self.leased_bytes -= if last { bytes } else { 0 };
+        let class = self.class_of(slot) as usize;
+        self.classes[class].leased -= u64::from(last);
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
         self.free_if_unheld(slot);
     }
@@ -232,11 +208,6 @@ impl Slots {
         let unpinned = meta.ios == 0 && meta.leases == 0;
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
         self.free_if_unheld(slot);
-    }
-
-    /// Whose pages a namespace's are, as a number.
-    pub(crate) fn tenant_of(&self, ns: NamespaceIndex) -> u32 {
-        self.classes[usize::from(ns.0)].tenant
     }
 
     pub(crate) fn is_held(&self, slot: u32) -> bool {
@@ -313,11 +284,6 @@ impl Slots {
 
     pub(crate) fn number(&self, slab: u32, slot: u32) -> u32 {
         slab * self.stride + slot
-    }
-
-    /// Free slots in slabs that are cut, of one namespace.
-    pub(crate) fn free_of(&self, class: &Class) -> u64 {
-        u64::from(class.slabs) * u64::from(class.per_slab) - class.used
     }
 
     pub(crate) fn bytes(&self) -> usize {

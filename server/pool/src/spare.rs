@@ -26,6 +26,11 @@ impl Spared {
         &mut self.rows[at]
     }
 
+    /// A namespace retired.
+    pub(crate) fn forget(&mut self, ns: u16) {
+        *self.row(ns) = VecDeque::new();
+    }
+
     /// How many a namespace has set aside.
     pub(crate) fn len(&mut self, ns: u16) -> usize {
         self.row(ns).len()

@@ -37,7 +37,7 @@ pub struct PoolStats {
     pub pages: u64,
     /// Entries of the index: pages, and pages being offloaded.
     pub entries: u64,
-    /// Bytes of the index: entries, hash table, slot table, write queue, sessions.
+    /// Bytes of the index: entries, hash table, slot table, write queue, sessions, what is known of strangers.
     pub index_bytes: u64,
     /// Bytes of the miss-ratio curves.
     pub curve_bytes: u64,
@@ -67,6 +67,14 @@ pub struct PoolStats {
     pub ended_protections: u64,
     /// Namespaces.
     pub namespaces: u64,
+    /// Namespaces that retire: nobody finds them, and what they hold is being dropped.
+    pub retiring_namespaces: u64,
+    /// Namespaces that are not open and have extents on NVMe.
+    pub stranger_namespaces: u64,
+    /// These extents.
+    pub stranger_extents: u64,
+    /// Their bytes.
+    pub stranger_bytes: u64,
     /// Leases, quarantined ones included.
     pub leases: u64,
     /// Leases in quarantine.
@@ -154,7 +162,9 @@ impl Pool {
             retired_slabs: retired as u32,
             pages: tally.visible,
             entries: u64::from(self.pages.len()),
-            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes()) as u64 + session_bytes,
+            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes() + self.strangers.memory())
+                as u64
+                + session_bytes,
             curve_bytes: self.curves.bytes() as u64,
             session_bytes,
             sessions: u64::from(self.sessions.len()),
@@ -169,6 +179,10 @@ impl Pool {
             pins: self.protections.pins,
             ended_protections: self.protections.ended,
             namespaces: self.namespaces.len() as u64,
+            retiring_namespaces: self.retiring() as u64,
+            stranger_namespaces: self.strangers.families() as u64,
+            stranger_extents: self.strangers.count,
+            stranger_bytes: self.strangers.bytes,
             leases: u64::from(self.leases.len()),
             leases_quarantined: u64::from(self.leases.quarantined()),
             expired_leases: self.leases.expired,

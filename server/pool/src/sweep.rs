@@ -11,6 +11,7 @@ use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::policy::{ListId, Position};
 use crate::residency::{Eviction, Removal};
 use crate::slice::Slice;
+use crate::strangers::Strangers;
 use crate::writeback::WriteQueue;
 
 /// How far a walk is.
@@ -43,6 +44,9 @@ impl Pool {
     /// Drops some more pages of a namespace, or of all. True: that is all.
     pub fn evict_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
         self.begin_call();
+        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
+            return true;
+        }
         let (before, slice) = (self.tally.visible, self.slice());
         let done = loop {
             if sweep.at >= self.pages.end() {
@@ -74,6 +78,9 @@ impl Pool {
     /// Demotes some more pages of a namespace, or of all, that are on NVMe and not in use. True: that is all.
     pub fn demote_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
         self.begin_call();
+        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
+            return true;
+        }
         let (before, slice) = (self.tally.demoted, self.slice());
         let done = loop {
             if sweep.at >= self.pages.end() {
@@ -140,6 +147,7 @@ impl Pool {
     pub fn nvme_lost(&mut self) -> Sweep {
         self.nvme_alive = false;
         self.dead.clear();
+        self.strangers = Strangers::default();
         self.writes = WriteQueue::default();
         Sweep::default()
     }

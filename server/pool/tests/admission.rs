@@ -62,7 +62,7 @@ fn write(pool: &mut Pool, places: &mut u32, now: Now) -> u64 {
     let mut bytes = 0;
     for write in pool.next_writes(u64::MAX, now) {
         *places += 1;
-        assert!(pool.written(write.page, 0, NvmePlace { segment: 0, block: *places }, now));
+        assert!(pool.written(write.page, 0, NvmePlace { segment: 0, generation: 0, block: *places }, now));
         bytes += write.bytes;
     }
     bytes

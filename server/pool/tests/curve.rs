@@ -132,7 +132,7 @@ fn a_namespace_has_its_own_slabs_the_free_ones_and_a_part_of_nvme() {
     let room = |ns| pool.namespace_room(ns).unwrap();
     assert_eq!(room(one), NamespaceRoom { dram_bytes: 3 * SLAB, nvme_bytes: 48 << 20 });
     assert_eq!(room(two), NamespaceRoom { dram_bytes: 3 * SLAB, nvme_bytes: 16 << 20 });
-    assert_eq!(pool.namespace_room(NamespaceIndex(7)), Err(PoolError::NamespaceUnknown));
+    assert_eq!(pool.namespace_room(NamespaceIndex(7, 0)), Err(PoolError::NamespaceUnknown));
 }
 
 #[test]

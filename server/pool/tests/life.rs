@@ -292,7 +292,7 @@ fn two_tiers() -> (Pool, NamespaceIndex) {
 
 fn write_all(pool: &mut Pool, now: Now) {
     for write in pool.next_writes(u64::MAX, now) {
-        let place = NvmePlace { segment: write.page.index, block: now as u32 };
+        let place = NvmePlace { segment: write.page.index as u16, generation: 0, block: now as u32 };
         assert!(pool.written(write.page, write.shard, place, now));
     }
 }

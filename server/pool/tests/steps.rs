@@ -77,7 +77,11 @@ impl Counted {
 
     fn write_all(&mut self) {
         for write in self.pool.next_writes(u64::MAX, 0) {
-            let place = NvmePlace { segment: write.page.index / 1000, block: write.page.index };
+            let place = NvmePlace {
+                segment: (write.page.index / 1000) as u16,
+                generation: 0,
+                block: write.page.index,
+            };
             self.call("written", |pool| pool.written(write.page, write.shard, place, 0));
         }
     }

@@ -30,7 +30,7 @@ fn a_namespace_opens_once_and_only_as_it_is() {
     for desc in refused {
         assert!(matches!(pool.open_namespace(desc), Err(PoolError::Invalid(_))));
     }
-    let unknown = NamespaceIndex(9);
+    let unknown = NamespaceIndex(9, 0);
     assert_eq!(pool.lookup(unknown, &[hash(0)], 0), Err(PoolError::NamespaceUnknown));
     assert_eq!(pool.begin_reload(read(unknown, &[hash(0)]), 0), Err(PoolError::NamespaceUnknown));
     assert_eq!(pool.begin_offload(ask(unknown, None, &[hash(0)]), 0), Err(PoolError::NamespaceUnknown));
@@ -152,6 +152,58 @@ fn a_late_reader_loses_its_slots_by_time() {
 }
 
 #[test]
+fn a_page_that_changed_before_it_was_written_is_gone_with_what_hangs_on_it() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..3);
+    let keys: Vec<PageKey> =
+        (0..3).map(|page| pool.page_key(ns, &hashes(page..page + 1)[0]).unwrap()).collect();
+    let chain = pool.durable_chain(&keys);
+    pool.make_urgent(&chain);
+    let writes = pool.next_writes(u64::MAX, 0);
+    assert_eq!(writes.len(), 3);
+    pool.written(writes[0].page, 0, NvmePlace { segment: 0, generation: 0, block: 1 }, 0);
+    pool.write_changed(writes[1].page, 0, 0);
+    pool.check().unwrap();
+    assert_eq!(present(&mut pool, ns, 0..3), 1);
+    assert_eq!(keys.iter().map(|key| pool.is_on_nvme(*key)).collect::<Vec<_>>(), [Some(true), None, None]);
+    let place = NvmePlace { segment: 0, generation: 0, block: 9 };
+    assert!(!pool.written(writes[2].page, 0, place, 0), "what was in flight above it is of no use");
+    assert_eq!((pool.stats().dropped_pages, pool.stats().dram.used_bytes), (2, 8 << 10));
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_moving_page_that_changed_in_memory_is_still_on_nvme() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..2);
+    write_all(&mut pool);
+    let page = pool.page_key(ns, &hashes(1..2)[0]).unwrap();
+    assert_eq!(pool.rewrite(page, 0), Rewrite::Dirty);
+    let writes = pool.next_writes(u64::MAX, 0);
+    assert!(writes.len() == 1 && writes[0].moves);
+    pool.write_changed(page, 0, 0);
+    pool.check().unwrap();
+    assert_eq!(pool.lookup(ns, &hashes(0..2), 0), Ok(Found { present: 2, dram: 1 }), "NVMe still has it");
+    assert!(matches!(pool.rewrite(page, 0), Rewrite::Promotion(_)), "it moves by way of that copy");
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_slot_that_changed_is_given_up_unless_it_is_another_pages_by_now() {
+    let (mut pool, ns) = pool(false);
+    store(&mut pool, ns, None, 0..2);
+    let plan = pool.begin_reload(read(ns, &hashes(0..2)), 0).unwrap();
+    let ReloadStep::Ready { page, slot, .. } = plan.pages[1] else { panic!("{plan:?}") };
+    let ReloadStep::Ready { slot: other, .. } = plan.pages[0] else { panic!("{plan:?}") };
+    pool.slot_changed(page, 0, other, 0);
+    assert_eq!(present(&mut pool, ns, 0..2), 2);
+    pool.slot_changed(page, 0, slot, 0);
+    assert_eq!(present(&mut pool, ns, 0..2), 1);
+    pool.end_reload(plan.lease.unwrap(), CLIENT, &[1], 0).unwrap();
+    pool.check().unwrap();
+}
+
+#[test]
 fn bad_ends_change_nothing_and_corrupt_pages_go() {
     let (mut pool, ns) = pool(true);
     store(&mut pool, ns, None, 0..3);
@@ -182,7 +234,7 @@ fn stale_keys_name_nothing() {
     let before = pool.stats();
     pool.drop_page(page);
     pool.write_failed(page, 0, 0);
-    assert!(!pool.written(page, 0, NvmePlace { segment: 0, block: 0 }, 0));
+    assert!(!pool.written(page, 0, NvmePlace { segment: 0, generation: 0, block: 0 }, 0));
     assert!(!pool.promoted(page, 9, 0));
     assert_eq!((pool.is_on_nvme(page), pool.rewrite(page, 0)), (None, Rewrite::Gone));
     assert!(pool.durable_chain(&[page, PageKey { index: u32::MAX, generation: 0 }]).is_empty());
@@ -300,49 +352,18 @@ fn durable_means_the_page_and_its_ancestors() {
 }
 
 #[test]
-fn recovery_takes_any_order_and_keeps_only_whole_prefixes() {
-    let (mut pool, ns) = pool(true);
-    let place = |block| NvmePlace { segment: 1, block };
-    let page = |at: u32, parent: Option<u32>, block| RecoveredPage {
-        hash: hash(at),
-        parent: parent.map(hash),
-        shard: 0,
-        place: place(block),
-        checksum: 5,
-        tail_tokens: 0,
-    };
-    for found in
-        [page(2, Some(1), 2), page(1, Some(0), 1), page(0, None, 0), page(1, Some(0), 8), page(9, Some(8), 9)]
-    {
-        pool.recover(ns, found);
-    }
-    pool.recover(ns, page(20, Some(21), 20));
-    pool.recover(ns, page(21, Some(20), 21));
-    pool.recover(ns, RecoveredPage { shard: 7, ..page(30, None, 30) });
-    let mut report = pool.finish_recovery();
-    report.orphans.sort();
-    let orphans: Vec<u32> = report.orphans.iter().map(|(place, _)| place.block).collect();
-    assert_eq!((report.pages, orphans), (3, vec![1, 9, 20, 21, 30]));
-    assert_eq!(present(&mut pool, ns, 0..3), 3);
-    pool.check().unwrap();
-    let plan = pool.begin_reload(read(ns, &hashes(0..3)), 0).unwrap();
-    let ReloadStep::Promote(promotion) = plan.pages[1] else { panic!("{plan:?}") };
-    assert_eq!((promotion.place, promotion.checksum), (place(8), 5));
-}
-
-#[test]
 fn reclaim_moves_what_stays() {
     let (mut pool, ns) = pool(true);
     store(&mut pool, ns, None, 0..2);
     let writes = pool.next_writes(u64::MAX, 0);
     for write in &writes {
-        pool.written(write.page, 0, NvmePlace { segment: 4, block: write.page.index }, 0);
+        pool.written(write.page, 0, NvmePlace { segment: 4, generation: 0, block: write.page.index }, 0);
     }
-    let at = |write: &WriteBehind| NvmePlace { segment: 4, block: write.page.index };
+    let at = |write: &WriteBehind| NvmePlace { segment: 4, generation: 0, block: write.page.index };
     let id = NamespaceId([1; 32]);
     let lease = pool.begin_reload(read(ns, &hashes(0..1)), 0).unwrap().lease.unwrap();
     pool.end_reload(lease, CLIENT, &[], 0).unwrap();
-    let elsewhere = NvmePlace { segment: 9, block: 9 };
+    let elsewhere = NvmePlace { segment: 9, generation: 0, block: 9 };
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, elsewhere), Reclaim::Dead);
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 3, at(&writes[0])), Reclaim::Dead);
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, at(&writes[0])), Reclaim::Hot(writes[0].page));
@@ -360,6 +381,28 @@ fn reclaim_moves_what_stays() {
 }
 
 #[test]
+fn a_page_that_is_half_in_dram_and_moves_leaves_dram_when_it_is_evicted() {
+    let (mut pool, _) = pool(true);
+    let ns = pool.open_namespace(desc(2, "a", 8 << 10, 2)).unwrap();
+    let list = hashes(0..1);
+    for shard in [0, 1] {
+        let plan = pool.begin_offload(OffloadAsk { shard, ..ask(ns, None, &list) }, 0).unwrap();
+        pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 1)], 0).unwrap();
+    }
+    write_all(&mut pool);
+    assert_eq!(pool.demote_all(None), 1);
+    let plan = pool.begin_reload(read(ns, &list), 0).unwrap();
+    let ReloadStep::Promote(half) = plan.pages[0] else { panic!("{plan:?}") };
+    assert!(pool.promoted(half.page, 0, 0));
+    pool.end_reload(plan.lease.unwrap(), CLIENT, &[], 0).unwrap();
+    let Rewrite::Promotion(other) = pool.rewrite(half.page, 1) else { panic!("it is on NVMe alone") };
+    assert!(pool.promoted(other.page, 1, 0));
+    assert_eq!(pool.demote_all(None), 1);
+    pool.check().unwrap(); // a search for victims would find it again and again
+    assert_eq!(pool.demote_all(None), 0);
+}
+
+#[test]
 fn a_lost_device_leaves_what_is_in_dram() {
     let (mut pool, ns) = pool(true);
     store(&mut pool, ns, None, 0..2);
@@ -369,7 +412,7 @@ fn a_lost_device_leaves_what_is_in_dram() {
     let writes = pool.next_writes(u64::MAX, 0);
     let mut sweep = pool.nvme_lost();
     while !pool.lose_some(&mut sweep) {}
-    assert!(!pool.written(writes[0].page, 0, NvmePlace { segment: 0, block: 0 }, 0));
+    assert!(!pool.written(writes[0].page, 0, NvmePlace { segment: 0, generation: 0, block: 0 }, 0));
     pool.write_failed(writes[1].page, 0, 0);
     assert_eq!((present(&mut pool, ns, 0..2), present(&mut pool, ns, 10..12)), (0, 2));
     assert_eq!((pool.stats().dirty_bytes, pool.stats().nvme.used_bytes), (0, 0));

@@ -85,7 +85,7 @@ impl Device {
         let this = &mut self.segments[segment as usize];
         this.extents.push((block, true));
         this.live += 1;
-        let place = NvmePlace { segment, block: this.extents.len() as u32 - 1 };
+        let place = place(segment, this.extents.len() - 1);
         if this.extents.len() == self.segment_pages {
             self.sealed += 1;
             this.sealed_at = self.sealed;
@@ -96,12 +96,12 @@ impl Device {
 
     /// Nobody needs a place any more; said once of each.
     pub fn forget(&mut self, place: NvmePlace) {
-        let this = &mut self.segments[place.segment as usize];
+        let this = &mut self.segments[usize::from(place.segment)];
         let needed = std::mem::replace(&mut this.extents[place.block as usize].1, false);
         this.live -= usize::from(needed);
-        if this.live == 0 && self.open != Some(place.segment) && needed {
+        if this.live == 0 && self.open != Some(place.segment.into()) && needed {
             this.extents.clear();
-            self.free.push(place.segment);
+            self.free.push(place.segment.into());
         }
     }
 
@@ -125,7 +125,7 @@ impl Device {
     pub fn live_extents(&self, segment: u32) -> Vec<(u32, NvmePlace)> {
         let extents = self.segments[segment as usize].extents.iter().enumerate();
         let live = extents.filter(|(_, (_, live))| *live);
-        live.map(|(at, (block, _))| (*block, NvmePlace { segment, block: at as u32 })).collect()
+        live.map(|(at, (block, _))| (*block, place(segment, at))).collect()
     }
 
     /// When a read that starts now is done.
@@ -137,6 +137,12 @@ impl Device {
     pub fn write_done(&mut self, now: Now) -> Now {
         self.write.done(now)
     }
+}
+
+/// Every extent is forgotten once, before its segment is used anew: one generation is enough.
+fn place(segment: u32, extent: usize) -> NvmePlace {
+    debug_assert!(u64::from(segment) < 2 * SEGMENTS, "there are about as many segments as in a server");
+    NvmePlace { segment: segment as u16, generation: 0, block: extent as u32 }
 }
 
 /// Segments that are kept free.

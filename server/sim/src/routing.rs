@@ -117,7 +117,7 @@ fn assign(trace: &Trace, engines: u32, pages_each: u64, routing: Routing) -> Res
         let hashes: Vec<BlockHash> = trace.blocks(request).iter().map(|block| hash_of(*block)).collect();
         let session: Option<SessionId> = request.session.map(|session| session_id('s', session as usize));
         let ask = RouteAsk {
-            ns: NamespaceIndex(0),
+            ns: NamespaceIndex(0, 0),
             session: session.as_ref(),
             hashes: &hashes,
             candidates: &candidates,

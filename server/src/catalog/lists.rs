@@ -4,16 +4,17 @@
 //! A chunk is named by its last page, which names its whole prefix; it knows the chunk before it. It is needed by each session
 //! whose list goes on after it and by each chunk that comes after it; the last of these that goes takes it along.
 
+use super::CatalogError;
+use super::namespaces::Table;
 use prost::Message;
 use redb::{
-    ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
-    WriteTransaction,
+    ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction,
 };
 use turnkv_pool::ListChunk;
 use turnkv_proto::{BlockHash, NamespaceId, pack_hashes, unpack_hashes};
 
 /// Namespace id + the chunk's last page -> [`SavedChunk`].
-const LISTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("session_lists");
+pub(super) const LISTS: Table = TableDefinition::new("session_lists");
 
 /// A chunk as saved.
 #[derive(Clone, PartialEq, Message)]
@@ -49,16 +50,16 @@ pub(super) enum Needed {
 
 /// The chunks, in a transaction that writes.
 pub(super) struct Lists<'a> {
-    table: Table<'a, &'static [u8], &'static [u8]>,
+    table: redb::Table<'a, &'static [u8], &'static [u8]>,
 }
 
 impl<'a> Lists<'a> {
-    pub(super) fn open(write: &'a WriteTransaction) -> Result<Lists<'a>, redb::Error> {
+    pub(super) fn open(write: &'a WriteTransaction) -> Result<Lists<'a>, CatalogError> {
         Ok(Lists { table: write.open_table(LISTS)? })
     }
 
     /// Chunks saved.
-    pub(super) fn len(&self) -> Result<u64, redb::Error> {
+    pub(super) fn len(&self) -> Result<u64, CatalogError> {
         Ok(self.table.len()?)
     }
 
@@ -68,7 +69,7 @@ impl<'a> Lists<'a> {
         ns: &NamespaceId,
         last: &BlockHash,
         source: &ListSource<'_>,
-    ) -> Result<Needed, redb::Error> {
+    ) -> Result<Needed, CatalogError> {
         let (mut fresh, mut next) = (Vec::<ListChunk>::new(), Some(*last));
         let mut known = Vec::new().into_iter();
         let saved = loop {
@@ -100,7 +101,7 @@ impl<'a> Lists<'a> {
     }
 
     /// One session less needs the list that ends with a page. Returns how many chunks went with it.
-    pub(super) fn release(&mut self, ns: &NamespaceId, last: &BlockHash) -> Result<usize, redb::Error> {
+    pub(super) fn release(&mut self, ns: &NamespaceId, last: &BlockHash) -> Result<usize, CatalogError> {
         let (mut gone, mut next) = (0, Some(*last));
         while let Some(at) = next {
             let Some(saved) = self.get(ns, &at)? else { break };
@@ -115,24 +116,24 @@ impl<'a> Lists<'a> {
         Ok(gone)
     }
 
-    fn get(&self, ns: &NamespaceId, last: &BlockHash) -> Result<Option<SavedChunk>, redb::Error> {
+    fn get(&self, ns: &NamespaceId, last: &BlockHash) -> Result<Option<SavedChunk>, CatalogError> {
         let row = self.table.get(key(ns, last).as_slice())?;
         Ok(row.and_then(|row| SavedChunk::decode(row.value()).ok()))
     }
 
-    fn put(&mut self, ns: &NamespaceId, last: &BlockHash, saved: &SavedChunk) -> Result<(), redb::Error> {
+    fn put(&mut self, ns: &NamespaceId, last: &BlockHash, saved: &SavedChunk) -> Result<(), CatalogError> {
         self.table.insert(key(ns, last).as_slice(), saved.encode_to_vec().as_slice())?;
         Ok(())
     }
 }
 
-pub(super) fn create(write: &WriteTransaction) -> Result<(), redb::Error> {
+pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
     write.open_table(LISTS)?;
     Ok(())
 }
 
 /// The chunks, to be read while sessions are brought back.
-pub(super) fn read(read: &ReadTransaction) -> Result<ReadLists, redb::Error> {
+pub(super) fn read(read: &ReadTransaction) -> Result<ReadLists, CatalogError> {
     Ok(ReadLists(read.open_table(LISTS)?))
 }
 
@@ -141,7 +142,7 @@ pub(super) struct ReadLists(ReadOnlyTable<&'static [u8], &'static [u8]>);
 
 impl ReadLists {
     /// The chunk that ends with a page; none: it is not saved, or does not check.
-    pub(super) fn get(&self, ns: &NamespaceId, last: &BlockHash) -> Result<Option<ListChunk>, redb::Error> {
+    pub(super) fn get(&self, ns: &NamespaceId, last: &BlockHash) -> Result<Option<ListChunk>, CatalogError> {
         let row = self.0.get(key(ns, last).as_slice())?;
         let Some(saved) = row.and_then(|row| SavedChunk::decode(row.value()).ok()) else { return Ok(None) };
         let hashes = unpack_hashes(&saved.hashes).ok().filter(|hashes| hashes.last() == Some(last));
@@ -150,7 +151,7 @@ impl ReadLists {
     }
 
     /// Chunks saved.
-    pub(super) fn len(&self) -> Result<u64, redb::Error> {
+    pub(super) fn len(&self) -> Result<u64, CatalogError> {
         Ok(self.0.len()?)
     }
 }
@@ -158,3 +159,6 @@ impl ReadLists {
 fn key(ns: &NamespaceId, last: &BlockHash) -> Vec<u8> {
     [ns.0.as_slice(), last.0.as_slice()].concat()
 }
+
+#[cfg(test)]
+mod tests;

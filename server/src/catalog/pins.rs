@@ -1,16 +1,17 @@
 //! The catalog's rows of pins. Owns: which prefixes are pinned, and until when. Must not know: budgets.
 
-use super::Catalog;
+use super::namespaces::Table;
+use super::{Catalog, CatalogError};
 use prost::Message;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
-use turnkv_proto::{BlockHash, Error, NamespaceId, pack_hashes, unpack_hashes};
+use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId, pack_hashes, unpack_hashes};
 
 /// Namespace id + the pin's last page -> [`SavedPin`].
-const PINS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pins");
+pub(super) const PINS: Table = TableDefinition::new("pins");
 
 /// A pin as saved.
 #[derive(Clone, PartialEq, Message)]
-struct SavedPin {
+pub(super) struct SavedPin {
     #[prost(bytes = "vec", tag = "1")]
     hashes: Vec<u8>,
     /// Of the system's clock: a pin ends while the server is down as well.
@@ -29,29 +30,47 @@ pub(crate) struct LoadedPin {
 }
 
 impl Catalog {
-    /// Saves a pin that holds for so long, or removes it (no time).
+    /// Saves a pin that holds for so long, or removes it (no time): durably, if the catalog works, else as soon as it does.
+    /// Blocking.
     pub(crate) fn put_pin(&self, ns: &NamespaceId, hashes: &[BlockHash], for_ms: u64) -> Result<(), Error> {
         let Some(last) = hashes.last() else { return Ok(()) };
-        let now = unix_ms();
-        self.write(|write| {
+        let ends_unix_ms = unix_ms().saturating_add(for_ms);
+        let pin = (for_ms > 0).then(|| SavedPin { hashes: pack_hashes(hashes), ends_unix_ms });
+        if !self.waiting.lock().put_pin((*ns, *last), pin) {
+            let text = "the catalog cannot be written, and too many pins wait for it: the pin holds until the server restarts";
+            return Err(Error::new(ErrorKind::Internal, text.to_owned()));
+        }
+        self.flush_pins();
+        Ok(())
+    }
+
+    /// Writes the pins that wait. What cannot be written goes on waiting. Blocking.
+    pub(crate) fn flush_pins(&self) {
+        let pins = self.waiting.lock().take_pins();
+        if pins.is_empty() {
+            return;
+        }
+        let put = self.write(|write| {
             let mut table = write.open_table(PINS)?;
-            let key = [ns.0.as_slice(), last.0.as_slice()].concat();
-            if for_ms == 0 {
-                table.remove(key.as_slice())?;
-            } else {
-                let ends_unix_ms = now.saturating_add(for_ms);
-                let saved = SavedPin { hashes: pack_hashes(hashes), ends_unix_ms };
-                table.insert(key.as_slice(), saved.encode_to_vec().as_slice())?;
+            for ((ns, last), pin) in &pins {
+                let key = [ns.0.as_slice(), last.0.as_slice()].concat();
+                match pin {
+                    Some(pin) => table.insert(key.as_slice(), pin.encode_to_vec().as_slice())?,
+                    None => table.remove(key.as_slice())?,
+                };
             }
             Ok(())
-        })
-        .map_err(super::unwritable)
+        });
+        if put.is_err() {
+            self.waiting.lock().pins_again(pins);
+        }
     }
 }
 
 impl Catalog {
-    /// Removes pins that ended, so that the table stays as small as what is pinned. One that was renewed since stays.
-    pub(crate) fn remove_ended_pins(&self, pins: &[(NamespaceId, BlockHash)]) -> Result<(), Error> {
+    /// Removes pins that ended, so that the table stays as small as what is pinned. One that was renewed since stays. Those that
+    /// cannot be removed now are passed at the next start. Blocking.
+    pub(crate) fn remove_ended_pins(&self, pins: &[(NamespaceId, BlockHash)]) -> Result<(), CatalogError> {
         if pins.is_empty() {
             return Ok(());
         }
@@ -67,17 +86,16 @@ impl Catalog {
             }
             Ok(())
         })
-        .map_err(super::unwritable)
     }
 }
 
-pub(super) fn create(write: &WriteTransaction) -> Result<(), redb::Error> {
+pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
     write.open_table(PINS)?;
     Ok(())
 }
 
 /// Pins that check and have not ended.
-pub(super) fn load(read: &ReadTransaction) -> Result<Vec<LoadedPin>, redb::Error> {
+pub(super) fn load(read: &ReadTransaction) -> Result<Vec<LoadedPin>, CatalogError> {
     let (mut pins, now) = (Vec::new(), unix_ms());
     for row in read.open_table(PINS)?.iter()? {
         let (key, saved) = row?;

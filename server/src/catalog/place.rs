@@ -1,7 +1,9 @@
 //! Where a catalog's bytes are. Owns: the file's name, and what becomes of one that cannot be read. Must not know: what is
 //! in it.
 
+use crate::limits::CATALOGS_ASIDE_MAX;
 use redb::{Builder, Database, DatabaseError};
+use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// What a catalog is opened on, as often as need be: a file, or whatever a test puts under it.
@@ -30,16 +32,47 @@ impl CatalogFile {
     pub(crate) fn in_directory(directory: &Path) -> CatalogFile {
         CatalogFile { path: directory.join(FILE) }
     }
+
+    /// The name of one that was set aside: the latest, and those before it.
+    fn aside(&self, age: usize) -> PathBuf {
+        match age {
+            0 => self.path.with_extension("redb.damaged"),
+            age => self.path.with_extension(format!("redb.damaged.{age}")),
+        }
+    }
+
+    fn sync_directory(&self) -> std::io::Result<()> {
+        self.path.parent().map_or(Ok(()), |directory| std::fs::File::open(directory)?.sync_all())
+    }
 }
 
 impl Place for CatalogFile {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
-        builder.create(&self.path)
+        let made = !self.path.exists();
+        let database = builder.create(&self.path)?;
+        if made {
+            self.sync_directory()?; // what is committed to a file without a name is lost with the power
+        }
+        Ok(database)
     }
 
+    /// A few are kept for whoever wants to look at them; the oldest of more is overwritten.
     fn set_aside(&self) -> std::io::Result<String> {
-        let aside = self.path.with_extension("redb.damaged");
-        std::fs::rename(&self.path, &aside)?;
+        for age in (1..CATALOGS_ASIDE_MAX).rev() {
+            match std::fs::rename(self.aside(age - 1), self.aside(age)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(name(error, &self.aside(age)));
+                }
+                _ => {}
+            }
+        }
+        let aside = self.aside(0);
+        std::fs::rename(&self.path, &aside).map_err(|error| name(error, &aside))?;
+        self.sync_directory()?;
         Ok(aside.display().to_string())
     }
+}
+
+fn name(error: Error, path: &Path) -> Error {
+    Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -1,41 +1,42 @@
 //! The catalog's rows of sessions. Owns: their form, and which of them are to be written at the next flush. Must not know:
 //! pages' bytes or places; how lists are shared (`lists`).
 
-use super::Catalog;
 use super::lists::{self, ListSource, Lists, Needed, ReadLists};
+use super::namespaces::Table;
+use super::{Catalog, CatalogError};
 use crate::limits::{CATALOG_BATCH_BYTES, CATALOG_CHUNKS_DROPPED_PER_BATCH};
 use prost::Message;
-use redb::{ReadOnlyTable, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
+use redb::{ReadOnlyTable, ReadableTable, TableDefinition, WriteTransaction};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
 
 /// Namespace id + session id -> [`Saved`].
-const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
+pub(super) const SESSIONS: Table = TableDefinition::new("sessions");
 
 /// About what a chunk of a list is written with.
 const CHUNK_BYTES: usize = LIST_CHUNK_PAGES as usize * 32 + 128;
 
 /// A session as saved: protobuf, so that fields can be added.
 #[derive(Clone, PartialEq, Message)]
-struct Saved {
+pub(super) struct Saved {
     #[prost(uint32, tag = "1")]
-    turn: u32,
+    pub(super) turn: u32,
     /// The pages after the base; of a row without one, all: so older servers wrote every row.
     #[prost(bytes = "vec", tag = "2")]
-    hashes: Vec<u8>,
+    pub(super) hashes: Vec<u8>,
     #[prost(uint32, tag = "3")]
-    tail_tokens: u32,
+    pub(super) tail_tokens: u32,
     #[prost(uint64, tag = "4")]
-    ttl_ms: u64,
+    pub(super) ttl_ms: u64,
     #[prost(uint32, tag = "5")]
-    priority: u32,
+    pub(super) priority: u32,
     #[prost(uint64, tag = "6")]
-    protected_ms: u64,
+    pub(super) protected_ms: u64,
     /// The last page of its last full chunk; empty: it has none.
     #[prost(bytes = "vec", tag = "7")]
-    base: Vec<u8>,
+    pub(super) base: Vec<u8>,
 }
 
 /// A session as it was saved, not yet checked against the pages that are there.
@@ -102,14 +103,16 @@ impl Catalog {
         self.marked.lock().insert((ns, session));
     }
 
-    /// Sessions that wait to be written.
-    pub(crate) fn marked_len(&self) -> usize {
-        self.marked.lock().len()
+    /// Takes the sessions to write: they count as waiting until they are [`Catalog::settled`].
+    pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
+        let marked = std::mem::take(&mut *self.marked.lock());
+        self.saving.store(marked.len(), Ordering::Relaxed);
+        marked.into_iter().collect()
     }
 
-    /// Takes the sessions to write.
-    pub(crate) fn take_marked(&self) -> Vec<(NamespaceIndex, SessionId)> {
-        std::mem::take(&mut *self.marked.lock()).into_iter().collect()
+    /// What was taken is written, or marked again.
+    pub(crate) fn settled(&self) {
+        self.saving.store(0, Ordering::Relaxed);
     }
 
     /// Writes leading changes in one transaction, as many as its bounds allow; a record of `None` removes a row.
@@ -117,7 +120,7 @@ impl Catalog {
         &self,
         changes: &[Change],
         source: &ListSource<'_>,
-    ) -> Result<Written, redb::Error> {
+    ) -> Result<Written, CatalogError> {
         if changes.is_empty() {
             return Ok(Written::default());
         }
@@ -146,23 +149,31 @@ impl Catalog {
         self.list_chunks.load(Ordering::Relaxed)
     }
 
-    /// What is saved of sessions now.
-    pub(crate) fn saved_sessions(&self) -> Result<SavedSessions, redb::Error> {
-        let read = self.database.lock().begin_read()?;
-        let saved = SavedSessions { rows: read.open_table(SESSIONS)?, lists: lists::read(&read)? };
-        self.list_chunks.store(saved.lists.len()?, Ordering::Relaxed);
-        Ok(saved)
+    /// Looks at what is saved of sessions now. Blocking.
+    pub(crate) fn saved_sessions<T>(
+        &self,
+        look: impl FnOnce(&SavedSessions) -> Result<T, CatalogError>,
+    ) -> Result<T, CatalogError> {
+        self.read(|read| {
+            let saved = SavedSessions { rows: read.open_table(SESSIONS)?, lists: lists::read(read)? };
+            self.list_chunks.store(saved.lists.len()?, Ordering::Relaxed);
+            look(&saved)
+        })
     }
 }
 
 impl SavedSessions {
-    /// Hands over one session after the other; rows that do not check are skipped and said.
-    pub(crate) fn for_each(
+    /// Hands over one session of a namespace after the other; rows that do not check are skipped and said.
+    pub(crate) fn for_each_of(
         &self,
-        mut each: impl FnMut(SavedSession) -> Result<(), redb::Error>,
-    ) -> Result<(), redb::Error> {
-        for row in self.rows.iter()? {
+        ns: &NamespaceId,
+        mut each: impl FnMut(SavedSession) -> Result<(), CatalogError>,
+    ) -> Result<(), CatalogError> {
+        for row in self.rows.range(ns.0.as_slice()..)? {
             let (key, saved) = row?;
+            if !key.value().starts_with(&ns.0) {
+                break;
+            }
             match saved_session(key.value(), saved.value()) {
                 Some(session) => each(session)?,
                 None => tracing::warn!("a saved session does not check: it is forgotten"),
@@ -172,16 +183,20 @@ impl SavedSessions {
     }
 
     /// A chunk of lists, by its last page.
-    pub(crate) fn chunk(&self, ns: &NamespaceId, last: &BlockHash) -> Result<Option<ListChunk>, redb::Error> {
+    pub(crate) fn chunk(
+        &self,
+        ns: &NamespaceId,
+        last: &BlockHash,
+    ) -> Result<Option<ListChunk>, CatalogError> {
         self.lists.get(ns, last)
     }
 
-    /// Up to `max` rows' keys after one, in order, with whether each is still good; fewer: that was the last.
-    pub(crate) fn keys_after(
+    /// Up to `max` rows after a key, in order, each with the session if it checks.
+    pub(crate) fn rows_after(
         &self,
         after: &[u8],
         max: usize,
-    ) -> Result<Vec<(Vec<u8>, Option<SavedSession>)>, redb::Error> {
+    ) -> Result<Vec<(Vec<u8>, Option<SavedSession>)>, CatalogError> {
         let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Excluded(after), Bound::Unbounded);
         let mut found = Vec::with_capacity(max);
         for row in self.rows.range::<&[u8]>(range)?.take(max) {
@@ -192,19 +207,19 @@ impl SavedSessions {
     }
 }
 
-pub(super) fn create(write: &WriteTransaction) -> Result<(), redb::Error> {
+pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
     write.open_table(SESSIONS)?;
     lists::create(write)
 }
 
 /// Writes one row, and sees to the list that it needs and to the one that it needed.
 fn put(
-    rows: &mut Table<'_, &'static [u8], &'static [u8]>,
+    rows: &mut redb::Table<'_, &'static [u8], &'static [u8]>,
     lists: &mut Lists<'_>,
     (ns, session, record): &Change,
     source: &ListSource<'_>,
     spent: &mut Spent,
-) -> Result<Needed, redb::Error> {
+) -> Result<Needed, CatalogError> {
     let key = [ns.0.as_slice(), session.as_str().as_bytes()].concat();
     let before = rows.get(key.as_slice())?.and_then(|row| saved_session(&key, row.value()));
     let before = before.and_then(|saved| saved.base);

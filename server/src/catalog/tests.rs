@@ -1,6 +1,13 @@
-//! The catalog: what comes back, what stays away, what is set aside.
+//! The catalog: what comes back, what stays away, what is set aside; and that no failure of its disk outlasts the failure.
 
+use super::sessions::Written;
 use super::*;
+use redb::backends::InMemoryBackend;
+use redb::{Builder, Database, DatabaseError, StorageBackend};
+use rustix::io::Errno;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 use turnkv_pool::SessionRecord;
 use turnkv_proto::{BlockHash, Spec};
 
@@ -10,8 +17,8 @@ fn spec(model: &str) -> CheckedSpec {
 
 fn record(turn: u32) -> SessionRecord {
     SessionRecord {
-        ns: NamespaceIndex(3),
-        session: SessionId::parse("chat").unwrap(),
+        ns: NamespaceIndex(3, 0),
+        session: name("chat"),
         turn,
         base: None,
         hashes: vec![BlockHash([1; 32]), BlockHash([2; 32])],
@@ -23,50 +30,285 @@ fn record(turn: u32) -> SessionRecord {
     }
 }
 
+fn name(session: &str) -> SessionId {
+    SessionId::parse(session).unwrap()
+}
+
+/// A file in memory that outlives the databases on it, and a disk that can be told to fail.
+#[derive(Clone, Debug)]
+struct Disk(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bytes: Mutex<Arc<InMemoryBackend>>,
+    /// Writes and flushes that fail from now on.
+    failures: Mutex<u32>,
+    errno: Errno,
+}
+
+impl Disk {
+    fn new(errno: Errno) -> Disk {
+        let bytes = Mutex::new(Arc::new(InMemoryBackend::new()));
+        Disk(Arc::new(Inner { bytes, failures: Mutex::new(0), errno }))
+    }
+
+    fn fail(&self, times: u32) {
+        *self.0.failures.lock() = times;
+    }
+
+    fn bytes(&self) -> Arc<InMemoryBackend> {
+        Arc::clone(&self.0.bytes.lock())
+    }
+
+    fn changed(&self) -> io::Result<Arc<InMemoryBackend>> {
+        let mut failures = self.0.failures.lock();
+        if *failures > 0 {
+            *failures -= 1;
+            return Err(self.0.errno.into());
+        }
+        Ok(self.bytes())
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        self.bytes().len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.bytes().read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.changed()?.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.changed()?.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.changed()?.write(offset, data)
+    }
+}
+
+impl Place for Disk {
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        builder.create_with_backend(self.clone())
+    }
+
+    fn set_aside(&self) -> io::Result<String> {
+        *self.0.bytes.lock() = Arc::new(InMemoryBackend::new());
+        Ok("elsewhere".to_owned())
+    }
+}
+
+fn on(disk: &Disk) -> Catalog {
+    Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap()
+}
+
+/// Writes sessions whose lists are short: nothing is shared.
+fn put(catalog: &Catalog, changes: &[Change]) -> Result<Written, CatalogError> {
+    catalog.put_sessions(changes, &ListSource { chunks: &|_, _| Vec::new(), chunks_max: 0 })
+}
+
+fn sessions(catalog: &Catalog, spec: &CheckedSpec) -> Vec<SessionRecord> {
+    let mut found = Vec::new();
+    let look = |saved: &SavedSessions| {
+        saved.for_each_of(&spec.id(), |session| {
+            found.push(session.into_record(NamespaceIndex(3, 0)));
+            Ok(())
+        })
+    };
+    catalog.saved_sessions(look).unwrap();
+    found
+}
+
+fn flush(catalog: &Catalog) {
+    catalog.flush_namespaces();
+    catalog.flush_pins();
+}
+
 #[test]
-fn namespaces_and_sessions_come_back() {
+fn namespaces_sessions_and_pins_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let spec = spec("m");
     {
-        let catalog = Catalog::open(dir.path()).unwrap();
-        catalog.put_namespace(&spec).unwrap();
-        let session = SessionId::parse("chat").unwrap();
-        catalog.put_sessions(&[(spec.id(), session.clone(), Some(record(1)))]).unwrap();
-        catalog.put_sessions(&[(spec.id(), session, Some(record(4)))]).unwrap();
+        let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+        catalog.put_namespace(&spec);
+        put(&catalog, &[(spec.id(), name("chat"), Some(record(1)))]).unwrap();
+        put(&catalog, &[(spec.id(), name("chat"), Some(record(4)))]).unwrap();
+        catalog.put_pin(&spec.id(), &[BlockHash([7; 32])], 60_000).unwrap();
+        catalog.put_pin(&spec.id(), &[BlockHash([8; 32])], 60_000).unwrap();
+        catalog.put_pin(&spec.id(), &[BlockHash([8; 32])], 0).unwrap();
     }
-    let loaded = Catalog::open(dir.path()).unwrap().load().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let loaded = catalog.load().unwrap();
     assert_eq!(loaded.namespaces.iter().map(CheckedSpec::id).collect::<Vec<_>>(), [spec.id()]);
-    let sessions: Vec<_> =
-        loaded.sessions.into_iter().map(|saved| saved.into_record(NamespaceIndex(3))).collect();
-    assert_eq!(sessions, [record(4)]);
+    assert_eq!(sessions(&catalog, &spec), [record(4)]);
+    let pins: Vec<_> = loaded.pins.iter().map(|pin| pin.hashes.clone()).collect();
+    assert_eq!((pins, loaded.ids), (vec![vec![BlockHash([7; 32])]], vec![spec.id()]));
+    assert!(catalog.load().is_none(), "once");
+    assert_eq!(catalog.waiting_len(), 0);
 }
 
 #[test]
 fn a_removed_session_stays_removed() {
-    let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path()).unwrap();
-    let session = SessionId::parse("chat").unwrap();
-    catalog.put_sessions(&[(spec("m").id(), session.clone(), Some(record(1)))]).unwrap();
-    catalog.put_sessions(&[(spec("m").id(), session, None)]).unwrap();
-    assert!(catalog.load().unwrap().sessions.is_empty());
+    let catalog = on(&Disk::new(Errno::IO));
+    put(&catalog, &[(spec("m").id(), name("chat"), Some(record(1)))]).unwrap();
+    put(&catalog, &[(spec("m").id(), name("chat"), None)]).unwrap();
+    assert!(sessions(&catalog, &spec("m")).is_empty());
 }
 
 #[test]
-fn a_damaged_catalog_is_set_aside() {
+fn damaged_catalogs_are_set_aside_and_a_few_kept() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("catalog.redb"), [0x5a; 100_000]).unwrap();
-    let catalog = Catalog::open(dir.path()).unwrap();
-    assert!(catalog.load().unwrap().namespaces.is_empty());
-    assert!(dir.path().join("catalog.redb.damaged").exists());
+    for _ in 0..5 {
+        std::fs::write(dir.path().join("catalog.redb"), [0x5a; 100_000]).unwrap();
+        let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+        assert!(catalog.load().unwrap().namespaces.is_empty());
+        assert_eq!((catalog.set_aside(), catalog.trouble()), (1, None));
+    }
+    let mut files: Vec<_> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    let kept = ["catalog.redb", "catalog.redb.damaged", "catalog.redb.damaged.1", "catalog.redb.damaged.2"];
+    assert_eq!(files, kept);
+}
+
+#[test]
+fn a_catalog_that_another_server_has_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Catalog::open(dir.path(), Clock::system()).unwrap();
+    first.put_namespace(&spec("m"));
+    assert!(Catalog::open(dir.path(), Clock::system()).is_err());
+    first.put_namespace(&spec("n"));
+    assert_eq!(first.load().unwrap().namespaces.len(), 2);
+    assert!(!dir.path().join("catalog.redb.damaged").exists());
 }
 
 #[test]
 fn marks_are_a_set() {
-    let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path()).unwrap();
+    let catalog = on(&Disk::new(Errno::IO));
     for _ in 0..100 {
-        catalog.mark(NamespaceIndex(0), SessionId::parse("a").unwrap());
+        catalog.mark(NamespaceIndex(0, 0), name("a"));
     }
     assert_eq!(catalog.take_marked().len(), 1);
     assert!(catalog.take_marked().is_empty());
+}
+
+/// One failed write used to disable the catalog until the server was started again.
+#[test]
+fn a_write_that_fails_once_is_tried_on_a_database_that_was_opened_anew() {
+    for errno in [Errno::NOSPC, Errno::IO] {
+        let disk = Disk::new(errno);
+        let catalog = on(&disk);
+        catalog.put_namespace(&spec("before"));
+        disk.fail(1);
+        put(&catalog, &[(spec("before").id(), name("chat"), Some(record(1)))]).unwrap();
+        catalog.put_namespace(&spec("after"));
+        assert_eq!((catalog.trouble(), catalog.set_aside(), catalog.waiting_len()), (None, 0, 0));
+        let loaded = on(&disk).load().unwrap();
+        let sessions = sessions(&on(&disk), &spec("before"));
+        assert_eq!((loaded.namespaces.len(), sessions.len()), (2, 1), "{errno:?}");
+    }
+}
+
+#[test]
+fn what_a_full_disk_refuses_waits_is_said_and_is_written_when_there_is_room() {
+    let disk = Disk::new(Errno::NOSPC);
+    let catalog = on(&disk);
+    catalog.put_namespace(&spec("before"));
+    disk.fail(u32::MAX);
+    catalog.put_namespace(&spec("during"));
+    catalog.put_pin(&spec("during").id(), &[BlockHash([7; 32])], 60_000).unwrap();
+    assert!(put(&catalog, &[(spec("during").id(), name("chat"), Some(record(1)))]).is_err());
+    assert_eq!(catalog.waiting_len(), 2);
+    let trouble = catalog.trouble().unwrap();
+    assert!(trouble.contains("No space left") && trouble.contains("make room"), "{trouble}");
+    disk.fail(0);
+    flush(&catalog);
+    assert_eq!(catalog.waiting_len(), 2, "it rests before it is tried again");
+    std::thread::sleep(Duration::from_millis(crate::limits::CATALOG_RETRY_MS + 50));
+    flush(&catalog);
+    put(&catalog, &[(spec("during").id(), name("chat"), Some(record(1)))]).unwrap();
+    assert_eq!((catalog.waiting_len(), catalog.trouble(), catalog.set_aside()), (0, None, 0));
+    let loaded = on(&disk).load().unwrap();
+    let sessions = sessions(&on(&disk), &spec("during"));
+    let found = (loaded.namespaces.len(), loaded.pins.len(), sessions.len());
+    assert_eq!(found, (2, 1, 1), "nothing that was saved before is lost, nothing that waited is");
+}
+
+#[test]
+fn a_disk_that_is_full_at_start_stops_no_start_and_what_it_has_comes_later() {
+    let disk = Disk::new(Errno::NOSPC);
+    on(&disk).put_namespace(&spec("before"));
+    disk.fail(u32::MAX);
+    let catalog = on(&disk);
+    assert!(catalog.load().is_none() && catalog.trouble().is_some());
+    catalog.put_namespace(&spec("during"));
+    disk.fail(0);
+    std::thread::sleep(Duration::from_millis(crate::limits::CATALOG_RETRY_MS + 50));
+    assert_eq!(catalog.load().unwrap().namespaces.len(), 1);
+    flush(&catalog);
+    assert_eq!(on(&disk).load().unwrap().namespaces.len(), 2);
+}
+
+#[test]
+fn one_that_is_damaged_while_the_server_runs_is_written_anew() {
+    let disk = Disk::new(Errno::IO);
+    let catalog = on(&disk);
+    assert!(catalog.load().is_some());
+    catalog.put_namespace(&spec("a"));
+    catalog.put_namespace(&spec("b"));
+    let len = disk.bytes().len().unwrap();
+    disk.bytes().write(0, &vec![0x11; len as usize]).unwrap();
+    disk.fail(1);
+    catalog.put_namespace(&spec("c"));
+    flush(&catalog);
+    assert!(catalog.take_rebuilt() && !catalog.take_rebuilt(), "sessions are to be marked again, once");
+    assert_eq!((catalog.set_aside(), catalog.waiting_len(), catalog.trouble()), (1, 0, None));
+    assert_eq!(on(&disk).load().unwrap().namespaces.len(), 3);
+}
+
+#[test]
+fn all_rows_of_a_namespace_that_is_forgotten_go_in_bounded_transactions() {
+    let disk = Disk::new(Errno::IO);
+    let catalog = on(&disk);
+    let (gone, kept) = (spec("gone"), spec("kept"));
+    for spec in [&gone, &kept] {
+        catalog.put_namespace(spec);
+        let row = |at: u32| (spec.id(), name(&format!("s{at}")), Some(record(at)));
+        put(&catalog, &(0..1500).map(row).collect::<Vec<_>>()).unwrap();
+        catalog.put_pin(&spec.id(), &[BlockHash([7; 32])], 60_000).unwrap();
+    }
+    catalog.forget_namespace(gone.id());
+    flush(&catalog);
+    let loaded = on(&disk).load().unwrap();
+    assert_eq!(loaded.ids, [kept.id()]);
+    let sessions = sessions(&on(&disk), &kept);
+    assert_eq!((loaded.namespaces.len(), sessions.len(), loaded.pins.len()), (1, 1500, 1));
+    catalog.put_namespace(&gone);
+    catalog.forget_namespace(gone.id());
+    catalog.put_namespace(&gone); // opened again before its old rows are gone
+    flush(&catalog);
+    assert_eq!(on(&disk).load().unwrap().namespaces.len(), 2);
+    assert_eq!(catalog.waiting_len(), 0);
+}
+
+#[test]
+fn pins_that_wait_are_bounded_and_the_caller_is_told() {
+    let disk = Disk::new(Errno::NOSPC);
+    let catalog = on(&disk);
+    disk.fail(u32::MAX);
+    let pin = |at: u32| {
+        let mut hash = [0; 32];
+        hash[..4].copy_from_slice(&at.to_le_bytes());
+        catalog.put_pin(&spec("m").id(), &[BlockHash(hash)], 60_000)
+    };
+    let max = crate::limits::CATALOG_PINS_WAITING_MAX as u32;
+    assert!((0..max).all(|at| pin(at).is_ok()));
+    assert!(pin(max).is_err() && pin(0).is_ok());
 }

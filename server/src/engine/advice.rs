@@ -246,12 +246,12 @@ impl Engine {
         one: Option<NamespaceIndex>,
     ) -> Result<(Vec<(NamespaceIndex, Vec<u8>, MissRatioCurve, NamespaceRoom)>, u32), Error> {
         let now = self.now();
-        let all = self.core().pool.stats().namespaces as u16;
-        let shown: Vec<NamespaceIndex> = match one {
-            Some(ns) => vec![ns],
-            None => (0..all.min(ADVICE_NAMESPACES_MAX)).map(NamespaceIndex).collect(),
+        let (all, some) = {
+            let core = self.core();
+            (core.pool.stats().namespaces, core.pool.open_namespaces(ADVICE_NAMESPACES_MAX))
         };
-        let left_out = if one.is_some() { 0 } else { u32::from(all) - shown.len() as u32 };
+        let shown = one.map_or(some, |ns| vec![ns]);
+        let left_out = if one.is_some() { 0 } else { (all as u32).saturating_sub(shown.len() as u32) };
         let mut curves = Vec::with_capacity(shown.len());
         for ns in shown {
             // The lock is taken for one at a time: turns wait for none of this.

@@ -28,6 +28,8 @@ pub(super) struct Picture {
     catalog_bytes: u64,
     list_pages: u64,
     list_budget_pages: u64,
+    catalog_fails: bool,
+    catalogs_set_aside: u64,
     /// Page bytes written to NVMe for the first time, since start.
     first_written_bytes: u64,
 }
@@ -86,6 +88,18 @@ const GAUGES: &[GaugeRow] = &[
         at.pool.sessions.saturating_sub(at.pool.sessions_in_turn + at.pool.sessions_expected) as f64
     }),
     ("turnkv_pool_namespaces", None, "Namespaces open", |at| at.pool.namespaces as f64),
+    ("turnkv_pool_retiring_namespaces", None, "Namespaces that made way and are being dropped", |at| {
+        at.pool.retiring_namespaces as f64
+    }),
+    ("turnkv_stranger_namespaces", None, "Namespaces that are not open and have pages on NVMe", |at| {
+        at.pool.stranger_namespaces as f64
+    }),
+    ("turnkv_stranger_bytes", None, "Page bytes on NVMe of namespaces that are not open", |at| {
+        at.pool.stranger_bytes as f64
+    }),
+    ("turnkv_catalog_failing_servers", None, "1 while the catalog cannot be written or read", |at| {
+        f64::from(u8::from(at.catalog_fails))
+    }),
     ("turnkv_pool_leases", None, "Leases held", |at| at.pool.leases as f64),
     (
         "turnkv_lease_lasting_bytes",
@@ -137,6 +151,18 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_nvme_free_segments", None, "Segments that new extents could still take", |at| {
         at.nvme.free_segments as f64
     }),
+    (
+        "turnkv_nvme_waiting_segments",
+        None,
+        "Emptied segments that wait for a flush of what was moved out of them before they are written again",
+        |at| at.nvme.waiting_segments as f64,
+    ),
+    (
+        "turnkv_nvme_retired_segments",
+        None,
+        "Segments that are never written again, because parts of them could not be read",
+        |at| at.nvme.retired_segments as f64,
+    ),
     ("turnkv_nvme_inflight_bytes", None, "Bytes of operations given to the device", |at| {
         at.nvme.inflight_bytes as f64
     }),
@@ -146,6 +172,15 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_nvme_full_devices", None, "Devices whose file system refused a segment", |at| {
         f64::from(u8::from(at.nvme.disk_full))
     }),
+    ("turnkv_nvme_short_devices", None, "Devices whose tier waits for memory or file descriptors", |at| {
+        f64::from(u8::from(at.nvme.short))
+    }),
+    (
+        "turnkv_nvme_surplus_segments",
+        None,
+        "Segments beyond a lowered nvme.bytes that are still to be emptied",
+        |at| at.nvme.surplus_segments as f64,
+    ),
     (
         "turnkv_nvme_write_amplification_ratio",
         None,
@@ -224,6 +259,9 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {
         at.pool.forgotten_sessions
     }),
+    ("turnkv_catalog_set_aside_total", "Catalogs that could not be read and were set aside", |at| {
+        at.catalogs_set_aside
+    }),
     ("turnkv_lease_expiries_total", "Leases that ran past their deadline", |at| at.pool.expired_leases),
     ("turnkv_protection_ended_total", "Protections that ended by time", |at| at.pool.ended_protections),
     ("turnkv_nvme_device_written_bytes_total", "Bytes written to the device, everything included", |at| {
@@ -232,6 +270,19 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_nvme_checksum_failures_total", "Reads from NVMe whose bytes did not verify", |at| {
         at.nvme.checksum_failures
     }),
+    (
+        "turnkv_nvme_shortages_total",
+        "Times the system was short of memory or descriptors for the tier",
+        |at| at.nvme.shortages,
+    ),
+    ("turnkv_nvme_unreadable_extents_total", "Pages' shards that the device could not read", |at| {
+        at.nvme.unreadable_extents
+    }),
+    (
+        "turnkv_nvme_release_syncs_total",
+        "Rounds of flushes made so that emptied segments could be written again",
+        |at| at.nvme.release_syncs,
+    ),
     ("turnkv_nvme_syncs_total", "Flushes of the device; those that share one count once", |at| at.nvme.syncs),
 ];
 
@@ -295,7 +346,9 @@ impl Engine {
             locked_bytes: self.slabs.dram.locked_bytes(),
             huge_bytes: self.slabs.dram.huge_bytes(),
             draining: self.is_draining(),
-            catalog_changes: catalog.map_or(0, |catalog| catalog.marked_len() as u64),
+            catalog_changes: catalog.map_or(0, |catalog| catalog.waiting_len() as u64),
+            catalog_fails: catalog.is_some_and(|catalog| catalog.trouble().is_some()),
+            catalogs_set_aside: catalog.map_or(0, Catalog::set_aside),
             catalog_bytes,
             list_pages: catalog.map_or(0, Catalog::list_chunks) * u64::from(LIST_CHUNK_PAGES),
             list_budget_pages: self.list_chunks_max() * u64::from(LIST_CHUNK_PAGES),

@@ -3,8 +3,10 @@
 //!
 //! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions across restarts
 //! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
-//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe
+//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are;
+//!   [`durable`]: who waits for them
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
+//! - [`verify`]: pages in DRAM that are checked before a reload is told of them
 //! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
 //! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
 
@@ -12,6 +14,7 @@ pub(crate) mod advice;
 pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod drain;
+pub(crate) mod durable;
 pub(crate) mod gauges;
 pub(crate) mod hold;
 pub(crate) mod inline;
@@ -22,6 +25,7 @@ pub(crate) mod metrics;
 pub(crate) mod namespace;
 pub(crate) mod offload;
 pub(crate) mod pin;
+mod place;
 pub(crate) mod prefetch;
 pub(crate) mod promote;
 pub(crate) mod reclaim;
@@ -35,6 +39,7 @@ pub(crate) mod slabs;
 pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod tick;
+mod verify;
 pub(crate) mod writeback;
 
 use crate::catalog::Catalog;
@@ -80,6 +85,8 @@ pub(crate) struct Engine {
     draining: AtomicBool,
     /// Rings the thread that reclaims.
     reclaimer: reclaim::Reclaimer,
+    /// Has pages in DRAM checked before they are told.
+    verifier: verify::Verifier,
     /// Names this server process: leases of another are unknown here.
     pub(crate) instance: u64,
     /// The pool's time, and every deadline's.
@@ -90,13 +97,15 @@ pub(crate) struct Engine {
 struct Core {
     pool: Pool,
     promotions: promote::Waiters,
-    durable: writeback::DurableWaits,
+    durable: durable::DurableWaits,
     /// Bytes handed to the NVMe tier for writing and not completed.
     writing_bytes: u64,
     /// Bytes being read ahead of expected turns.
     prefetching_bytes: u64,
     /// No write is started before this moment: the tier had no room.
     writes_paused_until: u64,
+    /// Segments that the pool was told NVMe can have.
+    nvme_segments: u64,
     /// The NVMe device failed and was taken out of service.
     nvme_lost: bool,
 }

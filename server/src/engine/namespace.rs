@@ -1,12 +1,15 @@
-//! Opening and finding namespaces. Owns: the step from the wire's id to the pool's index. Must not know: pages.
+//! Namespaces: opening and finding them, retiring those that nobody uses, bringing back what a restart has left. Owns: the step
+//! from the wire's id to the pool's index, and what the catalog is told of it. Must not know: sockets, segments.
 
 use super::{Engine, malformed, refuse};
-use turnkv_pool::{NamespaceDesc, NamespaceIndex};
+use crate::catalog::Loaded;
+use crate::limits::RETIRE_CALLS_PER_TICK;
+use turnkv_pool::{NamespaceDesc, NamespaceIndex, PoolError};
 use turnkv_proto::{CheckedSpec, Error, ErrorKind, NamespaceId, wire};
 
 impl Engine {
-    /// Opens a namespace: the same spec always gives the same id. It is in the catalog before the reply leaves, so
-    /// that its pages are known after a restart.
+    /// Opens a namespace: the same spec always gives the same id. What NVMe has of it is there when the reply leaves; and it is
+    /// in the catalog, if that works. At the limit the one that nobody has used for longest makes way.
     pub(crate) fn open_namespace(
         &self,
         raw: &wire::NamespaceSpec,
@@ -20,18 +23,128 @@ impl Engine {
             );
             return Err(Error::new(ErrorKind::Limit, text));
         }
-        let known = self.core().pool.namespace(&desc.id).is_some();
-        if !known {
+        if let Some(ns) = self.open_new(desc)? {
+            self.adopt(ns);
+            self.restore_sessions(ns);
             if let Some(catalog) = &self.catalog {
-                catalog.put_namespace(&spec)?;
+                catalog.put_namespace(&spec);
             }
-            self.core().pool.open_namespace(desc).map_err(refuse)?;
         }
         Ok(wire::OpenNamespaceReply {
             namespace: spec.id().0.to_vec().into(),
             shard_bytes: spec.shard_bytes(),
             page_tokens: spec.page_tokens(),
         })
+    }
+
+    /// Opens a namespace in the pool. None: it is open already.
+    fn open_new(&self, desc: NamespaceDesc) -> Result<Option<NamespaceIndex>, Error> {
+        let now = self.now();
+        let mut core = self.core();
+        if core.pool.use_namespace(&desc.id, now).is_some() {
+            return Ok(None);
+        }
+        let opened = match core.pool.open_namespace(desc.clone()) {
+            Err(PoolError::Limit(_)) => {
+                let retired = core.pool.retire_oldest(now).ok_or_else(|| self.all_in_use())?;
+                if let Some(catalog) = &self.catalog {
+                    catalog.forget_namespace(retired);
+                }
+                self.metrics.retired_namespaces.increment(1);
+                core.pool.retire_step(); // whoever opens many helps to clear up after them
+                core.pool.open_namespace(desc)
+            }
+            opened => opened,
+        };
+        opened.map(Some).map_err(refuse)
+    }
+
+    fn all_in_use(&self) -> Error {
+        let text = format!(
+            "{} namespaces are open and in use: try again when one is not, or raise limits.namespaces_max",
+            self.settings.limits.namespaces_max
+        );
+        Error::new(ErrorKind::Limit, text)
+    }
+
+    /// Takes what NVMe has of a namespace into the index, a bounded number of pages under one lock.
+    fn adopt(&self, ns: NamespaceIndex) -> u64 {
+        let begun = {
+            let core = self.core();
+            core.pool.begin_adoption(ns).zip(core.pool.namespace_desc(ns).cloned())
+        };
+        let Some((adoption, desc)) = begun else { return 0 };
+        let mut adoption = adoption.plan(&desc);
+        while self.core().pool.adopt(&mut adoption) {
+            std::thread::yield_now();
+        }
+        tracing::info!(namespace = %desc.id, pages = adoption.adopted(), "pages found on NVMe are served");
+        adoption.adopted()
+    }
+
+    /// Brings back what was saved, as far as it fits this server: those namespaces first whose pages are on NVMe. What does not
+    /// fit waits: its pages are kept for a while, and so is what is saved of it.
+    pub(super) fn bring_back(&self, loaded: Loaded) {
+        let Some(catalog) = &self.catalog else { return };
+        let mut specs = loaded.namespaces;
+        specs.sort_by_cached_key(|spec| !self.core().pool.has_strangers(&spec.id()));
+        let now = self.now();
+        let (mut pages, mut sessions) = (0, 0);
+        for spec in &specs {
+            let opened = self.core().pool.open_namespace(describe(spec));
+            match opened {
+                Ok(ns) => {
+                    catalog.note_namespace(spec, true);
+                    pages += self.adopt(ns);
+                    sessions += self.restore_sessions(ns);
+                }
+                Err(error) => tracing::warn!(
+                    namespace = %spec.id(),
+                    "a saved namespace is not opened ({error}): its pages are kept until it is, or their time is over"
+                ),
+            }
+        }
+        for pin in loaded.pins {
+            let mut core = self.core();
+            let Some(ns) = core.pool.namespace(&pin.namespace) else { continue };
+            if let Err(error) = core.pool.pin(ns, &pin.hashes, pin.for_ms, now) {
+                tracing::warn!(%error, "a saved pin is not renewed");
+            }
+        }
+        let unknown = |id: &NamespaceId| {
+            let core = self.core();
+            core.pool.namespace(id).is_none() && !core.pool.has_strangers(id)
+        };
+        loaded.ids.into_iter().filter(unknown).for_each(|id| catalog.forget_namespace(id));
+        let strangers = self.core().pool.stats().stranger_extents;
+        tracing::info!(pages, strangers, sessions, "recovered");
+    }
+
+    /// Drops some of what namespaces that retire still hold, and of what is kept for namespaces that nobody opens.
+    pub(super) fn clear_namespaces(&self) {
+        for _ in 0..RETIRE_CALLS_PER_TICK {
+            if !self.core().pool.retire_step() {
+                break;
+            }
+        }
+        let now = self.now();
+        for _ in 0..RETIRE_CALLS_PER_TICK {
+            let (more, gone) = {
+                let mut core = self.core();
+                let (more, mut gone) = core.pool.forget_strangers(now);
+                gone.retain(|id| core.pool.namespace(id).is_none());
+                (more, gone)
+            };
+            for id in gone {
+                tracing::info!(namespace = %id, "nobody opened this namespace for long: its pages are not kept any more");
+                if let Some(catalog) = &self.catalog {
+                    catalog.forget_namespace(id);
+                }
+            }
+            if !more {
+                break;
+            }
+        }
     }
 
     /// Bytes of one shard of a page; 0 for a namespace that is not open.
@@ -42,7 +155,8 @@ impl Engine {
     /// The pool's index of a namespace that was opened.
     pub(super) fn find_namespace(&self, id: &[u8]) -> Result<NamespaceIndex, Error> {
         let id = NamespaceId::parse(id).map_err(malformed)?;
-        let found = self.core().pool.namespace(&id);
+        let now = self.now();
+        let found = self.core().pool.use_namespace(&id, now);
         found.ok_or_else(|| {
             Error::new(ErrorKind::NamespaceUnknown, format!("namespace {id} is not open here"))
         })
@@ -50,7 +164,7 @@ impl Engine {
 }
 
 /// What the pool must know of a namespace.
-pub(super) fn describe(spec: &CheckedSpec) -> NamespaceDesc {
+fn describe(spec: &CheckedSpec) -> NamespaceDesc {
     NamespaceDesc {
         id: spec.id(),
         tenant: spec.tenant().to_owned(),

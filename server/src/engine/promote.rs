@@ -1,12 +1,13 @@
 //! Promote: NVMe pages into DRAM slots. Owns: the reads in flight and who waits for each. Must not know: leases.
 
 use super::Engine;
+use super::place::location;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use turnkv_pool::{MissCause, PageKey, Promotion};
-use turnkv_tier::{Location, Tier, TierError};
+use turnkv_tier::{Tier, TierError};
 
 /// One reload that waits for a page to land; told `(position, how it went)`.
 pub(super) struct Waiter {
@@ -55,7 +56,7 @@ impl Engine {
             then(&engine, good);
         };
         let place = self.core().place(promotion.slot);
-        let at = Location { segment: promotion.place.segment, block: promotion.place.block };
+        let at = location(promotion.place);
         match (&self.nvme, self.slot(place)) {
             (None, _) => done(Err(TierError::Poisoned)),
             (Some(_), Err(error)) => {
@@ -107,6 +108,7 @@ fn miss_cause(error: &TierError) -> MissCause {
         TierError::Checksum(_) => MissCause::Checksum,
         TierError::Busy => MissCause::Busy,
         TierError::Stale(_) => MissCause::Absent,
+        TierError::Unreadable(_) => MissCause::Io, // of this page alone: the device stays in service
         _ => MissCause::Io,
     }
 }

@@ -2,12 +2,13 @@
 //! re-appended, cold leaves dropped. Must not know: how segments are written.
 
 use super::Engine;
+use super::place::place;
 use crate::limits::{RECLAIM_INFLIGHT_MAX, RECLAIM_LOOK, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX};
 use parking_lot::Mutex;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use turnkv_pool::{NvmePlace, PageKey, Reclaim, Rewrite};
+use turnkv_pool::{PageKey, Reclaim, Rewrite, kept_percent};
 use turnkv_tier::nvme::{Candidate, NvmeTier};
 use turnkv_tier::{ExtentMeta, Location};
 
@@ -114,11 +115,17 @@ impl Engine {
             return None;
         }
         let kept = self.core().pool.kept_by_segment().to_vec();
-        let candidate = nvme.reclaim_candidate(|segment| kept.get(segment as usize).copied().unwrap_or(0))?;
+        let candidate =
+            nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
+        // A surplus segment wins its space however much of it moves.
+        let rewrite_percent = if candidate.surplus { 100 } else { RECLAIM_REWRITE_PERCENT_MAX };
+        if candidate.surplus {
+            self.core().pool.allow_rewrites(all);
+        }
         Some(Pass {
             left: candidate.extents.len(),
-            rewrite_left: all * RECLAIM_REWRITE_PERCENT_MAX / 100,
+            rewrite_left: all * rewrite_percent / 100,
             moving: Vec::new(),
             deadline: self.clock.now() + Duration::from_millis(RECLAIM_PASS_MS_MAX),
             candidate,
@@ -137,10 +144,14 @@ impl Engine {
         let Some(at) = pass.left.checked_sub(1).filter(|_| !late) else { return Next::Rung };
         let extent = &pass.candidate.extents[at];
         let bytes = u64::from(extent.0.payload_bytes);
+        // Where nothing can be moved to, waiting would not help: the segment that costs least is given up.
+        let room = self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(extent.0.payload_bytes));
         let cold = match self.verdict(extent) {
             Reclaim::Dead => None,
             Reclaim::Cold(page) => Some(page),
-            Reclaim::Hot(page) if pass.rewrite_left >= bytes && self.rewrite(page, extent.0.shard) => {
+            Reclaim::Hot(page)
+                if room && pass.rewrite_left >= bytes && self.rewrite(page, extent.0.shard) =>
+            {
                 pass.rewrite_left -= bytes;
                 self.metrics.rewritten_bytes.increment(bytes);
                 pass.moving.push((at, page));
@@ -164,9 +175,22 @@ impl Engine {
         pass.candidate.extents.iter().all(|extent| matches!(self.verdict(extent), Reclaim::Dead))
     }
 
+    /// Tells the pool how many segments the tier can have now: fewer while its disk is full.
+    pub(super) fn follow_capacity(&self) {
+        let Some(nvme) = &self.nvme else { return };
+        let (segments, spare) = nvme.capacity();
+        let mut core = self.core();
+        if core.nvme_lost || core.nvme_segments == segments {
+            return;
+        }
+        let before = std::mem::replace(&mut core.nvme_segments, segments);
+        core.pool.resize_nvme(segments * nvme.geometry().2, kept_percent(segments, spare));
+        drop(core);
+        tracing::warn!(before, segments, "NVMe has space for another number of segments than before");
+    }
+
     fn verdict(&self, (meta, at): &(ExtentMeta, Location)) -> Reclaim {
-        let place = NvmePlace { segment: at.segment, block: at.block };
-        self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place)
+        self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place(*at))
     }
 
     /// Queues a page to be written again, reading it back first when only NVMe has it.
@@ -192,7 +216,12 @@ impl Engine {
         let extents = &pass.candidate.extents;
         pass.moving.retain(|(at, _)| !matches!(self.verdict(&extents[*at]), Reclaim::Dead));
         for (at, page) in &pass.moving {
-            self.rewrite(*page, extents[*at].0.shard);
+            let (meta, _) = &extents[*at];
+            if self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(meta.payload_bytes)) {
+                self.rewrite(*page, meta.shard);
+            } else {
+                self.core().pool.drop_page(*page); // what is in DRAM stays there
+            }
         }
     }
 }

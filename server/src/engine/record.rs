@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::mpsc;
-use turnkv_pool::{ClientId, NamespaceIndex};
+use turnkv_pool::{ClientId, NamespaceIndex, PoolError};
 use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, wire};
 use wire::RecordedKind as Kind;
 
@@ -90,7 +90,7 @@ impl Engine {
             self.find_namespace(&ask.namespace)?
         };
         let desc = self.core().pool.namespace_desc(ns).cloned();
-        let desc = desc.ok_or_else(|| refuse(turnkv_pool::PoolError::NamespaceUnknown))?;
+        let desc = desc.ok_or_else(|| refuse(PoolError::NamespaceUnknown))?;
         let mut tap = self.recorder.tap.lock();
         if tap.as_ref().is_some_and(|tap| !tap.calls.is_closed()) {
             let text = "somebody is recording already: one recording at a time".to_owned();
@@ -146,16 +146,19 @@ impl Engine {
     fn only_namespace(&self) -> Result<NamespaceIndex, Error> {
         let core = self.core();
         match core.pool.stats().namespaces {
-            1 => Ok(NamespaceIndex(0)),
+            1 => core
+                .pool
+                .open_namespaces(1)
+                .first()
+                .copied()
+                .ok_or_else(|| refuse(PoolError::NamespaceUnknown)),
             0 => Err(Error::new(
                 ErrorKind::NamespaceUnknown,
                 "no namespace is open: start an engine first".to_owned(),
             )),
             many => {
-                let id = |at: u64| {
-                    core.pool.namespace_desc(NamespaceIndex(at as u16)).map(|desc| desc.id.to_string())
-                };
-                let some: Vec<String> = (0..many.min(8)).filter_map(id).collect();
+                let id = |ns: NamespaceIndex| core.pool.namespace_desc(ns).map(|desc| desc.id.to_string());
+                let some: Vec<String> = core.pool.open_namespaces(8).into_iter().filter_map(id).collect();
                 Err(Error::invalid(format!("{many} namespaces are open: name one of {} ..", some.join(", "))))
             }
         }

@@ -2,7 +2,7 @@
 //! pool's lock nor a transaction sees more than its bound. Must not know: rows.
 
 use super::Engine;
-use crate::catalog::{Catalog, Change, ListSource};
+use crate::catalog::{Catalog, CatalogError, Change, ListSource};
 use crate::limits::{
     CATALOG_BATCHES_PER_FLUSH, CATALOG_CHUNKS_MIN, CATALOG_CHUNKS_PER_LOCK, CATALOG_LAST_FLUSHES,
     CATALOG_LIST_PAGES_PER_PAGE, CATALOG_ROWS_SWEPT_PER_FLUSH, CATALOG_SESSIONS_PER_BATCH,
@@ -16,10 +16,17 @@ use turnkv_tier::limits::BLOCK_BYTES;
 type Name = (NamespaceIndex, SessionId);
 
 impl Engine {
-    /// Writes changed sessions to the catalog, up to the bounds of one flush; the rest waits for the next one.
+    /// Writes to the catalog what changed, and what could not be written before, up to the bounds of one flush: the rest waits
+    /// for the next one.
     pub(crate) fn flush_catalog(&self) {
         let Some(catalog) = &self.catalog else { return };
         let mut swept = self.swept.lock();
+        self.load_catalog();
+        catalog.flush_namespaces();
+        catalog.flush_pins();
+        if catalog.take_rebuilt() {
+            self.mark_all_sessions(catalog);
+        }
         let mut waiting = catalog.take_marked();
         waiting.extend(self.core().pool.take_forgotten());
         let saved = self.sweep(catalog, &mut swept, &mut waiting);
@@ -30,7 +37,7 @@ impl Engine {
                 if count == 0 {
                     break;
                 }
-                let (positions, changes) = self.changes(&left[..count]);
+                let (positions, changes) = self.changes(catalog, &left[..count]);
                 let written =
                     catalog.put_sessions(&changes, &self.list_source(&|ns, last| self.chunks(ns, last)))?;
                 for at in written.again {
@@ -45,17 +52,19 @@ impl Engine {
         for (ns, session) in left {
             catalog.mark(*ns, session.clone());
         }
+        catalog.settled();
         if let Err(error) = saved {
-            tracing::error!(%error, "sessions were not saved: they are tried again, and forgotten if the server ends before");
+            // The catalog says what is wrong when it begins and when it is over. What was not written is tried again.
+            tracing::debug!(%error, "sessions are not saved yet");
         }
     }
 
     /// Writes all that changed: the server is leaving.
     pub(super) fn flush_catalog_whole(&self) {
         for _ in 0..CATALOG_LAST_FLUSHES {
-            let before = self.catalog.as_ref().map_or(0, Catalog::marked_len);
+            let before = self.catalog.as_ref().map_or(0, Catalog::waiting_len);
             self.flush_catalog();
-            let left = self.catalog.as_ref().map_or(0, Catalog::marked_len);
+            let left = self.catalog.as_ref().map_or(0, Catalog::waiting_len);
             if left == 0 || left >= before {
                 return;
             }
@@ -77,13 +86,17 @@ impl Engine {
     }
 
     /// The sessions named as they are now, those that are gone without a record, each with its position among the names:
-    /// those of a namespace that is gone are left out.
-    fn changes(&self, names: &[Name]) -> (Vec<usize>, Vec<Change>) {
+    /// those of a namespace that is gone are left out, and wait where old rows of it are to go first.
+    fn changes(&self, catalog: &Catalog, names: &[Name]) -> (Vec<usize>, Vec<Change>) {
         let (mut positions, mut changes) = (Vec::with_capacity(names.len()), Vec::with_capacity(names.len()));
         for (first, names) in names.chunks(CATALOG_SESSIONS_PER_LOCK).enumerate() {
             let (now, core) = (self.now(), self.core());
             for (at, (ns, session)) in names.iter().enumerate() {
                 let Some(namespace) = core.pool.namespace_desc(*ns).map(|desc| desc.id) else { continue };
+                if catalog.is_forgetting(&namespace) {
+                    catalog.mark(*ns, session.clone());
+                    continue;
+                }
                 positions.push(first * CATALOG_SESSIONS_PER_LOCK + at);
                 changes.push((namespace, session.clone(), core.pool.session_record(*ns, session, now)));
             }
@@ -104,8 +117,8 @@ impl Engine {
         catalog: &Catalog,
         swept: &mut Vec<u8>,
         waiting: &mut Vec<Name>,
-    ) -> Result<(), redb::Error> {
-        let rows = catalog.saved_sessions()?.keys_after(swept, CATALOG_ROWS_SWEPT_PER_FLUSH)?;
+    ) -> Result<(), CatalogError> {
+        let rows = catalog.saved_sessions(|saved| saved.rows_after(swept, CATALOG_ROWS_SWEPT_PER_FLUSH))?;
         *swept = match rows.last() {
             Some((key, _)) if rows.len() == CATALOG_ROWS_SWEPT_PER_FLUSH => key.clone(),
             _ => Vec::new(),
@@ -121,5 +134,18 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// The catalog was begun anew: every session is to be written again.
+    fn mark_all_sessions(&self, catalog: &Catalog) {
+        let mut from = 0;
+        loop {
+            let (sessions, next) = self.core().pool.session_names(from);
+            sessions.into_iter().for_each(|(ns, session)| catalog.mark(ns, session));
+            match next {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
 //! network.
 
-use super::restore::restore_sessions;
-use super::{Core, Engine, clients, metrics, namespace::describe, promote, slabs, writeback};
+use super::place::place;
+use super::{Core, Engine, clients, durable, metrics, promote, slabs};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
-use turnkv_pool::{Admit, Limits, NvmePlace, PolicyKind, Pool, PoolConfig, RecoveredPage, kept_percent};
+use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
+use turnkv_proto::NamespaceId;
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
-use turnkv_tier::{Location, Tier};
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
 
 /// What an engine is put together from.
@@ -46,7 +46,7 @@ impl Engine {
     pub(crate) fn start(settings: Settings) -> anyhow::Result<Arc<Engine>> {
         let clock = Clock::system();
         let dram = start_dram(&settings)?;
-        let kept = settings.nvme.as_ref().map(|config| find_kept(config, &dram)).transpose()?;
+        let kept = settings.nvme.as_ref().map(|config| find_kept(config, &dram, &clock)).transpose()?;
         let instance = clients::random_u64()?;
         Engine::assemble(settings, Parts { dram, kept, clock, instance })
     }
@@ -55,23 +55,26 @@ impl Engine {
     pub(crate) fn assemble(settings: Settings, parts: Parts) -> anyhow::Result<Arc<Engine>> {
         let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
         let mut pool = Pool::new(pool_config(&settings, slab_count))?;
-        let (mut tier, mut catalog) = (None, None);
+        let (mut tier, mut catalog, mut nvme_segments) = (None, None, 0);
         if let Some(kept) = parts.kept {
             let (segments, spare, segment_bytes) = kept.nvme.geometry();
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
-            recover(&mut pool, &kept.catalog, kept.recovered, &kept.nvme)?;
+            pool.resize_nvme(segments * segment_bytes, kept_percent(segments, spare));
+            nvme_segments = segments;
+            pool.keep_strangers(kept.recovered.into_iter().map(stranger));
             (tier, catalog) = (Some(Arc::new(kept.nvme)), Some(kept.catalog));
         }
         let core = Core {
             pool,
             promotions: promote::Waiters::default(),
-            durable: writeback::DurableWaits::default(),
+            durable: durable::DurableWaits::default(),
             writing_bytes: 0,
             prefetching_bytes: 0,
             writes_paused_until: 0,
+            nvme_segments,
             nvme_lost: false,
         };
-        Ok(Arc::new(Engine {
+        let engine = Arc::new(Engine {
             core: Mutex::new(core),
             router: Mutex::default(),
             slabs: slabs::Slabs::new(parts.dram),
@@ -86,19 +89,24 @@ impl Engine {
             settings,
             draining: AtomicBool::new(false),
             reclaimer: Default::default(),
+            verifier: Default::default(),
             instance: parts.instance,
             clock: parts.clock,
-        }))
+        });
+        engine.load_catalog();
+        engine.forget_dead_extents();
+        Ok(engine)
     }
 }
 
 /// The segment log and the catalog of this host.
-fn find_kept(config: &Nvme, dram: &DramTier) -> anyhow::Result<KeptOnDisk> {
+fn find_kept(config: &Nvme, dram: &DramTier, clock: &Clock) -> anyhow::Result<KeptOnDisk> {
     std::fs::create_dir_all(&config.state_dir).with_context(|| {
         format!("cannot create {} (for a block device, set nvme.state_dir)", config.state_dir.display())
     })?;
     let (nvme, recovered) = start_nvme(config, dram.regions())?;
-    let catalog = Catalog::open(&config.state_dir).context("the catalog of namespaces and sessions")?;
+    let catalog = Catalog::open(&config.state_dir, clock.clone())
+        .context("the catalog of namespaces and sessions: is another server running?")?;
     Ok(KeptOnDisk { nvme, recovered, catalog })
 }
 
@@ -190,55 +198,22 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
     }
 }
 
-/// Puts what was found on disk back into the index. Pages whose namespace or ancestors are gone are forgotten.
-fn recover(
-    pool: &mut Pool,
-    catalog: &Catalog,
-    mut found: Vec<Recovered>,
-    nvme: &NvmeTier,
-) -> anyhow::Result<()> {
-    const UNREADABLE: &str = "reading catalog.redb: move it aside to start without its sessions";
-    let loaded = catalog.load().context(UNREADABLE)?;
-    for spec in &loaded.namespaces {
-        pool.open_namespace(describe(spec))?;
-    }
-    found.sort_by_key(|extent| extent.sequence); // the newest copy of a page is the one that counts
-    let mut strangers = 0u64;
-    for extent in found {
-        let (meta, at) = (extent.meta, extent.at);
-        let fits = pool.namespace(&meta.namespace).filter(|ns| {
-            let desc = pool.namespace_desc(*ns);
-            desc.is_some_and(|desc| {
-                u64::from(meta.payload_bytes) == desc.shard_bytes && meta.shards == desc.shards
-            })
-        });
-        let Some(ns) = fits else {
-            strangers += 1;
-            nvme.forget(at, meta.payload_bytes);
-            continue;
-        };
-        let place = NvmePlace { segment: at.segment, block: at.block };
-        let page = RecoveredPage {
-            hash: meta.hash,
-            parent: meta.parent,
-            shard: meta.shard,
-            place,
-            checksum: meta.checksum,
-            tail_tokens: meta.tail_tokens,
-        };
-        pool.recover(ns, page);
-    }
-    let report = pool.finish_recovery();
-    for (place, bytes) in report.orphans.iter().copied().chain(pool.take_dead_places()) {
-        nvme.forget(Location { segment: place.segment, block: place.block }, bytes as u32);
-    }
-    let sessions = restore_sessions(pool, catalog).context(UNREADABLE)?;
-    for pin in loaded.pins {
-        let Some(ns) = pool.namespace(&pin.namespace) else { continue };
-        if let Err(error) = pool.pin(ns, &pin.hashes, pin.for_ms, 0) {
-            tracing::warn!(%error, "a saved pin is not renewed");
-        }
-    }
-    tracing::info!(pages = report.pages, orphans = report.orphans.len(), strangers, sessions, "recovered");
-    Ok(())
+/// What an extent says, in the pool's words.
+fn stranger(extent: Recovered) -> (NamespaceId, Stranger) {
+    let (meta, at) = (extent.meta, extent.at);
+    let stranger = Stranger {
+        hash: meta.hash,
+        parent: meta.parent,
+        shard: meta.shard,
+        shards: meta.shards,
+        tail_tokens: meta.tail_tokens,
+        bytes: meta.payload_bytes,
+        checksum: meta.checksum,
+        place: place(at),
+        sequence: extent.sequence,
+    };
+    (meta.namespace, stranger)
 }
+
+#[cfg(test)]
+mod tests;

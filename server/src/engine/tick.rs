@@ -2,6 +2,7 @@
 //! looked after. Must not know: what they decide.
 
 use super::Engine;
+use crate::config::Verify;
 use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,9 @@ impl Engine {
     /// Starts the threads that look after time and segments; they end when the engine is dropped by its last user.
     pub(crate) fn run_threads(engine: &Arc<Engine>) -> std::io::Result<()> {
         Engine::run_reclaim(engine)?;
+        if engine.settings.verify == Verify::Always {
+            Engine::run_verify(engine)?;
+        }
         let weak = Arc::downgrade(engine);
         let ticks = move || {
             let mut ticks = 0u64;
@@ -36,9 +40,11 @@ impl Engine {
         }
         drop(self.slices(|core| core.pool.expire(now)));
         self.core().pool.maintain(now);
+        self.clear_namespaces();
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();
+        self.follow_capacity();
         self.sweep_durable();
         self.start_reclaim();
         self.pump_writes();

@@ -187,7 +187,7 @@ impl Connection<'_> {
         let (mut reply, kept) = self.engine.commit_reserved(&ask)?;
         if ask.durable {
             self.engine.pump_writes();
-            reply.durable = self.waits.block_on(self.engine.reserved_durable(&ask, &reply, &kept));
+            self.waits.block_on(self.engine.reserved_durable(&ask, &mut reply, &kept));
         }
         self.send(frame.verb, 0, &reply, &[])?;
         self.engine.pump_writes(); // after the answer, as for a commit

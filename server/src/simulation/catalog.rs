@@ -15,7 +15,11 @@ struct Storage(SimulatedFile);
 
 impl Place for SimulatedPlace {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        let made = !self.0.names().iter().any(|name| name == NAME);
         let file = self.0.open_file(NAME).map_err(io::Error::from)?;
+        if made {
+            self.0.sync().map_err(io::Error::from)?;
+        }
         builder.create_with_backend(Storage(file))
     }
 

@@ -12,7 +12,7 @@ mod shape;
 mod time;
 mod verbs;
 
-pub use server::{Held, Server};
+pub use server::{Books, Held, Server};
 pub use shape::Shape;
 pub use time::Time;
 pub use turnkv_tier::nvme::simulation::{Fault, FaultCounts, FaultPlan, Random, SimulatedDisk, Step};

@@ -31,6 +31,37 @@ pub struct Held {
     pub places: Vec<Option<(u32, u32)>>,
 }
 
+/// What is on its way and what was given up, in one life.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Books {
+    /// Page bytes given to the tier to write.
+    pub writing_bytes: u64,
+    /// Bytes being read ahead of need.
+    pub prefetching_bytes: u64,
+    /// Page shards that reloads wait for.
+    pub promotions: u64,
+    /// Commits that wait to be durable.
+    pub durable_waits: u64,
+    /// Slot bytes that cannot be given up now.
+    pub pinned_bytes: u64,
+    /// Bytes not yet on NVMe.
+    pub dirty_bytes: u64,
+    /// Pages that readers can see.
+    pub visible: u64,
+    /// Pages gone by policy.
+    pub evicted: u64,
+    /// Pages lost, corrupt or dropped by command.
+    pub dropped: u64,
+    /// Pages that left DRAM and stayed on NVMe, shards read back, segments emptied.
+    pub moved: [u64; 3],
+    /// Live extents, as the tier counts them.
+    pub live_extents: u64,
+    /// Operations that the tier has accepted and not ended.
+    pub tier_operations: u64,
+    /// Segments that new extents could still take.
+    pub free_segments: u64,
+}
+
 impl Server {
     /// Starts an engine; with a disk for pages and one for the catalog (which may be the same) it has an NVMe tier.
     /// `instance` names this life of it.
@@ -55,7 +86,10 @@ impl Server {
                 ..NvmeConfig::new("simulated", nvme.bytes)
             };
             let (nvme, recovered, _) = NvmeTier::open_simulated(config, pages)?;
-            let catalog = Catalog::open_with(Box::new(SimulatedPlace(catalog.clone())));
+            let catalog = Catalog::open_with(
+                Box::new(SimulatedPlace(catalog.clone())),
+                Clock::Simulated(Arc::clone(time)),
+            );
             kept = Some(KeptOnDisk { nvme, recovered, catalog: catalog.context("the catalog")? });
         }
         let parts = Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance };
@@ -112,6 +146,11 @@ impl Server {
     /// The pool's invariants, from scratch.
     pub fn check(&self) -> Result<(), String> {
         self.engine.check()
+    }
+
+    /// What is on its way and what was given up.
+    pub fn books(&self) -> Books {
+        self.engine.books()
     }
 
     /// What the pool has of a page; nothing is touched by asking.

@@ -3,6 +3,7 @@
 use super::Server;
 use crate::engine::reload::ReloadRun;
 use std::sync::Arc;
+use std::time::Duration;
 use turnkv_proto::{Error, wire};
 use turnkv_transfer::Region;
 
@@ -130,7 +131,7 @@ impl Server {
     ) -> Result<wire::CommitReservedReply, Error> {
         let (mut reply, kept) = self.engine.commit_reserved(ask)?;
         if ask.durable {
-            reply.durable = self.engine.reserved_durable(ask, &reply, &kept).await;
+            self.engine.reserved_durable(ask, &mut reply, &kept).await;
         } else {
             self.engine.pump_writes();
         }
@@ -157,6 +158,11 @@ impl Reload {
     /// The lease on what is read; 0: none.
     pub fn lease(&self) -> u64 {
         self.0.lease
+    }
+
+    /// How long the reader may take.
+    pub fn lease_time(&self) -> Duration {
+        Duration::from_millis(self.0.lease_ms.into())
     }
 
     /// How many pages of the request this covers.

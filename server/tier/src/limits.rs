@@ -27,6 +27,21 @@ pub const SEGMENTS_RESERVED: u64 = 1;
 pub const RECLAIM_FREE_SHARE: u64 = 64;
 /// or when no more than this many are.
 pub const RECLAIM_FREE_MIN: u64 = 2;
+/// Released segments that wait for a sync before it is made for them alone, when others are free;
+pub const RELEASES_PER_SYNC: u64 = 4;
+/// and how long they wait for such company.
+pub const RELEASE_WAIT: Duration = Duration::from_millis(100);
+/// Extents of a segment that could not be read before it is never written again.
+pub const UNREADABLE_EXTENTS_MAX: u32 = 4;
+/// Unreadable blocks that recovery steps over in one segment before it leaves the rest of that segment.
+pub const UNREADABLE_BLOCKS_MAX: u32 = 1024;
+/// Sequence numbers left out at a start at which something could not be read, so that what is written from then on is the
+/// newer one, should that be read again: more than any segment can hold.
+pub const UNREADABLE_SEQUENCES: u64 = 1 << 32;
+/// Bytes in which a rotten superblock may differ from its copy: with more it may be somebody else's data.
+pub const SUPERBLOCK_ROT_BYTES_MAX: usize = 16;
+/// Things in a directory that are not the tier's, named in a warning.
+pub const STRAYS_NAMED_MAX: usize = 8;
 /// Bytes in flight to a device unless configured: several large pages, or hundreds of small ones.
 pub const INFLIGHT_BYTES_DEFAULT: u64 = 16 << 20;
 /// Operations queued and in flight, unless configured.
@@ -89,3 +104,6 @@ const _: () = assert!(
     "a call that is tried again ends before closing gives up"
 );
 const _: () = assert!(RECOVERY_WINDOW.is_multiple_of(BLOCK), "recovery reads whole blocks");
+const _: () =
+    assert!(UNREADABLE_SEQUENCES > SEGMENT_BYTES_MAX / BLOCK_BYTES, "more than a segment's extents");
+const _: () = assert!(SEGMENTS_MAX <= 1 << u16::BITS, "a segment's number is a u16");

@@ -4,11 +4,14 @@
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_transfer::Slot;
 
-/// Where an extent is: a segment, and its header's place in units of 4 KiB from the segment's start.
+/// Where an extent is: a segment, which use of it, and its header's place in units of 4 KiB from the segment's start.
+/// A location of an earlier use names nothing: reading it is stale, forgetting it does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location {
     /// The segment.
-    pub segment: u32,
+    pub segment: u16,
+    /// Which use of the segment, in this process's time.
+    pub generation: u16,
     /// The block of the extent's header.
     pub block: u32,
 }
@@ -51,13 +54,16 @@ pub enum TierError {
     /// The bytes read are not those that were written: drop the page.
     #[error("the bytes at segment {} block {} do not match their checksum", .0.segment, .0.block)]
     Checksum(Location),
+    /// The device cannot read the extent: drop the page. The device stays in service.
+    #[error("segment {} block {} cannot be read from the device", .0.segment, .0.block)]
+    Unreadable(Location),
     /// The extent is gone: its segment was released, or it was forgotten.
     #[error("no extent at segment {} block {}", .0.segment, .0.block)]
     Stale(Location),
     /// No segment is free: reclaim, then write again.
     #[error("no free segment: reclaim first")]
     Full,
-    /// The device failed in this operation; it is poisoned from now on.
+    /// The device failed in this write or flush; it is poisoned from now on.
     #[error("I/O error: {0}")]
     Io(String),
     /// The device failed earlier and is out of service: nothing on it can be trusted to be kept.
@@ -94,8 +100,16 @@ pub struct Usage {
     pub reads: u64,
     /// Writes that completed.
     pub writes: u64,
-    /// fdatasync calls made for flushes: fewer than flushes when they share.
+    /// fdatasync calls made for flushes and for released segments: fewer than flushes when they share.
     pub syncs: u64,
+    /// Rounds of fdatasync made so that released segments could be used again.
+    pub release_syncs: u64,
+    /// Released segments that wait for such a round.
+    pub waiting_segments: u64,
+    /// Extents that the device could not read.
+    pub unreadable_extents: u64,
+    /// Segments that are not written again, because several extents, or what they say of themselves, could not be read.
+    pub retired_segments: u64,
     /// Reads whose bytes did not verify.
     pub checksum_failures: u64,
     /// Writes whose source did not verify when it had been written.

@@ -35,6 +35,12 @@ impl Curves {
         self.share();
     }
 
+    /// The curve of a namespace that has the place of one that retired.
+    pub(crate) fn renew(&mut self, ns: u16) {
+        self.list[usize::from(ns)] = Curve::new(self.tuning);
+        self.share();
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.list.iter().map(Curve::bytes).sum()
     }

@@ -187,6 +187,13 @@ impl Chances {
         best
     }
 
+    /// What was learned of one namespace by itself is forgotten.
+    pub(crate) fn forget(&mut self, ns: u16) {
+        if let Some(own) = self.own.get_mut(usize::from(ns)) {
+            *own = Vec::new();
+        }
+    }
+
     /// An age that nobody had reached begins as what was learned of the one before.
     fn reach(&mut self, class: &Class, bucket: usize) {
         let of = usize::from(class.is_session());

@@ -17,9 +17,9 @@ use crate::entry::{LIVE, NONE, UNUSED, VICTIM};
 use crate::ids::Now;
 use crate::limits::{IN_TURN_MS_MAX, OUTRANK_MARGIN, OUTRANK_RETURNS_MIN, RUN_CHANGES_PER_TICK_MAX};
 use crate::policy::chances::{self, BUCKETS, Chances};
-use crate::policy::class::{Class, Habits};
+use crate::policy::class::Class;
 use crate::policy::list::List;
-use crate::policy::run::{Phase, Run};
+use crate::policy::run::{Phase, Run, Waiter};
 use crate::policy::{EvictionPolicy, ListId, Newcomer, Position, TurnFacts, row};
 use std::collections::BTreeSet;
 
@@ -35,16 +35,6 @@ const CHECKED_EVERY: usize = 61;
 
 /// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently used.
 const KEY_SHIFT: u32 = 20;
-
-/// What is known of a session.
-#[derive(Clone, Copy, Debug)]
-struct Waiter {
-    run: u32,
-    habits: Habits,
-    /// Turns it had under other names, and its number under the last one: both are of whoever continues it.
-    turns: u32,
-    formerly: u32,
-}
 
 /// The policy.
 pub(crate) struct Learned {
@@ -66,12 +56,6 @@ pub(crate) struct Learned {
     victims: Vec<u32>,
     /// Sessions that came back so far.
     returns: u32,
-}
-
-impl Default for Waiter {
-    fn default() -> Waiter {
-        Waiter { run: NONE, habits: Habits::default(), turns: 0, formerly: NONE }
-    }
 }
 
 impl Learned {
@@ -485,6 +469,10 @@ impl EvictionPolicy for Learned {
             }
         }
         Ok(())
+    }
+
+    fn namespace_gone(&mut self, ns: u16) {
+        self.chances.forget(ns);
     }
 
     fn session_gone(&mut self, session: u32) {

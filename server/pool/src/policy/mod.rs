@@ -106,6 +106,8 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     }
     /// The session is forgotten or closed.
     fn session_gone(&mut self, _session: u32) {}
+    /// Nothing is left of a namespace: what is learned at its place from now on is of another one.
+    fn namespace_gone(&mut self, _ns: u16) {}
     /// Whether what it keeps beside the lists adds up; an error names what does not.
     fn check(&self, _pages: &Pages) -> Result<(), String> {
         Ok(())

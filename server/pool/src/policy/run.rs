@@ -1,8 +1,8 @@
-//! Pages that wait alike. Owns: what is kept of a run of them. Must not know: orders, chances.
+//! Pages that wait alike, and who waits. Owns: what is kept of a run of pages, and of a session. Must not know: orders, chances.
 
 use crate::entry::NONE;
 use crate::ids::Now;
-use crate::policy::class::Class;
+use crate::policy::class::{Class, Habits};
 use crate::policy::list::List;
 
 /// Pages used at one moment are judged from this bucket on, after 2 s.
@@ -47,5 +47,21 @@ impl Run {
     /// Pages by themselves that were used just now; a session that left its pages needs them no more.
     pub(crate) fn is_fresh(&self) -> bool {
         self.session == NONE && self.bucket < FRESH_BUCKETS && self.class != Class::LEFT
+    }
+}
+
+/// What is known of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) run: u32,
+    pub(crate) habits: Habits,
+    /// Turns it had under other names, and its number under the last one: both are of whoever continues it.
+    pub(crate) turns: u32,
+    pub(crate) formerly: u32,
+}
+
+impl Default for Waiter {
+    fn default() -> Waiter {
+        Waiter { run: NONE, habits: Habits::default(), turns: 0, formerly: NONE }
     }
 }

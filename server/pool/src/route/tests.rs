@@ -5,7 +5,7 @@ use crate::ids::NamespaceIndex;
 use crate::limits::{ROUTE_ENGINES_MAX, ROUTE_SESSIONS_MAX};
 use turnkv_proto::{BlockHash, SessionId};
 
-const NS: NamespaceIndex = NamespaceIndex(0);
+const NS: NamespaceIndex = NamespaceIndex(0, 0);
 
 fn chain(seed: u32, pages: u32) -> Vec<BlockHash> {
     let page = |at: u32| {

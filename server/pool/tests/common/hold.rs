@@ -74,7 +74,7 @@ impl World {
             self.memory.insert(*address, content);
             self.seen.insert((lease, *position), (*address, content));
         }
-        let ns = NamespaceIndex(held.ns);
+        let ns = NamespaceIndex(held.ns, 0);
         let parent = from.checked_sub(1).map(|at| hash(full[at]));
         let (shard, client) = (held.shard, held.client);
         let pages = OffloadAsk { ns, session: None, parent, hashes: &hashes, shard, tail_tokens: 0, client };
@@ -134,7 +134,7 @@ impl World {
         }
         self.seen.retain(|(other, position), _| *other != lease || !positions.contains(position));
         self.pinned.retain(|(other, _, node)| *other != lease || rest.contains(node));
-        let ns = NamespaceIndex(held.ns);
+        let ns = NamespaceIndex(held.ns, 0);
         if !corrupt.is_empty() && node != RESERVED && !self.present(ns, node) {
             self.forget_below(held.ns, node);
         }

@@ -425,7 +425,7 @@ impl World {
             assert_eq!(self.memory.get(address), Some(content), "{lease:?} at {position} changed underneath");
         }
         for (lease, ns, node) in self.pinned.clone() {
-            assert!(self.present(NamespaceIndex(ns), node), "node {node} was evicted under {lease:?}");
+            assert!(self.present(NamespaceIndex(ns, 0), node), "node {node} was evicted under {lease:?}");
         }
         let mut pages = 0;
         for (ns, _) in self.spaces.clone() {

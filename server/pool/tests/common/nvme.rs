@@ -32,7 +32,7 @@ impl World {
             return;
         }
         self.places += 1;
-        let place = NvmePlace { segment: self.places / 8, block: self.places };
+        let place = NvmePlace { segment: (self.places / 8) as u16, generation: 0, block: self.places };
         if self.pool.written(write.page, write.shard, place, self.now) {
             self.disk.insert(place, content);
         }
@@ -46,9 +46,9 @@ impl World {
     /// NVMe gave up a page and what hangs on it: what is left of these is in DRAM, and promised no more.
     fn forget_cold(&mut self, ns: u16, node: usize) {
         for below in (0..NODES).filter(|below| path(*below).contains(&node)) {
-            let here = self.present(NamespaceIndex(ns), below);
+            let here = self.present(NamespaceIndex(ns, 0), below);
             assert!(
-                !here || !self.is_kept(NamespaceIndex(ns), below),
+                !here || !self.is_kept(NamespaceIndex(ns, 0), below),
                 "node {below} hangs on what left NVMe"
             );
             self.promised.remove(&(ns, below));
@@ -63,7 +63,7 @@ impl World {
             return;
         };
         let (ns, node, shard) = content;
-        let id = self.pool.namespace_desc(NamespaceIndex(ns)).unwrap().id;
+        let id = self.pool.namespace_desc(NamespaceIndex(ns, 0)).unwrap().id;
         let verdict = self.pool.reclaim_verdict(&id, &hash(node), shard, place);
         self.note(verdict);
         match verdict {

@@ -114,7 +114,7 @@ pub fn write_all(pool: &mut Pool) {
         assert!(pool.written(
             write.page,
             write.shard,
-            NvmePlace { segment: write.page.index, block: at as u32 },
+            NvmePlace { segment: write.page.index as u16, generation: 0, block: at as u32 },
             0
         ));
     }

@@ -8,8 +8,8 @@ fn a_segment_is_free_again_when_nothing_in_it_is_needed() {
     let places: Vec<NvmePlace> = (0..7).map_while(|block| device.append(block)).collect();
     assert_eq!(places.len(), 7, "four segments of one page, and three to spare");
     assert!(device.append(9).is_none() && device.needs_room());
-    assert_eq!(device.worst_segment(|_| 1), Some(places[0].segment), "the oldest of equals");
-    assert_eq!(device.live_extents(places[0].segment), [(0, places[0])]);
+    assert_eq!(device.worst_segment(|_| 1), Some(places[0].segment.into()), "the oldest of equals");
+    assert_eq!(device.live_extents(places[0].segment.into()), [(0, places[0])]);
     device.forget(places[0]);
     assert!(device.append(9).is_some() && device.append(10).is_none());
 }

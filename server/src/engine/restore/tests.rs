@@ -1,1 +1,1 @@
-//! x
+//! Sessions that come back.

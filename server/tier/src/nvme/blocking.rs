@@ -110,7 +110,7 @@ pub(super) fn transfer(operation: &Operation, header: &mut AlignedBuffer) -> Res
         Work::Read { target, .. } => read(operation, target),
         Work::Write { source, record, nonce, .. } => {
             if let Some(block) = header.first_chunk_mut() {
-                encode_extent(record, operation.at.segment, nonce, block);
+                encode_extent(record, operation.at.segment.into(), nonce, block);
             }
             write(operation, header, source)
         }
@@ -119,7 +119,7 @@ pub(super) fn transfer(operation: &Operation, header: &mut AlignedBuffer) -> Res
 
 fn read(operation: &Operation, target: &Slot) -> Result<(), Failure> {
     let bytes = target.len();
-    resume("read", bytes, |done| {
+    resume(true, bytes, |done| {
         // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it until the
         // call-back is the caller's promise to `Tier::read` (the pool's lease); bytes have no invalid value.
         let rest = unsafe { std::slice::from_raw_parts_mut(target.as_ptr().add(done), bytes - done) };
@@ -129,7 +129,7 @@ fn read(operation: &Operation, target: &Slot) -> Result<(), Failure> {
 
 fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Failure> {
     let payload = source.bytes();
-    resume("write", BLOCK + payload.len(), |done| {
+    resume(false, BLOCK + payload.len(), |done| {
         let offset = operation.header_offset() + done as u64;
         let pieces = if done == 0 { [header, payload] } else { [&payload[done - BLOCK..], &[]] };
         operation.file.storage().write_at(pieces, offset)
@@ -139,24 +139,24 @@ fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Fail
 /// Repeats a transfer until all `bytes` are through. A short one goes on from the last whole block, because O_DIRECT
 /// cannot begin inside one: of 12,288 bytes 5,000 came, so the next call begins at 4,096.
 fn resume(
-    what: &str,
+    is_read: bool,
     bytes: usize,
     mut step: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<(), Failure> {
     let mut done = 0;
     for tries in 0..=RETRIES_MAX {
         match step(done) {
-            Ok(0) => return Err(Failure::Io(format!("{what}: the file ends before the segment does"))),
+            Ok(0) => return Err(Failure::device(is_read, "the file ends before the segment does")),
             Ok(count) if done + count >= bytes => return Ok(()),
             Ok(count) => done = (done + count) / BLOCK * BLOCK,
             Err(errno) => match Fault::of(errno) {
                 Fault::Interrupted if tries < RETRIES_MAX => {}
                 Fault::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
-                _ => return Err(Failure::of(what, errno)),
+                _ => return Err(Failure::of(is_read, errno)),
             },
         }
     }
-    Err(Failure::Io(format!("{what}: no progress after {RETRIES_MAX} tries")))
+    Err(Failure::device(is_read, &format!("no progress after {RETRIES_MAX} tries")))
 }
 
 #[cfg(test)]

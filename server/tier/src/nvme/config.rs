@@ -26,7 +26,7 @@ pub struct NvmeConfig {
     /// A directory (made if absent), a block device, or a file of a fixed size used like a block device.
     pub path: PathBuf,
     /// The most its segments may take together; a multiple of `segment_bytes` wastes nothing. A directory also holds
-    /// two files of one block.
+    /// three files of one block.
     pub capacity_bytes: u64,
     /// Size of a segment: a multiple of 4 KiB. What is on the device already keeps the size it was made with.
     pub segment_bytes: u64,
@@ -116,6 +116,10 @@ pub struct OpenReport {
     pub footers: u32,
     /// Segments read whole, because they have no valid footer.
     pub scanned: u32,
+    /// Segments of which a part could not be read.
+    pub unreadable: u32,
+    /// Segments that are not written again: of these, and of things in a segment's place that are none.
+    pub retired: u32,
     /// How long recovery took.
     pub elapsed: Duration,
     /// What an operator should know; empty when all is as asked.
@@ -147,10 +151,10 @@ pub enum OpenError {
         /// The place.
         path: PathBuf,
     },
-    /// The superblock does not verify.
+    /// Neither copy of the superblock verifies, and the segments do not agree on what it said.
     #[error(
-        "nvme: the superblock of {path} is damaged or of another version; nothing was changed. Delete it and the \
-         segments beside it to start empty"
+        "nvme: the superblock of {path} is damaged or of another version; nothing was changed. Delete it, its copy and \
+         the segments beside it to start empty"
     )]
     Superblock {
         /// The place.
@@ -175,7 +179,7 @@ pub enum OpenError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Which.
-    pub segment: u32,
+    pub segment: u16,
     /// It is beyond the capacity: all of it moves or goes.
     pub surplus: bool,
     /// Bytes of its live extents, headers and padding included.

@@ -4,13 +4,14 @@
 //!
 //! Locks: `books` is held for bookkeeping only, never across I/O or a call-back.
 
-use super::device::Device;
+use super::device::{Device, SegmentFile};
 use super::log::Log;
 use super::operation::{Failure, Operation, Work};
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, ExtentMeta, Location, TierError};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -51,6 +52,8 @@ pub(crate) struct Counters {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    pub(crate) release_syncs: AtomicU64,
+    pub(crate) unreadable_extents: AtomicU64,
     pub(crate) checksum_failures: AtomicU64,
     pub(crate) changed_writes: AtomicU64,
     pub(crate) shortages: AtomicU64,
@@ -67,6 +70,8 @@ pub(crate) struct Core {
     poison: OnceLock<String>,
     closed: AtomicBool,
     short: AtomicBool,
+    /// Held while a file is synced: the kernel tells a failed write-back to one caller only.
+    syncing: Mutex<()>,
     ops: AtomicUsize,
     ops_max: usize,
 }
@@ -81,6 +86,7 @@ impl Core {
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
             short: AtomicBool::new(false),
+            syncing: Mutex::new(()),
             ops: AtomicUsize::new(0),
             ops_max,
         }
@@ -128,6 +134,20 @@ impl Core {
         self.short.load(Ordering::Relaxed)
     }
 
+    /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync the same
+    /// file and hear that all is well.
+    pub(crate) fn sync_file(&self, file: &SegmentFile) -> io::Result<()> {
+        // A simulation's other threads act in the middle of this one's calls: these cannot wait for one another.
+        let several = self.device.clock.threads(2) > 1;
+        let guard = several.then(|| self.syncing.lock());
+        let synced = file.sync();
+        if let Err(error) = &synced {
+            self.poison(&format!("fdatasync: {error}"));
+        }
+        drop(guard);
+        synced
+    }
+
     /// No further operation is accepted.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
@@ -171,16 +191,29 @@ impl Core {
             Ok(()) => self.went_well(),
             Err(Failure::Io(why)) => self.poison(why),
             Err(Failure::Short(why)) => self.ran_short(why),
-            Err(Failure::Full | Failure::Changed | Failure::Poisoned | Failure::Closed) => {}
+            Err(
+                Failure::Unreadable(_)
+                | Failure::Full
+                | Failure::Changed
+                | Failure::Poisoned
+                | Failure::Closed,
+            ) => {}
         }
         match work {
             Work::Read { target, bytes, checksum, done } => {
                 let result = self.verify(at, &target, bytes, checksum, result);
                 drop(target);
                 let mut books = self.books.lock();
-                books.log.read_ended(at.segment);
+                let worn = matches!(result, Err(TierError::Unreadable(_))) && books.log.unreadable(at, bytes);
+                books.log.read_ended(at);
                 let vacated = books.log.has_vacant();
                 drop(books);
+                if worn {
+                    tracing::warn!(
+                        segment = at.segment,
+                        "several extents of this segment cannot be read: it is not written again; look at the device"
+                    );
+                }
                 if vacated {
                     self.chore.notify_one();
                 }
@@ -205,7 +238,7 @@ impl Core {
                     self.counters.written_bytes.fetch_add(payload, Ordering::Relaxed);
                 }
                 self.retire();
-                call(done, result.map(|()| at).map_err(Failure::into_error));
+                call(done, result.map(|()| at).map_err(|failure| failure.into_error(at)));
             }
         }
     }
@@ -228,7 +261,13 @@ impl Core {
         expected: u64,
         result: Result<(), Failure>,
     ) -> Result<(), TierError> {
-        result.map_err(Failure::into_error)?;
+        if let Err(failure) = result {
+            if let Failure::Unreadable(why) = &failure {
+                self.counters.unreadable_extents.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(segment = at.segment, block = at.block, why, "an extent cannot be read");
+            }
+            return Err(failure.into_error(at));
+        }
         if checksum(&target.bytes()[..bytes as usize]) != expected {
             self.counters.checksum_failures.fetch_add(1, Ordering::Relaxed);
             return Err(TierError::Checksum(at));

@@ -1,16 +1,17 @@
 //! The place where segments lie: a directory with one file a segment, or one device with segments at fixed offsets.
 //!
-//! Owns: opening, the lock that keeps a second process out, the superblock, making segment files, whole reads and writes
-//! for the control plane. Must not know: what a segment holds, which are in use.
+//! Owns: opening, the lock that keeps a second process out, making segment files, what else lies beside them, whole reads
+//! and writes for the control plane. Must not know: what a segment holds, which are in use.
 
 use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError};
 use super::descriptors;
 use super::errno::Fault;
-use super::format::{Block, DeviceId, Superblock};
+use super::format::DeviceId;
 use super::storage::{File, Folder, Open, patiently};
+use super::superblock;
 use super::time::Clock;
-use crate::limits::{BLOCK, BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SEGMENTS_MAX};
+use crate::limits::{BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SEGMENTS_MAX, STRAYS_NAMED_MAX};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,11 +21,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Where segments begin on a block device: the superblock has the space before.
-const DEVICE_BASE: u64 = 1 << 20;
+/// Where segments begin on a block device: the superblock's copies have the space before.
+pub(super) const DEVICE_BASE: u64 = 1 << 20;
 const LOCK: &str = "LOCK";
-const SUPERBLOCK: &str = "superblock";
-const SUPERBLOCK_NEW: &str = "superblock.new";
+/// What the server keeps beside the segments begins so.
+const NEIGHBOUR: &str = "catalog.redb";
 
 /// Where one segment lies. An operation in flight owns it, and so its descriptor.
 #[derive(Debug)]
@@ -57,8 +58,8 @@ impl SegmentFile {
         self.base + u64::from(block) * BLOCK_BYTES
     }
 
-    /// Reads whole blocks.
-    pub(crate) fn read(&self, block: u32, target: &mut AlignedBuffer) -> io::Result<()> {
+    /// Reads whole blocks into memory that begins on a block.
+    pub(crate) fn read(&self, block: u32, target: &mut [u8]) -> io::Result<()> {
         self.storage.read_all(target, self.offset(block))
     }
 
@@ -79,8 +80,31 @@ impl SegmentFile {
     }
 }
 
-/// The open file of each segment; of one without space yet an empty file, so that its descriptor is there when it grows.
-type Files = Mutex<Vec<Option<Arc<File>>>>;
+/// What is in a segment's place.
+#[derive(Debug)]
+pub(crate) enum Existing {
+    /// Nothing, or a file whose creation was cut off: it is made when it is needed.
+    Absent,
+    /// The segment at its full size.
+    File(SegmentFile),
+    /// Something that is no segment's file, or may not be opened: it is left alone.
+    Stray,
+}
+
+/// A segment's file while the tier is open.
+#[derive(Clone, Debug, Default)]
+enum Slot {
+    /// It has no name yet.
+    #[default]
+    Closed,
+    /// Open; of a segment without space yet an empty file, so that its descriptor is there when it grows.
+    Open(Arc<File>),
+    /// Something else has its name.
+    Stray,
+}
+
+/// The file of each segment.
+type Files = Mutex<Vec<Slot>>;
 
 #[derive(Debug)]
 enum Place {
@@ -181,10 +205,7 @@ impl Device {
         warnings: &mut Vec<String>,
     ) -> Result<Device, OpenError> {
         let path = &config.path;
-        let superblock = match read_superblock_file(&folder, path)? {
-            Some(superblock) => superblock,
-            None => create_superblock_file(&folder, path, config.segment_bytes)?,
-        };
+        let superblock = superblock::of_folder(&folder, path, config.segment_bytes, warnings)?;
         let segments = config.segments(superblock.segment_bytes)?;
         let surplus =
             surplus_numbers(&folder, segments).map_err(|errno| failed("cannot list", path, errno.into()))?;
@@ -194,14 +215,16 @@ impl Device {
             descriptors::raise_limit(count, warnings)?;
         }
         // ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
-        let direct = folder.open(SUPERBLOCK, Open::Read, true).is_ok();
+        let direct = folder.open(superblock::NAMES[0], Open::Read, true).is_ok();
         let clock = folder.clock();
-        let place = Place::Directory { folder, lock, files: Mutex::new(vec![None; numbers as usize]) };
+        let place =
+            Place::Directory { folder, lock, files: Mutex::new(vec![Slot::Closed; numbers as usize]) };
         let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
         let path = path.clone();
         let device =
             Device { path, place, clock, direct, id, segment_bytes, segments, numbers, files: count };
         device.open_files(&surplus, warnings)?;
+        device.name_strays(warnings)?;
         Ok(device)
     }
 
@@ -228,7 +251,7 @@ impl Device {
         let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
             .map_err(|errno| failed("cannot size", path, errno.into()))?;
         let file = Arc::new(File::Descriptor(fd));
-        let superblock = superblock_of_device(&file, path, config.segment_bytes, bytes)?;
+        let superblock = superblock::of_device(&file, path, config.segment_bytes, bytes, warnings)?;
         let segment_bytes = superblock.segment_bytes;
         let room = bytes.saturating_sub(DEVICE_BASE);
         if room < config.capacity_bytes {
@@ -269,17 +292,18 @@ impl Device {
         descriptors::needed(self.files)
     }
 
-    /// The segment's file if it is there at its full size.
-    pub(crate) fn existing(&self, segment: u32) -> io::Result<Option<SegmentFile>> {
+    /// What is in the segment's place.
+    pub(crate) fn existing(&self, segment: u32) -> io::Result<Existing> {
         let files = match &self.place {
-            Place::Device { file } => return Ok(Some(self.on_device(file, segment))),
+            Place::Device { file } => return Ok(Existing::File(self.on_device(file, segment))),
             Place::Directory { files, .. } => files,
         };
-        let Some(file) = opened(files, segment) else { return Ok(None) };
-        if file.len()? != self.segment_bytes {
-            return Ok(None); // its creation was cut off: it is made again
+        match slot(files, segment) {
+            Slot::Closed => Ok(Existing::Absent),
+            Slot::Stray => Ok(Existing::Stray),
+            Slot::Open(file) if file.len()? != self.segment_bytes => Ok(Existing::Absent),
+            Slot::Open(file) => Ok(Existing::File(SegmentFile { storage: file, base: 0, file: segment })),
         }
-        Ok(Some(SegmentFile { storage: file, base: 0, file: segment }))
     }
 
     /// Gives the segment's file all its space, durably. Where there is none, the file stays empty.
@@ -288,9 +312,10 @@ impl Device {
             Place::Device { file } => return Ok(self.on_device(file, segment)),
             Place::Directory { folder, files, .. } => (folder, files),
         };
-        let file = match opened(files, segment) {
-            Some(file) => file,
-            None => self.open_file(folder, files, segment)?, // the directory had no room for its name at start
+        let file = match slot(files, segment) {
+            Slot::Open(file) => file,
+            // The directory had no room for its name at start.
+            Slot::Closed | Slot::Stray => self.open_file(folder, files, segment)?,
         };
         patiently(|| file.clear())?;
         if let Err(errno) = patiently(|| file.allocate(self.segment_bytes)) {
@@ -306,14 +331,14 @@ impl Device {
     /// stays where it is.
     pub(crate) fn delete(&self, segment: u32) -> io::Result<()> {
         let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
-        opened(files, segment).map_or(Ok(()), |file| patiently(|| file.clear()))?;
+        if let Slot::Open(file) = slot(files, segment) {
+            patiently(|| file.clear())?;
+        }
         patiently(|| match folder.remove(&name(segment)) {
             Err(Errno::NOENT) => Ok(()),
             result => result,
         })?;
-        if let Some(place) = files.lock().get_mut(segment as usize) {
-            *place = None;
-        }
+        set_slot(files, segment, Slot::Closed);
         Ok(patiently(|| folder.sync())?)
     }
 
@@ -323,6 +348,10 @@ impl Device {
         let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
         for segment in surplus.iter().copied().chain(0..self.segments) {
             let Err(error) = self.open_file(folder, files, segment) else { continue };
+            if is_stray(&error) {
+                set_slot(files, segment, Slot::Stray);
+                continue;
+            }
             if Fault::of_error(&error) != Fault::Full {
                 return Err(failed("cannot open the segments of", &self.path, error));
             }
@@ -333,11 +362,29 @@ impl Device {
         Ok(())
     }
 
+    /// Names what lies in the directory and is not the tier's: it may take space that segments are to have.
+    fn name_strays(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
+        let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
+        let names = folder.names().map_err(|errno| failed("cannot list", &self.path, errno.into()))?;
+        let stray = |name: &String| match number(name) {
+            Some(number) => matches!(slot(files, number), Slot::Stray),
+            None => !is_ours(name),
+        };
+        let mut strays: Vec<String> = names.into_iter().filter(stray).collect();
+        if strays.is_empty() {
+            return Ok(());
+        }
+        strays.sort_unstable();
+        let (count, path) = (strays.len(), self.path.display());
+        strays.truncate(STRAYS_NAMED_MAX);
+        let names = strays.join(", ");
+        warnings.push(format!("{path}: {count} of its entries are not the tier's and left alone: {names}"));
+        Ok(())
+    }
+
     fn open_file(&self, folder: &Folder, files: &Files, segment: u32) -> io::Result<Arc<File>> {
         let file = Arc::new(patiently(|| folder.open(&name(segment), Open::Keep, self.direct))?);
-        if let Some(place) = files.lock().get_mut(segment as usize) {
-            *place = Some(Arc::clone(&file));
-        }
+        set_slot(files, segment, Slot::Open(Arc::clone(&file)));
         Ok(file)
     }
 
@@ -361,16 +408,38 @@ impl Drop for Device {
     }
 }
 
-fn name(segment: u32) -> String {
+pub(super) fn name(segment: u32) -> String {
     format!("segment-{segment:06}.kv")
 }
 
-fn number(name: &str) -> Option<u32> {
-    name.strip_prefix("segment-")?.strip_suffix(".kv")?.parse().ok()
+/// The segment that a file of this name is of: no other spelling of the number counts.
+pub(super) fn number(text: &str) -> Option<u32> {
+    let number = text.strip_prefix("segment-")?.strip_suffix(".kv")?.parse().ok()?;
+    (name(number) == text).then_some(number)
 }
 
-fn opened(files: &Files, segment: u32) -> Option<Arc<File>> {
-    files.lock().get(segment as usize).cloned().flatten()
+/// Is it the name of something that the tier, or the server beside it, makes here?
+fn is_ours(name: &str) -> bool {
+    let itself = name == "." || name == "..";
+    let ours = name == LOCK || superblock::NAMES.contains(&name);
+    itself || ours || name.starts_with(NEIGHBOUR)
+}
+
+fn slot(files: &Files, segment: u32) -> Slot {
+    files.lock().get(segment as usize).cloned().unwrap_or_default()
+}
+
+fn set_slot(files: &Files, segment: u32, slot: Slot) {
+    if let Some(place) = files.lock().get_mut(segment as usize) {
+        *place = slot;
+    }
+}
+
+/// Says an error that one name is no file of ours, or not for us, while the directory is well?
+fn is_stray(error: &io::Error) -> bool {
+    let strays =
+        [Errno::ISDIR, Errno::NXIO, Errno::LOOP, Errno::ACCESS, Errno::PERM, Errno::IO, Errno::TXTBSY];
+    Errno::from_io_error(error).is_some_and(|errno| strays.contains(&errno))
 }
 
 /// Segments that were made when the capacity was larger, ascending.
@@ -383,7 +452,7 @@ fn surplus_numbers(folder: &Folder, segments: u32) -> Result<Vec<u32>, Errno> {
     Ok(surplus)
 }
 
-fn failed(what: &'static str, path: &Path, source: io::Error) -> OpenError {
+pub(super) fn failed(what: &'static str, path: &Path, source: io::Error) -> OpenError {
     OpenError::Io { what, path: path.to_owned(), source }
 }
 
@@ -418,76 +487,4 @@ fn lock_directory(dir: &OwnedFd, path: &Path) -> Result<OwnedFd, OpenError> {
     let written = rustix::fs::ftruncate(&file, 0).and_then(|()| rustix::io::pwrite(&file, pid.as_bytes(), 0));
     written.map_err(|errno| failed("cannot write the lock file of", path, errno.into()))?;
     Ok(file)
-}
-
-fn new_superblock(segment_bytes: u64, clock: &Clock) -> Result<Superblock, Errno> {
-    Ok(Superblock { segment_bytes, device: clock.random()? })
-}
-
-/// `None` in a directory that holds no segments either.
-fn read_superblock_file(folder: &Folder, path: &Path) -> Result<Option<Superblock>, OpenError> {
-    let file = match folder.open(SUPERBLOCK, Open::Read, false) {
-        Ok(file) => file,
-        Err(Errno::NOENT) => {
-            let names = folder.names().map_err(|errno| failed("cannot list", path, errno.into()))?;
-            let orphan = names.iter().any(|name| number(name).is_some());
-            return if orphan { Err(OpenError::Superblock { path: path.to_owned() }) } else { Ok(None) };
-        }
-        Err(errno) => return Err(failed("cannot open the superblock of", path, errno.into())),
-    };
-    let mut block = AlignedBuffer::new(BLOCK);
-    let damaged = || OpenError::Superblock { path: path.join(SUPERBLOCK) };
-    match file.read_all(&mut block, 0) {
-        Ok(()) => decode_superblock(&block).map(Some).ok_or_else(damaged),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged()),
-        Err(source) => Err(failed("cannot read the superblock of", path, source)),
-    }
-}
-
-/// Written beside, then renamed: it is there whole or not at all.
-fn create_superblock_file(folder: &Folder, path: &Path, segment_bytes: u64) -> Result<Superblock, OpenError> {
-    let create = || -> io::Result<Superblock> {
-        let superblock = new_superblock(segment_bytes, &folder.clock())?;
-        let file = folder.open(SUPERBLOCK_NEW, Open::Create, false)?;
-        file.write_all(&superblock.encode()[..], 0)?;
-        file.sync()?;
-        folder.rename(SUPERBLOCK_NEW, SUPERBLOCK)?;
-        folder.sync()?;
-        Ok(superblock)
-    };
-    create().map_err(|source| failed("cannot write the superblock of", path, source))
-}
-
-fn decode_superblock(bytes: &[u8]) -> Option<Superblock> {
-    let block: &Block = bytes.first_chunk()?;
-    let superblock = Superblock::decode(block)?;
-    let config = NvmeConfig { segment_bytes: superblock.segment_bytes, ..NvmeConfig::new("", 0) };
-    config.check().is_ok().then_some(superblock)
-}
-
-/// Reads the device's superblock; writes one only where the space before the segments is blank.
-fn superblock_of_device(
-    file: &File,
-    path: &Path,
-    segment_bytes: u64,
-    bytes: u64,
-) -> Result<Superblock, OpenError> {
-    if bytes < DEVICE_BASE {
-        return Err(OpenError::Config(format!("{} is smaller than 1 MiB", path.display())));
-    }
-    let mut head = AlignedBuffer::new(DEVICE_BASE as usize);
-    file.read_all(&mut head, 0).map_err(|source| failed("cannot read", path, source))?;
-    if let Some(superblock) = decode_superblock(&head) {
-        return Ok(superblock);
-    }
-    if head.iter().any(|byte| *byte != 0) {
-        return Err(OpenError::Foreign { path: path.to_owned() });
-    }
-    let create = || -> io::Result<Superblock> {
-        let superblock = new_superblock(segment_bytes, &Clock::System)?;
-        file.write_all(&AlignedBuffer::copy_of(&superblock.encode()[..]), 0)?;
-        file.sync()?;
-        Ok(superblock)
-    };
-    create().map_err(|source| failed("cannot write the superblock of", path, source))
 }

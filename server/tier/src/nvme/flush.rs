@@ -83,13 +83,17 @@ pub(crate) fn sync(core: &Core) -> Result<(), TierError> {
     if core.poisoned().is_some() {
         return Err(TierError::Poisoned);
     }
-    let files = core.books.lock().log.take_dirty();
-    for file in files {
+    let round = core.books.lock().log.begin_sync();
+    for file in &round.files {
         core.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        let Err(error) = file.sync() else { continue };
-        let why = format!("fdatasync: {error}");
-        core.poison(&why);
-        return Err(TierError::Io(why));
+        core.sync_file(file).map_err(|error| TierError::Io(format!("fdatasync: {error}")))?;
+    }
+    let mut books = core.books.lock();
+    books.log.sync_ended(&round);
+    let vacant = books.log.has_vacant();
+    drop(books);
+    if vacant {
+        core.chore.notify_one(); // what waited for this may be used again
     }
     // A write that failed meanwhile may be among those this flush vouches for.
     if core.poisoned().is_some() { Err(TierError::Poisoned) } else { Ok(()) }

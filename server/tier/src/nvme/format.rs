@@ -10,7 +10,9 @@
 //! last block       footer trailer (sealed segments only)
 //! ```
 //!
-//! Superblock (first block of a block device; the file `superblock` of a directory):
+//! Superblock. There are two copies, equal: on a block device the first block, and the last block of the first MiB
+//! (segments begin behind it, between the copies is zero); in a directory the files `superblock` and `superblock.2`.
+//! Places made before there were two have only the first; it counts alone, and the other is written when they are opened:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -157,6 +159,17 @@ pub(crate) struct Superblock {
     pub(crate) device: DeviceId,
 }
 
+/// What a block says in a superblock's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// A superblock of this format.
+    Current(Superblock),
+    /// One of another version: whole, as far as that can be told.
+    Other,
+    /// Nothing that verifies.
+    Damaged,
+}
+
 /// What a segment header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
@@ -258,13 +271,21 @@ impl Superblock {
         block
     }
 
-    /// From a block that verifies.
-    pub(crate) fn decode(block: &Block) -> Option<Superblock> {
-        let good = is_current(block, SUPER_MAGIC) && get_u64(block, SUPER_CRC) == crc(&block[..SUPER_CRC]);
-        good.then(|| Superblock {
-            segment_bytes: get_u64(block, SUPER_SEGMENT_BYTES),
-            device: get(block, SUPER_DEVICE),
-        })
+    /// From a block.
+    pub(crate) fn decode(block: &Block) -> Version {
+        if !Superblock::has_magic(block) || get_u64(block, SUPER_CRC) != crc(&block[..SUPER_CRC]) {
+            return Version::Damaged;
+        }
+        if get_u32(block, FORMAT) != VERSION {
+            return Version::Other;
+        }
+        let (segment_bytes, device) = (get_u64(block, SUPER_SEGMENT_BYTES), get(block, SUPER_DEVICE));
+        Version::Current(Superblock { segment_bytes, device })
+    }
+
+    /// Does a block begin as a superblock does?
+    pub(crate) fn has_magic(block: &[u8]) -> bool {
+        block[MAGIC..MAGIC + 8] == *SUPER_MAGIC
     }
 }
 
@@ -283,15 +304,19 @@ impl SegmentHeader {
 
     /// From a block that verifies and names this device and segment.
     pub(crate) fn decode(block: &Block, device: &DeviceId, segment: u32) -> Option<SegmentHeader> {
-        let good = is_current(block, SEGMENT_MAGIC)
-            && get_u64(block, SEGMENT_CRC) == crc(&block[..SEGMENT_CRC])
-            && get::<16>(block, SEGMENT_DEVICE) == *device
-            && get_u32(block, SEGMENT_NUMBER) == segment;
+        SegmentHeader::decode_any(block)
+            .filter(|header| header.device == *device && header.segment == segment)
+    }
+
+    /// From a block that verifies, of whatever device and segment.
+    pub(crate) fn decode_any(block: &Block) -> Option<SegmentHeader> {
+        let good =
+            is_current(block, SEGMENT_MAGIC) && get_u64(block, SEGMENT_CRC) == crc(&block[..SEGMENT_CRC]);
         good.then(|| SegmentHeader {
-            segment,
+            segment: get_u32(block, SEGMENT_NUMBER),
             epoch: get_u64(block, SEGMENT_EPOCH),
             nonce: Nonce(get(block, SEGMENT_NONCE)),
-            device: *device,
+            device: get(block, SEGMENT_DEVICE),
         })
     }
 }

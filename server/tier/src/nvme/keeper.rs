@@ -7,6 +7,7 @@ use super::Shared;
 use super::core::{Books, Core, PoisonOnPanic, Stop};
 use super::device::{Device, SegmentFile};
 use super::errno::Fault;
+use super::flush;
 use super::format::{Nonce, SegmentHeader, encode_footer};
 use super::log::{Chore, Log};
 use crate::limits::BLOCK;
@@ -84,30 +85,33 @@ fn next(core: &Core, books: &mut Books) -> Next {
 fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
     let core = &shared.core;
     match chore {
-        Chore::Make { segment, file, epoch } => match make(&core.device, segment, file, epoch) {
+        Chore::Make { segment, file, epoch } => match make(core, segment, file, epoch) {
             Ok((file, nonce)) => core.books.lock().log.made(segment, file, nonce),
             Err(error) => {
                 return put_back(core, segment, "cannot be prepared", &error, Log::make_failed);
             }
         },
-        Chore::Blank { segment, file, epoch } => match blank(&core.device, segment, &file, epoch) {
+        Chore::Blank { segment, file, epoch } => match blank(core, segment, &file, epoch) {
             Ok(()) => core.books.lock().log.blanked(segment),
             Err(error) => return put_back(core, segment, "cannot be blanked", &error, Log::blank_failed),
         },
-        Chore::Retire { segment, file, epoch } => {
+        Chore::Sync => {
+            core.counters.release_syncs.fetch_add(1, Ordering::Relaxed);
+            flush::sync(core).map_err(|error| format!("released segments cannot be used again: {error}"))?;
+        }
+        Chore::GiveBack { segment, file, epoch } => {
             // Blanked first: a device has nothing to delete, and a directory may forget the deletion.
-            let retired =
-                blank(&core.device, segment, &file, epoch).and_then(|()| core.device.delete(segment));
-            match retired {
-                Ok(()) => core.books.lock().log.retired(segment),
+            let given_back = blank(core, segment, &file, epoch).and_then(|()| core.device.delete(segment));
+            match given_back {
+                Ok(()) => core.books.lock().log.given_back(segment),
                 Err(error) => {
-                    return put_back(core, segment, "cannot be given back", &error, Log::retire_failed);
+                    return put_back(core, segment, "cannot be given back", &error, Log::give_back_failed);
                 }
             }
         }
         Chore::Seal { segment, file, nonce, records } => {
             let footer = encode_footer(&records, segment, &nonce, core.device.segment_blocks());
-            if let Err(error) = seal(&file, &footer) {
+            if let Err(error) = seal(core, &file, &footer) {
                 return put_back(core, segment, "cannot be sealed", &error, Log::seal_failed);
             }
             core.counters.device_written_bytes.fetch_add(footer.1.len() as u64, Ordering::Relaxed);
@@ -142,25 +146,25 @@ fn put_back(
 
 /// A new nonce in the header: nothing written before counts from here on.
 fn make(
-    device: &Device,
+    core: &Core,
     segment: u32,
     file: Option<Arc<SegmentFile>>,
     epoch: u64,
 ) -> io::Result<(Arc<SegmentFile>, Nonce)> {
     let file = match file {
         Some(file) => file,
-        None => Arc::new(device.create(segment)?),
+        None => Arc::new(core.device.create(segment)?),
     };
-    let nonce = write_header(device, segment, &file, epoch)?;
-    file.sync()?;
+    let nonce = write_header(&core.device, segment, &file, epoch)?;
+    core.sync_file(&file)?;
     Ok((file, nonce))
 }
 
-fn blank(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<()> {
-    let nonce = write_header(device, segment, file, epoch)?;
-    let (first, bytes) = encode_footer(&[], segment, &nonce, device.segment_blocks());
+fn blank(core: &Core, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<()> {
+    let nonce = write_header(&core.device, segment, file, epoch)?;
+    let (first, bytes) = encode_footer(&[], segment, &nonce, core.device.segment_blocks());
     file.write(first, &bytes)?;
-    file.sync()
+    core.sync_file(file)
 }
 
 fn write_header(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -> io::Result<Nonce> {
@@ -171,8 +175,8 @@ fn write_header(device: &Device, segment: u32, file: &SegmentFile, epoch: u64) -
 }
 
 /// The extents are on stable storage before the footer that vouches for them is written.
-fn seal(file: &SegmentFile, (first, bytes): &(u32, Vec<u8>)) -> io::Result<()> {
+fn seal(core: &Core, file: &SegmentFile, (first, bytes): &(u32, Vec<u8>)) -> io::Result<()> {
     debug_assert!(bytes.len().is_multiple_of(BLOCK));
-    file.sync()?;
+    core.sync_file(file)?;
     file.write(*first, bytes)
 }

@@ -1,14 +1,20 @@
-//! The books of the segment log: where the next extent goes, what is alive, what the keeper has to do.
+//! The books of the segment log: where the next extent goes, and what is alive.
 //!
 //! Owns: every decision about segments. Pure: it is handed `now`, and returns what to do. Must not know: threads, rings,
 //! the bytes of anything.
 //!
 //! A segment is written once from front to back and becomes free as a whole. It is reused only when no read is in flight
-//! on it, and always under a new nonce.
+//! on it, when everything written before its release is on stable storage, and always under a new nonce and a new
+//! generation.
 //!
 //! The last segment that has its space on the disk is kept for what reclaim moves: a file that is not made yet may never
 //! be. Segments above the tier's number of them (its capacity was lowered) are surplus: they are read and emptied, take
-//! nothing new, and are retired when they are empty.
+//! nothing new, and are given back when they are empty.
+//!
+//! - `chores`: what the keeper has to do
+//! - `damage`: what cannot be read, and segments that are worn
+//! - `durable`: what a sync covers, and which segments wait for one
+//! - `restore`: what recovery puts in
 
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, entry_blocks, extent_blocks};
@@ -20,6 +26,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 mod chores;
+mod damage;
+mod durable;
 mod restore;
 
 pub(crate) use chores::Chore;
@@ -71,6 +79,12 @@ pub(crate) struct Log {
     retry_disk_at: Option<Instant>,
     /// The system was short of something: no chore before this moment.
     paused_until: Option<Instant>,
+    /// Extents and footers written, since start. What recovery found counts as the first: it may not be synced.
+    changes: u64,
+    /// So many of these are on stable storage.
+    synced: u64,
+    /// Since when a released segment waits for a sync.
+    waiting_since: Option<Instant>,
 }
 
 impl Log {
@@ -94,6 +108,9 @@ impl Log {
             live_extents: 0,
             retry_disk_at: None,
             paused_until: None,
+            changes: 1,
+            synced: 0,
+            waiting_since: None,
         }
     }
 
@@ -115,11 +132,7 @@ impl Log {
 
     /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk.
     pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
-        let fits = self.open.is_some_and(|open| {
-            let segment = &self.segments[open as usize];
-            self.room_after(segment.cursor, segment.records.len(), meta.payload_bytes)
-        });
-        if !fits {
+        if !self.has_room(meta.payload_bytes) {
             let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
             if self.allocated() <= kept {
                 return if self.may_grow() { Append::Wait } else { Append::Full };
@@ -146,7 +159,7 @@ impl Log {
         segment.cursor += record.blocks();
         segment.writes += 1;
         segment.records.push(record.clone());
-        let at = Location { segment: number, block: record.block };
+        let at = segment.at(number, record.block);
         Some(Placed { file, at, record, nonce: segment.nonce })
     }
 
@@ -162,22 +175,25 @@ impl Log {
 
     /// A write ended. Only a good one is alive, and counted.
     pub(crate) fn written(&mut self, at: Location, payload_bytes: u32, good: bool) {
-        let segment = &mut self.segments[at.segment as usize];
-        assert!(segment.writes > 0, "a write ends once");
+        let segment = &mut self.segments[usize::from(at.segment)];
+        assert!(segment.writes > 0 && segment.is_current(at), "a write ends once");
         segment.writes -= 1;
         if good {
-            segment.dirty = true;
+            self.changes += 1;
+            segment.changed_at = self.changes;
             self.live_bytes += segment.revive(at.block, payload_bytes);
             self.live_extents += 1;
+        } else {
+            segment.records.retain(|record| record.block != at.block);
         }
     }
 
     /// The file to read a live extent from; the segment is not reused before [`Log::read_ended`].
     pub(crate) fn begin_read(&mut self, at: Location, payload_bytes: u32) -> Option<Arc<SegmentFile>> {
         let end = u64::from(at.block) + u64::from(extent_blocks(payload_bytes));
-        let segment = self.segments.get_mut(at.segment as usize)?;
+        let segment = self.segments.get_mut(usize::from(at.segment))?;
         let inside = end < u64::from(self.segment_blocks);
-        if !inside || !segment.is_readable() || !segment.is_live(at.block) {
+        if !inside || !segment.is_readable() || !segment.is_current(at) || !segment.is_live(at.block) {
             return None;
         }
         segment.reads += 1;
@@ -185,50 +201,73 @@ impl Log {
     }
 
     /// A read ended.
-    pub(crate) fn read_ended(&mut self, number: u32) {
-        let segment = &mut self.segments[number as usize];
-        assert!(segment.reads > 0, "a read ends once");
+    pub(crate) fn read_ended(&mut self, at: Location) {
+        let segment = &mut self.segments[usize::from(at.segment)];
+        assert!(segment.reads > 0 && segment.is_current(at), "a read ends once");
         segment.reads -= 1;
-        self.leave_if_idle(number);
+        self.leave_if_idle(at.segment.into());
     }
 
-    /// An extent is dead. A sealed segment with nothing alive is free at once.
+    /// An extent is dead. A sealed segment with nothing alive is free as soon as a sync covers what was written so far. A
+    /// place of an earlier use of the segment is ignored.
     pub(crate) fn forget(&mut self, at: Location, payload_bytes: u32) {
-        let Some(segment) = self.segments.get_mut(at.segment as usize) else { return };
+        let Some(segment) = self.segments.get_mut(usize::from(at.segment)) else { return };
+        if !segment.is_current(at) {
+            return;
+        }
         let freed = segment.kill(at.block, payload_bytes);
         if freed == 0 {
             return;
         }
+        segment.died_at = self.changes;
         self.live_bytes -= freed.min(self.live_bytes);
         self.live_extents -= 1;
         if segment.state == State::Sealed && segment.live_extents == 0 {
-            self.release(at.segment);
+            self.leave(at.segment.into());
         }
     }
 
-    /// Everything in a sealed or claimed segment is dead. `false` if it is neither.
+    /// Everything in a claimed segment is dead; in a worn one, whatever is still alive stays readable. `false` if it is not
+    /// claimed.
     pub(crate) fn release(&mut self, number: u32) -> bool {
-        let Some(segment) = self.segments.get_mut(number as usize) else { return false };
-        if !matches!(segment.state, State::Sealed | State::Claimed) {
-            return false;
+        let claimed = |segment: &&mut Segment| segment.state == State::Claimed;
+        let Some(segment) = self.segments.get_mut(number as usize).filter(claimed) else { return false };
+        if segment.worn && segment.live_extents > 0 {
+            segment.state = State::Retired;
+        } else {
+            self.leave(number);
         }
+        true
+    }
+
+    /// Nothing in a segment counts any more.
+    fn leave(&mut self, number: u32) {
+        let segment = &mut self.segments[number as usize];
+        debug_assert!(
+            matches!(segment.state, State::Sealed | State::Claimed),
+            "only what has its footer leaves"
+        );
         self.live_bytes -= segment.live_bytes.min(self.live_bytes);
         self.live_extents -= u64::from(segment.live_extents).min(self.live_extents);
         segment.live_bytes = 0;
         segment.live_extents = 0;
+        segment.released_at = self.changes;
         segment.state = State::Leaving;
         self.leave_if_idle(number);
-        true
     }
 
     fn leave_if_idle(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
-        if segment.state == State::Leaving && segment.reads == 0 {
-            segment.clear();
-            segment.dirty = false;
-            segment.state = State::Vacant;
-            if number < self.limit { self.vacant.push_back(number) } else { self.leaving.push_back(number) }
+        if segment.state != State::Leaving || segment.reads > 0 {
+            return;
         }
+        segment.clear();
+        if segment.worn {
+            segment.state = State::Retired;
+            return;
+        }
+        segment.state = State::Vacant;
+        if number < self.limit { self.vacant.push_back(number) } else { self.leaving.push_back(number) }
     }
 
     /// A claimed segment is not reclaimed after all.
@@ -308,16 +347,23 @@ impl Log {
         self.allocated() + grow as u64
     }
 
-    /// Could an extent of a usual size be moved now?
-    pub(crate) fn can_move(&self) -> bool {
-        self.open.is_some_and(|open| self.segments[open as usize].cursor < self.segment_blocks / 2)
-            || self.free_segments() > 0
+    /// Could an extent be moved, now or soon?
+    pub(crate) fn can_move(&self, payload_bytes: u32) -> bool {
+        self.has_room(payload_bytes) || self.free_segments() > 0
     }
 
-    /// Segments there can be: fewer than configured while the disk is full.
+    /// Has the open segment room for an extent?
+    fn has_room(&self, payload_bytes: u32) -> bool {
+        self.open.is_some_and(|open| {
+            let segment = &self.segments[open as usize];
+            self.room_after(segment.cursor, segment.records.len(), payload_bytes)
+        })
+    }
+
+    /// Segments there can be: fewer than configured while the disk is full, and without those that are retired.
     pub(crate) fn capacity_segments(&self) -> u64 {
         let missing = if self.retry_disk_at.is_some() { self.absent.len() + self.growing } else { 0 };
-        u64::from(self.limit) - missing as u64
+        u64::from(self.limit).saturating_sub(missing as u64 + self.retired_segments())
     }
 
     /// Segments in use.
@@ -343,20 +389,6 @@ impl Log {
     /// Has the disk refused a segment?
     pub(crate) fn disk_full(&self) -> bool {
         self.retry_disk_at.is_some()
-    }
-
-    /// What changed since the last call: sync these, and everything written before is safe.
-    pub(crate) fn take_dirty(&mut self) -> Vec<Arc<SegmentFile>> {
-        let mut files: Vec<Arc<SegmentFile>> = Vec::new();
-        for segment in self.segments.iter_mut().filter(|segment| segment.dirty) {
-            segment.dirty = false;
-            if let Some(file) = &segment.file
-                && !files.iter().any(|other| other.same_file(file))
-            {
-                files.push(Arc::clone(file));
-            }
-        }
-        files
     }
 }
 

@@ -9,6 +9,7 @@
 //! - `format`: every byte on the device
 //! - `descriptors`, `errno`: file descriptors that it needs; what each errno means for it
 //! - `device`: directory or block device, the lock, whole-block I/O of the control plane
+//! - `superblock`: its two copies, and what one or none of them good means
 //! - `segment`, `log`: the books; pure
 //! - `recover`: reading the books back
 //! - `core`: what the threads share: admission, poison, the end of an operation
@@ -41,6 +42,7 @@ mod segment;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod storage;
+mod superblock;
 mod time;
 
 use crate::limits::{CLOSE_WAIT, PAYLOAD_BYTES_MAX};
@@ -289,6 +291,10 @@ impl Tier for NvmeTier {
             reads: counters.reads.load(Ordering::Relaxed),
             writes: counters.writes.load(Ordering::Relaxed),
             syncs: counters.syncs.load(Ordering::Relaxed),
+            release_syncs: counters.release_syncs.load(Ordering::Relaxed),
+            waiting_segments: books.log.waiting_segments(),
+            unreadable_extents: counters.unreadable_extents.load(Ordering::Relaxed),
+            retired_segments: books.log.worn_segments(),
             checksum_failures: counters.checksum_failures.load(Ordering::Relaxed),
             changed_writes: counters.changed_writes.load(Ordering::Relaxed),
             shortages: counters.shortages.load(Ordering::Relaxed),

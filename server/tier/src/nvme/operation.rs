@@ -28,8 +28,10 @@ pub(crate) struct Operation {
 /// Why the device did not do it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The device failed, in these words.
+    /// The device failed in a write, in these words: nothing on it can be trusted to be kept.
     Io(String),
+    /// The device cannot read these bytes, for this reason; what is elsewhere may be well.
+    Unreadable(String),
     /// The system was short of something for too long, in these words; the device is well.
     Short(String),
     /// There was no space where it was to be written; the device is well.
@@ -44,18 +46,25 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// A call gave this errno, and was not to be made again or was made often enough.
-    pub(crate) fn of(what: &str, errno: Errno) -> Failure {
+    pub(crate) fn of(is_read: bool, errno: Errno) -> Failure {
         match Fault::of(errno) {
-            Fault::Interrupted | Fault::Short => Failure::Short(format!("{what}: {errno}")),
-            Fault::Full => Failure::Full,
-            Fault::Device => Failure::Io(format!("{what}: {errno}")),
+            Fault::Interrupted | Fault::Short => Failure::Short(format!("{}: {errno}", verb(is_read))),
+            Fault::Full if !is_read => Failure::Full,
+            Fault::Full | Fault::Device => Failure::device(is_read, &errno.to_string()),
         }
     }
 
-    /// As the caller sees it.
-    pub(crate) fn into_error(self) -> TierError {
+    /// The device did not do it: only a failed write says that nothing on it is to be trusted.
+    pub(crate) fn device(is_read: bool, why: &str) -> Failure {
+        let why = format!("{}: {why}", verb(is_read));
+        if is_read { Failure::Unreadable(why) } else { Failure::Io(why) }
+    }
+
+    /// As the caller of an operation at this place sees it.
+    pub(crate) fn into_error(self, at: Location) -> TierError {
         match self {
             Failure::Io(why) => TierError::Io(why),
+            Failure::Unreadable(_) => TierError::Unreadable(at),
             Failure::Short(_) => TierError::Busy,
             Failure::Full => TierError::Full,
             Failure::Changed => TierError::Changed,
@@ -63,6 +72,10 @@ impl Failure {
             Failure::Closed => TierError::Closed,
         }
     }
+}
+
+fn verb(is_read: bool) -> &'static str {
+    if is_read { "read" } else { "write" }
 }
 
 impl Operation {

@@ -10,8 +10,6 @@ use super::format::{Nonce, Record, decode_extent};
 use super::log::spare_segments;
 use super::recover::read_footer;
 use crate::limits::BLOCK;
-use crate::tier::Location;
-use std::io;
 use std::sync::Arc;
 
 impl NvmeTier {
@@ -25,24 +23,18 @@ impl NvmeTier {
     /// owner would write again. Reads its footer from the device: call
     /// it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
     /// [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
-    pub fn reclaim_candidate(&self, kept: impl Fn(u32) -> u64) -> Option<Candidate> {
+    pub fn reclaim_candidate(&self, kept: impl Fn(u16) -> u64) -> Option<Candidate> {
         let core = &self.shared.core;
         if core.check_open().is_err() {
             return None;
         }
         let (segment, file, nonce) = {
             let mut books = core.books.lock();
-            let segment = books.log.claim(kept)?;
+            let segment = books.log.claim(|segment| u16::try_from(segment).map_or(0, &kept))?;
             let claimed = books.log.segment(segment);
             (segment, Arc::clone(claimed.file.as_ref()?), claimed.nonce)
         };
-        match self.live_extents(segment, &file, &nonce) {
-            Ok(candidate) => Some(candidate),
-            Err(error) => {
-                core.poison(&format!("the footer of segment {segment} cannot be read: {error}"));
-                None
-            }
-        }
+        Some(self.live_extents(segment, &file, &nonce))
     }
 
     /// Segments that there are, how many of them reclaim keeps free, and the bytes of one.
@@ -52,8 +44,8 @@ impl NvmeTier {
     }
 
     /// Is there room to move an extent to, now or soon? Where not, a segment is emptied only by what is dropped.
-    pub fn can_move(&self) -> bool {
-        self.shared.core.books.lock().log.can_move()
+    pub fn can_move(&self, payload_bytes: u32) -> bool {
+        self.shared.core.books.lock().log.can_move(payload_bytes)
     }
 
     /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured
@@ -63,51 +55,66 @@ impl NvmeTier {
         (segments, spare_segments(segments))
     }
 
-    /// Everything in a claimed or sealed segment is dead. It is reused when reads in flight on it have ended.
-    pub fn release(&self, segment: u32) {
+    /// Everything in a claimed segment is dead. It is reused when reads in flight on it have ended, and when what was
+    /// written until now, so also what was moved out of it, is on stable storage.
+    pub fn release(&self, segment: u16) {
         let core = &self.shared.core;
-        if !core.books.lock().log.release(segment) {
-            tracing::debug!(segment, "a segment that is not sealed is not released");
+        if !core.books.lock().log.release(segment.into()) {
+            tracing::debug!(segment, "a segment that is not claimed is not released");
         }
         core.chore.notify_one();
     }
 
     /// Gives a claimed segment back unreclaimed.
-    pub fn keep(&self, segment: u32) {
-        self.shared.core.books.lock().log.keep(segment);
+    pub fn keep(&self, segment: u16) {
+        self.shared.core.books.lock().log.keep(segment.into());
     }
 
-    fn live_extents(&self, segment: u32, file: &SegmentFile, nonce: &Nonce) -> io::Result<Candidate> {
+    fn live_extents(&self, segment: u32, file: &SegmentFile, nonce: &Nonce) -> Candidate {
         let core = &self.shared.core;
-        let footer = read_footer(file, segment, nonce, core.device.segment_blocks())?;
-        let records = match footer {
-            Some(records) => records,
-            None => self.read_headers(core, segment, file, nonce)?,
+        let footer = match read_footer(file, segment, nonce, core.device.segment_blocks()) {
+            Ok(footer) => footer,
+            Err(error) => {
+                if core.books.lock().log.wear(segment) {
+                    tracing::warn!(segment, %error, "a footer cannot be read: its segment is not written again");
+                }
+                None
+            }
         };
+        let records = footer.unwrap_or_else(|| self.read_headers(core, segment, file, nonce));
         let books = core.books.lock();
         let claimed = books.log.segment(segment);
         let live = records.into_iter().filter(|record| claimed.is_live(record.block));
-        let extents = live.map(|record| (record.meta, Location { segment, block: record.block })).collect();
+        let extents = live.map(|record| (record.meta, claimed.at(segment, record.block))).collect();
         let surplus = books.log.is_surplus(segment);
-        Ok(Candidate { segment, surplus, live_bytes: claimed.live_bytes, extents })
+        Candidate {
+            segment: claimed.at(segment, 0).segment,
+            surplus,
+            live_bytes: claimed.live_bytes,
+            extents,
+        }
     }
 
-    /// The footer rotted: every live extent also says itself what it is.
-    fn read_headers(
-        &self,
-        core: &Core,
-        segment: u32,
-        file: &SegmentFile,
-        nonce: &Nonce,
-    ) -> io::Result<Vec<Record>> {
-        tracing::warn!(segment, "a footer does not verify: its extents' headers are read instead");
+    /// The footer rotted, or there is none: every live extent also says itself what it is. One that does not is left to
+    /// whoever knows of it.
+    fn read_headers(&self, core: &Core, segment: u32, file: &SegmentFile, nonce: &Nonce) -> Vec<Record> {
         let blocks = core.books.lock().log.segment(segment).live_blocks();
+        tracing::warn!(
+            segment,
+            extents = blocks.len(),
+            "no footer verifies: extents' headers are read instead"
+        );
         let mut buffer = AlignedBuffer::new(BLOCK);
         let mut records = Vec::new();
         for block in blocks {
-            file.read(block, &mut buffer)?;
-            records.extend(decode_extent(&buffer, segment, block, nonce));
+            match file.read(block, &mut buffer) {
+                Ok(()) => records.extend(decode_extent(&buffer, segment, block, nonce)),
+                Err(error) => {
+                    tracing::warn!(segment, block, %error, "an extent's header cannot be read: its segment is not written again");
+                    core.books.lock().log.wear(segment);
+                }
+            }
         }
-        Ok(records)
+        records
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! A segment with a valid footer is known by it. One without (the open one of a process that was killed) is read whole:
 //! every block that verifies as a header of this segment, and whose payload verifies too, is an extent; anything else is
-//! stepped over, one block at a time. Of several extents of one shard the highest sequence counts. A footer is written
+//! stepped over, one block at a time, also what cannot be read. Of several extents of one shard the highest sequence counts. A footer is written
 //! after its extents were synced, so their payloads are verified only when they are read.
 
 use super::buffer::AlignedBuffer;
 use super::config::{OpenReport, Recovered};
-use super::device::{Device, SegmentFile};
+use super::device::{Device, Existing, SegmentFile};
 use super::format::{Nonce, Record, SegmentHeader, decode_entries, decode_extent, decode_trailer};
 use super::log::{Found, Log};
-use crate::limits::{BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW};
-use crate::tier::Location;
+use super::segment::first_use;
+use crate::limits::{BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW, UNREADABLE_BLOCKS_MAX, UNREADABLE_SEQUENCES};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -22,11 +22,15 @@ use turnkv_transfer::Checksum;
 /// One segment as it was found.
 struct Read {
     segment: u32,
-    file: SegmentFile,
+    file: Option<SegmentFile>,
     found: Found,
     /// The highest sequence seen in it.
     highest: u64,
     scanned: bool,
+    /// A part of it cannot be read.
+    unreadable: bool,
+    /// It is not to be written again.
+    worn: bool,
 }
 
 /// Reads every segment and makes the books; gives the extents that count.
@@ -35,16 +39,26 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
     reads.sort_by_key(|read| read.segment);
     let mut log = Log::new(device.segments, device.segment_blocks());
     let extents = newest(&reads, report);
-    let youngest = resume_youngest(&mut reads, &log)?;
+    let youngest = resume_youngest(&mut reads, &log, report);
+    if reads.iter().any(|read| read.unreadable) {
+        // What cannot be read now may be the next time: it is older than whatever is written from here on.
+        let highest = reads.iter().map(|read| read.highest).max().unwrap_or(0);
+        log.restore_sequence(highest.saturating_add(UNREADABLE_SEQUENCES));
+    }
     for read in reads {
         if log.is_surplus(read.segment) && matches!(read.found, Found::Vacant | Found::Blank) {
             device.delete(read.segment)?;
             continue;
         }
+        let known = matches!(read.found, Found::Blank | Found::Extents { .. });
         report.scanned += u32::from(read.scanned);
-        report.footers += u32::from(!read.scanned && !matches!(read.found, Found::Vacant));
+        report.footers += u32::from(!read.scanned && known);
+        report.unreadable += u32::from(read.unreadable);
         log.restore_sequence(read.highest);
         log.restore(read.segment, read.file, read.found);
+        if read.worn {
+            log.wear(read.segment);
+        }
     }
     if let Some(youngest) = youngest {
         log.resume(youngest);
@@ -54,6 +68,7 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
     }
     log.release_empty();
     report.extents = extents.len() as u64;
+    report.retired = log.worn_segments() as u32;
     if log.surplus_segments() > 0 {
         report.warnings.push(format!(
             "{} segments are beyond the capacity of {}: their pages move, or leave by the policy's order, and they are given \
@@ -62,7 +77,22 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
             device.segments
         ));
     }
+    warn_of_damage(report);
     Ok((log, extents))
+}
+
+fn warn_of_damage(report: &mut OpenReport) {
+    let OpenReport { unreadable, retired, .. } = *report;
+    if unreadable > 0 {
+        report.warnings.push(format!(
+            "{unreadable} segments cannot be read in part: what they held there is gone; look at the device (smartctl, dmesg)"
+        ));
+    }
+    if retired > 0 {
+        report
+            .warnings
+            .push(format!("{retired} segments are not written again: the tier is smaller by these"));
+    }
 }
 
 fn read_segments(device: &Device) -> io::Result<Vec<Read>> {
@@ -96,32 +126,73 @@ fn read_segments(device: &Device) -> io::Result<Vec<Read>> {
 }
 
 fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
-    let Some(file) = device.existing(segment)? else {
-        if segment >= device.segments {
+    let file = match device.existing(segment)? {
+        Existing::File(file) => file,
+        Existing::Absent if segment >= device.segments => {
             device.delete(segment)?; // it never had its space, and will not
+            return Ok(None);
         }
-        return Ok(None);
+        Existing::Stray if segment < device.segments => return Ok(Some(Read::lost(segment, false))),
+        Existing::Absent | Existing::Stray => return Ok(None),
     };
     let mut block = AlignedBuffer::new(BLOCK);
-    file.read(0, &mut block)?;
+    if let Err(error) = file.read(0, &mut block) {
+        tracing::warn!(segment, %error, "a segment's header cannot be read: nothing in it can be verified");
+        return Ok(Some(Read::lost(segment, true)));
+    }
     let header = block.first_chunk().and_then(|block| SegmentHeader::decode(block, &device.id, segment));
-    let Some(header) = header else {
-        return Ok(Some(Read { segment, file, found: Found::Vacant, highest: 0, scanned: false }));
-    };
-    let blocks = device.segment_blocks();
-    let footer = read_footer(&file, segment, &header.nonce, blocks)?;
-    let scanned = footer.is_none();
-    let records = match footer {
-        Some(records) => records,
-        None => scan(&file, segment, &header.nonce, blocks)?,
-    };
+    let Some(header) = header else { return Ok(Some(Read::new(segment, file, Found::Vacant))) };
+    let (records, scanned, unreadable) = read_extents(&file, segment, &header.nonce, device.segment_blocks());
+    // What could not be read may be well the next time: nothing is written over it, no footer leaves it out.
+    let mut worn = unreadable > 0;
+    if scanned
+        && !records.is_empty()
+        && let Err(error) = void_footer(&file, device.segment_blocks())
+    {
+        tracing::warn!(segment, %error, "what is in a footer's place cannot be made void");
+        worn = true;
+    }
     let highest = records.iter().map(|record| record.sequence).max().unwrap_or(0).max(header.epoch);
     let found = match (records.is_empty(), scanned) {
+        (true, _) if worn => Found::Lost,
         (true, true) => Found::Vacant,
         (true, false) => Found::Blank,
         (false, _) => Found::Extents { nonce: header.nonce, records, sealed: !scanned },
     };
-    Ok(Some(Read { segment, file, found, highest, scanned }))
+    let read = Read::new(segment, file, found);
+    Ok(Some(Read { highest, scanned, unreadable: unreadable > 0, worn, ..read }))
+}
+
+/// A segment's extents: by its footer, or, where that does not verify, by their own headers (the second value says so). And
+/// how many of its blocks could not be read.
+fn read_extents(file: &SegmentFile, segment: u32, nonce: &Nonce, blocks: u32) -> (Vec<Record>, bool, u32) {
+    let unreadable = match read_footer(file, segment, nonce, blocks) {
+        Ok(Some(records)) => return (records, false, 0),
+        Ok(None) => 0,
+        Err(error) => {
+            tracing::warn!(segment, %error, "a footer cannot be read: the segment's headers are read instead");
+            1
+        }
+    };
+    let (records, skipped) = scan(file, segment, nonce, blocks);
+    (records, true, unreadable + skipped)
+}
+
+/// A footer that did not verify may do so the next time; then it would hide what counts from now on.
+fn void_footer(file: &SegmentFile, segment_blocks: u32) -> io::Result<()> {
+    file.write(segment_blocks - 1, &[0; BLOCK]).and_then(|()| file.sync())
+}
+
+impl Read {
+    fn new(segment: u32, file: SegmentFile, found: Found) -> Read {
+        let file = Some(file);
+        Read { segment, file, found, highest: 0, scanned: false, unreadable: false, worn: false }
+    }
+
+    fn lost(segment: u32, unreadable: bool) -> Read {
+        let found = Found::Lost;
+        Read { segment, file: None, found, highest: 0, scanned: false, unreadable, worn: true }
+    }
 }
 
 /// The extents a segment's footer lists; `None` if it has no footer that verifies.
@@ -142,15 +213,23 @@ pub(crate) fn read_footer(
     Ok(decode_entries(&entries, &trailer))
 }
 
-/// Every extent of a segment whose header and payload verify, in order of their blocks.
-fn scan(file: &SegmentFile, segment: u32, nonce: &Nonce, segment_blocks: u32) -> io::Result<Vec<Record>> {
+/// Every extent of a segment whose header and payload verify, in order of their blocks; and how many blocks could not be
+/// read and were stepped over. A segment that is mostly unreadable is left at some point: each of its blocks takes time.
+fn scan(file: &SegmentFile, segment: u32, nonce: &Nonce, segment_blocks: u32) -> (Vec<Record>, u32) {
     let mut window = Window::new(file, segment_blocks);
     let mut records = Vec::new();
-    let mut block = 1;
-    while block < segment_blocks {
-        let record = decode_extent(window.block(block)?, segment, block, nonce);
+    let (mut block, mut unreadable) = (1, 0);
+    while block < segment_blocks && unreadable < UNREADABLE_BLOCKS_MAX {
+        let record = match window.block(block) {
+            Ok(bytes) => decode_extent(bytes, segment, block, nonce),
+            Err(error) => {
+                tracing::debug!(segment, block, %error, "a block cannot be read");
+                unreadable += 1;
+                None
+            }
+        };
         block += match record {
-            Some(record) if window.payload_verifies(&record)? => {
+            Some(record) if window.payload_verifies(&record) => {
                 let blocks = record.blocks();
                 records.push(record);
                 blocks
@@ -158,10 +237,10 @@ fn scan(file: &SegmentFile, segment: u32, nonce: &Nonce, segment_blocks: u32) ->
             _ => 1,
         };
     }
-    Ok(records)
+    (records, unreadable)
 }
 
-/// A moving view of a segment, so that the disk sees large reads.
+/// A moving view of a segment, so that the disk sees large reads. Where one of these fails, blocks are read one by one.
 struct Window<'a> {
     file: &'a SegmentFile,
     segment_blocks: u32,
@@ -169,47 +248,60 @@ struct Window<'a> {
     /// The blocks in the buffer.
     first: u32,
     end: u32,
+    /// Before this block a large read failed.
+    careful_until: u32,
 }
 
 impl<'a> Window<'a> {
     fn new(file: &'a SegmentFile, segment_blocks: u32) -> Window<'a> {
         let bytes = RECOVERY_WINDOW.min(segment_blocks as usize * BLOCK);
-        Window { file, segment_blocks, buffer: AlignedBuffer::new(bytes), first: 0, end: 0 }
+        let buffer = AlignedBuffer::new(bytes);
+        Window { file, segment_blocks, buffer, first: 0, end: 0, careful_until: 0 }
     }
 
     /// The bytes from a block of the segment to the end of the view.
     fn from(&mut self, block: u32) -> io::Result<&[u8]> {
-        if block < self.first || block >= self.end {
-            // The last view begins earlier, so that it ends with the segment.
-            let blocks = (self.buffer.len() / BLOCK) as u32;
-            let first = block.min(self.segment_blocks - blocks);
-            self.end = first; // empty, in case the read fails
-            self.file.read(first, &mut self.buffer)?;
-            (self.first, self.end) = (first, first + blocks);
+        let inside = (self.first..self.end).contains(&block);
+        if !inside && (block < self.careful_until || self.look(block, self.buffer.len() / BLOCK).is_err()) {
+            self.look(block, 1)?;
         }
-        Ok(&self.buffer[(block - self.first) as usize * BLOCK..])
+        Ok(&self.buffer[(block - self.first) as usize * BLOCK..(self.end - self.first) as usize * BLOCK])
+    }
+
+    /// Moves the view to so many blocks.
+    fn look(&mut self, block: u32, blocks: usize) -> io::Result<()> {
+        // The last view begins earlier, so that it ends with the segment.
+        let first = block.min(self.segment_blocks - blocks as u32);
+        self.end = self.first; // empty, in case the read fails
+        if let Err(error) = self.file.read(first, &mut self.buffer[..blocks * BLOCK]) {
+            self.careful_until = self.careful_until.max(first + blocks as u32);
+            return Err(error);
+        }
+        (self.first, self.end) = (first, first + blocks as u32);
+        Ok(())
     }
 
     fn block(&mut self, block: u32) -> io::Result<&[u8]> {
         Ok(&self.from(block)?[..BLOCK])
     }
 
-    fn payload_verifies(&mut self, record: &Record) -> io::Result<bool> {
+    /// Is the payload there, and the one that was written?
+    fn payload_verifies(&mut self, record: &Record) -> bool {
         let end = u64::from(record.block) + u64::from(record.blocks());
         if end > u64::from(self.segment_blocks) {
-            return Ok(false);
+            return false;
         }
         let mut checksum = Checksum::new();
         let mut left = record.meta.payload_bytes as usize;
         let mut block = record.block + 1;
         while left > 0 {
-            let bytes = self.from(block)?;
+            let Ok(bytes) = self.from(block) else { return false };
             let piece = &bytes[..bytes.len().min(left)];
             checksum.update(piece);
             left -= piece.len();
             block += piece.len().div_ceil(BLOCK) as u32;
         }
-        Ok(checksum.finish() == record.meta.checksum)
+        checksum.finish() == record.meta.checksum
     }
 }
 
@@ -222,7 +314,7 @@ fn newest(reads: &[Read], report: &mut OpenReport) -> Vec<Recovered> {
         for record in records {
             let Record { meta, block, sequence } = record.clone();
             let key = (meta.namespace, meta.hash, meta.shard);
-            let found = Recovered { meta, at: Location { segment: read.segment, block }, sequence };
+            let found = Recovered { meta, at: first_use(read.segment, block), sequence };
             match places.get(&key) {
                 None => {
                     places.insert(key, extents.len());
@@ -242,25 +334,27 @@ fn newest(reads: &[Read], report: &mut OpenReport) -> Vec<Recovered> {
 
 /// Goes on filling the segment that was written last, if that is worth it: else every restart would cost a segment. Its
 /// footer, if it has one, is destroyed first, because it will not list what comes.
-fn resume_youngest(reads: &mut [Read], log: &Log) -> io::Result<Option<u32>> {
+fn resume_youngest(reads: &mut [Read], log: &Log, report: &mut OpenReport) -> Option<u32> {
     let last = |found: &Found| match found {
         Found::Extents { records, .. } => records.iter().map(|record| record.sequence).max(),
-        Found::Vacant | Found::Blank => None,
+        Found::Vacant | Found::Blank | Found::Lost => None,
     };
-    let usable = reads.iter_mut().filter(|read| !log.is_surplus(read.segment));
-    let youngest = usable.max_by_key(|read| last(&read.found));
-    let Some(Read { segment, file, found: Found::Extents { records, sealed, .. }, .. }) = youngest else {
-        return Ok(None);
+    let youngest = reads.iter_mut().max_by_key(|read| last(&read.found))?;
+    let (Some(file), Found::Extents { records, sealed, .. }) = (&youngest.file, &mut youngest.found) else {
+        return None;
     };
-    if !log.worth_resuming(records) {
-        return Ok(None);
+    if youngest.worn || !log.worth_resuming(records) {
+        return None;
     }
     if *sealed {
-        file.write(log.segment_blocks() - 1, &[0; BLOCK])?;
-        file.sync()?;
-        *sealed = false;
+        *sealed = false; // whether it has a footer is not known from here on
+        if let Err(error) = void_footer(file, log.segment_blocks()) {
+            report.warnings.push(format!("segment {} cannot be gone on with: {error}", youngest.segment));
+            youngest.worn = true;
+            return None;
+        }
     }
-    Ok(Some(*segment))
+    Some(youngest.segment)
 }
 
 #[cfg(test)]

@@ -5,11 +5,17 @@
 //! Absent -> Making -> Ready -> Open -> Full -> Sealing -> Sealed -> Claimed
 //!              ^                                             |         |
 //!            Blank <- Blanking <- Vacant <- Leaving <--------+---------+
+//!                                              |                       |
+//!                                              +-------> Retired <-----+
 //! ```
+//!
+//! A worn segment, one in which several extents could not be read, goes the same way without being written again: it
+//! is sealed without a footer, and ends as retired, where what is still alive in it can be read until it is forgotten.
 
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, extent_blocks};
 use crate::limits::BLOCK_BYTES;
+use crate::tier::Location;
 use std::sync::Arc;
 
 /// Where a segment is in its life.
@@ -17,7 +23,7 @@ use std::sync::Arc;
 pub(crate) enum State {
     /// It has no file yet.
     Absent,
-    /// It has a file; nothing in it counts.
+    /// It has a file; nothing in it counts. It is not overwritten before what replaced its extents is synced.
     Vacant,
     /// The keeper is writing an empty footer under a new nonce.
     Blanking,
@@ -39,6 +45,8 @@ pub(crate) enum State {
     Claimed,
     /// Released; reads in flight must end first.
     Leaving,
+    /// Never written again.
+    Retired,
 }
 
 /// One segment.
@@ -57,8 +65,19 @@ pub(crate) struct Segment {
     pub(crate) live_extents: u32,
     pub(crate) reads: u32,
     pub(crate) writes: u32,
-    /// Something in it was written since the last sync.
-    pub(crate) dirty: bool,
+    /// Which use of the segment this is: places of an earlier one name nothing.
+    pub(crate) generation: u16,
+    /// The log's count of changes at the last one in here that no sync has covered; 0 when all are covered.
+    pub(crate) changed_at: u64,
+    /// The log's count of changes when an extent in here last died.
+    pub(crate) died_at: u64,
+    /// The log's count of changes when nothing in here was needed any more: a sync must cover these before it is
+    /// overwritten.
+    pub(crate) released_at: u64,
+    /// It is not to be written again.
+    pub(crate) worn: bool,
+    /// Extents that could not be read, in this process's time.
+    pub(crate) unreadable: u32,
     live: Vec<u64>,
 }
 
@@ -76,22 +95,39 @@ impl Segment {
             live_extents: 0,
             reads: 0,
             writes: 0,
-            dirty: false,
+            generation: 0,
+            changed_at: 0,
+            died_at: 0,
+            released_at: 0,
+            worn: false,
+            unreadable: 0,
             live: Vec::new(),
         }
     }
 
     /// May its extents be read?
     pub(crate) fn is_readable(&self) -> bool {
-        matches!(self.state, State::Open | State::Full | State::Sealing | State::Sealed | State::Claimed)
+        let states =
+            [State::Open, State::Full, State::Sealing, State::Sealed, State::Claimed, State::Retired];
+        states.contains(&self.state)
     }
 
-    /// Does it take space that a new extent could not have?
+    /// Does it take space that a new extent could not have? What is retired is no longer part of the tier's space.
     pub(crate) fn is_used(&self) -> bool {
-        self.is_readable() || self.state == State::Leaving
+        self.state != State::Retired && (self.is_readable() || self.state == State::Leaving)
     }
 
-    /// Empties the books, for the next use under a new nonce.
+    /// The place of an extent in this use of the segment.
+    pub(crate) fn at(&self, number: u32, block: u32) -> Location {
+        Location { generation: self.generation, ..first_use(number, block) }
+    }
+
+    /// Does a place name this use of the segment?
+    pub(crate) fn is_current(&self, at: Location) -> bool {
+        self.generation == at.generation
+    }
+
+    /// Empties the books, for the next use under a new nonce: places that were given out name nothing any more.
     pub(crate) fn clear(&mut self) {
         debug_assert!(
             self.reads == 0 && self.writes == 0,
@@ -102,6 +138,9 @@ impl Segment {
         self.live = Vec::new();
         self.live_bytes = 0;
         self.live_extents = 0;
+        self.changed_at = 0;
+        self.died_at = 0;
+        self.generation = self.generation.wrapping_add(1);
     }
 
     pub(crate) fn is_live(&self, block: u32) -> bool {
@@ -143,6 +182,13 @@ impl Segment {
         };
         self.live.iter().enumerate().flat_map(bits).collect()
     }
+}
+
+/// The place of an extent in what recovery finds.
+pub(crate) fn first_use(number: u32, block: u32) -> Location {
+    let segment = u16::try_from(number).unwrap_or(u16::MAX);
+    debug_assert_eq!(u32::from(segment), number, "SEGMENTS_MAX numbers fit");
+    Location { segment, generation: 0, block }
 }
 
 /// Bytes an extent takes.

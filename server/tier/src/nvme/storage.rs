@@ -8,7 +8,7 @@ use super::errno::Fault;
 use super::simulation::{SimulatedDisk, SimulatedFile};
 use super::time::Clock;
 use crate::limits::{RETRIES_MAX, SHORT_PAUSE};
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,23 +45,28 @@ pub(crate) enum File {
 }
 
 impl Folder {
-    /// Opens a file. `direct`: past the page cache.
+    /// Opens a file, and nothing else of that name. `direct`: past the page cache.
     pub(crate) fn open(&self, name: &str, open: Open, direct: bool) -> Result<File, Errno> {
         let dir = match self {
             Folder::Directory(dir) => dir,
             #[cfg(feature = "simulation")]
-            Folder::Simulated(disk) => return disk.open(name, open).map(File::Simulated),
+            Folder::Simulated(disk) => return disk.open(name, open, direct).map(File::Simulated),
         };
         let mut flags = OFlags::CLOEXEC;
         flags |= match open {
-            Open::Read => OFlags::RDONLY,
+            Open::Read => OFlags::RDONLY | OFlags::NONBLOCK, // a pipe of that name must not hold us up
             Open::Keep => OFlags::RDWR | OFlags::CREATE,
             Open::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
         };
         if direct {
             flags |= OFlags::DIRECT;
         }
-        rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::Descriptor)
+        let file = rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+            FileType::RegularFile => Ok(File::Descriptor(file)),
+            FileType::Directory => Err(Errno::ISDIR),
+            _ => Err(Errno::NXIO),
+        }
     }
 
     /// The names of what is in it, in no order that means anything; one that is not text is not ours.

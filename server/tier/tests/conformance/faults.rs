@@ -3,10 +3,12 @@
 use crate::support::*;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use turnkv_tier::nvme::{NvmeConfig, OpenError};
 use turnkv_tier::{Location, Tier, TierError};
+use turnkv_transfer::checksum;
 
 /// Changes bytes of a payload on the device.
 fn rot(bench: &Bench, at: Location, offset: u64) {
@@ -33,23 +35,27 @@ fn a_flipped_bit_is_a_checksum_error_and_no_more() {
 }
 
 #[test]
-fn a_device_that_fails_is_out_of_service() {
+fn an_extent_that_cannot_be_read_is_a_miss_and_no_more() {
     for engine in ENGINES {
         let dir = place();
         let bench = Bench::new(dir.path().to_owned(), engine);
         let (tier, _, _) = bench.open();
-        let at = write(&tier, &bench, 1, 50_000).unwrap();
+        let good = write(&tier, &bench, 1, 50_000).unwrap();
+        let at = write(&tier, &bench, 2, 50_000).unwrap();
         let (path, _) = segment_file(&bench, at.segment);
-        OpenOptions::new().write(true).open(path).unwrap().set_len(4096).unwrap();
-        assert!(matches!(read(&tier, &bench, at, 1, 50_000), Err(TierError::Io(_))));
-        assert!(tier.poisoned().unwrap().contains("read"));
-        assert_eq!(read(&tier, &bench, at, 1, 50_000), Err(TierError::Poisoned));
-        assert_eq!(write(&tier, &bench, 2, 50_000), Err(TierError::Poisoned));
-        assert_eq!(flush(&tier), Err(TierError::Poisoned));
-        assert!(
-            tier.usage().poisoned && !tier.needs_reclaim() && tier.reclaim_candidate(|_| u64::MAX).is_none()
-        );
-        assert!(tier.shutdown().is_err(), "an operator hears that it did not end well");
+        let end = u64::from(at.block) * 4096;
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(end).unwrap();
+        assert_eq!(read(&tier, &bench, at, 2, 50_000), Err(TierError::Unreadable(at)));
+        file.set_len(SEGMENT).unwrap();
+        assert_eq!(read(&tier, &bench, at, 2, 50_000), Err(TierError::Stale(at)), "it is gone for good");
+        read(&tier, &bench, good, 1, 50_000).unwrap();
+        let next = write(&tier, &bench, 3, 50_000).unwrap();
+        read(&tier, &bench, next, 3, 50_000).unwrap();
+        flush(&tier).unwrap();
+        let usage = tier.usage();
+        assert_eq!((usage.unreadable_extents, usage.live_extents, usage.poisoned), (1, 2, false));
+        tier.shutdown().unwrap();
     }
 }
 
@@ -82,25 +88,169 @@ fn foreign_data_is_never_overwritten() {
     assert!(std::fs::read(&file).unwrap().iter().all(|byte| *byte == 1));
 }
 
+/// Where the copies of the superblock are: the file, and where in it.
+fn superblocks(bench: &Bench) -> [(PathBuf, u64); 2] {
+    let path = bench.path();
+    if path.is_dir() {
+        [(path.join("superblock"), 0), (path.join("superblock.2"), 0)]
+    } else {
+        [(path.to_owned(), 0), (path.to_owned(), (1 << 20) - 4096)]
+    }
+}
+
+fn get_superblock((path, offset): &(PathBuf, u64)) -> Vec<u8> {
+    let mut block = vec![0; 4096];
+    OpenOptions::new().read(true).open(path).unwrap().read_exact_at(&mut block, *offset).unwrap();
+    block
+}
+
+fn put_superblock((path, offset): &(PathBuf, u64), block: &[u8]) {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).unwrap();
+    file.write_all_at(block, *offset).unwrap();
+}
+
 #[test]
-fn a_damaged_superblock_is_refused() {
+fn a_good_superblock_repairs_a_bad_one() {
+    everywhere(|bench| {
+        let (tier, _, report) = bench.open();
+        assert_eq!(report.warnings, Vec::<String>::new());
+        write(&tier, &bench, 1, 4096).unwrap();
+        drop(tier);
+        let copies = superblocks(&bench);
+        let good = get_superblock(&copies[0]);
+        assert_eq!(get_superblock(&copies[1]), good);
+        for copy in &copies {
+            for offset in [0, 9, 17, 30, 42] {
+                let mut bad = good.clone();
+                bad[offset] ^= 1;
+                put_superblock(copy, &bad);
+                let (tier, recovered, report) = bench.open();
+                assert_eq!((recovered.len(), report.warnings.len()), (1, 1), "{:?}", report.warnings);
+                assert!(report.warnings[0].contains("repaired"), "{:?}", report.warnings);
+                drop(tier);
+                assert_eq!(get_superblock(copy), good);
+            }
+        }
+        assert_eq!(bench.open().2.warnings, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_place_with_one_superblock_opens_and_gets_the_second() {
+    everywhere(|bench| {
+        let (tier, _, _) = bench.open();
+        write(&tier, &bench, 1, 4096).unwrap();
+        drop(tier);
+        let [one, other] = superblocks(&bench);
+        if bench.path().is_dir() {
+            std::fs::remove_file(&other.0).unwrap();
+        } else {
+            put_superblock(&other, &[0; 4096]);
+        }
+        let (tier, recovered, report) = bench.open();
+        assert_eq!((recovered.len(), report.warnings.len()), (1, 0), "{:?}", report.warnings);
+        drop(tier);
+        assert_eq!(get_superblock(&other), get_superblock(&one));
+    });
+}
+
+#[test]
+fn without_superblocks_the_segments_say_whose_they_are() {
+    everywhere(|bench| {
+        let (tier, _, _) = bench.open();
+        let at = write(&tier, &bench, 1, 4096).unwrap();
+        eventually("segments are prepared ahead", || tier.usage().free_segments >= SEGMENTS - 1);
+        tier.shutdown().unwrap();
+        drop(tier);
+        let copies = superblocks(&bench);
+        let good = get_superblock(&copies[0]);
+        let mut bad = good.clone();
+        bad[17] ^= 1;
+        copies.iter().for_each(|copy| put_superblock(copy, &bad));
+        let (tier, recovered, report) = bench.open();
+        assert_eq!(recovered.iter().map(|found| found.at).collect::<Vec<_>>(), [at]);
+        assert!(report.warnings[0].contains("made again"), "{:?}", report.warnings);
+        drop(tier);
+        copies.iter().for_each(|copy| assert_eq!(get_superblock(copy), good));
+    });
+}
+
+#[test]
+fn superblocks_that_nothing_agrees_with_are_refused() {
     let dir = place();
     let bench = Bench::new(dir.path().to_owned(), ENGINES[1]);
     let (tier, _, _) = bench.open();
     write(&tier, &bench, 1, 4096).unwrap();
     drop(tier);
-    let superblock = dir.path().join("superblock");
-    let good = std::fs::read(&superblock).unwrap();
-    let mut bad = good.clone();
-    bad[17] ^= 1;
-    for damage in [bad, good[..100].to_vec(), Vec::new()] {
-        std::fs::write(&superblock, damage).unwrap();
+    let other = Bench::new(dir.path().join("other"), ENGINES[1]);
+    write(&other.open().0, &other, 1, 4096).unwrap();
+    std::fs::copy(other.path().join("segment-000001.kv"), dir.path().join("segment-000001.kv")).unwrap();
+    let copies = superblocks(&bench);
+    let good = get_superblock(&copies[0]);
+    let mut later = good.clone();
+    later[8] = 2;
+    let sum = checksum(&later[..40]);
+    later[40..48].copy_from_slice(&sum.to_le_bytes());
+    for damage in [vec![1; 4096], good[..100].to_vec(), Vec::new(), later.clone()] {
+        for (path, _) in &copies {
+            std::fs::write(path, &damage).unwrap();
+        }
         assert!(matches!(bench.try_open().err().unwrap(), OpenError::Superblock { .. }));
     }
-    std::fs::remove_file(&superblock).unwrap();
-    assert!(matches!(bench.try_open().err().unwrap(), OpenError::Superblock { .. }));
-    std::fs::write(&superblock, good).unwrap();
+    put_superblock(&copies[0], &good);
+    assert!(
+        matches!(bench.try_open().err().unwrap(), OpenError::Superblock { .. }),
+        "one of a later version"
+    );
+    std::fs::remove_file(&copies[1].0).unwrap();
     assert_eq!(bench.open().1.len(), 1);
+}
+
+#[test]
+fn a_device_that_others_wrote_to_is_not_repaired() {
+    let dir = place();
+    let file = dir.path().join("device");
+    std::fs::File::create(&file).unwrap().set_len((1 << 20) + SEGMENTS * SEGMENT).unwrap();
+    let bench = Bench::new(file.clone(), ENGINES[1]);
+    drop(bench.open());
+    let good = std::fs::read(&file).unwrap();
+    let begin = [7; 4096];
+    // A partition table in the first block; a file system that leaves the first block alone.
+    for (first, middle) in [(&begin[..], &[0u8; 16][..]), (&[0; 4096][..], &[1; 16][..])] {
+        let mut foreign = good.clone();
+        foreign[..4096].copy_from_slice(first);
+        foreign[65_536..65_552].copy_from_slice(middle);
+        std::fs::write(&file, &foreign).unwrap();
+        assert!(matches!(bench.try_open().err().unwrap(), OpenError::Foreign { .. }));
+        assert!(std::fs::read(&file).unwrap() == foreign);
+    }
+}
+
+#[test]
+fn strays_are_named_and_left_alone() {
+    let dir = place();
+    let bench = Bench::new(dir.path().to_owned(), ENGINES[0]);
+    std::fs::create_dir(dir.path().join("segment-000001.kv")).unwrap();
+    std::fs::create_dir(dir.path().join("segment-000099.kv")).unwrap();
+    std::fs::create_dir(dir.path().join("lost+found")).unwrap();
+    for name in ["segment-x.kv", "segment-1.kv", "catalog.redb"] {
+        std::fs::write(dir.path().join(name), "mine").unwrap();
+    }
+    for life in 0..2 {
+        let (tier, recovered, report) = bench.open();
+        assert_eq!((recovered.len() as u64, report.retired), (life, 1));
+        let text = report.warnings.join("\n");
+        for name in ["segment-000099.kv", "lost+found", "segment-x.kv", "segment-1.kv", "not written again"] {
+            assert!(text.contains(name), "{text}");
+        }
+        assert!(!text.contains("catalog"), "{text}");
+        let usage = tier.usage();
+        assert_eq!((usage.retired_segments, usage.capacity_bytes), (1, (SEGMENTS - 1) * SEGMENT));
+        let at = write(&tier, &bench, life + 1, 4096).unwrap();
+        assert_ne!(at.segment, 1);
+        tier.shutdown().unwrap();
+    }
+    assert!(dir.path().join("segment-000001.kv").is_dir());
 }
 
 #[test]

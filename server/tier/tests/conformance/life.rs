@@ -201,6 +201,24 @@ fn a_released_segment_stays_empty_after_a_restart() {
 }
 
 #[test]
+fn a_late_forget_or_read_of_a_segment_used_anew_is_nothing() {
+    everywhere(|bench| {
+        let (tier, _, _) = bench.open();
+        let places = fill(&tier, &bench);
+        let (seed, old) = places[0];
+        places.iter().take(12).for_each(|(_, at)| tier.forget(*at, PAGE)); // three segments
+        let mut written = (5000..).map(|seed| write(&tier, &bench, seed, PAGE).unwrap());
+        let (number, new) = written.by_ref().enumerate().find(|(_, at)| at.segment == old.segment).unwrap();
+        assert_eq!((new.block, new.segment), (old.block, old.segment));
+        let live = tier.usage().live_extents;
+        tier.forget(old, PAGE);
+        assert_eq!(tier.usage().live_extents, live);
+        assert_eq!(read(&tier, &bench, old, seed, PAGE), Err(TierError::Stale(old)));
+        read(&tier, &bench, new, 5000 + number as u64, PAGE).unwrap();
+    });
+}
+
+#[test]
 fn a_lower_capacity_is_reached_by_emptying() {
     for engine in ENGINES {
         let dir = place();
@@ -258,7 +276,7 @@ fn a_device_is_emptied_behind_a_lower_capacity() {
 
 /// Empties segments until none is surplus; what lives in a surplus one moves while there is room.
 fn empty_surplus(tier: &NvmeTier, bench: &Bench) {
-    for _ in 0..100 {
+    for _ in 0..2000 {
         if tier.usage().surplus_segments == 0 {
             return;
         }
@@ -267,7 +285,7 @@ fn empty_surplus(tier: &NvmeTier, bench: &Bench) {
             continue;
         };
         for (meta, at) in &candidate.extents {
-            if candidate.surplus && tier.can_move() {
+            if candidate.surplus && tier.can_move(PAGE) {
                 let seed = u64::from_le_bytes(meta.hash.0[..8].try_into().unwrap());
                 let (done, told) = promise();
                 tier.rewrite(meta.clone(), bench.filled(0, PAGE, seed), done);

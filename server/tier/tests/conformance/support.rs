@@ -162,7 +162,7 @@ pub(crate) fn eventually(what: &str, check: impl Fn() -> bool) {
 }
 
 /// Where a segment is in the files.
-pub(crate) fn segment_file(bench: &Bench, segment: u32) -> (PathBuf, u64) {
+pub(crate) fn segment_file(bench: &Bench, segment: u16) -> (PathBuf, u64) {
     if bench.path().is_dir() {
         (bench.path().join(format!("segment-{segment:06}.kv")), 0)
     } else {

@@ -6,7 +6,7 @@ use super::*;
 fn a_short_transfer_goes_on_from_a_whole_block() {
     let mut starts = Vec::new();
     let mut answers = vec![Ok(5000), Err(Errno::INTR), Ok(100), Ok(8192)].into_iter();
-    resume("read", 12_288, |done| {
+    resume(true, 12_288, |done| {
         starts.push(done);
         answers.next().unwrap()
     })
@@ -16,18 +16,23 @@ fn a_short_transfer_goes_on_from_a_whole_block() {
 
 #[test]
 fn no_progress_ends() {
-    assert!(matches!(resume("read", 4096, |_| Ok(1)), Err(Failure::Io(_))));
-    assert!(matches!(resume("read", 4096, |_| Ok(0)), Err(Failure::Io(why)) if why.contains("ends")));
-    assert!(
-        matches!(resume("write", 4096, |_| Err(Errno::IO)), Err(Failure::Io(why)) if why.starts_with("write"))
-    );
+    assert!(matches!(resume(true, 4096, |_| Ok(1)), Err(Failure::Unreadable(_))));
+    assert!(matches!(resume(false, 4096, |_| Ok(1)), Err(Failure::Io(_))));
+}
+
+#[test]
+fn only_a_failed_write_says_that_the_device_is_lost() {
+    let error = |is_read| resume(is_read, 4096, |_| Err(Errno::IO));
+    assert!(matches!(error(true), Err(Failure::Unreadable(why)) if why.starts_with("read")));
+    assert!(matches!(error(false), Err(Failure::Io(why)) if why.starts_with("write")));
+    assert!(matches!(resume(true, 4096, |_| Ok(0)), Err(Failure::Unreadable(why)) if why.contains("ends")));
 }
 
 #[test]
 fn what_the_system_is_short_of_is_not_the_devices_fault() {
     for errno in [Errno::AGAIN, Errno::BUSY, Errno::NOMEM, Errno::NOBUFS, Errno::MFILE, Errno::NFILE] {
         let mut tries = 0;
-        let failure = resume("write", 4096, |_| {
+        let failure = resume(false, 4096, |_| {
             tries += 1;
             Err(errno)
         });
@@ -35,6 +40,6 @@ fn what_the_system_is_short_of_is_not_the_devices_fault() {
         assert_eq!(tries, RETRIES_MAX + 1, "it is tried again, so many times");
     }
     for errno in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
-        assert!(matches!(resume("write", 4096, |_| Err(errno)), Err(Failure::Full)));
+        assert!(matches!(resume(false, 4096, |_| Err(errno)), Err(Failure::Full)));
     }
 }

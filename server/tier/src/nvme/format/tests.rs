@@ -70,7 +70,7 @@ proptest! {
         prop_assert_eq!(decode_extent(&bytes, 0, 1, &NONCE), None);
         prop_assert_eq!(decode_trailer(&bytes, 0, &NONCE, 256), None);
         let block: &Block = bytes.first_chunk().unwrap();
-        prop_assert_eq!(Superblock::decode(block), None);
+        prop_assert_eq!(Superblock::decode(block), Version::Damaged);
         prop_assert_eq!(SegmentHeader::decode(block, &[0; 16], 0), None);
     }
 }
@@ -78,9 +78,16 @@ proptest! {
 #[test]
 fn headers_of_segments_and_superblocks_are_read_back() {
     let superblock = Superblock { segment_bytes: 1 << 28, device: [4; 16] };
-    assert_eq!(Superblock::decode(&superblock.encode()), Some(superblock));
+    assert_eq!(Superblock::decode(&superblock.encode()), Version::Current(superblock));
+    let mut later = superblock.encode();
+    put(&mut later[..], FORMAT, (VERSION + 1).to_le_bytes());
+    assert_eq!(Superblock::decode(&later), Version::Damaged, "a turned bit is no other version");
+    let sum = crc(&later[..SUPER_CRC]);
+    put(&mut later[..], SUPER_CRC, sum.to_le_bytes());
+    assert_eq!(Superblock::decode(&later), Version::Other);
     let header = SegmentHeader { segment: 8, epoch: 99, nonce: NONCE, device: [4; 16] };
     assert_eq!(SegmentHeader::decode(&header.encode(), &[4; 16], 8), Some(header));
+    assert_eq!(SegmentHeader::decode_any(&header.encode()), Some(header));
     assert_eq!(SegmentHeader::decode(&header.encode(), &[5; 16], 8), None);
     assert_eq!(SegmentHeader::decode(&header.encode(), &[4; 16], 9), None);
 }

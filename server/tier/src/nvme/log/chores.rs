@@ -17,8 +17,10 @@ pub(crate) enum Chore {
     Make { segment: u32, file: Option<Arc<SegmentFile>>, epoch: u64 },
     /// Write an empty footer under a new nonce.
     Blank { segment: u32, file: Arc<SegmentFile>, epoch: u64 },
+    /// Bring what was written to stable storage: released segments wait for that.
+    Sync,
     /// A surplus segment is empty: make that so on the device, and give its space back.
-    Retire { segment: u32, file: Arc<SegmentFile>, epoch: u64 },
+    GiveBack { segment: u32, file: Arc<SegmentFile>, epoch: u64 },
     /// Write the footer.
     Seal { segment: u32, file: Arc<SegmentFile>, nonce: Nonce, records: Vec<Record> },
 }
@@ -30,8 +32,10 @@ impl Log {
             return None;
         }
         self.paused_until = None;
-        let chore = self.make_chore(now).or_else(|| self.seal_chore()).or_else(|| self.blank_chore());
-        chore.or_else(|| self.retire_chore())
+        let chore = self.make_chore(now).or_else(|| self.seal_chore());
+        let sync = |log: &mut Log| log.sync_is_due(now).then_some(Chore::Sync);
+        let chore = chore.or_else(|| sync(self)).or_else(|| self.blank_chore());
+        chore.or_else(|| self.give_back_chore())
     }
 
     /// Is a segment to be prepared that is not yet?
@@ -46,17 +50,20 @@ impl Log {
         if self.paused_until.is_some_and(|until| now < until) {
             return None;
         }
-        self.seal_chore().or_else(|| self.blank_chore()).or_else(|| self.retire_chore())
+        let sync = self.closing_needs_sync().then_some(Chore::Sync);
+        let chore = sync.or_else(|| self.seal_chore()).or_else(|| self.blank_chore());
+        chore.or_else(|| self.give_back_chore())
     }
 
     /// When to look for chores again although nothing happened.
     pub(crate) fn next_look(&self) -> Option<Instant> {
-        self.paused_until.or(self.retry_disk_at)
+        let usual = [self.retry_disk_at, self.sync_due_at()].into_iter().flatten().min();
+        self.paused_until.or(usual)
     }
 
     fn make_chore(&mut self, now: Instant) -> Option<Chore> {
         let wanted = self.wants_segment();
-        let spare = if wanted { self.blank.pop_front().or_else(|| self.vacant.pop_front()) } else { None };
+        let spare = if wanted { self.blank.pop_front().or_else(|| self.take_vacant()) } else { None };
         if let Some(segment) = spare {
             let file = self.begin_making(segment);
             return Some(Chore::Make { segment, file, epoch: self.take_sequence() });
@@ -76,22 +83,29 @@ impl Log {
         segment.file.clone()
     }
 
-    /// The footer of a filled segment on which no write is in flight.
+    /// The footer of a filled segment on which no write is in flight. A worn one is not written to, and has none.
     pub(crate) fn seal_chore(&mut self) -> Option<Chore> {
-        let idle = |number: &u32| self.segments[*number as usize].writes == 0;
-        let position = self.full.iter().position(idle)?;
-        let number = self.full.remove(position)?;
-        let segment = &mut self.segments[number as usize];
-        segment.state = State::Sealing;
-        let alive = |record: &&Record| segment.is_live(record.block);
-        let records = segment.records.iter().filter(alive).cloned().collect();
-        let file = Arc::clone(segment.file.as_ref()?);
-        Some(Chore::Seal { segment: number, file, nonce: segment.nonce, records })
+        loop {
+            let idle = |number: &u32| self.segments[*number as usize].writes == 0;
+            let position = self.full.iter().position(idle)?;
+            let number = self.full.remove(position)?;
+            let all = !self.deaths_are_synced(number);
+            let segment = &mut self.segments[number as usize];
+            if segment.worn {
+                self.close_segment(number);
+                continue;
+            }
+            segment.state = State::Sealing;
+            let listed = |record: &&Record| all || segment.is_live(record.block);
+            let records = segment.records.iter().filter(listed).cloned().collect();
+            let file = Arc::clone(segment.file.as_ref()?);
+            return Some(Chore::Seal { segment: number, file, nonce: segment.nonce, records });
+        }
     }
 
     /// An empty footer for a vacated segment: what was released stays gone.
-    pub(crate) fn blank_chore(&mut self) -> Option<Chore> {
-        let number = self.vacant.pop_front()?;
+    fn blank_chore(&mut self) -> Option<Chore> {
+        let number = self.take_vacant()?;
         let epoch = self.take_sequence();
         let segment = &mut self.segments[number as usize];
         segment.state = State::Blanking;
@@ -100,11 +114,11 @@ impl Log {
         Some(Chore::Blank { segment: number, file, epoch })
     }
 
-    fn retire_chore(&mut self) -> Option<Chore> {
-        let segment = self.leaving.pop_front()?;
+    fn give_back_chore(&mut self) -> Option<Chore> {
+        let segment = self.take_leaving()?;
         let epoch = self.take_sequence();
         let file = Arc::clone(self.segments[segment as usize].file.as_ref()?);
-        Some(Chore::Retire { segment, file, epoch })
+        Some(Chore::GiveBack { segment, file, epoch })
     }
 
     fn take_sequence(&mut self) -> u64 {
@@ -124,7 +138,10 @@ impl Log {
         }
         segment.file = Some(file);
         segment.nonce = nonce;
-        segment.clear();
+        debug_assert!(
+            segment.cursor == 1 && segment.records.is_empty(),
+            "its books are those of an empty segment"
+        );
         segment.state = State::Ready;
         self.ready.push_back(number);
     }
@@ -164,13 +181,13 @@ impl Log {
     }
 
     /// A surplus segment has given its space back.
-    pub(crate) fn retired(&mut self, number: u32) {
+    pub(crate) fn given_back(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
         (segment.file, segment.state) = (None, State::Absent);
     }
 
     /// The system was short of something for that.
-    pub(crate) fn retire_failed(&mut self, number: u32, _fault: Fault, now: Instant) {
+    pub(crate) fn give_back_failed(&mut self, number: u32, _fault: Fault, now: Instant) {
         self.leaving.push_back(number);
         self.pause(now);
     }
@@ -188,12 +205,17 @@ impl Log {
 
     /// A segment has its footer.
     pub(crate) fn sealed(&mut self, number: u32) {
+        self.changes += 1;
+        self.segments[number as usize].changed_at = self.changes;
+        self.close_segment(number);
+    }
+
+    fn close_segment(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
         segment.state = State::Sealed;
         segment.records = Vec::new();
-        segment.dirty = true;
         if segment.live_extents == 0 {
-            self.release(number);
+            self.leave(number);
         }
     }
 }

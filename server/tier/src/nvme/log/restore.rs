@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 impl Log {
     /// A segment found on the device. `sealed`: it has a footer.
-    pub(crate) fn restore(&mut self, number: u32, file: SegmentFile, found: Found) {
+    pub(crate) fn restore(&mut self, number: u32, file: Option<SegmentFile>, found: Found) {
         self.absent.retain(|absent| *absent != number);
         if number as usize >= self.segments.len() {
             self.segments.resize_with(number as usize + 1, Segment::absent);
         }
         let segment = &mut self.segments[number as usize];
-        segment.file = Some(Arc::new(file));
+        segment.file = file.map(Arc::new);
         match found {
             Found::Vacant => {
                 segment.state = State::Vacant;
@@ -26,14 +26,17 @@ impl Log {
                 segment.state = State::Blank;
                 self.blank.push_back(number);
             }
+            Found::Lost => segment.state = State::Retired,
             Found::Extents { nonce, records, sealed } => {
                 segment.nonce = nonce;
                 segment.cursor = records.last().map_or(1, |last| last.block + last.blocks());
                 segment.filled_at = records.iter().map(|record| record.sequence).max().unwrap_or(0);
+                segment.died_at = self.changes; // those that a later extent replaces
                 if sealed {
-                    segment.state = State::Sealed;
+                    segment.state = State::Sealed; // a footer is written after its extents were synced
                 } else {
                     segment.state = State::Full;
+                    segment.changed_at = self.changes;
                     segment.records = records;
                     self.full.push_back(number);
                 }
@@ -43,7 +46,7 @@ impl Log {
 
     /// An extent of a restored segment is the newest of its shard.
     pub(crate) fn restore_live(&mut self, at: Location, payload_bytes: u32) {
-        self.live_bytes += self.segments[at.segment as usize].revive(at.block, payload_bytes);
+        self.live_bytes += self.segments[usize::from(at.segment)].revive(at.block, payload_bytes);
         self.live_extents += 1;
     }
 
@@ -67,12 +70,12 @@ impl Log {
         cursor.saturating_add(footer) <= self.segment_blocks - self.segment_blocks / 8
     }
 
-    /// Restored segments without a live extent are free.
+    /// Restored segments without a live extent are free, once a sync covers what replaced theirs.
     pub(crate) fn release_empty(&mut self) {
         for number in 0..self.segments.len() as u32 {
             let segment = &self.segments[number as usize];
             if segment.state == State::Sealed && segment.live_extents == 0 {
-                self.release(number);
+                self.leave(number);
             }
         }
     }
@@ -85,6 +88,8 @@ pub(crate) enum Found {
     Vacant,
     /// An empty footer.
     Blank,
+    /// Nothing that can be read, or something that is no segment: it is left alone.
+    Lost,
     /// Extents, in order of their blocks.
     Extents { nonce: Nonce, records: Vec<Record>, sealed: bool },
 }

@@ -1,9 +1,9 @@
 //! The books against a plain model: nothing alive is overwritten, nothing read is reused, bytes add up.
 
 use super::super::errno::Fault;
-use super::super::segment::extent_bytes;
+use super::super::segment::{extent_bytes, first_use};
 use super::*;
-use crate::limits::SHORT_RETRY;
+use crate::limits::{SHORT_RETRY, UNREADABLE_EXTENTS_MAX};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -35,7 +35,11 @@ fn keep_house(log: &mut Log, now: Instant) {
             }
             Chore::Blank { segment, .. } => log.blanked(segment),
             Chore::Seal { segment, .. } => log.sealed(segment),
-            Chore::Retire { segment, .. } => log.retired(segment),
+            Chore::Sync => {
+                let round = log.begin_sync();
+                log.sync_ended(&round);
+            }
+            Chore::GiveBack { segment, .. } => log.given_back(segment),
         }
     }
 }
@@ -126,20 +130,27 @@ fn a_surplus_segment_is_read_and_emptied_and_takes_nothing() {
     for number in [1, 6] {
         let record = Record { meta: meta(4096), block: 1, sequence: u64::from(number) };
         let found = Found::Extents { nonce: Nonce([1; 16]), records: vec![record], sealed: true };
-        log.restore(number, SegmentFile::fake(), found);
-        log.restore_live(Location { segment: number, block: 1 }, 4096);
+        log.restore(number, Some(SegmentFile::fake()), found);
+        log.restore_live(first_use(number, 1), 4096);
     }
     log.restore_sequence(10);
     keep_house(&mut log, now);
     assert_eq!((log.capacity_segments(), log.surplus_segments()), (4, 1));
     assert!(log.needs_reclaim());
-    let at = Location { segment: 6, block: 1 };
+    let at = first_use(6, 1);
     assert!(log.begin_read(at, 4096).is_some());
     assert_eq!(log.claim(|_| u64::MAX), Some(6), "the surplus goes first");
     assert!(log.release(6));
     assert_eq!(log.surplus_segments(), 1, "it is still read");
-    log.read_ended(6);
+    log.read_ended(at);
     keep_house(&mut log, now);
+    assert_eq!(
+        (log.surplus_segments(), log.waiting_segments()),
+        (1, 1),
+        "what moved out of it is not synced"
+    );
+    let later = log.next_look().unwrap();
+    keep_house(&mut log, later);
     assert_eq!(log.surplus_segments(), 0);
     while let Some(at) = write(&mut log, BIG) {
         assert!(at.segment < 4);
@@ -159,9 +170,167 @@ fn the_footer_waits_for_writes_and_lists_only_what_lives() {
     log.written(two.at, 4096, false);
     assert!(log.seal_chore().is_none());
     log.written(three.at, 4096, true);
+    let round = log.begin_sync();
     log.forget(one.at, 4096);
+    log.sync_ended(&round);
     let Some(Chore::Seal { records, .. }) = log.seal_chore() else { panic!() };
     assert_eq!(records, vec![three.record]);
+}
+
+#[test]
+fn a_footer_lists_what_died_until_a_sync_covers_what_replaced_it() {
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    keep_house(&mut log, Instant::now());
+    let old = write(&mut log, 4096).unwrap();
+    let new = write(&mut log, 4096).unwrap();
+    log.forget(old, 4096);
+    log.fill_open();
+    let Some(Chore::Seal { records, .. }) = log.seal_chore() else { panic!() };
+    assert_eq!(records.iter().map(|record| record.block).collect::<Vec<_>>(), [old.block, new.block]);
+}
+
+/// A log with every segment full, one extent in each.
+fn full_log(now: Instant) -> (Log, Vec<Location>) {
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    keep_house(&mut log, now);
+    let mut places = Vec::new();
+    while let Some(at) = write(&mut log, BIG) {
+        places.push(at);
+        keep_house(&mut log, now);
+    }
+    (log, places)
+}
+
+/// The segments that the keeper would write to now, other than those that were never used.
+fn rewritten(log: &mut Log, now: Instant) -> Vec<u32> {
+    let mut segments = Vec::new();
+    while let Some(chore) = log.next_chore(now) {
+        match chore {
+            Chore::Make { segment, .. } | Chore::Blank { segment, .. } => segments.push(segment),
+            Chore::Seal { segment, .. } => log.sealed(segment),
+            Chore::Sync => return segments,
+            Chore::GiveBack { segment, .. } => log.given_back(segment),
+        }
+    }
+    segments
+}
+
+#[test]
+fn a_released_segment_is_not_written_before_what_was_written_until_then_is_synced() {
+    let now = Instant::now();
+    let (mut log, places) = full_log(now);
+    let Append::Placed(moved) = log.append(&meta(BIG), true) else { panic!() };
+    log.written(moved.at, BIG, true);
+    let old = places[0];
+    let claimed = log.claim(|_| u64::MAX).unwrap();
+    assert_eq!(claimed, u32::from(old.segment));
+    log.release(claimed);
+    let Append::Full = log.append(&meta(BIG), false) else { panic!() };
+    assert_eq!((rewritten(&mut log, now), log.waiting_segments()), (vec![], 1));
+    let round = log.begin_sync();
+    log.sync_ended(&round);
+    assert_eq!((rewritten(&mut log, now), log.waiting_segments()), (vec![claimed], 0));
+}
+
+#[test]
+fn a_sync_that_began_before_a_write_does_not_count_for_it() {
+    let now = Instant::now();
+    let (mut log, places) = full_log(now);
+    let early = log.begin_sync();
+    let Append::Placed(moved) = log.append(&meta(BIG), true) else { panic!() };
+    log.written(moved.at, BIG, true);
+    log.forget(places[0], BIG);
+    log.sync_ended(&early);
+    assert_eq!((rewritten(&mut log, now), log.waiting_segments()), (vec![], 1));
+    let round = log.begin_sync();
+    assert!(!round.files.is_empty(), "what changed since is still to be synced");
+}
+
+#[test]
+fn released_segments_share_a_sync() {
+    let now = Instant::now();
+    let (mut log, places) = full_log(now);
+    let syncs = |log: &mut Log| {
+        let mut syncs = 0;
+        while let Some(chore) = log.next_chore(now) {
+            match chore {
+                Chore::Make { segment, file, .. } => log.made(segment, file.unwrap(), Nonce([9; 16])),
+                Chore::Blank { segment, .. } => log.blanked(segment),
+                Chore::Seal { segment, .. } => log.sealed(segment),
+                Chore::Sync => {
+                    syncs += 1;
+                    let round = log.begin_sync();
+                    log.sync_ended(&round);
+                }
+                Chore::GiveBack { segment, .. } => log.given_back(segment),
+            }
+        }
+        syncs
+    };
+    places.iter().take(4).for_each(|at| log.forget(*at, BIG));
+    assert_eq!(syncs(&mut log), 1, "four segments, one sync");
+    assert_eq!(log.waiting_segments(), 0);
+}
+
+#[test]
+fn a_place_of_an_earlier_use_names_nothing() {
+    let now = Instant::now();
+    let (mut log, places) = full_log(now);
+    let old = places[0];
+    log.forget(old, BIG);
+    keep_house(&mut log, now);
+    let mut again = || {
+        let Append::Placed(placed) = log.append(&meta(BIG), true) else { panic!() };
+        log.written(placed.at, BIG, true);
+        keep_house(&mut log, now);
+        placed.at
+    };
+    let new = [again(), again()].into_iter().find(|at| at.segment == old.segment).unwrap();
+    assert_eq!((new.segment, new.block), (old.segment, old.block));
+    let live = log.live();
+    log.forget(old, BIG);
+    assert!(!log.unreadable(old, BIG));
+    assert_eq!(log.live(), live, "a late forget kills nothing");
+    assert!(log.begin_read(old, BIG).is_none(), "a late read reads nothing");
+    assert!(log.begin_read(new, BIG).is_some());
+}
+
+#[test]
+fn a_worn_segment_is_never_written_again_and_what_lives_in_it_is_read() {
+    let now = Instant::now();
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    keep_house(&mut log, now);
+    let places: Vec<Location> = (0..6).map(|_| write(&mut log, 4096).unwrap()).collect();
+    let worn = u32::from(places[0].segment);
+    for (number, at) in places.iter().take(UNREADABLE_EXTENTS_MAX as usize).enumerate() {
+        let last = number as u32 + 1 == UNREADABLE_EXTENTS_MAX;
+        assert_eq!(log.unreadable(*at, 4096), last);
+        assert!(!log.unreadable(*at, 4096), "an extent counts once");
+    }
+    assert!(log.seal_chore().is_none(), "a worn segment has no footer");
+    keep_house(&mut log, now);
+    let next = write(&mut log, 4096).unwrap();
+    assert_ne!(u32::from(next.segment), worn, "a worn segment takes no more");
+    assert_eq!((log.worn_segments(), log.capacity_segments()), (1, u64::from(SEGMENTS)));
+    for at in &places[4..] {
+        assert!(log.begin_read(*at, 4096).is_some());
+        log.read_ended(*at);
+        log.forget(*at, 4096);
+    }
+    assert_eq!(log.capacity_segments(), u64::from(SEGMENTS) - 1);
+    assert!(!rewritten(&mut log, now).contains(&worn));
+}
+
+#[test]
+fn a_worn_segment_that_is_released_keeps_what_its_reclaim_did_not_see() {
+    let now = Instant::now();
+    let (mut log, places) = full_log(now);
+    let claimed = log.claim(|_| u64::MAX).unwrap();
+    log.wear(claimed);
+    assert!(log.release(claimed));
+    let at = places.iter().find(|at| u32::from(at.segment) == claimed).unwrap();
+    assert!(log.begin_read(*at, BIG).is_some());
+    assert_eq!(log.claim(|_| u64::MAX).filter(|next| *next == claimed), None, "it is not emptied again");
 }
 
 proptest! {
@@ -201,14 +370,14 @@ proptest! {
                 }
                 (5, _) if !reading.is_empty() => {
                     let (at, _) = reading.swap_remove(pick.index(reading.len()));
-                    log.read_ended(at.segment);
+                    log.read_ended(at);
                 }
                 (6, _) => if let Some(segment) = log.claim(|_| u64::MAX) {
                     if bytes % 3 == 0 {
                         log.keep(segment);
                     } else {
                         prop_assert!(log.release(segment));
-                        alive.retain(|at, _| at.segment != segment);
+                        alive.retain(|at, _| u32::from(at.segment) != segment);
                     }
                 },
                 _ => {}
@@ -219,7 +388,7 @@ proptest! {
             prop_assert!(log.used_segments() + log.free_segments() <= u64::from(SEGMENTS));
         }
         // Once everything is dead and nothing is read, all of it is free again, but for the open segment.
-        reading.iter().for_each(|(at, _)| log.read_ended(at.segment));
+        reading.iter().for_each(|(at, _)| log.read_ended(*at));
         alive.iter().for_each(|(at, bytes)| log.forget(*at, *bytes));
         log.fill_open();
         keep_house(&mut log, now);

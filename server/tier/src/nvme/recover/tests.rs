@@ -205,7 +205,7 @@ fn the_youngest_segment_goes_on_and_its_footer_is_gone() {
     assert_eq!((report.footers, report.scanned), (1, 0));
     let placed = log.append(&records[0].meta, false);
     let super::super::log::Append::Placed(placed) = placed else { panic!("{placed:?}") };
-    assert_eq!((placed.at, placed.record.sequence), (Location { segment: 0, block: 15 }, 3));
+    assert_eq!((placed.at, placed.record.sequence), (log.segment(0).at(0, 15), 3));
     let mut trailer = [0; BLOCK];
     let file = File::open(dir.path().join("segment-000000.kv")).unwrap();
     file.read_exact_at(&mut trailer, SEGMENT - BLOCK as u64).unwrap();
@@ -218,8 +218,8 @@ fn a_segment_file_of_another_size_is_made_again() {
     let device = open(dir.path());
     let path = dir.path().join("segment-000001.kv");
     OpenOptions::new().create(true).truncate(true).write(true).open(&path).unwrap().set_len(4096).unwrap();
-    assert!(device.existing(1).unwrap().is_none());
+    assert!(matches!(device.existing(1).unwrap(), Existing::Absent));
     device.create(1).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), SEGMENT);
-    assert!(device.existing(1).unwrap().is_some());
+    assert!(matches!(device.existing(1).unwrap(), Existing::File(_)));
 }

@@ -42,26 +42,26 @@ impl Progress {
 
     /// Takes a completion's result. A short transfer goes on from the last whole block, because O_DIRECT cannot begin
     /// inside one: of 12,288 bytes 5,000 came, so the next submission begins at 4,096.
-    pub(super) fn advance(&mut self, what: &str, result: i32) -> Step {
+    pub(super) fn advance(&mut self, is_read: bool, result: i32) -> Step {
         if result >= 0 && self.done + result as usize >= self.bytes {
             return Step::Over;
         }
         self.tries += 1;
         if self.tries > RETRIES_MAX && result >= 0 {
-            return Step::Failed(Failure::Io(format!("{what}: no progress after {RETRIES_MAX} tries")));
+            return Step::Failed(Failure::device(is_read, &format!("no progress after {RETRIES_MAX} tries")));
         }
         if result > 0 {
             self.done = (self.done + result as usize) / BLOCK * BLOCK;
             return Step::Again;
         }
         if result == 0 {
-            return Step::Failed(Failure::Io(format!("{what}: the file ends before the segment does")));
+            return Step::Failed(Failure::device(is_read, "the file ends before the segment does"));
         }
         let errno = Errno::from_raw_os_error(-result);
         match Fault::of(errno) {
             Fault::Interrupted if self.tries <= RETRIES_MAX => Step::Again,
             Fault::Short if self.tries <= RETRIES_MAX => Step::Later,
-            _ => Step::Failed(Failure::of(what, errno)),
+            _ => Step::Failed(Failure::of(is_read, errno)),
         }
     }
 }
@@ -131,22 +131,24 @@ mod tests {
     #[test]
     fn a_short_transfer_goes_on_from_a_whole_block() {
         let mut progress = Progress::of(12_288);
-        assert!(matches!(progress.advance("read", 5000), Step::Again));
+        assert!(matches!(progress.advance(true, 5000), Step::Again));
         assert_eq!(progress.done, 4096);
-        assert!(matches!(progress.advance("read", -libc::EINTR), Step::Again));
-        assert!(matches!(progress.advance("read", -libc::EAGAIN), Step::Later));
+        assert!(matches!(progress.advance(true, -libc::EINTR), Step::Again));
+        assert!(matches!(progress.advance(true, -libc::EAGAIN), Step::Later));
         assert_eq!(progress.done, 4096);
-        assert!(matches!(progress.advance("read", 8192), Step::Over));
+        assert!(matches!(progress.advance(true, 8192), Step::Over));
     }
 
     #[test]
     fn faults_end_it_and_so_does_no_progress() {
-        let of = |result| Progress::of(4096).advance("write", result);
+        let of = |result| Progress::of(4096).advance(false, result);
         assert!(matches!(of(-libc::EIO), Step::Failed(Failure::Io(_))));
         assert!(matches!(of(-libc::ENOSPC), Step::Failed(Failure::Full)));
+        let read = |result| Progress::of(4096).advance(true, result);
+        assert!(matches!(read(-libc::EIO), Step::Failed(Failure::Unreadable(_))));
         assert!(matches!(of(0), Step::Failed(Failure::Io(_))));
         let mut progress = Progress::of(4096);
-        let tries = (0..).take_while(|_| matches!(progress.advance("write", 1), Step::Again)).count();
+        let tries = (0..).take_while(|_| matches!(progress.advance(false, 1), Step::Again)).count();
         assert_eq!(tries as u32, RETRIES_MAX);
     }
 
@@ -154,10 +156,9 @@ mod tests {
     fn what_the_system_is_short_of_is_never_the_device_s_fault() {
         for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::ENFILE] {
             let mut progress = Progress::of(4096);
-            let tries =
-                (0..).take_while(|_| matches!(progress.advance("write", -errno), Step::Later)).count();
+            let tries = (0..).take_while(|_| matches!(progress.advance(false, -errno), Step::Later)).count();
             assert_eq!(tries as u32, RETRIES_MAX);
-            assert!(matches!(progress.advance("write", -errno), Step::Failed(Failure::Short(_))));
+            assert!(matches!(progress.advance(false, -errno), Step::Failed(Failure::Short(_))));
         }
     }
 }

@@ -178,7 +178,7 @@ impl Worker {
             // There are as many staging blocks as there may be operations in flight.
             let staging = self.staging.pop().ok_or("no staging block is free")?;
             let mut block = [0; BLOCK];
-            encode_extent(record, flight.operation.at.segment, nonce, &mut block);
+            encode_extent(record, flight.operation.at.segment.into(), nonce, &mut block);
             staging.fill(&block);
             flight.staging = Some(staging);
             flight.header = Progress::of(BLOCK);
@@ -306,8 +306,7 @@ impl Worker {
             return Err(format!("a completion names no operation ({name})"));
         };
         let progress = if part == Part::Header { &mut flight.header } else { &mut flight.payload };
-        let what = if flight.operation.is_read() { "read" } else { "write" };
-        match progress.advance(what, result) {
+        match progress.advance(flight.operation.is_read(), result) {
             Step::Again => return self.submit(number, part),
             Step::Later => {
                 std::thread::sleep(RING_BACKOFF);

@@ -5,17 +5,20 @@
 //! Whoever opens it works in one life of it. A crash or a kill ends that life: every handle of it fails from then on, so
 //! a tier that is still in memory cannot touch what its successor reads.
 
-use super::faults::{Call, Fault, FaultCounts, FaultPlan};
+use super::faults::{Call, Fault, FaultCounts, FaultPlan, Hit};
 use super::file::SimulatedFile;
 use super::inode::{Inode, SECTOR};
 use super::random::Random;
 use crate::nvme::storage::Open;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Hits kept until they are asked for.
+const HITS_MAX: usize = 4096;
 
 /// A disk in memory. Clones are the same disk.
 #[derive(Clone, Debug)]
@@ -33,6 +36,16 @@ pub(super) struct Shared {
     begun: Instant,
 }
 
+/// What the other threads of a tier would do in the middle of a call; it is given a number to choose by.
+#[derive(Clone)]
+struct Others(Arc<dyn Fn(u64) + Send + Sync>);
+
+impl std::fmt::Debug for Others {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Others")
+    }
+}
+
 #[derive(Debug)]
 enum NameChange {
     Made(String, u64),
@@ -43,7 +56,8 @@ enum NameChange {
 #[derive(Debug)]
 pub(super) struct State {
     plan: FaultPlan,
-    pub(super) counts: FaultCounts,
+    counts: FaultCounts,
+    hits: VecDeque<Hit>,
     pub(super) random: Random,
     pub(super) inodes: BTreeMap<u64, Inode>,
     names: BTreeMap<String, u64>,
@@ -55,6 +69,9 @@ pub(super) struct State {
     life: u64,
     off: bool,
     elapsed: Duration,
+    others: Option<Others>,
+    /// They act now: not again in what they call.
+    acting: bool,
     /// Folds every call and its outcome: two runs that agree in it did the same.
     trace: u64,
 }
@@ -77,6 +94,7 @@ impl SimulatedDisk {
             random: Random::new(plan.seed),
             plan,
             counts: FaultCounts::default(),
+            hits: VecDeque::new(),
             inodes: BTreeMap::new(),
             names: BTreeMap::new(),
             stable_names: BTreeMap::new(),
@@ -87,6 +105,8 @@ impl SimulatedDisk {
             life: 0,
             off: false,
             elapsed: Duration::ZERO,
+            others: None,
+            acting: false,
             trace: 0,
         };
         let shared = Shared { state: Mutex::new(state), null, begun: Instant::now() };
@@ -147,6 +167,11 @@ impl SimulatedDisk {
         self.lock().counts.clone()
     }
 
+    /// The faults that were injected since the last call, oldest first; the latest of them if there were very many.
+    pub fn take_hits(&self) -> Vec<Hit> {
+        self.lock().hits.drain(..).collect()
+    }
+
     /// A number that two runs share only if they made the same calls with the same outcomes.
     pub fn trace(&self) -> u64 {
         self.lock().trace
@@ -192,7 +217,12 @@ impl SimulatedDisk {
     /// Opens a file, for whatever keeps its bytes in one: it is made if it is not there.
     pub fn open_file(&self, name: &str) -> Result<SimulatedFile, Errno> {
         let here = self.join();
-        here.open(name, Open::Keep)
+        here.open(name, Open::Keep, false)
+    }
+
+    /// Who acts in the middle of calls, where the plan says so.
+    pub(super) fn set_others(&self, act: impl Fn(u64) + Send + Sync + 'static) {
+        self.lock().others = Some(Others(Arc::new(act)));
     }
 
     /// A handle that works in the life of now.
@@ -200,40 +230,42 @@ impl SimulatedDisk {
         SimulatedDisk { shared: Arc::clone(&self.shared), life: Some(self.life.unwrap_or(self.lock().life)) }
     }
 
-    pub(crate) fn open(&self, name: &str, open: Open) -> Result<SimulatedFile, Errno> {
-        let mut state = self.begin(Call::Open)?.0;
+    pub(crate) fn open(&self, name: &str, open: Open, direct: bool) -> Result<SimulatedFile, Errno> {
+        let mut state = self.begin(Call::Open, None)?.0;
         let known = state.names.get(name).copied();
         let number = match known {
             Some(number) => number,
             None if matches!(open, Open::Keep | Open::Create) => state.make(name),
             None => return Err(Errno::NOENT),
         };
-        if open == Open::Create
-            && let Some(inode) = state.inodes.get_mut(&number)
-        {
-            inode.set_len(0);
+        if let Some(inode) = state.inodes.get_mut(&number) {
+            inode.direct = direct;
+            if open == Open::Create {
+                inode.set_len(0);
+            }
         }
         drop(state);
         Ok(SimulatedFile::new(self.join(), number))
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<(), Errno> {
-        let mut state = self.begin(Call::Name)?.0;
+        let mut state = self.begin(Call::Name, None)?.0;
         state.names.remove(name).ok_or(Errno::NOENT)?;
         state.unsynced_names.push(NameChange::Removed(name.to_owned()));
         Ok(())
     }
 
     pub(crate) fn rename(&self, old: &str, new: &str) -> Result<(), Errno> {
-        let mut state = self.begin(Call::Name)?.0;
+        let mut state = self.begin(Call::Name, None)?.0;
         let number = state.names.remove(old).ok_or(Errno::NOENT)?;
         state.names.insert(new.to_owned(), number);
         state.unsynced_names.push(NameChange::Renamed(old.to_owned(), new.to_owned(), number));
         Ok(())
     }
 
-    pub(crate) fn sync(&self) -> Result<(), Errno> {
-        let (mut state, fault) = self.begin(Call::Sync)?;
+    /// The folder is synced: what was made, deleted and renamed is on stable storage.
+    pub fn sync(&self) -> Result<(), Errno> {
+        let (mut state, fault) = self.begin(Call::Sync, None)?;
         match fault {
             Some(_) => return Err(Errno::IO),
             None => state.unsynced_names.clear(),
@@ -254,7 +286,7 @@ impl SimulatedDisk {
 
     /// What an operation that the engine starts now has to wait for.
     pub(super) fn start(&self) -> Fate {
-        let Ok((state, fault)) = self.begin(Call::Start) else { return Fate::At(self.now()) };
+        let Ok((state, fault)) = self.begin(Call::Start, None) else { return Fate::At(self.now()) };
         let now = self.shared.begun + state.elapsed;
         match fault {
             Some(Fault::Stuck) => Fate::Stuck,
@@ -289,8 +321,31 @@ impl SimulatedDisk {
         self.shared.state.lock()
     }
 
+    fn let_others_act(&self) {
+        let mut state = self.lock();
+        let rate = state.plan.meanwhile;
+        if self.is_dead_in(&state) || state.acting || !state.random.happens(rate) {
+            return;
+        }
+        let (number, others) = (state.random.draw(), state.others.clone());
+        state.acting = true;
+        drop(state);
+        if let Some(Others(act)) = others {
+            act(number);
+        }
+        self.lock().acting = false;
+    }
+
     /// Counts a call and says what goes wrong with it; EIO when the power is cut, EMFILE when no descriptor is left.
-    pub(super) fn begin(&self, call: Call) -> Result<(MutexGuard<'_, State>, Option<Fault>), Errno> {
+    /// `place`: the file and the offset in it.
+    pub(super) fn begin(
+        &self,
+        call: Call,
+        place: Option<(u64, u64)>,
+    ) -> Result<(MutexGuard<'_, State>, Option<Fault>), Errno> {
+        if call != Call::Start {
+            self.let_others_act();
+        }
         let mut guard = self.lock();
         let state = &mut *guard;
         if self.is_dead_in(state) {
@@ -300,7 +355,7 @@ impl SimulatedDisk {
         let fault = state.plan.draw(state.operations, call, &mut state.random);
         state.note(call as u64 | fault.map_or(0, |fault| fault as u64 + 1) << 8);
         if let Some(fault) = fault {
-            *state.counts.faults.entry(fault).or_default() += 1;
+            state.hit(fault, place);
         }
         match fault {
             Some(Fault::PowerCut) => {
@@ -319,6 +374,17 @@ impl State {
     /// Adds to the trace.
     pub(super) fn note(&mut self, word: u64) {
         self.trace = (self.trace ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(17);
+    }
+
+    fn hit(&mut self, fault: Fault, place: Option<(u64, u64)>) {
+        *self.counts.faults.entry(fault).or_default() += 1;
+        let name_of =
+            |number| self.names.iter().find(|(_, named)| **named == number).map(|(name, _)| name.clone());
+        let (name, offset) = place.map_or((None, 0), |(number, offset)| (name_of(number), offset));
+        if self.hits.len() == HITS_MAX {
+            self.hits.pop_front();
+        }
+        self.hits.push_back(Hit { fault, operation: self.operations, name, offset });
     }
 
     /// Is there space for a file of so many bytes that takes `now` bytes?
@@ -367,11 +433,16 @@ impl State {
         self.drop_nameless();
     }
 
-    /// Frees files without a name. Whoever still has one open finds it gone, which only the dead do.
+    /// Frees files without a name, and without one that a crash could give back. Whoever still has one open finds it gone,
+    /// which only the dead do.
     fn drop_nameless(&mut self) {
-        let State { inodes, names, stable_names, .. } = self;
-        inodes.retain(|number, _| {
-            names.values().any(|named| named == number) || stable_names.values().any(|named| named == number)
+        let State { inodes, names, stable_names, unsynced_names, .. } = self;
+        let unsynced = unsynced_names.iter().filter_map(|change| match change {
+            NameChange::Made(_, number) | NameChange::Renamed(_, _, number) => Some(*number),
+            NameChange::Removed(_) => None,
         });
+        let named: BTreeSet<u64> =
+            names.values().chain(stable_names.values()).copied().chain(unsynced).collect();
+        inodes.retain(|number, _| named.contains(number));
     }
 }

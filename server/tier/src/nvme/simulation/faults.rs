@@ -97,12 +97,14 @@ pub struct FaultPlan {
     pub at: Vec<(u64, Fault)>,
     /// How much longer a slow operation takes.
     pub slow: Duration,
+    /// In how many of a million calls another thread of the tier does something in the middle of it.
+    pub meanwhile: u32,
 }
 
 impl FaultPlan {
     /// Nothing goes wrong, but what was not synced is drawn from this seed at a crash.
     pub fn calm(seed: u64) -> FaultPlan {
-        FaultPlan { seed, slow: Duration::from_millis(50), ..FaultPlan::default() }
+        FaultPlan { seed, slow: Duration::from_millis(50), meanwhile: 100_000, ..FaultPlan::default() }
     }
 
     /// The same with a rate for one fault.
@@ -121,6 +123,19 @@ impl FaultPlan {
         let suiting = self.rates.iter().filter(|(fault, _)| fault.suits(call));
         suiting.filter(|(_, rate)| random.happens(**rate)).map(|(fault, _)| *fault).last()
     }
+}
+
+/// A fault that was injected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Which.
+    pub fault: Fault,
+    /// In which operation of the disk.
+    pub operation: u64,
+    /// On which file, if it was one, by its name then.
+    pub name: Option<String>,
+    /// Where in it the operation began.
+    pub offset: u64,
 }
 
 /// What was really injected, and what crashes did.

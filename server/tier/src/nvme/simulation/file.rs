@@ -67,7 +67,7 @@ impl SimulatedFile {
 
     /// Everything written is on stable storage.
     pub fn sync(&self) -> Result<(), Errno> {
-        let (mut guard, fault) = self.disk.begin(Call::Sync)?;
+        let (mut guard, fault) = self.disk.begin(Call::Sync, Some((self.number, 0)))?;
         let state = &mut *guard;
         let inode = state.inodes.get_mut(&self.number).ok_or(Errno::IO)?;
         if fault.is_some() {
@@ -85,13 +85,13 @@ impl SimulatedFile {
 
     /// Gives its space back: that needs none.
     pub(crate) fn clear(&self) -> Result<(), Errno> {
-        let mut state = self.disk.begin(Call::Allocate)?.0;
+        let mut state = self.disk.begin(Call::Allocate, Some((self.number, 0)))?.0;
         state.inodes.get_mut(&self.number).ok_or(Errno::IO)?.set_len(0);
         Ok(())
     }
 
     pub(crate) fn allocate(&self, bytes: u64) -> Result<(), Errno> {
-        let (mut guard, fault) = self.disk.begin(Call::Allocate)?;
+        let (mut guard, fault) = self.disk.begin(Call::Allocate, Some((self.number, 0)))?;
         let state = &mut *guard;
         let taken = state.inodes.get(&self.number).ok_or(Errno::IO)?.allocated();
         if fault.is_some() || !state.has_room(taken, bytes) {
@@ -103,7 +103,7 @@ impl SimulatedFile {
     }
 
     pub(crate) fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        let (mut guard, fault) = self.disk.begin(Call::Read)?;
+        let (mut guard, fault) = self.disk.begin(Call::Read, Some((self.number, offset)))?;
         let state = &mut *guard;
         let inode = state.inodes.get_mut(&self.number).ok_or(Errno::IO)?;
         let random = &mut state.random;
@@ -125,7 +125,7 @@ impl SimulatedFile {
     }
 
     pub(crate) fn write_at(&self, pieces: [&[u8]; 2], offset: u64) -> Result<usize, Errno> {
-        let (mut guard, fault) = self.disk.begin(Call::Write)?;
+        let (mut guard, fault) = self.disk.begin(Call::Write, Some((self.number, offset)))?;
         let state = &mut *guard;
         let mut bytes = pieces.concat();
         let inode = state.inodes.get(&self.number).ok_or(Errno::IO)?;

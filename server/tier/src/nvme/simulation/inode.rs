@@ -56,6 +56,8 @@ impl Image {
 /// One file.
 #[derive(Debug, Default)]
 pub(super) struct Inode {
+    /// It is written past the host's cache.
+    pub(super) direct: bool,
     seen: Image,
     stable: Image,
     unsynced: Vec<Change>,
@@ -114,16 +116,17 @@ impl Inode {
         }
     }
 
-    /// A sync failed: of what it was to bring to stable storage some is there, and the rest will never be, because the
-    /// cache takes it for clean.
+    /// A sync failed: of what it was to bring to stable storage some is there. The rest may be brought there by a later sync
+    /// if it was written past the host's cache; or it never will be, because that cache takes it for clean now.
     pub(super) fn sync_failed(&mut self, random: &mut Random) {
         for change in std::mem::take(&mut self.unsynced) {
             match change {
+                Change::Length(len) => self.stable.set_len(len),
                 Change::Write { offset, bytes, damaged } if random.coin() => {
                     self.stable.write(offset, &bytes, damaged);
                 }
+                write if self.direct => self.unsynced.push(write),
                 Change::Write { .. } => {}
-                Change::Length(len) => self.stable.set_len(len),
             }
         }
     }

@@ -1,0 +1,162 @@
+//! Adoption: a namespace is opened, and what the segments have of it becomes part of the index. Owns: in which order, and which
+//! of it is whole. Must not know: segments, files.
+//!
+//! What is found is put in order without the pool (`plan`: parents before children), then taken in by steps. In between pages
+//! may be offloaded, strangers reclaimed: each page is looked at for itself, so a reader sees whole prefixes at any moment.
+
+use crate::Pool;
+use crate::entry::NONE;
+use crate::ids::NamespaceIndex;
+use crate::limits::ADOPT_SHARDS_PER_CALL;
+use crate::namespaces::NamespaceDesc;
+use crate::strangers::Stranger;
+use std::sync::Arc;
+use turnkv_proto::NamespaceId;
+
+/// The adoption of one namespace's pages.
+pub struct Adoption {
+    ns: NamespaceIndex,
+    id: NamespaceId,
+    found: Arc<[Stranger]>,
+    /// The extents of whole pages: all shards of a page side by side, parents before children.
+    order: Vec<u32>,
+    shards: usize,
+    /// How many of these were looked at.
+    done: usize,
+    adopted: u64,
+}
+
+/// Where in the sorted extents a whole page begins, and the page before it.
+struct Page {
+    first: usize,
+    parent: Option<usize>,
+}
+
+impl Adoption {
+    /// Pages taken in so far.
+    pub fn adopted(&self) -> u64 {
+        self.adopted
+    }
+
+    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a pool, because it takes long.
+    #[must_use]
+    pub fn plan(mut self, desc: &NamespaceDesc) -> Adoption {
+        let found = Arc::clone(&self.found);
+        let fits = |at: &u32| is_sane(&found[*at as usize], desc);
+        let mut sorted: Vec<u32> = (0..found.len() as u32).filter(fits).collect();
+        let name = |at: u32| (found[at as usize].hash, found[at as usize].shard);
+        sorted.sort_unstable_by_key(|at| (name(*at), std::cmp::Reverse(found[*at as usize].sequence)));
+        sorted.dedup_by_key(|at| name(*at));
+        self.shards = usize::from(desc.shards);
+        let pages = whole_pages(&sorted, &found, self.shards);
+        for page in parents_first(&pages) {
+            self.order.extend_from_slice(&sorted[pages[page].first..pages[page].first + self.shards]);
+        }
+        self
+    }
+}
+
+fn is_sane(stranger: &Stranger, desc: &NamespaceDesc) -> bool {
+    stranger.shards == desc.shards
+        && stranger.shard < desc.shards
+        && stranger.tail_tokens < desc.page_tokens.max(1)
+        && u64::from(stranger.bytes) == desc.shard_bytes
+        && stranger.parent != Some(stranger.hash)
+}
+
+/// The pages of which every shard is there, in order of their hashes.
+fn whole_pages(sorted: &[u32], found: &[Stranger], shards: usize) -> Vec<Page> {
+    let hash = |at: usize| found[sorted[at] as usize].hash;
+    let (mut pages, mut first) = (Vec::new(), 0);
+    while first < sorted.len() {
+        let run = sorted[first..].iter().take_while(|at| found[**at as usize].hash == hash(first)).count();
+        if run == shards {
+            pages.push(Page { first, parent: None });
+        }
+        first += run;
+    }
+    let firsts: Vec<usize> = pages.iter().map(|page| page.first).collect();
+    for page in &mut pages {
+        let parent = found[sorted[page.first] as usize].parent;
+        page.parent = parent.and_then(|parent| firsts.binary_search_by_key(&parent, |at| hash(*at)).ok());
+    }
+    pages
+}
+
+/// The pages from the roots on, and from those whose parent is elsewhere. Pages of a cycle, if a damaged log had one, are not
+/// among them.
+fn parents_first(pages: &[Page]) -> Vec<usize> {
+    let mut starts = vec![0usize; pages.len() + 1];
+    for parent in pages.iter().filter_map(|page| page.parent) {
+        starts[parent + 1] += 1;
+    }
+    for at in 1..starts.len() {
+        starts[at] += starts[at - 1];
+    }
+    let mut children = vec![0usize; starts.last().copied().unwrap_or(0)];
+    let mut next = starts.clone();
+    for (at, parent) in pages.iter().enumerate().filter_map(|(at, page)| Some((at, page.parent?))) {
+        children[next[parent]] = at;
+        next[parent] += 1;
+    }
+    let mut order: Vec<usize> = (0..pages.len()).filter(|at| pages[*at].parent.is_none()).collect();
+    let mut at = 0;
+    while at < order.len() {
+        let page = order[at];
+        order.extend_from_slice(&children[starts[page]..starts[page + 1]]);
+        at += 1;
+    }
+    order
+}
+
+impl Pool {
+    /// Begins to take in what NVMe has of a namespace that was just opened. None: it has nothing.
+    pub fn begin_adoption(&self, ns: NamespaceIndex) -> Option<Adoption> {
+        let id = self.namespace_of_strangers(ns)?;
+        let found = self.strangers.extents_of(&id)?;
+        Some(Adoption { ns, id, found, order: Vec::new(), shards: 1, done: 0, adopted: 0 })
+    }
+
+    /// Takes in some of the pages that were planned. True: there are more. What is not whole, or hangs on nothing, is forgotten
+    /// by and by (`forget_strangers`).
+    pub fn adopt(&mut self, adoption: &mut Adoption) -> bool {
+        let open = self.namespaces.get(adoption.ns).is_some_and(|desc| desc.id == adoption.id);
+        let pages = (ADOPT_SHARDS_PER_CALL / adoption.shards).max(1);
+        for _ in 0..pages {
+            let Some(shards) = adoption.order.get(adoption.done..adoption.done + adoption.shards) else {
+                break;
+            };
+            if open && self.adopt_page(adoption.ns.0, adoption, shards) {
+                adoption.adopted += 1;
+            }
+            adoption.done += adoption.shards;
+        }
+        let more = open && adoption.done < adoption.order.len();
+        if !more {
+            self.strangers.doom(&adoption.id);
+        }
+        more
+    }
+
+    /// A page whose parent is here, and which is not, is visible from now on.
+    fn adopt_page(&mut self, ns: u16, adoption: &Adoption, shards: &[u32]) -> bool {
+        let first = adoption.found[shards[0] as usize];
+        let there = shards.iter().all(|at| self.strangers.is_alive(&adoption.id, *at as usize));
+        let room = self.pages.len() < self.config.limits.pages_max;
+        let parent = first.parent.map_or(Some(NONE), |hash| self.find_visible(ns, &hash));
+        let Some(parent) = parent.filter(|_| there && room && self.nvme_alive) else { return false };
+        if self.pages.find(ns, &first.hash).is_some() {
+            return false;
+        }
+        let index = self.pages.insert(ns, first.hash, parent, 0);
+        self.pages[index].cell.tail_tokens = first.tail_tokens as u16;
+        for at in shards {
+            let Some(stranger) = self.strangers.take(&adoption.id, *at as usize) else { continue };
+            self.set_place(index, stranger.shard, stranger.place);
+            self.pages.cell_mut(index, stranger.shard).set_checksum(stranger.checksum);
+        }
+        self.settle(index);
+        self.settle_durable(index);
+        true
+    }
+}

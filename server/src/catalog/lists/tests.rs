@@ -1,0 +1,164 @@
+//! Lists in the catalog: shared by sessions, gone with the last one, bounded; and rows of older servers.
+
+use crate::catalog::sessions::{SESSIONS, Saved};
+use crate::catalog::{Catalog, Change, ListSource, SavedSessions};
+use crate::clock::Clock;
+use prost::Message;
+use std::cell::Cell;
+use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, SessionRecord};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
+
+const NS: NamespaceId = NamespaceId([9; 32]);
+const CHUNK: usize = LIST_CHUNK_PAGES as usize;
+
+fn hash(at: usize) -> BlockHash {
+    let mut bytes = [5; 32];
+    bytes[..8].copy_from_slice(&at.to_le_bytes());
+    BlockHash(bytes)
+}
+
+fn name(name: &str) -> SessionId {
+    SessionId::parse(name).unwrap()
+}
+
+/// A session with the first `pages` of the one list that there is.
+fn session(named: &str, pages: usize) -> Change {
+    let base = pages - pages % CHUNK;
+    let record = SessionRecord {
+        ns: NamespaceIndex(0, 0),
+        session: name(named),
+        turn: 1,
+        base: (base > 0).then(|| hash(base - 1)),
+        hashes: (base..pages).map(hash).collect(),
+        tail_tokens: 0,
+        ttl_ms: 1,
+        idle_ms: 0,
+        priority: 0,
+        protected_ms: 0,
+    };
+    (NS, name(named), Some(record))
+}
+
+/// The chunk of that list that ends with a page, and the one before it.
+fn chunks(last: &BlockHash) -> Vec<ListChunk> {
+    let at = u64::from_le_bytes(last.0[..8].try_into().unwrap()) as usize + 1;
+    assert!(at.is_multiple_of(CHUNK), "a chunk is asked for by its last page");
+    let chunk = |end: usize| ListChunk {
+        before: end.checked_sub(CHUNK + 1).map(hash),
+        hashes: (end - CHUNK..end).map(hash).collect(),
+    };
+    [Some(at), at.checked_sub(CHUNK).filter(|end| *end > 0)].into_iter().flatten().map(chunk).collect()
+}
+
+/// Pages that a saved session names, by its row and the chunks it hangs on.
+fn pages(catalog: &Catalog, named: &str) -> usize {
+    let look = |saved: &SavedSessions| {
+        let mut pages = 0;
+        saved.for_each_of(&NS, |session| {
+            if session.session == name(named) {
+                pages += session.hashes.len();
+                let mut next = session.base;
+                while let Some(at) = next {
+                    let chunk = saved.chunk(&NS, &at)?.expect("a row's chunks are there");
+                    pages += chunk.hashes.len();
+                    next = chunk.before;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(pages)
+    };
+    catalog.saved_sessions(look).unwrap()
+}
+
+#[test]
+fn sessions_share_chunks_and_the_last_one_takes_them_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let asked = Cell::new(0);
+    let source = ListSource {
+        chunks: &|_, last| {
+            asked.set(asked.get() + 1);
+            chunks(last)
+        },
+        chunks_max: 1000,
+    };
+    let put = |changes: &[Change]| catalog.put_sessions(changes, &source).unwrap();
+    let all: Vec<Change> = (0..100).map(|at| session(&format!("s{at}"), 10 * CHUNK + 3)).collect();
+    assert_eq!(put(&all).changes, 100);
+    assert_eq!((catalog.list_chunks(), asked.get()), (10, 5), "each chunk is read and saved once");
+    assert_eq!(pages(&catalog, "s7"), 10 * CHUNK + 3);
+    put(&[session("s0", 12 * CHUNK), session("s1", 4 * CHUNK + 1), session("s2", 5)]);
+    assert_eq!(catalog.list_chunks(), 12);
+    assert_eq!(
+        (pages(&catalog, "s0"), pages(&catalog, "s1"), pages(&catalog, "s2")),
+        (12 * CHUNK, 4 * CHUNK + 1, 5)
+    );
+    // Nothing changes when a session is saved again.
+    put(&[session("s0", 12 * CHUNK)]);
+    put(&(3..100).map(|at| (NS, name(&format!("s{at}")), None)).collect::<Vec<_>>());
+    assert_eq!(catalog.list_chunks(), 12, "the longest one needs them all");
+    put(&[(NS, name("s0"), None)]);
+    assert_eq!(catalog.list_chunks(), 4);
+    put(&[(NS, name("s1"), None), (NS, name("s2"), None), (NS, name("s2"), None)]);
+    assert_eq!(catalog.list_chunks(), 0);
+}
+
+#[test]
+fn a_list_that_finds_no_room_costs_its_session_the_list_and_nobody_else_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 4 };
+    let put = |change| catalog.put_sessions(&[change], &source).unwrap();
+    assert_eq!(put(session("short", 3 * CHUNK + 1)).unlisted, 0);
+    assert_eq!(put(session("long", 9 * CHUNK + 1)).unlisted, 1);
+    assert_eq!((pages(&catalog, "short"), pages(&catalog, "long")), (3 * CHUNK + 1, 0));
+    assert_eq!(put(session("long", 4 * CHUNK + 2)).unlisted, 0, "what fits is saved");
+    assert_eq!((pages(&catalog, "long"), catalog.list_chunks()), (4 * CHUNK + 2, 4));
+}
+
+#[test]
+fn a_session_whose_pages_went_meanwhile_keeps_its_old_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let whole = ListSource { chunks: &|_, last| chunks(last), chunks_max: 100 };
+    catalog.put_sessions(&[session("s", 2 * CHUNK)], &whole).unwrap();
+    let gone = ListSource { chunks: &|_, _| Vec::new(), chunks_max: 100 };
+    let written = catalog.put_sessions(&[session("s", 5 * CHUNK), session("t", 2 * CHUNK)], &gone).unwrap();
+    assert_eq!((written.changes, written.again), (2, vec![0]), "what is saved already need not be read");
+    assert_eq!((pages(&catalog, "s"), pages(&catalog, "t")), (2 * CHUNK, 2 * CHUNK));
+}
+
+#[test]
+fn one_transaction_writes_no_more_than_its_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: u64::MAX };
+    let changes: Vec<Change> = (0..50).map(|at| session(&format!("s{at}"), (at + 1) * 100 * CHUNK)).collect();
+    let first = catalog.put_sessions(&changes, &source).unwrap().changes;
+    assert!((5..20).contains(&first), "{first} sessions with 100 new chunks each in one transaction");
+    let mut left = &changes[first..];
+    while !left.is_empty() {
+        left = &left[catalog.put_sessions(left, &source).unwrap().changes..];
+    }
+    assert_eq!(catalog.list_chunks(), 5_000);
+}
+
+/// Older servers wrote a session's whole list into its row.
+#[test]
+fn rows_of_older_servers_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let hashes: Vec<BlockHash> = (0..1000).map(hash).collect();
+    let old = Saved { turn: 4, hashes: pack_hashes(&hashes), ttl_ms: 7, ..Saved::default() };
+    let key = [NS.0.as_slice(), b"old"].concat();
+    let write = |write: &redb::WriteTransaction| {
+        write.open_table(SESSIONS)?.insert(key.as_slice(), old.encode_to_vec().as_slice())?;
+        Ok(())
+    };
+    catalog.write(write).unwrap();
+    assert_eq!(pages(&catalog, "old"), 1000);
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 100 };
+    catalog.put_sessions(&[session("old", 1000)], &source).unwrap();
+    assert_eq!((pages(&catalog, "old"), catalog.list_chunks()), (1000, 1000 / CHUNK as u64));
+}

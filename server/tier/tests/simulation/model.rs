@@ -1,0 +1,175 @@
+//! What the tier has promised so far, as plain tables. Owns: which bytes every extent holds, what is alive, what a flush
+//! vouched for. Must not know: the tier, the disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_tier::{ExtentMeta, Location};
+use turnkv_transfer::checksum;
+
+/// One page's bytes: a page that is written anew after its owner dropped it has another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Content {
+    pub(crate) key: u64,
+    pub(crate) version: u32,
+    pub(crate) bytes: u32,
+}
+
+impl Content {
+    pub(crate) fn payload(self) -> Vec<u8> {
+        let mut state = self.key << 32 ^ u64::from(self.version) << 1 ^ 0x5DEE_CE66_D1CE_4E5B;
+        let mut bytes = Vec::with_capacity(self.bytes as usize + 8);
+        while bytes.len() < self.bytes as usize {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            bytes.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+        }
+        bytes.truncate(self.bytes as usize);
+        bytes
+    }
+
+    pub(crate) fn meta(self) -> ExtentMeta {
+        let mut hash = [3; 32];
+        hash[..8].copy_from_slice(&self.key.to_le_bytes());
+        ExtentMeta {
+            namespace: NamespaceId([7; 32]),
+            hash: BlockHash(hash),
+            parent: (self.key > 0).then_some(BlockHash([3; 32])),
+            shard: (self.key % 3) as u16,
+            shards: 3,
+            tail_tokens: self.version,
+            payload_bytes: self.bytes,
+            checksum: checksum(&self.payload()),
+        }
+    }
+
+    pub(crate) fn blocks(self) -> u32 {
+        1 + self.bytes.div_ceil(4096)
+    }
+}
+
+/// A page that a flush vouched for.
+#[derive(Clone, Debug)]
+pub(crate) struct Vouched {
+    pub(crate) content: Content,
+    /// Where it is or was: a fault of the medium at one of these may take it away.
+    pub(crate) places: BTreeSet<Location>,
+}
+
+/// The tables.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    /// Extents whose write was acknowledged and that are not forgotten.
+    pub(crate) live: BTreeMap<Location, Content>,
+    pub(crate) vouched: BTreeMap<u64, Vouched>,
+    /// Everything ever given to the tier, acknowledged or not.
+    tried: BTreeMap<(u64, u32), Content>,
+    versions: BTreeMap<u64, u32>,
+}
+
+impl Model {
+    /// The next version of a page, about to be written.
+    pub(crate) fn write(&mut self, key: u64, bytes: u32) -> Content {
+        let version = self.versions.entry(key).or_default();
+        *version += 1;
+        let content = Content { key, version: *version, bytes };
+        self.tried.insert((key, content.version), content);
+        content
+    }
+
+    /// A write was acknowledged.
+    pub(crate) fn written(&mut self, at: Location, content: Content) -> Result<(), String> {
+        let end = at.block + content.blocks();
+        let neighbours = self.live.iter().filter(|(other, _)| other.segment == at.segment);
+        for (other, there) in neighbours {
+            if other.block < end && at.block < other.block + there.blocks() {
+                return Err(format!("{at:?} was given out while {other:?} is alive"));
+            }
+        }
+        if let Some(vouched) = self.vouched.get_mut(&content.key)
+            && vouched.content == content
+        {
+            vouched.places.insert(at);
+        }
+        self.live.insert(at, content);
+        Ok(())
+    }
+
+    /// Is a page there in any copy?
+    pub(crate) fn holds(&self, key: u64) -> bool {
+        self.live.values().any(|content| content.key == key)
+    }
+
+    /// The owner gives a page up; its extents.
+    pub(crate) fn drop_page(&mut self, key: u64) -> Vec<(Location, Content)> {
+        self.vouched.remove(&key);
+        let mine = self.live.iter().filter(|(_, content)| content.key == key);
+        let mine: Vec<_> = mine.map(|(at, content)| (*at, *content)).collect();
+        for (at, _) in &mine {
+            self.live.remove(at);
+        }
+        mine
+    }
+
+    /// A flush that was asked for when these were alive was acknowledged.
+    pub(crate) fn flushed(&mut self, covered: &[(Location, Content)]) {
+        for (at, content) in covered {
+            if !self.live.values().any(|live| live == content) {
+                continue; // its owner dropped it meanwhile
+            }
+            let vouched = self
+                .vouched
+                .entry(content.key)
+                .or_insert_with(|| Vouched { content: *content, places: BTreeSet::new() });
+            vouched.places.insert(*at);
+            let copies = self.live.iter().filter(|(_, live)| *live == content).map(|(at, _)| *at);
+            vouched.places.extend(copies);
+        }
+    }
+
+    /// Bytes and number of live extents, as the tier's gauges count them.
+    pub(crate) fn usage(&self) -> (u64, u64) {
+        let bytes = self.live.values().map(|content| u64::from(content.blocks()) * 4096).sum();
+        (bytes, self.live.len() as u64)
+    }
+
+    /// The tier was opened again and found these. `excused`: a fault of the medium hit one of the places.
+    pub(crate) fn recovered(
+        &mut self,
+        found: &[(ExtentMeta, Location)],
+        excused: impl Fn(&Vouched) -> bool,
+    ) -> Result<(), String> {
+        let mut live = BTreeMap::new();
+        let mut keys = BTreeMap::new();
+        for (meta, at) in found {
+            let content = self.known(meta)?;
+            if let Some(other) = keys.insert(content.key, *at) {
+                return Err(format!("page {} was found at {other:?} and at {at:?}", content.key));
+            }
+            live.insert(*at, content);
+        }
+        for (key, vouched) in &self.vouched {
+            let there = keys.get(key).and_then(|at| live.get(at));
+            // A version that its owner wrote later may have survived, dropped or not.
+            let kept = there.is_some_and(|there| there.version >= vouched.content.version);
+            if !kept && !excused(vouched) {
+                return Err(format!("a flush vouched for {vouched:?}, and what is found is {there:?}"));
+            }
+        }
+        self.vouched
+            .retain(|key, vouched| keys.get(key).and_then(|at| live.get(at)) == Some(&vouched.content));
+        for (key, vouched) in &mut self.vouched {
+            vouched.places.extend(keys.get(key));
+        }
+        self.live = live;
+        Ok(())
+    }
+
+    fn known(&self, meta: &ExtentMeta) -> Result<Content, String> {
+        let key = meta.hash.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let tried = self.tried.get(&(key, meta.tail_tokens));
+        let content = tried.ok_or_else(|| format!("{meta:?} was found and never written"))?;
+        if content.meta() != *meta {
+            return Err(format!("{meta:?} was found and {:?} was written", content.meta()));
+        }
+        Ok(*content)
+    }
+}

@@ -1,0 +1,131 @@
+//! The catalog and the namespaces: a start needs neither to be as they were left. Whatever a configuration or a disk did to
+//! them, the server comes up, and pages on NVMe are served as soon as their namespace is opened.
+
+use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+use turnkv_client::{DataPlane, ErrorKind, OffloadOptions};
+use turnkv_tests::pages::{chain, namespace};
+use turnkv_tests::server::{Server, Setup};
+use turnkv_tests::user::User;
+
+const PAGE: u64 = 64 << 10;
+const PAGES: usize = 16;
+const NAMESPACES_MAX: usize = 1024;
+
+fn durable() -> OffloadOptions {
+    OffloadOptions { durable: true, wait: Duration::from_secs(20), ..OffloadOptions::default() }
+}
+
+async fn user(server: &Server, page_bytes: u64) -> Result<User> {
+    User::connect(&server.address(), DataPlane::Shm, page_bytes).await
+}
+
+async fn store(user: &User, seed: u64) -> Result<()> {
+    let report = user.offload(&durable(), &chain(seed, PAGES)).await?;
+    ensure!(report.durable && report.stored == PAGES, "{report:?}");
+    Ok(())
+}
+
+async fn served(user: &User, seed: u64, server: &Server) -> Result<()> {
+    let report = user.reload(&chain(seed, PAGES)).await?;
+    ensure!(report.pages == PAGES, "{report:?}\n{}", server.log());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_namespace_more_than_the_limit_is_no_wall_and_stops_no_start() -> Result<()> {
+    let mut server = Server::start(Setup::default())?;
+    let first = user(&server, PAGE).await?;
+    store(&first, 1).await?;
+    for at in 1..NAMESPACES_MAX + 10 {
+        first.client.open_namespace(namespace(&format!("model {at}"), PAGE)).await.context("no wall")?;
+    }
+    ensure!(first.client.stats().await?.namespaces == NAMESPACES_MAX as u64);
+    served(&first, 1, &server).await?; // what holds pages is not what makes way for empty ones
+    server.terminate()?;
+    server.restart()?;
+    let first = user(&server, PAGE).await?;
+    served(&first, 1, &server).await?;
+    ensure!(first.client.stats().await?.namespaces == NAMESPACES_MAX as u64);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_limit_with_all_in_use_a_call_is_refused_and_nothing_else() -> Result<()> {
+    let limits = "namespaces_max = 2\n".to_owned();
+    let mut server = Server::start(Setup { limits, ..Setup::default() })?;
+    let user = user(&server, PAGE).await?;
+    let other = user.client.open_namespace(namespace("other", PAGE)).await?;
+    let other = User { client: user.client.clone(), namespace: other };
+    for (user, seed) in [(&user, 1), (&other, 2)] {
+        store(user, seed).await?;
+    }
+    for _ in 0..2 {
+        let refused = user.client.open_namespace(namespace("third", PAGE)).await;
+        let error = refused.err().context("both are in use")?;
+        ensure!(error.kind == ErrorKind::Limit && error.to_string().contains("namespaces_max"), "{error}");
+        server.kill()?;
+        server.restart()?;
+        served(&user, 1, &server).await?;
+        served(&other, 2, &server).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slab_smaller_than_a_known_page_stops_no_start_and_costs_no_page() -> Result<()> {
+    let large = 1536 << 10;
+    let setup =
+        |slab: &str| Setup { nvme_mib: 512, dram: format!("slab_bytes = \"{slab}\"\n"), ..Setup::default() };
+    let mut server = Server::start(setup("2MiB"))?;
+    let (small_pages, large_pages) = (user(&server, PAGE).await?, user(&server, large).await?);
+    store(&small_pages, 1).await?;
+    for page in 0..PAGES {
+        large_pages.offload(&durable(), &chain(100 + page as u64, 1)).await?;
+    }
+    server.terminate()?;
+    server.restart_with(setup("1MiB"))?;
+    served(&small_pages, 1, &server).await?;
+    ensure!(server.log().contains("a saved namespace is not opened"), "it is said: {}", server.log());
+    let error = user(&server, large).await.err().context("it fits no slab")?;
+    ensure!(error.to_string().contains("slab_bytes"), "{error:#}");
+    server.terminate()?;
+    server.restart_with(setup("2MiB"))?;
+    for page in 0..PAGES {
+        let report = large_pages.reload(&chain(100 + page as u64, 1)).await?;
+        ensure!(report.pages == 1, "page {page} is lost: {}", server.log());
+    }
+    served(&small_pages, 1, &server).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_catalog_that_is_gone_or_damaged_costs_no_page() -> Result<()> {
+    let mut server = Server::start(Setup::default())?;
+    let user = user(&server, PAGE).await?;
+    (store(&user, 1).await?, store(&user, 2).await?);
+    let catalog = server.nvme_dir().join("catalog.redb");
+    let damage: [&dyn Fn() -> std::io::Result<()>; 5] = [
+        &|| std::fs::remove_file(&catalog),
+        &|| std::fs::write(&catalog, [0x5a; 100_000]),
+        &|| std::fs::File::options().write(true).open(&catalog)?.set_len(5_000),
+        &|| std::fs::remove_file(&catalog).and_then(|()| std::fs::create_dir(&catalog)),
+        &|| {
+            let mut bytes = std::fs::read(&catalog)?;
+            bytes.iter_mut().skip(64).step_by(97).for_each(|byte| *byte ^= 0x10);
+            std::fs::write(&catalog, bytes)
+        },
+    ];
+    for (at, damage) in damage.iter().enumerate() {
+        server.terminate()?;
+        damage()?;
+        server.restart().with_context(|| format!("damage {at}"))?;
+        served(&user, 1, &server).await?;
+        served(&user, 2, &server).await?;
+    }
+    ensure!(!server.log().contains("panicked"), "damage is one plain line: {}", server.log());
+    let aside = std::fs::read_dir(server.nvme_dir())?.filter(|entry| {
+        entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains("damaged"))
+    });
+    ensure!((1..=3).contains(&aside.count()), "a few are kept, not all");
+    Ok(())
+}

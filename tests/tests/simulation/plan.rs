@@ -1,0 +1,117 @@
+//! What a seed stands for: sizes, how much goes wrong, and what kind of it. Must not know: how a run goes.
+
+use std::time::Duration;
+use turnkv::simulation::{Fault, FaultPlan, Random, Shape};
+use turnkv_proto::Spec;
+
+/// One run, as its seed says.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) steps: u64,
+    pub(crate) shape: Shape,
+    pub(crate) specs: Vec<Spec>,
+    pub(crate) clients: usize,
+    /// What goes wrong with the pages' disk, and with the catalog's.
+    pub(crate) pages: FaultPlan,
+    pub(crate) catalog: FaultPlan,
+    /// Bytes of the pages' disk.
+    pub(crate) disk_bytes: u64,
+    /// Ends of a life in a million steps: killed, out of power, clean.
+    pub(crate) ends: [u32; 3],
+    /// Power is cut in the middle of an operation of a disk.
+    pub(crate) cuts: bool,
+}
+
+/// A disk that never fills.
+pub(crate) const AMPLE_BYTES: u64 = 1 << 30;
+
+impl Plan {
+    /// The plan of a seed.
+    pub(crate) fn of(seed: u64, steps: u64) -> Plan {
+        let mut random = Random::new(seed ^ 0x5EED);
+        let (shape, specs) = (shape(&mut random), specs(&mut random));
+        let mut plan = Plan {
+            seed,
+            steps,
+            clients: 1 + random.index(5),
+            pages: FaultPlan::calm(seed),
+            catalog: FaultPlan::calm(seed ^ 0xCA7A),
+            disk_bytes: AMPLE_BYTES,
+            ends: [6_000, 6_000, 4_000].map(|most| [0, 0, random.below(most) as u32][random.index(3)]),
+            cuts: random.coin(),
+            shape,
+            specs,
+        };
+        plan.pages.slow = Duration::from_millis(50 + random.below(3_000));
+        match random.below(8) {
+            0 | 1 => {}
+            2 => plan.disturb(&mut random, &[Fault::Short, Fault::Interrupted, Fault::Slow]),
+            3 => {
+                plan.disk_bytes = plan.shape.nvme_bytes * (30 + random.below(90)) / 100;
+                plan.disturb(&mut random, &[Fault::NoSpace, Fault::Short]);
+            }
+            4 => plan.disturb(&mut random, &[Fault::ReadError, Fault::Latent, Fault::FlippedRead]),
+            5 => plan.disturb(&mut random, &[Fault::Rot, Fault::FlippedWrite, Fault::Latent]),
+            6 => plan.disturb(
+                &mut random,
+                &[Fault::WriteError, Fault::SyncError, Fault::NoDescriptor, Fault::Stuck],
+            ),
+            _ => plan.disturb(
+                &mut random,
+                &Fault::ALL.map(|fault| if fault == Fault::PowerCut { Fault::Short } else { fault }),
+            ),
+        }
+        plan
+    }
+
+    fn disturb(&mut self, random: &mut Random, faults: &[Fault]) {
+        for fault in faults {
+            let most = match fault {
+                Fault::WriteError | Fault::SyncError | Fault::Stuck => 8_000,
+                Fault::ReadError | Fault::Latent | Fault::FlippedRead | Fault::NoDescriptor => 60_000,
+                _ => 30_000,
+            };
+            if random.below(3) > 0 {
+                self.pages.rates.insert(*fault, random.below(most) as u32);
+            }
+            if random.below(4) == 0 && *fault != Fault::Stuck {
+                self.catalog.rates.insert(*fault, random.below(most / 2) as u32);
+            }
+        }
+    }
+}
+
+fn shape(random: &mut Random) -> Shape {
+    let slab_bytes = 64 << 10;
+    let segment_bytes = [64 << 10, 128 << 10][random.index(2)];
+    Shape {
+        dram_bytes: slab_bytes * (1 + random.below(5)),
+        slab_bytes,
+        nvme_bytes: if random.below(12) == 0 { 0 } else { segment_bytes * (4 + random.below(9)) },
+        segment_bytes,
+        inflight_bytes: 1 << 20,
+        admit_reused: random.below(6) == 0,
+        write_bytes_per_day: if random.below(8) == 0 { segment_bytes * (1 + random.below(16)) } else { 0 },
+        lease_ms: 200 + random.below(2_000),
+        lease_grace_ms: 100 + random.below(500),
+        client_slots_percent: [30, 50, 100][random.index(3)],
+        pages_max: [1 << 12, 64][random.index(2)],
+        sessions_max: [1_000, 6][random.index(2)],
+        namespaces_max: [8, 2][random.index(2)],
+        leases_max: [64, 8][random.index(2)],
+        session_ttl_ms: [86_400_000, 5_000][random.index(2)],
+        policy: [0, 0, 0, 1, 2, 3, 4, 5][random.index(8)],
+    }
+}
+
+fn specs(random: &mut Random) -> Vec<Spec> {
+    let sizes = [4096, 4096, 3000, 8192, 12_000];
+    let spec = |at: u64, random: &mut Random| {
+        let bytes = sizes[random.index(sizes.len())];
+        let tenant = ["", "a", "b"][random.index(3)];
+        let shards = if random.below(4) == 0 { 2 } else { 1 };
+        Spec::opaque(format!("model {at}"), 16, bytes).with_tenant(tenant).with_tp_size(shards)
+    };
+    (0..1 + random.below(3)).map(|at| spec(at, random)).collect()
+}
