@@ -2,9 +2,12 @@
 //! Must not know: the components that are built from it.
 
 mod bytes;
+mod error;
 mod verify;
 
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN};
 pub(crate) use bytes::Bytes;
+pub(crate) use error::ConfigError;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -120,6 +123,10 @@ struct LimitsFile {
     lease_grace_ms: Option<u64>,
     /// Share of the slots that one client may lease, percent; default 50, 1 to 100.
     client_slots_percent: Option<u8>,
+    /// Share that one user's clients may lease for writing, map and leave behind, percent; default 85, 1 to 100.
+    user_slots_percent: Option<u8>,
+    /// Share that all clients together may, percent; default 95, 1 to 100.
+    all_slots_percent: Option<u8>,
     /// Slots kept free by demotion ahead of need, percent; default 2, 0 to 50.
     free_slots_percent: Option<u8>,
     /// Pages the index may hold; default: what the tiers can hold at 16 KiB a page, at most 64 Mi.
@@ -136,6 +143,8 @@ struct LimitsFile {
     protected_percent: Option<u8>,
     /// How long a drain may take to write what is dirty, ms; default 30000.
     drain_ms: Option<u64>,
+    /// Connections at all doors together; default 4096, or what the limit of open files leaves room for.
+    connections_max: Option<u32>,
     /// How long a durable commit waits for NVMe before it answers that its pages are not durable yet, ms; default 20000.
     durable_ms: Option<u64>,
 }
@@ -204,6 +213,8 @@ pub(crate) struct Limits {
     pub(crate) lease_ms: u64,
     pub(crate) lease_grace_ms: u64,
     pub(crate) client_slots_percent: u8,
+    pub(crate) user_slots_percent: u8,
+    pub(crate) all_slots_percent: u8,
     pub(crate) free_slots_percent: u8,
     pub(crate) pages_max: u32,
     pub(crate) sessions_max: u32,
@@ -212,36 +223,8 @@ pub(crate) struct Limits {
     pub(crate) session_ttl_ms: u64,
     pub(crate) protected_percent: u8,
     pub(crate) drain_ms: u64,
+    pub(crate) connections_max: Option<u32>,
     pub(crate) durable_ms: u64,
-}
-
-/// Why a configuration was refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Not TOML, or a key that does not exist.
-    #[error("{path}: {source}")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Why and where.
-        source: Box<toml::de::Error>,
-    },
-    /// A value out of its bounds.
-    #[error("{key}: {why}")]
-    Value {
-        /// The key.
-        key: &'static str,
-        /// What is wrong and what to do.
-        why: String,
-    },
 }
 
 const MIB: u64 = 1 << 20;
@@ -249,15 +232,15 @@ const GIB: u64 = 1 << 30;
 
 /// Reads and checks a file; without one, the defaults.
 pub(crate) fn load(path: Option<&Path>) -> Result<Settings, ConfigError> {
-    let file = match path {
-        None => File::default(),
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-            toml::from_str(&text)
-                .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?
-        }
-    };
+    let Some(path) = path else { return check(File::default()) };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    parse(path, &text)
+}
+
+/// Checks the text of a file.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Settings, ConfigError> {
+    let file = toml::from_str(text).map_err(|error| ConfigError::parse(path, text, &error))?;
     check(file)
 }
 
@@ -292,6 +275,8 @@ impl Settings {
                 lease_ms: Some(limits.lease_ms),
                 lease_grace_ms: Some(limits.lease_grace_ms),
                 client_slots_percent: Some(limits.client_slots_percent),
+                user_slots_percent: Some(limits.user_slots_percent),
+                all_slots_percent: Some(limits.all_slots_percent),
                 free_slots_percent: Some(limits.free_slots_percent),
                 pages_max: Some(limits.pages_max),
                 sessions_max: Some(limits.sessions_max),
@@ -300,6 +285,7 @@ impl Settings {
                 session_ttl_ms: Some(limits.session_ttl_ms),
                 protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
+                connections_max: limits.connections_max,
                 durable_ms: Some(limits.durable_ms),
             },
         }
@@ -422,6 +408,8 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         lease_ms: within("limits.lease_ms", file.lease_ms, 10_000, 100, 600_000)?,
         lease_grace_ms: within("limits.lease_grace_ms", file.lease_grace_ms, 2_000, 100, 600_000)?,
         client_slots_percent: within("limits.client_slots_percent", file.client_slots_percent, 50, 1, 100)?,
+        user_slots_percent: within("limits.user_slots_percent", file.user_slots_percent, 85, 1, 100)?,
+        all_slots_percent: within("limits.all_slots_percent", file.all_slots_percent, 95, 1, 100)?,
         free_slots_percent: within("limits.free_slots_percent", file.free_slots_percent, 2, 0, 50)?,
         pages_max: within("limits.pages_max", file.pages_max, pages_fit as u32, 1 << 10, 1 << 30)?,
         sessions_max: within("limits.sessions_max", file.sessions_max, 100_000, 1, 100_000_000)?,
@@ -443,6 +431,10 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         protected_percent: within("limits.protected_percent", file.protected_percent, 25, 0, 50)?,
         durable_ms: within("limits.durable_ms", file.durable_ms, 20_000, 10, 600_000)?,
         drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
+        connections_max: match file.connections_max {
+            None => None,
+            max => Some(within("limits.connections_max", max, 0, CONNECTIONS_MIN as u32, CONNECTIONS_MAX)?),
+        },
     })
 }
 

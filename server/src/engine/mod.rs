@@ -7,7 +7,7 @@
 //!   [`durable`]: who waits for them
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
 //! - [`verify`]: pages in DRAM that are checked before a reload is told of them
-//! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
+//! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
 //! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
 
 pub(crate) mod advice;
@@ -16,6 +16,7 @@ pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod durable;
 pub(crate) mod gauges;
+pub(crate) mod health;
 pub(crate) mod hold;
 pub(crate) mod inline;
 #[cfg(feature = "simulation")]
@@ -56,7 +57,8 @@ use turnkv_transfer::PieceBuffers;
 
 /// The running pool: shared by every service.
 pub(crate) struct Engine {
-    /// The pure pool and who waits for its answers; held for microseconds, never across I/O.
+    /// The pure pool and who waits for its answers; held for so many steps at most (`turnkv_pool::limits::STEPS_PER_CALL_MAX`),
+    /// never across I/O.
     core: Mutex<Core>,
     /// Who ran what. Its lock is never taken together with the pool's.
     router: Mutex<Router>,
@@ -80,8 +82,10 @@ pub(crate) struct Engine {
     pub(crate) metrics: metrics::Metrics,
     /// What was configured.
     pub(crate) settings: Settings,
-    /// Set once the server is leaving: no new offloads.
+    /// No new offloads: an operator asked for a drain, or the process leaves.
     draining: AtomicBool,
+    /// The process leaves: a drain is not taken back any more.
+    leaving: AtomicBool,
     /// Rings the thread that reclaims.
     reclaimer: reclaim::Reclaimer,
     /// Has pages in DRAM checked before they are told.
@@ -124,8 +128,23 @@ impl Engine {
         self.clock.now().as_millis() as u64
     }
 
+    /// File descriptors that the tiers hold or may come to need.
+    pub(crate) fn descriptors(&self) -> u64 {
+        self.slabs.dram.descriptors() + self.nvme.as_ref().map_or(0, |nvme| nvme.descriptors())
+    }
+
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
+    }
+
+    /// Does some work slice by slice, until one says that it was the last. Between two of them whoever waits for the lock
+    /// gets it first; the last one's hold is handed back.
+    fn slices(&self, mut slice: impl FnMut(&mut Core) -> bool) -> MutexGuard<'_, Core> {
+        let mut core = self.core();
+        while !slice(&mut core) {
+            MutexGuard::bump(&mut core);
+        }
+        core
     }
 }
 

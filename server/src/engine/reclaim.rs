@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use turnkv_pool::{PageKey, Reclaim, Rewrite, kept_percent};
 use turnkv_tier::nvme::{Candidate, NvmeTier};
-use turnkv_tier::{ExtentMeta, Location};
+use turnkv_tier::{ExtentMeta, Location, Tier};
 
 /// Who reclaims: the pass under way, and the bell of the thread that goes on with it. Without a thread, whoever owns the
 /// engine calls [`Engine::step_reclaim`].
@@ -45,14 +45,14 @@ struct Pass {
 }
 
 impl Engine {
-    /// Starts the thread that reclaims; it ends with the engine.
-    pub(super) fn run_reclaim(engine: &Arc<Engine>) -> std::io::Result<()> {
+    /// The work of the thread that reclaims; it ends with the engine.
+    pub(super) fn reclaiming(engine: &Arc<Engine>) -> std::io::Result<impl FnOnce() + Send + use<>> {
         let (bell, rung) = sync_channel(1);
         if engine.reclaimer.bell.set(bell).is_err() {
             return Err(std::io::Error::other("reclaim has a thread already"));
         }
         let weak = Arc::downgrade(engine);
-        let steps = move || {
+        Ok(move || {
             while rung.recv().is_ok() {
                 let step = || weak.upgrade().map_or(Next::Rung, |engine| engine.step_reclaim());
                 loop {
@@ -65,8 +65,7 @@ impl Engine {
                 // Rung while a pass was under way: what that one could not do, the next tick asks for again.
                 while rung.try_recv().is_ok() {}
             }
-        };
-        std::thread::Builder::new().name("turnkv-reclaim".into()).spawn(steps).map(drop)
+        })
     }
 
     /// Has the tier's segments looked at when it runs low on free ones.
@@ -97,6 +96,10 @@ impl Engine {
         }
         let segment = pass.candidate.segment;
         let empty = self.end_pass(pass);
+        if empty {
+            // A segment that is taken out of use instead of written again counts what is alive in it.
+            pass.candidate.extents.iter().for_each(|(meta, at)| nvme.forget(*at, meta.payload_bytes));
+        }
         *under_way = None;
         drop(under_way);
         if !empty {

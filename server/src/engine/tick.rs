@@ -4,30 +4,32 @@
 use super::Engine;
 use crate::config::Verify;
 use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
+use crate::supervise::Supervisor;
 use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
-    /// Starts the threads that look after time and segments; they end when the engine is dropped by its last user.
-    pub(crate) fn run_threads(engine: &Arc<Engine>) -> std::io::Result<()> {
-        Engine::run_reclaim(engine)?;
+    /// Starts the threads that look after time and segments; they end when the engine is dropped by its last user, and the
+    /// process with them if they end before.
+    pub(crate) fn run_threads(engine: &Arc<Engine>, supervisor: &Supervisor) -> std::io::Result<()> {
+        supervisor.thread("turnkv-reclaim", Engine::reclaiming(engine)?)?;
         if engine.settings.verify == Verify::Always {
-            Engine::run_verify(engine)?;
+            Engine::run_verify(engine, supervisor)?;
         }
         let weak = Arc::downgrade(engine);
-        let ticks = move || {
+        supervisor.thread("turnkv-tick", move || {
             let mut ticks = 0u64;
             while let Some(engine) = weak.upgrade() {
                 engine.tick();
                 ticks += 1;
                 if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
                     engine.flush_catalog();
+                    engine.remove_ended_pins();
                 }
                 drop(engine);
                 std::thread::sleep(Duration::from_millis(TICK_MS));
             }
-        };
-        std::thread::Builder::new().name("turnkv-tick".into()).spawn(ticks).map(drop)
+        })
     }
 
     /// Looks after everything once.
@@ -35,13 +37,10 @@ impl Engine {
         let now = self.now();
         for client in self.clients.take_gone() {
             tracing::info!(client = client.0, "a client's process is gone: its leases end");
-            self.core().pool.client_gone(client, now);
+            drop(self.slices(|core| core.pool.client_gone(client, now)));
         }
-        {
-            let mut core = self.core();
-            core.pool.expire(now);
-            core.pool.maintain(now);
-        }
+        drop(self.slices(|core| core.pool.expire(now)));
+        self.core().pool.maintain(now);
         self.clear_namespaces();
         self.pump_prefetches();
         self.forget_dead_extents();

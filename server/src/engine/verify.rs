@@ -7,6 +7,7 @@
 use super::Engine;
 use super::metrics::Corrupt;
 use crate::limits::{VERIFY_QUEUE_MAX, VERIFY_THREADS_MAX};
+use crate::supervise::Supervisor;
 use parking_lot::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -31,14 +32,14 @@ pub(super) struct Verifier(OnceLock<SyncSender<Vec<Check>>>);
 
 impl Engine {
     /// Starts the threads that check; they end with the engine.
-    pub(super) fn run_verify(engine: &Arc<Engine>) -> std::io::Result<()> {
+    pub(super) fn run_verify(engine: &Arc<Engine>, supervisor: &Supervisor) -> std::io::Result<()> {
         let (jobs, queue) = sync_channel(VERIFY_QUEUE_MAX);
         if engine.verifier.0.set(jobs).is_err() {
             return Err(std::io::Error::other("checks have their threads already"));
         }
         let queue: Arc<Mutex<Receiver<Vec<Check>>>> = Arc::new(Mutex::new(queue));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        for number in 0..(cores / 4).clamp(1, VERIFY_THREADS_MAX) {
+        for _ in 0..(cores / 4).clamp(1, VERIFY_THREADS_MAX) {
             let (weak, queue) = (Arc::downgrade(engine), Arc::clone(&queue));
             let work = move || {
                 loop {
@@ -47,7 +48,7 @@ impl Engine {
                     engine.verify(checks);
                 }
             };
-            std::thread::Builder::new().name(format!("turnkv-verify-{number}")).spawn(work)?;
+            supervisor.thread("turnkv-verify", work)?;
         }
         Ok(())
     }

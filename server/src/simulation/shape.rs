@@ -65,6 +65,8 @@ impl Shape {
                 lease_ms: self.lease_ms,
                 lease_grace_ms: self.lease_grace_ms,
                 client_slots_percent: self.client_slots_percent,
+                user_slots_percent: 85,
+                all_slots_percent: 95,
                 free_slots_percent: 2,
                 pages_max: self.pages_max,
                 sessions_max: self.sessions_max,
@@ -73,6 +75,7 @@ impl Shape {
                 session_ttl_ms: self.session_ttl_ms,
                 protected_percent: 25,
                 drain_ms: 5_000,
+                connections_max: None,
                 durable_ms: 20_000,
             },
         }
