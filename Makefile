@@ -57,6 +57,14 @@ test-engines: server python engines
 	@$(call say,'tests in transformers 5.17')
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/transformers-5.17/bin/python -m pytest -q engine-plugins/tests/test_transformers.py engine-plugins/tests/test_device_cache.py engine-plugins/tests/test_slab_cache.py engine-plugins/tests/test_slab_faults.py
 
+# The fault simulation for long: SEEDS seeds from FIRST on. A failing seed is printed with its shortest run.
+SEEDS := 10000
+FIRST := 0
+.PHONY: simulate-faults
+simulate-faults: tools
+	@$(call say,'fault simulation of the whole server: $(SEEDS) seeds from $(FIRST)')
+	@TURNKV_SIMULATION_SEEDS=$(SEEDS) TURNKV_SIMULATION_FIRST=$(FIRST) cargo test --locked --profile simulation --package turnkv-tests --test simulation no_promise_is_broken -- --nocapture
+
 # ---- builds ----
 .PHONY: server python
 server: tools

@@ -25,7 +25,7 @@ use std::time::Instant;
 use world::{Outcome, Totals, run};
 
 /// Seeds that every test run plays.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 150;
 /// Steps of a run.
 const STEPS: u64 = 800;
 
