@@ -1,6 +1,7 @@
 //! Tests of the mapping between messages and plain types: lossless, and unknown numbers are refused.
 
 use super::*;
+use crate::limits::{PAGE_TOKENS_MAX, SHARD_BYTES_MAX};
 use proptest::prelude::*;
 
 #[test]
@@ -53,4 +54,51 @@ proptest! {
             prop_assert!(checked.shard_bytes() > 0 && checked.shards() > 0);
         }
     }
+}
+
+#[test]
+fn a_valid_spec_changed_in_its_fields_is_a_spec_that_comes_back_or_an_error() {
+    use prost::Message;
+    let group = Group { kind: Attention::Sliding, window_tokens: 9, ..Group::full(1, 4, 64) };
+    let valid = [
+        wire::NamespaceSpec::from(&Spec::opaque("m", 16, 4096)),
+        wire::NamespaceSpec::from(
+            &Spec::full("m", Dtype::Bf16, 16, 2, 4, 64).with_group(group).with_tenant("t"),
+        ),
+    ]
+    .map(|message| message.encode_to_vec());
+    let mut accepted = 0;
+    turnkv_mutate::each_seed(3_000, |random| {
+        let Some(bytes) = random.pick(&valid).cloned() else { return };
+        let bytes = turnkv_mutate::mutate_message(random, &bytes);
+        let Ok(message) = wire::NamespaceSpec::decode(bytes.as_slice()) else { return };
+        let Ok(checked) = CheckedSpec::try_from(&message) else { return };
+        assert!((1..=SHARD_BYTES_MAX).contains(&checked.shard_bytes()) && checked.shards() > 0);
+        assert!((1..=PAGE_TOKENS_MAX).contains(&checked.page_tokens()));
+        let again = CheckedSpec::try_from(&wire::NamespaceSpec::from(&checked)).unwrap();
+        assert_eq!((again.id(), again.shard_bytes()), (checked.id(), checked.shard_bytes()));
+        accepted += 1;
+    });
+    assert!(accepted > 100, "only {accepted} were specs: the others prove little");
+}
+
+#[test]
+fn ids_of_any_bytes_are_ids_or_errors() {
+    use crate::{BlockHash, NamespaceId, SessionId, pack_hashes, unpack_hashes};
+    turnkv_mutate::each_seed(3_000, |random| {
+        let bytes = turnkv_mutate::mutate_bytes(random, &[b'a'; 64]);
+        assert_eq!(NamespaceId::parse(&bytes).is_ok(), bytes.len() == 32);
+        match unpack_hashes(&bytes) {
+            Ok(hashes) => assert_eq!(pack_hashes(&hashes), bytes),
+            Err(_) => assert!(!bytes.len().is_multiple_of(32)),
+        }
+        if let Ok(Some(hash)) = BlockHash::parse_optional(&bytes) {
+            assert_eq!(hash.0.as_slice(), bytes);
+        }
+        if let Ok(text) = std::str::from_utf8(&bytes)
+            && let Ok(session) = SessionId::parse(text)
+        {
+            assert_eq!(session.as_str(), text);
+        }
+    });
 }

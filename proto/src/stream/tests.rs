@@ -148,3 +148,88 @@ fn a_response_ends_with_its_status() {
     bad.insert("grpc-status-details-bin", "~~~".parse().unwrap());
     assert_eq!(response_of(vec![Frame::trailers(bad)]).unwrap_err().code(), Code::NotFound);
 }
+
+/// What a stream of messages comes to: those that were whole, and how it ended.
+fn read_all<M: Piece + Clone>(frames: VecDeque<Frame<Bytes>>) -> (Vec<(M, Vec<u8>)>, Result<(), Code>) {
+    let mut incoming = request::<M>(frames);
+    let mut read = Vec::new();
+    let end = now(async {
+        while let Some(received) = incoming.message().await? {
+            read.push((received.message, received.payload.concat()));
+        }
+        Ok::<(), Status>(())
+    });
+    (read, end.map_err(|status| status.code()))
+}
+
+/// The same as prost understands it, from all bytes at once.
+fn plainly<M: Piece + Clone>(mut bytes: &[u8]) -> (Vec<(M, Vec<u8>)>, bool) {
+    let mut read = Vec::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<5>() {
+        let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let Some((body, rest)) = rest.split_at_checked(len).filter(|_| head[0] == 0) else {
+            return (read, false);
+        };
+        let Ok(mut message) = M::decode(body) else { return (read, false) };
+        let payload = message.take_payload().to_vec();
+        read.push((message, payload));
+        bytes = rest;
+    }
+    (read, bytes.is_empty())
+}
+
+/// Damaged streams are read as far as another peer's decoder reads them, however they are cut, and end with an error that the
+/// caller can act on.
+fn fuzz<M: Piece + Clone + PartialEq>(runs: u64, messages: &[M]) {
+    let whole: Vec<Vec<u8>> = messages.iter().map(encoded).collect();
+    turnkv_mutate::each_seed(runs, |random| {
+        let mut bytes = Vec::new();
+        for message in &whole {
+            let body = match random.below(3) {
+                0 => message[5..].to_vec(),
+                1 => turnkv_mutate::mutate_message(random, &message[5..]),
+                _ => turnkv_mutate::mutate_bytes(random, &message[5..]),
+            };
+            bytes.push(0);
+            bytes.extend((body.len() as u32).to_be_bytes());
+            bytes.extend(body);
+        }
+        if random.one_in(2) {
+            bytes = turnkv_mutate::mutate_bytes(random, &bytes);
+        }
+        let (wanted, ends_well) = plainly::<M>(&bytes);
+        for every in [1 + random.below(20), 1 + random.below(5_000), bytes.len().max(1)] {
+            let (read, end) = read_all::<M>(cut(&bytes, every));
+            assert!(read == wanted, "cut every {every}: {} messages, not {}", read.len(), wanted.len());
+            assert_eq!(end.is_ok(), ends_well, "cut every {every}: {end:?}");
+            let clear = [Code::InvalidArgument, Code::OutOfRange, Code::Unimplemented];
+            assert!(end.is_ok() || end.is_err_and(|code| clear.contains(&code)), "{end:?}");
+        }
+    });
+}
+
+#[test]
+fn damaged_streams_are_read_as_other_peers_read_them() {
+    let replies: Vec<wire::ReloadReply> =
+        replies().into_iter().filter(|reply| reply.payload.len() < 5_000).collect();
+    fuzz(300, &replies);
+    let begin = wire::BeginOffloadRequest {
+        namespace: vec![1; 32].into(),
+        hashes: vec![2; 320].into(),
+        session: "chat".to_owned(),
+        ..Default::default()
+    };
+    let piece = |index, payload: Vec<u8>| wire::OffloadRequest {
+        index,
+        offset: 5,
+        payload: payload.into(),
+        ..Default::default()
+    };
+    let requests = [
+        wire::OffloadRequest { begin: Some(begin), ..Default::default() },
+        piece(0, vec![3; 100]),
+        piece(1, vec![4; 4_500]),
+        wire::OffloadRequest { commit: true, checksums: vec![1, u64::MAX, 7], ..Default::default() },
+    ];
+    fuzz(300, &requests);
+}

@@ -283,7 +283,8 @@ fn strangers_are_bounded_by_age_and_number_and_go_with_their_device() {
     keep(&mut pool, 7, (0..30).map(|at| stranger(at, at.checked_sub(1), at)));
     assert_eq!(pool.stats().stranger_extents, 10);
     assert_eq!(dead_blocks(&mut pool), (0..20).collect::<Vec<_>>(), "the oldest go");
-    pool.nvme_lost();
+    let mut sweep = pool.nvme_lost();
+    while !pool.lose_some(&mut sweep) {}
     assert_eq!(pool.stats().stranger_extents, 0);
     assert_eq!(adopt(&mut pool, 7).1, 0);
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use turnkv_pool::{PageKey, Reclaim, Rewrite, kept_percent};
 use turnkv_tier::nvme::{Candidate, NvmeTier};
-use turnkv_tier::{ExtentMeta, Location};
+use turnkv_tier::{ExtentMeta, Location, Tier};
 
 /// Who reclaims: the pass under way, and the bell of the thread that goes on with it. Without a thread, whoever owns the
 /// engine calls [`Engine::step_reclaim`].
@@ -96,6 +96,10 @@ impl Engine {
         }
         let segment = pass.candidate.segment;
         let empty = self.end_pass(pass);
+        if empty {
+            // A segment that is taken out of use instead of written again counts what is alive in it.
+            pass.candidate.extents.iter().for_each(|(meta, at)| nvme.forget(*at, meta.payload_bytes));
+        }
         *under_way = None;
         drop(under_way);
         if !empty {

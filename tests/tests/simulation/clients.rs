@@ -720,7 +720,8 @@ pub(crate) fn vanish(client: &Client) {
 pub(crate) async fn read_all(context: Rc<Context>, client: Rc<Client>, pages: Vec<(usize, u32)>) {
     for (space, page) in pages {
         let path = context.model.borrow().path(space, page);
-        for shard in 0..context.model.borrow().shards(space) {
+        let shards = context.model.borrow().shards(space);
+        for shard in 0..shards {
             read_path(&context, &client, space, &path, shard, 2_000, false).await;
         }
     }

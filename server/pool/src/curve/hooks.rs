@@ -9,6 +9,7 @@ use crate::lease::LeaseItem;
 use crate::limits::SLOT_ALIGN_BYTES;
 use crate::namespaces::NamespaceDesc;
 use crate::offload::{OffloadAsk, Outcome};
+use std::ops::Range;
 use turnkv_proto::BlockHash;
 
 /// What a namespace has of the tiers.
@@ -55,9 +56,14 @@ impl Curves {
 
     /// The curve of a namespace, and that a call of it begins; none when none is kept.
     fn begin(&mut self, ns: u16, now: Now) -> Option<&mut Curve> {
-        let curve = self.list.get_mut(usize::from(ns)).filter(|_| self.tuning.samples_max > 0)?;
+        let curve = self.go_on(ns)?;
         curve.begin(now);
         Some(curve)
+    }
+
+    /// The curve of a namespace, for more pages of the same call.
+    fn go_on(&mut self, ns: u16) -> Option<&mut Curve> {
+        self.list.get_mut(usize::from(ns)).filter(|_| self.tuning.samples_max > 0)
     }
 
     fn share(&mut self) {
@@ -107,12 +113,13 @@ impl Pool {
         }
     }
 
-    /// An offload was answered so. Pages that are here already were computed without need, or offloaded twice: they are no
+    /// An offload was answered so, as far as these positions of it. Pages that are here already were computed without need, or offloaded twice: they are no
     /// references. Neither are those that another turn is offloading now, or whose parent must come first.
     pub(crate) fn observe_offload(
         &mut self,
         ask: &OffloadAsk<'_>,
         outcomes: &[Outcome],
+        which: Range<usize>,
         session: Option<u32>,
     ) {
         if ask.shard > 0 {
@@ -120,7 +127,7 @@ impl Pool {
         }
         let asker = self.asker(ask, session);
         let Some(curve) = self.curves.begin(ask.ns.0, self.now) else { return };
-        for (hash, outcome) in ask.hashes.iter().zip(outcomes).rev() {
+        for (hash, outcome) in ask.hashes[which.clone()].iter().zip(&outcomes[which]).rev() {
             let seen = match outcome {
                 Outcome::Present => Seen::Recent,
                 Outcome::Granted(_) | Outcome::Stored => Seen::Stored(asker),
@@ -131,12 +138,13 @@ impl Pool {
         }
     }
 
-    /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came.
-    pub(crate) fn observe_turn(&mut self, ns: u16, at: u32) {
-        let last = self.list_end(at).page;
-        let Some(curve) = self.curves.begin(ns, self.now) else { return };
-        for index in self.pages.upward(last) {
-            curve.see(&self.pages[index].hash, Seen::Recent);
+    /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came. `begins`: these are
+    /// the first of them.
+    pub(crate) fn observe_turn(&mut self, ns: u16, pages: &[u32], begins: bool) {
+        let curve = if begins { self.curves.begin(ns, self.now) } else { self.curves.go_on(ns) };
+        let Some(curve) = curve else { return };
+        for index in pages {
+            curve.see(&self.pages[*index].hash, Seen::Recent);
         }
     }
 

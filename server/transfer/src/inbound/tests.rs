@@ -96,3 +96,57 @@ fn bad_headers_are_refused_and_stay_refused() {
     let refused = FrameHeader::new(1, 0, FRAME_BYTES_MAX + 1).unwrap_err();
     assert!(refused.to_string().contains("FRAME_BYTES_MAX"), "{refused}");
 }
+
+/// What a stream of bytes holds, read plainly: whole frames, and whether it ends within a good one.
+fn plainly(mut bytes: &[u8]) -> (Vec<(u8, u8, Vec<u8>)>, bool) {
+    let mut frames = Vec::new();
+    while let Some((header, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() {
+        let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        if len > FRAME_BYTES_MAX || header[6..] != [0, 0] {
+            return (frames, false);
+        }
+        let Some((body, rest)) = rest.split_at_checked(len) else { return (frames, true) };
+        frames.push((header[4], header[5], body.to_vec()));
+        bytes = rest;
+    }
+    (frames, true)
+}
+
+#[test]
+fn damaged_streams_give_the_frames_that_are_whole_and_then_an_error_however_they_are_cut() {
+    let sizes = [0usize, 1, 7, 8, 100, READ_BUFFER_BYTES - FRAME_HEADER_BYTES, READ_BUFFER_BYTES + 9];
+    turnkv_mutate::each_seed(300, |random| {
+        let mut stream = Vec::new();
+        for verb in 0..1 + random.below(6) {
+            let len = *random.pick(&sizes).unwrap();
+            stream.extend(frame(verb as u8, &vec![verb as u8; len]));
+        }
+        // Headers are where it matters: half of the damage is to the first bytes.
+        let stream = match random.below(3) {
+            0 => turnkv_mutate::mutate_bytes(random, &stream),
+            1 => [turnkv_mutate::mutate_bytes(random, &stream[..8]), stream[8..].to_vec()].concat(),
+            _ => {
+                let at = random.below(8);
+                stream[at] = random.extreme() as u8;
+                stream
+            }
+        };
+        let (wanted, ends_well) = plainly(&stream);
+        let (mut rest, mut inbound, mut found, mut refused) =
+            (stream.as_slice(), Inbound::new(), Vec::new(), false);
+        loop {
+            match inbound.take() {
+                Ok(Some(frame)) => found.push((frame.verb, frame.flags, frame.body)),
+                Ok(None) if rest.is_empty() => break,
+                Ok(None) => rest = feed(&mut inbound, rest, 1 + random.below(READ_BUFFER_BYTES)),
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+                    refused = true;
+                    break;
+                }
+            }
+        }
+        assert!(found == wanted, "{} frames, not {}", found.len(), wanted.len());
+        assert_eq!(refused, !ends_well);
+    });
+}

@@ -113,3 +113,54 @@ fn entries_out_of_order_or_overlapping_are_refused() {
         assert_eq!(decode_entries(&bytes, &trailer).is_some(), good, "{blocks:?}");
     }
 }
+
+/// Whatever becomes of a block: what is read from it is what was sealed in it, or nothing.
+#[test]
+fn damaged_blocks_are_what_was_sealed_or_nothing() {
+    let meta = ExtentMeta {
+        namespace: NamespaceId([1; 32]),
+        hash: BlockHash([2; 32]),
+        parent: Some(BlockHash([3; 32])),
+        shard: 1,
+        shards: 2,
+        tail_tokens: 5,
+        payload_bytes: 8192,
+        checksum: 99,
+    };
+    let records: Vec<Record> =
+        (0..60u64).map(|at| Record { meta: meta.clone(), block: 1 + at as u32 * 3, sequence: at }).collect();
+    let (_, footer) = encode_footer(&records, 3, &NONCE, 256);
+    let mut extent = Box::new([0xAA; BLOCK]);
+    encode_extent(&records[4], 3, &NONCE, &mut extent);
+    let superblock = Superblock { segment_bytes: 1 << 28, device: [4; 16] };
+    let header = SegmentHeader { segment: 3, epoch: 99, nonce: NONCE, device: [4; 16] };
+    let whole_block = |bytes: Vec<u8>, like: &Block| {
+        let mut block = Box::new(*like);
+        let len = bytes.len().min(BLOCK);
+        block[..len].copy_from_slice(&bytes[..len]);
+        block
+    };
+    turnkv_mutate::each_seed(1_500, |random| {
+        let damage = |random: &mut turnkv_mutate::Random, like: &Block| {
+            let bytes = turnkv_mutate::mutate_bytes(random, &like[..256]);
+            whole_block(bytes, like)
+        };
+        let found = Superblock::decode(&damage(random, &superblock.encode()));
+        assert!(!matches!(found, Version::Current(found) if found != superblock));
+        let found = SegmentHeader::decode(&damage(random, &header.encode()), &[4; 16], 3);
+        assert!(found.is_none_or(|found| found == header));
+        let found = decode_extent(&*damage(random, &extent), 3, records[4].block, &NONCE);
+        assert!(found.is_none_or(|found| found == records[4]));
+        let mut bytes = turnkv_mutate::mutate_bytes(random, &footer);
+        if random.one_in(2) {
+            bytes.resize(footer.len(), 0); // of the right length, as what is read always is
+        }
+        let trailer =
+            bytes.len().checked_sub(BLOCK).and_then(|at| decode_trailer(&bytes[at..], 3, &NONCE, 256));
+        if let Some(trailer) = trailer
+            && let Some(found) = decode_entries(&bytes, &trailer)
+        {
+            assert_eq!(found, records);
+        }
+    });
+}
