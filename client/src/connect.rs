@@ -70,6 +70,13 @@ impl Client {
         Ok(call.end(self.link.rpc(self.link.deadline(None), ask).await)?.dirty_bytes)
     }
 
+    /// Takes a drain back: the server takes pages again. Returns whether there was one.
+    pub async fn resume(&self) -> Result<bool> {
+        let call = self.link.admit()?;
+        let ask = |channel| async move { grpc::admin(channel).resume(wire::ResumeRequest {}).await };
+        Ok(call.end(self.link.rpc(self.link.deadline(None), ask).await)?.drained)
+    }
+
     /// Drops pages, of one namespace or all. [`TierKind::Dram`]: only from DRAM, where they are on NVMe. Returns how many.
     pub async fn evict(&self, namespace: Option<NamespaceId>, tier: Option<TierKind>) -> Result<u64> {
         let call = self.link.admit()?;

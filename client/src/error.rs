@@ -142,8 +142,9 @@ impl From<tonic::Status> for Error {
             Code::Unimplemented | Code::OutOfRange | Code::DataLoss => ErrorKind::Internal,
             _ => ErrorKind::Unavailable,
         };
-        let mut message = format!("gRPC: {}", status.message());
-        if let Some(cause) = io_cause(&status) {
+        let said = if status.message().is_empty() { status.code().description() } else { status.message() };
+        let mut message = format!("gRPC: {said}");
+        if let Some(cause) = root_cause(&status).filter(|cause| !message.contains(cause.as_str())) {
             message = format!("{message}: {cause}");
         }
         Error { kind, message }
@@ -160,6 +161,15 @@ pub(crate) fn io_cause(status: &tonic::Status) -> Option<&io::Error> {
         cause = error.source();
     }
     None
+}
+
+/// What the innermost of a status' causes says: the outer ones only say whose it was.
+fn root_cause(status: &tonic::Status) -> Option<String> {
+    let mut cause = std::error::Error::source(status)?;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    Some(cause.to_string())
 }
 
 /// Whether connecting failed because nobody listens: nothing was sent, so trying again is safe.

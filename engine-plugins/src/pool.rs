@@ -236,6 +236,12 @@ impl Pool {
         runtime::run(py, runtime, client.drain()).map_err(|failed| error::from_client(py, failed))
     }
 
+    /// Takes a drain back; whether there was one.
+    fn resume(&self, py: Python<'_>) -> PyResult<bool> {
+        let (client, runtime) = self.shared.client(py)?;
+        runtime::run(py, runtime, client.resume()).map_err(|failed| error::from_client(py, failed))
+    }
+
     /// Lets go of the connections; a later call connects again.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.close(py)

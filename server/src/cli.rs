@@ -1,8 +1,12 @@
-//! The command line of `turnkv`. Owns: the commands' names and arguments. Must not know: what they do.
+//! The command line of `turnkv`. Owns: the commands' names and arguments, and how their errors are said. Must not know: what
+//! they do.
 
-use crate::{cmd, config, service, telemetry};
+use crate::limits::RUNTIME_END_MS_MAX;
+use crate::{cmd, config, report, service, telemetry};
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// TurnKV keeps the KV cache of LLM sessions while they wait.
@@ -36,6 +40,15 @@ enum Command {
         #[arg(long, env = "TURNKV_CONFIG")]
         config: Option<PathBuf>,
     },
+    /// Have a running server take nothing more and write what it has; with --undo, take that back.
+    Drain {
+        /// unix:/path/turnkv.sock or http://host:port.
+        #[arg(long, env = "TURNKV_ADDRESS")]
+        address: Option<String>,
+        /// Take a drain back: pages are taken again.
+        #[arg(long)]
+        undo: bool,
+    },
     /// Record what turns ask of a running server as a trace, for `turnkv simulate` and `turnkv size`; salted ids, no content.
     Record(cmd::record::Arguments),
     /// Play request traces against the pool's own code with simulated time: what would this policy, this much memory
@@ -57,29 +70,45 @@ enum Command {
     },
 }
 
-/// Does what the command line says.
-pub fn run() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+/// Does what the command line says; an error is said in two lines.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    let json = matches!(arguments.command, Command::Serve { log_json: true, .. });
+    let Err(error) = act(arguments.command) else { return ExitCode::SUCCESS };
+    let (what, todo) = report::lines(&error);
+    if json {
+        tracing::error!(todo, "{what}");
+    } else {
+        // Whoever started this with a closed standard error does not want to read it.
+        writeln!(std::io::stderr(), "turnkv: {what}\nturnkv: {todo}").unwrap_or_default();
+    }
+    ExitCode::FAILURE
+}
+
+fn act(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Serve { config, embedded, embedded_idle_s, log_json } => {
             telemetry::start_logs(log_json);
             let settings = config::load(config.as_deref())?;
             let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(service::serve::run(service::serve::Start { settings, idle }))
+            let served = runtime.block_on(service::serve::run(service::serve::Start { settings, idle }));
+            // A blocking thread that waits for what is gone must not keep the process.
+            runtime.shutdown_timeout(Duration::from_millis(RUNTIME_END_MS_MAX));
+            served
         }
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
-        Command::Record(arguments) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(cmd::record::run(&arguments))
-        }
+        Command::Drain { address, undo } => on_a_runtime(cmd::drain::run(address.as_deref(), undo)),
+        Command::Record(arguments) => on_a_runtime(cmd::record::run(&arguments)),
         Command::Simulate(arguments) => cmd::simulate::run(&arguments),
-        Command::Size(arguments) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(cmd::size::run(&arguments))
-        }
+        Command::Size(arguments) => on_a_runtime(cmd::size::run(&arguments)),
         Command::Status { address, json, interval_ms } => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(cmd::status::run(address.as_deref(), json, Duration::from_millis(interval_ms)))
+            let interval = Duration::from_millis(interval_ms);
+            on_a_runtime(cmd::status::run(address.as_deref(), json, interval))
         }
     }
+}
+
+fn on_a_runtime(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }

@@ -2,13 +2,17 @@
 //! Must not know: the components that are built from it.
 
 mod bytes;
+mod error;
+mod verify;
 
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN};
 pub(crate) use bytes::Bytes;
-
+pub(crate) use error::ConfigError;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use turnkv_proto::limits::SHARD_BYTES_MAX;
+pub(crate) use verify::Verify;
 
 /// What the operator wrote: every key optional, unknown keys refused.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
@@ -24,6 +28,8 @@ pub(crate) struct File {
     socket_mode: Option<String>,
     /// Who is evicted first: `session` (default), `gittins`, `lru`, `arc`, `s3fifo`, `tinylfu`.
     policy: Option<Policy>,
+    /// Which bytes are checked against their checksum: `tiers` (default) or `always`.
+    verify: Option<Verify>,
     dram: DramFile,
     nvme: Option<NvmeFile>,
     limits: LimitsFile,
@@ -133,6 +139,10 @@ struct LimitsFile {
     protected_percent: Option<u8>,
     /// How long a drain may take to write what is dirty, ms; default 30000.
     drain_ms: Option<u64>,
+    /// Connections at all doors together; default 4096, or what the limit of open files leaves room for.
+    connections_max: Option<u32>,
+    /// How long a durable commit waits for NVMe before it answers that its pages are not durable yet, ms; default 20000.
+    durable_ms: Option<u64>,
 }
 
 /// What was checked; every field has its final value.
@@ -148,6 +158,8 @@ pub(crate) struct Settings {
     pub(crate) socket_mode: u32,
     /// Who is evicted first.
     pub(crate) policy: Policy,
+    /// Which bytes are checked against their checksum.
+    pub(crate) verify: Verify,
     /// The DRAM tier.
     pub(crate) dram: Dram,
     /// The NVMe tier.
@@ -205,35 +217,8 @@ pub(crate) struct Limits {
     pub(crate) session_ttl_ms: u64,
     pub(crate) protected_percent: u8,
     pub(crate) drain_ms: u64,
-}
-
-/// Why a configuration was refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Not TOML, or a key that does not exist.
-    #[error("{path}: {source}")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Why and where.
-        source: Box<toml::de::Error>,
-    },
-    /// A value out of its bounds.
-    #[error("{key}: {why}")]
-    Value {
-        /// The key.
-        key: &'static str,
-        /// What is wrong and what to do.
-        why: String,
-    },
+    pub(crate) connections_max: Option<u32>,
+    pub(crate) durable_ms: u64,
 }
 
 const MIB: u64 = 1 << 20;
@@ -241,15 +226,15 @@ const GIB: u64 = 1 << 30;
 
 /// Reads and checks a file; without one, the defaults.
 pub(crate) fn load(path: Option<&Path>) -> Result<Settings, ConfigError> {
-    let file = match path {
-        None => File::default(),
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-            toml::from_str(&text)
-                .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?
-        }
-    };
+    let Some(path) = path else { return check(File::default()) };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    parse(path, &text)
+}
+
+/// Checks the text of a file.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Settings, ConfigError> {
+    let file = toml::from_str(text).map_err(|error| ConfigError::parse(path, text, &error))?;
     check(file)
 }
 
@@ -263,6 +248,7 @@ impl Settings {
             metrics: self.metrics,
             socket_mode: Some(format!("{:04o}", self.socket_mode)),
             policy: Some(self.policy),
+            verify: Some(self.verify),
             dram: DramFile {
                 bytes: Some(Bytes(self.dram.bytes)),
                 slab_bytes: Some(Bytes(self.dram.slab_bytes)),
@@ -291,6 +277,8 @@ impl Settings {
                 session_ttl_ms: Some(limits.session_ttl_ms),
                 protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
+                connections_max: limits.connections_max,
+                durable_ms: Some(limits.durable_ms),
             },
         }
     }
@@ -310,6 +298,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         metrics: file.metrics,
         socket_mode,
         policy: file.policy.unwrap_or(Policy::Session),
+        verify: file.verify.unwrap_or_default(),
         dram,
         nvme,
         limits,
@@ -430,7 +419,12 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
             u64::MAX / 4,
         )?,
         protected_percent: within("limits.protected_percent", file.protected_percent, 25, 0, 50)?,
+        durable_ms: within("limits.durable_ms", file.durable_ms, 20_000, 10, 600_000)?,
         drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
+        connections_max: match file.connections_max {
+            None => None,
+            max => Some(within("limits.connections_max", max, 0, CONNECTIONS_MIN as u32, CONNECTIONS_MAX)?),
+        },
     })
 }
 

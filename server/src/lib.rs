@@ -2,10 +2,12 @@
 //!
 //! - `cli`: the command line; `cmd`: the operator's commands
 //! - `config`: what the operator wrote, what was checked
-//! - `service`, `local`, `http`: the three doors
+//! - `service`, `local`, `http`: the three doors; `connections`: who may be connected at them
 //! - `engine`: asks the pool, moves with the tiers
 //! - `catalog`: namespaces and sessions across restarts
 //! - `clock`: what time it is
+//! - `supervise`: what the server cannot do without
+//! - `report`: errors as an operator reads them
 //! - `telemetry`, `limits`
 //! - `simulation` (a feature that no production build has): the engine without its threads, doors and clock
 
@@ -16,13 +18,16 @@ mod cli;
 mod clock;
 mod cmd;
 mod config;
+mod connections;
 mod engine;
 mod http;
 mod limits;
 mod local;
+mod report;
 mod service;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+mod supervise;
 mod telemetry;
 
 pub use cli::run;

@@ -1,10 +1,54 @@
 //! The server's named bounds. Owns: every bound that is not the operator's to set. Must not know: configuration.
 
 use std::time::Duration;
-use turnkv_proto::limits::INLINE_MESSAGE_BYTES_MAX;
+use turnkv_proto::limits::{HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX};
 
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
+/// Connections for /metrics and /healthz: scrapers and probes.
+pub(crate) const HTTP_CONNECTIONS_MAX: usize = 32;
+/// Connections of all doors together where the operator says nothing.
+pub(crate) const CONNECTIONS_USUAL: u32 = 4096;
+/// The fewest: every door has some.
+pub(crate) const CONNECTIONS_MIN: u64 = 16;
+/// The most that may be asked for.
+pub(crate) const CONNECTIONS_MAX: u32 = 1 << 20;
+/// Share of a door's connections that one peer may have (a user on Unix sockets, an address on TCP).
+pub(crate) const CONNECTIONS_PER_PEER_PERCENT_MAX: usize = 75;
+/// Descriptors kept for the rest of the process: runtime, listeners, logs, what is read of /proc, connections to be refused.
+pub(crate) const PROCESS_DESCRIPTORS_RESERVED: u64 = 64;
+/// How long a connection may take to its first request: preface, settings, header or Hello included.
+pub(crate) const FIRST_REQUEST_MS_MAX: u64 = 10_000;
+/// How long a frame may take from its first byte to its last.
+pub(crate) const FRAME_MS_MAX: u64 = 10_000;
+/// How long a gRPC connection may be open without a request.
+pub(crate) const GRPC_IDLE_MS_MAX: u64 = 15 * 60_000;
+/// The same over HTTP: longer than scrapes are apart.
+pub(crate) const HTTP_IDLE_MS_MAX: u64 = 120_000;
+/// How long a connection that never asked is safe from making room: its first request may be on its way.
+pub(crate) const ROOM_SILENT_MS_MIN: u64 = 1_000;
+/// How long one between two requests is.
+pub(crate) const ROOM_IDLE_MS_MIN: u64 = 10_000;
+/// Pause between two looks for room at a door: each one goes over all connections.
+pub(crate) const ROOM_PAUSE_MS: u64 = 10;
+/// Connections that were told to end and have not yet; no other makes room before.
+pub(crate) const LEAVING_MAX: usize = 64;
+/// How often connections are swept for deadlines.
+pub(crate) const SWEEP_MS: u64 = 500;
+/// Connections that may wait to be accepted on a TCP door.
+pub(crate) const TCP_BACKLOG: u32 = 4096;
+/// The shortest and longest pause after an accept that failed.
+pub(crate) const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// See [`ACCEPT_PAUSE_MIN`].
+pub(crate) const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a private pool looks whether anybody is left.
+pub(crate) const EMBEDDED_LOOK_MS: u64 = 200;
+/// Endings of vital threads and tasks that wait to be heard: the first one ends the process.
+pub(crate) const ENDINGS_MAX: usize = 16;
+/// How long the runtime's blocking threads may take at the end of the process.
+pub(crate) const RUNTIME_END_MS_MAX: u64 = 2_000;
+/// How long a refusal may take to leave, where a thread sends it.
+pub(crate) const REFUSAL_MS_MAX: u64 = 20;
 /// Clients (processes) known at a time.
 pub(crate) const CLIENTS_MAX: usize = 1_024;
 /// Requests in service at a time on one gRPC connection.
@@ -12,8 +56,32 @@ pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache before it is read; less would be
 /// filled before a network's round trip is over.
 pub(crate) const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// Bytes of one gRPC message, either way.
-pub(crate) const GRPC_MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// HTTP/2 window of a connection: what all its senders may be ahead together, so what one connection may leave unread here.
+pub(crate) const GRPC_CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+/// Bytes of one HTTP/2 frame: a piece of a page and its fields.
+pub(crate) const GRPC_FRAME_BYTES_MAX: u32 = 1 << 20;
+/// Bytes of one answer.
+pub(crate) const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
+/// Bytes of a request to the Pool service: its longest list of hashes, or of positions with checksums, and the rest.
+pub(crate) const POOL_REQUEST_BYTES_MAX: usize = HASHES_PER_CALL_MAX * 32 + SMALL_REQUEST_BYTES_MAX;
+/// Bytes of a request to the Sessions service: likewise, or the most engines of a route.
+pub(crate) const SESSIONS_REQUEST_BYTES_MAX: usize = HASHES_PER_CALL_MAX * 32 + SMALL_REQUEST_BYTES_MAX;
+/// Bytes of a request that carries no list: Admin, health, reflection.
+pub(crate) const SMALL_REQUEST_BYTES_MAX: usize = 256 << 10;
+/// How long a request may take from its headers to its last byte (of a stream: from a message's first byte to its last).
+pub(crate) const MESSAGE_MS_MAX: u64 = 10_000;
+/// Bytes of unfinished and waiting requests on one gRPC connection.
+pub(crate) const UNFINISHED_CONNECTION_BYTES_MAX: u64 = 32 << 20;
+/// The same of all connections.
+pub(crate) const UNFINISHED_BYTES_MAX: u64 = 256 << 20;
+/// Of these, bytes that only the beginnings of messages may take: small calls are served while large ones are refused.
+pub(crate) const UNFINISHED_SMALL_BYTES: u64 = 32 << 20;
+/// Bytes of a message that count as its beginning.
+pub(crate) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
+/// Inline streams at a time, on all connections: each may leave a window unread.
+pub(crate) const INLINE_STREAMS_MAX: usize = 256;
+/// Bytes of unfinished requests, or of large local frames, after which free memory goes back to the system once they are gone.
+pub(crate) const BURST_BYTES_MIN: u64 = 16 << 20;
 /// Bytes of payload in one message of an inline stream: small enough to stay in a core's own cache, large enough that what
 /// every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
 pub(crate) const INLINE_CHUNK_BYTES: usize = 512 << 10;
@@ -71,6 +139,10 @@ pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
 pub(crate) const RETIRE_CALLS_PER_TICK: usize = 64;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
 pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
+/// Threads that check pages in DRAM before reloads are told of them.
+pub(crate) const VERIFY_THREADS_MAX: usize = 4;
+/// Reloads whose pages wait to be checked; the pages of more are busy.
+pub(crate) const VERIFY_QUEUE_MAX: usize = 1024;
 /// How long writes pause after one that the tier refused.
 pub(crate) const WRITE_PAUSE_MS: u64 = 2;
 /// Re-appended pages in flight during reclaim.
@@ -100,6 +172,8 @@ pub(crate) const PREFILL_REPORT_MAX: u64 = 10_000_000_000;
 /// How long a connection's thread yields its core instead of sleeping after a request: the next one of a batch usually
 /// comes within it, and a wake-up costs more than a small page's copy.
 pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);
+/// Bytes of all local frames together that are larger than a socket's read buffer, while they arrive and are served.
+pub(crate) const LOCAL_LARGE_BYTES_MAX: usize = 128 << 20;
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 
@@ -109,3 +183,40 @@ const _: () =
     assert!(INLINE_CHUNK_BYTES * 2 <= INLINE_MESSAGE_BYTES_MAX, "a chunk and its fields fit one message");
 const _: () =
     assert!(INLINE_CHUNK_BYTES * 2 <= GRPC_STREAM_WINDOW_BYTES as usize, "one is sent while one is read");
+const _: () =
+    assert!(INLINE_CHUNK_BYTES < GRPC_FRAME_BYTES_MAX as usize, "a piece and its fields fit one frame");
+const _: () = assert!(
+    GRPC_STREAM_WINDOW_BYTES <= GRPC_CONNECTION_WINDOW_BYTES
+        && GRPC_FRAME_BYTES_MAX <= GRPC_STREAM_WINDOW_BYTES,
+    "a frame fits a stream's window, and that the connection's"
+);
+const _: () = assert!(
+    HASHES_PER_CALL_MAX * (8 + 5) < POOL_REQUEST_BYTES_MAX,
+    "the longest list of positions and checksums fits where the longest list of hashes does"
+);
+const _: () = assert!(
+    (POOL_REQUEST_BYTES_MAX as u64) < UNFINISHED_CONNECTION_BYTES_MAX
+        && (SESSIONS_REQUEST_BYTES_MAX as u64) < UNFINISHED_CONNECTION_BYTES_MAX
+        && (INLINE_MESSAGE_BYTES_MAX as u64) < UNFINISHED_CONNECTION_BYTES_MAX,
+    "the largest legal message fits a connection's budget"
+);
+const _: () = assert!(
+    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - UNFINISHED_SMALL_BYTES,
+    "one connection cannot use up the budget of all"
+);
+const _: () = assert!(
+    (CONNECTIONS_MIN / 8) as usize > 0
+        && CONNECTIONS_MIN <= CONNECTIONS_USUAL as u64
+        && CONNECTIONS_USUAL <= CONNECTIONS_MAX,
+    "every door has a connection"
+);
+const _: () = assert!(
+    ROOM_SILENT_MS_MIN < FIRST_REQUEST_MS_MAX
+        && ROOM_IDLE_MS_MIN < HTTP_IDLE_MS_MAX
+        && ROOM_IDLE_MS_MIN < GRPC_IDLE_MS_MAX,
+    "what makes room is ended sooner than what is in nobody's way"
+);
+const _: () = assert!(
+    LOCAL_LARGE_BYTES_MAX >= 16 * turnkv_transfer::FRAME_BYTES_MAX,
+    "some of the longest frames are served at once"
+);

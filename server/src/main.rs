@@ -2,6 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-fn main() -> anyhow::Result<()> {
+fn main() -> std::process::ExitCode {
     turnkv::run()
 }

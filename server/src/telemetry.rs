@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Seconds: from a lookup in microseconds to a wait for a slow disk.
@@ -10,9 +11,17 @@ const CALL_SECONDS: [f64; 12] = [5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5
 /// Logs to standard error: text for people, JSON lines for collectors. `TURNKV_LOG` filters (default `info`).
 pub(crate) fn start_logs(json: bool) {
     let filter = EnvFilter::try_from_env("TURNKV_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(wants_colours());
     if json { logs.json().init() } else { logs.init() }
+}
+
+/// Colours are for a terminal whose user did not decline them (`NO_COLOR`), not for files and pipes.
+fn wants_colours() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty())
 }
 
 /// Installs the recorder; the handle renders it.

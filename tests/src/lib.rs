@@ -3,14 +3,20 @@
 //! - [`workspace`]: where the workspace and the server's binary are
 //! - [`server`]: a real server process
 //! - [`http`]: its metrics page
+//! - [`process`]: what the kernel says of it
+//! - [`flood`]: connections that want nothing good
 //! - [`gpu`]: a host device with pages in it
+//! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
+pub mod flood;
 pub mod gpu;
 pub mod http;
+pub mod mapped;
 pub mod pages;
+pub mod process;
 pub mod server;
 pub mod user;
 pub mod workspace;

@@ -36,6 +36,8 @@ pub struct Setup {
     pub metrics: Option<String>,
     /// Directory of the NVMe tier, when it is not the server's own.
     pub nvme_dir: Option<PathBuf>,
+    /// Files that it may have open.
+    pub files_max: Option<u64>,
 }
 
 impl Default for Setup {
@@ -52,6 +54,7 @@ impl Default for Setup {
             tcp: None,
             metrics: None,
             nvme_dir: None,
+            files_max: None,
         }
     }
 }
@@ -230,7 +233,15 @@ fn launch(dir: &Path, setup: &Setup) -> anyhow::Result<Child> {
     std::fs::write(&config, config_text(dir, setup))?;
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let binary = server_binary()?;
-    Command::new(binary)
+    let mut command = match setup.files_max {
+        None => Command::new(binary),
+        Some(files) => {
+            let mut shell = Command::new("bash");
+            shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]).arg(binary);
+            shell
+        }
+    };
+    command
         .args(["serve", "--config"])
         .arg(&config)
         .stdin(Stdio::null())

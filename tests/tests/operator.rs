@@ -61,8 +61,59 @@ async fn a_drain_declines_offloads_and_still_serves() -> Result<()> {
     let report = user.offload(&OffloadOptions::default(), &chain(6, 3)).await?;
     ensure!(report.declined == 3 && report.first_decline == Some(Decline::Draining), "{report:?}");
     ensure!(user.reload(&hashes).await?.pages == 12, "what is there is served to the end");
-    ensure!(get(http, "/healthz")?.0 == 503);
+    let (status, said) = get(http, "/healthz")?;
+    ensure!(status == 503 && said.starts_with("draining") && said.contains("--undo"), "{status}: {said}");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_can_be_taken_back() -> Result<()> {
+    let http = free_address()?;
+    let server = Server::start(Setup { metrics: Some(http.to_string()), ..Setup::default() })?;
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    ensure!(!user.client.resume().await?, "there is none");
+    user.client.drain().await?;
+    ensure!(user.client.resume().await?);
+    ensure!(get(http, "/healthz")? == (200, "ok\n".to_owned()));
+    ensure!(user.offload(&OffloadOptions::default(), &chain(6, 3)).await?.stored == 3);
+    // The same from the command line.
+    let run = |undo: &[&str]| -> Result<String> {
+        let address = server.address();
+        let output =
+            Command::new(server_binary()?).args(["drain", "--address", &address]).args(undo).output()?;
+        ensure!(output.status.success(), "{output:?}");
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    ensure!(run(&[])?.starts_with("draining"));
+    ensure!(get(http, "/healthz")?.0 == 503);
+    ensure!(user.offload(&OffloadOptions::default(), &chain(7, 3)).await?.declined == 3);
+    ensure!(run(&["--undo"])?.contains("taken back"));
+    ensure!(user.offload(&OffloadOptions::default(), &chain(7, 3)).await?.stored == 3);
+    Ok(())
+}
+
+/// A server that leaves late removes its own sockets, not those of the one that came after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leaving_server_leaves_its_successors_sockets() -> Result<()> {
+    let mut old = Server::start(Setup { nvme_mib: 0, ..Setup::default() })?;
+    for socket in [old.socket(), old.local_socket()] {
+        std::fs::remove_file(socket)?; // as a cleaner of temporary files may
+    }
+    let config = old.socket().with_file_name("turnkv.toml");
+    let mut new = Command::new(server_binary()?).args(["serve", "--config"]).arg(config).spawn()?;
+    let began = std::time::Instant::now();
+    while !(old.socket().exists() && old.local_socket().exists()) {
+        ensure!(began.elapsed() < std::time::Duration::from_secs(30), "the successor does not come");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let ended = old.terminate();
+    let there = old.socket().exists() && old.local_socket().exists();
+    let served = User::connect(&old.address(), DataPlane::Shm, PAGE).await.map(drop);
+    new.kill()?;
+    new.wait()?;
+    ended?;
+    ensure!(there, "the leaving server removed them");
+    served
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -133,6 +133,8 @@ class Pool:
         """Pages demoted from DRAM (those on NVMe too), or with None dropped everywhere."""
     def drain(self) -> int:
         """Asks the server to stop taking offloads; bytes not yet on NVMe."""
+    def resume(self) -> bool:
+        """Takes a drain back; whether there was one."""
     def close(self) -> None:
         """Lets go of the connections; the embedded pool stops when its last client did. Later calls connect again."""
 

@@ -5,9 +5,9 @@ use crate::Pool;
 use crate::entry::{Entry, NONE, PROTECTED, VICTIM, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::VICTIM_CHILDREN_MAX;
+use crate::limits::{SESSIONS_EXPIRED_PER_CALL_MAX, VICTIM_CHILDREN_MAX};
 use crate::offload::OffloadAsk;
-use crate::policy::{Position, TurnFacts};
+use crate::policy::Position;
 use crate::protection::Owner;
 use crate::session::EndTurn;
 use crate::tips::{End, Keeper};
@@ -73,28 +73,16 @@ impl Pool {
         self.supersede_after(old, same, |entry| entry.cell.tail_tokens > 0);
     }
 
-    /// Where the list of a session ends after its turn, as far as its pages are here.
-    pub(crate) fn end_after_turn(&mut self, at: u32, end: &EndTurn<'_>) -> End {
-        let ns = self.sessions[at].ns.0;
+    /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
+    pub(crate) fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> End {
         let old = self.list_end(at);
-        let mut kept = self.cut(old, end.keep.min(old.pages));
-        let first = end.hashes.first().and_then(|hash| self.pages.find(ns, hash));
-        if let (true, Some(first)) = (end.keep > kept.pages, first) {
+        let kept = self.cut(old, end.keep.min(old.pages));
+        let first = end.hashes.first().and_then(|hash| self.pages.find(self.sessions[at].ns.0, hash));
+        match first.filter(|_| end.keep > kept.pages) {
             // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
-            let Some(known) = self.end_at(self.pages[first].parent) else { return kept };
-            if known.pages != end.keep {
-                return known;
-            }
-            kept = known;
+            Some(first) => self.end_at(self.pages[first].parent).unwrap_or(kept),
+            None => kept,
         }
-        if kept.pages == end.keep {
-            kept = self.follow(ns, kept, end.hashes);
-        }
-        if end.tail_tokens > 0 && kept != End::EMPTY && end.hashes.last() == Some(&self.pages[kept.page].hash)
-        {
-            self.pages[kept.page].cell.tail_tokens = end.tail_tokens as u16;
-        }
-        kept
     }
 
     /// Follows the pages named, each the child of the one before, until one is not here.
@@ -118,27 +106,6 @@ impl Pool {
         self.supersede_after(old, same, |_| true);
     }
 
-    /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never
-    /// left the engine: tails before heads, so that a prefix is never colder than what hangs on it. Pages that the turn
-    /// stored do not count as used again by this.
-    pub(crate) fn make_list_recent(&mut self, at: u32, pages: u32, expected_return_ms: u64) {
-        let path = self.path_to(self.list_end(at));
-        for index in path.iter().rev() {
-            self.pages[*index].flags &= !VICTIM;
-            self.relist_parked(*index);
-            self.touch_slots(*index);
-        }
-        let session = &self.sessions[at];
-        let facts =
-            TurnFacts { session: at, turn: session.turn, expected_return_ms, ns: session.ns.0, pages };
-        self.policy.turn_ended(&mut self.pages, &path, &facts);
-    }
-
-    /// The session came back, or is expected: what it has is worth writing to NVMe, parents first.
-    pub(crate) fn admit_list(&mut self, at: u32) {
-        self.path_to(self.list_end(at)).into_iter().for_each(|index| self.admit(index));
-    }
-
     pub(crate) fn close_at(&mut self, at: u32) {
         self.replace_list(at, End::EMPTY);
         self.forget(at, false);
@@ -153,7 +120,8 @@ impl Pool {
     }
 
     pub(crate) fn expire_sessions(&mut self, now: Now) {
-        while let Some(at) = self.sessions.overdue(now) {
+        for _ in 0..SESSIONS_EXPIRED_PER_CALL_MAX {
+            let Some(at) = self.sessions.overdue(now) else { break };
             self.forget(at, true);
         }
     }

@@ -62,6 +62,13 @@ impl Pool {
         Ok(())
     }
 
+    /// Extents that pages have, those that readers cannot see included.
+    #[doc(hidden)]
+    pub fn extents(&self) -> u64 {
+        let live = (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE));
+        live.map(|index| self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)).count() as u64).sum()
+    }
+
     /// Where the shards of a page are on NVMe; none for those that are not.
     #[doc(hidden)]
     pub fn places(&self, page: PageKey) -> Vec<Option<NvmePlace>> {

@@ -3,6 +3,7 @@
 use crate::Pool;
 use crate::ids::{ClientId, Now};
 use crate::lease::LeaseKind;
+use crate::limits::LEAVING_PER_LOOK_MAX;
 
 impl Pool {
     /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their deadline can
@@ -37,5 +38,6 @@ impl Pool {
         self.tick(now);
         self.keep_watermark();
         self.compact_writes();
+        self.choose_leaving(LEAVING_PER_LOOK_MAX);
     }
 }

@@ -9,8 +9,8 @@ use crate::Pool;
 use crate::entry::{COUNTED_DRAM, DIRTY, DURABLE, LEAVING, LISTED_NVME, MOVING, NONE, ON_NVME, VISIBLE};
 use crate::ids::NvmePlace;
 use crate::limits::{
-    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, LEAVING_PER_WRITE_MAX, NVME_BESIDE_DRAM_SHARE,
-    NVME_KEPT_PERCENT, REWRITE_BURST_SHARE, REWRITE_PERCENT_MAX, TAIL_WALK_MAX, VICTIM_CHILDREN_MAX,
+    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT,
+    REWRITE_BURST_SHARE, REWRITE_PERCENT_MAX, TAIL_WALK_MAX, VICTIM_CHILDREN_MAX,
 };
 use crate::policy::{ListId, Position};
 use crate::residency::Removal;
@@ -77,6 +77,18 @@ impl Pool {
         self.kept.shape = Shape { kept_percent: kept_percent.clamp(1, 100), segment_bytes, block_bytes };
     }
 
+    /// The tier can have so many bytes from now on, of which pages may keep such a share: its disk is full, or has space
+    /// again. Beyond that the coldest pages are marked to leave, some in each call of [`Pool::maintain`].
+    pub fn resize_nvme(&mut self, bytes: u64, kept_percent: u8) {
+        self.config.nvme_bytes = bytes;
+        self.kept.shape.kept_percent = kept_percent.clamp(1, 100);
+    }
+
+    /// So many bytes more may be written again: segments are given up, and what is hot in them moves.
+    pub fn allow_rewrites(&mut self, bytes: u64) {
+        self.kept.credit = self.kept.credit.saturating_add(bytes);
+    }
+
     /// Bytes of NVMe that a shard takes: its part of a segment that is full of its like.
     pub(crate) fn extent_bytes(&self, index: u32) -> u64 {
         let Shape { segment_bytes, block_bytes, .. } = self.kept.shape;
@@ -93,7 +105,7 @@ impl Pool {
         let credit = self.kept.credit;
         self.kept.credit = match moves {
             true => credit.saturating_sub(bytes),
-            false => (credit + bytes * REWRITE_PERCENT_MAX / 100).min(most),
+            false => (credit + bytes * REWRITE_PERCENT_MAX / 100).min(most.max(credit)),
         };
     }
 
@@ -118,9 +130,9 @@ impl Pool {
         self.kept_bytes_max() < dram_bytes / NVME_BESIDE_DRAM_SHARE
     }
 
-    /// Pages came to NVMe: the coldest are to leave it.
-    pub(crate) fn choose_leaving(&mut self) {
-        for _ in 0..LEAVING_PER_WRITE_MAX {
+    /// More is on NVMe than is to stay: the coldest are to leave it, so many a call.
+    pub(crate) fn choose_leaving(&mut self, pages_max: u32) {
+        for _ in 0..pages_max {
             if self.kept.bytes <= self.kept_bytes_max() || self.is_beside_dram() {
                 return;
             }

@@ -5,7 +5,7 @@
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
 //! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `adopt`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
-//! - sessions: `session` (the verbs), `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
+//! - sessions: `session` (the verbs), `turn_end`, `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
@@ -58,6 +58,7 @@ mod stats;
 mod strangers;
 mod table;
 mod tips;
+mod turn_end;
 mod writeback;
 
 pub use adopt::Adoption;
@@ -82,4 +83,5 @@ pub use session::{EndTurn, SessionInfo, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
 pub use strangers::Stranger;
+pub use turn_end::TurnEnd;
 pub use writeback::WriteBehind;

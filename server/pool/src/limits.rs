@@ -136,10 +136,16 @@ pub const RETURN_GRACE_MS: u64 = 5_000;
 pub(crate) const RETURN_UNIT_MS: u64 = 100;
 /// Places of the sessions' table that one call reads names from.
 pub const SESSION_NAMES_PER_CALL: u32 = 1024;
+/// Pages of a session that one step of the end of its turn goes over.
+pub const TURN_PAGES_PER_STEP: usize = 1024;
+/// Sessions that one call of `expire` forgets.
+pub const SESSIONS_EXPIRED_PER_CALL_MAX: usize = 256;
 /// Sessions in one list answer.
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Pages that are chosen to leave NVMe for each one that comes.
 pub const LEAVING_PER_WRITE_MAX: u32 = 4;
+/// Pages that are chosen to leave NVMe each time the pool looks after itself: only a tier that became smaller has so many.
+pub const LEAVING_PER_LOOK_MAX: u32 = 256;
 /// Pages that give up their place on NVMe in one call.
 pub const LEAVE_PAGES_PER_CALL_MAX: u32 = 1024;
 /// Share of NVMe that pages keep however few its segments are, percent.

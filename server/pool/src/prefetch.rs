@@ -63,13 +63,17 @@ impl Pool {
         promotions
     }
 
-    /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
-    pub(crate) fn expect_at(&mut self, at: u32, back: Now, now: Now) {
+    /// Notes when a session returns, at its pages as well.
+    fn expect_at(&mut self, at: u32, back: Now, now: Now) {
         let mut bytes = 0;
         for index in self.path_to(self.present_end(at)) {
-            bytes += self.page_bytes(index);
-            self.expect_page(index, back);
+            bytes += self.expect_page(index, back);
         }
+        self.note_return(at, back, bytes, now);
+    }
+
+    /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
+    pub(crate) fn note_return(&mut self, at: u32, back: Now, bytes: u64, now: Now) {
         let lead = PREFETCH_AHEAD_MS + bytes / PREFETCH_BYTES_PER_MS;
         let begins = if self.nvme_alive { Some(back.saturating_sub(lead).max(now)) } else { None };
         self.sessions.update(at, |session| {
@@ -152,10 +156,11 @@ impl Pool {
         (back > 0 && back.saturating_add(RETURN_GRACE_MS) > self.now).then_some(back)
     }
 
-    /// The page is needed then; an earlier need that is still to come stays.
-    fn expect_page(&mut self, index: u32, back: Now) {
+    /// The page is needed then; an earlier need that is still to come stays. Returns its bytes.
+    pub(crate) fn expect_page(&mut self, index: u32, back: Now) -> u64 {
+        let bytes = self.page_bytes(index);
         if self.expected_at(index).is_some_and(|known| known <= back && known >= self.now) {
-            return;
+            return bytes;
         }
         let returns = in_units(back);
         for shard in 0..self.pages.shards(index) {
@@ -164,6 +169,7 @@ impl Pool {
                 self.slots.meta_mut(slot).returns = returns;
             }
         }
+        bytes
     }
 }
 

@@ -2,14 +2,12 @@
 //! Owns: begin and end of a reload. Must not know: who reads.
 
 use crate::Pool;
-use crate::entry::{FILLED, NONE, PROMOTING, WRITING};
+use crate::entry::{FILLED, NONE, PROMOTING};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::lease::{LeaseItem, LeaseKind};
 use crate::offload::check_ask;
-use crate::policy::Position;
 use crate::promote::Promotion;
-use crate::residency::Removal;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// What a reload asks for.
@@ -213,11 +211,6 @@ impl Pool {
         if cell.slot != item.slot || !cell.has(FILLED) {
             return;
         }
-        if cell.has(crate::entry::ON_NVME) && !cell.has(WRITING) {
-            self.let_go(index, shard);
-            self.refresh(index, Position::Hot);
-        } else {
-            self.remove_subtree(index, Removal::Dropped);
-        }
+        self.lose_slot(index, shard);
     }
 }

@@ -5,9 +5,7 @@ use crate::Pool;
 use crate::entry::COUNTED_DRAM;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{
-    HASHES_PER_CALL_MAX, PROTECTION_MS_MAX, RETENTION_MS_DEFAULT, SESSION_LIST_MAX, SESSION_NAMES_PER_CALL,
-};
+use crate::limits::{PROTECTION_MS_MAX, RETENTION_MS_DEFAULT, SESSION_LIST_MAX, SESSION_NAMES_PER_CALL};
 use crate::protection::{Owner, PIN_RANK, Wish};
 use crate::sessions::Session;
 use crate::tips::End;
@@ -92,68 +90,21 @@ impl Pool {
         Ok(TurnBegun { turn: self.sessions[at].turn, pages: end.pages, dram: dram as u32, tail })
     }
 
-    /// Ends a turn. Returns the pages the session has now: fewer than told when some are not present. What the session had
-    /// before and has no more becomes first victim. `last` also forgets the session.
-    pub fn end_turn(
-        &mut self,
-        ns: NamespaceIndex,
-        session: &SessionId,
-        end: EndTurn<'_>,
-        now: Now,
-    ) -> Result<u32, PoolError> {
-        let desc = self.desc(ns)?;
-        let max = self.config.limits.session_pages_max as usize;
-        if end.hashes.len() > HASHES_PER_CALL_MAX {
-            return Err(PoolError::Invalid("too many pages in one call: split it"));
-        }
-        if end.tail_tokens > 0 && (end.tail_tokens >= desc.page_tokens || end.hashes.is_empty()) {
-            return Err(PoolError::Invalid(
-                "a partial tail is the last page named, with fewer tokens than a page",
-            ));
-        }
-        if end.keep as usize + end.hashes.len() > max {
-            return Err(PoolError::Limit("session_pages_max"));
-        }
-        let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
-        let now = self.tick(now);
-        let full = &end.hashes[..end.hashes.len() - usize::from(end.tail_tokens > 0)];
-        self.continue_another(at, full);
-        self.note_end(at, full);
-        let list = self.end_after_turn(at, &end);
-        self.replace_list(at, list);
-        self.observe_turn(ns.0, at);
-        let ttl_ms = if end.ttl_ms == 0 { self.config.limits.session_ttl_ms } else { end.ttl_ms };
-        self.sessions.update(at, |session| {
-            session.in_turn = false;
-            session.last_used = now;
-            session.ttl_ms = ttl_ms;
-            session.priority = end.priority;
-            (session.return_at, session.prefetch_at) = (None, None);
-        });
-        if end.expected_return_ms > 0 {
-            self.expect_at(at, now.saturating_add(end.expected_return_ms), now);
-        }
-        self.make_list_recent(at, end.keep + end.hashes.len() as u32, end.expected_return_ms);
-        if end.expected_return_ms > 0 || self.sessions[at].turn > 1 {
-            self.admit_list(at);
-        }
-        match end.last {
-            true => self.close_at(at),
-            false => self.retain(at, end.ttl_ms, now),
-        }
-        Ok(list.pages)
-    }
-
     /// A session whose owner gave it a priority is protected while it waits, in place of what it had.
     pub(crate) fn retain(&mut self, at: u32, for_ms: u64, now: Now) {
-        let session = &self.sessions[at];
-        let (ns, owner) = (session.ns, Owner::Session(at));
-        if session.priority == 0 {
-            self.unprotect(owner);
+        if self.sessions[at].priority == 0 {
+            self.unprotect(Owner::Session(at));
             return;
         }
+        self.retain_path(at, self.list_end(at), for_ms, now);
+    }
+
+    /// Protects a session's list up to a page of it.
+    pub(crate) fn retain_path(&mut self, at: u32, path: End, for_ms: u64, now: Now) {
+        let session = &self.sessions[at];
+        let (ns, owner) = (session.ns, Owner::Session(at));
         let for_ms = if for_ms == 0 { RETENTION_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
-        let (rank, path) = (session.priority.min(PIN_RANK - 1), self.list_end(at));
+        let rank = session.priority.min(PIN_RANK - 1);
         self.protect(Wish { owner, ns, rank, path, for_ms, decays: true }, now);
     }
 

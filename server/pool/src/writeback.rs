@@ -2,9 +2,11 @@
 //! Owns: the write queue and durability questions. Must not know: segments, files.
 
 use crate::Pool;
-use crate::entry::{Cell, DIRTY, DURABLE, MOVING, NONE, ON_NVME, PROMOTING, QUEUED, VISIBLE, WRITING};
+use crate::entry::{
+    Cell, DIRTY, DURABLE, FILLED, MOVING, NONE, ON_NVME, PROMOTING, QUEUED, VISIBLE, WRITING,
+};
 use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
-use crate::limits::WRITE_QUEUE_SLACK;
+use crate::limits::{LEAVING_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
 use crate::policy::Position;
 use crate::residency::Removal;
 use crate::strangers::Strangers;
@@ -121,7 +123,7 @@ impl Pool {
         if moved {
             self.end_move(index);
         }
-        self.choose_leaving();
+        self.choose_leaving(LEAVING_PER_WRITE_MAX);
         true
     }
 
@@ -135,6 +137,38 @@ impl Pool {
             self.writes.usual.push_front(page);
         }
         self.refresh(index, Position::Hot);
+    }
+
+    /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the slot after the
+    /// commit. The slot is given up, and with it the page, unless NVMe has an older copy of it.
+    pub fn write_changed(&mut self, page: PageKey, shard: u16, now: Now) {
+        self.tick(now);
+        if let Some(index) = self.end_write(page, shard) {
+            self.lose_slot(index, shard);
+        }
+    }
+
+    /// A slot that was to be read does not hold the page's bytes any more.
+    pub fn slot_changed(&mut self, page: PageKey, shard: u16, slot: SlotKey, now: Now) {
+        self.tick(now);
+        let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
+        let Some(index) = index else { return };
+        let cell = self.pages.cell(index, shard);
+        if cell.has(FILLED) && self.slots.key(cell.slot) == slot {
+            self.lose_slot(index, shard);
+        }
+    }
+
+    /// A slot's bytes are wrong: only NVMe's copy of the page counts, where there is one.
+    pub(crate) fn lose_slot(&mut self, index: u32, shard: u16) {
+        let cell = self.pages.cell(index, shard);
+        if cell.has(ON_NVME) && !cell.has(WRITING) {
+            self.let_go(index, shard);
+            self.pages[index].flags &= !MOVING;
+            self.refresh(index, Position::Hot);
+        } else {
+            self.remove_subtree(index, Removal::Dropped);
+        }
     }
 
     /// The pages named and their ancestors that are not on NVMe yet, parents first. Stale pages are left out.

@@ -124,6 +124,35 @@ fn the_coldest_leave_tails_first_and_a_use_brings_them_back() {
 }
 
 #[test]
+fn a_tier_that_became_smaller_marks_the_coldest_and_takes_the_marks_back_in_time() {
+    let mut world = World::new(20, 1000, PolicyKind::Lru);
+    for name in 0..80 {
+        world.turn(name, 10);
+    }
+    let cold = |world: &mut World| {
+        let of =
+            |world: &mut World, name: u32| (0..10).filter(|page| is_cold(world.verdict(name, *page))).count();
+        (0..80).map(|name| of(world, name)).collect::<Vec<_>>()
+    };
+    assert_eq!(cold(&mut world).iter().sum::<usize>(), 0, "800 of 850 pages: none leaves");
+    world.pool.resize_nvme(500 * PAGE, 80);
+    world.pool.allow_rewrites(500 * PAGE);
+    assert_eq!(world.pool.stats().nvme.capacity_bytes, 500 * PAGE);
+    for look in 1..=4 {
+        world.pool.maintain(world.now);
+        world.pool.check().unwrap();
+        let marked: usize = cold(&mut world).iter().sum();
+        assert!(marked <= look * limits::LEAVING_PER_LOOK_MAX as usize, "{marked} after {look} looks");
+    }
+    let colds = cold(&mut world);
+    assert_eq!(colds.iter().sum::<usize>(), 400, "all above 80 % of 500 pages: {colds:?}");
+    assert!(colds[..40].iter().all(|cold| *cold == 10), "the oldest: {colds:?}");
+    assert_eq!(world.present(0, 10), 10, "they can still be read");
+    world.reload(0, 10);
+    assert_eq!(cold(&mut world)[0], 0, "and stay if they are");
+}
+
+#[test]
 fn what_moves_keeps_its_place_in_the_order() {
     let mut world = World::new(20, 100, PolicyKind::Lru);
     for name in 0..8 {

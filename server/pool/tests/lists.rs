@@ -304,3 +304,53 @@ fn memory_grows_by_sessions_not_by_their_pages() {
     let (short, long) = (cost(100), cost(4_000));
     assert!(long <= 1_024 && long <= short + 64, "{short} bytes a fork of 100 pages, {long} of 4,000");
 }
+
+/// The end of a long turn takes many steps, each over a bounded number of pages; what happens in between is seen.
+#[test]
+fn a_long_turn_ends_in_steps_whatever_comes_between() {
+    const PAGES: u32 = 6_000;
+    let list = hashes(0..PAGES);
+    for (after, what) in
+        [(usize::MAX, "nothing"), (2, "loss"), (8, "loss"), (2, "close"), (8, "close"), (8, "turn")]
+    {
+        let (mut pool, ns) = one_slab(20_000, 1 << 20, PolicyKind::Session);
+        let id = session("s");
+        store(&mut pool, ns, None, 0..PAGES);
+        pool.begin_turn(ns, &id, 0).unwrap();
+        let end = EndTurn { priority: 1, expected_return_ms: 1_000, ..end_turn(0, &list) };
+        let mut turn = TurnEnd::new(ns, &id, end);
+        let mut steps = 0;
+        loop {
+            let step = pool.end_turn_step(&mut turn, 0);
+            pool.check().unwrap();
+            if step != Ok(true) {
+                assert!(step == Ok(false) || what == "close", "{what}: {step:?}");
+                break;
+            }
+            steps += 1;
+            if steps == after {
+                match what {
+                    "loss" => {
+                        let read = pool.begin_reload(read(ns, &[hash(500)]), 0).unwrap();
+                        pool.end_reload(read.lease.unwrap(), CLIENT, &[0], 0).unwrap();
+                    }
+                    "close" => pool.close(ns, &id, 0).unwrap(),
+                    _ => assert_eq!(pool.begin_turn(ns, &id, 0).unwrap().turn, 2),
+                }
+            }
+        }
+        let left = if what == "loss" { 500 } else { PAGES };
+        match what {
+            "close" => assert_eq!(pool.stats().sessions, 0),
+            _ => assert_eq!(pool.session_hashes(ns, &id).unwrap(), list[..left as usize], "{what}"),
+        }
+        if what == "nothing" {
+            assert!(steps >= 3 * PAGES as usize / limits::TURN_PAGES_PER_STEP, "{steps} steps");
+            let detail = pool.describe_session(ns, &id, 0).unwrap();
+            assert_eq!((detail.protected_pages, detail.info.pages), (PAGES.min(5_000), PAGES));
+        }
+        pool.expire(1 << 40);
+        pool.check().unwrap();
+        assert_eq!(pool.stats().protected_bytes, 0, "{what}");
+    }
+}

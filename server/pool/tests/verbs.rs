@@ -152,6 +152,58 @@ fn a_late_reader_loses_its_slots_by_time() {
 }
 
 #[test]
+fn a_page_that_changed_before_it_was_written_is_gone_with_what_hangs_on_it() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..3);
+    let keys: Vec<PageKey> =
+        (0..3).map(|page| pool.page_key(ns, &hashes(page..page + 1)[0]).unwrap()).collect();
+    let chain = pool.durable_chain(&keys);
+    pool.make_urgent(&chain);
+    let writes = pool.next_writes(u64::MAX, 0);
+    assert_eq!(writes.len(), 3);
+    pool.written(writes[0].page, 0, NvmePlace { segment: 0, generation: 0, block: 1 }, 0);
+    pool.write_changed(writes[1].page, 0, 0);
+    pool.check().unwrap();
+    assert_eq!(present(&mut pool, ns, 0..3), 1);
+    assert_eq!(keys.iter().map(|key| pool.is_on_nvme(*key)).collect::<Vec<_>>(), [Some(true), None, None]);
+    let place = NvmePlace { segment: 0, generation: 0, block: 9 };
+    assert!(!pool.written(writes[2].page, 0, place, 0), "what was in flight above it is of no use");
+    assert_eq!((pool.stats().dropped_pages, pool.stats().dram.used_bytes), (2, 8 << 10));
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_moving_page_that_changed_in_memory_is_still_on_nvme() {
+    let (mut pool, ns) = pool(true);
+    store(&mut pool, ns, None, 0..2);
+    write_all(&mut pool);
+    let page = pool.page_key(ns, &hashes(1..2)[0]).unwrap();
+    assert_eq!(pool.rewrite(page, 0), Rewrite::Dirty);
+    let writes = pool.next_writes(u64::MAX, 0);
+    assert!(writes.len() == 1 && writes[0].moves);
+    pool.write_changed(page, 0, 0);
+    pool.check().unwrap();
+    assert_eq!(pool.lookup(ns, &hashes(0..2), 0), Ok(Found { present: 2, dram: 1 }), "NVMe still has it");
+    assert!(matches!(pool.rewrite(page, 0), Rewrite::Promotion(_)), "it moves by way of that copy");
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_slot_that_changed_is_given_up_unless_it_is_another_pages_by_now() {
+    let (mut pool, ns) = pool(false);
+    store(&mut pool, ns, None, 0..2);
+    let plan = pool.begin_reload(read(ns, &hashes(0..2)), 0).unwrap();
+    let ReloadStep::Ready { page, slot, .. } = plan.pages[1] else { panic!("{plan:?}") };
+    let ReloadStep::Ready { slot: other, .. } = plan.pages[0] else { panic!("{plan:?}") };
+    pool.slot_changed(page, 0, other, 0);
+    assert_eq!(present(&mut pool, ns, 0..2), 2);
+    pool.slot_changed(page, 0, slot, 0);
+    assert_eq!(present(&mut pool, ns, 0..2), 1);
+    pool.end_reload(plan.lease.unwrap(), CLIENT, &[1], 0).unwrap();
+    pool.check().unwrap();
+}
+
+#[test]
 fn bad_ends_change_nothing_and_corrupt_pages_go() {
     let (mut pool, ns) = pool(true);
     store(&mut pool, ns, None, 0..3);

@@ -1,12 +1,14 @@
 //! The operator's commands. Owns: what each prints. Must not know: how the server works.
 //!
 //! - [`config`]: the effective configuration
+//! - [`drain`]: nothing more is taken, or that is taken back
 //! - [`record`]: a trace of what a live pool is asked
 //! - [`simulate`]: traces played against the pool with simulated time
 //! - [`size`]: what more memory would buy, live or from a trace
 //! - [`status`]: a running server's tiers, hit ratios, sessions, rates
 
 pub(crate) mod config;
+pub(crate) mod drain;
 pub(crate) mod record;
 pub(crate) mod simulate;
 pub(crate) mod size;

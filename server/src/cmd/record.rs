@@ -1,9 +1,9 @@
 //! `turnkv record`: a trace of what turns ask of a running server. Owns: arguments, the file, when it ends.
 //! Must not know: which calls are one request (turnkv-sim does), what the server decides.
 
-use super::status::connect;
-use crate::config::default_socket;
-use anyhow::{Context, ensure};
+use super::status::{address_or_default, connect};
+use crate::report::misused;
+use anyhow::Context;
 use clap::Args;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -37,8 +37,7 @@ const ID_BITS: u32 = 53;
 
 /// Records until told to stop, or until the server leaves.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let default = || format!("unix:{}", default_socket().display());
-    let address = arguments.address.clone().unwrap_or_else(default);
+    let address = address_or_default(arguments.address.as_deref());
     let mut admin = AdminClient::new(connect(&address).await?);
     let namespace = arguments.namespace.as_deref().map(parse_namespace).transpose()?.unwrap_or_default();
     let request = RecordRequest { namespace: namespace.into() };
@@ -154,10 +153,10 @@ impl Tape {
 
 fn parse_namespace(text: &str) -> anyhow::Result<Vec<u8>> {
     let digits = text.as_bytes();
-    ensure!(
-        digits.len() == 64 && digits.iter().all(u8::is_ascii_hexdigit),
-        "a namespace is 64 hexadecimal digits"
-    );
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        let todo = "give 64 hexadecimal digits (--namespace), or leave it out where one is open";
+        return Err(misused(format!("`{text}` names no namespace"), todo));
+    }
     let byte = |pair: &[u8]| u8::from_str_radix(&String::from_utf8_lossy(pair), 16);
     let bytes: Vec<u8> = digits.chunks(2).map(byte).collect::<Result<_, _>>()?;
     Ok(NamespaceId::parse(&bytes)?.0.to_vec())

@@ -1,7 +1,8 @@
 //! `turnkv simulate`: traces, policies and sizes in, hit ratios out. Owns: arguments, files, the progress bar.
 //! Must not know: how a pool is played or a table drawn (turnkv-sim has both).
 
-use anyhow::{Context, bail, ensure};
+use crate::report::misused;
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
@@ -166,8 +167,15 @@ fn routes(arguments: &Arguments, cell: &Cell) -> anyhow::Result<()> {
 fn cells(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
     let mut sizes = arguments.dram.iter().chain(&arguments.nvme);
     let in_bytes = sizes.any(|size| matches!(size, Capacity::Bytes(bytes) if *bytes > 0));
-    ensure!(!in_bytes || arguments.bytes_per_token.is_some(), "sizes in bytes need --bytes-per-token");
-    ensure!(!arguments.dram.iter().any(Capacity::is_zero), "a pool needs DRAM: --dram must be above 0");
+    if in_bytes && arguments.bytes_per_token.is_none() {
+        return Err(misused(
+            "sizes in bytes say nothing of tokens",
+            "give --bytes-per-token, or sizes in blocks or per cent",
+        ));
+    }
+    if arguments.dram.iter().any(Capacity::is_zero) {
+        return Err(misused("a pool needs DRAM", "give --dram above 0"));
+    }
     let given = arguments.policy.clone();
     let policies = if given.is_empty() { policy::POLICIES.to_vec() } else { given };
     let rules = HintRules { close_after_ms: arguments.close_after_s.saturating_mul(1000) };
@@ -191,7 +199,7 @@ fn traces(arguments: &Arguments) -> anyhow::Result<Vec<Trace>> {
     for path in &arguments.traces {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let trace = Trace::read(file).with_context(|| format!("cannot read {}", path.display()))?;
-        ensure!(trace.touches() > 0, "{} has no blocks: nothing can be found in it", path.display());
+        has_blocks(&trace, path)?;
         traces.push(trace);
     }
     if let Some(Generated::Agentic) = arguments.generate {
@@ -204,9 +212,18 @@ fn traces(arguments: &Arguments) -> anyhow::Result<Vec<Trace>> {
         traces.push(trace);
     }
     if traces.is_empty() {
-        bail!("name a trace, or --generate one");
+        return Err(misused("there is no trace to play", "name one, or --generate one"));
     }
     Ok(traces)
+}
+
+/// Refuses a trace in which nothing can be found.
+pub(super) fn has_blocks(trace: &Trace, path: &Path) -> anyhow::Result<()> {
+    if trace.touches() > 0 {
+        return Ok(());
+    }
+    let what = format!("{} has no blocks: nothing can be found in it", path.display());
+    Err(misused(what, "give a trace whose requests have blocks"))
 }
 
 fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {

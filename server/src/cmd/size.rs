@@ -1,10 +1,11 @@
 //! `turnkv size`: what more memory would buy, from a running server or from a trace. Owns: arguments, the table, the plot.
 //! Must not know: how a curve is made (the pool does that, here as in the server) or put into advice (the engine does).
 
-use super::status::{connect, human_bytes, human_time};
-use crate::config::default_socket;
+use super::simulate::has_blocks;
+use super::status::{address_or_default, connect, human_bytes, human_time};
 use crate::engine::advice::{Facts, advise};
-use anyhow::{Context, ensure};
+use crate::report::misused;
+use anyhow::Context;
 use clap::Args;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -80,10 +81,12 @@ struct Said {
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let figures =
         [arguments.prefill_tokens_s, arguments.gpu_price, arguments.dram_price, arguments.nvme_price];
-    ensure!(
-        figures.iter().all(|one| one.is_finite() && *one >= 0.0),
-        "prices and rates must be numbers from 0"
-    );
+    if !figures.iter().all(|one| one.is_finite() && *one >= 0.0) {
+        return Err(misused(
+            "a price or rate is no number from 0",
+            "give plain numbers, such as --gpu-price 3",
+        ));
+    }
     let (said, left_out) = match &arguments.trace {
         Some(path) => (vec![of_trace(arguments, path)?], 0),
         None => of_server(arguments).await?,
@@ -102,8 +105,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 async fn of_server(arguments: &Arguments) -> anyhow::Result<(Vec<Said>, u32)> {
-    let default = || format!("unix:{}", default_socket().display());
-    let address = arguments.address.clone().unwrap_or_else(default);
+    let address = address_or_default(arguments.address.as_deref());
     let mut admin = AdminClient::new(connect(&address).await?);
     let ask = SizeAdviceRequest {
         namespace: Default::default(),
@@ -124,7 +126,7 @@ async fn of_server(arguments: &Arguments) -> anyhow::Result<(Vec<Said>, u32)> {
 fn of_trace(arguments: &Arguments, path: &Path) -> anyhow::Result<Said> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let trace = Trace::read(file).with_context(|| format!("cannot read {}", path.display()))?;
-    ensure!(trace.touches() > 0, "{} has no blocks: nothing can be found in it", path.display());
+    has_blocks(&trace, path)?;
     let workload = Workload::new(trace, 1);
     let (trace, unique) = (&workload.trace, workload.unique_blocks);
     let per_token = arguments.bytes_per_token.unwrap_or(1).max(1);

@@ -2,6 +2,7 @@
 //! the server's inside (it asks Admin.Stats like anybody).
 
 use crate::config::default_socket;
+use crate::report::Advise;
 use anyhow::Context;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +13,7 @@ use turnkv_proto::wire::{StatsReply, StatsRequest, TierKind, TierStats};
 
 /// Asks twice, `interval` apart, so that rates can be said; prints once.
 pub(crate) async fn run(address: Option<&str>, json: bool, interval: Duration) -> anyhow::Result<()> {
-    let address = address.map_or_else(|| format!("unix:{}", default_socket().display()), str::to_owned);
+    let address = address_or_default(address);
     let mut admin = AdminClient::new(connect(&address).await?);
     let before = ask(&mut admin).await?;
     tokio::time::sleep(interval).await;
@@ -22,6 +23,11 @@ pub(crate) async fn run(address: Option<&str>, json: bool, interval: Duration) -
     Ok(())
 }
 
+/// The address of a server, where none was named that of one that was told none.
+pub(super) fn address_or_default(address: Option<&str>) -> String {
+    address.map_or_else(|| format!("unix:{}", default_socket().display()), str::to_owned)
+}
+
 /// A channel to a running server.
 pub(super) async fn connect(address: &str) -> anyhow::Result<Channel> {
     let uri = if address.starts_with("http://") || address.starts_with("unix:") {
@@ -29,14 +35,15 @@ pub(super) async fn connect(address: &str) -> anyhow::Result<Channel> {
     } else {
         format!("http://{address}")
     };
-    Endpoint::from_shared(uri)?
+    let todo =
+        "name the address of a server that runs (--address unix:/path/turnkv.sock or http://host:port)";
+    Endpoint::from_shared(uri)
+        .advise(|| format!("`{address}` is no address"), todo)?
         .connect_timeout(Duration::from_secs(2))
         .timeout(Duration::from_secs(5))
         .connect()
         .await
-        .with_context(|| {
-            format!("no server answers at {address}: is `turnkv serve` running there? (--address)")
-        })
+        .advise(|| format!("no server answers at {address}"), todo)
 }
 
 async fn ask(admin: &mut AdminClient<Channel>) -> anyhow::Result<StatsReply> {

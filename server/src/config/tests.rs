@@ -3,9 +3,7 @@
 use super::*;
 
 fn parse(text: &str) -> Result<Settings, ConfigError> {
-    let file = toml::from_str(text)
-        .map_err(|source| ConfigError::Parse { path: "test".into(), source: Box::new(source) })?;
-    check(file)
+    super::parse(Path::new("test"), text)
 }
 
 #[test]
@@ -39,6 +37,7 @@ fn values_out_of_bounds_name_their_key() {
         ("socket_mode = \"9\"", "socket_mode"),
         ("[limits]\nlease_ms = 1", "limits.lease_ms"),
         ("[limits]\nclient_slots_percent = 0", "limits.client_slots_percent"),
+        ("[limits]\nconnections_max = 3", "limits.connections_max"),
     ];
     for (text, key) in cases {
         let error = parse(text).unwrap_err().to_string();
@@ -56,6 +55,16 @@ fn sizes_read_and_print() {
         assert!(text.parse::<Bytes>().is_err(), "{text}");
     }
     assert_eq!(Bytes((1 << 30) + 4096).to_string().parse::<Bytes>().unwrap().0, (1 << 30) + 4096);
+}
+
+#[test]
+fn a_fault_is_one_line_that_names_its_place() {
+    let error = parse("[dram]\nbytes = \"1GiB\"\nbyts = 5\n").unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("test:3: `byts = 5`: unknown field `byts`"), "{text}");
+    assert_eq!((text.lines().count(), error.advice().lines().count()), (1, 1));
+    assert!(std::error::Error::source(&error).is_none(), "a cause would be said twice");
+    assert_eq!(parse("[dram\n").unwrap_err().to_string().lines().count(), 1);
 }
 
 #[test]

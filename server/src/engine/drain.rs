@@ -1,20 +1,36 @@
-//! Drain: the server is leaving. Owns: the order in which it lets go. Must not know: signals.
+//! Drain: nothing more is taken, and what is dirty is written; an operator may take that back until the process leaves. Owns:
+//! the order in which it lets go. Must not know: signals.
 
 use super::Engine;
 use crate::limits::DRAIN_LOOK;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use turnkv_proto::{Error, ErrorKind};
 
 impl Engine {
     /// No new offloads from now on; says how many bytes are still to be written.
     pub(crate) fn drain(self: &Arc<Self>) -> u64 {
         if !self.draining.swap(true, Ordering::Relaxed) {
+            tracing::info!("draining: offloads are declined from now on");
             let now = self.now();
             self.core().pool.admit_all(now);
         }
         self.pump_writes();
         self.core().pool.stats().dirty_bytes
+    }
+
+    /// Takes a drain back; true if there was one.
+    pub(crate) fn resume(&self) -> Result<bool, Error> {
+        if self.leaving.load(Ordering::Relaxed) {
+            let text = "the server is leaving: that cannot be taken back, start it again";
+            return Err(Error::new(ErrorKind::Draining, text));
+        }
+        let drained = self.draining.swap(false, Ordering::Relaxed);
+        if drained {
+            tracing::info!("the drain was taken back: pages are taken again");
+        }
+        Ok(drained)
     }
 
     /// Is a drain under way?
@@ -24,6 +40,7 @@ impl Engine {
 
     /// Writes what is dirty, within the configured bound, then seals the log and saves the sessions. Blocking.
     pub(crate) fn leave(self: &Arc<Self>) {
+        self.leaving.store(true, Ordering::Relaxed);
         let deadline = self.clock.now() + Duration::from_millis(self.settings.limits.drain_ms);
         while self.has_to_write() && self.clock.now() < deadline {
             std::thread::sleep(DRAIN_LOOK);

@@ -11,7 +11,6 @@ use turnkv_tier::{Tier, Usage};
 pub(super) struct Picture {
     pool: PoolStats,
     nvme: Usage,
-    connections: u64,
     locked_bytes: u64,
     huge_bytes: u64,
     draining: bool,
@@ -106,7 +105,6 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_pool_session_bytes", None, "Memory of sessions and of where their lists end", |at| {
         at.pool.session_bytes as f64
     }),
-    ("turnkv_local_connections", None, "Connections on the local socket", |at| at.connections as f64),
     ("turnkv_dram_locked_bytes", None, "Page memory that is locked (mlock)", |at| at.locked_bytes as f64),
     ("turnkv_dram_huge_bytes", None, "Page memory on huge pages", |at| at.huge_bytes as f64),
     ("turnkv_nvme_live_bytes", None, "Bytes of live extents, headers and padding included", |at| {
@@ -136,6 +134,15 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_nvme_full_devices", None, "Devices whose file system refused a segment", |at| {
         f64::from(u8::from(at.nvme.disk_full))
     }),
+    ("turnkv_nvme_short_devices", None, "Devices whose tier waits for memory or file descriptors", |at| {
+        f64::from(u8::from(at.nvme.short))
+    }),
+    (
+        "turnkv_nvme_surplus_segments",
+        None,
+        "Segments beyond a lowered nvme.bytes that are still to be emptied",
+        |at| at.nvme.surplus_segments as f64,
+    ),
     (
         "turnkv_nvme_write_amplification_ratio",
         None,
@@ -225,6 +232,11 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_nvme_checksum_failures_total", "Reads from NVMe whose bytes did not verify", |at| {
         at.nvme.checksum_failures
     }),
+    (
+        "turnkv_nvme_shortages_total",
+        "Times the system was short of memory or descriptors for the tier",
+        |at| at.nvme.shortages,
+    ),
     ("turnkv_nvme_unreadable_extents_total", "Pages' shards that the device could not read", |at| {
         at.nvme.unreadable_extents
     }),
@@ -288,7 +300,6 @@ impl Engine {
             promotions_waited_for: core.promotions.len() as u64,
             durable_waits: core.durable.len() as u64,
             nvme,
-            connections: self.clients.connections() as u64,
             locked_bytes: self.slabs.dram.locked_bytes(),
             huge_bytes: self.slabs.dram.huge_bytes(),
             draining: self.is_draining(),

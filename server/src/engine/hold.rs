@@ -1,6 +1,8 @@
 //! Slots that clients map: reserve, commit in place, renew, release. Owns: the verbs' order and their
 //! waits. Must not know: what is mapped where.
 
+use super::durable::not_durable;
+use super::metrics::Corrupt;
 use super::offload::{outcome_to_wire, parse_session, parse_shard, slot_to_wire};
 use super::record::Told;
 use super::{Engine, malformed, refuse};
@@ -11,7 +13,7 @@ use turnkv_pool::{
     CommitReservedAsk, LeaseId, OffloadAsk, Outcome, PageKey, ReserveAsk, ReservedCommit, SlotPlace,
 };
 use turnkv_proto::{BlockHash, Error, ErrorKind, unpack_hashes, wire};
-use wire::OffloadOutcome as Wire;
+use wire::{NotDurable, OffloadOutcome as Wire};
 
 impl Engine {
     /// Gives slots to be written in place, as many as there are now.
@@ -97,16 +99,16 @@ impl Engine {
         self.metrics.present_pages.increment(present);
         self.metrics.declined_pages.increment(outcomes.len() as u64 - stored - present);
         let outcomes = outcomes.iter().map(|outcome| outcome_to_wire(outcome).into()).collect();
-        Ok((wire::CommitReservedReply { outcomes, durable: false }, kept))
+        Ok((wire::CommitReservedReply { outcomes, ..Default::default() }, kept))
     }
 
-    /// Waits until what a commit accepted, and its ancestors, are on stable storage. False: not all of it is.
+    /// Waits until what a commit accepted, and its ancestors, are on stable storage, and says so in the reply.
     pub(crate) async fn reserved_durable(
         self: &Arc<Self>,
         raw: &wire::CommitReservedRequest,
-        reply: &wire::CommitReservedReply,
+        reply: &mut wire::CommitReservedReply,
         kept: &[PageKey],
-    ) -> bool {
+    ) {
         let declined = |outcome: &i32| ![Wire::Stored as i32, Wire::Present as i32].contains(outcome);
         let accepted = reply.outcomes.iter().position(declined);
         let accepted = accepted.unwrap_or(reply.outcomes.len());
@@ -116,7 +118,9 @@ impl Engine {
             let core = self.core();
             pages.extend(hashes.iter().take(accepted).filter_map(|hash| core.pool.page_key(ns, hash)));
         }
-        !pages.is_empty() && self.make_durable(&pages).await
+        let outcome = if pages.is_empty() { Err(NotDurable::Lost) } else { self.make_durable(&pages).await };
+        reply.durable = outcome.is_ok();
+        reply.not_durable = not_durable(outcome);
     }
 
     /// The client maps what these leases are on: they are held, but for those that the answer names.
@@ -143,7 +147,7 @@ impl Engine {
         let (lease, corrupt) = (LeaseId(raw.lease), &raw.corrupt);
         self.core().pool.release(lease, client, &raw.positions, corrupt, now).map_err(refuse)?;
         if !corrupt.is_empty() {
-            self.metrics.corrupt_pages.increment(corrupt.len() as u64);
+            self.metrics.corrupted(Corrupt::Reader, corrupt.len() as u64);
             tracing::warn!(pages = corrupt.len(), "a reader found pages whose bytes do not verify: dropped");
             self.forget_dead_extents();
         }

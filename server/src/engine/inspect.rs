@@ -37,6 +37,8 @@ impl Engine {
             evicted: stats.evicted_pages,
             dropped: stats.dropped_pages,
             moved: [stats.demoted_pages, stats.promoted_shards, self.metrics.reclaimed_segments.total()],
+            extents: core.pool.extents(),
+            stranger_extents: stats.stranger_extents,
             live_extents: usage.live_extents,
             tier_operations: usage.queued_ops,
             free_segments: usage.free_segments,

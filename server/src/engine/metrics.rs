@@ -15,7 +15,6 @@ pub(crate) struct Metrics {
     pub(crate) present_pages: Tally,
     pub(crate) declined_pages: Tally,
     pub(crate) outranked_pages: Tally,
-    pub(crate) corrupt_pages: Tally,
     pub(crate) demoted_bytes: Tally,
     pub(crate) rewritten_bytes: Tally,
     pub(crate) reclaimed_segments: Tally,
@@ -33,6 +32,20 @@ pub(crate) struct Metrics {
     saved_seconds: Gauge,
     promoted_bytes: Tally,
     misses: [Tally; 5],
+    corrupt: [Tally; 4],
+}
+
+/// Where bytes were found that do not match their checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Corrupt {
+    /// By a client that read them.
+    Reader,
+    /// On NVMe.
+    Nvme,
+    /// In DRAM, when they had been written to NVMe.
+    Write,
+    /// In DRAM, before a reload.
+    Dram,
 }
 
 /// A counter that can also be read back, for Stats.
@@ -65,6 +78,8 @@ impl Tally {
 }
 
 const CAUSES: [&str; 5] = ["absent", "checksum", "io", "busy", "incomplete"];
+const FOUND: [&str; 4] = ["reader", "nvme", "write", "dram"];
+const CORRUPT: &str = "turnkv_pool_corrupt_pages_total";
 const HITS: &str = "turnkv_reload_hit_pages_total";
 const SAVED: &str = "turnkv_reload_saved_seconds";
 const MISSES: &str = "turnkv_reload_misses_total";
@@ -76,6 +91,10 @@ impl Metrics {
         describe_gauge!(
             SAVED,
             "Prefill time saved by reloads since start, in namespaces whose prefill rate is known"
+        );
+        describe_counter!(
+            CORRUPT,
+            "Pages whose bytes did not verify, by where that was found; dropped, never served"
         );
         describe_counter!(MISSES, "Reloads that ended at a missing page, by cause");
         Metrics {
@@ -92,10 +111,6 @@ impl Metrics {
             outranked_pages: Tally::new(
                 "turnkv_offload_outranked_pages_total",
                 "Offloaded pages not taken because what would have made way is likelier to be used again",
-            ),
-            corrupt_pages: Tally::new(
-                "turnkv_pool_corrupt_pages_total",
-                "Pages whose bytes did not verify; dropped, never served",
             ),
             demoted_bytes: Tally::new("turnkv_nvme_written_bytes_total", "Page bytes written to NVMe"),
             rewritten_bytes: Tally::new(
@@ -127,6 +142,7 @@ impl Metrics {
             hit_tokens: Tally::new("turnkv_reload_hit_tokens_total", "Tokens that need no prefill"),
             saved_seconds: gauge!(SAVED),
             promoted_bytes: Tally::new("turnkv_nvme_read_bytes_total", "Page bytes read back from NVMe"),
+            corrupt: FOUND.map(|found| Tally::of(counter!(CORRUPT, "found" => found))),
             misses: CAUSES.map(|cause| Tally::of(counter!(MISSES, "cause" => cause))),
         }
     }
@@ -151,6 +167,16 @@ impl Metrics {
         self.misses[cause_index(cause)].increment(1);
     }
 
+    /// Pages were found whose bytes do not verify.
+    pub(super) fn corrupted(&self, found: Corrupt, pages: u64) {
+        self.corrupt[found as usize].increment(pages);
+    }
+
+    /// How many there were.
+    pub(super) fn corrupt_total(&self) -> u64 {
+        self.corrupt.iter().map(Tally::total).sum()
+    }
+
     /// A read from NVMe ended.
     pub(super) fn promoted(&self, bytes: u64, cause: Option<MissCause>) {
         match cause {
@@ -158,7 +184,7 @@ impl Metrics {
             Some(cause) => {
                 self.missed(cause);
                 if cause == MissCause::Checksum {
-                    self.corrupt_pages.increment(1);
+                    self.corrupted(Corrupt::Nvme, 1);
                 }
             }
         }

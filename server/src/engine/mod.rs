@@ -3,16 +3,20 @@
 //!
 //! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions across restarts
 //! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
-//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are
+//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are;
+//!   [`durable`]: who waits for them
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
-//! - [`clients`], [`tick`], [`drain`]: who is there, deadlines, leaving
+//! - [`verify`]: pages in DRAM that are checked before a reload is told of them
+//! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
 //! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
 
 pub(crate) mod advice;
 pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod drain;
+pub(crate) mod durable;
 pub(crate) mod gauges;
+pub(crate) mod health;
 pub(crate) mod hold;
 pub(crate) mod inline;
 #[cfg(feature = "simulation")]
@@ -36,6 +40,7 @@ pub(crate) mod slabs;
 pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod tick;
+mod verify;
 pub(crate) mod writeback;
 
 use crate::catalog::Catalog;
@@ -76,10 +81,14 @@ pub(crate) struct Engine {
     pub(crate) metrics: metrics::Metrics,
     /// What was configured.
     pub(crate) settings: Settings,
-    /// Set once the server is leaving: no new offloads.
+    /// No new offloads: an operator asked for a drain, or the process leaves.
     draining: AtomicBool,
+    /// The process leaves: a drain is not taken back any more.
+    leaving: AtomicBool,
     /// Rings the thread that reclaims.
     reclaimer: reclaim::Reclaimer,
+    /// Has pages in DRAM checked before they are told.
+    verifier: verify::Verifier,
     /// Names this server process: leases of another are unknown here.
     pub(crate) instance: u64,
     /// The pool's time, and every deadline's.
@@ -90,13 +99,15 @@ pub(crate) struct Engine {
 struct Core {
     pool: Pool,
     promotions: promote::Waiters,
-    durable: writeback::DurableWaits,
+    durable: durable::DurableWaits,
     /// Bytes handed to the NVMe tier for writing and not completed.
     writing_bytes: u64,
     /// Bytes being read ahead of expected turns.
     prefetching_bytes: u64,
     /// No write is started before this moment: the tier had no room.
     writes_paused_until: u64,
+    /// Segments that the pool was told NVMe can have.
+    nvme_segments: u64,
     /// The NVMe device failed and was taken out of service.
     nvme_lost: bool,
 }
@@ -114,6 +125,11 @@ impl Engine {
     /// The pool's `now`: milliseconds since this process started, monotonic.
     fn now(&self) -> u64 {
         self.clock.now().as_millis() as u64
+    }
+
+    /// File descriptors that the tiers hold or may come to need.
+    pub(crate) fn descriptors(&self) -> u64 {
+        self.slabs.dram.descriptors() + self.nvme.as_ref().map_or(0, |nvme| nvme.descriptors())
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {

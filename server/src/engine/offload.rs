@@ -1,5 +1,6 @@
 //! Offload: grant slots, make filled pages visible. Owns: the verb's order and its waits. Must not know: who copies.
 
+use super::durable::{Durability, not_durable};
 use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
@@ -10,7 +11,7 @@ use turnkv_pool::{
     ClientId, Committed, LeaseId, NamespaceIndex, OffloadAsk, OffloadPlan, Outcome, SlotPlace,
 };
 use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
-use wire::OffloadOutcome as Wire;
+use wire::{NotDurable, OffloadOutcome as Wire};
 
 /// A checked BeginOffload.
 struct Ask {
@@ -42,7 +43,9 @@ impl Engine {
         let ask = self.check_offload(client, raw)?;
         let mut reply = self.try_offload(&ask)?;
         if raw.durable && all_present(&reply) {
-            reply.durable = self.make_present_durable(&ask).await;
+            let outcome = self.make_present_durable(&ask).await;
+            reply.durable = outcome.is_ok();
+            reply.not_durable = not_durable(outcome);
         }
         if !starved(&reply) || raw.wait_ms == 0 {
             return Ok(self.answer(&ask, reply));
@@ -122,16 +125,16 @@ impl Engine {
             outcomes: plan.outcomes.iter().map(|outcome| outcome_to_wire(outcome).into()).collect(),
             slots: slots.iter().map(slot_to_wire).collect(),
             retry_after_ms: if plan.outcomes.contains(&Outcome::NoSpace) { RETRY_AFTER_MS } else { 0 },
-            durable: false,
+            ..Default::default()
         })
     }
 
     /// Pages that were there already, perhaps only in DRAM, made durable; the last one's ancestors are the others.
-    async fn make_present_durable(self: &Arc<Self>, ask: &Ask) -> bool {
+    async fn make_present_durable(self: &Arc<Self>, ask: &Ask) -> Durability {
         let last = ask.hashes.last().and_then(|hash| self.core().pool.page_key(ask.ns, hash));
         match last {
             Some(page) => self.make_durable(&[page]).await,
-            None => false, // evicted meanwhile
+            None => Err(NotDurable::Lost), // evicted meanwhile
         }
     }
 
@@ -175,8 +178,12 @@ impl Engine {
     ) -> Result<wire::CommitOffloadReply, Error> {
         let Committed { kept, dropped } = self.commit(client, ask)?;
         self.pump_writes();
-        let durable = ask.durable && !kept.is_empty() && self.make_durable(&kept).await;
-        Ok(wire::CommitOffloadReply { dropped, durable })
+        if !ask.durable {
+            return Ok(wire::CommitOffloadReply { dropped, ..Default::default() });
+        }
+        let outcome = if kept.is_empty() { Err(NotDurable::Lost) } else { self.make_durable(&kept).await };
+        let (durable, not_durable) = (outcome.is_ok(), not_durable(outcome));
+        Ok(wire::CommitOffloadReply { dropped, durable, not_durable })
     }
 
     /// [`Engine::commit_offload`] without `durable`: it never waits, and leaves it to the caller to start the writes
@@ -186,7 +193,7 @@ impl Engine {
         ask: &wire::CommitOffloadRequest,
     ) -> Result<wire::CommitOffloadReply, Error> {
         let client = self.clients.check(ask.client)?;
-        Ok(wire::CommitOffloadReply { dropped: self.commit(client, ask)?.dropped, durable: false })
+        Ok(wire::CommitOffloadReply { dropped: self.commit(client, ask)?.dropped, ..Default::default() })
     }
 
     fn commit(

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use turnkv_pool::{PageKey, Reclaim, Rewrite};
+use turnkv_pool::{PageKey, Reclaim, Rewrite, kept_percent};
 use turnkv_tier::nvme::{Candidate, NvmeTier};
-use turnkv_tier::{ExtentMeta, Location};
+use turnkv_tier::{ExtentMeta, Location, Tier};
 
 /// Who reclaims: the pass under way, and the bell of the thread that goes on with it. Without a thread, whoever owns the
 /// engine calls [`Engine::step_reclaim`].
@@ -45,14 +45,14 @@ struct Pass {
 }
 
 impl Engine {
-    /// Starts the thread that reclaims; it ends with the engine.
-    pub(super) fn run_reclaim(engine: &Arc<Engine>) -> std::io::Result<()> {
+    /// The work of the thread that reclaims; it ends with the engine.
+    pub(super) fn reclaiming(engine: &Arc<Engine>) -> std::io::Result<impl FnOnce() + Send + use<>> {
         let (bell, rung) = sync_channel(1);
         if engine.reclaimer.bell.set(bell).is_err() {
             return Err(std::io::Error::other("reclaim has a thread already"));
         }
         let weak = Arc::downgrade(engine);
-        let steps = move || {
+        Ok(move || {
             while rung.recv().is_ok() {
                 let step = || weak.upgrade().map_or(Next::Rung, |engine| engine.step_reclaim());
                 loop {
@@ -65,8 +65,7 @@ impl Engine {
                 // Rung while a pass was under way: what that one could not do, the next tick asks for again.
                 while rung.try_recv().is_ok() {}
             }
-        };
-        std::thread::Builder::new().name("turnkv-reclaim".into()).spawn(steps).map(drop)
+        })
     }
 
     /// Has the tier's segments looked at when it runs low on free ones.
@@ -97,6 +96,10 @@ impl Engine {
         }
         let segment = pass.candidate.segment;
         let empty = self.end_pass(pass);
+        if empty {
+            // A segment that is taken out of use instead of written again counts what is alive in it.
+            pass.candidate.extents.iter().for_each(|(meta, at)| nvme.forget(*at, meta.payload_bytes));
+        }
         *under_way = None;
         drop(under_way);
         if !empty {
@@ -118,9 +121,14 @@ impl Engine {
         let candidate =
             nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
+        // A surplus segment wins its space however much of it moves.
+        let rewrite_percent = if candidate.surplus { 100 } else { RECLAIM_REWRITE_PERCENT_MAX };
+        if candidate.surplus {
+            self.core().pool.allow_rewrites(all);
+        }
         Some(Pass {
             left: candidate.extents.len(),
-            rewrite_left: all * RECLAIM_REWRITE_PERCENT_MAX / 100,
+            rewrite_left: all * rewrite_percent / 100,
             moving: Vec::new(),
             deadline: self.clock.now() + Duration::from_millis(RECLAIM_PASS_MS_MAX),
             candidate,
@@ -139,10 +147,14 @@ impl Engine {
         let Some(at) = pass.left.checked_sub(1).filter(|_| !late) else { return Next::Rung };
         let extent = &pass.candidate.extents[at];
         let bytes = u64::from(extent.0.payload_bytes);
+        // Where nothing can be moved to, waiting would not help: the segment that costs least is given up.
+        let room = self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(extent.0.payload_bytes));
         let cold = match self.verdict(extent) {
             Reclaim::Dead => None,
             Reclaim::Cold(page) => Some(page),
-            Reclaim::Hot(page) if pass.rewrite_left >= bytes && self.rewrite(page, extent.0.shard) => {
+            Reclaim::Hot(page)
+                if room && pass.rewrite_left >= bytes && self.rewrite(page, extent.0.shard) =>
+            {
                 pass.rewrite_left -= bytes;
                 self.metrics.rewritten_bytes.increment(bytes);
                 pass.moving.push((at, page));
@@ -164,6 +176,20 @@ impl Engine {
         }
         self.forget_dead_extents();
         pass.candidate.extents.iter().all(|extent| matches!(self.verdict(extent), Reclaim::Dead))
+    }
+
+    /// Tells the pool how many segments the tier can have now: fewer while its disk is full.
+    pub(super) fn follow_capacity(&self) {
+        let Some(nvme) = &self.nvme else { return };
+        let (segments, spare) = nvme.capacity();
+        let mut core = self.core();
+        if core.nvme_lost || core.nvme_segments == segments {
+            return;
+        }
+        let before = std::mem::replace(&mut core.nvme_segments, segments);
+        core.pool.resize_nvme(segments * nvme.geometry().2, kept_percent(segments, spare));
+        drop(core);
+        tracing::warn!(before, segments, "NVMe has space for another number of segments than before");
     }
 
     fn verdict(&self, (meta, at): &(ExtentMeta, Location)) -> Reclaim {
@@ -193,7 +219,12 @@ impl Engine {
         let extents = &pass.candidate.extents;
         pass.moving.retain(|(at, _)| !matches!(self.verdict(&extents[*at]), Reclaim::Dead));
         for (at, page) in &pass.moving {
-            self.rewrite(*page, extents[*at].0.shard);
+            let (meta, _) = &extents[*at];
+            if self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(meta.payload_bytes)) {
+                self.rewrite(*page, meta.shard);
+            } else {
+                self.core().pool.drop_page(*page); // what is in DRAM stays there
+            }
         }
     }
 }

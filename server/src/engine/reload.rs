@@ -1,11 +1,14 @@
 //! Reload: pages into a caller's reach, DRAM at once and NVMe as the reads land. Owns: the verb's order, its waits and
 //! the run of pages in the order asked. Must not know: who copies.
 
+use super::metrics::Corrupt;
 use super::offload::{parse_session, parse_shard, slot_to_wire};
 use super::promote::Waiter;
 use super::record::Told;
+use super::verify::Check;
 use super::{Engine, malformed, refuse};
 use crate::clock::Clock;
+use crate::config::Verify;
 use crate::limits::WAIT_MS_MAX;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,6 +30,8 @@ pub(super) struct Ask {
     pub(super) clock: Clock,
     /// The slots will be mapped.
     pub(super) hold: bool,
+    /// Pages in DRAM are checked before they are told.
+    pub(super) check: bool,
 }
 
 /// A reload under way: its pages in the order asked, some still on their way from NVMe.
@@ -44,6 +49,13 @@ pub(crate) struct ReloadRun {
     landed: mpsc::Receiver<(u32, Result<(), MissCause>)>,
     deadline: Duration,
     clock: Clock,
+}
+
+/// What a reload has to wait for, to be started once the lock is free.
+#[derive(Default)]
+struct Started {
+    promotions: Vec<Promotion>,
+    checks: Vec<Check>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -156,13 +168,14 @@ impl Engine {
             deadline: self.clock.now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into()),
             clock: self.clock.clone(),
             hold: raw.hold,
+            check: self.settings.verify == Verify::Always,
         })
     }
 
     /// One decision: `None` when the first page wants a slot and there is none now.
     fn try_reload(self: &Arc<Self>, ask: &Ask) -> Result<Option<ReloadRun>, Error> {
         let (now, began) = (self.now(), self.clock.now());
-        let (plan, run, promotions, renewals) = {
+        let (plan, run, started, renewals) = {
             let mut core = self.core();
             let view = ReloadAsk {
                 ns: ask.ns,
@@ -176,12 +189,13 @@ impl Engine {
             if matches!(plan.pages.first(), Some(ReloadStep::NoSlot)) {
                 return Ok(None);
             }
-            let (run, promotions) = core.lay_out(&plan, ask, began);
-            (plan, run, promotions, core.pool.take_slab_actions())
+            let (run, started) = core.lay_out(&plan, ask, began);
+            (plan, run, started, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);
         self.count_reload(ask, &plan);
-        self.start_promotions(promotions);
+        self.start_promotions(started.promotions);
+        self.start_checks(started.checks);
         self.forget_dead_extents();
         Ok(Some(run))
     }
@@ -224,7 +238,7 @@ impl Engine {
         let now = self.now();
         self.core().pool.end_reload(LeaseId(ask.lease), client, &ask.corrupt, now).map_err(refuse)?;
         if !ask.corrupt.is_empty() {
-            self.metrics.corrupt_pages.increment(ask.corrupt.len() as u64);
+            self.metrics.corrupted(Corrupt::Reader, ask.corrupt.len() as u64);
             tracing::warn!(
                 pages = ask.corrupt.len(),
                 "a reader found pages whose bytes do not verify: dropped"
@@ -238,18 +252,30 @@ impl Engine {
 
 impl super::Core {
     /// Turns a plan into a run, and registers it with the promotions it waits for before any of them can land.
-    fn lay_out(&mut self, plan: &ReloadPlan, ask: &Ask, began: Duration) -> (ReloadRun, Vec<Promotion>) {
+    fn lay_out(&mut self, plan: &ReloadPlan, ask: &Ask, began: Duration) -> (ReloadRun, Started) {
         let (tell, landed) = mpsc::channel(plan.pages.len().max(1));
-        let mut promotions = Vec::new();
+        let mut started = Started::default();
         let mut pages = VecDeque::with_capacity(plan.pages.len());
         for (index, step) in plan.pages.iter().enumerate() {
             let index = index as u32;
             let (slot, checksum, tier, arrival) = match step {
+                ReloadStep::Ready { page, slot, checksum } if ask.check => {
+                    started.checks.push(Check {
+                        index,
+                        page: *page,
+                        shard: ask.shard,
+                        slot: *slot,
+                        place: self.place(*slot),
+                        checksum: *checksum,
+                        tell: tell.clone(),
+                    });
+                    (*slot, *checksum, wire::TierKind::Dram, Arrival::OnItsWay)
+                }
                 ReloadStep::Ready { slot, checksum, .. } => {
                     (*slot, *checksum, wire::TierKind::Dram, Arrival::Here)
                 }
                 ReloadStep::Promote(promotion) => {
-                    promotions.push(*promotion);
+                    started.promotions.push(*promotion);
                     let waiter = Waiter { index, tell: tell.clone() };
                     self.promotions.add(promotion.page, promotion.shard, waiter);
                     (promotion.slot, promotion.checksum, wire::TierKind::Nvme, Arrival::OnItsWay)
@@ -272,18 +298,21 @@ impl super::Core {
                 arrival,
             ));
         }
+        let lease_ends = began + Duration::from_millis(plan.lease_ms.into());
+        // A check takes its time, whether the caller would wait for a read or not.
+        let deadline = if started.checks.is_empty() { ask.deadline } else { ask.deadline.max(lease_ends) };
         let run = ReloadRun {
             lease: plan.lease.map_or(0, |lease| lease.0),
             lease_ms: plan.lease_ms,
-            lease_ends: began + Duration::from_millis(plan.lease_ms.into()),
+            lease_ends,
             covered: pages.len() as u32,
             pages,
             first: 0,
             landed,
-            deadline: ask.deadline,
+            deadline,
             clock: ask.clock.clone(),
         };
-        (run, promotions)
+        (run, started)
     }
 }
 

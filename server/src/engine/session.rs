@@ -4,7 +4,7 @@
 use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::SESSION_LIST_MAX;
-use turnkv_pool::{ClientId, EndTurn, NamespaceIndex, Router};
+use turnkv_pool::{ClientId, EndTurn, NamespaceIndex, Router, TurnEnd};
 use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
 
 impl Engine {
@@ -47,7 +47,10 @@ impl Engine {
         };
         let now = self.now();
         let mut list = self.kept_pages(ns, &session, ask.keep);
-        let pages = self.core().pool.end_turn(ns, &session, end, now).map_err(refuse)?;
+        // The lock is given up between the steps: a session may have many pages.
+        let mut turn = TurnEnd::new(ns, &session, end);
+        while self.core().pool.end_turn_step(&mut turn, now).map_err(refuse)? {}
+        let pages = turn.pages();
         if self.is_recording() && list.len() == ask.keep as usize {
             list.extend(&hashes[..hashes.len() - usize::from(ask.tail_tokens > 0 && !hashes.is_empty())]);
             self.tell_turn(ns, wire::RecordedKind::EndTurn, &session, &list);

@@ -2,7 +2,7 @@
 //! network.
 
 use super::place::place;
-use super::{Core, Engine, clients, metrics, promote, slabs, writeback};
+use super::{Core, Engine, clients, durable, metrics, promote, slabs};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
@@ -55,20 +55,23 @@ impl Engine {
     pub(crate) fn assemble(settings: Settings, parts: Parts) -> anyhow::Result<Arc<Engine>> {
         let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
         let mut pool = Pool::new(pool_config(&settings, slab_count))?;
-        let (mut tier, mut catalog) = (None, None);
+        let (mut tier, mut catalog, mut nvme_segments) = (None, None, 0);
         if let Some(kept) = parts.kept {
             let (segments, spare, segment_bytes) = kept.nvme.geometry();
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
+            pool.resize_nvme(segments * segment_bytes, kept_percent(segments, spare));
+            nvme_segments = segments;
             pool.keep_strangers(kept.recovered.into_iter().map(stranger));
             (tier, catalog) = (Some(Arc::new(kept.nvme)), Some(kept.catalog));
         }
         let core = Core {
             pool,
             promotions: promote::Waiters::default(),
-            durable: writeback::DurableWaits::default(),
+            durable: durable::DurableWaits::default(),
             writing_bytes: 0,
             prefetching_bytes: 0,
             writes_paused_until: 0,
+            nvme_segments,
             nvme_lost: false,
         };
         let engine = Arc::new(Engine {
@@ -85,7 +88,9 @@ impl Engine {
             metrics: metrics::Metrics::new(),
             settings,
             draining: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             reclaimer: Default::default(),
+            verifier: Default::default(),
             instance: parts.instance,
             clock: parts.clock,
         });

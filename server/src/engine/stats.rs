@@ -59,7 +59,7 @@ impl Engine {
             protected_budget_bytes: pool.protection_budget_bytes,
             protections: pool.protections,
             pins: pool.pins,
-            corrupt_pages: self.metrics.corrupt_pages.total(),
+            corrupt_pages: self.metrics.corrupt_total(),
         }
     }
 

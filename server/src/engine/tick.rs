@@ -2,16 +2,22 @@
 //! looked after. Must not know: what they decide.
 
 use super::Engine;
+use crate::config::Verify;
 use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
+use crate::supervise::Supervisor;
 use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
-    /// Starts the threads that look after time and segments; they end when the engine is dropped by its last user.
-    pub(crate) fn run_threads(engine: &Arc<Engine>) -> std::io::Result<()> {
-        Engine::run_reclaim(engine)?;
+    /// Starts the threads that look after time and segments; they end when the engine is dropped by its last user, and the
+    /// process with them if they end before.
+    pub(crate) fn run_threads(engine: &Arc<Engine>, supervisor: &Supervisor) -> std::io::Result<()> {
+        supervisor.thread("turnkv-reclaim", Engine::reclaiming(engine)?)?;
+        if engine.settings.verify == Verify::Always {
+            Engine::run_verify(engine, supervisor)?;
+        }
         let weak = Arc::downgrade(engine);
-        let ticks = move || {
+        supervisor.thread("turnkv-tick", move || {
             let mut ticks = 0u64;
             while let Some(engine) = weak.upgrade() {
                 engine.tick();
@@ -22,8 +28,7 @@ impl Engine {
                 drop(engine);
                 std::thread::sleep(Duration::from_millis(TICK_MS));
             }
-        };
-        std::thread::Builder::new().name("turnkv-tick".into()).spawn(ticks).map(drop)
+        })
     }
 
     /// Looks after everything once.
@@ -42,6 +47,7 @@ impl Engine {
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();
+        self.follow_capacity();
         self.sweep_durable();
         self.start_reclaim();
         self.pump_writes();

@@ -1,80 +1,17 @@
-//! Write-behind: committed pages go to NVMe while DRAM still has them. Owns: the bytes in flight to the tier and the
-//! waits for durability. Must not know: segments.
+//! Write-behind: committed pages go to NVMe while DRAM still has them. Owns: the bytes in flight to the tier, and what becomes
+//! of each write. Must not know: segments, who waits.
 
+use super::Engine;
+use super::metrics::Corrupt;
 use super::place::{location, place};
-use super::{Core, Engine};
 use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::oneshot;
-use turnkv_pool::{PageKey, WriteBehind};
+use turnkv_pool::{SlotPlace, WriteBehind};
+use turnkv_proto::wire::NotDurable;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
 use turnkv_transfer::Slot;
-
-/// Commits that wait until their pages are on NVMe. Bounded by the calls in service. In order, so that who is told first does
-/// not depend on chance.
-#[derive(Default)]
-pub(super) struct DurableWaits {
-    pages: BTreeMap<PageKey, Vec<u64>>,
-    waits: BTreeMap<u64, DurableWait>,
-    next: u64,
-}
-
-struct DurableWait {
-    remaining: usize,
-    tell: oneshot::Sender<bool>,
-}
-
-impl DurableWaits {
-    fn add(&mut self, pages: &[PageKey]) -> oneshot::Receiver<bool> {
-        let (tell, told) = oneshot::channel();
-        let wait = self.next;
-        self.next += 1;
-        for page in pages {
-            self.pages.entry(*page).or_default().push(wait);
-        }
-        self.waits.insert(wait, DurableWait { remaining: pages.len(), tell });
-        told
-    }
-
-    /// A page is on NVMe, or (`kept` false) never will be.
-    fn settle(&mut self, page: PageKey, kept: bool) {
-        for id in self.pages.remove(&page).unwrap_or_default() {
-            let Some(wait) = self.waits.get_mut(&id) else { continue };
-            wait.remaining -= 1;
-            if kept && wait.remaining > 0 {
-                continue;
-            }
-            if let Some(wait) = self.waits.remove(&id)
-                && wait.tell.send(kept).is_err()
-            {
-                tracing::trace!("a durable commit left before it was durable");
-            }
-        }
-    }
-
-    /// Commits that wait.
-    pub(super) fn len(&self) -> usize {
-        self.waits.len()
-    }
-
-    fn waited_for(&self) -> Vec<PageKey> {
-        self.pages.keys().copied().collect()
-    }
-}
-
-impl Core {
-    /// Tells durable commits about a page whose state on NVMe may have changed.
-    fn settle_durable(&mut self, page: PageKey) {
-        match self.pool.is_on_nvme(page) {
-            Some(true) => self.durable.settle(page, true),
-            Some(false) => {}
-            None => self.durable.settle(page, false),
-        }
-    }
-}
 
 impl Engine {
     /// Hands dirty pages to the NVMe tier, up to the bound in flight. Called when pages become dirty and when writes
@@ -83,7 +20,7 @@ impl Engine {
         let Some(nvme) = &self.nvme else { return };
         loop {
             let now = self.now();
-            let writes: Vec<(WriteBehind, turnkv_pool::SlotPlace)> = {
+            let writes: Vec<(WriteBehind, SlotPlace)> = {
                 let mut core = self.core();
                 let budget = WRITE_BEHIND_BYTES_INFLIGHT_MAX.saturating_sub(core.writing_bytes);
                 if budget == 0 || now < core.writes_paused_until {
@@ -96,14 +33,18 @@ impl Engine {
             if writes.is_empty() {
                 return;
             }
-            for (write, place) in writes {
-                match self.slot(place) {
-                    Ok(slot) => self.start_write(nvme, write, slot),
-                    Err(error) => {
-                        tracing::error!(%error, "a dirty page's slot has no memory");
-                        self.end_write(&write, Err(TierError::Busy));
-                        return;
-                    }
+            self.start_writes(nvme, writes);
+        }
+    }
+
+    /// Starts every write that the pool gave out: one that is not started is ended, or its page would stay as it is for ever.
+    fn start_writes(self: &Arc<Self>, nvme: &NvmeTier, writes: Vec<(WriteBehind, SlotPlace)>) {
+        for (write, place) in writes {
+            match self.slot(place) {
+                Ok(slot) => self.start_write(nvme, write, slot),
+                Err(error) => {
+                    tracing::error!(%error, "a dirty page's slot has no memory");
+                    self.end_write(&write, Err(TierError::Busy));
                 }
             }
         }
@@ -148,12 +89,23 @@ impl Engine {
         let taken = match &result {
             Ok(at) => {
                 let kept = core.pool.written(page, shard, place(*at), now);
-                core.settle_durable(page);
+                core.settle_durable(page, NotDurable::Lost);
                 drop(core);
                 if !kept && let Some(nvme) = &self.nvme {
                     nvme.forget(*at, write.bytes as u32);
                 }
                 self.metrics.demoted_bytes.increment(write.bytes);
+                true
+            }
+            Err(TierError::Changed) => {
+                core.pool.write_changed(page, shard, now);
+                core.settle_durable(page, NotDurable::Changed);
+                drop(core);
+                self.metrics.corrupted(Corrupt::Write, 1);
+                tracing::warn!(
+                    page = ?write.hash,
+                    "a page's bytes changed after it was committed, or never matched its checksum: dropped"
+                );
                 true
             }
             Err(error) => {
@@ -169,42 +121,6 @@ impl Engine {
         self.forget_dead_extents();
         self.start_reclaim();
         taken
-    }
-
-    /// Waits until these pages and their ancestors are on NVMe and flushed; false when they cannot be.
-    pub(super) async fn make_durable(self: &Arc<Self>, kept: &[PageKey]) -> bool {
-        let Some(nvme) = &self.nvme else { return false };
-        let told = {
-            let mut core = self.core();
-            let missing = core.pool.durable_chain(kept);
-            core.pool.make_urgent(&missing);
-            if missing.is_empty() { None } else { Some(core.durable.add(&missing)) }
-        };
-        if let Some(told) = told {
-            self.pump_writes();
-            if !told.await.unwrap_or(false) {
-                return false;
-            }
-        }
-        let (tell, flushed) = oneshot::channel();
-        let began = Instant::now();
-        nvme.flush(Box::new(move |result| {
-            if tell.send(result.is_ok()).is_err() {
-                tracing::trace!("a durable commit left before its flush");
-            }
-        }));
-        let flushed = flushed.await.unwrap_or(false);
-        self.metrics.tier_seconds.flush.record(began.elapsed());
-        flushed
-    }
-
-    /// Settles durable waits on pages that were dropped meanwhile. Called by the tick.
-    pub(super) fn sweep_durable(&self) {
-        let mut core = self.core();
-        let lost = self.nvme.as_ref().is_none_or(|nvme| nvme.poisoned().is_some());
-        for page in core.durable.waited_for() {
-            if lost { core.durable.settle(page, false) } else { core.settle_durable(page) }
-        }
     }
 
     /// Tells the tier which extents nobody needs any more.
@@ -238,3 +154,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

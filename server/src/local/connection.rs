@@ -1,9 +1,10 @@
 //! One local connection: receive a frame, do its verb, answer. Owns: the frames' order on one socket. Must not know:
 //! what the verbs decide.
 
+use crate::connections::watch::Asking;
 use crate::engine::Engine;
 use crate::engine::reload::ReloadRun;
-use crate::limits::{LOCAL_SEND_MS_MAX, LOCAL_SPIN};
+use crate::limits::{FRAME_MS_MAX, LOCAL_SEND_MS_MAX, LOCAL_SPIN};
 use prost::Message;
 use std::cell::Cell;
 use std::io;
@@ -40,11 +41,17 @@ impl From<Error> for End {
 }
 
 /// Serves a connection until its peer leaves. `waits` runs the few verbs that must wait.
-pub(super) fn serve(engine: &Arc<Engine>, socket: &LocalSocket, waits: &Handle) {
+pub(super) fn serve(engine: &Arc<Engine>, socket: &LocalSocket, asking: &Asking, waits: &Handle) {
     let mut connection = Connection { engine, socket, waits, client: None, arrived: Cell::new(None) };
     loop {
-        let ended = match socket.recv_spin(LOCAL_SPIN, None) {
-            Ok(frame) => connection.answer(&frame),
+        let ended = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
+            Ok(frame) => {
+                // Until Hello a connection is silent, whatever it says.
+                let request = connection.client.map(|_| asking.begin());
+                let answered = connection.answer(&frame);
+                drop(request.or_else(|| connection.client.map(|_| asking.begin())));
+                answered
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = ended {
@@ -187,7 +194,7 @@ impl Connection<'_> {
         let (mut reply, kept) = self.engine.commit_reserved(&ask)?;
         if ask.durable {
             self.engine.pump_writes();
-            reply.durable = self.waits.block_on(self.engine.reserved_durable(&ask, &reply, &kept));
+            self.waits.block_on(self.engine.reserved_durable(&ask, &mut reply, &kept));
         }
         self.send(frame.verb, 0, &reply, &[])?;
         self.engine.pump_writes(); // after the answer, as for a commit

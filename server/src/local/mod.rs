@@ -1,96 +1,148 @@
 //! The local door: the hot verbs on a Unix socket, one blocking thread a connection (a round trip costs 8 us, not the
-//! 60 to 100 of HTTP/2). Owns: accepting, the bound on connections, waking every thread at shutdown. Must not know:
+//! 60 to 100 of HTTP/2). Owns: accepting, waking every thread at shutdown. Must not know:
 //! the verbs (that is [`connection`]).
 
 mod connection;
 
+use crate::connections::accept::Backoff;
+use crate::connections::{Connections, Door, Peer, Place, Refused};
 use crate::engine::Engine;
-use crate::limits::LOCAL_CONNECTIONS_MAX;
+use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
+use crate::supervise::Supervisor;
 use parking_lot::Mutex;
+use prost::Message;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use turnkv_transfer::{LocalListener, LocalSocket};
+use turnkv_proto::wire::Verb;
+use turnkv_proto::{Error, ErrorKind};
+use turnkv_transfer::{FLAG_FAILURE, LargeFrames, LocalListener, LocalSocket};
 
 /// The door while it is open; [`LocalDoor::close`] ends every connection.
 pub(crate) struct LocalDoor {
+    engine: Arc<Engine>,
+    connections: Arc<Connections>,
     listener: LocalListener,
-    connections: Mutex<HashMap<u64, Arc<LocalSocket>>>,
+    /// Runs the few verbs that must wait.
+    waits: Handle,
+    sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
+    large: Arc<LargeFrames>,
     closing: AtomicBool,
 }
 
 impl LocalDoor {
     /// Listens at `path` and serves every connection on a thread of its own.
     pub(crate) fn open(
-        engine: Arc<Engine>,
+        engine: &Arc<Engine>,
+        connections: &Arc<Connections>,
         path: &Path,
         mode: u32,
         waits: Handle,
+        supervisor: &Supervisor,
     ) -> io::Result<Arc<LocalDoor>> {
         let door = Arc::new(LocalDoor {
+            engine: Arc::clone(engine),
+            connections: Arc::clone(connections),
             listener: LocalListener::bind(path, mode)?,
-            connections: Mutex::new(HashMap::new()),
+            waits,
+            sockets: Mutex::new(HashMap::new()),
+            large: LargeFrames::new(LOCAL_LARGE_BYTES_MAX),
             closing: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&door);
-        std::thread::Builder::new()
-            .name("turnkv-accept".into())
-            .spawn(move || accepting.accept_all(&engine, &waits))?;
+        supervisor.thread("turnkv-accept", move || accepting.accept_all())?;
         Ok(door)
     }
 
-    fn accept_all(self: &Arc<Self>, engine: &Arc<Engine>, waits: &Handle) {
+    fn accept_all(self: &Arc<Self>) {
+        let mut backoff = Backoff::new();
         let mut next = 0u64;
-        while !self.closing.load(Ordering::Acquire) {
-            match self.listener.accept() {
+        loop {
+            let accepted = self.listener.accept();
+            if self.closing.load(Ordering::Acquire) {
+                return;
+            }
+            match accepted {
                 Ok(socket) => {
+                    backoff.reset();
                     next += 1;
-                    self.start(next, Arc::new(socket), engine, waits);
+                    self.start(next, Arc::new(socket.with_large(&self.large)));
                 }
-                Err(error) if self.closing.load(Ordering::Acquire) => {
-                    tracing::debug!(%error, "the local door closes")
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept on the local socket; trying again");
-                    std::thread::sleep(Duration::from_millis(50));
-                }
+                Err(error) => std::thread::sleep(backoff.failed(Door::Local, &error)),
             }
         }
     }
 
-    fn start(self: &Arc<Self>, id: u64, socket: Arc<LocalSocket>, engine: &Arc<Engine>, waits: &Handle) {
-        {
-            let mut connections = self.connections.lock();
-            if connections.len() >= LOCAL_CONNECTIONS_MAX {
-                tracing::warn!(
-                    max = LOCAL_CONNECTIONS_MAX,
-                    "too many connections on the local socket: one refused"
-                );
-                return; // the socket closes; the client's breaker and its inline plane take over
+    fn start(self: &Arc<Self>, id: u64, socket: Arc<LocalSocket>) {
+        let place = match self.admit(&socket) {
+            Ok(place) => place,
+            Err(refused) => {
+                refuse(&socket, &refused);
+                return; // the socket closes; the client's inline plane takes over
             }
-            connections.insert(id, Arc::clone(&socket));
-        }
-        let (door, engine, waits) = (Arc::clone(self), Arc::clone(engine), waits.clone());
+        };
+        self.sockets.lock().insert(id, Arc::clone(&socket));
+        let door = Arc::clone(self);
+        let open = Open { door, id, socket, place };
         let serve = move || {
-            connection::serve(&engine, &socket, &waits);
-            door.connections.lock().remove(&id);
+            connection::serve(&open.door.engine, &open.socket, &open.place.asking(), &open.door.waits)
         };
         if let Err(error) = std::thread::Builder::new().name("turnkv-local".into()).spawn(serve) {
             tracing::warn!(%error, "no thread for a local connection: refused");
-            self.connections.lock().remove(&id);
         }
+    }
+
+    fn admit(&self, socket: &Arc<LocalSocket>) -> Result<Place, Refused> {
+        // A peer that the kernel does not name has left, and shares with its like until that is noticed.
+        let uid = socket.peer().map_or(u32::MAX, |peer| peer.uid);
+        let ending = Arc::downgrade(socket);
+        self.connections.admit(Door::Local, Peer::User(uid), move || {
+            if let Some(socket) = ending.upgrade() {
+                socket.shutdown();
+            }
+        })
+    }
+
+    /// Whether a burst of large frames has passed since the last look.
+    pub(crate) fn burst_has_passed(&self) -> bool {
+        self.large.burst_has_passed(BURST_BYTES_MIN as usize)
     }
 
     /// Ends every connection and takes no more.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.listener.shutdown();
-        for socket in self.connections.lock().values() {
+        for socket in self.sockets.lock().values() {
             socket.shutdown();
         }
+    }
+}
+
+/// A served connection; dropped, by its thread's end or because there is none, it is one no more.
+struct Open {
+    door: Arc<LocalDoor>,
+    id: u64,
+    // The descriptor is closed before the place is given back.
+    socket: Arc<LocalSocket>,
+    place: Place,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.door.sockets.lock().remove(&self.id);
+    }
+}
+
+/// Answers the Hello that the peer is about to say.
+fn refuse(socket: &LocalSocket, refused: &Refused) {
+    let failure = Error::new(ErrorKind::Limit, refused.to_string()).to_failure();
+    let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
+    let sent = socket.send_by(Verb::Hello as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
+    if let Err(error) = sent {
+        tracing::debug!(%error, "a refused peer had left");
     }
 }

@@ -26,6 +26,10 @@ impl Admin for AdminService {
         Ok(Response::new(wire::DrainReply { dirty_bytes: self.engine.drain() }))
     }
 
+    async fn resume(&self, _: Request<wire::ResumeRequest>) -> Result<Response<wire::ResumeReply>, Status> {
+        Ok(Response::new(wire::ResumeReply { drained: self.engine.resume()? }))
+    }
+
     async fn evict(
         &self,
         request: Request<wire::EvictRequest>,

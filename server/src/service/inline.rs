@@ -23,6 +23,8 @@ use turnkv_proto::{Error, ErrorKind, wire};
 
 /// The path of the Offload stream.
 pub(super) const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
+/// The path of the Reload stream.
+pub(super) const RELOAD: &str = "/turnkv.v1.Pool/Reload";
 
 /// The two methods, beside the rest of their service.
 pub(super) fn routes(engine: &Arc<Engine>) -> axum::Router {
@@ -30,7 +32,7 @@ pub(super) fn routes(engine: &Arc<Engine>) -> axum::Router {
     axum::Router::new()
         .route(OFFLOAD, post(|request: Request| async move { respond(offload(offloads, incoming(request))) }))
         .route(
-            "/turnkv.v1.Pool/Reload",
+            RELOAD,
             post(|request: Request| async move {
                 match reload(reloads, incoming(request)).await {
                     Ok(messages) => respond(messages),

@@ -1,30 +1,28 @@
-//! The whole life of the server on one screen: build, listen, wait for the end, drain, leave. Owns: the listeners and
-//! their order. Must not know: the verbs.
+//! The whole life of the server on one screen: build, listen, wait for the end, drain, leave. Owns: the order of these. Must
+//! not know: the verbs.
 
-use super::{admin::AdminService, inline, pool::PoolService, sessions::SessionsService};
+use super::budget::Budget;
+use super::caretaker::Caretaker;
+use super::grpc::{self, Grpc};
 use crate::config::Settings;
+use crate::connections::Connections;
+use crate::connections::caps::Caps;
 use crate::engine::Engine;
-use crate::limits::{GRPC_MESSAGE_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, GRPC_STREAMS_PER_CONNECTION_MAX};
+use crate::limits::{EMBEDDED_LOOK_MS, TCP_BACKLOG};
 use crate::local::LocalDoor;
+use crate::report::{Advise, misused};
+use crate::supervise::{Endings, Supervisor};
 use crate::{http, telemetry};
-use anyhow::Context;
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::Response;
+use metrics_exporter_prometheus::PrometheusHandle;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, UnixListener};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::service::Routes;
-use tonic::transport::Server;
-use tonic::transport::server::{Router, TcpIncoming};
-use turnkv_proto::wire::{
-    admin_server::AdminServer, sessions_server::SessionsServer, unary::pool_server::PoolServer,
-};
-use turnkv_transfer::{bind_unix, keep_heap};
+use tokio::task::JoinHandle;
+use turnkv_transfer::keep_heap;
 
 /// How `turnkv serve` was started.
 pub(crate) struct Start {
@@ -34,52 +32,126 @@ pub(crate) struct Start {
     pub(crate) idle: Option<Duration>,
 }
 
-/// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves.
+/// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves. A vital
+/// thread or task that ends is an error, at once: what is stored is good, and the next start serves it.
 pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let metrics = telemetry::start_metrics()?;
+    let (supervisor, mut endings) = Supervisor::new();
+    supervisor.watch_panics();
     keep_heap();
     let settings = start.settings.clone();
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
-    Engine::run_threads(&engine)?;
+    Engine::run_threads(&engine, &supervisor)?;
+    let connections = Connections::new(Caps::of_settings(&engine.settings, engine.descriptors())?);
 
     let (stop, stopped) = watch::channel(false);
-    let settings = &engine.settings;
-    let local = local_path(&settings.socket);
-    if let Some(directory) = settings.socket.parent() {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-    }
-    let handle = tokio::runtime::Handle::current();
-    let door = LocalDoor::open(Arc::clone(&engine), &local, settings.socket_mode, handle)
-        .with_context(|| format!("cannot listen at {}", local.display()))?;
-    let mut servers = tokio::task::JoinSet::new();
-    servers.spawn(serve_unix(&engine, stopped.clone())?);
-    if let Some(address) = settings.tcp {
-        servers.spawn(serve_tcp(&engine, address, stopped.clone()).await?);
-    }
-    if let Some(address) = settings.metrics {
-        let listener =
-            TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
-        let routes = http::routes(Arc::clone(&engine), metrics);
-        let mut stopped = stopped.clone();
-        let until = async move { drop(stopped.wait_for(|stop| *stop).await) };
-        servers.spawn(async move { Ok(axum::serve(listener, routes).with_graceful_shutdown(until).await?) });
-    }
-    tracing::info!(socket = %settings.socket.display(), "ready");
+    let house = House { engine, connections, supervisor, stopped };
+    let (doors, _files) = house.open(metrics)?;
+    tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
-    let reason = end(&engine, start.idle).await?;
+    let reason = end(nobody_left(&house.engine, start.idle), &mut endings).await?;
     tracing::info!(reason, "leaving: finishing writes");
-    let leaving = Arc::clone(&engine);
+    let leaving = Arc::clone(&house.engine);
     tokio::task::spawn_blocking(move || leaving.leave()).await?;
-    door.close();
+    doors.local.close();
     stop.send_replace(true);
-    let all = async { while servers.join_next().await.is_some() {} };
+    let all = async {
+        for task in doors.tasks {
+            // One that panicked has been heard of.
+            task.await.unwrap_or_default();
+        }
+    };
     if tokio::time::timeout(Duration::from_secs(2), all).await.is_err() {
         tracing::info!("open connections were cut");
     }
-    remove_socket(&settings.socket);
     tracing::info!("left");
     Ok(())
+}
+
+/// What every door needs.
+struct House {
+    engine: Arc<Engine>,
+    connections: Arc<Connections>,
+    supervisor: Supervisor,
+    stopped: watch::Receiver<bool>,
+}
+
+/// Every open door.
+struct Doors {
+    local: Arc<LocalDoor>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl House {
+    /// Opens every door. What comes beside them removes the socket's file at the end.
+    fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<(Doors, impl Sized + use<>)> {
+        let settings = &self.engine.settings;
+        if let Some(directory) = settings.socket.parent() {
+            std::fs::create_dir_all(directory).advise(
+                || format!("cannot create {}, where the sockets are to be", directory.display()),
+                "name a place that this user may write to (listen = \"unix:...\")",
+            )?;
+        }
+        let path = local_path(&settings.socket);
+        let handle = tokio::runtime::Handle::current();
+        let local = LocalDoor::open(
+            &self.engine,
+            &self.connections,
+            &path,
+            settings.socket_mode,
+            handle,
+            &self.supervisor,
+        )
+        .advise(
+            || cannot_listen(&path.display()),
+            "stop the server that is there, or choose another path (listen)",
+        )?;
+        let budget = Budget::new();
+        let grpc = Grpc::new(&self.engine, &budget)?;
+        let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode).advise(
+            || cannot_listen(&settings.socket.display()),
+            "stop the server that is there, or choose another path (listen)",
+        )?;
+        let mut tasks = vec![
+            self.supervisor
+                .task("turnkv-grpc-unix", grpc.serve_unix(unix, &self.connections, self.stopped.clone())),
+        ];
+        if let Some(address) = settings.tcp {
+            let listener = bind_tcp(address, "tcp")?;
+            let served = grpc.serve_tcp(listener, &self.connections, self.stopped.clone());
+            tasks.push(self.supervisor.task("turnkv-grpc-tcp", served));
+        }
+        if let Some(address) = settings.metrics {
+            let listener = bind_tcp(address, "metrics")?;
+            let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
+            let served = http::serve(listener, engine, connections, metrics, self.stopped.clone());
+            tasks.push(self.supervisor.task("turnkv-http", served));
+        }
+        let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
+        let looked_after = Arc::clone(&local);
+        let reporter = grpc.reporter();
+        let caretaker = Caretaker { engine, connections, local: looked_after, budget, reporter };
+        // Not among the tasks: it has no end of its own.
+        drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
+        Ok((Doors { local, tasks }, file))
+    }
+}
+
+fn cannot_listen(place: &dyn std::fmt::Display) -> String {
+    format!("cannot listen at {place}")
+}
+
+fn bind_tcp(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    let todo = format!("stop the process that is there, or choose another address ({key})");
+    listen_tcp(address).advise(|| cannot_listen(&address), &todo)
+}
+
+/// As `TcpListener::bind`, with a longer backlog: what does not fit it waits a second before it is tried again.
+fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(TCP_BACKLOG)
 }
 
 /// Where the local socket is, given gRPC's.
@@ -89,98 +161,50 @@ fn local_path(socket: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
-type Served = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
-
-fn serve_unix(engine: &Arc<Engine>, mut stopped: watch::Receiver<bool>) -> anyhow::Result<Served> {
-    let socket = &engine.settings.socket;
-    let bound = bind_unix(socket, engine.settings.socket_mode)
-        .with_context(|| format!("cannot listen at {}", socket.display()))?;
-    bound.set_nonblocking(true)?;
-    let incoming = UnixListenerStream::new(UnixListener::from_std(bound)?);
-    let services = services(engine)?;
-    let until = async move { drop(stopped.wait_for(|stop| *stop).await) };
-    Ok(Box::pin(async move { Ok(services.serve_with_incoming_shutdown(incoming, until).await?) }))
-}
-
-async fn serve_tcp(
-    engine: &Arc<Engine>,
-    address: std::net::SocketAddr,
-    mut stopped: watch::Receiver<bool>,
-) -> anyhow::Result<Served> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
-    // serve_with_incoming ignores Server::tcp_nodelay: it is the incoming's to set.
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let services = services(engine)?;
-    let until = async move { drop(stopped.wait_for(|stop| *stop).await) };
-    Ok(Box::pin(async move { Ok(services.serve_with_incoming_shutdown(incoming, until).await?) }))
-}
-
-/// Every gRPC service, tuned for megabyte messages.
-fn services(engine: &Arc<Engine>) -> anyhow::Result<Router> {
-    let pool = PoolServer::new(PoolService { engine: Arc::clone(engine) })
-        .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(GRPC_MESSAGE_BYTES_MAX);
-    let sessions = SessionsServer::new(SessionsService { engine: Arc::clone(engine) })
-        .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX);
-    let (reporter, health) = tonic_health::server::health_reporter();
-    tokio::spawn(async move { reporter.set_serving::<PoolServer<PoolService>>().await });
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(turnkv_proto::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
-    let routes = Routes::new(pool)
-        .add_service(sessions)
-        .add_service(AdminServer::new(AdminService { engine: Arc::clone(engine) }))
-        .add_service(health)
-        .add_service(reflection)
-        .into_axum_router()
-        .merge(inline::routes(engine))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(engine), timed));
-    Ok(Server::builder()
-        .initial_stream_window_size(GRPC_STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(64 << 20)
-        .max_frame_size(4 << 20)
-        .max_concurrent_streams(GRPC_STREAMS_PER_CONNECTION_MAX)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .add_routes(Routes::from(routes)))
-}
-
-/// Times every verb to its first answer. An inline Offload answers before it has done anything: it times itself.
-async fn timed(State(engine): State<Arc<Engine>>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let seconds = engine.metrics.calls.grpc(path).filter(|_| path != inline::OFFLOAD);
-    let began = Instant::now();
-    let response = next.run(request).await;
-    if let Some(seconds) = seconds {
-        seconds.record(began.elapsed());
+/// Returns once nobody has been connected for so long; never without a time.
+async fn nobody_left(engine: &Engine, idle: Option<Duration>) {
+    let Some(idle) = idle else { return std::future::pending().await };
+    while engine.clients.idle_since().is_none_or(|since| since.elapsed() < idle) {
+        tokio::time::sleep(Duration::from_millis(EMBEDDED_LOOK_MS)).await;
     }
-    response
 }
 
 /// Waits for a reason to leave.
-async fn end(engine: &Arc<Engine>, idle: Option<Duration>) -> anyhow::Result<&'static str> {
+async fn end(nobody: impl Future<Output = ()>, endings: &mut Endings) -> anyhow::Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let nobody = async {
-        let Some(idle) = idle else { return std::future::pending().await };
-        loop {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            if engine.clients.idle_since().is_some_and(|since| since.elapsed() >= idle) {
-                return;
-            }
-        }
-    };
     Ok(tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
         () = nobody => "the last client is gone",
+        ending = endings.next() => {
+            tracing::error!(%ending, "the server cannot go on");
+            let todo = "start it again: it serves what is stored; report what its log says of this";
+            return Err(misused(format!("{ending}: the server cannot go on"), todo));
+        }
     })
 }
 
-fn remove_socket(path: &Path) {
-    if let Err(error) = std::fs::remove_file(path)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %path.display(), %error, "the socket file stays behind");
+#[cfg(test)]
+mod tests {
+    use super::end;
+    use crate::report::lines;
+    use crate::supervise::Supervisor;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_panic_of_a_vital_thread_ends_the_server_with_an_error() {
+        let (supervisor, mut endings) = Supervisor::new();
+        supervisor.thread("a-test-ticks", || panic!("as the test wants it")).unwrap();
+        let ended = end(std::future::pending(), &mut endings);
+        let ended = tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
+        let (what, todo) = lines(&ended.unwrap_err());
+        assert!(what.contains("a-test-ticks panicked") && todo.contains("start it again"), "{what}: {todo}");
+    }
+
+    #[tokio::test]
+    async fn a_private_server_without_clients_leaves_in_peace() {
+        let (_supervisor, mut endings) = Supervisor::new();
+        assert_eq!(end(async {}, &mut endings).await.unwrap(), "the last client is gone");
     }
 }

@@ -54,6 +54,10 @@ pub struct Books {
     pub dropped: u64,
     /// Pages that left DRAM and stayed on NVMe, shards read back, segments emptied.
     pub moved: [u64; 3],
+    /// Extents that pages have, as the pool counts them.
+    pub extents: u64,
+    /// Extents of namespaces that are not open.
+    pub stranger_extents: u64,
     /// Live extents, as the tier counts them.
     pub live_extents: u64,
     /// Operations that the tier has accepted and not ended.

@@ -1,6 +1,6 @@
 //! How large a simulated server is. Owns: the step from a shape to settings. Must not know: what is simulated with it.
 
-use crate::config::{Dram, Limits, Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
+use crate::config::{Dram, Limits, Nvme, NvmeAdmit, NvmeEngine, Policy, Settings, Verify};
 use std::path::PathBuf;
 
 /// The settings that a simulation chooses, below what configuration files allow: small servers meet their bounds soon.
@@ -36,6 +36,7 @@ impl Shape {
             tcp: None,
             metrics: None,
             socket_mode: 0o600,
+            verify: Verify::Tiers,
             policy: match self.policy {
                 0 => Policy::Session,
                 1 => Policy::Lru,
@@ -72,6 +73,8 @@ impl Shape {
                 session_ttl_ms: self.session_ttl_ms,
                 protected_percent: 25,
                 drain_ms: 5_000,
+                connections_max: None,
+                durable_ms: 20_000,
             },
         }
     }

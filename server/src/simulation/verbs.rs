@@ -131,7 +131,7 @@ impl Server {
     ) -> Result<wire::CommitReservedReply, Error> {
         let (mut reply, kept) = self.engine.commit_reserved(ask)?;
         if ask.durable {
-            reply.durable = self.engine.reserved_durable(ask, &reply, &kept).await;
+            self.engine.reserved_durable(ask, &mut reply, &kept).await;
         } else {
             self.engine.pump_writes();
         }

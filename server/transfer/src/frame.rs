@@ -10,6 +10,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use crate::large::Held;
 use crate::limits::{FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
 
 /// The body is a failure.
@@ -88,4 +89,6 @@ pub struct Frame {
     pub body: Vec<u8>,
     /// The first descriptor that came with the frame; closed with the frame unless taken.
     pub fd: Option<OwnedFd>,
+    /// Its part of what all large frames may take; given back with the frame.
+    pub(crate) _held: Option<Held>,
 }

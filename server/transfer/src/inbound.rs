@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::frame::{Frame, FrameHeader};
+use crate::large::Held;
 use crate::limits::{FDS_PENDING_MAX, FRAME_HEADER_BYTES, READ_BUFFER_BYTES};
 
 /// Bytes that arrived and are not taken as frames yet.
 ///
-/// Small frames are cut out of `buffer`. A frame that is larger than the buffer gets a body of its own as soon as its header
-/// is known, and the rest of it is received straight into that:
+/// Small frames are cut out of `buffer`. A frame that is larger than the buffer gets a body of its own once its header is known
+/// and there is memory for it, and the rest of it is received straight into that:
 ///
 /// ```text
 ///   buffer: ..taken.. [start) header body header bo (end] free
@@ -23,6 +24,8 @@ pub(crate) struct Inbound {
     start: usize,
     end: usize,
     large: Option<Large>,
+    /// The header of a large frame that has no memory yet; it and what came of the body are in the buffer.
+    wanted: Option<FrameHeader>,
     /// Bytes received since the connection began.
     received: u64,
     /// Descriptors, each with `received` as it was after the receive that brought it.
@@ -34,17 +37,35 @@ struct Large {
     header: FrameHeader,
     body: Vec<u8>,
     filled: usize,
+    /// Its part of what all large frames may take, where that is bounded.
+    held: Option<Held>,
 }
 
 impl Inbound {
     pub(crate) fn new() -> Self {
         let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
-        Self { buffer, start: 0, end: 0, large: None, received: 0, fds: VecDeque::new() }
+        Self { buffer, start: 0, end: 0, large: None, wanted: None, received: 0, fds: VecDeque::new() }
     }
 
     /// Whether no part of a frame is waiting for its rest.
     pub(crate) fn is_empty(&self) -> bool {
         self.start == self.end && self.large.is_none()
+    }
+
+    /// Bytes of a large frame whose header is here: [`Inbound::begin_large`] is due before anything else is received.
+    pub(crate) fn wanted_bytes(&self) -> Option<usize> {
+        self.wanted.map(|header| header.body_bytes as usize)
+    }
+
+    /// Gives the large frame its memory. `held`: its part of what all may take, where that is bounded.
+    pub(crate) fn begin_large(&mut self, held: Option<Held>) {
+        let Some(header) = self.wanted.take() else { return };
+        let rest = &self.buffer[self.start + FRAME_HEADER_BYTES..self.end];
+        let filled = rest.len();
+        let mut body = vec![0; header.body_bytes as usize];
+        body[..filled].copy_from_slice(rest);
+        self.large = Some(Large { header, body, filled, held });
+        self.start = self.end;
     }
 
     /// Where the next bytes go. Never empty if [`Inbound::take`] has just said that there is no whole frame.
@@ -85,7 +106,10 @@ impl Inbound {
                 self.large = Some(large);
                 return Ok(None);
             }
-            return Ok(Some(self.complete(large.header, large.body)));
+            return Ok(Some(self.complete(large.header, large.body, large.held)));
+        }
+        if self.wanted.is_some() {
+            return Ok(None);
         }
         let waiting = &self.buffer[self.start..self.end];
         let Some((header, rest)) = waiting.split_first_chunk::<FRAME_HEADER_BYTES>() else {
@@ -96,15 +120,10 @@ impl Inbound {
         if let Some(body) = rest.get(..body_bytes) {
             let body = body.to_vec();
             self.start += FRAME_HEADER_BYTES + body_bytes;
-            return Ok(Some(self.complete(header, body)));
+            return Ok(Some(self.complete(header, body, None)));
         }
         if FRAME_HEADER_BYTES + body_bytes > self.buffer.len() {
-            let filled = rest.len();
-            // Zeroed memory of this size comes untouched from the system: a peer that only announces costs no pages.
-            let mut body = vec![0; body_bytes];
-            body[..filled].copy_from_slice(rest);
-            self.large = Some(Large { header, body, filled });
-            self.start = self.end;
+            self.wanted = Some(header);
         }
         Ok(None)
     }
@@ -115,14 +134,14 @@ impl Inbound {
     /// ```text
     ///   received at once:  [ frame A ][ frame B, with fd )     A ends before the receive does, B does not: it is B's
     /// ```
-    fn complete(&mut self, header: FrameHeader, body: Vec<u8>) -> Frame {
+    fn complete(&mut self, header: FrameHeader, body: Vec<u8>, held: Option<Held>) -> Frame {
         let frame_end = self.received - (self.end - self.start) as u64;
         let mut fd = None;
         while self.fds.front().is_some_and(|(received, _)| *received <= frame_end) {
             let next = self.fds.pop_front().map(|(_, fd)| fd);
             fd = fd.or(next);
         }
-        Frame { verb: header.verb, flags: header.flags, body, fd }
+        Frame { verb: header.verb, flags: header.flags, body, fd, _held: held }
     }
 }
 

@@ -12,6 +12,7 @@
 //! - [`frame`]: the header of a frame of the local socket
 //! - `huge`: mapping on huge pages, reserved or not
 //! - `inbound`: putting received pieces together to frames
+//! - [`large`]: memory for frames that are larger than a read buffer
 //! - [`local`]: the local socket: frames and descriptors over a Unix socket
 //! - [`listener`]: binding a Unix socket path, accepting local sockets
 //! - [`pieces`]: copies of parts of pages for a socket, in memory that is used again
@@ -24,6 +25,7 @@ pub mod device;
 pub mod frame;
 mod huge;
 mod inbound;
+pub mod large;
 pub mod limits;
 pub mod listener;
 pub mod local;
@@ -37,10 +39,11 @@ mod strided;
 pub use checksum::{Checksum, checksum};
 pub use copy::copy_streaming;
 pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader};
+pub use large::LargeFrames;
 pub use limits::FRAME_BYTES_MAX;
-pub use listener::{LocalListener, bind_unix};
+pub use listener::{LocalListener, SocketFile, bind_unix};
 pub use local::{LocalSocket, Peer};
-pub use pieces::{PieceBuffers, keep_heap};
+pub use pieces::{PieceBuffers, keep_heap, trim_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};
 pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};

@@ -17,6 +17,8 @@ pub const FDS_PER_FRAME_MAX: usize = 4;
 pub const FDS_PENDING_MAX: usize = 8;
 /// How long a send without a deadline of its own may wait for the peer to read.
 pub const SEND_WAIT: Duration = Duration::from_secs(5);
+/// How long a receive without a deadline of its own may wait for the memory of a large frame.
+pub const HOLD_WAIT: Duration = Duration::from_secs(10);
 /// How long a server that starts waits for an answer from the one whose socket file it finds.
 pub const BIND_WAIT: Duration = Duration::from_secs(1);
 /// Pause between two looks at a directory that another server is binding in.

@@ -1,5 +1,5 @@
-//! Listening on a Unix socket path. Owns: taking over the path of a server that died, and nobody else's; the file's mode.
-//! Must not know: what is spoken on the connections.
+//! Listening on a Unix socket path. Owns: taking over the path of a server that died, and nobody else's; the file's mode; its
+//! removal. Must not know: what is spoken on the connections.
 
 use std::fs;
 use std::io;
@@ -20,8 +20,14 @@ use crate::local::LocalSocket;
 #[derive(Debug)]
 pub struct LocalListener {
     listener: UnixListener,
+    file: SocketFile,
+}
+
+/// The file of a bound socket, removed with this; one that somebody else put at its path since is not ours to remove.
+#[derive(Debug)]
+pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode of the file: a file that somebody else put there since is not ours to remove.
+    /// Device and inode.
     file: (u64, u64),
 }
 
@@ -31,9 +37,8 @@ impl LocalListener {
     /// # Errors
     /// As [`bind_unix`].
     pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
-        let listener = bind_unix(path, mode)?;
-        let metadata = fs::symlink_metadata(path)?;
-        Ok(Self { listener, path: path.to_owned(), file: (metadata.dev(), metadata.ino()) })
+        let (listener, file) = bind_unix(path, mode)?;
+        Ok(Self { listener, file })
     }
 
     /// Waits for the next connection.
@@ -55,7 +60,7 @@ impl LocalListener {
     /// Where it listens.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 
     /// Wakes every thread in [`LocalListener::accept`] with an error; no connection is accepted any more.
@@ -71,8 +76,10 @@ impl AsFd for LocalListener {
     }
 }
 
-impl Drop for LocalListener {
+impl Drop for SocketFile {
     fn drop(&mut self) {
+        // A server that takes the path over holds the same lock from its look to its bind: it is never removed in between.
+        let Ok(_turn) = lock_directory_of(&self.path) else { return };
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file);
         if ours {
@@ -83,21 +90,23 @@ impl Drop for LocalListener {
 }
 
 /// Binds a Unix stream socket at `path` with the file mode `mode` (0o600: this user only), and listens. The socket file of a
-/// server that died is replaced; anything else at `path` is left alone.
+/// server that died is replaced; anything else at `path` is left alone. The file is the caller's to keep as long as it listens.
 ///
 /// # Errors
 /// `AddrInUse` if somebody answers there; `AlreadyExists` if `path` is not a socket; else what the system says.
-pub fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     // Two servers that find the same stale file must not remove one another's: the directory is locked from look to bind.
     // The lock goes with the descriptor.
     let _turn = lock_directory_of(path)?;
-    match bind_fresh(path, mode) {
+    let listener = match bind_fresh(path, mode) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_stale(path)?;
-            bind_fresh(path, mode)
+            bind_fresh(path, mode)?
         }
-        bound => bound,
-    }
+        bound => bound?,
+    };
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((listener, SocketFile { path: path.to_owned(), file: (metadata.dev(), metadata.ino()) }))
 }
 
 fn bind_fresh(path: &Path, mode: u32) -> io::Result<UnixListener> {

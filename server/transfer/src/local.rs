@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -32,9 +32,10 @@ use rustix::net::{
 
 use crate::frame::{Frame, FrameHeader};
 use crate::inbound::Inbound;
+use crate::large::LargeFrames;
 #[cfg(doc)]
 use crate::limits::FRAME_BYTES_MAX;
-use crate::limits::{FDS_PER_FRAME_MAX, SEND_BUFFER_BYTES, SEND_WAIT};
+use crate::limits::{FDS_PER_FRAME_MAX, HOLD_WAIT, SEND_BUFFER_BYTES, SEND_WAIT};
 
 /// Who is at the other end, as the kernel saw it when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct LocalSocket {
     fd: OwnedFd,
     inbound: Mutex<Inbound>,
     outbound: Mutex<()>,
+    /// Where the memory of large frames is bounded over all connections.
+    large: Option<Arc<LargeFrames>>,
 }
 
 impl LocalSocket {
@@ -68,7 +71,13 @@ impl LocalSocket {
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
         // The system caps the wish; where it holds less, a long frame takes more calls.
         rustix::net::sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER_BYTES).unwrap_or_default();
-        Self { fd, inbound: Mutex::new(Inbound::new()), outbound: Mutex::new(()) }
+        Self { fd, inbound: Mutex::new(Inbound::new()), outbound: Mutex::new(()), large: None }
+    }
+
+    /// Takes the memory of its large frames from what all connections may have.
+    #[must_use]
+    pub fn with_large(self, large: &Arc<LargeFrames>) -> Self {
+        Self { large: Some(Arc::clone(large)), ..self }
     }
 
     /// Connects to the socket at `path`.
@@ -168,10 +177,22 @@ impl LocalSocket {
     /// # Errors
     /// See the module text. After `TimedOut` a later call goes on where this one stopped.
     pub fn recv(&self, deadline: Option<Instant>) -> io::Result<Frame> {
+        self.receive(deadline, None)
+    }
+
+    /// `whole`: how long a frame may take from its first byte on, where that is bounded.
+    fn receive(&self, mut deadline: Option<Instant>, mut whole: Option<Duration>) -> io::Result<Frame> {
         let mut inbound = self.inbound();
         loop {
             if let Some(frame) = inbound.take()? {
                 return Ok(frame);
+            }
+            if let Some(whole) = whole.take_if(|_| !inbound.is_empty()) {
+                let end = Instant::now() + whole;
+                deadline = Some(deadline.map_or(end, |deadline| deadline.min(end)));
+            }
+            if !self.begin_large(&mut inbound, deadline.unwrap_or_else(|| Instant::now() + HOLD_WAIT)) {
+                return Err(timed_out("to find room for a large frame"));
             }
             if deadline.is_some() && !self.wait(PollFlags::IN, deadline)? {
                 return Err(timed_out("to receive"));
@@ -199,6 +220,9 @@ impl LocalSocket {
             if let Some(frame) = inbound.take()? {
                 return Ok(frame);
             }
+            if !self.begin_large(&mut inbound, Instant::now()) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
             self.fill(&mut inbound, RecvFlags::DONTWAIT)?;
         }
     }
@@ -219,13 +243,14 @@ impl LocalSocket {
         }
     }
 
-    /// As [`LocalSocket::recv`], but stays awake for up to `spin` first: for a server whose client asks again soon.
+    /// The next frame for a server: stays awake for up to `spin` first, because its client may ask again soon; then waits
+    /// as long as the peer lives for a frame to begin, but at most `whole` for one that began to be there whole.
     ///
     /// # Errors
     /// See the module text.
-    pub fn recv_spin(&self, spin: Duration, deadline: Option<Instant>) -> io::Result<Frame> {
+    pub fn recv_spin(&self, spin: Duration, whole: Duration) -> io::Result<Frame> {
         match self.try_recv_spin(spin) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.recv(deadline),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.receive(None, Some(whole)),
             received => received,
         }
     }
@@ -254,6 +279,20 @@ impl LocalSocket {
 
     fn inbound(&self) -> MutexGuard<'_, Inbound> {
         self.inbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a large frame that began its memory; false: there was none by the deadline.
+    fn begin_large(&self, inbound: &mut Inbound, deadline: Instant) -> bool {
+        let Some(bytes) = inbound.wanted_bytes() else { return true };
+        let held = match &self.large {
+            None => None,
+            Some(large) => match large.hold(bytes, deadline) {
+                None => return false,
+                held => held,
+            },
+        };
+        inbound.begin_large(held);
+        true
     }
 
     /// One `recvmsg`. Descriptors arrive close-on-exec.

@@ -62,6 +62,16 @@ pub fn keep_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(HEAP_KEPT_BYTES)));
 }
 
+/// Gives free memory of this process's heap back to the system: after a burst, what was needed for it would stay. It takes
+/// milliseconds, and the next allocations fault their memory in again.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes a number and returns one, and glibc's allocator may be asked from any thread at any time.
+    unsafe {
+        libc::malloc_trim(HEAP_KEPT_BYTES)
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::PieceBuffers;

@@ -55,9 +55,14 @@ impl Curves {
 
     /// The curve of a namespace, and that a call of it begins; none when none is kept.
     fn begin(&mut self, ns: u16, now: Now) -> Option<&mut Curve> {
-        let curve = self.list.get_mut(usize::from(ns)).filter(|_| self.tuning.samples_max > 0)?;
+        let curve = self.go_on(ns)?;
         curve.begin(now);
         Some(curve)
+    }
+
+    /// The curve of a namespace, for more pages of the same call.
+    fn go_on(&mut self, ns: u16) -> Option<&mut Curve> {
+        self.list.get_mut(usize::from(ns)).filter(|_| self.tuning.samples_max > 0)
     }
 
     fn share(&mut self) {
@@ -131,12 +136,13 @@ impl Pool {
         }
     }
 
-    /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came.
-    pub(crate) fn observe_turn(&mut self, ns: u16, at: u32) {
-        let last = self.list_end(at).page;
-        let Some(curve) = self.curves.begin(ns, self.now) else { return };
-        for index in self.pages.upward(last) {
-            curve.see(&self.pages[index].hash, Seen::Recent);
+    /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came. `begins`: these are
+    /// the first of them.
+    pub(crate) fn observe_turn(&mut self, ns: u16, pages: &[u32], begins: bool) {
+        let curve = if begins { self.curves.begin(ns, self.now) } else { self.curves.go_on(ns) };
+        let Some(curve) = curve else { return };
+        for index in pages {
+            curve.see(&self.pages[*index].hash, Seen::Recent);
         }
     }
 

@@ -391,6 +391,7 @@ impl EvictionPolicy for Learned {
     }
 
     fn continued(&mut self, from: u32, to: u32) {
+        self.turn_settled(from);
         let waiter = *self.waiter(from);
         let Some(run) = self.runs.get_mut(waiter.run as usize).filter(|run| run.phase == Phase::Waiting)
         else {
@@ -402,47 +403,49 @@ impl EvictionPolicy for Learned {
         self.turn_began(to);
     }
 
-    fn turn_ended(&mut self, pages: &mut Pages, path: &[u32], facts: &TurnFacts) {
-        let ns = facts.ns;
-        let (mut own, mut left, mut formerly) = (NONE, NONE, NONE);
-        if self.by_session {
-            let waiter = *self.waiter(facts.session);
-            let turn = facts.turn.saturating_add(waiter.turns);
-            let class = waiter.habits.class(turn, facts.pages, facts.expected_return_ms);
-            own = self.new_run(ns, class, Phase::Waiting, facts.session);
-            self.rekey(own);
-            let waits = self.waiter(facts.session);
-            waits.run = own;
-            waits.habits.note_turn(facts.pages, facts.expected_return_ms);
-            waits.formerly = NONE;
-            left = waiter.run;
-            formerly = waiter.formerly;
+    fn turn_ended(&mut self, facts: &TurnFacts) {
+        if !self.by_session {
+            return;
         }
+        let left = self.waiter(facts.session).left;
+        self.leave(left);
+        let waiter = *self.waiter(facts.session);
+        let turn = facts.turn.saturating_add(waiter.turns);
+        let class = waiter.habits.class(turn, facts.pages, facts.expected_return_ms);
+        let own = self.new_run(facts.ns, class, Phase::Waiting, facts.session);
+        self.rekey(own);
+        let waits = self.waiter(facts.session);
+        (waits.run, waits.left) = (own, waiter.run);
+        waits.habits.note_turn(facts.pages, facts.expected_return_ms);
+    }
+
+    fn turn_page(&mut self, pages: &mut Pages, page: u32, facts: &TurnFacts) {
+        let waiter = if self.by_session { *self.waiter(facts.session) } else { Waiter::default() };
         // Two sessions of one number are taken for one: their pages are ordered a little worse.
         let user = user_of(facts.session);
-        let formerly = if formerly == NONE { user } else { user_of(formerly) };
-        for page in path.iter().rev() {
-            let entry = &mut pages[*page];
-            entry.user = match entry.user {
-                UNUSED => user,
-                other if other == user || other == formerly => user,
-                _ => SHARED,
-            };
-            let run = match entry.user {
-                SHARED => NONE,
-                _ => own,
-            };
-            let run = match run {
-                NONE => {
-                    let class =
-                        self.class_of_page(pages, *page, if self.by_session { 2 } else { facts.turn });
-                    self.open_run(ns, class)
-                }
-                run => run,
-            };
-            self.join(pages, *page, run, Position::Hot);
+        let formerly = if waiter.formerly == NONE { user } else { user_of(waiter.formerly) };
+        let entry = &mut pages[page];
+        entry.user = match entry.user {
+            UNUSED => user,
+            other if other == user || other == formerly => user,
+            _ => SHARED,
+        };
+        let run = match (entry.user, waiter.run) {
+            (SHARED, _) | (_, NONE) => {
+                let class = self.class_of_page(pages, page, if self.by_session { 2 } else { facts.turn });
+                self.open_run(facts.ns, class)
+            }
+            (_, own) => own,
+        };
+        self.join(pages, page, run, Position::Hot);
+    }
+
+    fn turn_settled(&mut self, session: u32) {
+        if self.by_session {
+            let left = std::mem::replace(&mut self.waiter(session).left, NONE);
+            self.leave(left);
+            self.waiter(session).formerly = NONE;
         }
-        self.leave(left);
     }
 
     fn check(&self, pages: &Pages) -> Result<(), String> {
@@ -456,7 +459,8 @@ impl EvictionPolicy for Learned {
             if run.members != members[at] || listed > run.members {
                 return Err(format!("run {at} has {} pages, {listed} listed: {run:?}", members[at]));
             }
-            let waits = self.waiters.get(run.session as usize).is_some_and(|waiter| waiter.run == at as u32);
+            let waits = self.waiters.get(run.session as usize);
+            let waits = waits.is_some_and(|waiter| [waiter.run, waiter.left].contains(&(at as u32)));
             if run.session != NONE && !waits {
                 return Err(format!("run {at} is of a session that waits elsewhere: {run:?}"));
             }
@@ -477,6 +481,7 @@ impl EvictionPolicy for Learned {
 
     fn session_gone(&mut self, session: u32) {
         let waiter = std::mem::take(self.waiter(session));
+        self.leave(waiter.left);
         let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
         if run.phase == Phase::Waiting {
             // It stays away from here on. Left out, only those who return would be seen at great ages.

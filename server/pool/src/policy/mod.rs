@@ -100,10 +100,14 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     fn turn_began(&mut self, _session: u32) {}
     /// A session is the next turn of another one, which is waited for no more.
     fn continued(&mut self, _from: u32, _to: u32) {}
-    /// A turn ended; `path` is all pages the session has now, in prefix order.
-    fn turn_ended(&mut self, pages: &mut Pages, path: &[u32], _facts: &TurnFacts) {
-        path.iter().rev().for_each(|page| self.touch(pages, *page));
+    /// A turn ended; all pages that the session has now follow.
+    fn turn_ended(&mut self, _facts: &TurnFacts) {}
+    /// A page of it, tails before heads.
+    fn turn_page(&mut self, pages: &mut Pages, page: u32, _facts: &TurnFacts) {
+        self.touch(pages, page);
     }
+    /// These were all its pages.
+    fn turn_settled(&mut self, _session: u32) {}
     /// The session is forgotten or closed.
     fn session_gone(&mut self, _session: u32) {}
     /// Nothing is left of a namespace: what is learned at its place from now on is of another one.

@@ -54,6 +54,8 @@ impl Run {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiter {
     pub(crate) run: u32,
+    /// The run that it leaves: pages of it are on their way to the other.
+    pub(crate) left: u32,
     pub(crate) habits: Habits,
     /// Turns it had under other names, and its number under the last one: both are of whoever continues it.
     pub(crate) turns: u32,
@@ -62,6 +64,6 @@ pub(crate) struct Waiter {
 
 impl Default for Waiter {
     fn default() -> Waiter {
-        Waiter { run: NONE, habits: Habits::default(), turns: 0, formerly: NONE }
+        Waiter { run: NONE, left: NONE, habits: Habits::default(), turns: 0, formerly: NONE }
     }
 }

@@ -132,11 +132,7 @@ impl Log {
 
     /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk.
     pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
-        let fits = self.open.is_some_and(|open| {
-            let segment = &self.segments[open as usize];
-            self.room_after(segment.cursor, segment.records.len(), meta.payload_bytes)
-        });
-        if !fits {
+        if !self.has_room(meta.payload_bytes) {
             let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
             if self.allocated() <= kept {
                 return if self.may_grow() { Append::Wait } else { Append::Full };
@@ -351,10 +347,17 @@ impl Log {
         self.allocated() + grow as u64
     }
 
-    /// Could an extent of a usual size be moved now?
-    pub(crate) fn can_move(&self) -> bool {
-        self.open.is_some_and(|open| self.segments[open as usize].cursor < self.segment_blocks / 2)
-            || self.free_segments() > 0
+    /// Could an extent be moved, now or soon?
+    pub(crate) fn can_move(&self, payload_bytes: u32) -> bool {
+        self.has_room(payload_bytes) || self.free_segments() > 0
+    }
+
+    /// Has the open segment room for an extent?
+    fn has_room(&self, payload_bytes: u32) -> bool {
+        self.open.is_some_and(|open| {
+            let segment = &self.segments[open as usize];
+            self.room_after(segment.cursor, segment.records.len(), payload_bytes)
+        })
     }
 
     /// Segments there can be: fewer than configured while the disk is full, and without those that are retired.

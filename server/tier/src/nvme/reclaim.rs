@@ -44,8 +44,8 @@ impl NvmeTier {
     }
 
     /// Is there room to move an extent to, now or soon? Where not, a segment is emptied only by what is dropped.
-    pub fn can_move(&self) -> bool {
-        self.shared.core.books.lock().log.can_move()
+    pub fn can_move(&self, payload_bytes: u32) -> bool {
+        self.shared.core.books.lock().log.can_move(payload_bytes)
     }
 
     /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured

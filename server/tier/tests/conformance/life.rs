@@ -285,7 +285,7 @@ fn empty_surplus(tier: &NvmeTier, bench: &Bench) {
             continue;
         };
         for (meta, at) in &candidate.extents {
-            if candidate.surplus && tier.can_move() {
+            if candidate.surplus && tier.can_move(PAGE) {
                 let seed = u64::from_le_bytes(meta.hash.0[..8].try_into().unwrap());
                 let (done, told) = promise();
                 tier.rewrite(meta.clone(), bench.filled(0, PAGE, seed), done);

@@ -16,7 +16,7 @@ const STEPS: u64 = 1500;
 /// Runs that a search for the shortest failing prefix may take.
 const BISECTIONS: u32 = 24;
 /// Failing seeds after which no more are tried.
-const FAILURES_MAX: usize = 20;
+const FAILURES_MAX: usize = 50;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -50,10 +50,8 @@ fn shortest(seed: u64, (steps, what): (u64, String)) -> (u64, String) {
 #[test]
 fn promises_hold_whatever_the_disk_does() {
     let steps = setting("TURNKV_SIM_STEPS").unwrap_or(STEPS);
-    let (first, seeds) = match setting("TURNKV_SIM_SEED") {
-        Some(seed) => (seed, 1),
-        None => (0, setting("TURNKV_SIM_SEEDS").unwrap_or(SEEDS)),
-    };
+    let (first, usual) = setting("TURNKV_SIM_SEED").map_or((0, SEEDS), |seed| (seed, 1));
+    let seeds = setting("TURNKV_SIM_SEEDS").unwrap_or(usual);
     let (mut all, mut broken) = (Outcome::default(), Vec::new());
     for seed in first..first + seeds {
         match attempt(seed, steps) {

@@ -83,6 +83,9 @@ pub(crate) struct Run {
     pass: Option<Pass>,
     /// Kinds of faults since the tier was opened.
     suffered: BTreeSet<Fault>,
+    /// Pages found in a segment that was hard to read then: what it held is known less well than the tier would say, and a
+    /// later start that reads it better may judge otherwise.
+    doubtful: BTreeSet<Content>,
     outcome: Outcome,
     /// Whether everything is told as it happens.
     talks: bool,
@@ -130,6 +133,7 @@ impl Run {
             model: Model::default(),
             pass: None,
             suffered: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
             outcome: Outcome::default(),
             talks: std::env::var_os("TURNKV_SIM_LOG").is_some(),
             steps: 0,
@@ -584,8 +588,14 @@ impl Run {
                     self.suffered = hits.iter().map(|hit| hit.fault).collect();
                     self.tell(|| format!("opened: {report:?}, {hits:?}"));
                     let found: Vec<_> = recovered.into_iter().map(|found| (found.meta, found.at)).collect();
-                    let disk = self.disk.clone();
-                    return self.model.recovered(&found, |vouched| excused(&disk, &hits, vouched));
+                    let (disk, doubtful) = (self.disk.clone(), self.doubtful.clone());
+                    self.model.recovered(&found, |vouched| {
+                        doubtful.contains(&vouched.content) || excused(&disk, &hits, vouched)
+                    })?;
+                    let hit = |at: &Location| hits.iter().any(|hit| bends(hit, &file_of(at)));
+                    let doubtful = self.model.live.iter().filter(|(at, _)| hit(at));
+                    self.doubtful.extend(doubtful.map(|(_, content)| *content));
+                    return Ok(());
                 }
                 Err(error) => {
                     self.tell(|| format!("refused: {error}, {hits:?}"));
@@ -651,17 +661,24 @@ fn hits_on(hits: &[Hit], name: &str) -> bool {
     hits.iter().any(|hit| hit.name.as_deref() == Some(name))
 }
 
+fn file_of(at: &Location) -> String {
+    format!("segment-{:06}.kv", at.segment)
+}
+
+/// Does a fault make what is read of a file other than what is there?
+fn bends(hit: &Hit, name: &str) -> bool {
+    let bent = matches!(hit.fault, Fault::ReadError | Fault::Latent | Fault::FlippedRead);
+    bent && hit.name.as_deref() == Some(name)
+}
+
 /// Has a fault of the medium hit a page: its bytes, or what says that its segment counts?
 fn excused(disk: &SimulatedDisk, hits: &[Hit], vouched: &Vouched) -> bool {
     vouched.places.iter().any(|at| {
-        let name = format!("segment-{:06}.kv", at.segment);
+        let name = file_of(at);
         let header = u64::from(at.block) * 4096;
         disk.is_damaged(&name, 0, 4096)
             || disk.is_damaged(&name, header, vouched.content.blocks() as usize * 4096)
             || disk.is_damaged(&name, SEGMENT - FOOTER_BLOCKS * 4096, FOOTER_BLOCKS as usize * 4096)
-            || hits.iter().any(|hit| {
-                let bent = matches!(hit.fault, Fault::ReadError | Fault::Latent | Fault::FlippedRead);
-                bent && hit.name.as_deref() == Some(name.as_str())
-            })
+            || hits.iter().any(|hit| bends(hit, &name))
     })
 }

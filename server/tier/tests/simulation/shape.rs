@@ -14,7 +14,8 @@ pub(crate) struct Shape {
 impl Shape {
     pub(crate) fn new(random: &mut Random) -> Shape {
         let segments = 5 + random.below(4);
-        let mut plan = FaultPlan { slow: Duration::from_millis(50), ..FaultPlan::default() };
+        let meanwhile = [0, 100_000, 300_000][random.index(3)];
+        let mut plan = FaultPlan { slow: Duration::from_millis(50), meanwhile, ..FaultPlan::default() };
         let mut space_changes = false;
         let kind = random.below(8);
         let rates: &[(Fault, u32)] = match kind {

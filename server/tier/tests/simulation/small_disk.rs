@@ -74,7 +74,7 @@ fn the_reserve_is_never_given_to_ordinary_writes() {
     assert!(usage.disk_full && tier.needs_reclaim(), "{usage:?}");
     assert_eq!((usage.capacity_bytes, tier.capacity().0), (4 << 20, 4));
     for round in 0..20u8 {
-        assert!(tier.can_move());
+        assert!(tier.can_move(PAGE as u32));
         let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
         for (meta, at) in &candidate.extents[..2] {
             assert!(matches!(write(&tier, meta.hash.0[0], true), Some(Ok(_))), "round {round}");

@@ -15,6 +15,7 @@ fn frame(verb: u8, body: &[u8]) -> Vec<u8> {
 
 /// Feeds at most `most` bytes at once, returns what is left.
 fn feed<'a>(inbound: &mut Inbound, stream: &'a [u8], most: usize) -> &'a [u8] {
+    inbound.begin_large(None);
     let space = inbound.space();
     let count = stream.len().min(space.len()).min(most);
     assert!(count > 0, "there is always space when no frame is whole");

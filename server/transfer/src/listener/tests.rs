@@ -82,3 +82,14 @@ fn shutdown_wakes_an_accepting_thread() {
         assert!(waiting.join().unwrap());
     });
 }
+
+#[test]
+fn a_successor_keeps_the_file_that_it_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let (leaving, file) = bind_unix(&path, 0o600).unwrap();
+    fs::remove_file(&path).unwrap();
+    let (_successor, _its_file) = bind_unix(&path, 0o600).unwrap();
+    drop((leaving, file));
+    assert!(LocalSocket::connect(&path, soon()).is_ok(), "only its own file is removed");
+}

@@ -174,7 +174,20 @@ fn a_receive_keeps_its_deadline_and_goes_on_later() {
     assert!(begun.elapsed() >= SOON);
     stream.write_all(&header[6..]).unwrap();
     stream.write_all(b"body").unwrap();
-    assert_eq!(socket.recv_spin(SOON, late()).unwrap().body, b"body");
+    assert_eq!(socket.recv_spin(SOON, Duration::from_secs(5)).unwrap().body, b"body");
+}
+
+#[test]
+fn a_frame_that_began_must_be_whole_in_time_and_one_that_did_not_may_wait() {
+    let (socket, mut stream) = with_stream();
+    let header = FrameHeader::new(5, 0, 4).unwrap().encode();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| socket.recv_spin(Duration::ZERO, SOON));
+        std::thread::sleep(SOON * 3);
+        assert!(!waiting.is_finished(), "nothing began");
+        stream.write_all(&header[..6]).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+    });
 }
 
 #[test]

@@ -36,6 +36,16 @@ pub(super) struct Shared {
     begun: Instant,
 }
 
+/// What the other threads of a tier would do in the middle of a call; it is given a number to choose by.
+#[derive(Clone)]
+struct Others(Arc<dyn Fn(u64) + Send + Sync>);
+
+impl std::fmt::Debug for Others {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Others")
+    }
+}
+
 #[derive(Debug)]
 enum NameChange {
     Made(String, u64),
@@ -59,6 +69,9 @@ pub(super) struct State {
     life: u64,
     off: bool,
     elapsed: Duration,
+    others: Option<Others>,
+    /// They act now: not again in what they call.
+    acting: bool,
     /// Folds every call and its outcome: two runs that agree in it did the same.
     trace: u64,
 }
@@ -92,6 +105,8 @@ impl SimulatedDisk {
             life: 0,
             off: false,
             elapsed: Duration::ZERO,
+            others: None,
+            acting: false,
             trace: 0,
         };
         let shared = Shared { state: Mutex::new(state), null, begun: Instant::now() };
@@ -205,6 +220,11 @@ impl SimulatedDisk {
         here.open(name, Open::Keep, false)
     }
 
+    /// Who acts in the middle of calls, where the plan says so.
+    pub(super) fn set_others(&self, act: impl Fn(u64) + Send + Sync + 'static) {
+        self.lock().others = Some(Others(Arc::new(act)));
+    }
+
     /// A handle that works in the life of now.
     pub(crate) fn join(&self) -> SimulatedDisk {
         SimulatedDisk { shared: Arc::clone(&self.shared), life: Some(self.life.unwrap_or(self.lock().life)) }
@@ -301,6 +321,21 @@ impl SimulatedDisk {
         self.shared.state.lock()
     }
 
+    fn let_others_act(&self) {
+        let mut state = self.lock();
+        let rate = state.plan.meanwhile;
+        if self.is_dead_in(&state) || state.acting || !state.random.happens(rate) {
+            return;
+        }
+        let (number, others) = (state.random.draw(), state.others.clone());
+        state.acting = true;
+        drop(state);
+        if let Some(Others(act)) = others {
+            act(number);
+        }
+        self.lock().acting = false;
+    }
+
     /// Counts a call and says what goes wrong with it; EIO when the power is cut, EMFILE when no descriptor is left.
     /// `place`: the file and the offset in it.
     pub(super) fn begin(
@@ -308,6 +343,9 @@ impl SimulatedDisk {
         call: Call,
         place: Option<(u64, u64)>,
     ) -> Result<(MutexGuard<'_, State>, Option<Fault>), Errno> {
+        if call != Call::Start {
+            self.let_others_act();
+        }
         let mut guard = self.lock();
         let state = &mut *guard;
         if self.is_dead_in(state) {

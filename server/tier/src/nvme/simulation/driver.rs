@@ -12,14 +12,16 @@ use crate::nvme::operation::{Failure, Operation};
 use crate::nvme::schedule::Schedule;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The engine.
 pub(crate) struct SimulatedDriver {
     core: Arc<Core>,
     finish: Arc<FinishQueue>,
-    pub(super) disk: SimulatedDisk,
+    disk: SimulatedDisk,
     state: Mutex<State>,
+    /// The keeper or the flusher is at work: there is one of each, and one of the two syncs a file at a time.
+    pub(super) controlling: AtomicBool,
 }
 
 struct State {
@@ -36,7 +38,8 @@ impl SimulatedDriver {
     ) -> SimulatedDriver {
         let state = State { schedule: Schedule::new(inflight_bytes), inflight: Vec::new() };
         let (core, finish) = (Arc::clone(core), Arc::clone(finish));
-        SimulatedDriver { core, finish, disk, state: Mutex::new(state) }
+        let controlling = AtomicBool::new(false);
+        SimulatedDriver { core, finish, disk, state: Mutex::new(state), controlling }
     }
 
     /// Queues an operation.

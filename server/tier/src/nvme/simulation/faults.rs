@@ -97,12 +97,14 @@ pub struct FaultPlan {
     pub at: Vec<(u64, Fault)>,
     /// How much longer a slow operation takes.
     pub slow: Duration,
+    /// In how many of a million calls another thread of the tier does something in the middle of it.
+    pub meanwhile: u32,
 }
 
 impl FaultPlan {
     /// Nothing goes wrong, but what was not synced is drawn from this seed at a crash.
     pub fn calm(seed: u64) -> FaultPlan {
-        FaultPlan { seed, slow: Duration::from_millis(50), ..FaultPlan::default() }
+        FaultPlan { seed, slow: Duration::from_millis(50), meanwhile: 100_000, ..FaultPlan::default() }
     }
 
     /// The same with a rate for one fault.

@@ -25,6 +25,8 @@
 //! - A power cut in the middle of a step: [`Fault::PowerCut`] in the plan, at an operation of the disk. After it
 //!   [`SimulatedDisk::is_off`] says so; what a call-back says from then on was heard by nobody, and
 //!   [`SimulatedDisk::crash`] comes next. [`SimulatedDisk::kill`] ends the process and loses nothing.
+//! - In [`FaultPlan::meanwhile`] calls of a million another thread of the tier does something in the middle of the call:
+//!   what a thread does between two of its calls to the disk is not all at once.
 //! - A database's file: [`SimulatedDisk::open_file`] has `len`, `read`, `write`, `set_len` and `sync` on `&self`, with
 //!   the same cache, faults and crash; give it a disk of its own, or a name of its own on the tier's.
 //! - Stuck operations end (with an error) when the power is cut; until then [`NvmeTier::shutdown`] gives up on them after
@@ -41,8 +43,10 @@ use super::config::{NvmeConfig, OpenError, OpenReport, Recovered};
 use super::device::Device;
 use super::engine::Driver;
 use super::finish::FinishQueue;
-use super::{NvmeTier, keeper};
+use super::flush::Flushes;
+use super::{NvmeTier, Shared, keeper};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use disk::SimulatedDisk;
 pub(crate) use driver::SimulatedDriver;
@@ -79,21 +83,15 @@ impl NvmeTier {
         let device = Device::open_simulated(&config, &disk, &mut report.warnings)?;
         let (core, recovered) = super::read_back(device, &config, &mut report)?;
         let finish = Arc::new(FinishQueue::default());
-        let driver = SimulatedDriver::new(&core, &finish, config.inflight_bytes, disk);
+        let driver = SimulatedDriver::new(&core, &finish, config.inflight_bytes, disk.clone());
         let tier = NvmeTier::new(core, Driver::Simulated(driver), finish);
+        disk.set_others(tier.others());
         Ok((tier, recovered, report))
     }
 
     /// Takes a step; `false` if there was nothing to do for it.
     pub fn step(&self, step: Step) -> bool {
-        let shared = &self.shared;
-        match (step, &shared.driver) {
-            (Step::Keeper, _) => keeper::step(shared),
-            (Step::Carry, Driver::Simulated(driver)) => driver.carry(),
-            (Step::Carry, _) => false,
-            (Step::Finish, _) => self.finish.step(&shared.core),
-            (Step::Flush, _) => self.flushes.step(&shared.core),
-        }
+        take(&self.shared, &self.finish, &self.flushes, step)
     }
 
     /// Takes one step of those that have something to do, whichever the seed says; `false` if none has.
@@ -103,9 +101,43 @@ impl NvmeTier {
         steps.into_iter().any(|step| self.step(step))
     }
 
+    /// What other threads do in the middle of one thread's call to the disk.
+    fn others(&self) -> impl Fn(u64) + Send + Sync + 'static {
+        let (shared, finish) = (Arc::downgrade(&self.shared), Arc::downgrade(&self.finish));
+        let flushes = Arc::downgrade(&self.flushes);
+        move |number| {
+            let step = Step::ALL[(number % Step::ALL.len() as u64) as usize];
+            if let (Some(shared), Some(finish), Some(flushes)) =
+                (shared.upgrade(), finish.upgrade(), flushes.upgrade())
+            {
+                take(&shared, &finish, &flushes, step);
+            }
+        }
+    }
+
     /// What the threads of a tier on a real device do meanwhile.
     pub(super) fn step_without_threads(&self) {
         let simulated = matches!(self.shared.driver, Driver::Simulated(_));
         while simulated && Step::ALL.into_iter().any(|step| self.step(step)) {}
     }
+}
+
+fn take(shared: &Shared, finish: &FinishQueue, flushes: &Flushes, step: Step) -> bool {
+    let Driver::Simulated(driver) = &shared.driver else { return false };
+    match step {
+        Step::Keeper => alone(&driver.controlling, || keeper::step(shared)),
+        Step::Carry => driver.carry(),
+        Step::Finish => finish.step(&shared.core),
+        Step::Flush => alone(&driver.controlling, || flushes.step(&shared.core)),
+    }
+}
+
+/// A thread that others wait for in the middle of its work cannot be waited for here, where there is one thread.
+fn alone(busy: &AtomicBool, act: impl FnOnce() -> bool) -> bool {
+    if busy.swap(true, Ordering::Relaxed) {
+        return false;
+    }
+    let did = act();
+    busy.store(false, Ordering::Relaxed);
+    did
 }

@@ -1,0 +1,203 @@
+//! Taking connections from a listener of the async runtime. Owns: the pause when the system has none to give, and how a
+//! refusal is said. Must not know: what is served.
+
+use super::stream::DoorStream;
+use super::{Connections, Door, Peer};
+use crate::limits::{ACCEPT_PAUSE_MAX, ACCEPT_PAUSE_MIN};
+use futures_util::task::AtomicWaker;
+use futures_util::{Stream, stream::unfold};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// A listener that can say whose connection it took.
+pub(crate) trait Accept: Send + Sync + 'static {
+    /// Its connections.
+    type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Waits for the next connection.
+    fn take(&self) -> impl Future<Output = io::Result<Self::Io>> + Send;
+
+    /// Who is at its other end.
+    fn peer(io: &Self::Io) -> io::Result<Peer>;
+
+    /// Sends as much as goes without waiting: a refusal is a courtesy.
+    fn offer(io: &Self::Io, bytes: &[u8]) -> io::Result<usize>;
+}
+
+impl Accept for UnixListener {
+    type Io = UnixStream;
+
+    async fn take(&self) -> io::Result<UnixStream> {
+        Ok(self.accept().await?.0)
+    }
+
+    fn peer(io: &UnixStream) -> io::Result<Peer> {
+        Ok(Peer::User(io.peer_cred()?.uid()))
+    }
+
+    fn offer(io: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+        io.try_write(bytes)
+    }
+}
+
+impl Accept for TcpListener {
+    type Io = TcpStream;
+
+    async fn take(&self) -> io::Result<TcpStream> {
+        let (io, _) = self.accept().await?;
+        io.set_nodelay(true)?;
+        Ok(io)
+    }
+
+    fn peer(io: &TcpStream) -> io::Result<Peer> {
+        Ok(Peer::at(io.peer_addr()?.ip()))
+    }
+
+    fn offer(io: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+        io.try_write(bytes)
+    }
+}
+
+/// The pause after an accept that failed: the system is out of descriptors or memory, and asking at once gets the same answer.
+pub(crate) struct Backoff {
+    pause: Duration,
+}
+
+impl Backoff {
+    /// Nothing failed yet.
+    pub(crate) fn new() -> Backoff {
+        Backoff { pause: ACCEPT_PAUSE_MIN }
+    }
+
+    /// An accept worked.
+    pub(crate) fn reset(&mut self) {
+        self.pause = ACCEPT_PAUSE_MIN;
+    }
+
+    /// An accept failed: how long to wait. Said once for a row of failures.
+    pub(crate) fn failed(&mut self, door: Door, error: &io::Error) -> Duration {
+        let pause = self.pause;
+        if pause == ACCEPT_PAUSE_MIN {
+            tracing::warn!(door = door.name(), %error, "cannot accept a connection; trying again");
+        }
+        self.pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
+        pause
+    }
+}
+
+/// The admitted connections of a listener, one after another, for as long as it is polled.
+pub(crate) struct Admitting<L> {
+    listener: L,
+    door: Door,
+    connections: Arc<Connections>,
+    backoff: Backoff,
+}
+
+impl<L: Accept> Admitting<L> {
+    /// Of `listener`, which is this door.
+    pub(crate) fn new(listener: L, door: Door, connections: Arc<Connections>) -> Admitting<L> {
+        Admitting { listener, door, connections, backoff: Backoff::new() }
+    }
+
+    /// The next one that there is room for.
+    pub(crate) async fn next(&mut self) -> DoorStream<L::Io> {
+        loop {
+            match self.listener.take().await {
+                Ok(io) => {
+                    self.backoff.reset();
+                    if let Some(stream) = self.admit(io) {
+                        return stream;
+                    }
+                }
+                // The peer left before it was accepted.
+                Err(error) if gone(&error) => {}
+                Err(error) => tokio::time::sleep(self.backoff.failed(self.door, &error)).await,
+            }
+        }
+    }
+
+    /// As a stream that never ends, as tonic wants it.
+    pub(crate) fn into_stream(self) -> impl Stream<Item = io::Result<DoorStream<L::Io>>> + Send {
+        unfold(self, |mut admitting| async move {
+            let stream = admitting.next().await;
+            Some((Ok(stream), admitting))
+        })
+    }
+
+    /// The listener.
+    pub(crate) fn listener(&self) -> &L {
+        &self.listener
+    }
+
+    fn admit(&self, io: L::Io) -> Option<DoorStream<L::Io>> {
+        let peer = match L::peer(&io) {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::debug!(%error, "a connection of nobody: closed");
+                return None;
+            }
+        };
+        let ended = Arc::new(Ended::default());
+        let end = Arc::clone(&ended);
+        match self.connections.admit(self.door, peer, move || end.end()) {
+            Ok(place) => Some(DoorStream::new(io, place, ended, self.door)),
+            Err(refused) => {
+                if let Err(error) = L::offer(&io, &refusal(self.door, &refused.to_string())) {
+                    tracing::debug!(%error, "a refused peer had left");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Tells a connection's task that it must end.
+#[derive(Default)]
+pub(super) struct Ended {
+    ended: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Ended {
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Whether it must; else `context` is woken once it must.
+    pub(super) fn poll(&self, context: &mut std::task::Context<'_>) -> bool {
+        self.waker.register(context.waker());
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+fn gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
+}
+
+/// The bytes of a refusal: an HTTP answer, or an HTTP/2 GOAWAY that says why.
+fn refusal(door: Door, why: &str) -> Vec<u8> {
+    if door == Door::Http {
+        let length = why.len() + 1;
+        return format!(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nretry-after: 1\r\nconnection: close\r\n\r\n{why}\n"
+        )
+        .into_bytes();
+    }
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let length = (8 + why.len()) as u32;
+    let mut bytes = settings.to_vec();
+    bytes.extend(length.to_be_bytes().into_iter().skip(1));
+    bytes.extend([7, 0, 0, 0, 0, 0]); // GOAWAY on the connection
+    bytes.extend([0, 0, 0, 0]); // no request was taken
+    bytes.extend(11u32.to_be_bytes()); // ENHANCE_YOUR_CALM
+    bytes.extend(why.as_bytes());
+    bytes
+}

@@ -1,0 +1,32 @@
+//! Health: is this pool serving, and what should a person know. Owns: the sentences. Must not know: HTTP.
+
+use super::Engine;
+use turnkv_tier::Tier;
+
+/// What a probe and a person are told.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Health {
+    /// Why no traffic should be sent here; `None`: pages are taken and served.
+    pub(crate) not_serving: Option<String>,
+    /// What is wrong while it serves, each with what to do.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Engine {
+    /// How this pool is now.
+    pub(crate) fn health(&self) -> Health {
+        let not_serving = self.is_draining().then(|| {
+            "draining: offloads are declined, what is here is served; `turnkv drain --undo` takes it back"
+                .to_owned()
+        });
+        let lost = self.nvme.as_ref().and_then(|nvme| nvme.poisoned());
+        let lost = lost.map(|why| {
+            format!("without NVMe: {why}; pages are served from DRAM only: look at the device, then restart")
+        });
+        let full = self.nvme.as_ref().is_some_and(|nvme| nvme.usage().disk_full).then(|| {
+            "the file system under nvme.path is full: free some space, or lower nvme.bytes".to_owned()
+        });
+        let unsaved = self.catalog.as_ref().and_then(|catalog| catalog.trouble());
+        Health { not_serving, notes: lost.into_iter().chain(full).chain(unsaved).collect() }
+    }
+}

@@ -1,0 +1,134 @@
+//! Writes that are given out are ended, whatever becomes of them, and a durable commit is answered.
+
+use super::*;
+use crate::config;
+use tempfile::TempDir;
+use turnkv_pool::LeaseId;
+use turnkv_proto::{BlockHash, Spec, wire};
+use turnkv_transfer::checksum;
+
+const PAGE: usize = 64 << 10;
+
+/// An engine without its threads on a directory of its own, and a namespace of it.
+fn engine() -> (TempDir, Arc<Engine>, Vec<u8>) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("turnkv.toml");
+    let nvme = dir.path().join("nvme");
+    let text = format!(
+        "[dram]\nbytes = \"16MiB\"\nlock = false\n[nvme]\npath = \"{}\"\nbytes = \"32MiB\"\nengine = \"blocking\"\n\
+         [limits]\ndurable_ms = 200\n",
+        nvme.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let engine = Engine::start(config::load(Some(&file)).unwrap()).unwrap();
+    let spec = wire::NamespaceSpec::from(&Spec::opaque("m", 16, PAGE as u64));
+    let namespace = engine.open_namespace(&spec).unwrap().namespace;
+    (dir, engine, namespace.to_vec())
+}
+
+fn hash(at: u8) -> BlockHash {
+    BlockHash([at; 32])
+}
+
+/// Offloads so many pages; the checksum of one may be a lie.
+async fn offload(engine: &Arc<Engine>, ns: &[u8], pages: u8, lie: Option<u8>) {
+    let client = engine.clients.ephemeral();
+    let hashes = (1..=pages).flat_map(|at| hash(at).0).collect();
+    let ask = wire::BeginOffloadRequest { namespace: ns.to_vec().into(), hashes, ..Default::default() };
+    let reply = engine.begin_offload_as(client, &ask).await.unwrap();
+    assert_eq!(reply.slots.len(), usize::from(pages));
+    let mut checksums = Vec::new();
+    for (at, slot) in reply.slots.iter().enumerate() {
+        let slot = engine.slot_at(slot, PAGE as u64).unwrap();
+        slot.fill(&vec![at as u8; PAGE]);
+        checksums.push(checksum(slot.bytes()) ^ u64::from(lie == Some(at as u8)));
+    }
+    let commit: Vec<(u32, u64)> = (0..).zip(checksums).collect();
+    let now = engine.now();
+    engine.core().pool.commit_offload(LeaseId(reply.lease), client, &commit, now).unwrap();
+}
+
+fn settled(engine: &Arc<Engine>) -> bool {
+    for _ in 0..2_000 {
+        if engine.core().writing_bytes == 0 {
+            return true;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_write_without_memory_ends_and_so_do_those_behind_it() {
+    let (_dir, engine, ns) = engine();
+    offload(&engine, &ns, 4, None).await;
+    let writes: Vec<(WriteBehind, SlotPlace)> = {
+        let mut core = engine.core();
+        let writes = core.pool.next_writes(u64::MAX, 0);
+        core.writing_bytes += writes.iter().map(|write| write.bytes).sum::<u64>();
+        writes.into_iter().map(|write| (write, core.place(write.slot))).collect()
+    };
+    assert_eq!(writes.len(), 4);
+    let nowhere = SlotPlace { slab: u32::MAX, ..writes[1].1 };
+    let broken = writes
+        .iter()
+        .enumerate()
+        .map(|(at, (write, place))| (*write, if at == 1 { nowhere } else { *place }));
+    engine.start_writes(engine.nvme.as_ref().unwrap(), broken.collect());
+    assert!(settled(&engine), "{} bytes are being written for ever", engine.core().writing_bytes);
+    engine.core().pool.check().unwrap();
+    engine.core().writes_paused_until = 0;
+    engine.pump_writes();
+    assert!(settled(&engine));
+    let stats = engine.core().pool.stats();
+    assert_eq!((stats.dirty_bytes, stats.nvme.pages), (0, 4));
+}
+
+#[tokio::test]
+async fn a_page_whose_bytes_are_not_its_checksums_is_not_durable() {
+    let (_dir, engine, ns) = engine();
+    offload(&engine, &ns, 4, Some(2)).await;
+    let index = engine.find_namespace(&ns).unwrap();
+    let keys: Vec<_> = {
+        let core = engine.core();
+        (1..=4).map(|at| core.pool.page_key(index, &hash(at)).unwrap()).collect()
+    };
+    assert_eq!(engine.make_durable(&keys).await, Err(NotDurable::Changed));
+    assert!(settled(&engine));
+    let core = engine.core();
+    assert_eq!(
+        (core.pool.stats().nvme.pages, core.pool.stats().dram.pages),
+        (2, 2),
+        "what hangs on it went too"
+    );
+    assert_eq!(engine.metrics.corrupt_total(), 1);
+    assert_eq!(core.durable.len(), 0);
+    core.pool.check().unwrap();
+}
+
+#[tokio::test]
+async fn a_durable_commit_is_answered_although_nothing_is_written() {
+    let (_dir, engine, ns) = engine();
+    offload(&engine, &ns, 2, None).await;
+    let index = engine.find_namespace(&ns).unwrap();
+    let key = {
+        let mut core = engine.core();
+        core.writes_paused_until = u64::MAX;
+        core.pool.page_key(index, &hash(2)).unwrap()
+    };
+    assert_eq!(engine.make_durable(&[key]).await, Err(NotDurable::Timeout));
+    assert_eq!(engine.core().durable.len(), 0, "nobody waits any more");
+    engine.core().writes_paused_until = 0;
+    assert_eq!(engine.make_durable(&[key]).await, Ok(()), "asked again, it is durable");
+}
+
+#[test]
+fn the_pool_follows_what_the_disk_has_room_for() {
+    let (_dir, engine, _) = engine();
+    assert_eq!(engine.core().pool.stats().nvme.capacity_bytes, 32 << 20);
+    engine.core().pool.resize_nvme(1 << 20, 50);
+    engine.core().nvme_segments = 3;
+    engine.follow_capacity();
+    assert_eq!(engine.core().nvme_segments, engine.nvme.as_ref().unwrap().capacity().0);
+    assert_eq!(engine.core().pool.stats().nvme.capacity_bytes, 32 << 20);
+}

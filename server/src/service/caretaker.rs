@@ -1,0 +1,56 @@
+//! What is looked after beside the doors, a few times a second. Owns: when. Must not know: how.
+
+use super::budget::Budget;
+use super::pool::PoolService;
+use crate::connections::Connections;
+use crate::engine::Engine;
+use crate::limits::SWEEP_MS;
+use crate::local::LocalDoor;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic_health::server::HealthReporter;
+use turnkv_proto::wire::unary::pool_server::PoolServer;
+use turnkv_transfer::trim_heap;
+
+/// What it looks after.
+pub(super) struct Caretaker {
+    pub(super) engine: Arc<Engine>,
+    pub(super) connections: Arc<Connections>,
+    pub(super) local: Arc<LocalDoor>,
+    pub(super) budget: Arc<Budget>,
+    pub(super) reporter: HealthReporter,
+}
+
+impl Caretaker {
+    /// Looks after it for as long as it is polled.
+    pub(super) async fn run(self) -> Result<(), Infallible> {
+        let mut serving = None;
+        let mut ticks = tokio::time::interval(Duration::from_millis(SWEEP_MS));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.connections.sweep();
+            let of_requests = self.budget.burst_has_passed();
+            if self.local.burst_has_passed() || of_requests {
+                // Takes milliseconds: not on an async thread.
+                let trimmed = tokio::task::spawn_blocking(trim_heap).await;
+                tracing::debug!(worked = trimmed.is_ok(), "free memory went back after a burst of requests");
+            }
+            let now = !self.engine.is_draining();
+            if serving != Some(now) {
+                serving = Some(now);
+                self.report(now).await;
+            }
+        }
+    }
+
+    /// The standard health service says what /healthz says.
+    async fn report(&self, serving: bool) {
+        if serving {
+            self.reporter.set_serving::<PoolServer<PoolService>>().await;
+        } else {
+            self.reporter.set_not_serving::<PoolServer<PoolService>>().await;
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! What every gRPC request passes: it is counted, timed, and bounded while it arrives. Owns: these three, as one layer in
+//! front of all services. Must not know: what a request says, but where its messages begin and end.
+//!
+//! A request's bytes count against the budgets from their arrival until its answer begins (of a stream: until each message is
+//! whole), and must all arrive within a bound. So a peer that leaves requests half sent has a bounded part of the memory, and
+//! that for a bounded time.
+
+use super::budget::{Budget, Share};
+use super::inline;
+use crate::connections::watch::{Asking, Request as Counted};
+use crate::engine::Engine;
+use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use metrics::{Counter, counter};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+use tonic::Status;
+use turnkv_proto::{Error, ErrorKind};
+
+/// Bytes before every message: is it compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+/// Paths of streams of several messages begin so; every other request is one message.
+const STREAMS: [&str; 2] = [inline::OFFLOAD, "/grpc.reflection."];
+/// Paths of inline streams.
+const INLINE: [&str; 2] = [inline::OFFLOAD, inline::RELOAD];
+
+/// What requests share.
+#[derive(Clone)]
+pub(super) struct Requests {
+    engine: Arc<Engine>,
+    budget: Arc<Budget>,
+    inline: Arc<Semaphore>,
+    inline_refused: Counter,
+}
+
+impl Requests {
+    pub(super) fn new(engine: &Arc<Engine>, budget: &Arc<Budget>) -> Requests {
+        Requests {
+            engine: Arc::clone(engine),
+            budget: Arc::clone(budget),
+            inline: Arc::new(Semaphore::new(INLINE_STREAMS_MAX)),
+            inline_refused: counter!("turnkv_requests_refused_total", "cause" => "streams"),
+        }
+    }
+
+    fn inline_permit(&self, path: &str) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        if !INLINE.contains(&path) {
+            return Ok(None);
+        }
+        Arc::clone(&self.inline).try_acquire_owned().map(Some).map_err(|_| {
+            self.inline_refused.increment(1);
+            let text = format!("{INLINE_STREAMS_MAX} inline streams are open: open fewer at a time");
+            Error::new(ErrorKind::Limit, text)
+        })
+    }
+}
+
+/// The layer.
+pub(super) async fn pass(State(requests): State<Requests>, request: Request, next: Next) -> Response {
+    let Some(asking) = request.extensions().get::<Asking>().cloned() else {
+        // Every connection of this door has one.
+        return Status::internal("a request without a connection").into_http();
+    };
+    let counted = asking.begin();
+    let path = request.uri().path();
+    let permit = match requests.inline_permit(path) {
+        Ok(permit) => permit,
+        Err(error) => return Status::from(error).into_http(),
+    };
+    // An inline Offload answers before it has done anything: it times itself.
+    let seconds = requests.engine.metrics.calls.grpc(path).filter(|_| path != inline::OFFLOAD);
+    let is_stream = STREAMS.iter().any(|stream| path.starts_with(stream));
+    let share = Arc::new(Share::new(&requests.budget, asking.watch()));
+    let began = Instant::now();
+    let request = request.map(|body| Body::new(Arriving::new(body, is_stream, Arc::clone(&share))));
+    let response = next.run(request).await;
+    if let Some(seconds) = seconds {
+        seconds.record(began.elapsed());
+    }
+    drop(share);
+    response.map(|body| Body::new(Leaving { body, _counted: counted, _permit: permit }))
+}
+
+/// A request's body on its way in.
+struct Arriving {
+    body: Body,
+    is_stream: bool,
+    share: Arc<Share>,
+    messages: Messages,
+    began: tokio::time::Instant,
+    /// Made when the body is first waited for.
+    late: Option<Pin<Box<Sleep>>>,
+    refused: bool,
+}
+
+impl Arriving {
+    fn new(body: Body, is_stream: bool, share: Arc<Share>) -> Arriving {
+        let (messages, began) = (Messages::default(), tokio::time::Instant::now());
+        Arriving { body, is_stream, share, messages, began, late: None, refused: false }
+    }
+
+    fn arrived(&mut self, data: &Bytes) -> Result<(), Error> {
+        let was_between = self.messages.is_between();
+        let ended = self.messages.pass(data);
+        self.share.take(data.len() as u64, self.messages.bytes)?;
+        if self.is_stream && (ended || was_between) {
+            if ended {
+                self.share.give_back();
+            }
+            (self.began, self.late) = (tokio::time::Instant::now(), None);
+        }
+        Ok(())
+    }
+
+    /// Whether more must come by a deadline: between the messages of a stream nothing must, before the first one it must.
+    fn is_due(&self) -> bool {
+        !(self.is_stream && self.messages.is_between() && self.messages.any)
+    }
+
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Error> {
+        if !self.is_due() {
+            return Poll::Pending;
+        }
+        let end = self.began + Duration::from_millis(MESSAGE_MS_MAX);
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        late.as_mut().poll(context).map(|()| {
+            self.share.late();
+            let text =
+                format!("the request did not arrive whole within {} s: it is cut off", MESSAGE_MS_MAX / 1000);
+            Error::new(ErrorKind::Limit, text)
+        })
+    }
+}
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        let arriving = self.get_mut();
+        if arriving.refused {
+            return Poll::Ready(None);
+        }
+        let refusal = match Pin::new(&mut arriving.body).poll_frame(context) {
+            Poll::Pending => match arriving.poll_late(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(error) => error.into(),
+            },
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Ready(Some(Err(error))) => Status::from_error(error.into()),
+            Poll::Ready(Some(Ok(frame))) => match frame.data_ref().map(|data| arriving.arrived(data)) {
+                None | Some(Ok(())) => return Poll::Ready(Some(Ok(frame))),
+                Some(Err(error)) => error.into(),
+            },
+        };
+        arriving.refused = true;
+        Poll::Ready(Some(Err(refusal)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.refused || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Where gRPC's messages end in what arrives.
+#[derive(Default)]
+struct Messages {
+    prefix: [u8; PREFIX_BYTES],
+    prefix_len: usize,
+    /// Of the message, not here yet.
+    left: u64,
+    /// Of the message, here.
+    bytes: u64,
+    /// One was whole.
+    any: bool,
+}
+
+impl Messages {
+    /// Bytes arrived; true if a message ended in them.
+    fn pass(&mut self, mut data: &[u8]) -> bool {
+        let mut ended = false;
+        while !data.is_empty() {
+            if self.prefix_len < PREFIX_BYTES {
+                if self.prefix_len == 0 {
+                    self.bytes = 0;
+                }
+                let taken = (PREFIX_BYTES - self.prefix_len).min(data.len());
+                self.prefix[self.prefix_len..self.prefix_len + taken].copy_from_slice(&data[..taken]);
+                self.prefix_len += taken;
+                self.bytes += taken as u64;
+                data = &data[taken..];
+                if self.prefix_len == PREFIX_BYTES {
+                    let [_, length @ ..] = self.prefix;
+                    self.left = u64::from(u32::from_be_bytes(length));
+                }
+            } else {
+                let taken = self.left.min(data.len() as u64);
+                self.left -= taken;
+                self.bytes += taken;
+                data = &data[taken as usize..];
+            }
+            if self.prefix_len == PREFIX_BYTES && self.left == 0 {
+                self.prefix_len = 0;
+                (ended, self.any) = (true, true);
+            }
+        }
+        ended
+    }
+
+    fn is_between(&self) -> bool {
+        self.prefix_len == 0
+    }
+}
+
+/// A response's body on its way out: the request is in service as long as it is.
+struct Leaving {
+    body: Body,
+    _counted: Counted,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl HttpBody for Leaving {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Messages;
+
+    #[test]
+    fn messages_end_where_they_end_however_they_arrive() {
+        let mut bytes = Vec::new();
+        for length in [0u32, 1, 7, 300] {
+            bytes.push(0);
+            bytes.extend(length.to_be_bytes());
+            bytes.resize(bytes.len() + length as usize, 9);
+        }
+        for piece in [1, 2, 5, 6, 64, 1_000] {
+            let mut messages = Messages::default();
+            let ended = bytes.chunks(piece).filter(|piece| messages.pass(piece)).count();
+            assert!(messages.is_between() && messages.any);
+            assert_eq!(ended, if piece == 1_000 { 1 } else { ended });
+            assert!(!messages.pass(&[0, 0, 0, 0, 9, 1]) && !messages.is_between());
+            assert_eq!(messages.bytes, 6);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory for frames that do not fit a socket's read buffer. Owns: a bound on all of it together, and waiting for a part of it.
+//! Must not know: sockets, what a frame says.
+//!
+//! Bytes that found no room stay in the system's socket buffer, which is bounded too: their sender waits.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+/// The bytes that all large frames of a server may take together, from their headers on until they are dropped.
+#[derive(Debug)]
+pub struct LargeFrames {
+    taken: Mutex<Taken>,
+    freed: Condvar,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: usize,
+    /// The most since somebody last asked for it.
+    most_bytes: usize,
+}
+
+/// A part of them.
+#[derive(Debug)]
+pub(crate) struct Held {
+    of: Arc<LargeFrames>,
+    bytes: usize,
+}
+
+impl LargeFrames {
+    /// So many bytes.
+    #[must_use]
+    pub fn new(bytes: usize) -> Arc<LargeFrames> {
+        Arc::new(LargeFrames { taken: Mutex::default(), freed: Condvar::new(), bytes })
+    }
+
+    /// Whether a burst has passed since the last look: `least` bytes or more were taken, and fewer are now.
+    pub fn burst_has_passed(&self, least: usize) -> bool {
+        let mut taken = self.taken.lock();
+        let passed = taken.bytes < least && taken.most_bytes >= least;
+        if passed {
+            taken.most_bytes = taken.bytes;
+        }
+        passed
+    }
+
+    /// A part, if it is free by the deadline.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize, deadline: Instant) -> Option<Held> {
+        let mut taken = self.taken.lock();
+        while taken.bytes + bytes > self.bytes {
+            let late = self.freed.wait_until(&mut taken, deadline).timed_out();
+            if late && taken.bytes + bytes > self.bytes {
+                return None;
+            }
+        }
+        taken.bytes += bytes;
+        taken.most_bytes = taken.most_bytes.max(taken.bytes);
+        Some(Held { of: Arc::clone(self), bytes })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.taken.lock().bytes -= self.bytes;
+        self.of.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LargeFrames;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_part_is_waited_for_and_comes_back() {
+        let all = LargeFrames::new(10);
+        let soon = || Instant::now() + Duration::from_millis(30);
+        let first = all.hold(6, soon()).unwrap();
+        assert!(all.hold(5, soon()).is_none() && all.hold(11, soon()).is_none());
+        let second = all.hold(4, soon()).unwrap();
+        assert!(!all.burst_has_passed(8), "it lasts");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| all.hold(7, Instant::now() + Duration::from_secs(10)).is_some());
+            drop(first);
+            drop(second);
+            assert!(waiting.join().unwrap());
+        });
+        assert!(all.burst_has_passed(8) && !all.burst_has_passed(8), "said once");
+        assert!(all.hold(10, soon()).is_some());
+    }
+}
