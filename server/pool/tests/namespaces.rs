@@ -152,7 +152,8 @@ fn all_of_a_namespace_goes_in_bounded_steps_and_what_is_in_flight_first_ends() {
     config.limits.protected_percent = 50;
     let mut pool = Pool::new(config).unwrap();
     let (old, other) = (open(&mut pool, 1), open(&mut pool, 2));
-    store(&mut pool, old, None, 0..1200); // one branch: its leaf is far from its root
+    store(&mut pool, old, None, 0..1000); // one branch: its leaf is far from its root
+    store(&mut pool, old, Some(999), 1000..1200);
     pool.pin(old, &hashes(0..900), 0, 0).unwrap();
     for name in 0..50 {
         pool.begin_turn(old, &session(&format!("s{name}")), 0).unwrap();
