@@ -3,6 +3,8 @@
 //! The generated service would copy every page once more into its codec's buffers, so these two methods are served from
 //! their HTTP bodies: see [`turnkv_proto::stream`].
 
+use crate::connections::Peer;
+use crate::connections::watch::Asking;
 use crate::engine::Engine;
 use crate::engine::clients::Caller;
 use crate::engine::inline::{InlineOffload, InlineReload};
@@ -19,7 +21,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use tonic::transport::server::{TcpConnectInfo, UdsConnectInfo};
 use turnkv_proto::stream::{Incoming, Outgoing, Piece};
 use turnkv_proto::{Error, ErrorKind, wire};
 
@@ -53,12 +54,11 @@ pub(super) fn routes(engine: &Arc<Engine>) -> axum::Router {
 
 /// Who is at the other end of a request's connection.
 fn caller(request: &Request) -> Caller {
-    let extensions = request.extensions();
-    if let Some(peer) = extensions.get::<UdsConnectInfo>().and_then(|info| info.peer_cred) {
-        return Caller::User(peer.uid(), peer.pid().unwrap_or(0));
+    match request.extensions().get::<Asking>().map(Asking::peer) {
+        Some((Peer::User(user), process)) => Caller::User(user, process),
+        Some((Peer::Host(host), _)) => Caller::Host(host),
+        None => Caller::Unknown,
     }
-    let host = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-    host.map_or(Caller::Unknown, |host| Caller::Host(host.ip()))
 }
 
 fn incoming<M: Piece>(request: Request) -> Incoming<M> {
