@@ -225,7 +225,11 @@ fn abort(context: &Context, client: &Client, lease: u64) {
 }
 
 /// Writes pages to their slots and commits them, or does what a client should not; true: the client goes on.
-#[allow(clippy::too_many_arguments, reason = "what an offload consists of")]
+#[allow(
+    clippy::too_many_arguments,
+    clippy::too_many_lines,
+    reason = "an offload from its slots to its answer"
+)]
 async fn fill_and_commit(
     context: &Rc<Context>,
     client: &Client,
@@ -268,8 +272,8 @@ async fn fill_and_commit(
         }
         _ => {}
     }
-    let lies = conduct < 16 && conduct >= 12;
-    let some = conduct < 24 && conduct >= 16;
+    let lies = (12..16).contains(&conduct);
+    let some = (16..24).contains(&conduct);
     let mut sent = Vec::new();
     let mut ask = wire::CommitOffloadRequest { lease, client: client.id, durable, ..Default::default() };
     for one in &given {

@@ -157,7 +157,8 @@ impl World {
             Err(error) => return self.context.broken(format!("the server does not start: {error:#}")),
         }
         self.context.model.borrow_mut().new_life();
-        (self.seen.clear(), self.lost = 0).0;
+        self.seen.clear();
+        self.lost = 0;
         for _ in 0..self.plan.clients {
             let client = self.new_client();
             self.clients.push((client, None));
