@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::grpc;
 use crate::limits::{INLINE_PIECE_BYTES, INLINE_PIECES_MAX};
 use crate::namespace::Namespace;
-use crate::offload::{Done, Granted, Window as OffloadWindow};
+use crate::offload::{Done, Granted, NotDurable, Window as OffloadWindow};
 use crate::pages::{Arriving, PageSource, PageTarget, Staging};
 use crate::reload::{MissCause, ReloadReport, Window as ReloadWindow, tier};
 use tokio::sync::mpsc;
@@ -41,7 +41,8 @@ impl Namespace {
         if granted.fill.is_empty() {
             let Granted { present, decline, .. } = granted;
             let (durable, retry_after_ms) = (begun.durable, begun.retry_after_ms);
-            return Ok(Done { present, durable, decline, retry_after_ms, ..Done::default() });
+            let not_durable = NotDurable::read(begun.not_durable());
+            return Ok(Done { present, durable, not_durable, decline, retry_after_ms, ..Done::default() });
         }
         let mut staging = Staging::default();
         let mut checksums = Vec::with_capacity(granted.fill.len());
@@ -59,7 +60,7 @@ impl Namespace {
         send(&mut pieces, commit).await?;
         let done =
             message(&mut replies).await?.commit.ok_or_else(|| Error::protocol("no answer to the commit"))?;
-        granted.committed(&done.dropped, done.durable, begun.retry_after_ms)
+        granted.committed(&done, begun.retry_after_ms)
     }
 
     async fn open_stream(&self, window: &OffloadWindow) -> Result<(Pieces, Incoming<wire::OffloadReply>)> {

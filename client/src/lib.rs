@@ -52,7 +52,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use gpu_pool::{GpuHit, GpuPagePool, GpuPoolStats, PageView};
 pub use lease::{LeaseExpired, ReadLease};
 pub use namespace::Namespace;
-pub use offload::{Decline, OffloadOptions, OffloadReport};
+pub use offload::{Decline, NotDurable, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget};
 pub use pin::{Pinned, SessionDetail};
 pub use reload::device::DeviceReload;

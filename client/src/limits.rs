@@ -11,14 +11,15 @@ pub const SLABS_MAX: usize = 4096;
 pub const PREFAULT_PIECE_BYTES: usize = 4 << 20;
 /// Bytes of the pages of one window: what one call asks the server to lease.
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
-/// Pages of one window: their hashes fit a socket's buffer, so that sending them never waits for the server.
-pub const WINDOW_PAGES_MAX: usize = 2048;
+/// Pages of one window: as many as one lease holds. Their hashes fit a socket's buffer, so that sending them never waits for the
+/// server.
+pub const WINDOW_PAGES_MAX: usize = turnkv_proto::limits::LEASE_PAGES_MAX;
 /// How long an operation waits for an answer on the calling thread before it goes on in the reactor.
 pub const SPIN: Duration = Duration::from_micros(60);
 /// Bytes copied before other tasks of the thread get a turn.
 pub const YIELD_BYTES: usize = 8 << 20;
 /// Leases of mapped pages that one call renews: what a server takes.
-pub const RENEW_LEASES_MAX: usize = 4096;
+pub const RENEW_LEASES_MAX: usize = turnkv_proto::limits::RENEW_LEASES_MAX;
 /// How long one renewal may wait for an answer; the next one tries again.
 pub const RENEW_WAIT: Duration = Duration::from_secs(2);
 /// The shortest and longest pause between renewals; within it, a quarter of what the server allows.

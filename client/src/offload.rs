@@ -49,6 +49,23 @@ pub struct OffloadReport {
     pub first_decline: Option<Decline>,
     /// The pages stored or present are on NVMe and flushed (false if there are none, or durability was not asked for).
     pub durable: bool,
+    /// Why they are not, where durability was asked for and the server said.
+    pub not_durable: Option<NotDurable>,
+}
+
+/// Why pages that were kept are not durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NotDurable {
+    /// The server keeps nothing on NVMe: do not ask.
+    NoTier,
+    /// The writes go on, but took too long to wait for: offload the same pages again to ask.
+    Timeout,
+    /// The bytes of a page did not match its checksum when they were written: it is dropped. Somebody writes to its slot.
+    Changed,
+    /// A page left the pool, or NVMe, meanwhile: offload it again.
+    Lost,
+    /// The device failed: its operator must look.
+    Device,
 }
 
 /// Why a page was not kept.
@@ -113,6 +130,7 @@ pub(crate) struct Done {
     pub(crate) stored: usize,
     pub(crate) present: usize,
     pub(crate) durable: bool,
+    pub(crate) not_durable: Option<NotDurable>,
     /// Why the page after these was declined; none: the window is done.
     pub(crate) decline: Option<Decline>,
     pub(crate) retry_after_ms: u32,
@@ -179,6 +197,7 @@ impl Namespace {
             if done.stored + done.present > 0 {
                 // A durable page's ancestors are durable too: the last window speaks for all before it.
                 report.durable = options.durable && done.durable;
+                report.not_durable = done.not_durable;
             }
             report.first_decline = done.decline;
             let Some(decline) = done.decline else { continue };
@@ -257,6 +276,20 @@ impl OffloadReport {
     }
 }
 
+impl NotDurable {
+    /// What a server said; none if it said nothing.
+    pub(crate) fn read(said: wire::NotDurable) -> Option<NotDurable> {
+        Some(match said {
+            wire::NotDurable::Unspecified => return None,
+            wire::NotDurable::NoTier => NotDurable::NoTier,
+            wire::NotDurable::Timeout => NotDurable::Timeout,
+            wire::NotDurable::Changed => NotDurable::Changed,
+            wire::NotDurable::Lost => NotDurable::Lost,
+            wire::NotDurable::Device => NotDurable::Device,
+        })
+    }
+}
+
 impl Decline {
     /// Whether the same page may be taken a little later.
     fn is_passing(self) -> bool {
@@ -308,11 +341,12 @@ impl Granted {
         Ok(granted)
     }
 
-    /// What a commit of all of `fill` that dropped these positions leaves.
-    pub(crate) fn committed(self, dropped: &[u32], durable: bool, retry_after_ms: u32) -> Result<Done> {
-        let Some(first) = dropped.iter().min() else {
+    /// What the answer to a commit of all of `fill` leaves.
+    pub(crate) fn committed(self, reply: &wire::CommitOffloadReply, retry_after_ms: u32) -> Result<Done> {
+        let (durable, not_durable) = (reply.durable, NotDurable::read(reply.not_durable()));
+        let Some(first) = reply.dropped.iter().min() else {
             let (stored, present, decline) = (self.fill.len(), self.present, self.decline);
-            return Ok(Done { stored, present, durable, decline, retry_after_ms });
+            return Ok(Done { stored, present, durable, not_durable, decline, retry_after_ms });
         };
         let stored = self.fill.iter().take_while(|position| *position < first).count();
         let Some(dropped_at) = self.fill.get(stored).filter(|position| *position == first) else {
@@ -320,7 +354,8 @@ impl Granted {
         };
         // Everything before the first dropped page is in the pool, present or stored.
         let present = *dropped_at as usize - stored;
-        Ok(Done { stored, present, durable, decline: Some(Decline::NoParent), retry_after_ms: 0 })
+        let decline = Some(Decline::NoParent);
+        Ok(Done { stored, present, durable, not_durable, decline, retry_after_ms: 0 })
     }
 }
 

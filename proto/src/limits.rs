@@ -2,6 +2,12 @@
 
 /// Hashes one call may carry: 1 M tokens of 16-token pages.
 pub const HASHES_PER_CALL_MAX: usize = 65_536;
+/// Pages of one lease, so positions that one call may name: whoever wants more slots takes another lease.
+pub const LEASE_PAGES_MAX: usize = 1024;
+/// Slots that one Reserve may ask for; it gets no more than a lease has.
+pub const RESERVE_PAGES_MAX: u32 = 4096;
+/// Leases that one Renew may name.
+pub const RENEW_LEASES_MAX: usize = 4096;
 /// Bytes of a session id.
 pub const SESSION_ID_BYTES_MAX: usize = 128;
 /// Bytes of one shard of a page.

@@ -123,6 +123,10 @@ struct LimitsFile {
     lease_grace_ms: Option<u64>,
     /// Share of the slots that one client may lease, percent; default 50, 1 to 100.
     client_slots_percent: Option<u8>,
+    /// Share that one user's clients may lease for writing, map and leave behind, percent; default 85, 1 to 100.
+    user_slots_percent: Option<u8>,
+    /// Share that all clients together may, percent; default 95, 1 to 100.
+    all_slots_percent: Option<u8>,
     /// Slots kept free by demotion ahead of need, percent; default 2, 0 to 50.
     free_slots_percent: Option<u8>,
     /// Pages the index may hold; default: what the tiers can hold at 16 KiB a page, at most 64 Mi.
@@ -209,6 +213,8 @@ pub(crate) struct Limits {
     pub(crate) lease_ms: u64,
     pub(crate) lease_grace_ms: u64,
     pub(crate) client_slots_percent: u8,
+    pub(crate) user_slots_percent: u8,
+    pub(crate) all_slots_percent: u8,
     pub(crate) free_slots_percent: u8,
     pub(crate) pages_max: u32,
     pub(crate) sessions_max: u32,
@@ -269,6 +275,8 @@ impl Settings {
                 lease_ms: Some(limits.lease_ms),
                 lease_grace_ms: Some(limits.lease_grace_ms),
                 client_slots_percent: Some(limits.client_slots_percent),
+                user_slots_percent: Some(limits.user_slots_percent),
+                all_slots_percent: Some(limits.all_slots_percent),
                 free_slots_percent: Some(limits.free_slots_percent),
                 pages_max: Some(limits.pages_max),
                 sessions_max: Some(limits.sessions_max),
@@ -400,6 +408,8 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         lease_ms: within("limits.lease_ms", file.lease_ms, 10_000, 100, 600_000)?,
         lease_grace_ms: within("limits.lease_grace_ms", file.lease_grace_ms, 2_000, 100, 600_000)?,
         client_slots_percent: within("limits.client_slots_percent", file.client_slots_percent, 50, 1, 100)?,
+        user_slots_percent: within("limits.user_slots_percent", file.user_slots_percent, 85, 1, 100)?,
+        all_slots_percent: within("limits.all_slots_percent", file.all_slots_percent, 95, 1, 100)?,
         free_slots_percent: within("limits.free_slots_percent", file.free_slots_percent, 2, 0, 50)?,
         pages_max: within("limits.pages_max", file.pages_max, pages_fit as u32, 1 << 10, 1 << 30)?,
         sessions_max: within("limits.sessions_max", file.sessions_max, 100_000, 1, 100_000_000)?,

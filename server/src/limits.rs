@@ -51,6 +51,8 @@ pub(crate) const RUNTIME_END_MS_MAX: u64 = 2_000;
 pub(crate) const REFUSAL_MS_MAX: u64 = 20;
 /// Clients (processes) known at a time.
 pub(crate) const CLIENTS_MAX: usize = 1_024;
+/// Callers (processes over the Unix socket, hosts over TCP) with inline calls in service.
+pub(crate) const CALLERS_MAX: usize = 4_096;
 /// Requests in service at a time on one gRPC connection.
 pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache before it is read; less would be
@@ -89,8 +91,6 @@ pub(crate) const INLINE_CHUNK_BYTES: usize = 512 << 10;
 pub(crate) const INLINE_ANSWERS_MAX: usize = 3;
 /// Messages queued in one reload stream.
 pub(crate) const STREAM_QUEUE_MAX: usize = 32;
-/// Held leases that one call renews.
-pub(crate) const RENEW_LEASES_MAX: usize = 4096;
 /// How long a call may wait for slots or reads, whatever the caller asks.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
 /// What a caller is told to wait before it asks for slots again.
@@ -99,6 +99,8 @@ pub(crate) const RETRY_AFTER_MS: u32 = 20;
 pub(crate) const TICK_MS: u64 = 100;
 /// Bytes of pages being read ahead of expected turns: more would stand in the way of reloads.
 pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
+/// Pages that one slice of a prefetch goes over.
+pub(crate) const PREFETCH_PAGES_PER_SLICE: usize = 256;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
 /// Sessions whose records are made under one hold of the pool's lock.
@@ -139,6 +141,8 @@ pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
 pub(crate) const RETIRE_CALLS_PER_TICK: usize = 64;
 /// Bytes of page payload handed to the NVMe tier and not yet completed.
 pub(crate) const WRITE_BEHIND_BYTES_INFLIGHT_MAX: u64 = 32 << 20;
+/// Pages that durable commits wait for, looked after under one hold of the lock.
+pub(crate) const DURABLE_PAGES_PER_SLICE: usize = 1024;
 /// Threads that check pages in DRAM before reloads are told of them.
 pub(crate) const VERIFY_THREADS_MAX: usize = 4;
 /// Reloads whose pages wait to be checked; the pages of more are busy.

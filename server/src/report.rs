@@ -7,6 +7,8 @@ use std::backtrace::BacktraceStatus;
 use std::io::ErrorKind;
 use tonic::{Code, Status};
 use turnkv_sim::trace::TraceError;
+use turnkv_tier::dram::DramError;
+use turnkv_tier::nvme::OpenError;
 
 /// An error whose maker knows what to do about it.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -81,6 +83,11 @@ fn advice(error: &anyhow::Error) -> Option<String> {
         }
         if let Some(few) = cause.downcast_ref::<TooFew>() {
             return Some(few.advice());
+        }
+        if cause.is::<OpenError>() || cause.is::<DramError>() {
+            return Some(
+                "correct what this names, in the configuration or on this host, and start again".to_owned(),
+            );
         }
         if cause.is::<TraceError>() {
             return Some("give a trace as README describes it (\"What would more memory save?\")".to_owned());

@@ -6,6 +6,7 @@
 //! - [`process`]: what the kernel says of it
 //! - [`flood`]: connections that want nothing good
 //! - [`gpu`]: a host device with pages in it
+//! - [`local`]: a client that speaks frames by hand; [`heavy`]: the largest legal requests, and a clock beside them
 //! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
 //! - [`user`]: a client that checks every byte it gets
@@ -13,7 +14,9 @@
 
 pub mod flood;
 pub mod gpu;
+pub mod heavy;
 pub mod http;
+pub mod local;
 pub mod mapped;
 pub mod pages;
 pub mod process;

@@ -109,8 +109,11 @@ fn a_server_that_cannot_start_says_why() -> Result<()> {
 
 #[test]
 fn too_few_open_files_are_said_at_the_start() -> Result<()> {
-    let refused = Server::start(Setup { files_max: Some(90), ..Setup::default() });
-    let said = refused.map(drop).err().map(|error| format!("{error:#}")).unwrap_or_default();
-    ensure!(said.contains("may open 90 files") && said.contains("ulimit -n"), "{said}");
+    for (nvme_mib, wanted) in [(0, "may open 90 files"), (256, "open files and the limit is 90")] {
+        let refused = Server::start(Setup { files_max: Some(90), nvme_mib, ..Setup::default() });
+        let said = refused.map(drop).err().map(|error| format!("{error:#}")).unwrap_or_default();
+        ensure!(said.contains(wanted) && said.contains("ulimit -n"), "{said}");
+        ensure!(!said.contains("report this"), "{said}");
+    }
     Ok(())
 }

@@ -1,79 +1,14 @@
 //! Slots that a client maps, over the local socket as a client speaks it: bad input, clients that die, servers that stop.
 
-use anyhow::{Context, Result, ensure};
-use prost::Message;
+use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 use turnkv_proto::{ErrorKind, pack_hashes, wire};
-use turnkv_tests::pages::{chain, namespace};
+use turnkv_tests::local::Local;
+use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
-use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
-use wire::pool_client::PoolClient;
 use wire::{OffloadOutcome as Outcome, Verb};
 
 const PAGE: u64 = 64 << 10;
-
-/// A client that speaks the frames by hand.
-struct Local {
-    socket: LocalSocket,
-    client: u64,
-    ns: bytes::Bytes,
-}
-
-impl Local {
-    async fn connect(server: &Server) -> Result<Local> {
-        let channel = tonic::transport::Endpoint::from_shared(server.address())?.connect().await?;
-        let spec = Some(wire::NamespaceSpec::from(&namespace("held", PAGE)));
-        let opened = PoolClient::new(channel).open_namespace(wire::OpenNamespaceRequest { spec }).await?;
-        let socket = LocalSocket::connect(&server.local_socket(), Instant::now() + Duration::from_secs(5))?;
-        let mut local = Local { socket, client: 0, ns: opened.into_inner().namespace };
-        let hello: wire::HelloReply =
-            local.ask(Verb::Hello, &wire::HelloRequest { protocol: 1, client: 0 })?;
-        local.client = hello.client;
-        Ok(local)
-    }
-
-    fn tell(&self, verb: Verb, body: &impl Message) -> Result<()> {
-        let by = Instant::now() + Duration::from_secs(5);
-        Ok(self.socket.send_by(verb as u8, 0, &body.encode_to_vec(), &[], by)?)
-    }
-
-    fn ask<M: Message + Default>(&self, verb: Verb, body: &impl Message) -> Result<M> {
-        self.tell(verb, body)?;
-        let frame = self.socket.recv(Some(Instant::now() + Duration::from_secs(10)))?;
-        if frame.flags & FLAG_FAILURE != 0 {
-            let failure = wire::Failure::decode(&frame.body[..])?;
-            return Err(turnkv_proto::Error::from_failure(&failure).into());
-        }
-        Ok(M::decode(&frame.body[..])?)
-    }
-
-    fn refused(&self, verb: Verb, body: &impl Message, kind: ErrorKind, what: &str) -> Result<()> {
-        let Err(error) = self.ask::<wire::RenewReply>(verb, body) else { anyhow::bail!("{what}: accepted") };
-        let error = error.downcast::<turnkv_proto::Error>().with_context(|| what.to_owned())?;
-        ensure!(error.kind == kind, "{what}: {error:?}");
-        Ok(())
-    }
-
-    fn reserve(&self, pages: u32, lease: u64) -> wire::ReserveRequest {
-        wire::ReserveRequest { namespace: self.ns.clone(), shard: 0, client: self.client, lease, pages }
-    }
-
-    fn commit(&self, lease: u64, hashes: usize, positions: &[u32]) -> wire::CommitReservedRequest {
-        wire::CommitReservedRequest {
-            namespace: self.ns.clone(),
-            client: self.client,
-            lease,
-            hashes: pack_hashes(&chain(1, hashes)).into(),
-            positions: positions.to_vec(),
-            checksums: vec![7; positions.len()],
-            ..Default::default()
-        }
-    }
-
-    fn renew(&self, lease: u64) -> Result<wire::RenewReply> {
-        self.ask(Verb::Renew, &wire::RenewRequest { client: self.client, leases: vec![lease] })
-    }
-}
 
 async fn stats(server: &Server) -> Result<wire::StatsReply> {
     let channel = tonic::transport::Endpoint::from_shared(server.address())?.connect().await?;
@@ -99,7 +34,7 @@ fn short_leases() -> Setup {
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_refused_and_changes_nothing() -> Result<()> {
     let server = Server::start(Setup::default())?;
-    let (local, other) = (Local::connect(&server).await?, Local::connect(&server).await?);
+    let (local, other) = (Local::connect(&server, PAGE).await?, Local::connect(&server, PAGE).await?);
     let invalid = ErrorKind::Invalid;
     let ask = local.reserve(0, 0);
     local.refused(Verb::Reserve, &ask, invalid, "no pages")?;
@@ -113,7 +48,8 @@ async fn nonsense_is_refused_and_changes_nothing() -> Result<()> {
     )?;
     let foreign = wire::ReserveRequest { namespace: vec![1; 32].into(), ..local.reserve(1, 0) };
     local.refused(Verb::Reserve, &foreign, ErrorKind::NamespaceUnknown, "an unknown namespace")?;
-    let stolen = wire::ReserveRequest { client: other.client, ..local.reserve(1, 0) };
+    ensure!(other.client == local.client, "connections of one process are one client");
+    let stolen = wire::ReserveRequest { client: local.client ^ 1, ..local.reserve(1, 0) };
     local.refused(Verb::Reserve, &stolen, ErrorKind::LeaseUnknown, "another's number")?;
     let before = stats(&server).await?;
     ensure!(before.leases == 0 && before.tiers[0].used_bytes == 0, "something was reserved: {before:?}");
@@ -133,9 +69,8 @@ async fn nonsense_is_refused_and_changes_nothing() -> Result<()> {
     let siblings =
         wire::CommitReservedRequest { siblings: true, session: "s".into(), ..local.commit(lease, 1, &[0]) };
     local.refused(Verb::CommitReserved, &siblings, invalid, "siblings in a session")?;
-    let theirs = wire::CommitReservedRequest { client: other.client, ..other.commit(lease, 1, &[0]) };
-    other.refused(Verb::CommitReserved, &theirs, ErrorKind::LeaseUnknown, "another's lease")?;
-    ensure!(other.renew(lease)?.gone == [lease], "nobody renews another's lease");
+    let theirs = wire::CommitReservedRequest { client: local.client ^ 1, ..local.commit(lease, 1, &[0]) };
+    local.refused(Verb::CommitReserved, &theirs, ErrorKind::LeaseUnknown, "another's lease")?;
     let many = wire::RenewRequest { client: local.client, leases: vec![1; 5000] };
     local.refused(Verb::Renew, &many, invalid, "5000 leases")?;
     for positions in [vec![5], vec![1, 0], vec![1, 1]] {
@@ -160,7 +95,7 @@ async fn nonsense_is_refused_and_changes_nothing() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_held_from_its_first_renewal_and_no_time_ends_it() -> Result<()> {
     let server = Server::start(short_leases())?;
-    let local = Local::connect(&server).await?;
+    let local = Local::connect(&server, PAGE).await?;
     let lost: wire::ReserveReply = local.ask(Verb::Reserve, &local.reserve(2, 0))?;
     let held: wire::ReserveReply = local.ask(Verb::Reserve, &local.reserve(3, 0))?;
     ensure!(local.renew(held.lease)?.gone.is_empty());
@@ -183,7 +118,7 @@ async fn a_lease_is_held_from_its_first_renewal_and_no_time_ends_it() -> Result<
 async fn one_client_holds_only_its_share() -> Result<()> {
     let setup = Setup { limits: "client_slots_percent = 25\n".to_owned(), ..Setup::default() };
     let server = Server::start(setup)?;
-    let local = Local::connect(&server).await?;
+    let local = Local::connect(&server, PAGE).await?;
     let share = (32 << 20) / PAGE / 4;
     let reply: wire::ReserveReply = local.ask(Verb::Reserve, &local.reserve(400, 0))?;
     ensure!(reply.slots.len() as u64 == share * 3 / 4, "{} of {share}", reply.slots.len());
@@ -218,7 +153,7 @@ async fn one_client_holds_only_its_share() -> Result<()> {
         local.ask(Verb::BeginReload, &wire::BeginReloadRequest { hold: true, ..begin })?;
     ensure!(begun.covered == 1, "a slot given back is room for one: {begun:?}");
     ensure!(local.renew(begun.lease)?.refused.is_empty());
-    let other = Local::connect(&server).await?;
+    let other = Local::connect(&server, PAGE).await?;
     let more: wire::ReserveReply = other.ask(Verb::Reserve, &other.reserve(1, 0))?;
     ensure!(
         more.slots.is_empty() || other.client != local.client,

@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::YIELD_BYTES;
 use crate::local::Lent;
 use crate::namespace::Namespace;
-use crate::offload::{Decline, Done, Granted, Window};
+use crate::offload::{Decline, Done, Granted, NotDurable, Window};
 use crate::pages::PageSource;
 use crate::slabs::Place;
 use std::future::Future;
@@ -80,7 +80,8 @@ impl Namespace {
         if granted.fill.is_empty() {
             let Granted { present, decline, .. } = granted;
             let (durable, retry_after_ms) = (reply.durable, reply.retry_after_ms);
-            return Ok(Done { present, durable, decline, retry_after_ms, ..Done::default() });
+            let not_durable = NotDurable::read(reply.not_durable());
+            return Ok(Done { present, durable, not_durable, decline, retry_after_ms, ..Done::default() });
         }
         if reply.slots.len() < granted.fill.len() || reply.lease == 0 {
             return Err(Error::protocol("pages granted without slots or lease"));
@@ -98,7 +99,7 @@ impl Namespace {
             durable: window.durable,
         };
         match lent.call::<wire::CommitOffloadReply>(Verb::CommitOffload, &commit, window.deadline).await {
-            Ok(done) => granted.committed(&done.dropped, done.durable, reply.retry_after_ms),
+            Ok(done) => granted.committed(&done, reply.retry_after_ms),
             Err(error) if error.kind == ErrorKind::LeaseExpired => {
                 Ok(Done { decline: Some(Decline::LeaseExpired), ..Done::default() })
             }

@@ -7,6 +7,10 @@ fn reply(outcomes: &[OffloadOutcome]) -> wire::BeginOffloadReply {
     wire::BeginOffloadReply { lease: 1, lease_ms: 1000, outcomes, retry_after_ms: 5, ..Default::default() }
 }
 
+fn dropped(positions: &[u32]) -> wire::CommitOffloadReply {
+    wire::CommitOffloadReply { dropped: positions.to_vec(), durable: true, ..Default::default() }
+}
+
 #[test]
 fn only_the_leading_run_is_filled() {
     use OffloadOutcome::{Granted as Grant, InFlight, NoSpace, Present};
@@ -27,11 +31,11 @@ fn a_reply_of_another_length_or_meaning_is_refused() {
 #[test]
 fn dropped_pages_end_the_run() {
     let granted = || Granted { fill: vec![1, 3, 4], present: 2, decline: None };
-    let done = granted().committed(&[], true, 0).unwrap();
+    let done = granted().committed(&dropped(&[]), 0).unwrap();
     assert_eq!((done.stored, done.present, done.decline), (3, 2, None));
-    let done = granted().committed(&[4, 3], true, 0).unwrap();
+    let done = granted().committed(&dropped(&[4, 3]), 0).unwrap();
     assert_eq!((done.stored, done.present, done.decline), (1, 2, Some(Decline::NoParent)));
-    assert!(granted().committed(&[2], true, 0).is_err(), "page 2 was not offered");
+    assert!(granted().committed(&dropped(&[2]), 0).is_err(), "page 2 was not offered");
 }
 
 #[test]

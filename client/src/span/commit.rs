@@ -5,7 +5,7 @@ use super::{Mapped, PageSpan, Standing};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::limits::{WINDOW_PAGES_MAX, YIELD_BYTES};
-use crate::offload::{Decline, OffloadOptions, OffloadReport};
+use crate::offload::{Decline, NotDurable, OffloadOptions, OffloadReport};
 use std::sync::Arc;
 use turnkv_proto::wire::{self, OffloadOutcome, Verb};
 use turnkv_proto::{BlockHash, pack_hashes};
@@ -78,6 +78,7 @@ impl PageSpan {
             let window = &hashes[at..end];
             let reply = self.commit_window((row, place + at), &options, siblings, window, deadline).await?;
             report.durable &= reply.durable;
+            report.not_durable = report.not_durable.or(NotDurable::read(reply.not_durable()));
             self.note(&reply, window.len(), report)?;
             if report.first_decline.is_some() {
                 return Ok(());

@@ -106,23 +106,6 @@ impl Pool {
         }
     }
 
-    /// Everything that is off NVMe is written, parents first: the pool is about to stop. Returns how many pages.
-    pub fn admit_all(&mut self, now: Now) -> u64 {
-        self.tick(now);
-        let mut admitted = 0;
-        for index in 0..self.pages.end() {
-            let mut chain = Vec::new();
-            let mut next = index;
-            while next != NONE && self.pages.is_live(next) && self.is_off(next) {
-                chain.push(next);
-                next = self.pages[next].parent;
-            }
-            admitted += chain.len() as u64;
-            chain.iter().rev().for_each(|page| self.insist(*page));
-        }
-        admitted
-    }
-
     /// Whether a page is in DRAM only, and not on its way to NVMe.
     pub(crate) fn is_off(&self, index: u32) -> bool {
         self.nvme_alive

@@ -148,6 +148,9 @@ impl Pool {
 
     /// The first so many pages of a path.
     pub(crate) fn cut(&self, end: End, keep: u32) -> End {
+        if keep == 0 {
+            return End::EMPTY;
+        }
         let mut page = end.page;
         for _ in keep..end.pages {
             page = self.pages[page].parent;

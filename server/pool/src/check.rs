@@ -6,7 +6,7 @@ use crate::entry::{
     ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
     PROMOTING, PROTECTED, QUEUED, VISIBLE, WRITING, ZOMBIE,
 };
-use crate::ids::{NvmePlace, PageKey};
+use crate::ids::{NvmePlace, PageKey, UserId};
 use crate::lease::{ClientSlots, NO_PAGE};
 use crate::limits::HELD_PERCENT_MAX;
 use crate::policy::ListId;
@@ -229,10 +229,19 @@ impl Pool {
     fn check_slots(&self, sums: &Sums) -> Result<(), String> {
         let mut leases: HashMap<u32, u32> = HashMap::new();
         let mut clients: HashMap<u64, ClientSlots> = HashMap::new();
-        let (mut quarantined, mut held_bytes) = (0, 0);
+        let mut users: HashMap<UserId, u64> = HashMap::new();
+        let (mut quarantined, mut held_bytes, mut lasting_bytes) = (0, 0, 0);
         for lease in self.leases.iter() {
             let counts = clients.entry(lease.client.0).or_default();
             counts.leased += lease.items.len() as u32;
+            let bytes: u64 = lease.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
+            let lasting = if lease.kind.is_lasting() { bytes } else { 0 };
+            counts.leased_bytes += bytes;
+            counts.lasting_bytes += lasting;
+            lasting_bytes += lasting;
+            if lasting > 0 {
+                *users.entry(self.leases.user_of(lease.client)).or_default() += lasting;
+            }
             counts.held += if lease.kind.is_held() { lease.items.len() as u32 } else { 0 };
             for item in &lease.items {
                 *leases.entry(item.slot).or_default() += 1;
@@ -256,6 +265,9 @@ impl Pool {
         );
         ensure!(quarantined == self.leases.quarantined_bytes, "{quarantined} bytes in quarantine");
         ensure!(held_bytes == self.leases.held_bytes, "{held_bytes} bytes held");
+        ensure!(lasting_bytes == self.leases.lasting_bytes, "{lasting_bytes} bytes that time does not free");
+        ensure!(users == self.leases.users().collect::<HashMap<_, _>>(), "the users' shares do not add up");
+        ensure!(lasting_bytes <= self.all_bytes_max(), "leases that time does not end hold too much");
         let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
         ensure!(held_bytes <= dram_bytes / 100 * HELD_PERCENT_MAX, "too much is held to copy beside it");
         let (mut used_bytes, mut leased_bytes, mut pinned_bytes) = (0, 0, 0);
@@ -334,6 +346,9 @@ impl Pool {
             self.check_path(end).map_err(|error| format!("what {owner:?} protects {error}"))?;
             *counts.entry(end.page).or_default() += 1;
         }
+        for tip in self.protections.going() {
+            *counts.entry(self.tips.end(tip).page).or_default() += 1;
+        }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             if self.pages[index].has(PROTECTED) && self.pages[index].parent != NONE {
                 *counts.entry(self.pages[index].parent).or_default() += 1;
@@ -367,7 +382,7 @@ impl Pool {
             }
             self.check_path(end).map_err(|error| format!("session {at} {error}"))?;
         }
-        self.tips.check(lists + self.protections.len())?;
+        self.tips.check(lists + self.protections.len() + self.protections.going().count())?;
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);
             ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");

@@ -1,7 +1,7 @@
 //! What an operator sets, checked. Owns: the pool's configuration. Must not know: where it came from.
 
 use crate::limits::{
-    NAMESPACES_MAX, PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES,
+    LEASE_PAGES_MAX, NAMESPACES_MAX, PROTECTED_ALL_PERCENT, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLOT_ALIGN_BYTES,
 };
 
 /// The pool's sizes and bounds.
@@ -45,6 +45,10 @@ pub struct Limits {
     pub client_slots_max: u32,
     /// The same as a share of the slots that a namespace could have if all slabs were its own.
     pub client_slots_percent: u8,
+    /// Share of DRAM that the clients of one user may lease for writing, map, and leave in quarantine; not less than a client's.
+    pub user_slots_percent: u8,
+    /// Share of DRAM that all clients together may; not less than a user's.
+    pub all_slots_percent: u8,
     /// Time to finish what a lease is for.
     pub lease_ms: u32,
     /// Time after that until a read lease's slots are free again.
@@ -63,9 +67,11 @@ impl Default for Limits {
             sessions_max: 100_000,
             session_pages_max: 131_072,
             leases_max: 16_384,
-            lease_pages_max: 4096,
+            lease_pages_max: LEASE_PAGES_MAX,
             client_slots_max: 65_536,
             client_slots_percent: 50,
+            user_slots_percent: 85,
+            all_slots_percent: 95,
             lease_ms: 10_000,
             lease_grace_ms: 5_000,
             session_ttl_ms: 24 * 3600 * 1000,
@@ -155,6 +161,12 @@ impl Limits {
             Some((name, _)) => Err(ConfigError::Limit(name)),
             None if !(1..=100).contains(&self.client_slots_percent) => {
                 Err(ConfigError::Limit("client_slots_percent"))
+            }
+            None if !(1..=100).contains(&self.user_slots_percent) => {
+                Err(ConfigError::Limit("user_slots_percent"))
+            }
+            None if !(1..=100).contains(&self.all_slots_percent) => {
+                Err(ConfigError::Limit("all_slots_percent"))
             }
             None if self.protected_percent > PROTECTED_ALL_PERCENT => {
                 Err(ConfigError::Limit("protected_percent"))

@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::entry::{NONE, VISIBLE};
 use crate::limits::{
-    DRAIN_PAGES_PER_CALL_MAX, ENTRY_SCAN_MAX, MAINTAIN_PAGES_PER_CALL_MAX, PREFETCH_SCAN_MAX,
+    DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX,
     REBALANCE_EVERY_EVICTIONS, TAIL_WALK_MAX, VICTIM_SCAN_MAX,
 };
 use crate::policy::ListId;
@@ -51,8 +51,8 @@ impl Pool {
         })
     }
 
-    /// Evicts what `next` says until there is a slot. A victim of several shards frees slots one by one, one that is still
-    /// being written frees none yet.
+    /// Evicts what `next` says until there is a slot, or the search took long. A victim of several shards frees slots one by
+    /// one, one that is still being written frees none yet.
     fn evict_until(
         &mut self,
         ns: u16,
@@ -60,7 +60,10 @@ impl Pool {
         mut next: impl FnMut(&mut Pool) -> Option<(u32, Eviction)>,
     ) -> Option<u32> {
         let class = u32::from(ns);
-        while let Some((victim, eviction)) = next(self) {
+        let until = self.steps + u64::from(VICTIM_SCAN_MAX);
+        while self.steps <= until
+            && let Some((victim, eviction)) = next(self)
+        {
             self.slots.classes[class as usize].evictions += 1;
             self.evict(victim, eviction);
             if let Some(slot) = claim(&mut self.slots, class) {
@@ -74,6 +77,7 @@ impl Pool {
     /// search never meets one twice: what it costs is paid by whatever keeps them here.
     fn next_victim(&mut self, ns: u16, looks: u32) -> Option<(u32, Eviction)> {
         for _ in 0..looks {
+            self.step();
             let victim = self.policy.victim(&mut self.pages, ListId::Dram(ns))?;
             let Some(eviction) = self.evictable(victim) else {
                 self.park(victim);
@@ -125,10 +129,11 @@ impl Pool {
         let mut spared = None;
         for list in [ListId::Nvme, ListId::Dram(ns)] {
             for _ in 0..ENTRY_SCAN_MAX {
+                self.step();
                 let Some(victim) = self.policy.victim(&mut self.pages, list) else { break };
                 if self.pages[victim].is_leaf() && self.evictable(victim).is_some() {
                     if !self.is_spared(victim) {
-                        self.remove_subtree(victim, Removal::Evicted);
+                        self.remove_tail(victim, Removal::Evicted);
                         return self.pages.len() < self.config.limits.pages_max;
                     }
                     spared = spared.or(Some(self.pages.key(victim)));
@@ -137,20 +142,27 @@ impl Pool {
             }
         }
         match spared.and_then(|page| self.pages.resolve(page)) {
-            Some(victim) => self.remove_subtree(victim, Removal::Evicted),
+            Some(victim) => self.remove_tail(victim, Removal::Evicted),
             None => return false,
         }
         self.pages.len() < self.config.limits.pages_max
     }
 
-    /// Demotes clean pages of each namespace until the watermark of free slots is reached.
+    /// Demotes clean pages of each namespace until the watermark of free slots is reached; where the slice ends, the next call
+    /// goes on with the next namespace.
     pub(crate) fn keep_watermark(&mut self) {
+        let slice = self.slice();
         self.drain_step(true);
-        self.review_spared();
-        let mut budget = MAINTAIN_PAGES_PER_CALL_MAX;
-        for ns in 0..self.namespaces.places_len() as u16 {
-            while budget > 0 && self.nvme_alive && self.below_watermark(ns) {
-                budget -= 1;
+        let namespaces = self.namespaces.places_len() as u16;
+        for _ in 0..namespaces {
+            if self.is_over(slice) {
+                return;
+            }
+            let ns = self.maintained % namespaces;
+            self.maintained = ns + 1;
+            self.pass(1);
+            self.review_spared(ns);
+            while !self.is_over(slice) && self.nvme_alive && self.below_watermark(ns) {
                 let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX) else { break };
                 self.evict(victim, eviction);
             }
@@ -199,9 +211,13 @@ impl Pool {
         if slab == NONE {
             return;
         }
+        let until = self.steps + DRAIN_STEPS_PER_CALL_MAX / 2;
         let mut budget = DRAIN_PAGES_PER_CALL_MAX;
-        for at in 0..self.slots.slabs[slab as usize].metas.len() as u32 {
-            if self.slots.draining != slab || budget == 0 {
+        let (from, end) = (self.slots.drained, self.slots.slabs[slab as usize].metas.len() as u32);
+        for at in from..end {
+            if self.slots.draining != slab || budget == 0 || self.steps >= until {
+                self.pass(u64::from(at - from));
+                self.slots.drained = at;
                 return;
             }
             let owner = self.slots.owner(slab, at);
@@ -209,17 +225,20 @@ impl Pool {
                 budget -= self.drain_page(owner, budget, spare);
             }
         }
+        self.pass(u64::from(end - from));
         if self.slots.draining == slab {
             self.slots.stop_drain();
         }
     }
 
-    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked at.
+    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked at. One that a long
+    /// path of such pages hangs on stays: they go by themselves before it does.
     fn drain_page(&mut self, owner: u32, budget: u32, spare: bool) -> u32 {
         let key = self.pages.key(owner);
         let last_copy = !self.nvme_alive || !self.pages[owner].has(VISIBLE);
         let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
         for spent in 1..=budget {
+            self.step();
             let found = self.evictable(victim).filter(|_| !(spare && self.is_spared(victim)));
             let Some(eviction) = found else { return spent };
             let up = self.pages[victim].parent;
@@ -233,10 +252,13 @@ impl Pool {
         budget
     }
 
-    fn first_leaf(&self, mut index: u32) -> u32 {
-        while !self.pages[index].is_leaf() {
-            index = self.pages[index].first_child;
+    /// A leaf below a page, or a page on the way to one that is too far away: that one is not evicted as a last copy.
+    fn first_leaf(&mut self, mut index: u32) -> u32 {
+        let mut links = 0;
+        while !self.pages[index].is_leaf() && links < LEAF_WALK_MAX {
+            (index, links) = (self.pages[index].first_child, links + 1);
         }
+        self.pass(links);
         index
     }
 }

@@ -3,33 +3,52 @@
 use crate::Pool;
 use crate::ids::{ClientId, Now};
 use crate::lease::LeaseKind;
-use crate::limits::LEAVING_PER_LOOK_MAX;
+use crate::limits::{GONE_ROWS_PER_LOOK_MAX, LEAVING_PER_LOOK_MAX};
 
 impl Pool {
     /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their deadline can
     /// no longer commit (their slots stay quarantined), held leases that were not renewed count as unheard, idle sessions
-    /// are forgotten.
-    pub fn expire(&mut self, now: Now) {
-        let now = self.tick(now);
-        while let Some(lease) = self.leases.overdue(LeaseKind::Read, now) {
-            self.leases.expired += 1;
-            self.end_lease(lease);
-        }
-        while let Some(lease) = self.leases.overdue(LeaseKind::Write, now) {
-            self.quarantine(lease);
-        }
-        while let Some(lease) = self.leases.overdue(LeaseKind::Held, now) {
-            self.mark_unheard(lease);
+    /// are forgotten. False: there was too much for one call; ask again.
+    pub fn expire(&mut self, now: Now) -> bool {
+        let (now, slice) = (self.tick(now), self.slice());
+        for kind in [LeaseKind::Read, LeaseKind::Write, LeaseKind::Held] {
+            while let Some(lease) = self.leases.overdue(kind, now) {
+                if self.is_over(slice) {
+                    return false;
+                }
+                self.step();
+                match kind {
+                    LeaseKind::Read => {
+                        self.leases.expired += 1;
+                        self.end_lease(lease);
+                    }
+                    LeaseKind::Write => self.quarantine(lease),
+                    _ => self.leases.mark_unheard(lease),
+                }
+            }
         }
         self.expire_sessions(now);
-        self.expire_protections(now);
+        self.expire_protections(now, slice) && self.remove_condemned(slice)
     }
 
-    /// The client's process is gone: its leases end and its slots are free.
-    pub fn client_gone(&mut self, client: ClientId, now: Now) {
+    /// The client's process is gone: its leases end and its slots are free. False: there were too many for one call; ask
+    /// again.
+    pub fn client_gone(&mut self, client: ClientId, now: Now) -> bool {
         self.tick(now);
-        for lease in self.leases.of_client(client) {
-            self.end_lease(lease);
+        let slice = self.slice();
+        loop {
+            let (lease, passed) = self.leases.next_of_gone(client, GONE_ROWS_PER_LOOK_MAX);
+            self.pass(passed.rows);
+            if let Some(lease) = lease {
+                self.end_lease(lease);
+            }
+            if passed.all {
+                self.leases.forget(client);
+                return true;
+            }
+            if self.is_over(slice) {
+                return false;
+            }
         }
     }
 

@@ -10,7 +10,8 @@ use crate::Pool;
 use crate::entry::{FILLED, NONE, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
-use crate::lease::{LeaseItem, LeaseKind, NO_PAGE};
+use crate::lease::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
+use crate::limits::LEASE_PAGES_MAX;
 use crate::offload::{OffloadAsk, Outcome};
 use crate::slots::{SlotState, Slots};
 use turnkv_proto::BlockHash;
@@ -83,48 +84,86 @@ pub struct ReservedCommit {
 }
 
 impl Pool {
-    /// Reserves slots, under a new lease or one that is there. Slabs may have changed tenant: `take_slab_actions` before handing them out.
+    /// Reserves slots, under a new lease or one that is there. There may be fewer than asked for where making room for them took
+    /// long: `short` is none then, and the rest is asked for again. Slabs may have changed tenant: `take_slab_actions` before
+    /// handing them out.
     pub fn reserve(&mut self, ask: ReserveAsk, now: Now) -> Result<Reserved, PoolError> {
         if ask.shard >= self.desc(ask.ns)?.shards {
             return Err(PoolError::Invalid("the namespace has fewer shards"));
         }
-        if ask.pages == 0 || ask.pages > self.config.limits.lease_pages_max {
-            return Err(PoolError::Invalid(
-                "a reservation is for at least one page and at most lease_pages_max",
-            ));
+        if ask.pages == 0 {
+            return Err(PoolError::Invalid("a reservation is for at least one page"));
         }
-        let room = match ask.lease {
-            None => self.lease_room(ask.client, ask.ns)?,
-            Some(lease) => {
-                let held = self.held(lease, ask.client)?;
-                if held.shard != ask.shard {
-                    return Err(PoolError::Invalid("the lease is of another shard"));
-                }
-                let left = (self.config.limits.lease_pages_max as usize).saturating_sub(held.items.len());
-                left.min(self.slot_room(ask.client, ask.ns))
-            }
-        };
         let now = self.tick(now);
-        let renewed = ask.lease.map_or(Ok(()), |lease| self.renew_one(ask.client, lease, now)); // a sign of life of it
-        let room = match renewed {
-            Ok(()) => room.min(self.held_room(ask.client, ask.ns)),
-            Err(NotHeld::TooMuch) => 0,
-            Err(NotHeld::Over) => return Err(PoolError::LeaseUnknown),
-        };
+        let room = self.reserve_room(&ask, now)?;
+        Ok(self.reserve_slots(&ask, room, now))
+    }
+
+    /// Goes on with a reservation whose slots end before this position of its lease. None: the lease has grown otherwise
+    /// since.
+    pub fn reserve_more(
+        &mut self,
+        ask: ReserveAsk,
+        next: u32,
+        now: Now,
+    ) -> Result<Option<Reserved>, PoolError> {
+        let now = self.tick(now);
+        let held = self.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
+        if held.positions != next || (held.ns, held.shard) != (ask.ns, ask.shard) {
+            return Ok(None);
+        }
+        let (items, mapped) = (held.items.len(), held.kind.is_held());
+        let left = (self.config.limits.lease_pages_max as usize).saturating_sub(items);
+        let to_map = self.held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
+        let room = left.min(self.slot_room(ask.client, ask.ns)).min(to_map);
+        Ok(Some(self.reserve_slots(&ask, room, now)))
+    }
+
+    /// Takes as many slots as are asked for, within `room` and one slice, and puts them under their lease.
+    fn reserve_slots(&mut self, ask: &ReserveAsk, room: usize, now: Now) -> Reserved {
+        let slice = self.slice();
         let mut slots = Vec::new();
-        while slots.len() < room.min(ask.pages as usize) {
-            let Some(slot) = self.allocate_reserved(ask.ns.0) else { break };
+        let mut short = None;
+        while slots.len() < ask.pages as usize {
+            if slots.len() >= room {
+                short = Some(Outcome::LeaseLimit);
+                break;
+            }
+            if self.is_over(slice) && !slots.is_empty() {
+                break;
+            }
+            let Some(slot) = self.allocate_reserved(ask.ns.0) else {
+                short = Some(Outcome::NoSpace);
+                break;
+            };
+            self.step();
             self.slots.lease(slot);
             slots.push(slot);
         }
-        let short = match slots.len() {
-            found if found == ask.pages as usize => None,
-            found if found == room => Some(Outcome::LeaseLimit),
-            _ => Some(Outcome::NoSpace),
-        };
-        let (lease, first) = self.lease_reserved(&ask, &slots, now);
+        let (lease, first) = self.lease_reserved(ask, &slots, now);
         let slots = slots.iter().map(|slot| self.slots.key(*slot)).collect();
-        Ok(Reserved { lease, lease_ms: self.config.limits.lease_ms, first, slots, short })
+        Reserved { lease, lease_ms: self.config.limits.lease_ms, first, slots, short }
+    }
+
+    /// How many slots a reservation may take. One for a lease that is there is a sign of life of it.
+    fn reserve_room(&mut self, ask: &ReserveAsk, now: Now) -> Result<usize, PoolError> {
+        let Some(lease) = ask.lease else {
+            let room = self.lease_room(ask.client, ask.ns)?;
+            return Ok(room.min(self.held_room(ask.client, ask.ns)));
+        };
+        let held = self.held(lease, ask.client)?;
+        if (held.ns, held.shard) != (ask.ns, ask.shard) {
+            return Err(PoolError::Invalid("the lease is of another namespace or shard"));
+        }
+        let left = (self.config.limits.lease_pages_max as usize).saturating_sub(held.items.len());
+        match self.renew_one(ask.client, lease, now) {
+            Ok(()) => {
+                let room = left.min(self.slot_room(ask.client, ask.ns));
+                Ok(room.min(self.held_room(ask.client, ask.ns)))
+            }
+            Err(NotHeld::TooMuch) => Ok(0),
+            Err(NotHeld::Over) => Err(PoolError::LeaseUnknown),
+        }
     }
 
     /// Makes written pages visible without moving them. A page that is there already stays as it is, and so does the slot
@@ -136,6 +175,9 @@ impl Pool {
     ) -> Result<ReservedCommit, PoolError> {
         let pages = &ask.pages;
         self.check_offload(pages)?;
+        if pages.hashes.len() > LEASE_PAGES_MAX as usize {
+            return Err(PoolError::Invalid("a commit names more pages than a lease has slots: split it"));
+        }
         let slots = self.check_reserved(&ask)?;
         let now = self.tick(now);
         let session = if ask.siblings { None } else { self.reserve_session(pages, now)? };
@@ -165,11 +207,17 @@ impl Pool {
         if let (Some(declined), true) = (done.outcomes.last().copied(), accepted.len() < slots.len()) {
             done.outcomes.resize(slots.len(), declined);
         }
-        self.observe_offload(pages, &done.outcomes, session);
-        if ask.siblings {
-            accepted.iter().rev().for_each(|index| self.touch(*index));
-        } else {
-            self.note_offload(accepted.last().copied().unwrap_or(NONE), accepted.len(), session);
+        self.observe_offload(pages, &done.outcomes, 0..done.outcomes.len(), session);
+        accepted.iter().rev().for_each(|index| self.touch(*index));
+        if let (false, Some(last)) = (ask.siblings, accepted.last().copied()) {
+            let before = self.pages[accepted[0]].parent;
+            if before != NONE {
+                self.touch(before);
+            }
+            self.touch_ancestors(last);
+            if let Some(session) = session {
+                self.extend_session(session, last);
+            }
         }
         Ok(done)
     }
@@ -190,7 +238,7 @@ impl Pool {
     }
 
     /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes did not
-    /// verify; their DRAM copy is dropped.
+    /// verify, ascending; their DRAM copy is dropped. Both name positions of the lease, each once.
     pub fn release(
         &mut self,
         lease: LeaseId,
@@ -201,18 +249,20 @@ impl Pool {
     ) -> Result<(), PoolError> {
         self.tick(now);
         let held = self.held(lease, client)?;
-        let (shard, kind) = (held.shard, held.kind);
+        let shard = held.shard;
+        let ascends = |list: &[u32]| list.len() <= held.items.len() && list.is_sorted_by(|a, b| a < b);
         let known = |position: &u32| held.items.binary_search_by_key(position, |item| item.position).is_ok();
-        if !positions.is_sorted_by(|a, b| a < b) || !positions.iter().chain(corrupt).all(known) {
+        if !ascends(positions) || !ascends(corrupt) || !positions.iter().chain(corrupt).all(known) {
             return Err(PoolError::Invalid("a release names positions of its lease, ascending, each once"));
         }
-        let bad = |item: &&LeaseItem| corrupt.contains(&item.position);
-        let bad: Vec<LeaseItem> = held.items.iter().filter(bad).copied().collect();
+        let bad = |item: &&LeaseItem| corrupt.binary_search(&item.position).is_ok();
+        let bad: Vec<LeaseItem> =
+            if corrupt.is_empty() { Vec::new() } else { held.items.iter().filter(bad).copied().collect() };
         if positions.is_empty() || positions.len() == held.items.len() {
             self.end_lease(lease);
         } else {
             for item in self.leases.take_items(lease, positions) {
-                self.end_hold(&item, kind);
+                self.end_hold(&item);
             }
         }
         for item in bad {
@@ -221,30 +271,16 @@ impl Pool {
         Ok(())
     }
 
-    /// A held lease was not renewed in time: its slots stay where they are, and count as quarantined.
-    pub(crate) fn mark_unheard(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.mark_unheard(id) else { return };
-        let bytes: u64 = lease.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
-        self.leases.quarantined_bytes += bytes;
-        self.leases.expired += 1;
-    }
-
     fn held(&self, lease: LeaseId, client: ClientId) -> Result<&crate::lease::Lease, PoolError> {
         self.leases.get(lease, client).filter(|held| !held.kind.is_write()).ok_or(PoolError::LeaseUnknown)
     }
 
     fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> Result<(), NotHeld> {
+        self.step();
         let held = self.held(lease, client).map_err(|_| NotHeld::Over)?;
-        let bytes: u64 = held.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
-        let (kind, slots) = (held.kind, held.items.len());
-        if !kind.is_held() {
-            let class = held.items.first().map_or(0, |item| self.slots.class_of(item.slot));
-            if slots > self.held_room(client, self.namespaces.index(class as u16)) {
-                return Err(NotHeld::TooMuch);
-            }
-            self.leases.held_bytes += bytes;
+        if !held.kind.is_held() && held.items.len() > self.held_room(client, held.ns) {
+            return Err(NotHeld::TooMuch);
         }
-        self.leases.quarantined_bytes -= if kind.is_quarantined() { bytes } else { 0 };
         self.leases.renew(lease, self.deadline(now));
         Ok(())
     }
@@ -258,18 +294,17 @@ impl Pool {
     fn lease_reserved(&mut self, ask: &ReserveAsk, slots: &[u32], now: Now) -> (Option<LeaseId>, u32) {
         if let Some(lease) = ask.lease {
             let first = self.leases.get(lease, ask.client).map_or(0, |held| held.positions);
-            if !slots.is_empty() {
-                self.leases.held_bytes += slots.iter().map(|slot| self.slots.slot_bytes(*slot)).sum::<u64>();
-                self.leases.extend(lease, slots.iter().copied());
-            }
+            self.leases.extend(lease, slots.iter().copied());
             return (Some(lease), first);
         }
         let item = |(at, slot): (usize, &u32)| LeaseItem { position: at as u32, slot: *slot, page: NO_PAGE };
         let items: Vec<LeaseItem> = slots.iter().enumerate().map(item).collect();
-        let deadline = self.deadline(now);
-        let new = (!items.is_empty())
-            .then(|| self.leases.insert(LeaseKind::Read, ask.client, ask.shard, deadline, items));
-        (new, 0)
+        if items.is_empty() {
+            return (None, 0);
+        }
+        let (kind, deadline) = (LeaseKind::Read, self.deadline(now));
+        let new = NewLease { kind, client: ask.client, ns: ask.ns, shard: ask.shard, deadline, items };
+        (Some(self.insert_lease(new)), 0)
     }
 
     /// The reserved slot of each page of a commit.
@@ -304,6 +339,7 @@ impl Pool {
         slot: u32,
         checksum: u64,
     ) -> (Outcome, Option<u32>) {
+        self.step();
         let found = self.pages.find(pages.ns.0, &hash);
         if let Some(index) = found {
             let entry = &self.pages[index];

@@ -9,14 +9,12 @@
 //! ```
 //! A held lease is on slots that a process has mapped: it may look at them, or write them, at any moment, so time alone
 //! never frees them. Its deadline only tells who was not heard of. It begins as a read lease, which time does end, so that
-//! an answer that never reached its client holds nothing for long: the client renews it before it maps anything. Held
-//! leases may take only a part of what leases may take: else nothing could be copied beside them.
+//! an answer that never reached its client holds nothing for long: the client renews it before it maps anything. How much
+//! leases may hold is for `share` to say.
 
 use crate::Pool;
 use crate::entry::NONE;
-use crate::error::PoolError;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
-use crate::limits::HELD_PERCENT_MAX;
+use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, UserId};
 use hashbrown::HashMap;
 
 /// What a lease allows, and how far it is.
@@ -43,6 +41,11 @@ impl LeaseKind {
         matches!(self, LeaseKind::Held | LeaseKind::Unheard)
     }
 
+    /// Time alone does not end it: whoever holds it may still write, or look at, its slots.
+    pub(crate) fn is_lasting(self) -> bool {
+        self != LeaseKind::Read
+    }
+
     /// On slots to fill for pages that are in the index already.
     pub(crate) fn is_write(self) -> bool {
         matches!(self, LeaseKind::Write | LeaseKind::Quarantined)
@@ -67,23 +70,47 @@ pub(crate) const NO_PAGE: PageKey = PageKey { index: NONE, generation: 0 };
 pub(crate) struct Lease {
     pub(crate) client: ClientId,
     pub(crate) kind: LeaseKind,
+    /// Of all its slots.
+    pub(crate) ns: NamespaceIndex,
     pub(crate) shard: u16,
     pub(crate) deadline: Now,
     /// In order of their positions.
     pub(crate) items: Vec<LeaseItem>,
     /// The position of the next item, if one is added.
     pub(crate) positions: u32,
+    slot_bytes: u64,
     prev: u32,
     next: u32,
 }
 
-/// Slots of one client.
+/// A lease to make.
+pub(crate) struct NewLease {
+    pub(crate) kind: LeaseKind,
+    pub(crate) client: ClientId,
+    pub(crate) ns: NamespaceIndex,
+    pub(crate) shard: u16,
+    pub(crate) deadline: Now,
+    /// At least one.
+    pub(crate) items: Vec<LeaseItem>,
+}
+
+/// What one client holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientSlots {
-    /// Under leases of any kind.
+    /// Slots under leases of any kind.
     pub(crate) leased: u32,
     /// Of these, under held leases.
     pub(crate) held: u32,
+    pub(crate) leased_bytes: u64,
+    /// Of these, under leases that time does not end.
+    pub(crate) lasting_bytes: u64,
+}
+
+/// How far a look through the table came.
+pub(crate) struct Passed {
+    pub(crate) rows: u64,
+    /// To its end.
+    pub(crate) all: bool,
 }
 
 /// All leases. Leases of one kind live equally long, so each kind's list is in order of deadline.
@@ -93,11 +120,18 @@ pub(crate) struct Leases {
     free: Vec<u32>,
     lists: [Ends; 5],
     clients: HashMap<ClientId, ClientSlots>,
+    users: HashMap<ClientId, UserId>,
+    user_bytes: HashMap<UserId, u64>,
     count: u32,
+    quarantined: u32,
     /// Bytes of slots under held leases.
     pub(crate) held_bytes: u64,
     pub(crate) quarantined_bytes: u64,
+    /// Bytes of slots under leases that time does not end.
+    pub(crate) lasting_bytes: u64,
     pub(crate) expired: u64,
+    /// The client whose leases are being ended, and the row to go on at.
+    going: Option<(ClientId, u32)>,
 }
 
 #[derive(Clone, Copy)]
@@ -118,8 +152,8 @@ impl Leases {
     }
 
     /// Leases in quarantine.
-    pub(crate) fn quarantined(&self) -> usize {
-        self.iter().filter(|lease| lease.kind.is_quarantined()).count()
+    pub(crate) fn quarantined(&self) -> u32 {
+        self.quarantined
     }
 
     /// Slots of this client.
@@ -127,17 +161,40 @@ impl Leases {
         self.clients.get(&client).copied().unwrap_or_default()
     }
 
-    /// Adds a lease with at least one slot.
-    pub(crate) fn insert(
-        &mut self,
-        kind: LeaseKind,
-        client: ClientId,
-        shard: u16,
-        deadline: Now,
-        items: Vec<LeaseItem>,
-    ) -> LeaseId {
+    /// Bytes of a user's leases that time does not end.
+    pub(crate) fn user_bytes(&self, user: UserId) -> u64 {
+        self.user_bytes.get(&user).copied().unwrap_or(0)
+    }
+
+    /// Whose process a client is.
+    pub(crate) fn user_of(&self, client: ClientId) -> UserId {
+        self.users.get(&client).copied().unwrap_or_default()
+    }
+
+    /// Says whose process a client is. One that holds leases keeps its user.
+    pub(crate) fn introduce(&mut self, client: ClientId, user: UserId) {
+        if !self.clients.contains_key(&client) {
+            self.users.insert(client, user);
+        }
+    }
+
+    /// A client that is gone is nobody's any more.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        if !self.clients.contains_key(&client) {
+            self.users.remove(&client);
+        }
+    }
+
+    /// Users who hold what time does not end, with the bytes.
+    pub(crate) fn users(&self) -> impl Iterator<Item = (UserId, u64)> {
+        self.user_bytes.iter().map(|(user, bytes)| (*user, *bytes))
+    }
+
+    /// Adds a lease with at least one slot, of this many bytes each.
+    pub(crate) fn insert(&mut self, new: NewLease, slot_bytes: u64) -> LeaseId {
+        let NewLease { kind, client, ns, shard, deadline, items } = new;
         debug_assert!(!items.is_empty(), "an empty lease holds nothing");
-        self.clients.entry(client).or_default().leased += items.len() as u32;
+        self.count_in(client, kind, items.len() as u32, slot_bytes);
         let at = self.free.pop().unwrap_or_else(|| {
             self.table.push((0, None));
             self.table.len() as u32 - 1
@@ -146,8 +203,9 @@ impl Leases {
         entry.0 = entry.0.wrapping_add(1);
         let positions = items.last().map_or(0, |item| item.position + 1);
         let (prev, next) = (NONE, NONE);
-        entry.1 = Some(Lease { client, kind, shard, deadline, items, positions, prev, next });
+        entry.1 = Some(Lease { client, kind, ns, shard, deadline, items, positions, slot_bytes, prev, next });
         self.count += 1;
+        self.quarantined += u32::from(kind.is_quarantined());
         let id = LeaseId(u64::from(entry.0) << 32 | u64::from(at + 1));
         self.link(at);
         id
@@ -166,7 +224,8 @@ impl Leases {
         let lease = self.table[at as usize].1.take()?;
         self.free.push(at);
         self.count -= 1;
-        self.count_out(lease.client, lease.kind, lease.items.len());
+        self.quarantined -= u32::from(lease.kind.is_quarantined());
+        self.count_out(lease.client, lease.kind, lease.items.len() as u32, lease.slot_bytes);
         Some(lease)
     }
 
@@ -177,50 +236,57 @@ impl Leases {
         (lease.deadline < now).then(|| self.id(first))
     }
 
-    /// Moves a write lease to quarantine. Returns what it holds.
+    /// A write lease is in quarantine from now on. Returns what it holds.
     pub(crate) fn quarantine(&mut self, id: LeaseId) -> Option<&Lease> {
-        let at = self.find(id)?;
-        self.unlink(at);
-        let lease = self.table[at as usize].1.as_mut()?;
-        lease.kind = LeaseKind::Quarantined;
-        self.link(at);
-        self.table[at as usize].1.as_ref()
+        self.become_kind(id, LeaseKind::Quarantined, None)
     }
 
     /// The lease is a held one, and need not be heard of before `deadline`.
     pub(crate) fn renew(&mut self, id: LeaseId, deadline: Now) {
-        let Some(at) = self.find(id) else { return };
-        self.unlink(at);
-        if let Some(lease) = self.table[at as usize].1.as_mut() {
-            if !lease.kind.is_held() {
-                self.clients.entry(lease.client).or_default().held += lease.items.len() as u32;
-            }
-            (lease.kind, lease.deadline) = (LeaseKind::Held, deadline);
-        }
-        self.link(at);
+        self.become_kind(id, LeaseKind::Held, Some(deadline));
     }
 
-    /// A held lease was not renewed in time. Returns what it holds.
-    pub(crate) fn mark_unheard(&mut self, id: LeaseId) -> Option<&Lease> {
+    /// A held lease was not renewed in time.
+    pub(crate) fn mark_unheard(&mut self, id: LeaseId) {
+        self.become_kind(id, LeaseKind::Unheard, None);
+        self.expired += 1;
+    }
+
+    /// Moves a lease to the list, and the counts, of another kind.
+    fn become_kind(&mut self, id: LeaseId, kind: LeaseKind, deadline: Option<Now>) -> Option<&Lease> {
         let at = self.find(id)?;
         self.unlink(at);
         let lease = self.table[at as usize].1.as_mut()?;
-        lease.kind = LeaseKind::Unheard;
+        let (client, slots, slot_bytes) = (lease.client, lease.items.len() as u32, lease.slot_bytes);
+        let before = std::mem::replace(&mut lease.kind, kind);
+        lease.deadline = deadline.unwrap_or(lease.deadline);
+        self.count_in(client, kind, slots, slot_bytes);
+        self.count_out(client, before, slots, slot_bytes);
+        self.quarantined += u32::from(kind.is_quarantined());
+        self.quarantined -= u32::from(before.is_quarantined());
         self.link(at);
         self.table[at as usize].1.as_ref()
     }
 
-    /// Adds slots to a held lease; their positions follow those it ever had.
+    /// Adds slots to a lease; their positions follow those it ever had.
     pub(crate) fn extend(&mut self, id: LeaseId, slots: impl ExactSizeIterator<Item = u32>) {
         let Some(lease) = self.find(id).and_then(|at| self.table[at as usize].1.as_mut()) else { return };
-        debug_assert!(lease.kind.is_held(), "only held leases grow");
-        let counts = self.clients.entry(lease.client).or_default();
-        counts.leased += slots.len() as u32;
-        counts.held += slots.len() as u32;
+        let (client, kind, count, slot_bytes) =
+            (lease.client, lease.kind, slots.len() as u32, lease.slot_bytes);
         for slot in slots {
             lease.items.push(LeaseItem { position: lease.positions, slot, page: NO_PAGE });
             lease.positions += 1;
         }
+        self.count_in(client, kind, count, slot_bytes);
+    }
+
+    /// Adds grants to a write lease; their positions are after those it has.
+    pub(crate) fn grow(&mut self, id: LeaseId, items: &[LeaseItem]) {
+        let Some(lease) = self.find(id).and_then(|at| self.table[at as usize].1.as_mut()) else { return };
+        let (client, kind, slot_bytes) = (lease.client, lease.kind, lease.slot_bytes);
+        lease.items.extend_from_slice(items);
+        lease.positions = lease.items.last().map_or(0, |item| item.position + 1);
+        self.count_in(client, kind, items.len() as u32, slot_bytes);
     }
 
     /// What a lease holds, to change.
@@ -234,29 +300,71 @@ impl Leases {
         let Some(lease) = self.find(id).and_then(|at| self.table[at as usize].1.as_mut()) else {
             return Vec::new();
         };
-        let taken = |item: &mut LeaseItem| positions.binary_search(&item.position).is_ok();
+        let mut wanted = positions.iter().peekable();
+        let taken = |item: &mut LeaseItem| wanted.next_if_eq(&&item.position).is_some();
         let taken: Vec<LeaseItem> = lease.items.extract_if(.., taken).collect();
         debug_assert!(!lease.items.is_empty(), "a lease without items is removed");
-        let (client, kind) = (lease.client, lease.kind);
-        self.count_out(client, kind, taken.len());
+        let (client, kind, slot_bytes) = (lease.client, lease.kind, lease.slot_bytes);
+        self.count_out(client, kind, taken.len() as u32, slot_bytes);
         taken
     }
 
-    fn count_out(&mut self, client: ClientId, kind: LeaseKind, slots: usize) {
+    fn count_in(&mut self, client: ClientId, kind: LeaseKind, slots: u32, slot_bytes: u64) {
+        let bytes = u64::from(slots) * slot_bytes;
+        let (held, lasting) = (kind.is_held(), if kind.is_lasting() { bytes } else { 0 });
+        let counts = self.clients.entry(client).or_default();
+        counts.leased += slots;
+        counts.leased_bytes += bytes;
+        counts.held += if held { slots } else { 0 };
+        counts.lasting_bytes += lasting;
+        self.held_bytes += if held { bytes } else { 0 };
+        self.quarantined_bytes += if kind.is_quarantined() { bytes } else { 0 };
+        self.lasting_bytes += lasting;
+        if lasting > 0 {
+            *self.user_bytes.entry(self.users.get(&client).copied().unwrap_or_default()).or_default() +=
+                lasting;
+        }
+    }
+
+    fn count_out(&mut self, client: ClientId, kind: LeaseKind, slots: u32, slot_bytes: u64) {
+        let bytes = u64::from(slots) * slot_bytes;
+        let (held, lasting) = (kind.is_held(), if kind.is_lasting() { bytes } else { 0 });
+        self.held_bytes -= if held { bytes } else { 0 };
+        self.quarantined_bytes -= if kind.is_quarantined() { bytes } else { 0 };
+        self.lasting_bytes -= lasting;
+        let user = self.user_of(client);
+        if let Some(left) = self.user_bytes.get_mut(&user).filter(|_| lasting > 0) {
+            *left -= lasting;
+            if *left == 0 {
+                self.user_bytes.remove(&user);
+            }
+        }
         let Some(counts) = self.clients.get_mut(&client) else { return };
-        counts.leased -= slots as u32;
-        counts.held -= if kind.is_held() { slots as u32 } else { 0 };
+        counts.leased -= slots;
+        counts.leased_bytes -= bytes;
+        counts.held -= if held { slots } else { 0 };
+        counts.lasting_bytes -= lasting;
         if counts.leased == 0 {
             self.clients.remove(&client);
         }
     }
 
-    /// All leases of a client, in the order of the table.
-    pub(crate) fn of_client(&self, client: ClientId) -> Vec<LeaseId> {
-        let held =
-            |(_, lease): &(u32, Option<Lease>)| lease.as_ref().is_some_and(|lease| lease.client == client);
-        let leases = self.table.iter().enumerate().filter(|(_, entry)| held(entry));
-        leases.map(|(at, _)| self.id(at as u32)).collect()
+    /// The next lease of a client that is gone, from where the last call for it stopped, and the rows passed. None: it has no
+    /// more within so many rows; where the table ended, the next call begins anew.
+    pub(crate) fn next_of_gone(&mut self, client: ClientId, rows_max: usize) -> (Option<LeaseId>, Passed) {
+        let from = self.going.filter(|(going, _)| *going == client).map_or(0, |(_, row)| row) as usize;
+        let rows = self.table.iter().enumerate().skip(from).take(rows_max);
+        let mut passed = 0;
+        for (at, (_, lease)) in rows {
+            passed += 1;
+            if lease.as_ref().is_some_and(|lease| lease.client == client) {
+                self.going = Some((client, at as u32 + 1));
+                return (Some(self.id(at as u32)), Passed { rows: passed, all: false });
+            }
+        }
+        let all = from + passed as usize >= self.table.len();
+        self.going = if all { None } else { Some((client, (from + passed as usize) as u32)) };
+        (None, Passed { rows: passed, all })
     }
 
     /// Every lease.
@@ -264,7 +372,7 @@ impl Leases {
         self.table.iter().filter_map(|(_, lease)| lease.as_ref())
     }
 
-    /// Slots by client, as accounted.
+    /// What clients hold, as accounted.
     pub(crate) fn clients(&self) -> &HashMap<ClientId, ClientSlots> {
         &self.clients
     }
@@ -306,40 +414,6 @@ impl Leases {
 }
 
 impl Pool {
-    /// How many more slots a lease of this client may hold, or why there can be no lease.
-    pub(crate) fn lease_room(&self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
-        if self.leases.len() >= self.config.limits.leases_max {
-            return Err(PoolError::Limit("leases_max"));
-        }
-        Ok(self.slot_room(client, ns))
-    }
-
-    /// How many more slots this client may hold, in a lease of this namespace.
-    pub(crate) fn slot_room(&self, client: ClientId, ns: NamespaceIndex) -> usize {
-        let room = self.client_share(ns).saturating_sub(u64::from(self.leases.slots_of(client).leased));
-        room.min(u64::from(self.config.limits.lease_pages_max)) as usize
-    }
-
-    /// How many more slots this client may map, in a lease of this namespace. Mapped slots stay for as long as their holder
-    /// likes, so some of its share, and of DRAM, is kept for copies.
-    pub(crate) fn held_room(&self, client: ClientId, ns: NamespaceIndex) -> usize {
-        let share = self.client_share(ns);
-        let own = share - (share * (100 - HELD_PERCENT_MAX)).div_ceil(100);
-        let own = own.saturating_sub(u64::from(self.leases.slots_of(client).held));
-        let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
-        let all_bytes = (dram_bytes / 100 * HELD_PERCENT_MAX).saturating_sub(self.leases.held_bytes);
-        own.min(all_bytes / self.slots.classes[usize::from(ns.0)].slot_bytes) as usize
-    }
-
-    /// How many slots leases of one client may be on.
-    fn client_share(&self, ns: NamespaceIndex) -> u64 {
-        let limits = &self.config.limits;
-        let class = &self.slots.classes[usize::from(ns.0)];
-        let slots = u64::from(class.per_slab) * self.slots.slabs.len() as u64;
-        let percent = (slots * u64::from(limits.client_slots_percent) / 100).max(1);
-        u64::from(limits.client_slots_max).min(percent)
-    }
-
     /// Ends a lease of any kind: its holds end, and pages it was filling are given up.
     pub(crate) fn end_lease(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(id) else { return };
@@ -347,15 +421,13 @@ impl Pool {
             self.give_up_grants(&lease.items, lease.shard);
         }
         for item in &lease.items {
-            self.end_hold(item, lease.kind);
+            self.end_hold(item);
         }
     }
 
     /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.
-    pub(crate) fn end_hold(&mut self, item: &LeaseItem, kind: LeaseKind) {
-        let bytes = self.slots.slot_bytes(item.slot);
-        self.leases.quarantined_bytes -= if kind.is_quarantined() { bytes } else { 0 };
-        self.leases.held_bytes -= if kind.is_held() { bytes } else { 0 };
+    pub(crate) fn end_hold(&mut self, item: &LeaseItem) {
+        self.step();
         self.slots.give_up_reserved(item.slot);
         self.unlease(item.slot);
     }
@@ -365,14 +437,19 @@ impl Pool {
         let Some(lease) = self.leases.quarantine(id) else { return };
         let (shard, items) = (lease.shard, lease.items.clone());
         self.give_up_grants(&items, shard);
-        let bytes: u64 = items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
-        self.leases.quarantined_bytes += bytes;
         self.leases.expired += 1;
+    }
+
+    /// Puts slots under a new lease.
+    pub(crate) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
+        let slot_bytes = self.slots.classes[usize::from(new.ns.0)].slot_bytes;
+        self.leases.insert(new, slot_bytes)
     }
 
     /// The pages of these grants lose their slots; later pages first, so that what hung on them goes with them.
     pub(crate) fn give_up_grants(&mut self, items: &[LeaseItem], shard: u16) {
         for item in items.iter().rev() {
+            self.step();
             if let Some(index) = self.granted(item, shard) {
                 self.let_go(index, shard);
                 self.refresh(index, crate::policy::Position::Hot);

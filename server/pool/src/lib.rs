@@ -1,7 +1,9 @@
 //! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock, no chance.
 //!
 //! - [`Pool`] (`pool`): the state; one file a verb around it
-//! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease`, `sessions`, `namespaces`
+//! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease` (and `share`: how much of it), `sessions`,
+//!   `namespaces`
+//! - `slice`: how much one call does before others get their turn
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
 //! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `adopt`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
@@ -9,8 +11,9 @@
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
-//! - rules: `residency` (where a page is), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
+//! - rules: `residency` (where a page is), `condemn` (what goes bit by bit), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
 //! - `prefill`: how fast engines recompute
+//! - `sweep`: walks through the whole index
 //! - `stats`, `check`: what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
@@ -20,6 +23,7 @@ mod adopt;
 mod arena;
 mod branch;
 mod check;
+mod condemn;
 mod config;
 mod continued;
 mod curve;
@@ -52,10 +56,13 @@ mod retire;
 mod route;
 mod session;
 mod sessions;
+mod share;
+mod slice;
 mod slots;
 mod spare;
 mod stats;
 mod strangers;
+mod sweep;
 mod table;
 mod tips;
 mod turn_end;
@@ -67,12 +74,14 @@ pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use describe::SessionDetail;
 pub use error::PoolError;
 pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
-pub use ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace};
+pub use ids::{
+    ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace, UserId,
+};
 pub use leaving::kept_percent;
 pub use lookup::Found;
 pub use namespaces::NamespaceDesc;
-pub use offload::{Committed, OffloadAsk, OffloadPlan, Outcome};
-pub use pin::Pinned;
+pub use offload::{Committed, OffloadAsk, OffloadPlan, Offloading, Outcome};
+pub use pin::{Pinned, Pinning};
 pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
@@ -83,5 +92,6 @@ pub use session::{EndTurn, SessionInfo, TurnBegun};
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
 pub use strangers::Stranger;
+pub use sweep::Sweep;
 pub use turn_end::TurnEnd;
 pub use writeback::WriteBehind;

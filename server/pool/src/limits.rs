@@ -1,5 +1,28 @@
 //! The named bounds of the pool's own work. Owns: constants. Must not know: configuration (config.rs has what an operator sets).
 
+/// Steps after which a call that can be cut returns, to go on in its next one. A step is a page, a slot or a list entry that is
+/// looked at or changed: whoever holds a lock around the pool lets go of it between two calls.
+pub const STEPS_PER_SLICE: u64 = 2048;
+/// Steps that no call takes more of, however much it was asked: what others wait for at most. The last page of a slice may
+/// still search for its room.
+pub const STEPS_PER_CALL_MAX: u64 = 24 * 1024;
+/// Steps that the work for one page may take: the search for a victim, a slab drained for it, and the page itself.
+pub const STEPS_PER_PAGE_MAX: u64 = 2 * VICTIM_SCAN_MAX as u64 + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
+/// Steps of one call that empties a slab.
+pub const DRAIN_STEPS_PER_CALL_MAX: u64 = 4096;
+/// Rows of a table, or pages of a path, that count as one step when they are only passed.
+pub(crate) const PASSED_PER_STEP: u64 = 16;
+/// Pages of a path that are looked for at a time.
+pub(crate) const FIND_PAGES_AT_ONCE: usize = 256;
+/// Rows of the leases' table passed at a time in search of those of a client that is gone.
+pub(crate) const GONE_ROWS_PER_LOOK_MAX: usize = 1024;
+/// Pages of one lease: what ends a lease is done in one call.
+pub const LEASE_PAGES_MAX: u32 = turnkv_proto::limits::LEASE_PAGES_MAX as u32;
+/// Pages whose removal, with all that hangs on them, is not finished; beyond it a page that does not verify stays, and is found
+/// again by its next reader.
+pub const CONDEMNED_MAX: usize = 1 << 16;
+/// Pins that ended and whose owner was not told yet; beyond it they are found at the next start.
+pub const ENDED_PINS_MAX: usize = 4096;
 /// What held leases may take of a client's share and of DRAM: the rest is for pages that are only copied.
 pub const HELD_PERCENT_MAX: u64 = 75;
 /// Slots are cut in multiples of this, so that O_DIRECT can read and write them in place.
@@ -32,6 +55,8 @@ pub const STRANGERS_MS_MAX: u64 = 24 * 3600 * 1000;
 pub const STRANGERS_PER_CALL: usize = 4096;
 /// Hashes in one call.
 pub const HASHES_PER_CALL_MAX: usize = turnkv_proto::limits::HASHES_PER_CALL_MAX;
+/// Hashes that are looked up in one go where others wait.
+pub const HASHES_PER_LOOK_MAX: usize = 2048;
 /// Tokens after which a namespace's older prefill reports count half.
 pub const PREFILL_WINDOW_TOKENS: u64 = 4 << 20;
 /// Steps in which a session's protection decays: its tails are let go first.
@@ -40,8 +65,8 @@ pub const DECAY_STEPS: u64 = 8;
 pub const PROTECTED_ALL_PERCENT: u8 = 50;
 /// Pins and protected sessions of one tenant.
 pub const PROTECTIONS_PER_TENANT_MAX: usize = 4096;
-/// Pages of due protections that one call of `expire` goes over, and one protection more.
-pub const PROTECTED_PAGES_PER_CALL_MAX: u32 = 1 << 14;
+/// Pages of one protection that are let go of at a time.
+pub const LET_GO_PAGES_AT_ONCE: u32 = 256;
 /// The longest time for which anything is protected without being renewed.
 pub const PROTECTION_MS_MAX: u64 = 24 * 3600 * 1000;
 /// How long a pin holds whose owner named no time.
@@ -73,7 +98,7 @@ pub const ROUTE_BALANCE_PERCENT: f64 = 50.0;
 /// Prompts of work by which engines may differ before it counts.
 pub const ROUTE_SLACK_PROMPTS: u64 = 8;
 /// Pages that cannot go which one search for a victim takes out of the way; the next search goes on behind them.
-pub const VICTIM_SCAN_MAX: u32 = 1 << 16;
+pub const VICTIM_SCAN_MAX: u32 = 1 << 11;
 /// Pages looked at for an entry to give up before the search gives up for this time.
 pub const ENTRY_SCAN_MAX: u32 = 256;
 /// Pages that hang on one another which a search for a victim goes down.
@@ -114,8 +139,8 @@ pub const OUTRANK_RETURNS_MIN: u32 = 32;
 pub const DRAIN_PAGES_PER_CALL_MAX: u32 = 512;
 /// Evictions in its own slabs after which a namespace compares itself with the coldest slab of the others.
 pub const REBALANCE_EVERY_EVICTIONS: u32 = 64;
-/// Pages demoted by one call of `maintain`.
-pub const MAINTAIN_PAGES_PER_CALL_MAX: u32 = 1024;
+/// Links that one look for a leaf goes down to drain a slab.
+pub const LEAF_WALK_MAX: u64 = 1 << 14;
 /// Pages one prefetch call promotes.
 pub const PROMOTIONS_PER_CALL_MAX: usize = 1024;
 /// Ancestors marked as used by one reload.
@@ -179,6 +204,11 @@ pub(crate) const CHUNK_ROWS: usize = 256;
 /// Stale keys the write queue tolerates beyond the dirty pages before it is compacted.
 pub(crate) const WRITE_QUEUE_SLACK: usize = 1024;
 
+const _: () = assert!(STEPS_PER_SLICE + STEPS_PER_PAGE_MAX <= STEPS_PER_CALL_MAX, "a slice ends with a page");
+const _: () =
+    assert!(LEASE_PAGES_MAX as u64 * 16 <= STEPS_PER_CALL_MAX, "a lease's pages are seen to in one call");
+const _: () =
+    assert!(LEAF_WALK_MAX / PASSED_PER_STEP <= DRAIN_STEPS_PER_CALL_MAX / 2, "a walk ends within a call");
 const _: () = assert!(SLAB_BYTES_MIN.is_multiple_of(SLOT_ALIGN_BYTES));
 const _: () = assert!(NVME_KEPT_PERCENT <= 100);
 const _: () = assert!(

@@ -16,11 +16,16 @@ pub struct Found {
 }
 
 impl Pool {
-    /// Counts the leading hashes of the sample that are present. Touches nothing.
+    /// Counts the leading hashes of the sample that are present. Touches nothing. Ask for [`HASHES_PER_LOOK_MAX`] at a time where
+    /// others wait.
+    ///
+    /// [`HASHES_PER_LOOK_MAX`]: crate::limits::HASHES_PER_LOOK_MAX
     pub fn lookup(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) -> Result<Found, PoolError> {
         self.desc(ns)?;
+        self.begin_call();
         self.now = self.now.max(now);
         let mut found = Found::default();
+        self.steps += hashes.len() as u64;
         for index in hashes.iter().map_while(|hash| self.find_visible(ns.0, hash)) {
             found.present += 1;
             found.dram += u32::from(self.pages[index].has(COUNTED_DRAM));

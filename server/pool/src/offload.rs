@@ -5,8 +5,9 @@ use crate::Pool;
 use crate::entry::{FILLED, NONE, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
-use crate::lease::{LeaseItem, LeaseKind};
-use crate::limits::HASHES_PER_CALL_MAX;
+use crate::lease::{LeaseItem, LeaseKind, NewLease};
+use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
+use crate::slice::Slice;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// What an offload asks for.
@@ -69,11 +70,32 @@ pub struct Committed {
     pub dropped: Vec<u32>,
 }
 
-/// What one call asks for, and was granted so far.
+/// An offload that is being decided, page by page.
+pub struct Offloading {
+    outcomes: Vec<Outcome>,
+    /// The lease on what was granted so far.
+    lease: Option<LeaseId>,
+    /// What its new pages would be worth to the policy.
+    rank: Option<u32>,
+    /// The last page accepted; none at the root.
+    last: Option<PageKey>,
+    accepted: usize,
+    granted: usize,
+    stage: Stage,
+}
+
+/// How far an offload is.
+#[derive(Clone, Copy)]
+enum Stage {
+    Deciding,
+    /// Counting what is used from the end: pages before this position, and the accepted one that comes next.
+    Noting(usize, Option<PageKey>),
+}
+
+/// What one slice grants.
 struct Asked {
     /// Slots that it may hold.
     room: usize,
-    /// What its new pages would be worth to the policy.
     rank: Option<u32>,
     items: Vec<LeaseItem>,
 }
@@ -82,45 +104,157 @@ impl Pool {
     /// Grants slots for the pages that are not here yet. After the first declined page all others are declined too.
     /// Slabs may have changed tenant: `take_slab_actions` before handing out the grants.
     pub fn begin_offload(&mut self, ask: OffloadAsk<'_>, now: Now) -> Result<OffloadPlan, PoolError> {
-        self.check_offload(&ask)?;
-        let room = self.lease_room(ask.client, ask.ns)?;
+        let mut offloading = self.start_offload(&ask, now)?;
+        while !self.offload_some(&ask, &mut offloading, now)? {}
+        Ok(self.offload_plan(offloading))
+    }
+
+    /// Begins to decide an offload: then `offload_some` until it says so, then `offload_plan`. Other calls may come in between.
+    pub fn start_offload(&mut self, ask: &OffloadAsk<'_>, now: Now) -> Result<Offloading, PoolError> {
+        self.check_offload(ask)?;
+        self.lease_room(ask.client, ask.ns)?;
         let now = self.tick(now);
-        let session = self.reserve_session(&ask, now)?;
+        let session = self.reserve_session(ask, now)?;
         if let Some(session) = session {
             self.continue_another(session, ask.hashes);
         }
-
+        let parent = self.offload_parent(ask);
+        let rank = match (session, parent) {
+            (Some(session), Ok(parent)) => self.rank_of(session, parent, ask.hashes.len()),
+            _ => None,
+        };
         let mut outcomes = Vec::with_capacity(ask.hashes.len());
-        let mut items = Vec::new();
-        let mut last = NONE;
-        match self.offload_parent(&ask) {
-            Err(declined) => outcomes.push(declined),
-            Ok(parent) => {
-                last = parent;
-                let rank = session.and_then(|session| self.rank_of(session, parent, ask.hashes.len()));
-                let mut asked = Asked { room, rank, items: Vec::new() };
-                for hash in ask.hashes {
-                    let (outcome, index) = self.offload_page(&ask, *hash, last, outcomes.len(), &mut asked);
-                    outcomes.push(outcome);
-                    let Some(index) = index else { break };
-                    last = index;
-                }
-                items = asked.items;
+        outcomes.extend(parent.err());
+        let last = parent.ok().filter(|parent| *parent != NONE).map(|parent| self.pages.key(parent));
+        let stage = Stage::Deciding;
+        Ok(Offloading { outcomes, lease: None, rank, last, accepted: 0, granted: 0, stage })
+    }
+
+    /// Decides some more pages. True: that is all.
+    pub fn offload_some(
+        &mut self,
+        ask: &OffloadAsk<'_>,
+        offloading: &mut Offloading,
+        now: Now,
+    ) -> Result<bool, PoolError> {
+        let (now, slice) = (self.tick(now), self.slice());
+        if let Stage::Deciding = offloading.stage {
+            if !self.decide_some(ask, offloading, slice, now)? {
+                return Ok(false);
+            }
+            if let (Some(declined), true) =
+                (offloading.outcomes.last().copied(), offloading.accepted < offloading.outcomes.len())
+            {
+                offloading.outcomes.resize(ask.hashes.len(), declined);
+            }
+            offloading.stage = Stage::Noting(ask.hashes.len(), offloading.last);
+        }
+        Ok(self.note_some(ask, offloading, slice))
+    }
+
+    /// The answer to an offload that is decided.
+    pub fn offload_plan(&self, offloading: Offloading) -> OffloadPlan {
+        let Offloading { lease, outcomes, .. } = offloading;
+        OffloadPlan { lease, lease_ms: self.config.limits.lease_ms, outcomes }
+    }
+
+    /// Decides pages from the first on. True: one was declined, or all were accepted.
+    fn decide_some(
+        &mut self,
+        ask: &OffloadAsk<'_>,
+        offloading: &mut Offloading,
+        slice: Slice,
+        now: Now,
+    ) -> Result<bool, PoolError> {
+        if offloading.lease.is_some_and(|lease| !self.is_being_filled(lease, ask.client)) {
+            return Err(PoolError::LeaseUnknown);
+        }
+        let most = (self.config.limits.lease_pages_max as usize).saturating_sub(offloading.granted);
+        let room = self.slot_room(ask.client, ask.ns).min(most);
+        let mut asked = Asked { room, rank: offloading.rank, items: Vec::new() };
+        let mut last = offloading.last.map_or(Some(NONE), |page| self.pages.resolve(page));
+        while offloading.outcomes.len() == offloading.accepted && offloading.accepted < ask.hashes.len() {
+            if self.is_over(slice) {
+                self.lease_grants(ask, offloading, asked.items, now);
+                return Ok(false);
+            }
+            let position = offloading.accepted;
+            let (outcome, index) = match last {
+                Some(parent) => self.offload_page(ask, ask.hashes[position], parent, position, &mut asked),
+                None => (Outcome::NoParent, None), // it went away meanwhile
+            };
+            offloading.outcomes.push(outcome);
+            if let Some(index) = index {
+                (last, offloading.last) = (Some(index), Some(self.pages.key(index)));
+                offloading.accepted += 1;
             }
         }
-        let accepted =
-            outcomes.iter().take_while(|outcome| matches!(outcome, Outcome::Present | Outcome::Granted(_)));
-        let accepted = accepted.count();
-        if let (Some(declined), true) = (outcomes.last().copied(), accepted < outcomes.len()) {
-            outcomes.resize(ask.hashes.len(), declined);
+        self.lease_grants(ask, offloading, asked.items, now);
+        Ok(true)
+    }
+
+    /// Whether a write lease of this client is neither over nor in quarantine.
+    fn is_being_filled(&self, lease: LeaseId, client: ClientId) -> bool {
+        self.leases.get(lease, client).is_some_and(|held| held.kind == LeaseKind::Write)
+    }
+
+    /// What a slice granted is under the offload's lease from now on.
+    fn lease_grants(
+        &mut self,
+        ask: &OffloadAsk<'_>,
+        offloading: &mut Offloading,
+        items: Vec<LeaseItem>,
+        now: Now,
+    ) {
+        if items.is_empty() {
+            return;
         }
-        self.note_offload(last, accepted, session);
-        self.observe_offload(&ask, &outcomes, session);
-        let lease_ms = self.config.limits.lease_ms;
-        let deadline = now + u64::from(lease_ms);
-        let lease = (!items.is_empty())
-            .then(|| self.leases.insert(LeaseKind::Write, ask.client, ask.shard, deadline, items));
-        Ok(OffloadPlan { lease, lease_ms, outcomes })
+        offloading.granted += items.len();
+        if let Some(lease) = offloading.lease {
+            self.leases.grow(lease, &items);
+            return;
+        }
+        let deadline = now + u64::from(self.config.limits.lease_ms);
+        let (kind, client, ns, shard) = (LeaseKind::Write, ask.client, ask.ns, ask.shard);
+        offloading.lease = Some(self.insert_lease(NewLease { kind, client, ns, shard, deadline, items }));
+    }
+
+    /// Counts pages as used, and tells the curve of them, from the last one back: tails before heads. True: all of them.
+    fn note_some(&mut self, ask: &OffloadAsk<'_>, offloading: &mut Offloading, slice: Slice) -> bool {
+        let Stage::Noting(mut end, mut next) = offloading.stage else { return true };
+        let session = ask.session.and_then(|session| self.sessions.find(ask.ns, session));
+        while end > 0 {
+            if self.is_over(slice) {
+                offloading.stage = Stage::Noting(end, next);
+                return false;
+            }
+            let from = end.saturating_sub(FIND_PAGES_AT_ONCE);
+            self.observe_offload(ask, &offloading.outcomes, from..end, session);
+            self.steps += (end - from) as u64;
+            for _ in from..end.min(offloading.accepted) {
+                next = next.and_then(|page| self.touch_and_up(page));
+            }
+            end = from;
+        }
+        if let Some(before) = next {
+            self.touch_and_up(before);
+        }
+        offloading.stage = Stage::Noting(0, None);
+        let last = offloading.last.and_then(|page| self.pages.resolve(page));
+        if let Some(last) = last {
+            self.touch_ancestors(last);
+        }
+        if let (Some(session), Some(last), true) = (session, last, offloading.accepted > 0) {
+            self.extend_session(session, last);
+        }
+        true
+    }
+
+    /// The page is used; returns the one before it.
+    fn touch_and_up(&mut self, page: PageKey) -> Option<PageKey> {
+        let index = self.pages.resolve(page)?;
+        self.touch(index);
+        Some(self.pages[index].parent).filter(|parent| *parent != NONE).map(|parent| self.pages.key(parent))
     }
 
     /// Makes filled pages visible: positions ascending, each with its checksum. Grants not named are freed.
@@ -172,6 +306,7 @@ impl Pool {
     pub fn abort_offload(&mut self, lease: LeaseId, client: ClientId) -> Result<(), PoolError> {
         let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
         held.ok_or(PoolError::LeaseUnknown)?;
+        self.begin_call();
         self.end_lease(lease);
         Ok(())
     }
@@ -207,6 +342,7 @@ impl Pool {
         position: usize,
         asked: &mut Asked,
     ) -> (Outcome, Option<u32>) {
+        self.step();
         let found = self.pages.find(ask.ns.0, &hash);
         if let Some(index) = found {
             let entry = &self.pages[index];
@@ -219,7 +355,9 @@ impl Pool {
             }
         }
         if asked.items.len() >= asked.room {
-            return (Outcome::LeaseLimit, None);
+            let own = asked.items.len() as u32 + self.leases.slots_of(ask.client).leased;
+            // Who holds nothing is not over any bound of its own: others hold all there is.
+            return (if own == 0 { Outcome::NoSpace } else { Outcome::LeaseLimit }, None);
         }
         if found.is_none() && !self.make_entry_room(ask.ns.0, parent) {
             return (Outcome::NoSpace, None);
@@ -240,24 +378,6 @@ impl Pool {
         self.refresh(index, crate::policy::Position::Hot);
         asked.items.push(LeaseItem { position: position as u32, slot, page: self.pages.key(index) });
         (Outcome::Granted(self.slots.key(slot)), Some(index))
-    }
-
-    /// Touches what was accepted, tail first, and the page before; extends the session's list.
-    pub(crate) fn note_offload(&mut self, last: u32, accepted: usize, session: Option<u32>) {
-        let mut index = last;
-        for _ in 0..=accepted {
-            if index == NONE {
-                break;
-            }
-            self.touch(index);
-            index = self.pages[index].parent;
-        }
-        if last != NONE {
-            self.touch_ancestors(last);
-        }
-        if let (Some(session), true) = (session, accepted > 0) {
-            self.extend_session(session, last);
-        }
     }
 
     /// Commits one page. False: it is gone, or the page before it is not committed.

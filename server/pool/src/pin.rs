@@ -3,9 +3,9 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
-use crate::protection::{Owner, PIN_RANK, Wish};
-use crate::tips::End;
+use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
+use crate::protection::{Owner, PIN_RANK, Reach, Wish};
+use crate::tips::{End, TipId};
 use turnkv_proto::BlockHash;
 
 /// What became of a pin.
@@ -19,6 +19,16 @@ pub struct Pinned {
     pub ends_in_ms: u64,
 }
 
+/// A pin that is being made.
+pub struct Pinning {
+    wish: Wish,
+    pin: BlockHash,
+    /// What is protected of it so far.
+    held: Option<TipId>,
+    /// Pages of the prefix that are known to be here.
+    found: usize,
+}
+
 impl Pool {
     /// Protects a prefix: the pages named (the first is a root), for a time (0: the default). Pinning it again renews it.
     pub fn pin(
@@ -28,24 +38,70 @@ impl Pool {
         for_ms: u64,
         now: Now,
     ) -> Result<Pinned, PoolError> {
+        let mut pinning = self.begin_pin(ns, hashes, for_ms, now)?;
+        while !self.pin_some(&mut pinning, hashes) {}
+        Ok(self.end_pin(pinning, now))
+    }
+
+    /// Begins a pin: then `pin_some` until it says so, then `end_pin`. Other calls may come in between.
+    pub fn begin_pin(
+        &mut self,
+        ns: NamespaceIndex,
+        hashes: &[BlockHash],
+        for_ms: u64,
+        now: Now,
+    ) -> Result<Pinning, PoolError> {
         self.desc(ns)?;
         if hashes.len() > HASHES_PER_CALL_MAX {
             return Err(PoolError::Invalid("too many pages in one call: pin a shorter prefix"));
         }
-        let Some(last) = hashes.last().copied() else {
+        let Some(pin) = hashes.last().copied() else {
             return Err(PoolError::Invalid("a pin names at least one page"));
         };
-        let now = self.tick(now);
+        self.tick(now);
         let for_ms = if for_ms == 0 { PIN_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
-        let path = self.visible_end(self.follow(ns.0, End::EMPTY, hashes));
-        let wish = Wish { owner: Owner::Pin(ns, last), ns, rank: PIN_RANK, path, for_ms, decays: false };
-        let pages = self.protect(wish, now);
-        Ok(Pinned { pages, pin: last, ends_in_ms: if pages == 0 { 0 } else { for_ms } })
+        let (owner, rank, path) = (Owner::Pin(ns, pin), PIN_RANK, End::EMPTY);
+        let wish = Wish { owner, ns, rank, path, for_ms, decays: false };
+        Ok(Pinning { wish, pin, held: None, found: 0 })
+    }
+
+    /// Protects some more of the pages. True: that is all.
+    pub fn pin_some(&mut self, pinning: &mut Pinning, hashes: &[BlockHash]) -> bool {
+        self.begin_call();
+        let slice = self.slice();
+        while !self.is_over(slice) {
+            let from = pinning.held.map_or(End::EMPTY, |held| self.tips.end(held));
+            if (from.pages as usize) < pinning.found {
+                return true; // its last pages went away meanwhile
+            }
+            let rest = &hashes[pinning.found..hashes.len().min(pinning.found + FIND_PAGES_AT_ONCE)];
+            self.steps += rest.len() as u64;
+            pinning.wish.path = self.visible_end(self.follow(pinning.wish.ns.0, from, rest));
+            let wanted = pinning.wish.path.pages as usize;
+            let (held, reach) = self.protect_more(pinning.held, &pinning.wish, slice);
+            pinning.held = held;
+            pinning.found = held.map_or(0, |held| self.tips.end(held).pages as usize);
+            let ended = wanted < from.pages as usize + rest.len() || wanted == hashes.len();
+            if reach == Reach::Budget || (reach == Reach::All && ended) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The pin holds what was protected for it.
+    pub fn end_pin(&mut self, pinning: Pinning, now: Now) -> Pinned {
+        let now = self.tick(now);
+        let pages = self.own_protected(pinning.held, &pinning.wish, now);
+        let ends_in_ms = if pages == 0 { 0 } else { pinning.wish.for_ms };
+        Pinned { pages, pin: pinning.pin, ends_in_ms }
     }
 
     /// Ends a pin, named by its last page. False: there is none.
     pub fn unpin(&mut self, ns: NamespaceIndex, pin: &BlockHash) -> Result<bool, PoolError> {
         self.desc(ns)?;
-        Ok(self.unprotect(Owner::Pin(ns, *pin)))
+        self.begin_call();
+        let slice = self.slice();
+        Ok(self.unprotect_some(Owner::Pin(ns, *pin), slice))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::admission::WriteBudget;
 use crate::arena::Pages;
+use crate::condemn::Condemned;
 use crate::config::{ConfigError, PoolConfig};
 use crate::curve::Curves;
 use crate::entry::{NONE, VISIBLE};
@@ -52,6 +53,16 @@ pub struct Pool {
     pub(crate) room_for_return: Option<Now>,
     pub(crate) now: Now,
     pub(crate) tally: Tally,
+    /// The namespace that `maintain` goes on with.
+    pub(crate) maintained: u16,
+    /// Pages, slots and list entries looked at or changed so far.
+    pub(crate) steps: u64,
+    /// Their number when the call under way began.
+    pub(crate) call_began: u64,
+    /// The most of them in a call that has ended.
+    pub(crate) call_steps_max: u64,
+    /// Pages that go with all that hangs on them, as far as that is not done yet.
+    pub(crate) condemned: Condemned,
 }
 
 impl Pool {
@@ -79,12 +90,18 @@ impl Pool {
             room_for_return: None,
             now: 0,
             tally: Tally::default(),
+            maintained: 0,
+            steps: 0,
+            call_began: 0,
+            call_steps_max: 0,
+            condemned: Condemned::default(),
             config,
         })
     }
 
     /// Takes note of the time, which never runs backwards here.
     pub(crate) fn tick(&mut self, now: Now) -> Now {
+        self.begin_call();
         self.now = self.now.max(now);
         self.slots.advance();
         self.policy.tick(self.now);

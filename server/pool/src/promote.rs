@@ -1,13 +1,12 @@
 //! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are read.
 
 use crate::Pool;
-use crate::entry::{FILLED, MOVING, NONE, ON_NVME, PROMOTING, VISIBLE};
+use crate::entry::{FILLED, MOVING, ON_NVME, PROMOTING};
 use crate::error::PoolError;
 use crate::ids::{MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::limits::PROMOTIONS_PER_CALL_MAX;
 use crate::offload::check_ask;
 use crate::policy::Position;
-use crate::residency::Removal;
 use turnkv_proto::BlockHash;
 
 /// A read to start: from a place on NVMe into a slot.
@@ -28,39 +27,50 @@ pub struct Promotion {
 }
 
 impl Pool {
-    /// Plans reads of leading pages that are on NVMe only, without a lease. Stops where slots end, or at a bound of its
-    /// own. Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    /// Counts pages as used that are here, tails before heads: what is in DRAM already must not make room for the rest of its
+    /// prefix.
+    pub fn touch_pages(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) {
+        self.tick(now);
+        for hash in hashes.iter().rev() {
+            self.step();
+            if let Some(index) = self.find_visible(ns.0, hash) {
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Plans reads of pages of a prefix, from position `from` on, that are on NVMe only, without a lease. Stops where one is not
+    /// here, where slots end, or at a bound of its own, and says in `from` where to go on. Slabs may have changed tenant:
+    /// `take_slab_actions` before starting the reads.
     pub fn begin_promote(
         &mut self,
         ns: NamespaceIndex,
         hashes: &[BlockHash],
         shard: u16,
+        from: &mut usize,
         now: Now,
     ) -> Result<Vec<Promotion>, PoolError> {
         check_ask(hashes, shard, self.desc(ns)?.shards)?;
         self.tick(now);
-        let mut wanted = Vec::new();
-        let mut last = NONE;
-        for index in hashes.iter().map_while(|hash| self.find_visible(ns.0, hash)) {
-            last = index;
-            if !self.pages.cell(index, shard).has(FILLED | PROMOTING)
-                && wanted.len() < PROMOTIONS_PER_CALL_MAX
-            {
-                wanted.push(index);
+        let slice = self.slice();
+        let mut promotions = Vec::new();
+        while let Some(hash) = hashes.get(*from).filter(|_| promotions.len() < PROMOTIONS_PER_CALL_MAX) {
+            if self.is_over(slice) {
+                break;
             }
-        }
-        // What is in DRAM already must not make room for the rest: touch it, tail first.
-        while last != NONE && self.pages[last].has(VISIBLE) {
-            self.touch(last);
-            last = if self.pages[last].hash == hashes[0] { NONE } else { self.pages[last].parent };
-        }
-        let mut promotions = Vec::with_capacity(wanted.len());
-        for index in wanted {
-            if self.pages.cell(index, shard).has(PROMOTING) {
-                continue;
+            self.step();
+            let Some(index) = self.find_visible(ns.0, hash) else {
+                *from = hashes.len();
+                break;
+            };
+            if !self.pages.cell(index, shard).has(FILLED | PROMOTING) {
+                let Some(promotion) = self.start_promotion(index, shard) else {
+                    *from = hashes.len();
+                    break;
+                };
+                promotions.push(promotion);
             }
-            let Some(promotion) = self.start_promotion(index, shard) else { break };
-            promotions.push(promotion);
+            *from += 1;
         }
         for promotion in promotions.iter().rev() {
             self.touch(promotion.page.index);
@@ -93,7 +103,7 @@ impl Pool {
         self.pages[index].flags &= !MOVING;
         let lost = !self.pages.cell(index, shard).has(ON_NVME);
         if lost || cause != MissCause::Busy {
-            self.remove_subtree(index, Removal::Dropped);
+            self.condemn(index);
         } else {
             self.refresh(index, Position::Hot);
         }

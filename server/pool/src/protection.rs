@@ -10,11 +10,13 @@ use crate::Pool;
 use crate::entry::{NONE, PROTECTED};
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{
-    DECAY_STEPS, ORDER_BYTES, PROTECTED_ALL_PERCENT, PROTECTED_PAGES_PER_CALL_MAX, PROTECTIONS_PER_TENANT_MAX,
+    DECAY_STEPS, ENDED_PINS_MAX, LET_GO_PAGES_AT_ONCE, ORDER_BYTES, PROTECTED_ALL_PERCENT,
+    PROTECTIONS_PER_TENANT_MAX,
 };
+use crate::slice::Slice;
 use crate::tips::{End, Keeper, TipId};
 use hashbrown::HashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use turnkv_proto::BlockHash;
 
 /// Rank of a pin: above any session's priority.
@@ -60,6 +62,10 @@ pub(crate) struct Protections {
     holds: HashMap<u32, u32>,
     /// By tenant.
     tenants: HashMap<u32, Share>,
+    /// Ends of protections that are over, whose pages are let go of bit by bit. Bounded by what was protected.
+    going: VecDeque<TipId>,
+    /// Pins that ended by time since somebody asked.
+    ended_pins: Vec<(NamespaceIndex, BlockHash)>,
     /// Bytes protected.
     pub(crate) bytes: u64,
     pub(crate) ended: u64,
@@ -86,6 +92,17 @@ pub(crate) struct Wish {
     pub(crate) for_ms: u64,
     /// Tails are let go step by step until the end.
     pub(crate) decays: bool,
+}
+
+/// How far the protection of a path came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To its end.
+    All,
+    /// As far as the budget allows.
+    Budget,
+    /// The slice is over: the rest is for the next one.
+    Slice,
 }
 
 impl Protections {
@@ -172,6 +189,30 @@ impl Protections {
         self.due.first().filter(|(due, _)| *due <= now).map(|(_, at)| *at)
     }
 
+    /// A protection is over: its pages are let go of in the calls that follow.
+    fn let_go(&mut self, held: Option<Protection>) -> bool {
+        self.going.extend(held.as_ref().map(|held| held.tip));
+        held.is_some()
+    }
+
+    /// Ends the weakest protection of a tenant, if it is weaker than `rank`.
+    fn displace(&mut self, tenant: u32, rank: u32) -> bool {
+        let weakest = self.weaker(tenant, rank).and_then(|at| self.take(at));
+        self.let_go(weakest)
+    }
+
+    fn note_ended(&mut self, owner: Owner) {
+        self.ended += 1;
+        if let (Owner::Pin(ns, pin), true) = (owner, self.ended_pins.len() < ENDED_PINS_MAX) {
+            self.ended_pins.push((ns, pin));
+        }
+    }
+
+    /// Ends of what is over and still held, for the check of invariants.
+    pub(crate) fn going(&self) -> impl Iterator<Item = TipId> {
+        self.going.iter().copied()
+    }
+
     /// Who protects, for the check of invariants.
     pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> {
         self.owners.keys().copied()
@@ -207,27 +248,56 @@ impl Pool {
     /// Protects the leading pages of a path as far as the budget reaches, in place of what the owner had; weaker
     /// protections of the tenant end for it. Returns how many pages.
     pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> u32 {
+        let (tip, _) = self.protect_more(None, &wish, Slice::WHOLE);
+        self.own_protected(tip, &wish, now)
+    }
+
+    /// Protects what a path has after the pages that `held` protects already. Returns where it ends now: what is held so must
+    /// be given to an owner (`own_protected`) in the end.
+    pub(crate) fn protect_more(
+        &mut self,
+        held: Option<TipId>,
+        wish: &Wish,
+        slice: Slice,
+    ) -> (Option<TipId>, Reach) {
         let tenant = self.slots.tenant_of(wish.ns.0);
+        let (end, reach) = self.protect_path(wish.path, tenant, wish.rank, slice);
+        let tip = (end != End::EMPTY).then(|| self.tips.add(end, Keeper::Protection));
+        if let Some(held) = held {
+            // The page where it ended is held by its child from now on, or is the end still.
+            let before = self.tips.end(held);
+            if let Some(holds) = self.protections.holds.get_mut(&before.page) {
+                *holds -= 1;
+            }
+            self.tips.drop(held, Keeper::Protection);
+        }
+        (tip, reach)
+    }
+
+    /// What was protected for a wish is its owner's from now on, in place of what it had. Returns how many pages.
+    pub(crate) fn own_protected(&mut self, tip: Option<TipId>, wish: &Wish, now: Now) -> u32 {
+        let tenant = self.slots.tenant_of(wish.ns.0);
+        // What was protected before stayed so in between: its bytes are counted once.
         let old = self.protections.owners.get(&wish.owner).copied();
         let old = old.and_then(|at| self.protections.take(at));
+        self.protections.let_go(old);
         let full = self.protections.share(tenant).protections >= PROTECTIONS_PER_TENANT_MAX;
-        if full && !self.displace(tenant, wish.rank) {
-            self.let_all_go(old);
-            return 0;
+        let refused = full && !self.protections.displace(tenant, wish.rank);
+        let kept = tip.filter(|_| !refused);
+        if kept.is_none() {
+            self.protections.going.extend(tip);
         }
-        let end = self.protect_path(wish.path, tenant, wish.rank);
-        // What was protected before stays so in between: its bytes are counted once.
-        self.let_all_go(old);
-        if end == End::EMPTY {
-            return 0;
+        let pages = kept.map_or(0, |tip| self.tips.end(tip).pages);
+        if let Some(tip) = kept {
+            let ends = now.saturating_add(wish.for_ms);
+            let step_ms = if wish.decays { (wish.for_ms / DECAY_STEPS).max(1) } else { wish.for_ms };
+            let due = now.saturating_add(step_ms).min(ends);
+            let (owner, rank, full) = (wish.owner, wish.rank, pages);
+            self.protections.insert(Protection { owner, tenant, rank, tip, full, ends, due, step_ms });
         }
-        let ends = now.saturating_add(wish.for_ms);
-        let step_ms = if wish.decays { (wish.for_ms / DECAY_STEPS).max(1) } else { wish.for_ms };
-        let due = now.saturating_add(step_ms).min(ends);
-        let (owner, rank, full) = (wish.owner, wish.rank, end.pages);
-        let tip = self.tips.add(end, Keeper::Protection);
-        self.protections.insert(Protection { owner, tenant, rank, tip, full, ends, due, step_ms });
-        end.pages
+        let slice = self.slice();
+        self.let_go_some(slice);
+        pages
     }
 
     /// Ends an owner's protection.
@@ -247,17 +317,44 @@ impl Pool {
         true
     }
 
-    /// Lets go of what is due: tails of decaying protections, and all of those that end. What one call does is bounded: the
-    /// rest is due in the next one.
-    pub(crate) fn expire_protections(&mut self, now: Now) {
-        let mut left = PROTECTED_PAGES_PER_CALL_MAX;
-        while let Some(at) = self.protections.first_due(now).filter(|_| left > 0) {
-            let Some(mut held) = self.protections.take(at) else { return };
+    /// Ends an owner's protection; its pages are let go of bit by bit. False: it had none.
+    pub(crate) fn unprotect_some(&mut self, owner: Owner, slice: Slice) -> bool {
+        let held = self.protections.owners.get(&owner).copied().and_then(|at| self.protections.take(at));
+        let found = self.protections.let_go(held);
+        self.let_go_some(slice);
+        found
+    }
+
+    /// Lets go of pages of protections that are over. True: of all of them.
+    pub(crate) fn let_go_some(&mut self, slice: Slice) -> bool {
+        while !self.is_over(slice) {
+            if !self.let_go_of_next() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Pins that ended by time since the last call: what was saved of them can go.
+    pub fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
+        std::mem::take(&mut self.protections.ended_pins)
+    }
+
+    /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is over, and the rest
+    /// is due in the next one.
+    pub(crate) fn expire_protections(&mut self, now: Now, slice: Slice) -> bool {
+        while let Some(at) = self.protections.first_due(now) {
+            if self.is_over(slice) {
+                return false;
+            }
+            self.step();
+            let mut left = LET_GO_PAGES_AT_ONCE;
+            let Some(mut held) = self.protections.take(at) else { break };
             let rest = held.ends.saturating_sub(now);
             // Rounded up, so that the head is kept to the end.
             let keep = (u64::from(held.full) * rest).div_ceil((held.step_ms * DECAY_STEPS).max(rest)) as u32;
             let Some(tip) = self.release_path(held.tip, keep, &mut left) else {
-                self.protections.ended += 1;
+                self.protections.note_ended(held.owner);
                 continue;
             };
             held.tip = tip;
@@ -266,6 +363,7 @@ impl Pool {
             }
             self.protections.insert(held);
         }
+        self.let_go_some(slice)
     }
 
     /// Where the leading pages end that an owner has protected now.
@@ -285,35 +383,53 @@ impl Pool {
         }
     }
 
-    /// Protects the pages of a path, from the root as far as the budget reaches.
-    fn protect_path(&mut self, path: End, tenant: u32, rank: u32) -> End {
+    /// Protects the pages of a path, from the root as far as the budget reaches, and holds the last one.
+    fn protect_path(&mut self, path: End, tenant: u32, rank: u32, slice: Slice) -> (End, Reach) {
         let fresh = |index: &u32| !self.pages[*index].has(PROTECTED);
         let fresh: Vec<u32> = self.pages.upward(path.page).take_while(fresh).collect();
+        self.pass(fresh.len() as u64);
         let mut end = self.cut(path, path.pages - fresh.len() as u32);
+        let mut reach = Reach::All;
         // Held first, so that it stays when others' protection ends for this one.
         if end.page != NONE {
             *self.protections.holds.entry(end.page).or_default() += 1;
         }
         for index in fresh.into_iter().rev() {
-            if !self.make_budget(index, tenant, rank) {
+            reach = self.make_budget(index, tenant, rank, slice);
+            if reach != Reach::All {
                 break;
             }
+            self.step();
             // The page before was held as the end, and is now for this child.
             self.protections.holds.insert(index, 1);
             self.weigh(index, true);
             end = End { page: index, pages: end.pages + 1 };
         }
-        end
+        (end, reach)
     }
 
-    /// Room in the budget for one page more. False: it is used up, and nothing weaker can end for it.
-    fn make_budget(&mut self, index: u32, tenant: u32, rank: u32) -> bool {
+    /// Room in the budget for one page more; not all of it, where the budget is used up and nothing weaker can end for it.
+    fn make_budget(&mut self, index: u32, tenant: u32, rank: u32, slice: Slice) -> Reach {
         let bytes = self.page_bytes(index);
         let (own, all) = (self.protection_budget(), self.dram_share(PROTECTED_ALL_PERCENT));
         while self.protections.share(tenant).bytes + bytes > own || self.protections.bytes + bytes > all {
-            if !self.displace(tenant, rank) {
-                return false;
+            if self.is_over(slice) {
+                return Reach::Slice;
             }
+            // What is over already gives way before anything else ends for it.
+            if !self.let_go_of_next() && !self.protections.displace(tenant, rank) {
+                return Reach::Budget;
+            }
+        }
+        if self.is_over(slice) { Reach::Slice } else { Reach::All }
+    }
+
+    /// Lets go of some pages of a protection that is over. False: there is none.
+    fn let_go_of_next(&mut self) -> bool {
+        let Some(tip) = self.protections.going.pop_front() else { return false };
+        let rest = self.release_path(tip, 0, &mut { LET_GO_PAGES_AT_ONCE });
+        if let Some(rest) = rest {
+            self.protections.going.push_front(rest);
         }
         true
     }
@@ -322,9 +438,11 @@ impl Pool {
     /// ends now; none: it is over.
     fn release_path(&mut self, tip: TipId, keep: u32, left: &mut u32) -> Option<TipId> {
         let mut end = self.tips.end(tip);
+        self.step();
         // Pages that nothing else holds are free one after the other; each hands its hold on to the one before.
         while end.pages > keep && *left > 0 && self.protections.holds(end.page) == 1 {
             let parent = self.pages[end.page].parent;
+            self.step();
             self.protections.holds.remove(&end.page);
             self.weigh(end.page, false);
             self.bring_back(end.page);
@@ -349,22 +467,6 @@ impl Pool {
         let new = (end.pages > 0).then(|| self.tips.add(end, Keeper::Protection));
         self.tips.drop(tip, Keeper::Protection);
         new
-    }
-
-    /// Ends the weakest protection of a tenant, if it is weaker than `rank`.
-    fn displace(&mut self, tenant: u32, rank: u32) -> bool {
-        let weakest = self.protections.weaker(tenant, rank);
-        let weakest = weakest.and_then(|at| self.protections.take(at));
-        let found = weakest.is_some();
-        self.let_all_go(weakest);
-        found
-    }
-
-    fn let_all_go(&mut self, held: Option<Protection>) {
-        if let Some(held) = held {
-            let over = self.release_path(held.tip, 0, &mut { u32::MAX });
-            debug_assert!(over.is_none(), "nothing was to be kept");
-        }
     }
 
     /// Sets or clears the mark of a page, and counts its bytes.

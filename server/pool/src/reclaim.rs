@@ -3,10 +3,10 @@
 
 use crate::Pool;
 use crate::entry::{COUNTED_DRAM, FILLED, LEAVING, LISTED_NVME, MOVING, ON_NVME, PROMOTING};
-use crate::ids::{NamespaceIndex, NvmePlace, PageKey};
-use crate::policy::{ListId, Position};
+use crate::ids::{NvmePlace, PageKey};
+use crate::policy::Position;
 use crate::promote::Promotion;
-use crate::residency::{Eviction, Removal};
+use crate::residency::Eviction;
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// What to do with an extent whose segment is reclaimed.
@@ -81,6 +81,7 @@ impl Pool {
 
     /// Starts writing a page again. Its old place stays in use until the new one is written.
     pub fn rewrite(&mut self, page: PageKey, shard: u16) -> Rewrite {
+        self.begin_call();
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
         let Some(index) = index else { return Rewrite::Gone };
         let cell = self.pages.cell(index, shard);
@@ -132,41 +133,12 @@ impl Pool {
     /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays; the rest is gone by policy.
     /// Slots under leases are free when these end. False: there was too much for one call; ask again.
     pub fn drop_page(&mut self, page: PageKey) -> bool {
+        self.begin_call();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))
     }
 
     /// Extents nobody needs any more, with the bytes of each.
     pub fn take_dead_places(&mut self) -> Vec<(NvmePlace, u64)> {
         std::mem::take(&mut self.dead)
-    }
-
-    /// Drops every page of a namespace, or of all. Returns how many readers could see.
-    pub fn evict_namespace(&mut self, ns: Option<NamespaceIndex>) -> u64 {
-        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
-            return 0;
-        }
-        let before = self.tally.visible;
-        for index in 0..self.pages.end() {
-            if self.pages.is_live(index) && ns.is_none_or(|ns| ns.0 == self.pages[index].ns) {
-                self.remove_subtree(index, Removal::Dropped);
-            }
-        }
-        before - self.tally.visible
-    }
-
-    /// Demotes every page that is on NVMe and not in use. Returns how many.
-    pub fn demote_all(&mut self, ns: Option<NamespaceIndex>) -> u64 {
-        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
-            return 0;
-        }
-        let before = self.tally.demoted;
-        for ns in (0..self.namespaces.places_len() as u16).filter(|at| ns.is_none_or(|ns| ns.0 == *at)) {
-            for index in self.policy.order(&self.pages, ListId::Dram(ns)) {
-                if self.evictable(index) == Some(Eviction::Demote) {
-                    self.evict(index, Eviction::Demote);
-                }
-            }
-        }
-        self.tally.demoted - before
     }
 }

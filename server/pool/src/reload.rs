@@ -5,7 +5,7 @@ use crate::Pool;
 use crate::entry::{FILLED, NONE, PROMOTING};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, PageKey, SlotKey};
-use crate::lease::{LeaseItem, LeaseKind};
+use crate::lease::{LeaseItem, LeaseKind, NewLease};
 use crate::offload::check_ask;
 use crate::promote::Promotion;
 use turnkv_proto::{BlockHash, SessionId};
@@ -86,8 +86,11 @@ impl Pool {
         let mut pages = Vec::with_capacity(ask.hashes.len().min(room) + 1);
         let mut items = Vec::with_capacity(ask.hashes.len().min(room));
         let end = self.pin_resident(&ask, room, &mut items);
+        let planned = items.len();
         let stopped = self.plan_steps(&ask, &mut items, &mut pages);
-        pages.extend(stopped.or(end));
+        // Where making room took long, the plan ends early: the caller asks again for the rest.
+        let whole = items.len() == planned;
+        pages.extend(stopped.or(end.filter(|_| whole)));
         for item in items.iter().rev() {
             self.policy.hit(&mut self.pages, item.page.index);
             self.touch(item.page.index);
@@ -101,8 +104,9 @@ impl Pool {
         self.observe_reload(ask.ns.0, ask.shard, &items);
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
+        let (kind, client, ns, shard) = (LeaseKind::Read, ask.client, ask.ns, ask.shard);
         let lease = (!items.is_empty())
-            .then(|| self.leases.insert(LeaseKind::Read, ask.client, ask.shard, deadline, items));
+            .then(|| self.insert_lease(NewLease { kind, client, ns, shard, deadline, items }));
         Ok(ReloadPlan { lease, lease_ms, pages })
     }
 
@@ -143,6 +147,7 @@ impl Pool {
         items: &mut Vec<LeaseItem>,
     ) -> Option<ReloadStep> {
         for (position, hash) in ask.hashes.iter().enumerate() {
+            self.step();
             let Some(index) = self.find_visible(ask.ns.0, hash) else {
                 let known = self.pages.find(ask.ns.0, hash).is_some();
                 return Some(ReloadStep::Miss(if known { MissCause::Incomplete } else { MissCause::Absent }));
@@ -160,22 +165,24 @@ impl Pool {
         None
     }
 
-    /// Plans each page, with a new slot for those on NVMe only. Where slots end the rest is let go.
+    /// Plans each page, with a new slot for those on NVMe only. Where slots, or the slice, end the rest is let go.
     fn plan_steps(
         &mut self,
         ask: &ReloadAsk<'_>,
         items: &mut Vec<LeaseItem>,
         pages: &mut Vec<ReloadStep>,
     ) -> Option<ReloadStep> {
+        let slice = self.slice();
         for at in 0..items.len() {
             let page = items[at].page;
             if items[at].slot == NONE {
-                let step = self.plan_read(page.index, ask.shard);
+                let late = at > 0 && self.is_over(slice);
+                let step = if late { None } else { self.plan_read(page.index, ask.shard) };
                 let Some((step, slot)) = step else {
                     for item in items.drain(at..).filter(|item| item.slot != NONE) {
                         self.unlease(item.slot);
                     }
-                    return Some(ReloadStep::NoSlot);
+                    return (!late).then_some(ReloadStep::NoSlot);
                 };
                 self.slots.lease(slot);
                 items[at].slot = slot;

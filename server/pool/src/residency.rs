@@ -64,7 +64,7 @@ impl Pool {
         if entry.has(ZOMBIE) || index == self.protected || cells.iter().any(busy) {
             return None;
         }
-        if entry.has(VISIBLE) && cells.iter().all(|cell| cell.has(ON_NVME)) {
+        if self.nvme_alive && entry.has(VISIBLE) && cells.iter().all(|cell| cell.has(ON_NVME)) {
             return Some(Eviction::Demote);
         }
         entry.is_leaf().then_some(Eviction::Drop)
@@ -73,7 +73,7 @@ impl Pool {
     /// Carries out what `evictable` allowed.
     pub(crate) fn evict(&mut self, index: u32, eviction: Eviction) {
         match eviction {
-            Eviction::Drop => self.remove_subtree(index, Removal::Evicted),
+            Eviction::Drop => self.remove_tail(index, Removal::Evicted),
             Eviction::Demote => {
                 for shard in 0..self.pages.shards(index) {
                     self.let_go(index, shard);
@@ -179,6 +179,7 @@ impl Pool {
 
     /// Puts a page into the list and the gauges that its cells call for.
     pub(crate) fn refresh(&mut self, index: u32, at: Position) {
+        self.step();
         if self.pages[index].has(LEAVING) && self.pages.cells(index).iter().any(|cell| cell.slot != NONE) {
             self.unmark_leaving(index);
         }
@@ -241,6 +242,7 @@ impl Pool {
 
     /// Takes a page out of its list that cannot go now.
     pub(crate) fn park(&mut self, index: u32) {
+        self.step();
         if let Some(list) = self.pages[index].list() {
             self.policy.remove(&mut self.pages, list, index);
             self.pages[index].flags = self.pages[index].flags & !(LISTED_DRAM | LISTED_NVME) | PARKED;
@@ -282,6 +284,7 @@ impl Pool {
 
     /// The page goes last from now on.
     pub(crate) fn make_recent(&mut self, index: u32) {
+        self.step();
         self.pages[index].flags &= !VICTIM;
         self.stay(index);
         self.relist_parked(index);
@@ -353,21 +356,10 @@ impl Pool {
         }
     }
 
-    /// Removes a page and all after it, and parents that were only there for it.
-    pub(crate) fn remove_subtree(&mut self, top: u32, removal: Removal) {
-        let parent = self.pages[top].parent;
-        let mut index = top;
-        loop {
-            while !self.pages[index].is_leaf() {
-                index = self.pages[index].first_child;
-            }
-            let up = self.pages[index].parent;
-            self.remove_leaf(index, removal);
-            if index == top {
-                break;
-            }
-            index = up;
-        }
+    /// Removes a page that nothing hangs on, and parents that were only there for it.
+    pub(crate) fn remove_tail(&mut self, index: u32, removal: Removal) {
+        let parent = self.pages[index].parent;
+        self.remove_leaf(index, removal);
         if parent != NONE {
             self.prune(parent);
         }
@@ -390,6 +382,7 @@ impl Pool {
 
     /// Removes one entry from the index. Its operations in flight keep it as a zombie until they end.
     pub(crate) fn remove_leaf(&mut self, index: u32, removal: Removal) {
+        self.step();
         for shard in 0..self.pages.shards(index) {
             self.clear_dirty(index, shard);
             self.clear_place(index, shard);

@@ -83,6 +83,8 @@ pub(crate) struct Slots {
     pub(crate) classes: Vec<Class>,
     /// The slab being emptied.
     pub(crate) draining: u32,
+    /// Slots of it before this one are empty: none is given out again while it is being emptied.
+    pub(crate) drained: u32,
     pub(crate) used_bytes: u64,
     pub(crate) leased_bytes: u64,
     pub(crate) pinned_bytes: u64,
@@ -113,6 +115,7 @@ impl Slots {
             empty: (0..slab_count).rev().collect(),
             classes: Vec::new(),
             draining: NONE,
+            drained: 0,
             used_bytes: 0,
             leased_bytes: 0,
             pinned_bytes: 0,
@@ -239,7 +242,7 @@ impl Slots {
             self.unlink(slab);
         }
         self.slabs[slab as usize].draining = true;
-        self.draining = slab;
+        (self.draining, self.drained) = (slab, 0);
     }
 
     /// Gives up emptying: the slab serves its namespace again, and is not tried again soon.

@@ -7,7 +7,7 @@
 use crate::Pool;
 use crate::entry::{ASIDE, PROTECTED};
 use crate::ids::PageKey;
-use crate::limits::{SPARED_MAX, SPARED_REVIEW_PER_CALL};
+use crate::limits::{SPARED_MAX, SPARED_REVIEW_PER_CALL, VICTIM_SCAN_MAX};
 use crate::residency::Eviction;
 use std::collections::VecDeque;
 
@@ -57,7 +57,9 @@ impl Pool {
 
     /// The page set aside first, or one that hangs on it, when nothing else can go.
     pub(crate) fn next_spared(&mut self, ns: u16) -> Option<(u32, Eviction)> {
-        while let Some(key) = self.spared.row(ns).pop_front() {
+        for _ in 0..VICTIM_SCAN_MAX {
+            self.step();
+            let key = self.spared.row(ns).pop_front()?;
             let Some(index) = self.set_aside_at(key) else { continue };
             let tail = self.tail_in_dram(index).unwrap_or(index);
             if let (Some(eviction), true) = (self.evictable(tail), tail != index) {
@@ -87,14 +89,13 @@ impl Pool {
         self.room_for_return = room;
     }
 
-    /// Brings back pages that are not spared any more, looking at some of them.
-    pub(crate) fn review_spared(&mut self) {
-        for ns in 0..self.namespaces.places_len() as u16 {
-            for _ in 0..self.spared.len(ns).min(SPARED_REVIEW_PER_CALL) {
-                let Some(key) = self.spared.row(ns).pop_front() else { break };
-                if self.is_still_spared(key) {
-                    self.spared.row(ns).push_back(key);
-                }
+    /// Brings back pages of a namespace that are not spared any more, looking at some of them.
+    pub(crate) fn review_spared(&mut self, ns: u16) {
+        for _ in 0..self.spared.len(ns).min(SPARED_REVIEW_PER_CALL) {
+            let Some(key) = self.spared.row(ns).pop_front() else { break };
+            self.step();
+            if self.is_still_spared(key) {
+                self.spared.row(ns).push_back(key);
             }
         }
     }

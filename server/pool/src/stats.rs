@@ -1,6 +1,7 @@
 //! What is in use. Owns: the gauges and counters of the pool. Must not know: how they are shown.
 
 use crate::Pool;
+use crate::ids::ClientId;
 use crate::slots::Slab;
 
 /// Gauges and counters of a pool.
@@ -14,6 +15,18 @@ pub struct PoolStats {
     pub dirty_bytes: u64,
     /// Bytes of slots that a client whose lease expired may still be writing.
     pub quarantined_bytes: u64,
+    /// Bytes under leases that time does not end: being written, mapped, or quarantined.
+    pub lasting_bytes: u64,
+    /// What these may be, all together.
+    pub lasting_bytes_max: u64,
+    /// Of the user whose clients hold most of these.
+    pub lasting_user_bytes_max: u64,
+    /// Of the client that holds most of these.
+    pub lasting_client_bytes_max: u64,
+    /// Pages that are to go with all that hangs on them, as far as that is not done.
+    pub condemned_pages: u64,
+    /// The most steps (pages, slots and list entries looked at or changed) that one call took, ever.
+    pub call_steps_max: u64,
     /// Slots free in slabs that are cut.
     pub free_slots: u64,
     /// Slabs that are not cut.
@@ -104,6 +117,12 @@ pub struct TierGauges {
 }
 
 impl Pool {
+    /// The client that holds most of what time does not end.
+    pub fn fullest_client(&self) -> Option<ClientId> {
+        let (client, slots) = self.leases.clients().iter().max_by_key(|(_, slots)| slots.lasting_bytes)?;
+        Some(*client).filter(|_| slots.lasting_bytes > 0)
+    }
+
     /// Gauges and counters now.
     pub fn stats(&self) -> PoolStats {
         let (tally, slots) = (&self.tally, &self.slots);
@@ -113,6 +132,7 @@ impl Pool {
             true => u64::from(slots.classes[slab.class as usize].per_slab - slab.used),
             false => 0,
         };
+        let fullest = self.leases.clients().values().map(|slots| slots.lasting_bytes).max();
         let session_bytes = (self.sessions.bytes() + self.tips.bytes() + self.protections.bytes()) as u64;
         PoolStats {
             dram: TierGauges {
@@ -131,6 +151,12 @@ impl Pool {
             },
             dirty_bytes: tally.dirty_bytes,
             quarantined_bytes: self.leases.quarantined_bytes,
+            lasting_bytes: self.leases.lasting_bytes,
+            lasting_bytes_max: self.all_bytes_max(),
+            lasting_user_bytes_max: self.leases.users().map(|(_, bytes)| bytes).max().unwrap_or(0),
+            lasting_client_bytes_max: fullest.unwrap_or(0),
+            condemned_pages: self.condemned.len() as u64,
+            call_steps_max: self.call_steps_max(),
             free_slots: slots.slabs.iter().map(free_in).sum(),
             free_slabs: slots.empty.len() as u32,
             retired_slabs: retired as u32,
@@ -158,7 +184,7 @@ impl Pool {
             stranger_extents: self.strangers.count,
             stranger_bytes: self.strangers.bytes,
             leases: u64::from(self.leases.len()),
-            leases_quarantined: self.leases.quarantined() as u64,
+            leases_quarantined: u64::from(self.leases.quarantined()),
             expired_leases: self.leases.expired,
             evicted_pages: tally.evicted,
             dropped_pages: tally.dropped,

@@ -2,14 +2,10 @@
 //! Owns: the write queue and durability questions. Must not know: segments, files.
 
 use crate::Pool;
-use crate::entry::{
-    Cell, DIRTY, DURABLE, FILLED, MOVING, NONE, ON_NVME, PROMOTING, QUEUED, VISIBLE, WRITING,
-};
+use crate::entry::{DIRTY, DURABLE, FILLED, MOVING, NONE, ON_NVME, PROMOTING, QUEUED, WRITING};
 use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::limits::{LEAVING_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
 use crate::policy::Position;
-use crate::residency::Removal;
-use crate::strangers::Strangers;
 use hashbrown::HashSet;
 use std::collections::VecDeque;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -167,7 +163,7 @@ impl Pool {
             self.pages[index].flags &= !MOVING;
             self.refresh(index, Position::Hot);
         } else {
-            self.remove_subtree(index, Removal::Dropped);
+            self.condemn(index);
         }
     }
 
@@ -211,32 +207,6 @@ impl Pool {
         let key = self.pages.key(index);
         self.writes.urgent.push_back(key);
         self.compact_writes();
-    }
-
-    /// The device is gone. Pages in DRAM live on without it; pages that were only there are dropped.
-    pub fn nvme_lost(&mut self) {
-        self.nvme_alive = false;
-        self.dead.clear();
-        self.strangers = Strangers::default();
-        self.writes = WriteQueue::default();
-        for index in 0..self.pages.end() {
-            if !self.pages.is_live(index) {
-                continue;
-            }
-            self.unmark_leaving(index);
-            for shard in 0..self.pages.shards(index) {
-                self.clear_dirty(index, shard);
-                self.clear_place(index, shard);
-            }
-            self.pages[index].flags &= !(QUEUED | DURABLE | MOVING);
-            self.refresh(index, Position::Hot);
-        }
-        for index in 0..self.pages.end() {
-            let live = self.pages.is_live(index) && self.pages[index].has(VISIBLE);
-            if live && !self.pages.cells(index).iter().all(Cell::committed) {
-                self.remove_subtree(index, Removal::Dropped);
-            }
-        }
     }
 
     /// Keeps the queue's length within sight of the dirty pages.

@@ -2,6 +2,10 @@
 
 /// Bytes of one line of a trace, decompressed: a request of a million blocks fits.
 pub const LINE_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a trace, decompressed: the largest that the other bounds allow is read, and what a small file unpacks to ends.
+pub const TRACE_BYTES_MAX: u64 = 64 << 30;
+/// Lines without a request in a trace.
+pub const EMPTY_LINES_MAX: usize = 1_000_000;
 /// Requests of a trace.
 pub const REQUESTS_MAX: usize = 20_000_000;
 /// Blocks of all requests of a trace together (4 bytes each in memory).

@@ -2,7 +2,8 @@
 //! Must not know: pools, policies, files (it is handed a reader).
 
 use crate::limits::{
-    BLOCK_TOKENS_MAX, LINE_BYTES_MAX, REQUEST_BLOCKS_MAX, REQUESTS_MAX, TOUCHES_MAX, TRACE_SECONDS_MAX,
+    BLOCK_TOKENS_MAX, EMPTY_LINES_MAX, LINE_BYTES_MAX, REQUEST_BLOCKS_MAX, REQUESTS_MAX, TOUCHES_MAX,
+    TRACE_BYTES_MAX, TRACE_SECONDS_MAX,
 };
 use flate2::read::MultiGzDecoder;
 use serde::{Deserialize, Serialize};
@@ -347,9 +348,18 @@ fn read_lines(mut source: impl BufRead) -> Result<Trace, TraceError> {
         return Err(fault(1, format!("block_tokens must be from 1 to {BLOCK_TOKENS_MAX}")));
     }
     let mut builder = Builder::new(&header.trace, header.block_tokens, &header.source, &header.licence);
-    let mut number = 2;
+    let (mut number, mut empty, mut bytes) = (2, 0, 0);
     while next_line(&mut source, number, &mut text)? {
-        if !text.trim().is_empty() {
+        bytes += text.len() as u64;
+        if bytes > TRACE_BYTES_MAX {
+            return Err(fault(number, format!("more than {TRACE_BYTES_MAX} bytes before it")));
+        }
+        if text.trim().is_empty() {
+            empty += 1;
+            if empty > EMPTY_LINES_MAX {
+                return Err(fault(number, format!("more than {EMPTY_LINES_MAX} empty lines")));
+            }
+        } else {
             let line: Line = serde_json::from_str(&text).map_err(|error| fault(number, error.to_string()))?;
             push_line(&mut builder, &line).map_err(|what| fault(number, what))?;
         }

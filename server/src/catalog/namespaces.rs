@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use turnkv_proto::{CheckedSpec, NamespaceId, wire};
 
 /// Namespace id -> `wire::NamespaceSpec`.
-const NAMESPACES: Table = TableDefinition::new("namespaces");
+pub(super) const NAMESPACES: Table = TableDefinition::new("namespaces");
 
 /// All tables are of this form. The key begins with a namespace's id.
 pub(super) type Table = TableDefinition<'static, &'static [u8], &'static [u8]>;

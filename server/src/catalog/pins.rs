@@ -44,17 +44,14 @@ impl Catalog {
         Ok(())
     }
 
-    /// Writes the pins that wait; those that ended go as well, so that the table stays as small as what is pinned. What cannot
-    /// be written goes on waiting. Blocking.
+    /// Writes the pins that wait. What cannot be written goes on waiting. Blocking.
     pub(crate) fn flush_pins(&self) {
         let pins = self.waiting.lock().take_pins();
         if pins.is_empty() {
             return;
         }
-        let now = unix_ms();
         let put = self.write(|write| {
             let mut table = write.open_table(PINS)?;
-            table.retain(|_, saved| holds(saved, now))?;
             for ((ns, last), pin) in &pins {
                 let key = [ns.0.as_slice(), last.0.as_slice()].concat();
                 match pin {
@@ -67,6 +64,28 @@ impl Catalog {
         if put.is_err() {
             self.waiting.lock().pins_again(pins);
         }
+    }
+}
+
+impl Catalog {
+    /// Removes pins that ended, so that the table stays as small as what is pinned. One that was renewed since stays. Those that
+    /// cannot be removed now are passed at the next start. Blocking.
+    pub(crate) fn remove_ended_pins(&self, pins: &[(NamespaceId, BlockHash)]) -> Result<(), CatalogError> {
+        if pins.is_empty() {
+            return Ok(());
+        }
+        let now = unix_ms();
+        self.write(|write| {
+            let mut table = write.open_table(PINS)?;
+            for (ns, pin) in pins {
+                let key = [ns.0.as_slice(), pin.0.as_slice()].concat();
+                let ended = table.get(key.as_slice())?.is_some_and(|saved| !holds(saved.value(), now));
+                if ended {
+                    table.remove(key.as_slice())?;
+                }
+            }
+            Ok(())
+        })
     }
 }
 

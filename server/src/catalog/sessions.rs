@@ -84,6 +84,9 @@ pub(crate) struct Written {
     pub(crate) unlisted: u64,
 }
 
+/// A row's key, and the session if the row checks.
+pub(crate) type SweptRow = (Vec<u8>, Option<SavedSession>);
+
 /// Everything saved of sessions, as of one moment.
 pub(crate) struct SavedSessions {
     rows: ReadOnlyTable<&'static [u8], &'static [u8]>,
@@ -192,11 +195,7 @@ impl SavedSessions {
     }
 
     /// Up to `max` rows after a key, in order, each with the session if it checks.
-    pub(crate) fn rows_after(
-        &self,
-        after: &[u8],
-        max: usize,
-    ) -> Result<Vec<(Vec<u8>, Option<SavedSession>)>, CatalogError> {
+    pub(crate) fn rows_after(&self, after: &[u8], max: usize) -> Result<Vec<SweptRow>, CatalogError> {
         let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Excluded(after), Bound::Unbounded);
         let mut found = Vec::with_capacity(max);
         for row in self.rows.range::<&[u8]>(range)?.take(max) {

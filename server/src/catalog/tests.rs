@@ -312,3 +312,63 @@ fn pins_that_wait_are_bounded_and_the_caller_is_told() {
     assert!((0..max).all(|at| pin(at).is_ok()));
     assert!(pin(max).is_err() && pin(0).is_ok());
 }
+
+/// Rows that do not check are skipped; whatever is in them, all others come back.
+#[test]
+fn damaged_rows_cost_themselves_and_nothing_else() {
+    let (damaged, kept) = (spec("damaged"), spec("kept"));
+    turnkv_mutate::each_seed(60, |random| {
+        let disk = Disk::new(Errno::IO);
+        let catalog = on(&disk);
+        for spec in [&damaged, &kept] {
+            catalog.put_namespace(spec);
+            catalog.put_pin(&spec.id(), &[BlockHash([7; 32]), BlockHash([8; 32])], 60_000).unwrap();
+        }
+        for (table, key_bytes) in [(namespaces::NAMESPACES, 32), (pins::PINS, 64)] {
+            catalog
+                .write(|write| damage_rows(write, table, key_bytes, &damaged.id(), random.clone()))
+                .unwrap();
+        }
+        drop(catalog);
+        let catalog = on(&disk);
+        let loaded = catalog.load().unwrap();
+        assert_eq!((catalog.set_aside(), catalog.trouble()), (0, None), "a row is not a file");
+        assert!(loaded.namespaces.iter().any(|spec| spec.id() == kept.id()));
+        assert!(loaded.pins.iter().any(|pin| pin.namespace == kept.id() && pin.hashes.len() == 2));
+        loaded.ids.iter().filter(|id| **id != kept.id()).for_each(|id| catalog.forget_namespace(*id));
+        flush(&catalog);
+        assert_eq!(on(&disk).load().unwrap().namespaces.len(), 1);
+    });
+}
+
+fn damage_rows(
+    write: &redb::WriteTransaction,
+    table: namespaces::Table,
+    key_bytes: usize,
+    of: &NamespaceId,
+    mut random: turnkv_mutate::Random,
+) -> Result<(), CatalogError> {
+    use redb::ReadableTable;
+    let mut table = write.open_table(table)?;
+    let mut rows = Vec::new();
+    for row in table.range(of.0.as_slice()..)? {
+        let (key, value) = row?;
+        if key.value().starts_with(&of.0) {
+            rows.push((key.value().to_vec(), value.value().to_vec()));
+        }
+    }
+    for (key, value) in rows {
+        table.remove(key.as_slice())?;
+        let value = match random.below(2) {
+            0 => turnkv_mutate::mutate_message(&mut random, &value),
+            _ => turnkv_mutate::mutate_bytes(&mut random, &value),
+        };
+        // Keys of any length, of this namespace or of none, never of the other one.
+        let mut key = turnkv_mutate::mutate_bytes(&mut random, &key);
+        key.truncate(key_bytes + random.below(40));
+        let foreign = [b"!", key.as_slice()].concat();
+        let key = if random.one_in(2) { [&of.0, &key[..key.len().min(32)]].concat() } else { foreign };
+        table.insert(key.as_slice(), value.as_slice())?;
+    }
+    Ok(())
+}

@@ -66,3 +66,41 @@ fn a_fault_is_one_line_that_names_its_place() {
     assert!(std::error::Error::source(&error).is_none(), "a cause would be said twice");
     assert_eq!(parse("[dram\n").unwrap_err().to_string().lines().count(), 1);
 }
+
+#[test]
+fn damaged_files_are_refused_by_name_or_read_back_as_printed() {
+    let whole = toml::to_string(&parse(FULL).unwrap().as_file()).unwrap();
+    let others = [
+        "true",
+        "\"\"",
+        "\"64GiB\"",
+        "-1",
+        "1e9",
+        "[",
+        "]",
+        "=",
+        "\n",
+        "bytes",
+        "99999999999999999999",
+        "\"0B\"",
+    ];
+    let mut good = 0;
+    turnkv_mutate::each_seed(2_000, |random| {
+        let text = match random.below(4) {
+            0 => String::from_utf8_lossy(&turnkv_mutate::mutate_bytes(random, whole.as_bytes())).into_owned(),
+            _ => turnkv_mutate::mutate_text(random, &whole, &others),
+        };
+        match parse(&text) {
+            Ok(settings) => {
+                let printed = toml::to_string(&settings.as_file()).unwrap();
+                let again = parse(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+                assert_eq!(printed, toml::to_string(&again.as_file()).unwrap());
+                good += 1;
+            }
+            Err(error) => assert!(error.to_string().len() > 10, "{error}"),
+        }
+    });
+    assert!(good > 100, "only {good} were configurations: the others prove little");
+}
+
+const FULL: &str = "metrics = \"127.0.0.1:9411\"\n[nvme]\npath = \"/var/lib/turnkv\"\nbytes = \"64GiB\"\n";

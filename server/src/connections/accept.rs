@@ -24,6 +24,11 @@ pub(crate) trait Accept: Send + Sync + 'static {
     /// Who is at its other end.
     fn peer(io: &Self::Io) -> io::Result<Peer>;
 
+    /// Its process, where the kernel says; else 0.
+    fn process(_io: &Self::Io) -> i32 {
+        0
+    }
+
     /// Sends as much as goes without waiting: a refusal is a courtesy.
     fn offer(io: &Self::Io, bytes: &[u8]) -> io::Result<usize>;
 }
@@ -37,6 +42,10 @@ impl Accept for UnixListener {
 
     fn peer(io: &UnixStream) -> io::Result<Peer> {
         Ok(Peer::User(io.peer_cred()?.uid()))
+    }
+
+    fn process(io: &UnixStream) -> i32 {
+        io.peer_cred().ok().and_then(|peer| peer.pid()).unwrap_or(0)
     }
 
     fn offer(io: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
@@ -144,7 +153,10 @@ impl<L: Accept> Admitting<L> {
         let ended = Arc::new(Ended::default());
         let end = Arc::clone(&ended);
         match self.connections.admit(self.door, peer, move || end.end()) {
-            Ok(place) => Some(DoorStream::new(io, place, ended, self.door)),
+            Ok(place) => {
+                let process = L::process(&io);
+                Some(DoorStream::new(io, process, place, ended, self.door))
+            }
             Err(refused) => {
                 if let Err(error) = L::offer(&io, &refusal(self.door, &refused.to_string())) {
                     tracing::debug!(%error, "a refused peer had left");

@@ -20,17 +20,19 @@ pub(crate) struct DoorStream<Io> {
     frames: Option<Frames>,
     ended: Arc<Ended>,
     place: Place,
+    /// At the other end, where the kernel says; else 0.
+    process: i32,
 }
 
 impl<Io> DoorStream<Io> {
-    pub(super) fn new(io: Io, place: Place, ended: Arc<Ended>, door: Door) -> DoorStream<Io> {
+    pub(super) fn new(io: Io, process: i32, place: Place, ended: Arc<Ended>, door: Door) -> DoorStream<Io> {
         let frames = matches!(door, Door::Unix | Door::Tcp).then(Frames::default);
-        DoorStream { io, frames, ended, place }
+        DoorStream { io, frames, ended, place, process }
     }
 
     /// For whoever tells of requests on this connection.
     pub(crate) fn asking(&self) -> Asking {
-        self.place.asking()
+        self.place.asking().of_process(self.process)
     }
 }
 

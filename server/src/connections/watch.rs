@@ -30,6 +30,8 @@ pub(crate) struct Watch {
 pub(crate) struct Asking {
     connections: Arc<Connections>,
     watch: Arc<Watch>,
+    /// The process at its other end, where the kernel says; else 0.
+    process: i32,
 }
 
 /// One request in service; it ends when this is dropped.
@@ -95,7 +97,17 @@ impl Watch {
 
 impl Asking {
     pub(super) fn new(connections: Arc<Connections>, watch: Arc<Watch>) -> Asking {
-        Asking { connections, watch }
+        Asking { connections, watch, process: 0 }
+    }
+
+    /// The same, of a process that is known.
+    pub(super) fn of_process(self, process: i32) -> Asking {
+        Asking { process, ..self }
+    }
+
+    /// Whose connection it is, and which process is at its other end (0: not known).
+    pub(crate) fn peer(&self) -> (Peer, i32) {
+        (self.watch.peer, self.process)
     }
 
     /// A request begins.

@@ -1,12 +1,16 @@
-//! Client processes on this host. Owns: who said Hello, and whether their process still lives (pidfd). Must not
-//! know: leases.
+//! Clients: processes on this host that said Hello, and whoever calls the inline verbs. Owns: who is who (all connections of
+//! one process are one client, all calls of one caller too), whose they are, and whether a process still lives (pidfd).
+//! Must not know: leases.
 
-use crate::limits::CLIENTS_MAX;
+use super::Engine;
+use crate::limits::{CALLERS_MAX, CLIENTS_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use turnkv_pool::ClientId;
+use turnkv_pool::{ClientId, UserId};
 use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::{LocalSocket, Process};
 
@@ -14,16 +18,82 @@ use turnkv_transfer::{LocalSocket, Process};
 pub(crate) struct Clients {
     /// In order, so that whose leases end first does not depend on chance.
     known: Mutex<BTreeMap<u64, Client>>,
-    /// Ids of calls that are their own client: inline streams. Never given to a process.
-    ephemeral: AtomicU64,
+    /// Who has inline calls in service.
+    callers: Mutex<BTreeMap<Caller, Calls>>,
+    /// Ids of callers. Never given to a process.
+    next_caller: AtomicU64,
     /// When the last connection closed, for a server that leaves when nobody is left.
     idle_since: Mutex<Option<Instant>>,
 }
 
 struct Client {
     pid: i32,
+    user: u32,
+    /// What tells the process from all others, where the kernel says.
+    identity: Option<u64>,
     process: Presence,
     connections: usize,
+}
+
+impl Client {
+    /// Whether a peer is this client's process. A number alone says so only as long as the process lives: nobody else has
+    /// it then.
+    fn is(&self, pid: i32, identity: Option<u64>) -> bool {
+        match (self.identity, identity) {
+            (Some(own), Some(other)) => own == other,
+            _ => pid > 0 && self.pid == pid && !self.process.is_gone(),
+        }
+    }
+}
+
+/// Who calls an inline verb, as far as its door knows. All calls of one caller count against one share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Caller {
+    /// A user of this host, over the Unix socket; with the process, where the kernel says (else 0).
+    User(u32, i32),
+    /// Another host, or this one over TCP.
+    Host(IpAddr),
+    /// Nobody in particular.
+    Unknown,
+}
+
+/// The calls in service of one caller.
+struct Calls {
+    client: ClientId,
+    count: u32,
+}
+
+/// An inline call in service: its caller is known until the last of its calls is over.
+pub(crate) struct Call {
+    engine: Arc<Engine>,
+    caller: Caller,
+    /// The client that its leases are of.
+    pub(crate) client: ClientId,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.engine.clients.end_call(self.caller) {
+            self.engine.core().pool.forget_client(self.client);
+        }
+    }
+}
+
+impl Caller {
+    fn user(self) -> UserId {
+        match self {
+            Caller::User(uid, _) => user_of(uid),
+            Caller::Host(IpAddr::V4(host)) => UserId(1 << 40 | u64::from(host.to_bits())),
+            // One host has all of a network of 64 bits.
+            Caller::Host(IpAddr::V6(host)) => UserId(1 << 63 | (host.to_bits() >> 64) as u64),
+            Caller::Unknown => UserId::default(),
+        }
+    }
+}
+
+/// A user of this host; 0 is nobody's.
+fn user_of(uid: u32) -> UserId {
+    UserId(u64::from(uid) + 1)
 }
 
 /// What tells whether a client is still there.
@@ -45,30 +115,33 @@ impl Presence {
     }
 }
 
-/// Ids from here up are inline calls'; a process's id has the top bit clear.
+/// Ids from here up are inline callers'; a process's id has the top bit clear.
 const EPHEMERAL: u64 = 1 << 63;
 
 impl Clients {
     pub(super) fn new() -> Clients {
         Clients {
             known: Mutex::new(BTreeMap::new()),
-            ephemeral: AtomicU64::new(EPHEMERAL),
+            callers: Mutex::default(),
+            next_caller: AtomicU64::new(EPHEMERAL),
             idle_since: Mutex::new(Some(Instant::now())),
         }
     }
 
-    /// A connection says Hello: joins the client it names if that is the same process, else becomes a new one.
-    pub(crate) fn hello(&self, socket: &LocalSocket, wanted: u64) -> Result<ClientId, Error> {
+    /// A connection says Hello: joins the client that its process is already, else becomes a new one.
+    fn hello(&self, socket: &LocalSocket) -> Result<(ClientId, UserId), Error> {
         let unseen = |error| {
             Error::new(ErrorKind::Invalid, format!("the client's process is not visible from here: {error}"))
         };
-        let pid = socket.peer().map_err(unseen)?.pid;
+        let peer = socket.peer().map_err(unseen)?;
+        let (pid, user) = (peer.pid, peer.uid);
         let process = Process::of_peer(socket).map_err(unseen)?;
+        let identity = process.identity().map_err(unseen)?;
         let mut known = self.known.lock();
         *self.idle_since.lock() = None;
-        if let Some(client) = known.get_mut(&wanted).filter(|client| client.pid == pid) {
+        if let Some((id, client)) = known.iter_mut().find(|(_, client)| client.is(pid, identity)) {
             client.connections += 1;
-            return Ok(ClientId(wanted));
+            return Ok((ClientId(*id), user_of(client.user)));
         }
         if known.len() >= CLIENTS_MAX {
             return Err(Error::new(
@@ -77,17 +150,18 @@ impl Clients {
             ));
         }
         let id = random_u64()? & !EPHEMERAL;
-        known.insert(id, Client { pid, process: Presence::Process(process), connections: 1 });
-        Ok(ClientId(id))
+        let process = Presence::Process(process);
+        known.insert(id, Client { pid, user, identity, process, connections: 1 });
+        Ok((ClientId(id), user_of(user)))
     }
 
     /// A simulated process says Hello.
     #[cfg(feature = "simulation")]
     pub(crate) fn join(&self, client: u64, alive: std::sync::Arc<std::sync::atomic::AtomicBool>) {
         let client = client & !EPHEMERAL;
-        self.known
-            .lock()
-            .insert(client, Client { pid: 0, process: Presence::Simulated(alive), connections: 1 });
+        let process = Presence::Simulated(alive);
+        let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1 };
+        self.known.lock().insert(client, simulated);
     }
 
     /// A connection closed. The client stays known while its process lives: it may still be copying.
@@ -112,9 +186,37 @@ impl Clients {
         Err(Error::new(ErrorKind::LeaseUnknown, text))
     }
 
-    /// A client that lives as long as one inline call.
-    pub(crate) fn ephemeral(&self) -> ClientId {
-        ClientId(self.ephemeral.fetch_add(1, Ordering::Relaxed))
+    /// One more call of a caller: the client that it is, and whether it was none before.
+    fn begin_call(&self, caller: Caller) -> Result<(ClientId, bool), Error> {
+        let mut callers = self.callers.lock();
+        if let Some(calls) = callers.get_mut(&caller) {
+            calls.count += 1;
+            return Ok((calls.client, false));
+        }
+        if callers.len() >= CALLERS_MAX {
+            let text = format!("{CALLERS_MAX} callers have inline calls in service already: try again later");
+            return Err(Error::new(ErrorKind::Limit, text));
+        }
+        let client = ClientId(self.next_caller.fetch_add(1, Ordering::Relaxed));
+        callers.insert(caller, Calls { client, count: 1 });
+        Ok((client, true))
+    }
+
+    /// A call is over. True: it was the last one of its caller.
+    fn end_call(&self, caller: Caller) -> bool {
+        let mut callers = self.callers.lock();
+        let Some(calls) = callers.get_mut(&caller) else { return false };
+        calls.count -= 1;
+        let last = calls.count == 0;
+        if last {
+            callers.remove(&caller);
+        }
+        last
+    }
+
+    /// The process and the user of a client; none: it is no process of this host.
+    pub(crate) fn process_of(&self, client: ClientId) -> Option<(i32, u32)> {
+        self.known.lock().get(&client.0).map(|client| (client.pid, client.user))
     }
 
     /// Removes and returns the clients whose processes are gone.
@@ -136,6 +238,24 @@ impl Clients {
     /// Since when nobody is connected.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         *self.idle_since.lock()
+    }
+}
+
+impl Engine {
+    /// A connection of a process on this host says Hello.
+    pub(crate) fn hello(&self, socket: &LocalSocket) -> Result<ClientId, Error> {
+        let (client, user) = self.clients.hello(socket)?;
+        self.core().pool.introduce_client(client, user);
+        Ok(client)
+    }
+
+    /// An inline call begins.
+    pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<Call, Error> {
+        let (client, first) = self.clients.begin_call(caller)?;
+        if first {
+            self.core().pool.introduce_client(client, caller.user());
+        }
+        Ok(Call { engine: Arc::clone(self), caller, client })
     }
 }
 

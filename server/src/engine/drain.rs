@@ -6,6 +6,7 @@ use crate::limits::DRAIN_LOOK;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use turnkv_pool::Sweep;
 use turnkv_proto::{Error, ErrorKind};
 
 impl Engine {
@@ -14,7 +15,8 @@ impl Engine {
         if !self.draining.swap(true, Ordering::Relaxed) {
             tracing::info!("draining: offloads are declined from now on");
             let now = self.now();
-            self.core().pool.admit_all(now);
+            let mut sweep = Sweep::default();
+            drop(self.slices(|core| core.pool.admit_some(&mut sweep, now)));
         }
         self.pump_writes();
         self.core().pool.stats().dirty_bytes

@@ -2,7 +2,9 @@
 //! Must not know: how pages get there.
 
 use super::{Core, Engine};
+use crate::limits::DURABLE_PAGES_PER_SLICE;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -80,8 +82,10 @@ impl DurableWaits {
         self.waits.len()
     }
 
-    fn waited_for(&self) -> Vec<PageKey> {
-        self.pages.keys().copied().collect()
+    /// So many of the pages that are waited for, after one of them.
+    fn waited_for(&self, after: Option<PageKey>, count: usize) -> Vec<PageKey> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.pages.range((from, Bound::Unbounded)).take(count).map(|(page, _)| *page).collect()
     }
 }
 
@@ -143,14 +147,19 @@ impl Engine {
 
     /// Settles durable waits on pages that were dropped meanwhile. Called by the tick.
     pub(super) fn sweep_durable(&self) {
-        let mut core = self.core();
         let lost = self.nvme.as_ref().is_none_or(|nvme| nvme.poisoned().is_some());
-        for page in core.durable.waited_for() {
-            if lost {
-                core.durable.settle(page, Err(NotDurable::Device));
-            } else {
-                core.settle_durable(page, NotDurable::Lost);
+        let mut from = None;
+        drop(self.slices(|core| {
+            let pages = core.durable.waited_for(from, DURABLE_PAGES_PER_SLICE);
+            for page in &pages {
+                if lost {
+                    core.durable.settle(*page, Err(NotDurable::Device));
+                } else {
+                    core.settle_durable(*page, NotDurable::Lost);
+                }
             }
-        }
+            from = pages.last().copied();
+            pages.len() < DURABLE_PAGES_PER_SLICE
+        }));
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Picture {
     locked_bytes: u64,
     huge_bytes: u64,
     draining: bool,
+    /// Process and user of the client that holds most of what time does not free.
+    fullest: (i32, u32),
     writing_bytes: u64,
     prefetching_bytes: u64,
     promotions_waited_for: u64,
@@ -98,6 +100,40 @@ const GAUGES: &[GaugeRow] = &[
         f64::from(u8::from(at.catalog_fails))
     }),
     ("turnkv_pool_leases", None, "Leases held", |at| at.pool.leases as f64),
+    (
+        "turnkv_lease_lasting_bytes",
+        None,
+        "Bytes under leases that time does not end: being written, mapped, or in quarantine",
+        |at| at.pool.lasting_bytes as f64,
+    ),
+    ("turnkv_lease_lasting_limit_bytes", None, "What these may be, all together", |at| {
+        at.pool.lasting_bytes_max as f64
+    }),
+    ("turnkv_lease_fullest_client_bytes", None, "Of these, those of the client that has most", |at| {
+        at.pool.lasting_client_bytes_max as f64
+    }),
+    ("turnkv_lease_fullest_user_bytes", None, "Of these, those of the user whose clients have most", |at| {
+        at.pool.lasting_user_bytes_max as f64
+    }),
+    (
+        "turnkv_lease_fullest_client_pid",
+        None,
+        "Process of the client that has most of these; 0: none, or not of this host",
+        |at| f64::from(at.fullest.0),
+    ),
+    ("turnkv_lease_fullest_client_uid", None, "User of that process", |at| f64::from(at.fullest.1)),
+    (
+        "turnkv_pool_call_steps_max",
+        None,
+        "Most pages, slots and entries that one hold of the pool's lock looked at or changed since start",
+        |at| at.pool.call_steps_max as f64,
+    ),
+    (
+        "turnkv_pool_condemned_pages",
+        None,
+        "Pages that did not verify and are to go with all that hangs on them, as far as that is not done",
+        |at| at.pool.condemned_pages as f64,
+    ),
     ("turnkv_pool_free_slots", None, "Slots free in slabs that are cut", |at| at.pool.free_slots as f64),
     ("turnkv_pool_free_slabs", None, "Slabs that are not cut", |at| f64::from(at.pool.free_slabs)),
     ("turnkv_pool_index_bytes", None, "Memory of the index", |at| at.pool.index_bytes as f64),
@@ -290,7 +326,10 @@ impl Engine {
         let state_dir = self.settings.nvme.as_ref().map(|nvme| nvme.state_dir.as_path());
         let catalog_bytes = state_dir.map_or(0, crate::catalog::file_bytes);
         let core = self.core();
+        let fullest = core.pool.fullest_client();
+        let fullest = fullest.and_then(|client| self.clients.process_of(client)).unwrap_or_default();
         Picture {
+            fullest,
             route_engines,
             route_sessions,
             route_marks,

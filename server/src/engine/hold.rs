@@ -5,19 +5,25 @@ use super::durable::not_durable;
 use super::metrics::Corrupt;
 use super::offload::{outcome_to_wire, parse_session, parse_shard, slot_to_wire};
 use super::record::Told;
-use super::{Engine, malformed, refuse};
-use crate::limits::{RENEW_LEASES_MAX, RETRY_AFTER_MS};
+use super::{Core, Engine, malformed, refuse};
+use crate::limits::RETRY_AFTER_MS;
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use turnkv_pool::{
-    CommitReservedAsk, LeaseId, OffloadAsk, Outcome, PageKey, ReserveAsk, ReservedCommit, SlotPlace,
+    CommitReservedAsk, LeaseId, OffloadAsk, Outcome, PageKey, ReserveAsk, Reserved, ReservedCommit, SlotPlace,
 };
+use turnkv_proto::limits::{LEASE_PAGES_MAX, RENEW_LEASES_MAX, RESERVE_PAGES_MAX};
 use turnkv_proto::{BlockHash, Error, ErrorKind, unpack_hashes, wire};
 use wire::{NotDurable, OffloadOutcome as Wire};
 
 impl Engine {
     /// Gives slots to be written in place, as many as there are now.
     pub(crate) fn reserve(&self, raw: &wire::ReserveRequest) -> Result<wire::ReserveReply, Error> {
+        if raw.pages > RESERVE_PAGES_MAX {
+            let text = format!("one call reserves at most {RESERVE_PAGES_MAX} slots: split it");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         let ask = ReserveAsk {
             ns: self.find_namespace(&raw.namespace)?,
             shard: parse_shard(raw.shard)?,
@@ -32,7 +38,7 @@ impl Engine {
         let now = self.now();
         let (reserved, slots, renewals) = {
             let mut core = self.core();
-            let reserved = core.pool.reserve(ask, now).map_err(refuse)?;
+            let reserved = reserve_all(&mut core, ask, now)?;
             let slots: Vec<SlotPlace> = reserved.slots.iter().map(|slot| core.place(*slot)).collect();
             (reserved, slots, core.pool.take_slab_actions())
         };
@@ -54,6 +60,7 @@ impl Engine {
         &self,
         raw: &wire::CommitReservedRequest,
     ) -> Result<(wire::CommitReservedReply, Vec<PageKey>), Error> {
+        check_positions("CommitReserved", raw.positions.len())?;
         let hashes = unpack_hashes(&raw.hashes).map_err(malformed)?;
         if hashes.len() != raw.positions.len() || hashes.len() != raw.checksums.len() {
             let (pages, positions, checksums) = (hashes.len(), raw.positions.len(), raw.checksums.len());
@@ -130,7 +137,9 @@ impl Engine {
             let text = format!("one call renews at most {RENEW_LEASES_MAX} leases: split it");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let leases: Vec<LeaseId> = raw.leases.iter().copied().map(LeaseId).collect();
+        let mut leases: Vec<LeaseId> = raw.leases.iter().copied().map(LeaseId).collect();
+        leases.sort_unstable();
+        leases.dedup();
         let now = self.now();
         let renewed = self.core().pool.renew(client, &leases, now);
         let numbers = |leases: Vec<LeaseId>| leases.into_iter().map(|lease| lease.0).collect();
@@ -144,7 +153,8 @@ impl Engine {
     /// The client has unmapped these slots; positions in `corrupt` did not verify at its end.
     pub(crate) fn release(&self, raw: &wire::ReleaseRequest) -> Result<(), Error> {
         let (client, now) = (self.clients.check(raw.client)?, self.now());
-        let (lease, corrupt) = (LeaseId(raw.lease), &raw.corrupt);
+        check_positions("Release", raw.positions.len().max(raw.corrupt.len()))?;
+        let (lease, corrupt) = (LeaseId(raw.lease), &once(&raw.corrupt));
         self.core().pool.release(lease, client, &raw.positions, corrupt, now).map_err(refuse)?;
         if !corrupt.is_empty() {
             self.metrics.corrupted(Corrupt::Reader, corrupt.len() as u64);
@@ -154,4 +164,40 @@ impl Engine {
         self.freed.notify_waiters();
         Ok(())
     }
+}
+
+/// Reserves slice by slice, all under one lease and in one run of positions. Where another call for the same lease came in
+/// between, what there is so far is the answer.
+fn reserve_all(core: &mut MutexGuard<'_, Core>, ask: ReserveAsk, now: u64) -> Result<Reserved, Error> {
+    let mut all = core.pool.reserve(ask, now).map_err(refuse)?;
+    while all.short.is_none() && all.slots.len() < ask.pages as usize {
+        MutexGuard::bump(core);
+        let pages = ask.pages - all.slots.len() as u32;
+        let next = all.first + all.slots.len() as u32;
+        let more = core.pool.reserve_more(ReserveAsk { lease: all.lease, pages, ..ask }, next, now);
+        let Some(more) = more.map_err(refuse)? else {
+            all.short = Some(Outcome::NoSpace);
+            break;
+        };
+        all.slots.extend(more.slots);
+        all.short = more.short;
+    }
+    Ok(all)
+}
+
+/// A call names no more positions than a lease has.
+pub(super) fn check_positions(verb: &str, count: usize) -> Result<(), Error> {
+    if count <= LEASE_PAGES_MAX {
+        return Ok(());
+    }
+    let text = format!("{verb} names {count} positions, a lease has at most {LEASE_PAGES_MAX}: split it");
+    Err(Error::new(ErrorKind::Invalid, text))
+}
+
+/// Positions, ascending, each once.
+pub(super) fn once(positions: &[u32]) -> Vec<u32> {
+    let mut positions = positions.to_vec();
+    positions.sort_unstable();
+    positions.dedup();
+    positions
 }

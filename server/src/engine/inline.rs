@@ -2,10 +2,10 @@
 //! cannot map memory. Must not know: how messages travel.
 
 use super::Engine;
+use super::clients::{Call, Caller};
 use crate::limits::INLINE_CHUNK_BYTES;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use turnkv_pool::ClientId;
 use turnkv_proto::{Error, ErrorKind, wire};
 use turnkv_transfer::{Checksum, Slot};
 use wire::ReloadedPage;
@@ -14,7 +14,7 @@ use wire::ReloadedPage;
 /// nobody but this struct writes to the granted slots.
 pub(crate) struct InlineOffload {
     engine: Arc<Engine>,
-    client: ClientId,
+    call: Call,
     lease: u64,
     pages: Vec<Filling>,
     open: bool,
@@ -32,13 +32,14 @@ impl InlineOffload {
     /// Begins: the reply says which pages to send.
     pub(crate) async fn begin(
         engine: &Arc<Engine>,
+        caller: Caller,
         ask: &wire::BeginOffloadRequest,
     ) -> Result<(InlineOffload, wire::BeginOffloadReply), Error> {
-        let client = engine.clients.ephemeral();
-        let mut reply = engine.begin_offload_as(client, ask).await?;
+        let call = engine.begin_call(caller)?;
+        let mut reply = engine.begin_offload_as(call.client, ask).await?;
         let mut offload = InlineOffload {
             engine: Arc::clone(engine),
-            client,
+            call,
             lease: reply.lease,
             pages: Vec::new(),
             open: reply.lease != 0,
@@ -114,14 +115,14 @@ impl InlineOffload {
             return Ok(wire::CommitOffloadReply::default());
         }
         let engine = Arc::clone(&self.engine);
-        engine.commit_offload_as(self.client, &ask).await
+        engine.commit_offload_as(self.call.client, &ask).await
     }
 }
 
 impl Drop for InlineOffload {
     fn drop(&mut self) {
         if self.open
-            && let Err(error) = self.engine.abort_offload_as(self.client, self.lease)
+            && let Err(error) = self.engine.abort_offload_as(self.call.client, self.lease)
         {
             tracing::debug!(%error, "an inline offload's lease had ended already");
         }
@@ -131,7 +132,7 @@ impl Drop for InlineOffload {
 /// An inline reload: its messages one after another, each made when it is wanted.
 pub(crate) struct InlineReload {
     engine: Arc<Engine>,
-    client: ClientId,
+    call: Call,
     lease: u64,
     bytes: u64,
     run: super::reload::ReloadRun,
@@ -155,14 +156,15 @@ impl InlineReload {
     /// Begins to serve the leading pages of a request.
     pub(crate) async fn begin(
         engine: &Arc<Engine>,
+        caller: Caller,
         ask: wire::BeginReloadRequest,
     ) -> Result<InlineReload, Error> {
-        let client = engine.clients.ephemeral();
+        let call = engine.begin_call(caller)?;
         let bytes = engine.shard_bytes(engine.find_namespace(&ask.namespace)?);
-        let run = engine.begin_reload_as(client, &ask).await?;
+        let run = engine.begin_reload_as(call.client, &ask).await?;
         Ok(InlineReload {
             engine: Arc::clone(engine),
-            client,
+            call,
             lease: run.lease,
             bytes,
             run,
@@ -244,8 +246,8 @@ impl Drop for InlineReload {
             return;
         }
         let corrupt = std::mem::take(&mut self.corrupt);
-        let end = wire::EndReloadRequest { lease: self.lease, client: self.client.0, corrupt };
-        if let Err(error) = self.engine.end_reload_as(self.client, &end) {
+        let end = wire::EndReloadRequest { lease: self.lease, client: self.call.client.0, corrupt };
+        if let Err(error) = self.engine.end_reload_as(self.call.client, &end) {
             tracing::debug!(%error, "an inline reload's lease had ended already");
         }
     }

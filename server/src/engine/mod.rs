@@ -57,7 +57,8 @@ use turnkv_transfer::PieceBuffers;
 
 /// The running pool: shared by every service.
 pub(crate) struct Engine {
-    /// The pure pool and who waits for its answers; held for microseconds, never across I/O.
+    /// The pure pool and who waits for its answers; held for so many steps at most (`turnkv_pool::limits::STEPS_PER_CALL_MAX`),
+    /// never across I/O.
     core: Mutex<Core>,
     /// Who ran what. Its lock is never taken together with the pool's.
     router: Mutex<Router>,
@@ -134,6 +135,16 @@ impl Engine {
 
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
+    }
+
+    /// Does some work slice by slice, until one says that it was the last. Between two of them whoever waits for the lock
+    /// gets it first; the last one's hold is handed back.
+    fn slices(&self, mut slice: impl FnMut(&mut Core) -> bool) -> MutexGuard<'_, Core> {
+        let mut core = self.core();
+        while !slice(&mut core) {
+            MutexGuard::bump(&mut core);
+        }
+        core
     }
 }
 

@@ -1,9 +1,11 @@
 //! Offload: grant slots, make filled pages visible. Owns: the verb's order and its waits. Must not know: who copies.
 
 use super::durable::{Durability, not_durable};
+use super::hold::check_positions;
 use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -97,23 +99,22 @@ impl Engine {
             return Ok(wire::BeginOffloadReply { outcomes, ..Default::default() });
         }
         let now = self.now();
+        let view = OffloadAsk {
+            ns: ask.ns,
+            session: ask.session.as_ref(),
+            parent: ask.parent,
+            hashes: &ask.hashes,
+            shard: ask.shard,
+            tail_tokens: ask.tail_tokens,
+            client: ask.client,
+        };
         let (plan, slots, renewals) = {
             let mut core = self.core();
-            let plan = core
-                .pool
-                .begin_offload(
-                    OffloadAsk {
-                        ns: ask.ns,
-                        session: ask.session.as_ref(),
-                        parent: ask.parent,
-                        hashes: &ask.hashes,
-                        shard: ask.shard,
-                        tail_tokens: ask.tail_tokens,
-                        client: ask.client,
-                    },
-                    now,
-                )
-                .map_err(refuse)?;
+            let mut offloading = core.pool.start_offload(&view, now).map_err(refuse)?;
+            while !core.pool.offload_some(&view, &mut offloading, now).map_err(refuse)? {
+                MutexGuard::bump(&mut core);
+            }
+            let plan = core.pool.offload_plan(offloading);
             let slots: Vec<SlotPlace> = granted(&plan).map(|slot| core.place(slot)).collect();
             (plan, slots, core.pool.take_slab_actions())
         };
@@ -206,6 +207,7 @@ impl Engine {
                 format!("{} pages but {} checksums in one commit", ask.pages.len(), ask.checksums.len());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
+        check_positions("CommitOffload", ask.pages.len())?;
         let pages: Vec<(u32, u64)> = ask.pages.iter().copied().zip(ask.checksums.iter().copied()).collect();
         let now = self.now();
         let committed =

@@ -1,27 +1,28 @@
 //! Pin, Unpin and Describe. Owns: the step from the wire to the pool's answers. Must not know: budgets.
 
 use super::{Engine, malformed, refuse};
-use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, unpack_hashes, wire};
 
 impl Engine {
-    /// Protects a prefix, given by its pages or as a session's.
+    /// Protects a prefix, given by its pages or as a session's. Blocking: it is in the catalog before the reply leaves.
     pub(crate) fn pin(&self, ask: &wire::PinRequest) -> Result<wire::PinReply, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
         let mut hashes = unpack_hashes(&ask.hashes).map_err(malformed)?;
         if ask.session.is_empty() == hashes.is_empty() {
             return Err(Error::invalid("Pin names either the pages of a prefix or a session"));
         }
-        let now = self.now();
-        let mut core = self.core();
         if !ask.session.is_empty() {
             let session = SessionId::parse(&ask.session).map_err(malformed)?;
-            hashes = core.pool.session_hashes(ns, &session).map_err(refuse)?;
+            hashes = self.core().pool.session_hashes(ns, &session).map_err(refuse)?;
             hashes.truncate(if ask.pages == 0 { hashes.len() } else { ask.pages as usize });
             if hashes.is_empty() {
                 return Err(Error::invalid("the session has no page to pin yet: end a turn of it first"));
             }
         }
-        let pinned = core.pool.pin(ns, &hashes, ask.ttl_ms, now).map_err(refuse)?;
+        let now = self.now();
+        let mut pinning = self.core().pool.begin_pin(ns, &hashes, ask.ttl_ms, now).map_err(refuse)?;
+        let mut core = self.slices(|core| core.pool.pin_some(&mut pinning, &hashes));
+        let pinned = core.pool.end_pin(pinning, now);
         let namespace = core.pool.namespace_desc(ns).map(|desc| desc.id);
         drop(core);
         if let (Some(catalog), Some(namespace)) = (&self.catalog, namespace) {
@@ -31,7 +32,7 @@ impl Engine {
         Ok(wire::PinReply { pages: pinned.pages, pin, ends_in_ms: pinned.ends_in_ms })
     }
 
-    /// Ends a pin.
+    /// Ends a pin. Blocking, likewise.
     pub(crate) fn unpin(&self, ask: &wire::UnpinRequest) -> Result<wire::UnpinReply, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
         let pin = BlockHash::parse_optional(&ask.pin).map_err(malformed)?;
@@ -44,6 +45,20 @@ impl Engine {
             catalog.put_pin(&namespace, &[pin], 0)?;
         }
         Ok(wire::UnpinReply { found })
+    }
+
+    /// Removes pins from the catalog that ended by time.
+    pub(super) fn remove_ended_pins(&self) {
+        let Some(catalog) = &self.catalog else { return };
+        let ended: Vec<(NamespaceId, BlockHash)> = {
+            let mut core = self.core();
+            let ended = core.pool.take_ended_pins();
+            let id = |ns| core.pool.namespace_desc(ns).map(|desc| desc.id);
+            ended.into_iter().filter_map(|(ns, pin)| Some((id(ns)?, pin))).collect()
+        };
+        if let Err(error) = catalog.remove_ended_pins(&ended) {
+            tracing::warn!(%error, "pins that ended stay in the catalog until the next start");
+        }
     }
 
     /// All that is known of one session.

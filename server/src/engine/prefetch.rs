@@ -2,8 +2,10 @@
 //! pages make room (the pool's to say).
 
 use super::{Engine, malformed, refuse};
-use crate::limits::PREFETCH_BYTES_INFLIGHT_MAX;
+use crate::limits::{PREFETCH_BYTES_INFLIGHT_MAX, PREFETCH_PAGES_PER_SLICE};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
+use turnkv_pool::limits::PROMOTIONS_PER_CALL_MAX;
 use turnkv_pool::{NamespaceIndex, Promotion};
 use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
 
@@ -77,16 +79,26 @@ impl Engine {
         hashes: &[BlockHash],
     ) -> Result<wire::PrefetchReply, Error> {
         let now = self.now();
-        let (ready, promotions, renewals) = {
-            let mut core = self.core();
-            let ready = core.pool.lookup(ns, hashes, now).map_err(refuse)?.dram;
-            let shards = core.pool.namespace_desc(ns).map_or(0, |desc| desc.shards);
-            let mut promotions = Vec::new();
-            for shard in 0..shards {
-                promotions.extend(core.pool.begin_promote(ns, hashes, shard, now).map_err(refuse)?);
+        let found = self.look(ns, hashes, now)?;
+        let (ready, hashes) = (found.dram, &hashes[..found.present as usize]);
+        // What is in DRAM already must not make room for the rest: it is used first, tails before heads.
+        let parts = hashes.chunks(PREFETCH_PAGES_PER_SLICE);
+        let mut tails_first = parts.clone().rev();
+        drop(
+            self.slices(|core| tails_first.next().map(|part| core.pool.touch_pages(ns, part, now)).is_none()),
+        );
+        let shards = self.core().pool.namespace_desc(ns).map_or(0, |desc| desc.shards);
+        let (mut shard, mut from, mut promotions) = (0, 0, Vec::new());
+        let mut core = self.core();
+        while shard < shards && !hashes.is_empty() && promotions.len() < PROMOTIONS_PER_CALL_MAX {
+            promotions.extend(core.pool.begin_promote(ns, hashes, shard, &mut from, now).map_err(refuse)?);
+            if from == hashes.len() {
+                (shard, from) = (shard + 1, 0);
             }
-            (ready, promotions, core.pool.take_slab_actions())
-        };
+            MutexGuard::bump(&mut core);
+        }
+        let renewals = core.pool.take_slab_actions();
+        drop(core);
         self.renew_slabs(renewals);
         let started = promotions.len() as u32;
         self.start_promotions(promotions);

@@ -1,6 +1,7 @@
 //! Reload: pages into a caller's reach, DRAM at once and NVMe as the reads land. Owns: the verb's order, its waits and
 //! the run of pages in the order asked. Must not know: who copies.
 
+use super::hold::{check_positions, once};
 use super::metrics::Corrupt;
 use super::offload::{parse_session, parse_shard, slot_to_wire};
 use super::promote::Waiter;
@@ -236,7 +237,9 @@ impl Engine {
     /// [`Engine::end_reload`] for a caller whose identity is known.
     pub(super) fn end_reload_as(&self, client: ClientId, ask: &wire::EndReloadRequest) -> Result<(), Error> {
         let now = self.now();
-        self.core().pool.end_reload(LeaseId(ask.lease), client, &ask.corrupt, now).map_err(refuse)?;
+        check_positions("EndReload", ask.corrupt.len())?;
+        let corrupt = once(&ask.corrupt);
+        self.core().pool.end_reload(LeaseId(ask.lease), client, &corrupt, now).map_err(refuse)?;
         if !ask.corrupt.is_empty() {
             self.metrics.corrupted(Corrupt::Reader, ask.corrupt.len() as u64);
             tracing::warn!(

@@ -109,6 +109,3 @@ impl Lists<'_> {
         self.engine.core().pool.list_start(ns, from, hashes).or(from)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -15,14 +15,11 @@ impl Engine {
         };
         let mut hashes = unpack_hashes(&ask.hashes).map_err(malformed)?;
         let now = self.now();
-        let pool_pages = {
-            let mut core = self.core();
-            if let (Some(session), true) = (&session, hashes.is_empty()) {
-                // A session that is not known yet has no pages: any engine is as good, but for its load.
-                hashes = core.pool.session_hashes(ns, session).unwrap_or_default();
-            }
-            core.pool.lookup(ns, &hashes, now).map_err(refuse)?.present
-        };
+        if let (Some(session), true) = (&session, hashes.is_empty()) {
+            // A session that is not known yet has no pages: any engine is as good, but for its load.
+            hashes = self.core().pool.session_hashes(ns, session).unwrap_or_default();
+        }
+        let pool_pages = self.look(ns, &hashes, now)?.present;
         let candidates: Vec<Candidate<'_>> = ask.engines.iter().map(candidate).collect();
         let view = RouteAsk { ns, session: session.as_ref(), hashes: &hashes, candidates: &candidates };
         let ranked = self.router.lock().route(view, now).map_err(refuse)?;

@@ -74,7 +74,7 @@ impl Engine {
     /// What the catalog may hold of sessions' lists: of what names pages that fit on NVMe, some is of pages that left it.
     pub(super) fn list_chunks_max(&self) -> u64 {
         let nvme_bytes = self.settings.nvme.as_ref().map_or(0, |nvme| nvme.bytes);
-        let pages = (nvme_bytes / u64::from(BLOCK_BYTES)).min(u64::from(self.settings.limits.pages_max));
+        let pages = (nvme_bytes / BLOCK_BYTES).min(u64::from(self.settings.limits.pages_max));
         (pages * CATALOG_LIST_PAGES_PER_PAGE / u64::from(LIST_CHUNK_PAGES)).max(CATALOG_CHUNKS_MIN)
     }
 

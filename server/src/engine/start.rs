@@ -180,6 +180,8 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
             sessions_max: limits.sessions_max,
             leases_max: limits.leases_max,
             client_slots_percent: limits.client_slots_percent,
+            user_slots_percent: limits.user_slots_percent,
+            all_slots_percent: limits.all_slots_percent,
             lease_ms: limits.lease_ms as u32,
             lease_grace_ms: limits.lease_grace_ms as u32,
             session_ttl_ms: limits.session_ttl_ms,

@@ -2,6 +2,7 @@
 //! know: who asks.
 
 use super::Engine;
+use turnkv_pool::Sweep;
 use turnkv_proto::wire;
 use turnkv_tier::Tier;
 
@@ -63,12 +64,19 @@ impl Engine {
         }
     }
 
-    /// Drops pages: of one namespace or all, from DRAM only or everywhere.
+    /// Drops pages: of one namespace or all, from DRAM only or everywhere. It takes as long as there are pages: give it a thread.
     pub(crate) fn evict(&self, ask: &wire::EvictRequest) -> Result<wire::EvictReply, turnkv_proto::Error> {
         let ns = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
+        let mut sweep = Sweep::default();
         let pages = match ask.tier() {
-            wire::TierKind::Dram => self.core().pool.demote_all(ns),
-            wire::TierKind::Unspecified => self.core().pool.evict_namespace(ns),
+            wire::TierKind::Dram => {
+                drop(self.slices(|core| core.pool.demote_some(ns, &mut sweep)));
+                sweep.pages()
+            }
+            wire::TierKind::Unspecified => {
+                drop(self.slices(|core| core.pool.evict_some(ns, &mut sweep)));
+                sweep.pages()
+            }
             wire::TierKind::Nvme => {
                 let text = "evict from DRAM (tier DRAM) or everywhere (tier unspecified)";
                 return Err(turnkv_proto::Error::invalid(text));

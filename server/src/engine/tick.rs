@@ -24,6 +24,7 @@ impl Engine {
                 ticks += 1;
                 if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
                     engine.flush_catalog();
+                    engine.remove_ended_pins();
                 }
                 drop(engine);
                 std::thread::sleep(Duration::from_millis(TICK_MS));
@@ -36,13 +37,10 @@ impl Engine {
         let now = self.now();
         for client in self.clients.take_gone() {
             tracing::info!(client = client.0, "a client's process is gone: its leases end");
-            self.core().pool.client_gone(client, now);
+            drop(self.slices(|core| core.pool.client_gone(client, now)));
         }
-        {
-            let mut core = self.core();
-            core.pool.expire(now);
-            core.pool.maintain(now);
-        }
+        drop(self.slices(|core| core.pool.expire(now)));
+        self.core().pool.maintain(now);
         self.clear_namespaces();
         self.pump_prefetches();
         self.forget_dead_extents();

@@ -135,16 +135,13 @@ impl Engine {
     /// Takes a poisoned device out of service: DRAM lives on without it.
     pub(super) fn check_nvme_health(&self) {
         let Some(why) = self.nvme.as_ref().and_then(|nvme| nvme.poisoned()) else { return };
-        let first = {
+        let lost = {
             let mut core = self.core();
-            let first = !core.nvme_lost;
-            if first {
-                core.nvme_lost = true;
-                core.pool.nvme_lost();
-            }
-            first
+            let first = !std::mem::replace(&mut core.nvme_lost, true);
+            first.then(|| core.pool.nvme_lost())
         };
-        if first {
+        if let Some(mut sweep) = lost {
+            drop(self.slices(|core| core.pool.lose_some(&mut sweep)));
             tracing::error!(
                 why,
                 "the NVMe tier is out of service: the pool goes on in DRAM; replace the device and restart"

@@ -131,7 +131,7 @@ impl Connection<'_> {
         if self.client.is_some() {
             return Err(Error::invalid("Hello was said on this connection already").into());
         }
-        let client = self.engine.clients.hello(self.socket, ask.client)?;
+        let client = self.engine.hello(self.socket)?;
         self.client = Some(client);
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let reply = wire::HelloReply { client: client.0, version, instance: self.engine.instance };

@@ -1,5 +1,6 @@
 //! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
 
+use super::sessions::blocking;
 use crate::engine::Engine;
 use crate::engine::record::Recording;
 use std::pin::Pin;
@@ -23,7 +24,8 @@ impl Admin for AdminService {
     }
 
     async fn drain(&self, _: Request<wire::DrainRequest>) -> Result<Response<wire::DrainReply>, Status> {
-        Ok(Response::new(wire::DrainReply { dirty_bytes: self.engine.drain() }))
+        let engine = Arc::clone(&self.engine);
+        blocking(move || Ok(wire::DrainReply { dirty_bytes: engine.drain() })).await
     }
 
     async fn resume(&self, _: Request<wire::ResumeRequest>) -> Result<Response<wire::ResumeReply>, Status> {
@@ -34,7 +36,8 @@ impl Admin for AdminService {
         &self,
         request: Request<wire::EvictRequest>,
     ) -> Result<Response<wire::EvictReply>, Status> {
-        Ok(Response::new(self.engine.evict(request.get_ref())?))
+        let engine = Arc::clone(&self.engine);
+        blocking(move || engine.evict(request.get_ref())).await
     }
     async fn size_advice(
         &self,

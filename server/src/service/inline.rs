@@ -3,7 +3,10 @@
 //! The generated service would copy every page once more into its codec's buffers, so these two methods are served from
 //! their HTTP bodies: see [`turnkv_proto::stream`].
 
+use crate::connections::Peer;
+use crate::connections::watch::Asking;
 use crate::engine::Engine;
+use crate::engine::clients::Caller;
 use crate::engine::inline::{InlineOffload, InlineReload};
 use crate::limits::INLINE_ANSWERS_MAX;
 use axum::body::Body;
@@ -30,16 +33,32 @@ pub(super) const RELOAD: &str = "/turnkv.v1.Pool/Reload";
 pub(super) fn routes(engine: &Arc<Engine>) -> axum::Router {
     let (offloads, reloads) = (Arc::clone(engine), Arc::clone(engine));
     axum::Router::new()
-        .route(OFFLOAD, post(|request: Request| async move { respond(offload(offloads, incoming(request))) }))
+        .route(
+            OFFLOAD,
+            post(|request: Request| async move {
+                let caller = caller(&request);
+                respond(offload(offloads, caller, incoming(request)))
+            }),
+        )
         .route(
             RELOAD,
             post(|request: Request| async move {
-                match reload(reloads, incoming(request)).await {
+                let caller = caller(&request);
+                match reload(reloads, caller, incoming(request)).await {
                     Ok(messages) => respond(messages),
                     Err(status) => status.into_http(),
                 }
             }),
         )
+}
+
+/// Who is at the other end of a request's connection.
+fn caller(request: &Request) -> Caller {
+    match request.extensions().get::<Asking>().map(Asking::peer) {
+        Some((Peer::User(user), process)) => Caller::User(user, process),
+        Some((Peer::Host(host), _)) => Caller::Host(host),
+        None => Caller::Unknown,
+    }
 }
 
 fn incoming<M: Piece>(request: Request) -> Incoming<M> {
@@ -56,13 +75,14 @@ fn respond<M: Piece>(messages: impl Stream<Item = Result<M, Status>> + Send + 's
 /// Serves an Offload stream: header, answer, payload, commit, answer.
 fn offload(
     engine: Arc<Engine>,
+    caller: Caller,
     mut messages: Incoming<wire::OffloadRequest>,
 ) -> ReceiverStream<Result<wire::OffloadReply, Status>> {
     let (tell, told) = mpsc::channel(INLINE_ANSWERS_MAX);
     // A task of its own: it must see its deadline also when the caller takes no answers.
     tokio::spawn(async move {
         let began = Instant::now();
-        let done = offload_stream(&engine, &mut messages, &tell).await;
+        let done = offload_stream(&engine, caller, &mut messages, &tell).await;
         if let Some(seconds) = engine.metrics.calls.grpc(OFFLOAD) {
             seconds.record(began.elapsed());
         }
@@ -77,6 +97,7 @@ fn offload(
 
 async fn offload_stream(
     engine: &Arc<Engine>,
+    caller: Caller,
     messages: &mut Incoming<wire::OffloadRequest>,
     tell: &mpsc::Sender<Result<wire::OffloadReply, Status>>,
 ) -> Result<(), Status> {
@@ -85,7 +106,7 @@ async fn offload_stream(
         .message
         .begin
         .ok_or_else(|| Error::invalid("the first message of Offload must hold `begin`"))?;
-    let (mut offload, begin) = InlineOffload::begin(engine, &header).await?;
+    let (mut offload, begin) = InlineOffload::begin(engine, caller, &header).await?;
     let deadline = Instant::now() + Duration::from_millis(engine.settings.limits.lease_ms);
     let reply = wire::OffloadReply { begin: Some(begin), commit: None };
     if tell.send(Ok(reply)).await.is_err() {
@@ -122,6 +143,7 @@ fn late() -> Error {
 /// connection wants it: no task or queue lies between, and it is sent while it is still in the cache.
 async fn reload(
     engine: Arc<Engine>,
+    caller: Caller,
     mut asks: Incoming<wire::ReloadRequest>,
 ) -> Result<impl Stream<Item = Result<wire::ReloadReply, Status>>, Status> {
     let ask = asks.message().await?;
@@ -138,14 +160,15 @@ async fn reload(
         session: ask.session,
         hold: false,
     };
-    let run = InlineReload::begin(&engine, begin.clone()).await?;
-    let runs = Runs { engine, begin, run: Some(run), served: 0 };
+    let run = InlineReload::begin(&engine, caller, begin.clone()).await?;
+    let runs = Runs { engine, caller, begin, run: Some(run), served: 0 };
     Ok(unfold(runs, |mut runs| async { runs.next().await.map(|message| (message, runs)) }))
 }
 
 /// One run after another: each serves as many pages as could be leased at once.
 struct Runs {
     engine: Arc<Engine>,
+    caller: Caller,
     begin: wire::BeginReloadRequest,
     /// `None`: nothing follows.
     run: Option<InlineReload>,
@@ -173,7 +196,7 @@ impl Runs {
                 return None;
             }
             let rest = wire::BeginReloadRequest { hashes: rest, ..self.begin.clone() };
-            match InlineReload::begin(&self.engine, rest).await {
+            match InlineReload::begin(&self.engine, self.caller, rest).await {
                 Ok(run) => self.run = Some(run),
                 Err(error) => return Some(Err(error.into())),
             }

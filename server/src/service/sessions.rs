@@ -11,6 +11,14 @@ pub(crate) struct SessionsService {
     pub(crate) engine: Arc<Engine>,
 }
 
+/// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
+pub(super) async fn blocking<T: Send + 'static>(
+    verb: impl FnOnce() -> Result<T, turnkv_proto::Error> + Send + 'static,
+) -> Result<Response<T>, Status> {
+    let done = tokio::task::spawn_blocking(verb).await;
+    Ok(Response::new(done.map_err(|error| Status::internal(error.to_string()))??))
+}
+
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
@@ -45,11 +53,13 @@ impl Sessions for SessionsService {
     }
 
     async fn pin(&self, request: Request<wire::PinRequest>) -> Answer<wire::PinReply> {
-        Ok(Response::new(self.engine.pin(request.get_ref())?))
+        let engine = Arc::clone(&self.engine);
+        blocking(move || engine.pin(request.get_ref())).await
     }
 
     async fn unpin(&self, request: Request<wire::UnpinRequest>) -> Answer<wire::UnpinReply> {
-        Ok(Response::new(self.engine.unpin(request.get_ref())?))
+        let engine = Arc::clone(&self.engine);
+        blocking(move || engine.unpin(request.get_ref())).await
     }
 
     async fn route(&self, request: Request<wire::RouteRequest>) -> Answer<wire::RouteReply> {

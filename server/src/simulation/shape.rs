@@ -65,6 +65,8 @@ impl Shape {
                 lease_ms: self.lease_ms,
                 lease_grace_ms: self.lease_grace_ms,
                 client_slots_percent: self.client_slots_percent,
+                user_slots_percent: 85,
+                all_slots_percent: 95,
                 free_slots_percent: 2,
                 pages_max: self.pages_max,
                 sessions_max: self.sessions_max,

@@ -10,6 +10,9 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::local::{LocalSocket, Peer};
 
+/// The file system that process descriptors are of where each process has an inode of its own.
+const PIDFS_MAGIC: rustix::fs::FsWord = 0x5049_4446;
+
 /// A hold on a process that stays true when its number is reused.
 #[derive(Debug)]
 pub struct Process {
@@ -37,6 +40,18 @@ impl Process {
     /// `NotFound` if there is none.
     pub fn open(pid: i32) -> io::Result<Self> {
         Ok(Self { pidfd: open_pidfd(pid)? })
+    }
+
+    /// What tells it from every other process since the machine started, where the kernel says (Linux 6.9): its number may be
+    /// another's by now, or not be visible from here.
+    ///
+    /// # Errors
+    /// The descriptor cannot be looked at.
+    pub fn identity(&self) -> io::Result<Option<u64>> {
+        if rustix::fs::fstatfs(&self.pidfd)?.f_type != PIDFS_MAGIC {
+            return Ok(None);
+        }
+        Ok(Some(rustix::fs::fstat(&self.pidfd)?.st_ino))
     }
 
     /// Whether it has ended: no thread of it can write any memory any more.

@@ -281,7 +281,7 @@ impl Core {
             pool.pages.insert(hash, (slot, *checksum));
         }
         pool.committed += 1;
-        Ok(wire::CommitOffloadReply { dropped: Vec::new(), durable: ask.durable, not_durable: 0 })
+        Ok(wire::CommitOffloadReply { durable: ask.durable, ..Default::default() })
     }
 
     /// The pages of a reload, and its lease.

@@ -9,6 +9,7 @@ use crate::lease::LeaseItem;
 use crate::limits::SLOT_ALIGN_BYTES;
 use crate::namespaces::NamespaceDesc;
 use crate::offload::{OffloadAsk, Outcome};
+use std::ops::Range;
 use turnkv_proto::BlockHash;
 
 /// What a namespace has of the tiers.
@@ -112,12 +113,13 @@ impl Pool {
         }
     }
 
-    /// An offload was answered so. Pages that are here already were computed without need, or offloaded twice: they are no
+    /// An offload was answered so, as far as these positions of it. Pages that are here already were computed without need, or offloaded twice: they are no
     /// references. Neither are those that another turn is offloading now, or whose parent must come first.
     pub(crate) fn observe_offload(
         &mut self,
         ask: &OffloadAsk<'_>,
         outcomes: &[Outcome],
+        which: Range<usize>,
         session: Option<u32>,
     ) {
         if ask.shard > 0 {
@@ -125,7 +127,7 @@ impl Pool {
         }
         let asker = self.asker(ask, session);
         let Some(curve) = self.curves.begin(ask.ns.0, self.now) else { return };
-        for (hash, outcome) in ask.hashes.iter().zip(outcomes).rev() {
+        for (hash, outcome) in ask.hashes[which.clone()].iter().zip(&outcomes[which]).rev() {
             let seen = match outcome {
                 Outcome::Present => Seen::Recent,
                 Outcome::Granted(_) | Outcome::Stored => Seen::Stored(asker),

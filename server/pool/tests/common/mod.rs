@@ -40,6 +40,8 @@ pub fn config(nvme: bool, kind: usize) -> PoolConfig {
             lease_pages_max: 6,
             client_slots_max: 10,
             client_slots_percent: 100,
+            user_slots_percent: 100,
+            all_slots_percent: 100,
             lease_ms: 100,
             lease_grace_ms: 50,
             session_ttl_ms: 500,

@@ -87,7 +87,8 @@ impl World {
         let (ns, shards) = self.spaces[space];
         let (nodes, shard) = (path(node), shard % shards);
         let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
-        let reads = self.pool.begin_promote(ns, &hashes, shard, self.now).unwrap();
+        self.pool.touch_pages(ns, &hashes, self.now);
+        let reads = self.pool.begin_promote(ns, &hashes, shard, &mut 0, self.now).unwrap();
         self.note(&reads);
         self.take_actions();
         for read in reads {
@@ -107,7 +108,8 @@ impl World {
     }
 
     pub fn lose_nvme(&mut self) {
-        self.pool.nvme_lost();
+        let mut sweep = self.pool.nvme_lost();
+        while !self.pool.lose_some(&mut sweep) {}
         self.nvme = false;
         self.disk.clear();
         self.promised.clear();

@@ -60,3 +60,53 @@ fn a_damaged_gzip_stream_is_an_error_with_a_line() {
     let error = Trace::read(bytes.as_slice()).expect_err("half a file").to_string();
     assert!(error.starts_with("line "), "{error}");
 }
+
+#[test]
+fn damaged_traces_are_read_or_refused_with_a_line_and_come_back_as_read() {
+    let lines =
+        [line(0.25, "0,1"), line(1.5, "0,1,2"), line(2.0, "7").replace("\"a\"", "null"), String::new()];
+    let text = std::iter::once(HEADER.to_owned()).chain(lines).collect::<Vec<_>>().join("\n");
+    let others =
+        ["null", "\"\"", "[", "]", "{", "}", "1e308", "-0.0", "18446744073709551616", "\n", "true", "NaN"];
+    let mut written = Vec::new();
+    Trace::read(text.as_bytes()).unwrap().write(&mut written).unwrap();
+    let mut good = 0;
+    turnkv_mutate::each_seed(3_000, |random| {
+        let bytes = match random.below(3) {
+            0 => turnkv_mutate::mutate_bytes(random, &written),
+            1 => turnkv_mutate::mutate_bytes(random, text.as_bytes()),
+            _ => turnkv_mutate::mutate_text(random, &text, &others).into_bytes(),
+        };
+        match Trace::read(bytes.as_slice()) {
+            Ok(trace) => {
+                let mut again = Vec::new();
+                trace.write(&mut again).unwrap();
+                let again = Trace::read(again.as_slice()).unwrap(); // its requests by time
+                assert_eq!((again.requests.len(), again.touches()), (trace.requests.len(), trace.touches()));
+                let mut once_more = Vec::new();
+                again.write(&mut once_more).unwrap();
+                assert_eq!(Trace::read(once_more.as_slice()).unwrap(), again);
+                good += 1;
+            }
+            Err(error) => assert!(error.to_string().starts_with("line "), "{error}"),
+        }
+    });
+    assert!(good > 100, "only {good} were traces: the others prove little");
+}
+
+/// A few kilobytes that unpack to gigabytes cost neither memory nor much time.
+#[test]
+fn what_a_small_file_unpacks_to_is_bounded() {
+    let pack = |part: &[u8], times: usize| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(HEADER.as_bytes()).unwrap();
+        packed.write_all(b"\n").unwrap();
+        (0..times).for_each(|_| packed.write_all(part).unwrap());
+        packed.finish().unwrap()
+    };
+    let refused = |bytes: &[u8]| Trace::read(bytes).unwrap_err().to_string();
+    assert!(refused(&pack(&[b' '; 1 << 20], 40)).contains("longer than"));
+    assert!(refused(&pack(&[b'\n'; 1 << 20], 8)).contains("empty lines"));
+    let endless = [b"{\"t\":0,\"input\":1,\"blocks\":[".as_slice(), &b"0,".repeat(1 << 19)].concat();
+    assert!(refused(&pack(&endless, 1)).starts_with("line 2"));
+}

@@ -137,9 +137,7 @@ impl Core {
     /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync the same
     /// file and hear that all is well.
     pub(crate) fn sync_file(&self, file: &SegmentFile) -> io::Result<()> {
-        // A simulation's other threads act in the middle of this one's calls: these cannot wait for one another.
-        let several = self.device.clock.threads(2) > 1;
-        let guard = several.then(|| self.syncing.lock());
+        let guard = self.syncing.lock();
         let synced = file.sync();
         if let Err(error) = &synced {
             self.poison(&format!("fdatasync: {error}"));

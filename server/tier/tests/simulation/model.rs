@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_tier::nvme::simulation::Random;
 use turnkv_tier::{ExtentMeta, Location};
 use turnkv_transfer::checksum;
 
@@ -12,17 +13,25 @@ pub(crate) struct Content {
     pub(crate) key: u64,
     pub(crate) version: u32,
     pub(crate) bytes: u32,
+    checksum: u64,
 }
 
 impl Content {
+    fn new(key: u64, version: u32, bytes: u32) -> Content {
+        let content = Content { key, version, bytes, checksum: 0 };
+        Content { checksum: checksum(&content.payload()), ..content }
+    }
+
+    /// Its bytes: every sector is like no other of any page.
     pub(crate) fn payload(self) -> Vec<u8> {
-        let mut state = self.key << 32 ^ u64::from(self.version) << 1 ^ 0x5DEE_CE66_D1CE_4E5B;
-        let mut bytes = Vec::with_capacity(self.bytes as usize + 8);
-        while bytes.len() < self.bytes as usize {
-            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-            bytes.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+        let mut random = Random::new(self.key << 32 ^ u64::from(self.version));
+        let mut bytes = vec![0; self.bytes as usize];
+        for sector in bytes.chunks_mut(512) {
+            let word = random.draw().to_le_bytes();
+            sector.fill(word[0]);
+            let head = word.len().min(sector.len());
+            sector[..head].copy_from_slice(&word[..head]);
         }
-        bytes.truncate(self.bytes as usize);
         bytes
     }
 
@@ -37,7 +46,7 @@ impl Content {
             shards: 3,
             tail_tokens: self.version,
             payload_bytes: self.bytes,
-            checksum: checksum(&self.payload()),
+            checksum: self.checksum,
         }
     }
 
@@ -70,7 +79,7 @@ impl Model {
     pub(crate) fn write(&mut self, key: u64, bytes: u32) -> Content {
         let version = self.versions.entry(key).or_default();
         *version += 1;
-        let content = Content { key, version: *version, bytes };
+        let content = Content::new(key, *version, bytes);
         self.tried.insert((key, content.version), content);
         content
     }

@@ -1,0 +1,115 @@
+//! Clients that lease all they can and then stand still: whoever comes next still has its pages kept, and the gauges say who
+//! stands in the way.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use turnkv_client::{DataPlane, OffloadOptions};
+use turnkv_tests::http::{free_address, get, value};
+use turnkv_tests::pages::chain;
+use turnkv_tests::server::{Server, Setup};
+use turnkv_tests::user::User;
+
+const PAGE: u64 = 64 << 10;
+const DRAM_BYTES: u64 = 32 << 20;
+
+/// A process that leased all it could; killed when it goes out of scope.
+struct Hog {
+    child: Child,
+    slots: u64,
+}
+
+impl Hog {
+    /// Starts one that says Hello so often, waits until it has all it gets, and stops it.
+    fn wedged(server: &Server, hellos: usize, seed: u64) -> Result<Hog> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hog"))
+            .arg(server.address())
+            .arg(server.local_socket())
+            .args([hellos.to_string(), seed.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+        kill_process(Pid::from_raw(child.id().try_into()?).context("pid 0")?, Signal::STOP)?;
+        Ok(Hog { child, slots: line.trim().parse()? })
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        if self.child.kill().and_then(|()| self.child.wait()).is_err() {
+            // It had ended already.
+        }
+    }
+}
+
+fn start() -> Result<(Server, std::net::SocketAddr)> {
+    let metrics = free_address()?;
+    let setup = Setup {
+        nvme_mib: 0,
+        limits: "lease_ms = 300\nlease_grace_ms = 100\n".to_owned(),
+        metrics: Some(metrics.to_string()),
+        ..Setup::default()
+    };
+    Ok((Server::start(setup)?, metrics))
+}
+
+async fn eventually(address: std::net::SocketAddr, series: &str, good: impl Fn(f64) -> bool) -> Result<f64> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let now = value(&get(address, "/metrics")?.1, series)?;
+        if good(now) {
+            return Ok(now);
+        }
+        ensure!(Instant::now() < deadline, "{series} is {now}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hellos_of_one_process_have_one_share() -> Result<()> {
+    let (server, metrics) = start()?;
+    let hog = Hog::wedged(&server, 4, 1_000)?;
+    ensure!(hog.slots * PAGE <= DRAM_BYTES / 2, "{} slots for one process", hog.slots);
+    ensure!(hog.slots * PAGE >= DRAM_BYTES / 4, "{} slots are no share", hog.slots);
+    let pid = eventually(metrics, "turnkv_lease_fullest_client_pid", |pid| pid > 0.0).await?;
+    ensure!(pid as u32 == hog.child.id(), "process {pid}, not {}", hog.child.id());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_comes_next_finds_room() -> Result<()> {
+    let (server, metrics) = start()?;
+    let mut hogs = Vec::new();
+    for at in 0..4 {
+        hogs.push(Hog::wedged(&server, 2, 1_000 + at * 100_000)?);
+    }
+    let leased: u64 = hogs.iter().map(|hog| hog.slots * PAGE).sum();
+    ensure!(leased < DRAM_BYTES * 95 / 100, "{leased} bytes leased by those who stand still");
+    let quarantined = |bytes: f64| bytes as u64 == leased;
+    eventually(metrics, "turnkv_pool_quarantined_bytes", quarantined).await?;
+    let page = get(metrics, "/metrics")?.1;
+    ensure!(value(&page, "turnkv_lease_lasting_bytes")? as u64 == leased);
+    ensure!(value(&page, "turnkv_lease_fullest_client_bytes")? as u64 == hogs[0].slots * PAGE);
+    ensure!(value(&page, "turnkv_lease_fullest_client_pid")? as u32 == hogs[0].child.id());
+    ensure!(value(&page, "turnkv_lease_fullest_user_bytes")? as u64 == leased, "they are one user's");
+    ensure!(leased as f64 <= value(&page, "turnkv_lease_lasting_limit_bytes")?);
+
+    for plane in [DataPlane::Shm, DataPlane::Inline] {
+        let user = User::connect(&server.address(), plane, PAGE).await?;
+        let options = OffloadOptions {
+            wait: Duration::from_secs(5),
+            deadline: Some(Duration::from_secs(10)),
+            ..OffloadOptions::default()
+        };
+        let turn = chain(7, 16);
+        let report = user.offload(&options, &turn).await?;
+        ensure!(report.stored + report.present == 16, "a client that works is starved: {report:?}");
+        ensure!(user.reload(&turn).await?.pages == 16);
+    }
+    drop(hogs);
+    eventually(metrics, "turnkv_lease_lasting_bytes", |bytes| bytes == 0.0).await?;
+    Ok(())
+}
