@@ -153,7 +153,7 @@ impl Pool {
         for (id, stranger) in found {
             families.entry(id).or_default().push(stranger);
         }
-        let all = families.values().map(Vec::len).sum::<usize>();
+        let all = families.values().flatten().filter(|stranger| stranger.shard == 0).count(); // one a page
         let over = all.saturating_sub(self.config.limits.pages_max as usize);
         if over > 0 {
             self.drop_oldest(&mut families, over);
@@ -167,7 +167,8 @@ impl Pool {
     }
 
     fn drop_oldest(&mut self, families: &mut BTreeMap<NamespaceId, Vec<Stranger>>, over: usize) {
-        let mut ages: Vec<u64> = families.values().flatten().map(|stranger| stranger.sequence).collect();
+        let pages = families.values().flatten().filter(|stranger| stranger.shard == 0);
+        let mut ages: Vec<u64> = pages.map(|stranger| stranger.sequence).collect();
         let (_, last, _) = ages.select_nth_unstable(over - 1);
         let last = *last;
         for extents in families.values_mut() {

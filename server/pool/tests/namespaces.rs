@@ -291,6 +291,20 @@ fn strangers_are_bounded_by_age_and_number_and_go_with_their_device() {
 }
 
 #[test]
+fn the_bound_on_strangers_counts_pages_not_shards() {
+    let mut config = config(1 << 30);
+    config.limits.pages_max = 10;
+    let mut pool = Pool::new(config).unwrap();
+    let shard = |at: u32, shard| Stranger {
+        shard,
+        shards: 2,
+        ..stranger(at, at.checked_sub(1), at * 2 + u32::from(shard))
+    };
+    keep(&mut pool, 7, (0..10).flat_map(|at| [shard(at, 0), shard(at, 1)]));
+    assert_eq!(pool.stats().stranger_extents, 20);
+}
+
+#[test]
 fn the_reclaim_of_a_segment_drops_its_strangers() {
     let mut pool = few(4);
     keep(&mut pool, 7, [stranger(0, None, 0), stranger(1, Some(0), 1)]);

@@ -367,6 +367,10 @@ impl World {
                 return self.end(End::Power, Some(Vec::new()));
             }
         }
+        if end == End::Clean {
+            self.context.server().seal(); // what was on its way ends before that
+            self.totals.clean_ends += 1;
+        }
         let held = held.unwrap_or_else(|| self.held(end));
         for id in self.tasks.ids() {
             self.tasks.cancel(id);
@@ -375,12 +379,7 @@ impl World {
         self.count_moves();
         match end {
             End::Power => (self.pages.crash(), self.catalog.crash()).0,
-            End::Kill => (self.pages.kill(), self.catalog.kill()).0,
-            End::Clean => {
-                self.context.server().seal();
-                self.totals.clean_ends += 1;
-                (self.pages.kill(), self.catalog.kill()).0
-            }
+            End::Kill | End::Clean => (self.pages.kill(), self.catalog.kill()).0,
         }
         self.context.server().bury();
         *self.context.server.borrow_mut() = None;
