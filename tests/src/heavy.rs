@@ -118,16 +118,18 @@ impl Heavy {
         };
         let over = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&over);
-        let clock = std::thread::spawn(move || -> Result<Vec<Duration>> {
-            let mut waits = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
-                let began = Instant::now();
-                let _found: wire::LookupReply = clock.ask(Verb::Lookup, &ask)?;
-                waits.push(began.elapsed());
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            Ok(waits)
-        });
+        let clock = std::thread::Builder::new().name("clock".to_owned()).spawn(
+            move || -> Result<Vec<Duration>> {
+                let mut waits = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    let _found: wire::LookupReply = clock.ask(Verb::Lookup, &ask)?;
+                    waits.push(began.elapsed());
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                Ok(waits)
+            },
+        )?;
         let end = Instant::now() + time;
         let mut sent = Ok(());
         while Instant::now() < end && sent.is_ok() {

@@ -102,7 +102,8 @@ async fn a_slab_smaller_than_a_known_page_stops_no_start_and_costs_no_page() -> 
 async fn a_catalog_that_is_gone_or_damaged_costs_no_page() -> Result<()> {
     let mut server = Server::start(Setup::default())?;
     let user = user(&server, PAGE).await?;
-    (store(&user, 1).await?, store(&user, 2).await?);
+    store(&user, 1).await?;
+    store(&user, 2).await?;
     let catalog = server.nvme_dir().join("catalog.redb");
     let damage: [&dyn Fn() -> std::io::Result<()>; 5] = [
         &|| std::fs::remove_file(&catalog),

@@ -77,7 +77,7 @@ async fn a_server_survives_every_field_of_every_request() -> Result<()> {
             0 => mutate_bytes(random, body),
             _ => mutate_message(random, body),
         };
-        let verb = if random.one_in(20) { random.next() as u8 } else { *verb as u8 };
+        let verb = if random.one_in(20) { random.number() as u8 } else { *verb as u8 };
         let sent = socket.send(verb, 0, &body, &[]);
         match sent.and_then(|()| socket.recv(Some(Instant::now() + PATIENCE))) {
             Ok(_) => answered += 1,

@@ -25,7 +25,7 @@ fn nobody_waits_long_for_anothers_largest_request() -> Result<()> {
         let waits = heavy.beside_a_clock(*request, TIME)?;
         println!("{}: {waits:?}", request.0);
         ensure!(waits.p99 < WAIT_MAX, "another client waits while {} is sent: {waits:?}", request.0);
-        let steps = value(&get(metrics, "/metrics")?.1, "turnkv_pool_call_steps_max")?;
+        let steps = value(&get(metrics, "/metrics")?.1, "turnkv_pool_largest_call_steps")?;
         ensure!(steps <= STEPS_PER_CALL_MAX, "{}: {steps} steps under one hold", request.0);
     }
     // A session's list is gone over whole when its turn ends.

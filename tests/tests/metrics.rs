@@ -16,7 +16,9 @@ const PAGE: u64 = 64 << 10;
 const DASHBOARD: &str = "deploy/grafana/turnkv.json";
 const ALERTS: &str = "deploy/prometheus/turnkv-alerts.yml";
 /// How a metric's name may end: its unit, or what is counted.
-const UNITS: [&str; 21] = [
+const UNITS: [&str; 23] = [
+    "id",
+    "steps",
     "bytes",
     "pages",
     "seconds",

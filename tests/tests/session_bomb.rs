@@ -66,7 +66,7 @@ async fn until_saved(http: SocketAddr, server: &Server) -> Result<String> {
     loop {
         tokio::time::sleep(Duration::from_millis(700)).await; // longer than from one flush to the next
         let (_, page) = get(http, "/metrics")?;
-        let last = std::mem::replace(&mut written, Some(std::fs::metadata(&catalog)?.modified()?));
+        let last = written.replace(std::fs::metadata(&catalog)?.modified()?);
         let waiting = value(&page, "turnkv_queue_waiting_operations{queue=\"catalog\"}")?;
         if waiting == 0.0 && last == written {
             return Ok(page);
@@ -147,6 +147,7 @@ async fn explode(bomb: &Bomb) -> Result<Cost> {
     })
 }
 
+#[allow(clippy::print_stdout, reason = "whoever runs it wants the figures")]
 async fn holds(bomb: Bomb) -> Result<()> {
     let cost = explode(&bomb).await?;
     println!("{} forks of {} pages: {cost:#?}", bomb.forks, bomb.pages);

@@ -60,11 +60,11 @@ fn bad_input_is_said_in_one_line() -> Result<()> {
     std::fs::write(&path, "{\"trace\":\"t\",\"block_tokens\":16}\n{\"t\":0}\n")?;
     let path = path.display().to_string();
     let cases: [(&[&str], &str); 8] = [
-        (&[], "name a trace"),
+        (&[], "there is no trace to play"),
         (&[&path], "line 2: missing field"),
         (&["--generate", "agentic", "--policy", "best"], "no such policy"),
         (&["--generate", "agentic", "--dram", "64GiB"], "--bytes-per-token"),
-        (&["--generate", "agentic", "--dram", "0"], "--dram must be above 0"),
+        (&["--generate", "agentic", "--dram", "0"], "give --dram above 0"),
         (&["--generate", "agentic", "--admit", "some"], "possible values: all, reused"),
         (&["--generate", "agentic", "--write-bytes-per-day", "1GiB"], "--bytes-per-token"),
         (

@@ -161,7 +161,7 @@ fn bad_input_is_said_in_one_line() -> Result<()> {
         (&["size", "--address", "unix:/nonexistent.sock"], "no server answers"),
         (&["size", "--trace", "/nonexistent"], "--bytes-per-token"),
         (&["size", "--trace", "/nonexistent", "--bytes-per-token", "1"], "cannot open"),
-        (&["size", "--gpu-price=-1"], "numbers from 0"),
+        (&["size", "--gpu-price=-1"], "no number from 0"),
         (
             &["record", "/nonexistent/t.gz", "--namespace", "xyz", "--address", "unix:/nonexistent.sock"],
             "no server answers",

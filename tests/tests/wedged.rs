@@ -74,7 +74,7 @@ async fn hellos_of_one_process_have_one_share() -> Result<()> {
     let hog = Hog::wedged(&server, 4, 1_000)?;
     ensure!(hog.slots * PAGE <= DRAM_BYTES / 2, "{} slots for one process", hog.slots);
     ensure!(hog.slots * PAGE >= DRAM_BYTES / 4, "{} slots are no share", hog.slots);
-    let pid = eventually(metrics, "turnkv_lease_fullest_client_pid", |pid| pid > 0.0).await?;
+    let pid = eventually(metrics, "turnkv_lease_fullest_process_id", |pid| pid > 0.0).await?;
     ensure!(pid as u32 == hog.child.id(), "process {pid}, not {}", hog.child.id());
     Ok(())
 }
@@ -93,7 +93,7 @@ async fn whoever_comes_next_finds_room() -> Result<()> {
     let page = get(metrics, "/metrics")?.1;
     ensure!(value(&page, "turnkv_lease_lasting_bytes")? as u64 == leased);
     ensure!(value(&page, "turnkv_lease_fullest_client_bytes")? as u64 == hogs[0].slots * PAGE);
-    ensure!(value(&page, "turnkv_lease_fullest_client_pid")? as u32 == hogs[0].child.id());
+    ensure!(value(&page, "turnkv_lease_fullest_process_id")? as u32 == hogs[0].child.id());
     ensure!(value(&page, "turnkv_lease_fullest_user_bytes")? as u64 == leased, "they are one user's");
     ensure!(leased as f64 <= value(&page, "turnkv_lease_lasting_limit_bytes")?);
 

@@ -66,9 +66,18 @@ async fn with_verify_always_a_page_that_changed_in_memory_is_a_miss_before_it_is
         slots[3].fill_at(0, &[0xAA; 8]);
         let report = user.reload(&hashes).await?;
         ensure!(report.pages == 3, "{verify}: {report:?}");
-        let (_, page) = get(http, "/metrics")?;
-        ensure!(value(&page, &format!("{CORRUPT}{{found=\"{found}\"}}"))? == 1.0, "{verify}: it is counted");
+        counted(http, &format!("{CORRUPT}{{found=\"{found}\"}}")).await.context(verify)?;
         ensure!(user.namespace.lookup(&hashes).await? == 3, "{verify}: it is dropped");
+    }
+    Ok(())
+}
+
+/// Waits until one page is counted: a reader tells of what it found after it has answered.
+async fn counted(http: std::net::SocketAddr, series: &str) -> Result<()> {
+    let began = Instant::now();
+    while value(&get(http, "/metrics")?.1, series)? != 1.0 {
+        ensure!(began.elapsed() < Duration::from_secs(10), "{series} is not 1");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }

@@ -149,8 +149,10 @@ fn a_response_ends_with_its_status() {
     assert_eq!(response_of(vec![Frame::trailers(bad)]).unwrap_err().code(), Code::NotFound);
 }
 
-/// What a stream of messages comes to: those that were whole, and how it ended.
-fn read_all<M: Piece + Clone>(frames: VecDeque<Frame<Bytes>>) -> (Vec<(M, Vec<u8>)>, Result<(), Code>) {
+/// What a stream of messages comes to: those that were whole, with their payloads, and how it ended.
+type Outcome<M> = (Vec<(M, Vec<u8>)>, Result<(), Code>);
+
+fn read_all<M: Piece + Clone>(frames: VecDeque<Frame<Bytes>>) -> Outcome<M> {
     let mut incoming = request::<M>(frames);
     let mut read = Vec::new();
     let end = now(async {

@@ -226,7 +226,8 @@ impl Pool {
         Ok(())
     }
 
-    fn check_slots(&self, sums: &Sums) -> Result<(), String> {
+    /// The leases' sums; gives how many leases each slot has.
+    fn check_leases(&self) -> Result<HashMap<u32, u32>, String> {
         let mut leases: HashMap<u32, u32> = HashMap::new();
         let mut clients: HashMap<u64, ClientSlots> = HashMap::new();
         let mut users: HashMap<UserId, u64> = HashMap::new();
@@ -270,6 +271,11 @@ impl Pool {
         ensure!(lasting_bytes <= self.all_bytes_max(), "leases that time does not end hold too much");
         let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
         ensure!(held_bytes <= dram_bytes / 100 * HELD_PERCENT_MAX, "too much is held to copy beside it");
+        Ok(leases)
+    }
+
+    fn check_slots(&self, sums: &Sums) -> Result<(), String> {
+        let mut leases = self.check_leases()?;
         let (mut used_bytes, mut leased_bytes, mut pinned_bytes) = (0, 0, 0);
         for (slab, this) in self.slots.slabs.iter().enumerate() {
             let mut used = 0;

@@ -128,10 +128,6 @@ impl Pool {
         let (tally, slots) = (&self.tally, &self.slots);
         let retired = slots.slabs.iter().filter(|slab| slab.retired).count();
         let in_service = (slots.slabs.len() - retired) as u64;
-        let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining {
-            true => u64::from(slots.classes[slab.class as usize].per_slab - slab.used),
-            false => 0,
-        };
         let fullest = self.leases.clients().values().map(|slots| slots.lasting_bytes).max();
         let session_bytes = (self.sessions.bytes() + self.tips.bytes() + self.protections.bytes()) as u64;
         PoolStats {
@@ -157,7 +153,7 @@ impl Pool {
             lasting_client_bytes_max: fullest.unwrap_or(0),
             condemned_pages: self.condemned.len() as u64,
             call_steps_max: self.call_steps_max(),
-            free_slots: slots.slabs.iter().map(free_in).sum(),
+            free_slots: self.free_slots(),
             free_slabs: slots.empty.len() as u32,
             retired_slabs: retired as u32,
             pages: tally.visible,
@@ -196,5 +192,14 @@ impl Pool {
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
         }
+    }
+
+    /// Slots that are free in slabs that are in use.
+    fn free_slots(&self) -> u64 {
+        let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining {
+            true => u64::from(self.slots.classes[slab.class as usize].per_slab - slab.used),
+            false => 0,
+        };
+        self.slots.slabs.iter().map(free_in).sum()
     }
 }

@@ -339,10 +339,14 @@ fn a_long_turn_ends_in_steps_whatever_comes_between() {
                 }
             }
         }
+        for _ in 0..PAGES {
+            pool.expire(0); // what hangs on a corrupt page goes in slices
+        }
+        assert_eq!(pool.stats().condemned_pages, 0);
         let left = if what == "loss" { 500 } else { PAGES };
         match what {
             "close" => assert_eq!(pool.stats().sessions, 0),
-            _ => assert_eq!(pool.session_hashes(ns, &id).unwrap(), list[..left as usize], "{what}"),
+            _ => assert!(pool.session_hashes(ns, &id).unwrap() == list[..left as usize], "{what}"),
         }
         if what == "nothing" {
             assert!(steps >= 3 * PAGES as usize / limits::TURN_PAGES_PER_STEP, "{steps} steps");

@@ -116,14 +116,14 @@ const GAUGES: &[GaugeRow] = &[
         at.pool.lasting_user_bytes_max as f64
     }),
     (
-        "turnkv_lease_fullest_client_pid",
+        "turnkv_lease_fullest_process_id",
         None,
         "Process of the client that has most of these; 0: none, or not of this host",
         |at| f64::from(at.fullest.0),
     ),
-    ("turnkv_lease_fullest_client_uid", None, "User of that process", |at| f64::from(at.fullest.1)),
+    ("turnkv_lease_fullest_process_user_id", None, "User of that process", |at| f64::from(at.fullest.1)),
     (
-        "turnkv_pool_call_steps_max",
+        "turnkv_pool_largest_call_steps",
         None,
         "Most pages, slots and entries that one hold of the pool's lock looked at or changed since start",
         |at| at.pool.call_steps_max as f64,

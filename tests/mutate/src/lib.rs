@@ -42,7 +42,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -52,7 +52,7 @@ impl Random {
 
     /// A number below an end; 0 for an end of 0.
     pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+        (self.number() % end.max(1) as u64) as usize
     }
 
     /// True once in so many times.
@@ -71,7 +71,7 @@ impl Random {
         match self.below(4) {
             0 => edge.wrapping_add(1),
             1 => edge.wrapping_sub(1),
-            2 => self.next() >> self.below(64),
+            2 => self.number() >> self.below(64),
             _ => edge,
         }
     }
@@ -89,15 +89,15 @@ impl Drop for Told {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
+fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 /// Runs a test under so many seeds, or under more, or one, if the environment says so.
 pub fn each_seed(runs: u64, mut test: impl FnMut(&mut Random)) {
-    let seeds = match number("TURNKV_FUZZ_SEED") {
+    let seeds = match setting("TURNKV_FUZZ_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..runs * number("TURNKV_FUZZ_RUNS").unwrap_or(1),
+        None => 0..runs * setting("TURNKV_FUZZ_RUNS").unwrap_or(1),
     };
     for seed in seeds {
         let told = Told(seed);
@@ -120,7 +120,7 @@ fn mutate_once(random: &mut Random, bytes: &mut Vec<u8>) {
     let (from, to) = part(random, bytes.len());
     match random.below(9) {
         0 | 1 if !bytes.is_empty() => bytes[from.min(to.saturating_sub(1))] ^= 1 << random.below(8),
-        2 => bytes[from..to].iter_mut().for_each(|byte| *byte = random.next() as u8),
+        2 => bytes[from..to].iter_mut().for_each(|byte| *byte = random.number() as u8),
         3 => bytes[from..to].fill(if random.one_in(2) { 0 } else { 0xff }),
         4 => bytes.truncate(from),
         5 => drop(bytes.drain(from..to)),
@@ -136,7 +136,7 @@ fn mutate_once(random: &mut Random, bytes: &mut Vec<u8>) {
         }
         _ => {
             let at = random.below(bytes.len() + 1);
-            let more: Vec<u8> = (0..random.below(40)).map(|_| random.next() as u8).collect();
+            let more: Vec<u8> = (0..random.below(40)).map(|_| random.number() as u8).collect();
             bytes.splice(at..at, more);
         }
     }

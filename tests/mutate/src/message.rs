@@ -53,7 +53,7 @@ fn mutate(random: &mut Random, encoded: &[u8], depth: usize) -> Option<Vec<u8>> 
 
 fn new_field(random: &mut Random) -> Field {
     let value = match random.below(3) {
-        0 => Value::Bytes((0..random.below(100)).map(|_| random.next() as u8).collect()),
+        0 => Value::Bytes((0..random.below(100)).map(|_| random.number() as u8).collect()),
         _ => Value::Varint(random.extreme()),
     };
     Field { number: 1 + random.below(20) as u64, value }
@@ -86,7 +86,7 @@ fn change_bytes(random: &mut Random, bytes: &mut Vec<u8>) {
         5 => bytes.iter_mut().take(32).for_each(|byte| *byte ^= 0x55),
         6 => bytes.resize(1 << random.below(18), 0xa5),
         _ if len > 0 => bytes[random.below(len)] ^= 1 << random.below(8),
-        _ => bytes.push(random.next() as u8),
+        _ => bytes.push(random.number() as u8),
     }
 }
 
