@@ -58,6 +58,9 @@ impl World {
     }
 }
 
+/// What ends a move.
+type End = fn(&mut World);
+
 /// A page with all its shards, on NVMe alone.
 fn store(pool: &mut Pool, ns: NamespaceIndex, shards: u16) -> PageKey {
     let mut kept = Vec::new();
@@ -112,10 +115,10 @@ fn a_move_that_gets_no_slot_demotes_nothing() {
 
 #[test]
 fn a_move_that_ends_before_its_write_gives_its_slot_free() {
-    let ends: [(&str, fn(&mut World)); 5] = [
+    let ends: [(&str, End); 5] = [
         ("the pass is over", |world| world.pool.rewrite_ended(world.page)),
         ("it is used", |world| world.pool.touch_pages(world.one, &hashes(0..1), 0)),
-        ("it leaves NVMe, and is used up", |world| {
+        ("it leaves NVMe", |world| {
             assert!(world.pool.drop_page(world.page));
         }),
         ("its bytes are wrong", |world| {
