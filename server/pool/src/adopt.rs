@@ -27,9 +27,9 @@ pub struct Adoption {
 }
 
 /// Where in the sorted extents a whole page begins, and the page before it.
-struct Page {
-    first: usize,
-    parent: Option<usize>,
+pub(crate) struct Page {
+    pub(crate) first: usize,
+    pub(crate) parent: Option<usize>,
 }
 
 impl Adoption {
@@ -42,11 +42,8 @@ impl Adoption {
     #[must_use]
     pub fn plan(mut self, desc: &NamespaceDesc) -> Adoption {
         let found = Arc::clone(&self.found);
-        let fits = |at: &u32| is_sane(&found[*at as usize], desc);
-        let mut sorted: Vec<u32> = (0..found.len() as u32).filter(fits).collect();
-        let name = |at: u32| (found[at as usize].hash, found[at as usize].shard);
-        sorted.sort_unstable_by_key(|at| (name(*at), std::cmp::Reverse(found[*at as usize].sequence)));
-        sorted.dedup_by_key(|at| name(*at));
+        let fits = |stranger: &Stranger| is_sane(stranger, desc);
+        let sorted = latest(&found, fits);
         self.shards = usize::from(desc.shards);
         let pages = whole_pages(&sorted, &found, self.shards);
         for page in parents_first(&pages) {
@@ -64,8 +61,17 @@ fn is_sane(stranger: &Stranger, desc: &NamespaceDesc) -> bool {
         && stranger.parent != Some(stranger.hash)
 }
 
+/// Of what fits, the latest extent of each shard, in order of their hashes.
+pub(crate) fn latest(found: &[Stranger], fits: impl Fn(&Stranger) -> bool) -> Vec<u32> {
+    let mut sorted: Vec<u32> = (0..found.len() as u32).filter(|at| fits(&found[*at as usize])).collect();
+    let name = |at: u32| (found[at as usize].hash, found[at as usize].shard);
+    sorted.sort_unstable_by_key(|at| (name(*at), std::cmp::Reverse(found[*at as usize].sequence)));
+    sorted.dedup_by_key(|at| name(*at));
+    sorted
+}
+
 /// The pages of which every shard is there, in order of their hashes.
-fn whole_pages(sorted: &[u32], found: &[Stranger], shards: usize) -> Vec<Page> {
+pub(crate) fn whole_pages(sorted: &[u32], found: &[Stranger], shards: usize) -> Vec<Page> {
     let hash = |at: usize| found[sorted[at] as usize].hash;
     let (mut pages, mut first) = (Vec::new(), 0);
     while first < sorted.len() {
@@ -85,7 +91,7 @@ fn whole_pages(sorted: &[u32], found: &[Stranger], shards: usize) -> Vec<Page> {
 
 /// The pages from the roots on, and from those whose parent is elsewhere. Pages of a cycle, if a damaged log had one, are not
 /// among them.
-fn parents_first(pages: &[Page]) -> Vec<usize> {
+pub(crate) fn parents_first(pages: &[Page]) -> Vec<usize> {
     let mut starts = vec![0usize; pages.len() + 1];
     for parent in pages.iter().filter_map(|page| page.parent) {
         starts[parent + 1] += 1;

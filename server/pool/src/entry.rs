@@ -53,8 +53,8 @@ pub(crate) const COUNTED_NVME: u16 = 1024;
 pub(crate) const LIVE: u16 = 2048;
 /// Found in its list while it could not go: out of the list until it can.
 pub(crate) const PARKED: u16 = 4096;
-/// About to be written elsewhere on NVMe: it keeps its place in its list. If it is in DRAM for that only, it leaves it again
-/// at once.
+/// About to be written elsewhere on NVMe: it keeps its place in its list, and its slots until it is written, used or given
+/// up. If it is in DRAM for that only, it leaves it again at once.
 pub(crate) const MOVING: u16 = 8192;
 /// Parked although it could go: something else is to go first.
 pub(crate) const ASIDE: u16 = 1 << 14;

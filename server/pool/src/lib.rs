@@ -5,7 +5,7 @@
 //!   `namespaces`
 //! - `slice`: how much one call does before others get their turn
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
-//! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `adopt`
+//! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `thin` (when that is too much), `adopt`
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
 //! - sessions: `session` (the verbs), `turn_end`, `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
@@ -64,6 +64,7 @@ mod stats;
 mod strangers;
 mod sweep;
 mod table;
+mod thin;
 mod tips;
 mod turn_end;
 mod writeback;

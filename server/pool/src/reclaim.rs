@@ -2,7 +2,7 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, FILLED, LEAVING, LISTED_NVME, MOVING, ON_NVME, PROMOTING};
+use crate::entry::{COUNTED_DRAM, FILLED, LEAVING, LISTED_NVME, MOVING, NONE, ON_NVME, PROMOTING};
 use crate::ids::{NvmePlace, PageKey};
 use crate::policy::Position;
 use crate::promote::Promotion;
@@ -96,11 +96,14 @@ impl Pool {
                 Rewrite::Dirty
             }
             () => {
+                let others_move = self.pages[index].has(MOVING);
                 self.begin_move(index);
                 match self.start_promotion(index, shard) {
                     Some(promotion) => Rewrite::Promotion(promotion),
                     None => {
-                        self.end_move(index);
+                        if !others_move {
+                            self.end_move(index);
+                        }
                         Rewrite::NoSlot
                     }
                 }
@@ -122,7 +125,8 @@ impl Pool {
 
     /// The page stays where it is from now on; a slot that it has for the move only is given up.
     pub(crate) fn end_move(&mut self, index: u32) {
-        let for_move = self.pages[index].has(LISTED_NVME);
+        let in_slots = self.pages.cells(index).iter().any(|cell| cell.slot != NONE);
+        let for_move = in_slots && self.pages[index].has(LISTED_NVME);
         self.pages[index].flags &= !MOVING;
         match self.evictable(index) {
             Some(eviction @ Eviction::Demote) if for_move => self.evict(index, eviction),

@@ -58,9 +58,9 @@ impl Pool {
     pub(crate) fn evictable(&self, index: u32) -> Option<Eviction> {
         let entry = &self.pages[index];
         let cells = self.pages.cells(index);
-        let busy = |cell: &Cell| {
-            cell.slot != NONE && (cell.has(DIRTY | WRITING | PROMOTING) || self.slots.is_held(cell.slot))
-        };
+        // What was read back to be written elsewhere is here until it is: to evict it would be to read it again.
+        let kept = |cell: &Cell| entry.has(MOVING) || cell.has(DIRTY | WRITING | PROMOTING);
+        let busy = |cell: &Cell| cell.slot != NONE && (kept(cell) || self.slots.is_held(cell.slot));
         if entry.has(ZOMBIE) || index == self.protected || cells.iter().any(busy) {
             return None;
         }

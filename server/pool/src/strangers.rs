@@ -8,6 +8,7 @@
 use crate::Pool;
 use crate::ids::{NamespaceIndex, Now, NvmePlace};
 use crate::limits::{STRANGERS_MS_MAX, STRANGERS_PER_CALL};
+use crate::thin::thin;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -143,8 +144,8 @@ impl Strangers {
 }
 
 impl Pool {
-    /// Takes all that was found on NVMe at start, before any namespace is open. Of what is more than the index may hold the
-    /// pages written longest ago go.
+    /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index may
+    /// hold goes (`thin`).
     pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) {
         if !self.nvme_alive {
             return;
@@ -154,27 +155,16 @@ impl Pool {
             families.entry(id).or_default().push(stranger);
         }
         let all = families.values().flatten().filter(|stranger| stranger.shard == 0).count(); // one a page
-        let over = all.saturating_sub(self.config.limits.pages_max as usize);
-        if over > 0 {
-            self.drop_oldest(&mut families, over);
+        let pages_max = self.config.limits.pages_max as usize;
+        if all > pages_max {
+            let gone = thin(&mut families, pages_max);
+            self.dead.extend(gone.iter().map(|old| (old.place, u64::from(old.bytes))));
         }
         for (id, extents) in families {
             let family = Family::new(extents);
             self.strangers.count += family.count;
             self.strangers.bytes += family.bytes;
             self.strangers.families.insert(id, family);
-        }
-    }
-
-    fn drop_oldest(&mut self, families: &mut BTreeMap<NamespaceId, Vec<Stranger>>, over: usize) {
-        let pages = families.values().flatten().filter(|stranger| stranger.shard == 0);
-        let mut ages: Vec<u64> = pages.map(|stranger| stranger.sequence).collect();
-        let (_, last, _) = ages.select_nth_unstable(over - 1);
-        let last = *last;
-        for extents in families.values_mut() {
-            for old in extents.extract_if(.., |stranger| stranger.sequence <= last) {
-                self.dead.push((old.place, u64::from(old.bytes)));
-            }
         }
     }
 

@@ -283,7 +283,11 @@ fn strangers_are_bounded_by_age_and_number_and_go_with_their_device() {
     let mut pool = Pool::new(config).unwrap();
     keep(&mut pool, 7, (0..30).map(|at| stranger(at, at.checked_sub(1), at)));
     assert_eq!(pool.stats().stranger_extents, 10);
-    assert_eq!(dead_blocks(&mut pool), (0..20).collect::<Vec<_>>(), "the oldest go");
+    assert_eq!(
+        dead_blocks(&mut pool),
+        (10..30).collect::<Vec<_>>(),
+        "nothing could be read without the first ones"
+    );
     let mut sweep = pool.nvme_lost();
     while !pool.lose_some(&mut sweep) {}
     assert_eq!(pool.stats().stranger_extents, 0);
@@ -302,6 +306,36 @@ fn the_bound_on_strangers_counts_pages_not_shards() {
     };
     keep(&mut pool, 7, (0..10).flat_map(|at| [shard(at, 0), shard(at, 1)]));
     assert_eq!(pool.stats().stranger_extents, 20);
+}
+
+#[test]
+fn a_full_index_starts_with_whole_prefixes_of_the_latest_use() {
+    let mut config = config(1 << 30);
+    config.limits.pages_max = 7;
+    let mut pool = Pool::new(config).unwrap();
+    let mut found = vec![
+        stranger(0, None, 0),
+        stranger(1, Some(0), 1),
+        // Nothing was written on this one for longest.
+        stranger(10, None, 2),
+        stranger(11, Some(10), 3),
+        // Nobody can read this one: the page before it is not there.
+        stranger(21, Some(20), 8),
+        stranger(2, Some(1), 4),
+        stranger(3, Some(2), 5),
+        stranger(12, Some(10), 6),
+        stranger(4, Some(3), 7),
+    ];
+    // A page that was written again is one page, and its first copy dead.
+    found.push(stranger(0, None, 9));
+    keep(&mut pool, 7, found);
+    assert_eq!(
+        dead_blocks(&mut pool),
+        [0, 3, 8],
+        "the replaced copy, the oldest tail, what hangs on nothing"
+    );
+    let (ns, adopted) = adopt(&mut pool, 7);
+    assert_eq!((adopted, present(&mut pool, ns, 0..5)), (7, 5));
 }
 
 #[test]

@@ -381,7 +381,7 @@ fn reclaim_moves_what_stays() {
 }
 
 #[test]
-fn a_page_that_is_half_in_dram_and_moves_leaves_dram_when_it_is_evicted() {
+fn a_page_that_is_half_in_dram_and_moves_can_be_evicted_when_its_move_ends() {
     let (mut pool, _) = pool(true);
     let ns = pool.open_namespace(desc(2, "a", 8 << 10, 2)).unwrap();
     let list = hashes(0..1);
@@ -397,6 +397,8 @@ fn a_page_that_is_half_in_dram_and_moves_leaves_dram_when_it_is_evicted() {
     pool.end_reload(plan.lease.unwrap(), CLIENT, &[], 0).unwrap();
     let Rewrite::Promotion(other) = pool.rewrite(half.page, 1) else { panic!("it is on NVMe alone") };
     assert!(pool.promoted(other.page, 1, 0));
+    assert_eq!(pool.demote_all(None), 0, "it is about to be written");
+    pool.rewrite_ended(other.page);
     assert_eq!(pool.demote_all(None), 1);
     pool.check().unwrap(); // a search for victims would find it again and again
     assert_eq!(pool.demote_all(None), 0);
