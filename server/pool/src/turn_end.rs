@@ -34,6 +34,9 @@ pub struct TurnEnd<'a> {
     turn: u32,
     /// The list from its tail up, as far as it was gone over; from the head on, what is left of it.
     path: Vec<PageKey>,
+    /// How many it was, from the tail to the root. A page of it that is here has its ancestors behind it, whatever became of
+    /// the pages before it: so its depth is what follows it.
+    path_pages: u32,
     /// Bytes of the pages gone over.
     bytes: u64,
 }
@@ -51,7 +54,18 @@ impl<'a> TurnEnd<'a> {
     #[must_use]
     pub fn new(ns: NamespaceIndex, session: &'a SessionId, end: EndTurn<'a>) -> TurnEnd<'a> {
         let stage = Stage::Follow;
-        TurnEnd { ns, session, end, stage, list: None, followed: 0, turn: 0, path: Vec::new(), bytes: 0 }
+        TurnEnd {
+            ns,
+            session,
+            end,
+            stage,
+            list: None,
+            followed: 0,
+            turn: 0,
+            path: Vec::new(),
+            path_pages: 0,
+            bytes: 0,
+        }
     }
 
     /// The pages that the session has now: fewer than told when some are not present.
@@ -192,6 +206,7 @@ impl Pool {
             }
         }
         if some.len() < TURN_PAGES_PER_STEP {
+            turn.path_pages = turn.path.len() as u32;
             self.policy.turn_settled(at);
             if let Some(back) = back {
                 self.note_return(at, back, turn.bytes, now);
@@ -214,7 +229,7 @@ impl Pool {
         }
         let last = some.first().and_then(|page| self.pages.resolve(*page));
         if let (Some(page), true) = (last, protects && !turn.path.is_empty()) {
-            let pages = self.list_end(at).pages.saturating_sub(turn.path.len() as u32);
+            let pages = turn.path_pages - turn.path.len() as u32;
             self.retain_some(at, End { page, pages }, count as u32, turn.end.ttl_ms, now);
         }
         if turn.path.is_empty() {
