@@ -145,11 +145,13 @@ impl Strangers {
 
 impl Pool {
     /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index may
-    /// hold goes (`thin`).
-    pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) {
+    /// hold goes (`thin`): returns how many extents that are.
+    #[must_use = "what does not fit is lost, and has to be said"]
+    pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> usize {
         if !self.nvme_alive {
-            return;
+            return 0;
         }
+        let mut gone = 0;
         let mut families: BTreeMap<NamespaceId, Vec<Stranger>> = BTreeMap::new();
         for (id, stranger) in found {
             families.entry(id).or_default().push(stranger);
@@ -157,8 +159,9 @@ impl Pool {
         let all = families.values().flatten().filter(|stranger| stranger.shard == 0).count(); // one a page
         let pages_max = self.config.limits.pages_max as usize;
         if all > pages_max {
-            let gone = thin(&mut families, pages_max);
-            self.dead.extend(gone.iter().map(|old| (old.place, u64::from(old.bytes))));
+            let thinned = thin(&mut families, pages_max);
+            self.dead.extend(thinned.iter().map(|old| (old.place, u64::from(old.bytes))));
+            gone = thinned.len();
         }
         for (id, extents) in families {
             let family = Family::new(extents);
@@ -166,6 +169,7 @@ impl Pool {
             self.strangers.bytes += family.bytes;
             self.strangers.families.insert(id, family);
         }
+        gone
     }
 
     /// Whether extents of a namespace wait for it to be opened.

@@ -46,9 +46,9 @@ fn stranger(at: u32, parent: Option<u32>, block: u32) -> Stranger {
     }
 }
 
-fn keep(pool: &mut Pool, ns: u8, found: impl IntoIterator<Item = Stranger>) {
+fn keep(pool: &mut Pool, ns: u8, found: impl IntoIterator<Item = Stranger>) -> usize {
     let id = NamespaceId([ns; 32]);
-    pool.keep_strangers(found.into_iter().map(|stranger| (id, stranger)));
+    pool.keep_strangers(found.into_iter().map(|stranger| (id, stranger)))
 }
 
 /// Opens a namespace and takes in what NVMe has of it; how many pages.
@@ -328,7 +328,7 @@ fn a_full_index_starts_with_whole_prefixes_of_the_latest_use() {
     ];
     // A page that was written again is one page, and its first copy dead.
     found.push(stranger(0, None, 9));
-    keep(&mut pool, 7, found);
+    assert_eq!(keep(&mut pool, 7, found), 3, "what goes is told");
     assert_eq!(
         dead_blocks(&mut pool),
         [0, 3, 8],

@@ -61,7 +61,13 @@ impl Engine {
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
             pool.resize_nvme(segments * segment_bytes, kept_percent(segments, spare));
             nvme_segments = segments;
-            pool.keep_strangers(kept.recovered.into_iter().map(stranger));
+            let gone = pool.keep_strangers(kept.recovered.into_iter().map(stranger));
+            if gone > 0 {
+                tracing::warn!(
+                    extents = gone,
+                    "NVMe has more than limits.pages_max pages: those used least lately are forgotten; raise it to keep all"
+                );
+            }
             (tier, catalog) = (Some(Arc::new(kept.nvme)), Some(kept.catalog));
         }
         let core = Core {
