@@ -1,32 +1,15 @@
 //! A disk with less space than the tier was promised: writes are refused at once and not after a wait, what reclaim moves
 //! always has where to go, and the tier grows when the disk does.
 
+use crate::support::{config, extent};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
-use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random, SimulatedDisk};
-use turnkv_tier::nvme::{NvmeConfig, NvmeTier};
-use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
-use turnkv_transfer::{HugePages, Region, RegionOptions, checksum};
+use turnkv_tier::{Location, Tier, TierError};
+use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 const PAGE: usize = 250_000;
-
-fn config() -> NvmeConfig {
-    NvmeConfig { segment_bytes: 1 << 20, ..NvmeConfig::new("simulated", 8 << 20) }
-}
-
-fn meta(seed: u8, payload: &[u8]) -> ExtentMeta {
-    ExtentMeta {
-        namespace: NamespaceId([7; 32]),
-        hash: BlockHash([seed; 32]),
-        parent: None,
-        shard: 0,
-        shards: 1,
-        tail_tokens: 0,
-        payload_bytes: payload.len() as u32,
-        checksum: checksum(payload),
-    }
-}
 
 fn run(tier: &NvmeTier) {
     let mut random = Random::new(9);
@@ -43,9 +26,9 @@ fn write(tier: &NvmeTier, seed: u8, moves: bool) -> Option<Result<Location, Tier
     let (tell, told) = sync_channel(1);
     let done = Box::new(move |result| tell.send(result).unwrap_or(()));
     if moves {
-        tier.rewrite(meta(seed, &payload), slot, done);
+        tier.rewrite(extent(seed, &payload), slot, done);
     } else {
-        tier.write(meta(seed, &payload), slot, done);
+        tier.write(extent(seed, &payload), slot, done);
     }
     run(tier);
     told.try_recv().ok()

@@ -13,6 +13,25 @@ pub(crate) const SEGMENTS: u64 = 8;
 /// Bytes of a page: a dozen fill a segment.
 pub(crate) const PAGE: u32 = 80_000;
 
+/// A small tier: eight segments of 1 MiB.
+pub(crate) fn config() -> NvmeConfig {
+    NvmeConfig { segment_bytes: SEGMENT, ..NvmeConfig::new("simulated", SEGMENTS * SEGMENT) }
+}
+
+/// An extent of one shard, named by a number.
+pub(crate) fn extent(seed: u8, payload: &[u8]) -> ExtentMeta {
+    ExtentMeta {
+        namespace: NamespaceId([7; 32]),
+        hash: BlockHash([seed; 32]),
+        parent: None,
+        shard: 0,
+        shards: 1,
+        tail_tokens: 0,
+        payload_bytes: payload.len() as u32,
+        checksum: checksum(payload),
+    }
+}
+
 /// A disk, the memory its tiers read into, and the order things happen in.
 pub(crate) struct World {
     pub(crate) disk: SimulatedDisk,
@@ -29,9 +48,7 @@ impl World {
     }
 
     pub(crate) fn try_open(&self) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
-        let config =
-            NvmeConfig { segment_bytes: SEGMENT, ..NvmeConfig::new("simulated", SEGMENTS * SEGMENT) };
-        NvmeTier::open_simulated(config, &self.disk)
+        NvmeTier::open_simulated(config(), &self.disk)
     }
 
     pub(crate) fn open(&self) -> (NvmeTier, Vec<Recovered>, OpenReport) {
