@@ -161,6 +161,8 @@ pub(crate) const RECLAIM_LOOK: Duration = Duration::from_millis(1);
 pub(crate) const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How long a caller waits for a slab that changes its tenant.
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
+/// How long a slab waits that the system had no memory or descriptor for before it is tried again.
+pub(crate) const SLAB_RENEW_RETRY_MS: u64 = 500;
 /// Sessions one List call returns.
 pub(crate) const SESSION_LIST_MAX: usize = 10_000;
 /// Calls that wait to be taken by a recording.
