@@ -86,7 +86,7 @@ pub use pin::{Pinned, Pinning};
 pub use pool::Pool;
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
-pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
+pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use route::{Candidate, Ranked, RouteAsk, Router};
 pub use session::{EndTurn, SessionInfo, TurnBegun};

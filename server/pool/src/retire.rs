@@ -98,8 +98,8 @@ impl Pool {
         while *steps > 0 && self.protections.pins_of(next.ns) > 0 && next.protections < self.protections.end()
         {
             *steps -= 1;
-            let pin = self.protections.pin_at(next.protections, next.ns);
-            if pin.is_some_and(|owner| !self.retire_protection(owner, steps)) {
+            let pin = self.protections.pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            if pin.is_some_and(|(ns, pin)| !self.retire_protection(Owner::Pin(ns, pin), steps)) {
                 return;
             }
             next.protections += 1;

@@ -5,7 +5,7 @@ use crate::Pool;
 use crate::entry::COUNTED_DRAM;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{PROTECTION_MS_MAX, RETENTION_MS_DEFAULT, SESSION_LIST_MAX, SESSION_NAMES_PER_CALL};
+use crate::limits::{NAMES_PER_CALL, PROTECTION_MS_MAX, RETENTION_MS_DEFAULT, SESSION_LIST_MAX};
 use crate::protection::{Owner, PIN_RANK, Wish};
 use crate::sessions::Session;
 use crate::tips::End;
@@ -201,7 +201,7 @@ impl Pool {
 
     /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are more.
     pub fn session_names(&self, from: u32) -> (Vec<(NamespaceIndex, SessionId)>, Option<u32>) {
-        let to = from.saturating_add(SESSION_NAMES_PER_CALL).min(self.sessions.end());
+        let to = from.saturating_add(NAMES_PER_CALL).min(self.sessions.end());
         (
             (from..to).filter_map(|at| self.sessions.name_at(at)).collect(),
             (to < self.sessions.end()).then_some(to),

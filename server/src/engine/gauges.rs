@@ -203,7 +203,7 @@ const GAUGES: &[GaugeRow] = &[
     (
         "turnkv_catalog_list_pages",
         None,
-        "Pages that the lists of saved sessions name, each counted once",
+        "Pages that the lists of saved sessions and pins name, each counted once",
         |at| at.list_pages as f64,
     ),
     ("turnkv_catalog_list_budget_pages", None, "Pages that they may name", |at| at.list_budget_pages as f64),
