@@ -259,6 +259,11 @@ const COUNTERS: &[CounterRow] = &[
         "Pages that admission or the write budget kept off NVMe when they came",
         |at| at.pool.kept_off_pages,
     ),
+    (
+        "turnkv_nvme_crowded_out_pages_total",
+        "Pages found on NVMe that a full index (limits.pages_max) had no room for: forgotten, though NVMe has them",
+        |at| at.pool.crowded_out_pages,
+    ),
     ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {
         at.pool.forgotten_sessions
