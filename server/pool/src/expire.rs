@@ -35,6 +35,7 @@ impl Pool {
     /// again.
     pub fn client_gone(&mut self, client: ClientId, now: Now) -> bool {
         self.tick(now);
+        self.leases.depart(client);
         let slice = self.slice();
         loop {
             let (lease, passed) = self.leases.next_of_gone(client, GONE_ROWS_PER_LOOK_MAX);

@@ -43,6 +43,11 @@ impl Prefetching {
     pub fn new(bytes_max: u64) -> Prefetching {
         Prefetching { bytes_left: bytes_max, sessions_left: RETURNS_UNTIL_LANDED_MAX }
     }
+
+    /// No more than so many bytes from now on.
+    pub fn limit(&mut self, bytes_max: u64) {
+        self.bytes_left = self.bytes_left.min(bytes_max);
+    }
 }
 
 /// A session whose pages are being told when it returns.
