@@ -340,24 +340,6 @@ impl Pool {
         }
     }
 
-    /// Marks a page, and then its children, as durable: on NVMe with all its ancestors.
-    pub(crate) fn settle_durable(&mut self, index: u32) {
-        let (mut next, mut waiting) = (Some(index), Vec::new());
-        while let Some(index) = next.take().or_else(|| waiting.pop()) {
-            let entry = &self.pages[index];
-            let reachable = entry.parent == NONE || self.pages[entry.parent].has(DURABLE);
-            if !reachable || !entry.has(COUNTED_NVME) || entry.has(DURABLE) {
-                continue;
-            }
-            self.pages[index].flags |= DURABLE;
-            let mut child = self.pages[index].first_child;
-            while child != NONE {
-                waiting.push(child);
-                child = self.pages[child].next;
-            }
-        }
-    }
-
     /// Removes a page that nothing hangs on, and parents that were only there for it.
     pub(crate) fn remove_tail(&mut self, index: u32, removal: Removal) {
         let parent = self.pages[index].parent;

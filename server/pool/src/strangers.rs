@@ -110,15 +110,11 @@ impl Strangers {
         Some(taken)
     }
 
-    /// The extent at a place is not needed by anybody who may come.
-    pub(crate) fn forget(&mut self, id: &NamespaceId, place: NvmePlace) {
-        let at = self
-            .families
-            .get(id)
-            .and_then(|family| family.extents.binary_search_by_key(&place, |stranger| stranger.place).ok());
-        if let Some(at) = at {
-            self.take(id, at);
-        }
+    /// The extent at a place, if it is one of them, is a stranger no more.
+    fn take_at(&mut self, id: &NamespaceId, place: NvmePlace) -> Option<Stranger> {
+        let extents = &self.families.get(id)?.extents;
+        let at = extents.binary_search_by_key(&place, |stranger| stranger.place).ok()?;
+        self.take(id, at)
     }
 
     /// What is left of a namespace's goes.
@@ -209,6 +205,14 @@ impl Pool {
             self.strangers.families.remove(id);
         });
         (budget == 0, gone)
+    }
+
+    /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its segment is not
+    /// emptied after all.
+    pub(crate) fn forget_stranger(&mut self, id: &NamespaceId, place: NvmePlace) {
+        if let Some(old) = self.strangers.take_at(id, place) {
+            self.dead.push((old.place, u64::from(old.bytes)));
+        }
     }
 
     /// The index of an open namespace of which extents are strangers still.

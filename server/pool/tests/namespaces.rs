@@ -263,7 +263,7 @@ fn a_long_prefix_is_taken_in_by_bounded_steps_beside_whoever_offloads_and_reclai
     assert!(steps > 5, "in one call it would hold everybody up");
     assert_eq!(present(&mut pool, ns, 0..4000), 3000, "up to the page whose segment was reclaimed");
     while pool.forget_strangers(0).0 {}
-    assert_eq!(pool.take_dead_places().len(), 2 + 999);
+    assert_eq!(pool.take_dead_places().len(), 2 + 1 + 999);
     assert_eq!(pool.stats().stranger_extents, 0);
     pool.check().unwrap();
 }
@@ -369,4 +369,26 @@ fn the_reclaim_of_a_segment_drops_its_strangers() {
     assert_eq!(pool.stats().stranger_extents, 1);
     let (ns, adopted) = adopt(&mut pool, 7);
     assert_eq!((adopted, present(&mut pool, ns, 0..2)), (1, 1));
+}
+
+/// The segment may be kept after all: its time was over, or a page of it could not move.
+#[test]
+fn what_reclaim_drops_of_strangers_is_dead_whatever_becomes_of_their_segment() {
+    let mut pool = few(4);
+    keep(&mut pool, 7, [stranger(0, None, 0), stranger(1, Some(0), 1)]);
+    let id = NamespaceId([7; 32]);
+    let place = |block| NvmePlace { segment: 1, generation: 0, block };
+    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place(1)), Reclaim::Dead);
+    assert_eq!(dead_blocks(&mut pool), [1], "who counts what is alive in the segment has to hear of it");
+    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place(1)), Reclaim::Dead);
+    assert_eq!(dead_blocks(&mut pool), [], "once");
+    let ns = open(&mut pool, 7);
+    assert_eq!(
+        pool.reclaim_verdict(&id, &hash(0), 0, place(0)),
+        Reclaim::Dead,
+        "opened, and not taken in yet"
+    );
+    assert_eq!(dead_blocks(&mut pool), [0]);
+    assert_eq!((pool.stats().stranger_extents, present(&mut pool, ns, 0..1)), (0, 0));
+    pool.check().unwrap();
 }

@@ -142,6 +142,12 @@ const GAUGES: &[GaugeRow] = &[
         at.pool.session_bytes as f64
     }),
     ("turnkv_dram_locked_bytes", None, "Page memory that is locked (mlock)", |at| at.locked_bytes as f64),
+    (
+        "turnkv_dram_missing_slabs",
+        None,
+        "Slabs out of service: the system had no memory or file descriptor for them when they changed tenant",
+        |at| f64::from(at.pool.retired_slabs),
+    ),
     ("turnkv_dram_huge_bytes", None, "Page memory on huge pages", |at| at.huge_bytes as f64),
     ("turnkv_nvme_live_bytes", None, "Bytes of live extents, headers and padding included", |at| {
         at.nvme.live_bytes as f64

@@ -5,7 +5,7 @@ use super::Engine;
 use crate::catalog::{CatalogError, SavedSession, SavedSessions};
 use crate::limits::CATALOG_CHUNKS_KNOWN_MAX;
 use std::collections::HashMap;
-use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
+use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex, Retaining};
 use turnkv_proto::{BlockHash, NamespaceId};
 
 impl Engine {
@@ -36,6 +36,10 @@ impl Engine {
                 }
                 let (record, now) = (session.into_record(ns), self.now());
                 sessions += u64::from(self.core().pool.restore_session(&record, start, now).is_ok());
+                if record.protected_ms > 0 {
+                    let mut retaining = Retaining::new(ns, &record.session, record.protected_ms);
+                    drop(self.slices(|core| core.pool.retain_some(&mut retaining, now)));
+                }
                 Ok(())
             })
         });

@@ -112,7 +112,7 @@ impl Server {
 
     /// A client process says Hello under a number of its own; it lives as long as `alive` is true.
     pub fn join(&self, client: u64, alive: Arc<AtomicBool>) {
-        self.engine.clients.join(client, alive);
+        self.engine.join(client, alive);
     }
 
     /// What the thread of ticks does every 100 ms.

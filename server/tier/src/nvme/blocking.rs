@@ -4,11 +4,11 @@
 
 use super::buffer::AlignedBuffer;
 use super::core::{Core, PoisonOnPanic};
-use super::errno::{Fault, Rereads};
 use super::finish::FinishQueue;
 use super::format::encode_extent;
 use super::operation::{Failure, Operation, Work};
 use super::schedule::Schedule;
+use crate::errno::{Fault, Rereads};
 use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX, SHORT_PAUSE};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;

@@ -6,11 +6,11 @@
 use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError};
 use super::descriptors;
-use super::errno::Fault;
 use super::format::DeviceId;
 use super::storage::{File, Folder, Open, patiently};
 use super::superblock;
 use super::time::Clock;
+use crate::errno::Fault;
 use crate::limits::{BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SEGMENTS_MAX, STRAYS_NAMED_MAX};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};

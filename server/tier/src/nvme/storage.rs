@@ -3,10 +3,10 @@
 //! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only part of its
 //! work. Must not know: what the bytes mean. A production build has one variant of each: the calls are the kernel's own.
 
-use super::errno::{Fault, Rereads};
 #[cfg(feature = "simulation")]
 use super::simulation::{SimulatedDisk, SimulatedFile};
 use super::time::Clock;
+use crate::errno::{Fault, Rereads};
 use crate::limits::{RETRIES_MAX, SHORT_PAUSE};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;

@@ -218,6 +218,29 @@ fn reclaim_reads_headers_where_the_footer_cannot_be_read() {
 }
 
 #[test]
+fn an_extent_whose_header_rotted_is_not_released_behind_its_owners_back() {
+    let mut world = world(21);
+    let (tier, _, _) = world.open();
+    let pages = fill(&mut world, &tier, 40);
+    world.settle(&tier);
+    let (first, unsaid) = (pages[&1].segment, pages[&2]);
+    world.disk.flip(&name(first), SEGMENT - 4096, 1);
+    world.disk.flip(&name(first), u64::from(unsaid.block) * 4096, 1);
+    let before = tier.usage().live_extents;
+    let candidate = tier.reclaim_candidate(|segment| if segment == first { 0 } else { u64::MAX }).unwrap();
+    for (_, at) in &candidate.extents {
+        tier.forget(*at, PAGE);
+    }
+    tier.release(candidate.segment);
+    world.settle(&tier);
+    assert_eq!(tier.usage().live_extents, before - candidate.extents.len() as u64);
+    world.read(&tier, unsaid, 2).unwrap();
+    tier.forget(unsaid, PAGE);
+    assert_eq!(tier.usage().live_extents, before - candidate.extents.len() as u64 - 1);
+    tier.shutdown().unwrap();
+}
+
+#[test]
 fn latent_errors_cost_what_they_hit_and_no_start() {
     for seed in 0..10 {
         let plan = FaultPlan::calm(seed).with(Fault::Latent, 20_000).with(Fault::ReadError, 20_000);

@@ -2,10 +2,10 @@
 //! Must not know: how a chore is done.
 
 use super::super::device::SegmentFile;
-use super::super::errno::Fault;
 use super::super::format::{Nonce, Record};
 use super::super::segment::State;
 use super::Log;
+use crate::errno::Fault;
 use crate::limits::{DISK_FULL_RETRY, SEGMENTS_READY, SHORT_RETRY};
 use std::sync::Arc;
 use std::time::Instant;

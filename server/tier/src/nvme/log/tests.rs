@@ -1,8 +1,8 @@
 //! The books against a plain model: nothing alive is overwritten, nothing read is reused, bytes add up.
 
-use super::super::errno::Fault;
 use super::super::segment::{extent_bytes, first_use};
 use super::*;
+use crate::errno::Fault;
 use crate::limits::{SHORT_RETRY, UNREADABLE_EXTENTS_MAX};
 use proptest::prelude::*;
 use std::collections::HashMap;

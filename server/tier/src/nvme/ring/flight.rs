@@ -1,8 +1,8 @@
 //! Operations the kernel is working on. Owns: them, with their slots and files, until their last completion.
 //! Must not know: the ring.
 
-use super::super::errno::{Fault, Rereads};
 use super::super::operation::{Failure, Operation};
+use crate::errno::{Fault, Rereads};
 use crate::limits::{BLOCK, RETRIES_MAX};
 use rustix::io::Errno;
 use turnkv_transfer::Slot;

@@ -1,4 +1,4 @@
-//! What the errno of a system call means for the tier: each that a call may give has one entry here.
+//! What the errno of a system call means for a tier: each that a call may give has one entry here.
 //! Owns: that table. Must not know: who called, and what for.
 
 use crate::limits::REREADS_MAX;
