@@ -76,13 +76,20 @@ pub(crate) const MESSAGE_MS_MAX: u64 = 10_000;
 pub(crate) const UNFINISHED_CONNECTION_BYTES_MAX: u64 = 32 << 20;
 /// The same of all connections.
 pub(crate) const UNFINISHED_BYTES_MAX: u64 = 256 << 20;
-/// Of these, bytes that only the beginnings of messages may take: small calls are served while large ones are refused.
-pub(crate) const UNFINISHED_SMALL_BYTES: u64 = 32 << 20;
+/// Bytes of answers on one gRPC connection that its peer has not taken yet.
+pub(crate) const UNREAD_CONNECTION_BYTES_MAX: u64 = 32 << 20;
+/// The same of all connections.
+pub(crate) const UNREAD_BYTES_MAX: u64 = 256 << 20;
+/// How long a piece of an answer may wait for its peer: a slow network takes the longest piece within it.
+pub(crate) const UNREAD_MS_MAX: u64 = 20_000;
+/// Of all unfinished requests' bytes, and of all unread answers', those that only the beginnings of messages may take: small
+/// calls are served while large ones are refused.
+pub(crate) const SMALL_MESSAGES_BYTES: u64 = 32 << 20;
 /// Bytes of a message that count as its beginning.
 pub(crate) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 /// Inline streams at a time, on all connections: each may leave a window unread.
 pub(crate) const INLINE_STREAMS_MAX: usize = 256;
-/// Bytes of unfinished requests, or of large local frames, after which free memory goes back to the system once they are gone.
+/// Bytes of unfinished requests, of unread answers, or of large local frames, after which free memory goes back to the system once they are gone.
 pub(crate) const BURST_BYTES_MIN: u64 = 16 << 20;
 /// Bytes of payload in one message of an inline stream: small enough to stay in a core's own cache, large enough that what
 /// every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
@@ -161,6 +168,8 @@ pub(crate) const RECLAIM_LOOK: Duration = Duration::from_millis(1);
 pub(crate) const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How long a caller waits for a slab that changes its tenant.
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
+/// How long a slab waits that the system had no memory or descriptor for before it is tried again.
+pub(crate) const SLAB_RENEW_RETRY_MS: u64 = 500;
 /// Sessions one List call returns.
 pub(crate) const SESSION_LIST_MAX: usize = 10_000;
 /// Calls that wait to be taken by a recording.
@@ -205,8 +214,13 @@ const _: () = assert!(
     "the largest legal message fits a connection's budget"
 );
 const _: () = assert!(
-    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - UNFINISHED_SMALL_BYTES,
+    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - SMALL_MESSAGES_BYTES
+        && UNREAD_CONNECTION_BYTES_MAX < UNREAD_BYTES_MAX - SMALL_MESSAGES_BYTES,
     "one connection cannot use up the budget of all"
+);
+const _: () = assert!(
+    (GRPC_ANSWER_BYTES_MAX as u64) < UNREAD_CONNECTION_BYTES_MAX,
+    "the largest answer fits a connection's budget"
 );
 const _: () = assert!(
     (CONNECTIONS_MIN / 8) as usize > 0

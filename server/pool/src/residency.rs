@@ -47,6 +47,8 @@ pub(crate) struct Tally {
     pub(crate) written_bytes: u64,
     /// Pages that admission or the write budget kept off NVMe when they came.
     pub(crate) kept_off: u64,
+    /// Pages found on NVMe that a full index had no room for.
+    pub(crate) crowded_out: u64,
 }
 
 impl Pool {

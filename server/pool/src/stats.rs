@@ -97,6 +97,8 @@ pub struct PoolStats {
     pub written_bytes: u64,
     /// Pages that admission or the write budget kept off NVMe when they came, ever.
     pub kept_off_pages: u64,
+    /// Pages found on NVMe that the index had no room for, ever: they are forgotten.
+    pub crowded_out_pages: u64,
     /// Slabs cut for another namespace, ever.
     pub recut_slabs: u64,
     /// Sessions forgotten to make room, ever.
@@ -193,6 +195,7 @@ impl Pool {
             written_shards: tally.written,
             written_bytes: tally.written_bytes,
             kept_off_pages: tally.kept_off,
+            crowded_out_pages: tally.crowded_out,
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
         }

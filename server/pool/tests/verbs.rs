@@ -334,6 +334,34 @@ fn a_retired_slab_is_never_cut_again() {
 }
 
 #[test]
+fn a_slab_that_was_retired_serves_again_once_it_is_renewed() {
+    let (mut pool, ns) = pool_with(PoolConfig { slab_count: 1, ..config(0) });
+    store(&mut pool, ns, None, 0..1);
+    let all = pool.stats().dram.capacity_bytes;
+    for is_in_use in [true, false] {
+        let lease = pool.begin_reload(read(ns, &hashes(0..1)), 0).unwrap().lease.unwrap();
+        pool.retire_slab(0);
+        if !is_in_use {
+            pool.end_reload(lease, CLIENT, &[], 0).unwrap();
+            pool.evict_namespace(Some(ns));
+        }
+        let plan = pool.begin_offload(ask(ns, None, &hashes(10..11)), 0).unwrap();
+        assert_eq!(plan.outcomes, [Outcome::NoSpace]);
+        pool.slab_renewed(0);
+        pool.slab_renewed(0);
+        pool.check().unwrap();
+        let plan = pool.begin_offload(ask(ns, None, &hashes(10..11)), 0).unwrap();
+        pool.abort_offload(plan.lease.unwrap(), CLIENT).unwrap();
+        assert_eq!((pool.stats().retired_slabs, pool.stats().dram.capacity_bytes), (0, all));
+        if is_in_use {
+            pool.end_reload(lease, CLIENT, &[], 0).unwrap();
+        }
+    }
+    pool.slab_renewed(77);
+    pool.check().unwrap();
+}
+
+#[test]
 fn durable_means_the_page_and_its_ancestors() {
     let (mut pool, ns) = pool(true);
     let pages = store(&mut pool, ns, None, 0..3);

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - [`caps`]: how many, from the limit of open files
-//! - [`watch`]: one connection, as all doors tell of it
+//! - [`watch`]: one connection, as all doors tell of it; [`unread`]: the answers that its peer has not taken
 //! - [`room`]: who goes where there is no room
 //! - [`accept`], [`stream`]: taking connections, and the bytes of one, for the doors of the async runtime
 //! - [`authority`]: the one header of HTTP/2 that a peer may spell as h2 would not have it
@@ -23,9 +23,12 @@ pub(crate) mod caps;
 mod counters;
 mod room;
 pub(crate) mod stream;
+mod unread;
 pub(crate) mod watch;
 
-use crate::limits::{FIRST_REQUEST_MS_MAX, FRAME_MS_MAX, GRPC_IDLE_MS_MAX, HTTP_IDLE_MS_MAX, ROOM_PAUSE_MS};
+use crate::limits::{
+    FIRST_REQUEST_MS_MAX, FRAME_MS_MAX, GRPC_IDLE_MS_MAX, HTTP_IDLE_MS_MAX, ROOM_PAUSE_MS, UNREAD_MS_MAX,
+};
 use caps::Caps;
 use counters::Counters;
 use parking_lot::Mutex;
@@ -66,6 +69,8 @@ pub(crate) enum Cause {
     Idle,
     /// What it began to send did not end in time.
     Stalled,
+    /// It did not take an answer in time.
+    Unread,
     /// Another one needed its place.
     Room,
 }
@@ -183,7 +188,7 @@ impl Connections {
         Ok(Place { connections: Arc::clone(self), watch })
     }
 
-    /// Ends what has been silent, idle or stalled for too long. Called about once a second.
+    /// Ends what has been silent, idle or stalled, or has left an answer unread, for too long. Called about once a second.
     pub(crate) fn sweep(&self) {
         let now = self.now();
         let mut ending = Vec::new();
@@ -213,6 +218,9 @@ impl Connections {
         }
         if watch.stalled_since().is_some_and(|since| past(since, FRAME_MS_MAX)) {
             return Some(Cause::Stalled);
+        }
+        if watch.unread.since().is_some_and(|since| past(since, UNREAD_MS_MAX)) {
+            return Some(Cause::Unread);
         }
         if !watch.has_asked() {
             return past(watch.quiet_since(), FIRST_REQUEST_MS_MAX).then_some(Cause::Silent);

@@ -148,6 +148,12 @@ const GAUGES: &[GaugeRow] = &[
         at.pool.session_bytes as f64
     }),
     ("turnkv_dram_locked_bytes", None, "Page memory that is locked (mlock)", |at| at.locked_bytes as f64),
+    (
+        "turnkv_dram_missing_slabs",
+        None,
+        "Slabs out of service: the system had no memory or file descriptor for them when they changed tenant",
+        |at| f64::from(at.pool.retired_slabs),
+    ),
     ("turnkv_dram_huge_bytes", None, "Page memory on huge pages", |at| at.huge_bytes as f64),
     ("turnkv_nvme_live_bytes", None, "Bytes of live extents, headers and padding included", |at| {
         at.nvme.live_bytes as f64
@@ -258,6 +264,11 @@ const COUNTERS: &[CounterRow] = &[
         "turnkv_nvme_kept_off_pages_total",
         "Pages that admission or the write budget kept off NVMe when they came",
         |at| at.pool.kept_off_pages,
+    ),
+    (
+        "turnkv_nvme_crowded_out_pages_total",
+        "Pages found on NVMe that a full index (limits.pages_max) had no room for: forgotten, though NVMe has them",
+        |at| at.pool.crowded_out_pages,
     ),
     ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {

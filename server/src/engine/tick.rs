@@ -42,6 +42,7 @@ impl Engine {
         drop(self.slices(|core| core.pool.expire(now)));
         self.core().pool.maintain(now);
         self.clear_namespaces();
+        self.renew_postponed();
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();

@@ -101,7 +101,7 @@ async fn offload(context: &Rc<Context>, client: &Client, space: usize) {
     let path = path(context, space, true);
     let from = if context.percent(60) { 0 } else { context.below(path.len() as u64) as usize };
     let shards = context.model.borrow().shards(space);
-    let durable = context.percent(25) && (shards == 1 || std::env::var_os("WHOLE").is_none());
+    let durable = context.percent(25);
     for shard in 0..shards {
         let ask = wire::BeginOffloadRequest {
             namespace: context.model.borrow().id(space).0.to_vec().into(),
@@ -512,8 +512,7 @@ async fn commit_reserved(
         positions: given.iter().map(|one| one.position).collect(),
         checksums: given.iter().map(|one| turnkv_transfer::checksum(one.slot.bytes())).collect(),
         siblings: false,
-        durable: context.percent(30)
-            && (context.model.borrow().shards(space) == 1 || std::env::var_os("WHOLE").is_none()),
+        durable: context.percent(30),
     };
     given.iter().for_each(|one| context.model.borrow_mut().offer(one.of, one.offload));
     let server = context.server();

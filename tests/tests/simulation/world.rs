@@ -44,6 +44,10 @@ pub(crate) struct Totals {
     pub(crate) clean_ends: u64,
     pub(crate) survivors: u64,
     pub(crate) forgiven: u64,
+    /// Pages that had to survive and did not, because a full index had no room for them.
+    pub(crate) crowded_out: u64,
+    /// Starts with other sizes than before.
+    pub(crate) resizes: u64,
     /// Pages demoted, shards promoted, segments emptied, pages evicted, pages dropped.
     pub(crate) moved: [u64; 5],
 }
@@ -70,6 +74,8 @@ struct World {
     ticks: u64,
     lives: u64,
     next_client: u64,
+    /// What chooses the sizes of the next server.
+    sizes: Random,
     /// Pages that must be there after the power is lost in this step.
     before: Vec<(usize, u32, Held)>,
     /// Pages seen in this life, and how many of them were missed since.
@@ -118,6 +124,7 @@ impl World {
             ticks: 0,
             lives: 0,
             next_client: 1,
+            sizes: plan.resizing(),
             before: Vec::new(),
             seen: BTreeSet::new(),
             lost: 0,
@@ -141,11 +148,15 @@ impl World {
     /// Starts a server on what the last one left; `held`: what must be there.
     fn start(&mut self, held: Option<Vec<(usize, u32, Held)>>) {
         self.lives += 1;
+        if self.lives > 1 && self.plan.resizes && self.sizes.below(3) == 0 {
+            self.plan.resize(&mut self.sizes);
+            self.totals.resizes += 1;
+        }
         if self.lives == 1 {
             self.context.say(|| format!("PLAN {:?}", self.plan));
         }
         self.totals.starts += 1;
-        // What only reading can suffer may happen while a server starts: it must start even so.
+        // What reading and opening can suffer may happen while a server starts: it must start even so.
         let loose = self.below(4) == 0;
         self.pages.set_plan(self.starting(&self.plan.pages, loose));
         self.catalog.set_plan(self.starting(&self.plan.catalog, loose));
@@ -166,10 +177,15 @@ impl World {
         self.next_tick = self.context.time.now() + TICK;
         self.open_all();
         if let Some(held) = held {
-            self.check_survivors(held, loose);
+            self.check_survivors(held, self.may_misread(loose));
         }
         self.pages.set_plan(self.arm(self.plan.pages.clone(), &self.pages.clone()));
         self.catalog.set_plan(self.arm(self.plan.catalog.clone(), &self.catalog.clone()));
+    }
+
+    /// Can a start with these faults lose what it reads?
+    fn may_misread(&self, loose: bool) -> bool {
+        loose && (self.plan.reads_fail_for_good() || self.plan.pages.rates.contains_key(&Fault::FlippedRead))
     }
 
     fn starting(&self, plan: &FaultPlan, loose: bool) -> FaultPlan {
@@ -181,6 +197,7 @@ impl World {
             Fault::Short,
             Fault::Interrupted,
             Fault::Slow,
+            Fault::NoDescriptor,
         ];
         plan.rates.retain(|fault, _| loose && reads.contains(fault));
         plan
@@ -406,10 +423,11 @@ impl World {
     }
 
     /// After a start: what was promised is there.
-    fn check_survivors(&mut self, held: Vec<(usize, u32, Held)>, loose: bool) {
+    fn check_survivors(&mut self, held: Vec<(usize, u32, Held)>, misread: bool) {
         let server = self.context.server();
         let mut model = self.context.model.borrow_mut();
         let promised: Vec<(usize, u32)> = model.durable().collect();
+        let mut missing = 0;
         for (space, page, was) in &held {
             if server.held(&model.id(*space), &model.hash(*space, *page)).is_some() {
                 self.totals.survivors += 1;
@@ -417,13 +435,24 @@ impl World {
             }
             let chain = model.path(*space, *page);
             let spoilt = self.is_spoilt(was, &held, *space, &chain);
-            if spoilt || loose {
+            if spoilt || misread {
                 self.totals.forgiven += 1;
+                continue;
+            }
+            // NVMe may have more than the index has room for, also what was forgotten before: what it leaves is counted.
+            if chain.iter().all(|page| server.found(&model.id(*space), &model.hash(*space, *page))) {
+                missing += 1;
                 continue;
             }
             let durable = if promised.contains(&(*space, *page)) { "durable " } else { "" };
             self.context.broken(format!("{durable}page {space}:{page} ({was:?}) is gone after a restart"));
         }
+        let crowded_out = server.books().crowded_out;
+        if missing > crowded_out {
+            self.context
+                .broken(format!("{missing} pages are found and not served, {crowded_out} are counted"));
+        }
+        self.totals.crowded_out += missing;
         for (space, page) in promised {
             if server.held(&model.id(space), &model.hash(space, page)).is_none() {
                 model.forgive(space, page);
@@ -468,10 +497,15 @@ impl World {
                 self.context.broken(format!("{what}: {stats:?}"));
             }
         }
+        let books = server.books();
+        let surplus_bytes = books.surplus_segments * self.plan.shape.segment_bytes;
         if let Some(nvme) = stats.tiers.get(1)
-            && nvme.used_bytes > self.plan.shape.nvme_bytes
+            && nvme.used_bytes > self.plan.shape.nvme_bytes + surplus_bytes
         {
             self.context.broken(format!("NVMe holds more than configured: {nvme:?}"));
+        }
+        if books.unreadable_extents > 0 && !self.plan.reads_fail_for_good() {
+            self.context.broken(format!("a read that fails once costs a page: {books:?}"));
         }
     }
 
@@ -579,7 +613,7 @@ impl World {
 
     /// Two restarts one after another find the same pages.
     fn check_two_restarts(&mut self) {
-        self.plan.cuts = false;
+        (self.plan.cuts, self.plan.resizes) = (false, false);
         (self.plan.pages, self.plan.catalog) = (FaultPlan::calm(0), FaultPlan::calm(0));
         if self.plan.disk_bytes < AMPLE_BYTES {
             self.pages.set_capacity(AMPLE_BYTES);
