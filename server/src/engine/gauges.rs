@@ -134,6 +134,12 @@ const GAUGES: &[GaugeRow] = &[
         "Pages that did not verify and are to go with all that hangs on them, as far as that is not done",
         |at| at.pool.condemned_pages as f64,
     ),
+    (
+        "turnkv_pool_left_branches",
+        None,
+        "Branches that sessions left, whose pages are to go first, as far as these are not marked",
+        |at| at.pool.left_branches as f64,
+    ),
     ("turnkv_pool_free_slots", None, "Slots free in slabs that are cut", |at| at.pool.free_slots as f64),
     ("turnkv_pool_free_slabs", None, "Slabs that are not cut", |at| f64::from(at.pool.free_slabs)),
     ("turnkv_pool_index_bytes", None, "Memory of the index", |at| at.pool.index_bytes as f64),
