@@ -156,7 +156,6 @@ impl Pool {
     pub fn unpin(&mut self, ns: NamespaceIndex, pin: &BlockHash) -> Result<bool, PoolError> {
         self.desc(ns)?;
         self.begin_call();
-        let slice = self.slice();
-        Ok(self.unprotect_some(Owner::Pin(ns, *pin), slice))
+        Ok(self.unprotect(Owner::Pin(ns, *pin)))
     }
 }

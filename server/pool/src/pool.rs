@@ -9,6 +9,7 @@ use crate::entry::{NONE, VISIBLE};
 use crate::ids::{Now, NvmePlace};
 use crate::lease::Leases;
 use crate::leaving::Kept;
+use crate::left::Left;
 use crate::namespaces::Namespaces;
 use crate::policy::EvictionPolicy;
 use crate::protection::Protections;
@@ -34,6 +35,8 @@ pub struct Pool {
     /// Where sessions' lists and protected prefixes end.
     pub(crate) tips: Tips,
     pub(crate) protections: Protections,
+    /// What sessions left, as far as it is not marked.
+    pub(crate) left: Left,
     pub(crate) spared: Spared,
     pub(crate) writes: WriteQueue,
     /// What turns would have found at other sizes.
@@ -78,6 +81,7 @@ impl Pool {
             sessions: Sessions::default(),
             tips: Tips::default(),
             protections: Protections::default(),
+            left: Left::default(),
             spared: Spared::default(),
             writes: WriteQueue::default(),
             curves: Curves::default(),

@@ -164,7 +164,9 @@ impl Pool {
     }
 
     /// Brings a session back whose list is here as far as `start` says; one that is here already knows more than its record.
-    /// Returns the pages it has.
+    /// Returns the pages it has. What was protected of it is for the caller to protect again ([`Retaining`]).
+    ///
+    /// [`Retaining`]: crate::Retaining
     pub fn restore_session(
         &mut self,
         record: &SessionRecord,
@@ -189,9 +191,6 @@ impl Pool {
             session.priority = record.priority;
             session.last_used = now.saturating_sub(record.idle_ms);
         });
-        if record.protected_ms > 0 {
-            self.retain(at, record.protected_ms, now);
-        }
         Ok(end.pages)
     }
 

@@ -141,13 +141,12 @@ impl Strangers {
 
 impl Pool {
     /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index may
-    /// hold goes (`thin`): returns how many extents that are.
+    /// hold goes (`thin`): returns how many pages that are, which count as crowded out.
     #[must_use = "what does not fit is lost, and has to be said"]
-    pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> usize {
+    pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> u64 {
         if !self.nvme_alive {
             return 0;
         }
-        let mut gone = 0;
         let mut families: BTreeMap<NamespaceId, Vec<Stranger>> = BTreeMap::new();
         for (id, stranger) in found {
             families.entry(id).or_default().push(stranger);
@@ -156,8 +155,8 @@ impl Pool {
         let pages_max = self.config.limits.pages_max as usize;
         if all > pages_max {
             let thinned = thin(&mut families, pages_max);
-            self.dead.extend(thinned.iter().map(|old| (old.place, u64::from(old.bytes))));
-            gone = thinned.len();
+            self.dead.extend(thinned.extents.iter().map(|old| (old.place, u64::from(old.bytes))));
+            self.tally.crowded_out += thinned.pages;
         }
         for (id, extents) in families {
             let family = Family::new(extents);
@@ -165,7 +164,7 @@ impl Pool {
             self.strangers.bytes += family.bytes;
             self.strangers.families.insert(id, family);
         }
-        gone
+        self.tally.crowded_out
     }
 
     /// Whether extents of a namespace wait for it to be opened.

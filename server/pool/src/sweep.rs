@@ -6,7 +6,7 @@
 
 use crate::Pool;
 use crate::condemn::Walk;
-use crate::entry::{DURABLE, FILLED, MOVING, NONE, PROMOTING, QUEUED, VISIBLE};
+use crate::entry::{DURABLE, FILLED, MOVING, NONE, PROMOTING, QUEUED, URGENT, VISIBLE};
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::policy::{ListId, Position};
 use crate::residency::{Eviction, Removal};
@@ -185,7 +185,7 @@ impl Pool {
             self.clear_dirty(index, shard);
             self.clear_place(index, shard);
         }
-        self.pages[index].flags &= !(QUEUED | DURABLE | MOVING);
+        self.pages[index].flags &= !(QUEUED | URGENT | DURABLE | MOVING);
         self.refresh(index, Position::Hot);
     }
 

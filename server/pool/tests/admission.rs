@@ -105,13 +105,11 @@ fn durable_pages_are_written_whatever_the_budget_says() {
     let first = turn(&mut pool, ns, "a", 0..8, 0);
     write(&mut pool, &mut places, 0);
     assert_eq!(on_nvme(&pool, &first), 1, "an hour's budget is one page");
-    let missing = pool.durable_chain(&first);
-    assert_eq!(missing.len(), 7);
-    pool.make_urgent(&missing);
+    assert_eq!(pool.make_durable(&first).len(), 7);
     pool.check().unwrap();
     write(&mut pool, &mut places, 0);
     assert_eq!(on_nvme(&pool, &first), 8, "whoever asks for durable gets it");
-    assert!(pool.durable_chain(&first).is_empty());
+    assert!(pool.make_durable(&first).is_empty());
     // What was written beyond the budget is missing from it later: seven hours pay for seven pages.
     let second = turn(&mut pool, ns, "b", 100..108, 6 * 60 * MINUTE);
     assert_eq!(write(&mut pool, &mut places, 6 * 60 * MINUTE), 0);

@@ -46,7 +46,7 @@ fn stranger(at: u32, parent: Option<u32>, block: u32) -> Stranger {
     }
 }
 
-fn keep(pool: &mut Pool, ns: u8, found: impl IntoIterator<Item = Stranger>) -> usize {
+fn keep(pool: &mut Pool, ns: u8, found: impl IntoIterator<Item = Stranger>) -> u64 {
     let id = NamespaceId([ns; 32]);
     pool.keep_strangers(found.into_iter().map(|stranger| (id, stranger)))
 }
@@ -328,7 +328,7 @@ fn a_full_index_starts_with_whole_prefixes_of_the_latest_use() {
     ];
     // A page that was written again is one page, and its first copy dead.
     found.push(stranger(0, None, 9));
-    assert_eq!(keep(&mut pool, 7, found), 3, "what goes is told");
+    assert_eq!((keep(&mut pool, 7, found), pool.stats().crowded_out_pages), (1, 1), "what goes is told");
     assert_eq!(
         dead_blocks(&mut pool),
         [0, 3, 8],
@@ -336,6 +336,22 @@ fn a_full_index_starts_with_whole_prefixes_of_the_latest_use() {
     );
     let (ns, adopted) = adopt(&mut pool, 7);
     assert_eq!((adopted, present(&mut pool, ns, 0..5)), (7, 5));
+}
+
+#[test]
+fn what_a_full_index_has_no_room_for_when_a_namespace_is_opened_is_counted() {
+    let mut config = config(1 << 30);
+    config.limits.pages_max = 6;
+    let mut pool = Pool::new(config).unwrap();
+    let other = NamespaceId([8; 32]);
+    let four = (0..4).map(|at| (other, stranger(at, at.checked_sub(1), 100 + at)));
+    let two = (0..2).map(|at| (NamespaceId([7; 32]), stranger(at, at.checked_sub(1), at)));
+    assert_eq!(pool.keep_strangers(four.chain(two)), 0, "so many fit");
+    let ns = open(&mut pool, 9);
+    store(&mut pool, ns, None, 0..3);
+    assert_eq!(adopt(&mut pool, 8).1, 3);
+    assert_eq!(adopt(&mut pool, 7).1, 0);
+    assert_eq!(pool.stats().crowded_out_pages, 3, "the tail of one, and all of the other");
 }
 
 #[test]

@@ -157,8 +157,7 @@ fn a_page_that_changed_before_it_was_written_is_gone_with_what_hangs_on_it() {
     store(&mut pool, ns, None, 0..3);
     let keys: Vec<PageKey> =
         (0..3).map(|page| pool.page_key(ns, &hashes(page..page + 1)[0]).unwrap()).collect();
-    let chain = pool.durable_chain(&keys);
-    pool.make_urgent(&chain);
+    assert_eq!(pool.make_durable(&keys), keys);
     let writes = pool.next_writes(u64::MAX, 0);
     assert_eq!(writes.len(), 3);
     pool.written(writes[0].page, 0, NvmePlace { segment: 0, generation: 0, block: 1 }, 0);
@@ -237,7 +236,7 @@ fn stale_keys_name_nothing() {
     assert!(!pool.written(page, 0, NvmePlace { segment: 0, generation: 0, block: 0 }, 0));
     assert!(!pool.promoted(page, 9, 0));
     assert_eq!((pool.is_on_nvme(page), pool.rewrite(page, 0)), (None, Rewrite::Gone));
-    assert!(pool.durable_chain(&[page, PageKey { index: u32::MAX, generation: 0 }]).is_empty());
+    assert!(pool.make_durable(&[page, PageKey { index: u32::MAX, generation: 0 }]).is_empty());
     assert_eq!(pool.stats(), before);
     assert_eq!(pool.slot_place(SlotKey { slab: 99, slot: 0 }), None);
     assert_eq!(pool.slot_place(SlotKey { slab: 0, slot: 99 }), None);
@@ -367,15 +366,15 @@ fn durable_means_the_page_and_its_ancestors() {
     let (mut pool, ns) = pool(true);
     let pages = store(&mut pool, ns, None, 0..3);
     let urgent = store(&mut pool, ns, None, 50..51);
-    assert_eq!(pool.durable_chain(&pages[2..]), pages);
-    pool.make_urgent(&urgent);
+    assert_eq!(pool.make_durable(&urgent), urgent);
     let writes = pool.next_writes(8 << 10, 0);
     assert_eq!((writes.len(), writes[0].page), (1, urgent[0]));
     assert!(pool.next_writes(100, 0).is_empty(), "it does not fit, and one is in flight");
     pool.write_failed(urgent[0], 0, 0);
     assert_eq!(pool.next_writes(8 << 10, 0)[0].page, urgent[0], "first again");
+    assert_eq!(pool.make_durable(&pages[2..]), pages);
     write_all(&mut pool);
-    assert!(pool.durable_chain(&pages).is_empty());
+    assert!(pool.make_durable(&pages).is_empty());
     assert_eq!(pool.is_on_nvme(pages[2]), Some(true));
 }
 

@@ -134,6 +134,12 @@ const GAUGES: &[GaugeRow] = &[
         "Pages that did not verify and are to go with all that hangs on them, as far as that is not done",
         |at| at.pool.condemned_pages as f64,
     ),
+    (
+        "turnkv_pool_left_branches",
+        None,
+        "Branches that sessions left, whose pages are to go first, as far as these are not marked",
+        |at| at.pool.left_branches as f64,
+    ),
     ("turnkv_pool_free_slots", None, "Slots free in slabs that are cut", |at| at.pool.free_slots as f64),
     ("turnkv_pool_free_slabs", None, "Slabs that are not cut", |at| f64::from(at.pool.free_slabs)),
     ("turnkv_pool_index_bytes", None, "Memory of the index", |at| at.pool.index_bytes as f64),
@@ -258,6 +264,11 @@ const COUNTERS: &[CounterRow] = &[
         "turnkv_nvme_kept_off_pages_total",
         "Pages that admission or the write budget kept off NVMe when they came",
         |at| at.pool.kept_off_pages,
+    ),
+    (
+        "turnkv_nvme_crowded_out_pages_total",
+        "Pages found on NVMe that a full index (limits.pages_max) had no room for: forgotten, though NVMe has them",
+        |at| at.pool.crowded_out_pages,
     ),
     ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {

@@ -151,6 +151,16 @@ impl Engine {
         }
         core
     }
+
+    /// The same for work that the pool may refuse.
+    fn try_slices(
+        &self,
+        mut slice: impl FnMut(&mut Core) -> Result<bool, PoolError>,
+    ) -> Result<MutexGuard<'_, Core>, Error> {
+        let mut refused = None;
+        let core = self.slices(|core| slice(core).unwrap_or_else(|error| refused.replace(error).is_none()));
+        refused.map_or(Ok(core), |error| Err(refuse(error)))
+    }
 }
 
 /// A pool's refusal as the wire's kind.

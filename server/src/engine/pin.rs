@@ -2,7 +2,7 @@
 //! Must not know: budgets, rows.
 
 use super::{Engine, malformed, refuse};
-use turnkv_pool::NamespaceIndex;
+use turnkv_pool::{Describing, NamespaceIndex};
 use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
 
 impl Engine {
@@ -15,7 +15,7 @@ impl Engine {
         }
         if !ask.session.is_empty() {
             let session = SessionId::parse(&ask.session).map_err(malformed)?;
-            hashes = self.core().pool.session_hashes(ns, &session).map_err(refuse)?;
+            hashes = self.session_hashes(ns, &session)?;
             hashes.truncate(if ask.pages == 0 { hashes.len() } else { ask.pages as usize });
             if hashes.is_empty() {
                 return Err(Error::invalid("the session has no page to pin yet: end a turn of it first"));
@@ -67,7 +67,10 @@ impl Engine {
         let ns = self.find_namespace(&ask.namespace)?;
         let session = SessionId::parse(&ask.session).map_err(malformed)?;
         let now = self.now();
-        let detail = self.core().pool.describe_session(ns, &session, now).map_err(refuse)?;
+        let mut describing = Describing::default();
+        let core = self.try_slices(|core| core.pool.describe_some(ns, &session, &mut describing))?;
+        let detail = core.pool.described(ns, &session, &describing, now).map_err(refuse)?;
+        drop(core);
         let engine = self.router.lock().home(ns, &session).unwrap_or_default().to_owned();
         let info = &detail.info;
         Ok(wire::DescribeReply {

@@ -6,7 +6,7 @@ use super::Engine;
 use crate::catalog::{Catalog, CatalogError, SavedPin, SavedRows, SavedSession};
 use crate::limits::CATALOG_CHUNKS_KNOWN_MAX;
 use std::collections::HashMap;
-use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
+use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex, Retaining};
 use turnkv_proto::{BlockHash, NamespaceId};
 
 impl Engine {
@@ -95,7 +95,12 @@ impl Lists<'_> {
             catalog.mark(ns, session.session.clone());
         }
         let (record, now) = (session.into_record(ns), self.engine.now());
-        Ok(self.engine.core().pool.restore_session(&record, start, now).is_ok())
+        let restored = self.engine.core().pool.restore_session(&record, start, now).is_ok();
+        if record.protected_ms > 0 {
+            let mut retaining = Retaining::new(ns, &record.session, record.protected_ms);
+            drop(self.engine.slices(|core| core.pool.retain_some(&mut retaining, now)));
+        }
+        Ok(restored)
     }
 
     /// Brings one pin back, likewise. One that has ended, or of which nothing is here, goes.

@@ -215,7 +215,7 @@ impl Device {
             descriptors::raise_limit(count, warnings)?;
         }
         // ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
-        let direct = folder.open(superblock::NAMES[0], Open::Read, true).is_ok();
+        let direct = patiently(|| folder.open(superblock::NAMES[0], Open::Read, true)).is_ok();
         let clock = folder.clock();
         let place =
             Place::Directory { folder, lock, files: Mutex::new(vec![Slot::Closed; numbers as usize]) };

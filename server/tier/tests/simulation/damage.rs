@@ -71,7 +71,7 @@ fn a_failed_write_takes_the_device_out_of_service_and_a_failed_read_does_not() {
     let (tier, _, _) = world.open();
     let pages = fill(&mut world, &tier, 3);
     world.settle(&tier);
-    world.disk.set_plan(FaultPlan { at: vec![(0, Fault::ReadError)], ..FaultPlan::calm(2) });
+    scratch(&world, pages[&1]);
     assert_eq!(world.read(&tier, pages[&1], 1), Err(TierError::Unreadable(pages[&1])));
     assert_eq!(tier.poisoned(), None);
     world.read(&tier, pages[&2], 2).unwrap();
@@ -83,6 +83,48 @@ fn a_failed_write_takes_the_device_out_of_service_and_a_failed_read_does_not() {
     assert_eq!(world.flush(&tier), Err(TierError::Poisoned));
     assert!(tier.usage().poisoned && !tier.needs_reclaim() && tier.reclaim_candidate(|_| u64::MAX).is_none());
     assert!(tier.shutdown().is_err(), "an operator hears that it did not end well");
+}
+
+#[test]
+fn a_read_that_fails_once_costs_nothing() {
+    let mut world = world(4);
+    let (tier, _, _) = world.open();
+    let pages = fill(&mut world, &tier, 30);
+    world.settle(&tier);
+    let fails_once = || FaultPlan { at: vec![(0, Fault::ReadError)], ..FaultPlan::calm(4) };
+    for (seed, at) in &pages {
+        world.disk.set_plan(fails_once());
+        world.read(&tier, *at, *seed).unwrap();
+    }
+    assert_eq!((tier.usage().unreadable_extents, tier.usage().live_extents), (0, 30));
+    world.disk.kill();
+    drop(tier);
+    // Nor does a start lose by it: headers, footers, what is read in long stretches.
+    let often = FaultPlan::calm(4).with(Fault::ReadError, 500_000);
+    world.disk.set_plan(often);
+    let (tier, recovered, report) = world.open();
+    assert_eq!((recovered.len(), report.unreadable, report.retired), (30, 0, 0));
+    assert!(world.disk.counts().faults[&Fault::ReadError] > 35, "{:?}", world.disk.counts());
+    world.disk.set_plan(FaultPlan::calm(4));
+    tier.shutdown().unwrap();
+}
+
+#[test]
+fn a_start_waits_for_descriptors() {
+    for skipped in 0..6 {
+        let mut world = world(5);
+        let (tier, _, _) = world.open();
+        fill(&mut world, &tier, 5);
+        tier.shutdown().unwrap();
+        drop(tier);
+        let first = world.disk.operations() + skipped;
+        let plan = FaultPlan { at: vec![(first, Fault::NoDescriptor); 20], ..FaultPlan::calm(5) };
+        world.disk.set_plan(plan);
+        let (tier, recovered, report) = world.open();
+        assert_eq!((recovered.len(), report.warnings), (5, Vec::<String>::new()));
+        assert_eq!(world.disk.counts().faults[&Fault::NoDescriptor], 20);
+        tier.shutdown().unwrap();
+    }
 }
 
 #[test]
