@@ -125,10 +125,8 @@ impl Protections {
 
     /// The pin whose protection is at a place of the table, by its namespace and name.
     pub(crate) fn pin_at(&self, at: u32) -> Option<(NamespaceIndex, BlockHash)> {
-        match self.table.get(at as usize)?.as_ref()?.owner {
-            Owner::Pin(ns, pin) => Some((ns, pin)),
-            Owner::Session(_) => None,
-        }
+        let held = self.table.get(at as usize)?.as_ref()?;
+        if let Owner::Pin(ns, pin) = held.owner { Some((ns, pin)) } else { None }
     }
 
     /// When an owner's protection ends.
