@@ -29,9 +29,15 @@ pub(crate) struct Answers {
 impl Answers {
     /// Nothing waits.
     pub(crate) fn new() -> Arc<Answers> {
-        describe_gauge!("turnkv_answers_unread_bytes", "Bytes of gRPC answers that their callers have not taken yet");
+        describe_gauge!(
+            "turnkv_answers_unread_bytes",
+            "Bytes of gRPC answers that their callers have not taken yet"
+        );
         describe_gauge!("turnkv_answers_limit_bytes", "What all connections together may have of these");
-        describe_counter!("turnkv_answers_refused_total", "Answers cut off because their callers left too many unread");
+        describe_counter!(
+            "turnkv_answers_refused_total",
+            "Answers cut off because their callers left too many unread"
+        );
         gauge!("turnkv_answers_limit_bytes").set(UNREAD_BYTES_MAX as f64);
         Arc::new(Answers {
             total: Total::new(UNREAD_BYTES_MAX, gauge!("turnkv_answers_unread_bytes")),
@@ -59,7 +65,10 @@ impl Answers {
 
     fn refuse(&self, place: &str, most: u64) -> Error {
         self.refused.increment(1);
-        let text = format!("{} MiB of answers {place} wait to be read: read them, or ask for less at a time", most >> 20);
+        let text = format!(
+            "{} MiB of answers {place} wait to be read: read them, or ask for less at a time",
+            most >> 20
+        );
         Error::new(ErrorKind::Limit, text)
     }
 }
