@@ -481,6 +481,18 @@ fn the_prefetch_of_the_longest_session_keeps_its_place() {
 }
 
 #[test]
+fn the_longest_path_leaves_nvme_bit_by_bit() {
+    let (mut all, _) = Counted::long_session(PolicyKind::Lru, true, 0);
+    all.write_all();
+    let mut sweep = Sweep::default();
+    all.calls("demote", |pool| pool.demote_some(None, &mut sweep));
+    let first = all.pool.page_key(all.ns, &hash(0)).unwrap();
+    assert!(all.calls("what leaves NVMe", |pool| pool.drop_page(first)) > 100);
+    assert_eq!(all.pool.stats().pages, 0);
+    all.pool.check().unwrap();
+}
+
+#[test]
 fn ten_thousand_sessions_are_listed_bit_by_bit() {
     let mut all = Counted::new(1024, 1, false, PolicyKind::Lru);
     for at in 0..20_000 {
