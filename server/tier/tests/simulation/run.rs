@@ -83,9 +83,6 @@ pub(crate) struct Run {
     pass: Option<Pass>,
     /// Kinds of faults since the tier was opened.
     suffered: BTreeSet<Fault>,
-    /// Pages found in a segment that was hard to read then: what it held is known less well than the tier would say, and a
-    /// later start that reads it better may judge otherwise.
-    doubtful: BTreeSet<Content>,
     outcome: Outcome,
     /// Whether everything is told as it happens.
     talks: bool,
@@ -133,7 +130,6 @@ impl Run {
             model: Model::default(),
             pass: None,
             suffered: BTreeSet::new(),
-            doubtful: BTreeSet::new(),
             outcome: Outcome::default(),
             talks: std::env::var_os("TURNKV_SIM_LOG").is_some(),
             steps: 0,
@@ -588,13 +584,8 @@ impl Run {
                     self.suffered = hits.iter().map(|hit| hit.fault).collect();
                     self.tell(|| format!("opened: {report:?}, {hits:?}"));
                     let found: Vec<_> = recovered.into_iter().map(|found| (found.meta, found.at)).collect();
-                    let (disk, doubtful) = (self.disk.clone(), self.doubtful.clone());
-                    self.model.recovered(&found, |vouched| {
-                        doubtful.contains(&vouched.content) || excused(&disk, &hits, vouched)
-                    })?;
-                    let hit = |at: &Location| hits.iter().any(|hit| bends(hit, &file_of(at)));
-                    let doubtful = self.model.live.iter().filter(|(at, _)| hit(at));
-                    self.doubtful.extend(doubtful.map(|(_, content)| *content));
+                    let disk = self.disk.clone();
+                    self.model.recovered(&found, |vouched| excused(&disk, &hits, vouched))?;
                     return Ok(());
                 }
                 Err(error) => {
