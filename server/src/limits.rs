@@ -62,6 +62,11 @@ pub(crate) const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 pub(crate) const GRPC_CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Bytes of one HTTP/2 frame: a piece of a page and its fields.
 pub(crate) const GRPC_FRAME_BYTES_MAX: u32 = 1 << 20;
+/// Bytes of HTTP/2 frames of all connections together that are larger than what is not counted, from their headers on until
+/// they are whole.
+pub(crate) const GRPC_FRAMES_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a frame that needs no room of its own, so what any connection may leave half sent.
+pub(crate) const FRAME_UNCOUNTED_BYTES_MAX: usize = 32 << 10;
 /// Bytes of one answer.
 pub(crate) const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a request to the Pool service: its longest list of hashes, or of positions with checksums, and the rest.
@@ -80,6 +85,8 @@ pub(crate) const UNFINISHED_BYTES_MAX: u64 = 256 << 20;
 pub(crate) const UNREAD_CONNECTION_BYTES_MAX: u64 = 32 << 20;
 /// The same of all connections.
 pub(crate) const UNREAD_BYTES_MAX: u64 = 256 << 20;
+/// Of these, what streams may have that go on: the rest is for the first pieces of answers.
+pub(crate) const UNREAD_STREAMS_BYTES_MAX: u64 = 16 << 20;
 /// How long a piece of an answer may wait for its peer: a slow network takes the longest piece within it.
 pub(crate) const UNREAD_MS_MAX: u64 = 20_000;
 /// Of all unfinished requests' bytes, and of all unread answers', those that only the beginnings of messages may take: small
@@ -110,11 +117,11 @@ pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
 pub(crate) const PREFETCH_PAGES_PER_SLICE: usize = 256;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
-/// Sessions whose records are made under one hold of the pool's lock.
+/// Sessions or pins whose records are made under one hold of the pool's lock.
 pub(crate) const CATALOG_SESSIONS_PER_LOCK: usize = 32;
 /// Chunks of lists that are read under one hold of the pool's lock.
 pub(crate) const CATALOG_CHUNKS_PER_LOCK: usize = 32;
-/// Sessions that one transaction of the catalog writes.
+/// Sessions or pins that one transaction of the catalog writes.
 pub(crate) const CATALOG_SESSIONS_PER_BATCH: usize = 256;
 /// Bytes that one transaction of the catalog writes, and one session's list more.
 pub(crate) const CATALOG_BATCH_BYTES: usize = 1 << 20;
@@ -140,8 +147,8 @@ pub(crate) const CATALOG_RETRY_MS: u64 = 1_000;
 pub(crate) const CATALOG_ROWS_PER_WRITE: usize = 1_024;
 /// Such transactions in one flush.
 pub(crate) const CATALOG_REMOVALS_PER_FLUSH: usize = 8;
-/// Changes of pins that wait for a catalog that cannot be written.
-pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 256;
+/// Pins that wait, by their names alone, for a catalog that cannot be written: of sixteen tenants with all that one may have.
+pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 1 << 16;
 /// Damaged catalogs that are kept for whoever wants to look at them.
 pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
 /// Calls, each a short time under the lock, that one tick spends on namespaces that retire, and on strangers.
@@ -219,8 +226,8 @@ const _: () = assert!(
     "one connection cannot use up the budget of all"
 );
 const _: () = assert!(
-    (GRPC_ANSWER_BYTES_MAX as u64) < UNREAD_CONNECTION_BYTES_MAX,
-    "the largest answer fits a connection's budget"
+    UNREAD_STREAMS_BYTES_MAX + GRPC_ANSWER_BYTES_MAX as u64 <= UNREAD_CONNECTION_BYTES_MAX,
+    "the largest answer fits beside streams"
 );
 const _: () = assert!(
     (CONNECTIONS_MIN / 8) as usize > 0
@@ -233,6 +240,11 @@ const _: () = assert!(
         && ROOM_IDLE_MS_MIN < HTTP_IDLE_MS_MAX
         && ROOM_IDLE_MS_MIN < GRPC_IDLE_MS_MAX,
     "what makes room is ended sooner than what is in nobody's way"
+);
+const _: () = assert!(
+    GRPC_FRAMES_BYTES_MAX >= 16 * GRPC_FRAME_BYTES_MAX as usize
+        && FRAME_UNCOUNTED_BYTES_MAX < GRPC_FRAME_BYTES_MAX as usize,
+    "some of the longest frames arrive at once"
 );
 const _: () = assert!(
     LOCAL_LARGE_BYTES_MAX >= 16 * turnkv_transfer::FRAME_BYTES_MAX,

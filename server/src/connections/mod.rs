@@ -15,12 +15,14 @@
 //! - [`room`]: who goes where there is no room
 //! - [`accept`], [`stream`]: taking connections, and the bytes of one, for the doors of the async runtime
 //! - [`authority`]: the one header of HTTP/2 that a peer may spell as h2 would not have it
+//! - [`frames`]: memory for large frames of HTTP/2
 //! - [`counters`]: what is counted and shown
 
 pub(crate) mod accept;
 mod authority;
 pub(crate) mod caps;
 mod counters;
+mod frames;
 mod room;
 pub(crate) mod stream;
 mod unread;
@@ -31,6 +33,7 @@ use crate::limits::{
 };
 use caps::Caps;
 use counters::Counters;
+use frames::FrameMemory;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -86,6 +89,7 @@ pub(crate) struct Connections {
     table: Mutex<Table>,
     /// Zero of the watches' clock.
     began: Instant,
+    frames: Arc<FrameMemory>,
     counters: Counters,
 }
 
@@ -152,8 +156,8 @@ impl Peer {
 impl Connections {
     /// Nobody is connected yet.
     pub(crate) fn new(caps: Caps) -> Arc<Connections> {
-        let counters = Counters::new(&caps);
-        Arc::new(Connections { caps, table: Mutex::default(), began: Instant::now(), counters })
+        let (counters, frames) = (Counters::new(&caps), FrameMemory::new());
+        Arc::new(Connections { caps, table: Mutex::default(), began: Instant::now(), frames, counters })
     }
 
     /// Gives a new connection a place. `end` must make it end soon, from any thread, without waiting.
@@ -235,6 +239,11 @@ impl Connections {
         self.counters.refresh(&table.by_door);
     }
 
+    /// Whether a burst of large frames has passed since the last look.
+    pub(crate) fn burst_has_passed(&self) -> bool {
+        self.frames.burst_has_passed()
+    }
+
     /// The watches' clock.
     pub(crate) fn now(&self) -> u64 {
         self.began.elapsed().as_millis() as u64
@@ -252,6 +261,11 @@ impl Place {
     /// What the door tells of its connection.
     pub(crate) fn watch(&self) -> &Arc<Watch> {
         &self.watch
+    }
+
+    /// Memory for its large frames.
+    fn frames(&self) -> &Arc<FrameMemory> {
+        &self.connections.frames
     }
 
     /// The watch, for whoever tells of requests on this connection.

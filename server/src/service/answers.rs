@@ -1,14 +1,17 @@
 //! What every gRPC answer passes on its way out: it is counted until its peer has taken it. Owns: the budgets of a connection
 //! and of all, and the body that keeps them. Must not know: what an answer says.
 //!
-//! HTTP/2 makes the next piece of every answer at once, whether its peer opens a window for it or not, and keeps it. So each
-//! piece counts from when it is made until the last of its bytes is in the socket. An answer that finds no room says so
-//! instead; a stream that has begun waits until its own connection has room. A peer that leaves one for too long is cut off
-//! (see [`crate::connections`]), so what it held comes back.
+//! The server makes the next piece of every answer at once, whether its peer opens a window for it or not, and keeps it. So each
+//! piece counts from when it is made until the last of its bytes is in the socket. While a connection has no room for the
+//! largest answer, its requests are refused; an answer that finds no room says so instead; a stream that has begun waits until
+//! its own connection has room. A peer that leaves one for too long is cut off (see [`crate::connections`]), so what it held
+//! comes back.
 
 use super::budget::Total;
 use crate::connections::watch::{Asking, Request as Counted, Watch};
-use crate::limits::{UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX};
+use crate::limits::{
+    GRPC_ANSWER_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX, UNREAD_STREAMS_BYTES_MAX,
+};
 use axum::body::{Body, Bytes, HttpBody};
 use http_body::Frame;
 use metrics::{Counter, counter, describe_counter, describe_gauge, gauge};
@@ -36,7 +39,7 @@ impl Answers {
         describe_gauge!("turnkv_answers_limit_bytes", "What all connections together may have of these");
         describe_counter!(
             "turnkv_answers_refused_total",
-            "Answers cut off because their callers left too many unread"
+            "Calls refused, and answers cut off, because their callers left too many unread"
         );
         gauge!("turnkv_answers_limit_bytes").set(UNREAD_BYTES_MAX as f64);
         Arc::new(Answers {
@@ -48,6 +51,14 @@ impl Answers {
     /// See [`Total::burst_has_passed`].
     pub(crate) fn burst_has_passed(&self) -> bool {
         self.total.burst_has_passed()
+    }
+
+    /// A call begins: its connection must have room for the largest answer.
+    pub(super) fn admit(&self, watch: &Watch) -> Result<(), Error> {
+        if watch.unread.bytes() + GRPC_ANSWER_BYTES_MAX as u64 <= UNREAD_CONNECTION_BYTES_MAX {
+            return Ok(());
+        }
+        Err(self.refuse("on one connection", UNREAD_CONNECTION_BYTES_MAX))
     }
 
     /// Counts a piece of an answer; its bytes carry the count with them. The first piece of an answer must find room on its
@@ -143,7 +154,7 @@ impl HttpBody for Leaving {
             return Poll::Ready(None);
         }
         if leaving.begun {
-            ready!(leaving.asking.watch().unread.poll_room(UNREAD_CONNECTION_BYTES_MAX, context));
+            ready!(leaving.asking.watch().unread.poll_room(UNREAD_STREAMS_BYTES_MAX, context));
         }
         let frame = match ready!(Pin::new(&mut leaving.body).poll_frame(context)) {
             Some(Ok(frame)) => frame,

@@ -36,6 +36,7 @@ impl Caretaker {
             // Each is asked: to ask is what brings its gauge up to date.
             let passed = [
                 self.local.burst_has_passed(),
+                self.connections.burst_has_passed(),
                 self.budget.burst_has_passed(),
                 self.answers.burst_has_passed(),
             ];

@@ -73,7 +73,8 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     };
     let counted = asking.begin();
     let path = request.uri().path();
-    let permit = match requests.inline_permit(path) {
+    let admitted = requests.answers.admit(asking.watch());
+    let permit = match admitted.and_then(|()| requests.inline_permit(path)) {
         Ok(permit) => permit,
         Err(error) => return Status::from(error).into_http(),
     };
