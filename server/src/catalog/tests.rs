@@ -36,7 +36,7 @@ fn name(session: &str) -> SessionId {
 
 /// A file in memory that outlives the databases on it, and a disk that can be told to fail.
 #[derive(Clone, Debug)]
-struct Disk(Arc<Inner>);
+pub(super) struct Disk(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -47,7 +47,7 @@ struct Inner {
 }
 
 impl Disk {
-    fn new(errno: Errno) -> Disk {
+    pub(super) fn new(errno: Errno) -> Disk {
         let bytes = Mutex::new(Arc::new(InMemoryBackend::new()));
         Disk(Arc::new(Inner { bytes, failures: Mutex::new(0), errno }))
     }
@@ -103,7 +103,7 @@ impl Place for Disk {
     }
 }
 
-fn on(disk: &Disk) -> Catalog {
+pub(super) fn on(disk: &Disk) -> Catalog {
     Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap()
 }
 
@@ -341,7 +341,8 @@ fn damaged_rows_cost_themselves_and_nothing_else() {
     });
 }
 
-fn damage_rows(
+/// Damages the rows of one namespace in a table.
+pub(super) fn damage_rows(
     write: &redb::WriteTransaction,
     table: namespaces::Table,
     key_bytes: usize,

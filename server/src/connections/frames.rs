@@ -93,9 +93,7 @@ impl FrameRoom {
 #[cfg(test)]
 mod tests {
     use super::{FrameMemory, FrameRoom};
-    use crate::limits::{
-        BURST_BYTES_MIN, FRAME_UNCOUNTED_BYTES_MAX, GRPC_FRAME_BYTES_MAX, GRPC_FRAMES_BYTES_MAX,
-    };
+    use crate::limits::{FRAME_UNCOUNTED_BYTES_MAX, GRPC_FRAME_BYTES_MAX, GRPC_FRAMES_BYTES_MAX};
     use std::task::{Context, Poll, Waker};
 
     const LARGE: usize = GRPC_FRAME_BYTES_MAX as usize;
