@@ -8,6 +8,7 @@
 //! comes back.
 
 use super::budget::Total;
+use super::requests::InlineStream;
 use crate::connections::watch::{Asking, Request as Counted, Watch};
 use crate::limits::{
     GRPC_ANSWER_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX, UNREAD_STREAMS_BYTES_MAX,
@@ -18,7 +19,6 @@ use metrics::{Counter, counter, describe_counter, describe_gauge, gauge};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 use turnkv_proto::{Error, ErrorKind};
@@ -116,7 +116,7 @@ pub(super) struct Leaving {
     /// It found no room, and has said so.
     refused: bool,
     _counted: Counted,
-    _permit: Option<OwnedSemaphorePermit>,
+    _inline: Option<InlineStream>,
 }
 
 impl Leaving {
@@ -125,10 +125,10 @@ impl Leaving {
         answers: &Arc<Answers>,
         asking: Asking,
         counted: Counted,
-        permit: Option<OwnedSemaphorePermit>,
+        inline: Option<InlineStream>,
     ) -> Leaving {
         let answers = Arc::clone(answers);
-        Leaving { body, answers, asking, begun: false, refused: false, _counted: counted, _permit: permit }
+        Leaving { body, answers, asking, begun: false, refused: false, _counted: counted, _inline: inline }
     }
 
     /// Ends the answer with why there is no more of it.
