@@ -116,8 +116,9 @@ def test_a_save_says_why_it_is_not_durable(make_server: Any) -> None:
     run = PageRun(0, 0, [bytes([at]) * 32 for at in range(2)], [0, 1])
     for durable, why in ((False, None), (True, "no_tier")):
         sending = Saver(opened, {0: memory}, shard=0, deadline_ms=3000, durable=durable, threads=1)
-        # Only what a request still has to store when it ends is waited for.
-        sending.finish(FinishJob("r", None, [run]))
+        with sending._state:  # only what a request still has to store when it ends is waited for
+            sending.add(SaveJob("r", None, [run]))
+            sending.finish(FinishJob("r", None, [run]))
         sending.close(5)
         outcome = sending.take_finished()["r"]
         assert (outcome.pages, outcome.not_durable) == (2, why)
