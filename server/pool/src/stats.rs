@@ -135,8 +135,7 @@ impl Pool {
         let retired = slots.slabs.iter().filter(|slab| slab.retired).count();
         let in_service = (slots.slabs.len() - retired) as u64;
         let fullest = self.leases.clients().values().map(|slots| slots.lasting_bytes).max();
-        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
-        let session_bytes = (self.sessions.bytes() + lists) as u64;
+        let session_bytes = self.session_bytes();
         PoolStats {
             dram: TierGauges {
                 capacity_bytes: in_service * self.config.slab_bytes,
@@ -202,6 +201,12 @@ impl Pool {
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
         }
+    }
+
+    /// Memory of sessions, of the ends of their lists, and of what is protected or left.
+    fn session_bytes(&self) -> u64 {
+        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
+        (self.sessions.bytes() + lists) as u64
     }
 
     /// Slots that are free in slabs that are in use.
