@@ -136,21 +136,10 @@ impl Pool {
         let in_service = (slots.slabs.len() - retired) as u64;
         let fullest = self.leases.clients().values().map(|slots| slots.lasting_bytes).max();
         let session_bytes = self.session_bytes();
+        let (dram, nvme) = self.tiers(in_service);
         PoolStats {
-            dram: TierGauges {
-                capacity_bytes: in_service * self.config.slab_bytes,
-                used_bytes: slots.used_bytes,
-                leased_bytes: slots.leased_bytes,
-                pinned_bytes: slots.pinned_bytes,
-                pages: tally.dram_pages,
-            },
-            nvme: TierGauges {
-                capacity_bytes: if self.nvme_alive { self.config.nvme_bytes } else { 0 },
-                used_bytes: tally.nvme_bytes,
-                leased_bytes: 0,
-                pinned_bytes: 0,
-                pages: tally.nvme_pages,
-            },
+            dram,
+            nvme,
             dirty_bytes: tally.dirty_bytes,
             quarantined_bytes: self.leases.quarantined_bytes,
             lasting_bytes: self.leases.lasting_bytes,
@@ -201,6 +190,25 @@ impl Pool {
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
         }
+    }
+
+    fn tiers(&self, slabs_in_service: u64) -> (TierGauges, TierGauges) {
+        let (tally, slots) = (&self.tally, &self.slots);
+        let dram = TierGauges {
+            capacity_bytes: slabs_in_service * self.config.slab_bytes,
+            used_bytes: slots.used_bytes,
+            leased_bytes: slots.leased_bytes,
+            pinned_bytes: slots.pinned_bytes,
+            pages: tally.dram_pages,
+        };
+        let nvme = TierGauges {
+            capacity_bytes: if self.nvme_alive { self.config.nvme_bytes } else { 0 },
+            used_bytes: tally.nvme_bytes,
+            leased_bytes: 0,
+            pinned_bytes: 0,
+            pages: tally.nvme_pages,
+        };
+        (dram, nvme)
     }
 
     /// Memory of sessions, of the ends of their lists, and of what is protected or left.

@@ -79,7 +79,7 @@ const GAUGES: &[GaugeRow] = &[
         at.pool.dirty_bytes as f64
     }),
     (
-        "turnkv_nvme_behind",
+        "turnkv_nvme_behind_devices",
         None,
         "1 while pages stay in DRAM only until NVMe has time for them, 0 otherwise",
         |at| f64::from(u8::from(at.pool.behind)),
