@@ -129,14 +129,19 @@ impl Pool {
         Some(*client).filter(|_| slots.lasting_bytes > 0)
     }
 
+    /// Memory of sessions and of where their lists end.
+    fn session_bytes(&self) -> u64 {
+        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
+        (self.sessions.bytes() + lists) as u64
+    }
+
     /// Gauges and counters now.
     pub fn stats(&self) -> PoolStats {
         let (tally, slots) = (&self.tally, &self.slots);
         let retired = slots.slabs.iter().filter(|slab| slab.retired).count();
         let in_service = (slots.slabs.len() - retired) as u64;
         let fullest = self.leases.clients().values().map(|slots| slots.lasting_bytes).max();
-        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
-        let session_bytes = (self.sessions.bytes() + lists) as u64;
+        let session_bytes = self.session_bytes();
         PoolStats {
             dram: TierGauges {
                 capacity_bytes: in_service * self.config.slab_bytes,
