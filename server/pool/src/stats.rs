@@ -209,6 +209,12 @@ impl Pool {
         }
     }
 
+    /// Memory of sessions, of the ends of their lists, and of what is protected or left.
+    fn session_bytes(&self) -> u64 {
+        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
+        (self.sessions.bytes() + lists) as u64
+    }
+
     /// Slots that are free in slabs that are in use.
     fn free_slots(&self) -> u64 {
         let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining {
