@@ -129,12 +129,6 @@ impl Pool {
         Some(*client).filter(|_| slots.lasting_bytes > 0)
     }
 
-    /// Memory of sessions and of where their lists end.
-    fn session_bytes(&self) -> u64 {
-        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
-        (self.sessions.bytes() + lists) as u64
-    }
-
     /// Gauges and counters now.
     pub fn stats(&self) -> PoolStats {
         let (tally, slots) = (&self.tally, &self.slots);
