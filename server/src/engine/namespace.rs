@@ -46,7 +46,7 @@ impl Engine {
         }
         let opened = match core.pool.open_namespace(desc.clone()) {
             Err(PoolError::Limit(_)) => {
-                let retired = core.pool.retire_oldest(now).ok_or_else(|| self.all_in_use())?;
+                let retired = core.pool.retire_oldest(&desc.tenant, now).ok_or_else(|| self.all_in_use())?;
                 if let Some(catalog) = &self.catalog {
                     catalog.forget_namespace(retired);
                 }
