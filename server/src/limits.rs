@@ -117,11 +117,11 @@ pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
 pub(crate) const PREFETCH_PAGES_PER_SLICE: usize = 256;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
-/// Sessions whose records are made under one hold of the pool's lock.
+/// Sessions or pins whose records are made under one hold of the pool's lock.
 pub(crate) const CATALOG_SESSIONS_PER_LOCK: usize = 32;
 /// Chunks of lists that are read under one hold of the pool's lock.
 pub(crate) const CATALOG_CHUNKS_PER_LOCK: usize = 32;
-/// Sessions that one transaction of the catalog writes.
+/// Sessions or pins that one transaction of the catalog writes.
 pub(crate) const CATALOG_SESSIONS_PER_BATCH: usize = 256;
 /// Bytes that one transaction of the catalog writes, and one session's list more.
 pub(crate) const CATALOG_BATCH_BYTES: usize = 1 << 20;
@@ -147,8 +147,8 @@ pub(crate) const CATALOG_RETRY_MS: u64 = 1_000;
 pub(crate) const CATALOG_ROWS_PER_WRITE: usize = 1_024;
 /// Such transactions in one flush.
 pub(crate) const CATALOG_REMOVALS_PER_FLUSH: usize = 8;
-/// Changes of pins that wait for a catalog that cannot be written.
-pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 256;
+/// Pins that wait, by their names alone, for a catalog that cannot be written: of sixteen tenants with all that one may have.
+pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 1 << 16;
 /// Damaged catalogs that are kept for whoever wants to look at them.
 pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
 /// Calls, each a short time under the lock, that one tick spends on namespaces that retire, and on strangers.

@@ -215,8 +215,11 @@ impl Pool {
     /// NVMe alone is gone, with all that hangs on it. Tails go before heads, so many a call: false if not all went.
     pub(crate) fn leave_nvme(&mut self, top: u32) -> bool {
         let (mut at, mut lost) = (top, NONE);
+        let mut passed = 0;
         for _ in 0..LEAVE_PAGES_PER_CALL_MAX {
+            self.pass(std::mem::take(&mut passed));
             loop {
+                passed += 1;
                 if lost == NONE && !(self.nvme_alive && self.pages[at].has(COUNTED_DRAM)) {
                     lost = at; // nothing leads to what hangs on it
                 }

@@ -95,7 +95,7 @@ pub use pool::Pool;
 pub use prefetch::{Expecting, Prefetching};
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
-pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
+pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use retain::Retaining;
 pub use route::{Candidate, Ranked, RouteAsk, Router};

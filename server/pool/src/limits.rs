@@ -171,7 +171,7 @@ pub const RETURN_GRACE_MS: u64 = 5_000;
 /// Slots note when their page is needed in this unit.
 pub(crate) const RETURN_UNIT_MS: u64 = 100;
 /// Places of the sessions' table that one call reads names from.
-pub const SESSION_NAMES_PER_CALL: u32 = 1024;
+pub const NAMES_PER_CALL: u32 = 1024;
 /// Pages of a session that one step of the end of its turn goes over.
 pub const TURN_PAGES_PER_STEP: usize = 1024;
 /// Sessions that one call of `expire` forgets, or puts back because they were used since.

@@ -1,6 +1,6 @@
 //! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
 
-use crate::admission::WriteBudget;
+use crate::admission::{Behind, WriteBudget};
 use crate::arena::Pages;
 use crate::condemn::Condemned;
 use crate::config::{ConfigError, PoolConfig};
@@ -42,6 +42,7 @@ pub struct Pool {
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
     pub(crate) budget: WriteBudget,
+    pub(crate) behind: Behind,
     /// What is to stay on NVMe.
     pub(crate) kept: Kept,
     /// Places nobody needs any more, with their bytes.
@@ -87,6 +88,7 @@ impl Pool {
             curves: Curves::default(),
             kept: Kept::new(config.nvme_bytes),
             budget: WriteBudget::new(config.nvme_bytes_per_day),
+            behind: Behind::default(),
             dead: Vec::new(),
             strangers: Strangers::default(),
             nvme_alive: config.nvme_bytes > 0,

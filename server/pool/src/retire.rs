@@ -8,6 +8,7 @@ use crate::Pool;
 use crate::entry::NONE;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
+use crate::protection::Owner;
 use crate::residency::Removal;
 use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
@@ -118,8 +119,9 @@ impl Pool {
         while *steps > 0 && self.protections.pins_of(next.ns) > 0 && next.protections < self.protections.end()
         {
             *steps -= 1;
-            if let Some(pin) = self.protections.pin_at(next.protections, next.ns) {
-                self.unprotect(pin);
+            let pin = self.protections.pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            if let Some((ns, pin)) = pin {
+                self.unprotect(Owner::Pin(ns, pin));
             }
             next.protections += 1;
         }

@@ -32,6 +32,11 @@ impl Pool {
         Slice { until: self.steps + STEPS_PER_SLICE }
     }
 
+    /// Begins the first half of it; the other one is for what that brings about.
+    pub(crate) fn half_slice(&self) -> Slice {
+        Slice { until: self.steps + STEPS_PER_SLICE / 2 }
+    }
+
     /// What is left of the part of the call under way, for work that it brings about.
     pub(crate) fn rest_of_call(&self) -> Slice {
         Slice { until: self.call_began + STEPS_PER_SLICE }

@@ -104,8 +104,10 @@ pub struct PoolStats {
     pub written_shards: u64,
     /// Bytes whose write to NVMe was started, ever.
     pub written_bytes: u64,
-    /// Pages that admission or the write budget kept off NVMe when they came, ever.
+    /// Pages not sent to NVMe when they came: by admission, the write budget, or because too much waited.
     pub kept_off_pages: u64,
+    /// Pages wait, off NVMe, until it has time for them.
+    pub behind: bool,
     /// Pages found on NVMe that the index had no room for, ever: they are forgotten.
     pub crowded_out_pages: u64,
     /// Slabs cut for another namespace, ever.
@@ -218,6 +220,7 @@ impl Pool {
             written_shards: tally.written,
             written_bytes: tally.written_bytes,
             kept_off_pages: tally.kept_off,
+            behind: self.behind.is_any(),
             crowded_out_pages: tally.crowded_out,
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,

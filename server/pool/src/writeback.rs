@@ -108,6 +108,7 @@ impl Pool {
     pub fn next_writes(&mut self, bytes_max: u64, now: Now) -> Vec<WriteBehind> {
         self.tick(now);
         let slice = self.slice();
+        self.catch_up();
         let mut writes = Vec::new();
         let mut left = bytes_max;
         while let Some((key, mark)) = self.writes.front().filter(|_| !self.is_over(slice)) {

@@ -176,3 +176,30 @@ fn a_victim_behind_any_number_of_pages_in_use_is_found() {
         assert_eq!(turn(&mut pool, ns, "more", 7000..7500, 40).len(), 500, "what was held can go again");
     }
 }
+
+#[test]
+fn what_a_burst_left_behind_is_written_when_there_is_time() {
+    // Of 800 pages that come at once 100 may wait to be written; the others stay in DRAM, not for ever.
+    let (mut pool, ns) = pool(1024, 800, |_| {});
+    let mut places = 0;
+    let burst: Vec<PageKey> =
+        (0..20).flat_map(|s| turn(&mut pool, ns, &format!("s{s}"), s * 30..s * 30 + 30, 0)).collect();
+    let stats = pool.stats();
+    assert!(stats.kept_off_pages > 400 && stats.behind, "{} were kept off", stats.kept_off_pages);
+    for now in 1..=40 {
+        write(&mut pool, &mut places, now);
+        pool.check().unwrap();
+    }
+    assert_eq!(on_nvme(&pool, &burst), burst.len());
+    assert!(!pool.stats().behind);
+    // A burst while the rest of another one is being written is found as well.
+    let more: Vec<PageKey> =
+        (100..110).flat_map(|s| turn(&mut pool, ns, &format!("s{s}"), s * 30..s * 30 + 15, 50)).collect();
+    write(&mut pool, &mut places, 51);
+    let last = turn(&mut pool, ns, "last", 9000..9040, 52);
+    for now in 53..=90 {
+        write(&mut pool, &mut places, now);
+    }
+    assert_eq!(on_nvme(&pool, &more) + on_nvme(&pool, &last), more.len() + last.len());
+    pool.check().unwrap();
+}

@@ -75,8 +75,11 @@ const GAUGES: &[GaugeRow] = &[
     (PINNED, NVME, PINNED_HELP, |at| at.pool.nvme.pinned_bytes as f64),
     (PAGES, DRAM, PAGES_HELP, |at| at.pool.dram.pages as f64),
     (PAGES, NVME, PAGES_HELP, |at| at.pool.nvme.pages as f64),
-    ("turnkv_pool_dirty_bytes", None, "Bytes in DRAM that are not yet on NVMe", |at| {
+    ("turnkv_pool_dirty_bytes", None, "Bytes in DRAM that wait to be written to NVMe", |at| {
         at.pool.dirty_bytes as f64
+    }),
+    ("turnkv_nvme_behind", None, "1 while pages stay in DRAM only until NVMe has time for them, 0 otherwise", |at| {
+        f64::from(u8::from(at.pool.behind))
     }),
     ("turnkv_pool_quarantined_bytes", None, "Bytes that an expired writer may still be writing to", |at| {
         at.pool.quarantined_bytes as f64
@@ -216,7 +219,7 @@ const GAUGES: &[GaugeRow] = &[
     (
         "turnkv_catalog_list_pages",
         None,
-        "Pages that the lists of saved sessions name, each counted once",
+        "Pages that the lists of saved sessions and pins name, each counted once",
         |at| at.list_pages as f64,
     ),
     ("turnkv_catalog_list_budget_pages", None, "Pages that they may name", |at| at.list_budget_pages as f64),
@@ -269,7 +272,7 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_pool_written_shards_total", "Page shards written to NVMe", |at| at.pool.written_shards),
     (
         "turnkv_nvme_kept_off_pages_total",
-        "Pages that admission or the write budget kept off NVMe when they came",
+        "Pages that were not sent to NVMe when they came: by admission, the write budget, or because too much waited",
         |at| at.pool.kept_off_pages,
     ),
     (
