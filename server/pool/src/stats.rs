@@ -149,11 +149,6 @@ impl Pool {
         let (tally, slots) = (&self.tally, &self.slots);
         let retired = slots.slabs.iter().filter(|slab| slab.retired).count();
         let in_service = (slots.slabs.len() - retired) as u64;
-        let counts = &self.leases.counts;
-        let of_client =
-            |held: fn(Holding) -> u64| counts.clients().map(|(_, has)| held(has)).max().unwrap_or(0);
-        let of_user =
-            |held: fn(UserHolding) -> u64| counts.users().map(|(_, has)| held(has)).max().unwrap_or(0);
         let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
         let session_bytes = (self.sessions.bytes() + lists) as u64;
         PoolStats {
@@ -172,11 +167,6 @@ impl Pool {
                 pages: tally.nvme_pages,
             },
             dirty_bytes: tally.dirty_bytes,
-            quarantined_bytes: counts.quarantined_bytes,
-            lasting_bytes: counts.lasting_bytes,
-            lasting_bytes_max: self.all_bytes_max(),
-            lasting_user_bytes_max: of_user(|has| has.lasting_bytes),
-            lasting_client_bytes_max: of_client(|has| has.lasting_bytes),
             condemned_pages: self.condemned.len() as u64,
             left_branches: self.left.len() as u64,
             call_steps_max: self.call_steps_max(),
@@ -206,13 +196,6 @@ impl Pool {
             stranger_namespaces: self.strangers.families() as u64,
             stranger_extents: self.strangers.count,
             stranger_bytes: self.strangers.bytes,
-            leases: u64::from(counts.leases),
-            leases_max: u64::from(self.config.limits.leases_max),
-            leases_quarantined: u64::from(counts.quarantined),
-            fullest_client_leases: of_client(|has| has.leases.into()),
-            fullest_user_leases: of_user(|has| has.leases.into()),
-            refused_leases: self.leases.refused,
-            expired_leases: self.leases.expired,
             evicted_pages: tally.evicted,
             dropped_pages: tally.dropped,
             demoted_pages: tally.demoted,
@@ -224,6 +207,31 @@ impl Pool {
             crowded_out_pages: tally.crowded_out,
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
+            ..self.lease_stats()
+        }
+    }
+
+    /// Those of the leases; the others are 0.
+    fn lease_stats(&self) -> PoolStats {
+        let counts = &self.leases.counts;
+        let of_client =
+            |held: fn(Holding) -> u64| counts.clients().map(|(_, has)| held(has)).max().unwrap_or(0);
+        let of_user =
+            |held: fn(UserHolding) -> u64| counts.users().map(|(_, has)| held(has)).max().unwrap_or(0);
+        PoolStats {
+            quarantined_bytes: counts.quarantined_bytes,
+            lasting_bytes: counts.lasting_bytes,
+            lasting_bytes_max: self.all_bytes_max(),
+            lasting_user_bytes_max: of_user(|has| has.lasting_bytes),
+            lasting_client_bytes_max: of_client(|has| has.lasting_bytes),
+            leases: u64::from(counts.leases),
+            leases_max: u64::from(self.config.limits.leases_max),
+            leases_quarantined: u64::from(counts.quarantined),
+            fullest_client_leases: of_client(|has| has.leases.into()),
+            fullest_user_leases: of_user(|has| has.leases.into()),
+            refused_leases: self.leases.refused,
+            expired_leases: self.leases.expired,
+            ..PoolStats::default()
         }
     }
 

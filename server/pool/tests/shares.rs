@@ -5,7 +5,7 @@
 mod plain;
 
 use plain::*;
-use turnkv_pool::limits::{LATE_SESSIONS_PER_PICK_MAX, SILENT_TURN_MS, STEPS_PER_SLICE};
+use turnkv_pool::limits::{LATE_SESSIONS_PER_PICK_MAX, SILENT_TURN_MS};
 use turnkv_pool::*;
 
 const LEASES_MAX: u32 = 64;
@@ -165,7 +165,7 @@ fn a_place_is_found_in_few_steps_however_many_were_used_since() {
     let before = pool.steps();
     pool.begin_turn(ns, &session("new"), 10_000).unwrap();
     let took = pool.steps() - before;
-    assert!(took <= LATE_SESSIONS_PER_PICK_MAX + 64 && took < STEPS_PER_SLICE, "{took} steps");
+    assert!(took <= LATE_SESSIONS_PER_PICK_MAX + 64, "{took} steps");
     let gone = pool.take_forgotten();
     assert_eq!(gone, [(ns, session("s0"))], "of those looked at the one used longest ago");
     pool.check().unwrap();

@@ -78,9 +78,12 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_pool_dirty_bytes", None, "Bytes in DRAM that wait to be written to NVMe", |at| {
         at.pool.dirty_bytes as f64
     }),
-    ("turnkv_nvme_behind", None, "1 while pages stay in DRAM only until NVMe has time for them, 0 otherwise", |at| {
-        f64::from(u8::from(at.pool.behind))
-    }),
+    (
+        "turnkv_nvme_behind",
+        None,
+        "1 while pages stay in DRAM only until NVMe has time for them, 0 otherwise",
+        |at| f64::from(u8::from(at.pool.behind)),
+    ),
     ("turnkv_pool_quarantined_bytes", None, "Bytes that an expired writer may still be writing to", |at| {
         at.pool.quarantined_bytes as f64
     }),
