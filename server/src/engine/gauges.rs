@@ -78,9 +78,12 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_pool_dirty_bytes", None, "Bytes in DRAM that wait to be written to NVMe", |at| {
         at.pool.dirty_bytes as f64
     }),
-    ("turnkv_nvme_behind", None, "1 while pages stay in DRAM only until NVMe has time for them, 0 otherwise", |at| {
-        f64::from(u8::from(at.pool.behind))
-    }),
+    (
+        "turnkv_nvme_behind",
+        None,
+        "1 while pages stay in DRAM only until NVMe has time or room for them, 0 otherwise",
+        |at| f64::from(u8::from(at.pool.behind)),
+    ),
     ("turnkv_pool_quarantined_bytes", None, "Bytes that an expired writer may still be writing to", |at| {
         at.pool.quarantined_bytes as f64
     }),
@@ -267,6 +270,11 @@ const COUNTERS: &[CounterRow] = &[
         "turnkv_nvme_kept_off_pages_total",
         "Pages that were not sent to NVMe when they came: by admission, the write budget, or because too much waited",
         |at| at.pool.kept_off_pages,
+    ),
+    (
+        "turnkv_nvme_let_go_pages_total",
+        "Pages that left NVMe and stayed in DRAM: none that was acknowledged as durable; written again once there is room",
+        |at| at.pool.let_go_pages,
     ),
     (
         "turnkv_nvme_crowded_out_pages_total",

@@ -121,6 +121,7 @@ impl Engine {
         let candidate =
             nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
+        let (_, _, segment_bytes) = nvme.geometry();
         // A surplus segment wins its space however much of it moves.
         let rewrite_percent = if candidate.surplus { 100 } else { RECLAIM_REWRITE_PERCENT_MAX };
         if candidate.surplus {
@@ -128,7 +129,7 @@ impl Engine {
         }
         Some(Pass {
             left: candidate.extents.len(),
-            rewrite_left: all * rewrite_percent / 100,
+            rewrite_left: segment_bytes * rewrite_percent / 100,
             moving: Vec::new(),
             deadline: self.clock.now() + Duration::from_millis(RECLAIM_PASS_MS_MAX),
             candidate,
