@@ -19,14 +19,13 @@ struct World {
     /// By page, the place it was written to last.
     places: Vec<Option<NvmePlace>>,
     next: u32,
-    moved: u32,
 }
 
 impl World {
     fn new(slots: u64, nvme_pages: u64) -> World {
         let (mut pool, ns) = one_slab(slots, nvme_pages, PolicyKind::Lru);
         pool.shape_nvme(80, u64::from(SEGMENT) * PAGE, 0);
-        World { pool, ns, places: vec![None; 10_000], next: 0, moved: 0 }
+        World { pool, ns, places: vec![None; 10_000], next: 0 }
     }
 
     /// A session that has these pages and waits.
@@ -49,7 +48,6 @@ impl World {
             for write in writes {
                 let (segment, block) = ((self.next / SEGMENT) as u16, self.next);
                 self.next += 1;
-                self.moved += u32::from(write.moves);
                 let place = NvmePlace { segment, generation: 0, block };
                 assert!(self.pool.written(write.page, 0, place, 0));
                 let page = u32::from_le_bytes(write.hash.0[..4].try_into().unwrap());
@@ -102,13 +100,11 @@ impl World {
 
     /// Spends all that may be written again.
     fn spend_credit(&mut self) {
-        self.turn(9_000..9_010);
-        while let Reclaim::Hot(key) = self.verdict(9_009) {
+        let key = self.turn(9_000..9_001)[0];
+        for _ in 0..2 * self.pool.stats().nvme.capacity_bytes / PAGE / limits::REWRITE_BURST_SHARE {
             assert_eq!(self.pool.rewrite(key, 0), Rewrite::Dirty);
             self.write();
-            assert!(self.moved < 10_000, "credit ends");
         }
-        self.moved = 0;
     }
 }
 
@@ -186,7 +182,7 @@ fn more_promises_than_nvme_can_keep_end_in_the_order_of_the_policy() {
     let here: u32 = (0..40).map(|name| world.present(name * 10..name * 10 + 10)).sum();
     let stats = world.pool.stats();
     assert_eq!(stats.nvme.pages, u64::from(here), "all that is here is on NVMe");
-    assert!((60..=90).contains(&here), "{here} pages of 80 that pages may keep");
+    assert!((40..=80).contains(&here), "{here} pages of 80 that pages may keep");
     assert_eq!(stats.evicted_pages, 400 - u64::from(here), "the others are counted");
 }
 
@@ -219,25 +215,24 @@ fn closed_sessions_go_before_those_that_wait() {
         world.pool.close(world.ns, &session(&format!("s{closed}")), 0).unwrap();
         while !world.pool.expire(0) {}
     }
-    world.pool.demote_all(None);
-    world.pool.check().unwrap();
-    for name in 0..15 {
-        let closed = 1000 + name * 20;
-        assert!((closed..closed + 14).all(|page| matches!(world.verdict(page), Reclaim::Cold(_))), "{name}");
-        assert!((0..2).all(|page| matches!(world.verdict(name * 10 + page), Reclaim::Hot(_))), "{name}");
-    }
+    world.spend_credit();
     let kept: u64 = world.pool.kept_by_segment().iter().sum();
-    assert_eq!(kept, 30 * PAGE, "a segment is as cheap to empty as what waits in it is little");
+    assert!(kept < 100 * PAGE, "{kept}: what leaves does not make a segment dear to empty");
     // Somebody goes on where a session was closed: it is like any other.
     world.reload(1000..1014);
-    assert!((1000..1014).all(|page| matches!(world.verdict(page), Reclaim::Hot(_))));
+    for name in (0..15).rev() {
+        let closed = 1000 + name * 20;
+        let stays = |verdict: Reclaim| matches!(verdict, Reclaim::Hot(_));
+        assert_eq!(stays(world.verdict(closed + 13)), name == 0, "a closed one goes, {name}");
+        world.empty(closed..closed + 14);
+        assert!(stays(world.verdict(name * 10 + 1)), "{name}");
+        assert_eq!(world.present(closed..closed + 14), if name == 0 { 14 } else { 0 });
+    }
 }
 
 #[test]
 fn a_segment_of_which_little_stays_is_emptied_by_moving_whatever_was_moved_before() {
-    let mut world = World::new(40, 200);
-    world.spend_credit();
-    world.next = world.next.next_multiple_of(SEGMENT);
+    let mut world = World::new(200, 200);
     // Three pages of ten stay in the first segment, eight in the next one.
     let first: Vec<u32> = (0..10).map(|at| 100 * at).collect();
     let second: Vec<u32> = (10..20).map(|at| 100 * at).collect();
