@@ -190,6 +190,13 @@ pub const KEPT_PERCENT_MIN: u64 = 20;
 pub const NVME_BESIDE_DRAM_SHARE: u64 = 4;
 /// Bytes that may be written again on NVMe, in percent of those that come to it.
 pub const REWRITE_PERCENT_MAX: u64 = 50;
+/// What stays in a segment is written again whatever was before, if it is no more than the segment divided by this: that frees
+/// twice what moves.
+pub const REWRITE_CHEAP_SHARE: u64 = 3;
+/// The same everywhere, if what stays in all of NVMe is no more than NVMe divided by this.
+pub const REWRITE_ROOMY_SHARE: u64 = 2;
+/// What NVMe let go of while DRAM kept it is written once so many percent of what pages may keep are taken.
+pub const ROOM_AGAIN_PERCENT: u64 = 85;
 /// So much may be written again at once: NVMe divided by this.
 pub const REWRITE_BURST_SHARE: u64 = 16;
 /// Share of NVMe that pages keep unless the tier's geometry asks for less, percent: the rest is free, or leaves first.

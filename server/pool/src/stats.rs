@@ -106,7 +106,9 @@ pub struct PoolStats {
     pub written_bytes: u64,
     /// Pages not sent to NVMe when they came: by admission, the write budget, or because too much waited.
     pub kept_off_pages: u64,
-    /// Pages wait, off NVMe, until it has time for them.
+    /// Pages that NVMe let go of while DRAM kept them, ever.
+    pub let_go_pages: u64,
+    /// Pages wait, off NVMe, until it has time or room for them.
     pub behind: bool,
     /// Pages found on NVMe that the index had no room for, ever: they are forgotten.
     pub crowded_out_pages: u64,
@@ -191,6 +193,7 @@ impl Pool {
             written_shards: tally.written,
             written_bytes: tally.written_bytes,
             kept_off_pages: tally.kept_off,
+            let_go_pages: tally.let_go,
             behind: self.behind.is_any(),
             crowded_out_pages: tally.crowded_out,
             recut_slabs: slots.recuts,

@@ -81,7 +81,7 @@ const GAUGES: &[GaugeRow] = &[
     (
         "turnkv_nvme_behind_devices",
         None,
-        "1 while pages stay in DRAM only until NVMe has time for them, 0 otherwise",
+        "1 while pages stay in DRAM only until NVMe has time or room for them, 0 otherwise",
         |at| f64::from(u8::from(at.pool.behind)),
     ),
     ("turnkv_pool_quarantined_bytes", None, "Bytes that an expired writer may still be writing to", |at| {
@@ -283,6 +283,11 @@ const COUNTERS: &[CounterRow] = &[
         "turnkv_nvme_kept_off_pages_total",
         "Pages that were not sent to NVMe when they came: by admission, the write budget, or because too much waited",
         |at| at.pool.kept_off_pages,
+    ),
+    (
+        "turnkv_nvme_let_go_pages_total",
+        "Pages that left NVMe and stayed in DRAM: none that was acknowledged as durable; written again once there is room",
+        |at| at.pool.let_go_pages,
     ),
     (
         "turnkv_nvme_crowded_out_pages_total",
