@@ -25,24 +25,33 @@ pub(crate) struct Retiring {
     page: Option<PageKey>,
 }
 
+/// Which tenant gives way to a new namespace.
+struct GivesWay {
+    tenant: u32,
+    /// It is the one that asks.
+    is_own: bool,
+    /// Others' shares are in what it has: it gives up what it uses, too.
+    has_too_many: bool,
+}
+
 impl Pool {
     /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that hold nothing. A tenant
     /// that has no fewer than its equal share loses its own; for one that has fewer, the tenant with most loses one, or else
     /// anybody. None: all of these are in use (leased slots; or they hold something, were used a short while ago, and are not
-    /// of the tenant with too many), or enough retire already.
+    /// of a tenant with more than its share), or enough retire already.
     pub fn retire_oldest(&mut self, tenant: &str, now: Now) -> Option<NamespaceId> {
         let now = self.tick(now);
         if self.namespaces.retiring.len() >= NAMESPACES_RETIRING_MAX {
             return None;
         }
-        let (gives_way, is_over) = self.gives_way(tenant)?;
+        let GivesWay { tenant: gives_way, is_own, has_too_many } = self.gives_way(tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
             let (at, class) = (ns.0, &self.slots.classes[usize::from(ns.0)]);
             let named = self.sessions.len_of(ns) > 0 || self.protections.pins_of(ns) > 0;
             let holds = named || self.pages.live_of(at) > 0 || class.used > 0;
             let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
             let others = self.slots.tenant_of(at) != gives_way;
-            let needed = class.leased > 0 || is_over && (others || spared) || others && spared;
+            let needed = class.leased > 0 || others && is_own || spared && (others || !has_too_many);
             (!needed).then_some((others, spared, holds, used, ns))
         };
         let (.., ns) = self.namespaces.open().filter_map(candidate).min()?;
@@ -58,8 +67,8 @@ impl Pool {
         Some(id)
     }
 
-    /// Who gives way to a new namespace of a tenant: itself (true), where it has no fewer than its equal share; else who has most.
-    fn gives_way(&self, tenant: &str) -> Option<(u32, bool)> {
+    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else who has most.
+    fn gives_way(&self, tenant: &str) -> Option<GivesWay> {
         let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
         for (ns, _) in self.namespaces.open() {
             *sizes.entry(self.slots.tenant_of(ns.0)).or_default() += 1;
@@ -67,12 +76,11 @@ impl Pool {
         let own = sizes.iter().find(|(number, _)| self.namespaces.tenant(**number) == tenant);
         let tenants = sizes.len() + usize::from(own.is_none());
         let share = (usize::from(self.config.limits.namespaces_max) / tenants).max(1);
-        match own.filter(|(_, has)| **has >= share) {
-            Some((own, _)) => Some((*own, true)),
-            None => {
-                sizes.iter().map(|(number, has)| (*has, *number)).max().map(|(_, fullest)| (fullest, false))
-            }
+        if let Some((own, _)) = own.filter(|(_, has)| **has >= share) {
+            return Some(GivesWay { tenant: *own, is_own: true, has_too_many: false });
         }
+        let (has, fullest) = sizes.iter().map(|(number, has)| (*has, *number)).max()?;
+        Some(GivesWay { tenant: fullest, is_own: false, has_too_many: has > share })
     }
 
     /// Namespaces that retire.

@@ -186,16 +186,16 @@ impl Sessions {
 
     /// The session that makes way for a new one of a tenant where there are as many as there may be, and how many were looked
     /// at. A tenant that has no fewer than its equal share loses its own: the longest idle, else one in a turn that was silent
-    /// for long (engines die). For one that has fewer, the tenant with most loses one, in a turn or not.
+    /// for long (engines die). For one that has fewer, the tenant with most loses one: if it has too many, in a turn or not.
     pub(crate) fn makes_way(&mut self, tenant: u32, sessions_max: u32, now: Now) -> (Option<u32>, u64) {
         let own = self.tenants.len_of(tenant);
         let tenants = self.tenants.len() + usize::from(own == 0);
-        let is_over = own >= (sessions_max as usize / tenants).max(1);
-        let fullest = self.tenants.fullest().map(|(_, fullest)| fullest).filter(|_| !is_over);
-        let (first, looked) = self.first_to_go(fullest.unwrap_or(tenant));
+        let share = (sessions_max as usize / tenants).max(1);
+        let (has, gives_way) = self.tenants.fullest().filter(|_| own < share).unwrap_or((0, tenant));
+        let (first, looked) = self.first_to_go(gives_way);
         let may_go = |at: &u32| {
             let session = &self[*at];
-            !is_over || !session.in_turn || session.last_used.saturating_add(SILENT_TURN_MS) <= now
+            has > share || !session.in_turn || session.last_used.saturating_add(SILENT_TURN_MS) <= now
         };
         (first.filter(may_go), looked)
     }
