@@ -138,7 +138,8 @@ impl Pool {
     /// Whether NVMe has room again for what it let go of while DRAM kept it.
     pub(crate) fn has_room_again(&self) -> bool {
         let enough = self.kept_bytes_max() / 100 * ROOM_AGAIN_PERCENT;
-        self.kept.bytes <= enough && self.kept.credit >= self.config.nvme_bytes / REWRITE_BURST_SHARE / 2
+        self.kept.bytes + self.tally.dirty_bytes <= enough
+            && self.kept.credit >= self.config.nvme_bytes / REWRITE_BURST_SHARE / 2
     }
 
     fn kept_bytes_max(&self) -> u64 {
@@ -153,8 +154,11 @@ impl Pool {
 
     /// Whether NVMe is so small that DRAM has nearly all it has: its oldest copies go, which costs nothing.
     fn is_beside_dram(&self) -> bool {
-        let dram_bytes = u64::from(self.config.slab_count).saturating_mul(self.config.slab_bytes);
-        self.kept_bytes_max() < dram_bytes / NVME_BESIDE_DRAM_SHARE
+        self.kept_bytes_max() < self.dram_bytes() / NVME_BESIDE_DRAM_SHARE
+    }
+
+    pub(crate) fn is_larger_than_dram(&self) -> bool {
+        self.kept_bytes_max() > self.dram_bytes()
     }
 
     /// More is on NVMe than is to stay: the coldest are to leave it, so many a call.

@@ -196,7 +196,7 @@ pub const REWRITE_CHEAP_SHARE: u64 = 3;
 /// The same everywhere, if what stays in all of NVMe is no more than NVMe divided by this.
 pub const REWRITE_ROOMY_SHARE: u64 = 2;
 /// What NVMe let go of while DRAM kept it is written once so many percent of what pages may keep are taken.
-pub const ROOM_AGAIN_PERCENT: u64 = 50;
+pub const ROOM_AGAIN_PERCENT: u64 = 85;
 /// So much may be written again at once: NVMe divided by this.
 pub const REWRITE_BURST_SHARE: u64 = 16;
 /// Share of NVMe that pages keep unless the tier's geometry asks for less, percent: the rest is free, or leaves first.
