@@ -137,8 +137,8 @@ impl Pool {
         let Some(mut sweep) = self.behind.sweep.take() else { return };
         let slice = self.half_slice();
         let done = self.admit_off(&mut sweep, slice, |pool, index| {
-            // Where NVMe is the smaller tier, what it has alone is worth more than copies of what DRAM has.
-            let worth = pool.is_larger_than_dram() || pool.has_room_again();
+            // Where NVMe is small, what it has alone is worth more than copies of what DRAM has.
+            let worth = pool.is_large() || pool.has_room_again();
             let allowed = worth && pool.backlog_allows(index) && pool.budget_allows(index);
             if allowed {
                 pool.insist(index);

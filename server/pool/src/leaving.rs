@@ -15,7 +15,7 @@ use crate::entry::{
 };
 use crate::ids::NvmePlace;
 use crate::limits::{
-    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT,
+    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT, NVME_LARGE_SHARE,
     REWRITE_BURST_SHARE, REWRITE_CHEAP_SHARE, REWRITE_PERCENT_MAX, REWRITE_ROOMY_SHARE, ROOM_AGAIN_PERCENT,
     VICTIM_CHILDREN_MAX, VICTIM_SCAN_MAX,
 };
@@ -157,8 +157,9 @@ impl Pool {
         self.kept_bytes_max() < self.dram_bytes() / NVME_BESIDE_DRAM_SHARE
     }
 
-    pub(crate) fn is_larger_than_dram(&self) -> bool {
-        self.kept_bytes_max() > self.dram_bytes()
+    /// Whether NVMe has so much that what it has beside DRAM is not the most of its worth.
+    pub(crate) fn is_large(&self) -> bool {
+        self.kept_bytes_max() > self.dram_bytes() / NVME_LARGE_SHARE
     }
 
     /// More is on NVMe than is to stay: the coldest are to leave it, so many a call.
