@@ -89,9 +89,11 @@ pub(crate) const UNREAD_BYTES_MAX: u64 = 256 << 20;
 pub(crate) const UNREAD_STREAMS_BYTES_MAX: u64 = 16 << 20;
 /// How long a piece of an answer may wait for its peer: a slow network takes the longest piece within it.
 pub(crate) const UNREAD_MS_MAX: u64 = 20_000;
-/// Of all unfinished requests' bytes, and of all unread answers', those that only the beginnings of messages may take: small
-/// calls are served while large ones are refused.
-pub(crate) const SMALL_MESSAGES_BYTES: u64 = 32 << 20;
+/// Bytes of a connection's unread answers that are little: one inline stream of a reader that keeps up.
+pub(crate) const UNREAD_LITTLE_BYTES: u64 = 2 << 20;
+/// Of all unfinished requests' bytes, those that only the beginnings of messages may take, and of all unread answers' those of
+/// connections with little of them: they are served while others are refused.
+pub(crate) const LITTLE_BYTES: u64 = 32 << 20;
 /// Bytes of a message that count as its beginning.
 pub(crate) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 /// Inline streams at a time, on all connections: each may leave a window unread.
@@ -117,11 +119,11 @@ pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
 pub(crate) const PREFETCH_PAGES_PER_SLICE: usize = 256;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
-/// Sessions whose records are made under one hold of the pool's lock.
+/// Sessions or pins whose records are made under one hold of the pool's lock.
 pub(crate) const CATALOG_SESSIONS_PER_LOCK: usize = 32;
 /// Chunks of lists that are read under one hold of the pool's lock.
 pub(crate) const CATALOG_CHUNKS_PER_LOCK: usize = 32;
-/// Sessions that one transaction of the catalog writes.
+/// Sessions or pins that one transaction of the catalog writes.
 pub(crate) const CATALOG_SESSIONS_PER_BATCH: usize = 256;
 /// Bytes that one transaction of the catalog writes, and one session's list more.
 pub(crate) const CATALOG_BATCH_BYTES: usize = 1 << 20;
@@ -147,8 +149,8 @@ pub(crate) const CATALOG_RETRY_MS: u64 = 1_000;
 pub(crate) const CATALOG_ROWS_PER_WRITE: usize = 1_024;
 /// Such transactions in one flush.
 pub(crate) const CATALOG_REMOVALS_PER_FLUSH: usize = 8;
-/// Changes of pins that wait for a catalog that cannot be written.
-pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 256;
+/// Pins that wait, by their names alone, for a catalog that cannot be written: of sixteen tenants with all that one may have.
+pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 1 << 16;
 /// Damaged catalogs that are kept for whoever wants to look at them.
 pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
 /// Calls, each a short time under the lock, that one tick spends on namespaces that retire, and on strangers.
@@ -221,8 +223,8 @@ const _: () = assert!(
     "the largest legal message fits a connection's budget"
 );
 const _: () = assert!(
-    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - SMALL_MESSAGES_BYTES
-        && UNREAD_CONNECTION_BYTES_MAX < UNREAD_BYTES_MAX - SMALL_MESSAGES_BYTES,
+    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - LITTLE_BYTES
+        && UNREAD_CONNECTION_BYTES_MAX < UNREAD_BYTES_MAX - LITTLE_BYTES,
     "one connection cannot use up the budget of all"
 );
 const _: () = assert!(

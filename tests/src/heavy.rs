@@ -113,7 +113,7 @@ pub struct Heavy {
 #[must_use]
 pub fn setup(size: Size, nvme_mib: u64) -> Setup {
     let limits = "client_slots_percent = 100\nprotected_percent = 50\npages_max = 300000\n".to_owned();
-    let dram_mib = (size.pages as u64 * PAGE >> 20) + ROOM_MIB;
+    let dram_mib = ((size.pages as u64 * PAGE) >> 20) + ROOM_MIB;
     Setup { dram_mib, nvme_mib, limits, ..Setup::default() }
 }
 

@@ -293,8 +293,11 @@ impl Pool {
     /// false if not all went.
     pub(crate) fn leave_nvme(&mut self, top: u32) -> bool {
         let (mut at, mut lost) = (top, NONE);
+        let mut passed = 0;
         for _ in 0..LEAVE_PAGES_PER_CALL_MAX {
+            self.pass(std::mem::take(&mut passed));
             loop {
+                passed += 1;
                 let in_dram = self.nvme_alive && self.pages[at].has(COUNTED_DRAM);
                 if lost == NONE && (!in_dram || self.is_promised(at)) {
                     lost = at; // nothing leads to what hangs on it

@@ -81,7 +81,7 @@ pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use describe::{Describing, Listing, Naming, SessionDetail, SessionInfo};
 pub use durable::Durable;
-pub use error::PoolError;
+pub use error::{LeaseShare, PoolError};
 pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace, UserId,
@@ -95,7 +95,7 @@ pub use pool::Pool;
 pub use prefetch::{Expecting, Prefetching};
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
-pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
+pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use retain::Retaining;
 pub use route::{Candidate, Ranked, RouteAsk, Router};

@@ -84,10 +84,10 @@ pub const PROTECTION_MS_MAX: u64 = 24 * 3600 * 1000;
 pub const PIN_MS_DEFAULT: u64 = 3600 * 1000;
 /// How long a session with a priority is protected whose owner named no time.
 pub const RETENTION_MS_DEFAULT: u64 = 600 * 1000;
-/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten.
+/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten for another one of its tenant.
 pub const SILENT_TURN_MS: u64 = 600 * 1000;
-/// Sessions looked at to find one whose turn is silent.
-pub const SILENT_TURN_SCAN_MAX: usize = 64;
+/// Sessions that were used since they took their place in the order of those that make way, and that one search puts back.
+pub const LATE_SESSIONS_PER_PICK_MAX: u64 = 64;
 /// Engines that routes know; beyond it the one not heard of for longest goes.
 pub const ROUTE_ENGINES_MAX: usize = 512;
 /// Engines one route is chosen among.
@@ -171,11 +171,11 @@ pub const RETURN_GRACE_MS: u64 = 5_000;
 /// Slots note when their page is needed in this unit.
 pub(crate) const RETURN_UNIT_MS: u64 = 100;
 /// Places of the sessions' table that one call reads names from.
-pub const SESSION_NAMES_PER_CALL: u32 = 1024;
+pub const NAMES_PER_CALL: u32 = 1024;
 /// Pages of a session that one step of the end of its turn goes over.
 pub const TURN_PAGES_PER_STEP: usize = 1024;
-/// Sessions that one call of `expire` forgets.
-pub const SESSIONS_EXPIRED_PER_CALL_MAX: usize = 256;
+/// Sessions that one call of `expire` forgets, or puts back because they were used since.
+pub const SESSIONS_LATE_PER_CALL_MAX: usize = 256;
 /// Sessions in one list answer.
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Pages that are chosen to leave NVMe for each one that comes.

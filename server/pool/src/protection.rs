@@ -123,10 +123,10 @@ impl Protections {
         self.owned.get(&ns).copied().unwrap_or(0)
     }
 
-    /// The owner of the protection at a place of the table, if it is a pin of a namespace.
-    pub(crate) fn pin_at(&self, at: u32, ns: NamespaceIndex) -> Option<Owner> {
-        let owner = self.table.get(at as usize)?.as_ref()?.owner;
-        matches!(owner, Owner::Pin(of, _) if of == ns).then_some(owner)
+    /// The pin whose protection is at a place of the table, by its namespace and name.
+    pub(crate) fn pin_at(&self, at: u32) -> Option<(NamespaceIndex, BlockHash)> {
+        let held = self.table.get(at as usize)?.as_ref()?;
+        if let Owner::Pin(ns, pin) = held.owner { Some((ns, pin)) } else { None }
     }
 
     /// When an owner's protection ends.

@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::SESSION_NAMES_PER_CALL;
+use crate::limits::NAMES_PER_CALL;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// What the owner says at the end of a turn.
@@ -84,7 +84,7 @@ impl Pool {
 
     /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are more.
     pub fn session_names(&self, from: u32) -> (Vec<(NamespaceIndex, SessionId)>, Option<u32>) {
-        let to = from.saturating_add(SESSION_NAMES_PER_CALL).min(self.sessions.end());
+        let to = from.saturating_add(NAMES_PER_CALL).min(self.sessions.end());
         (
             (from..to).filter_map(|at| self.sessions.name_at(at)).collect(),
             (to < self.sessions.end()).then_some(to),

@@ -156,6 +156,27 @@ fn held_slots_are_bounded_by_their_lease() {
     all.pool.check().unwrap();
 }
 
+/// As after a restart: what is kept of a pin is enough to have it again, bit by bit.
+fn bring_pin_back(all: &mut Counted) {
+    let (ns, list) = (all.ns, all.list.clone());
+    let pin = list[PAGES as usize - 1];
+    let record = all.call("record", |pool| pool.pin_record(ns, &pin, 1)).unwrap();
+    assert!(record.hashes.len() < LIST_CHUNK_PAGES as usize && record.ends_in_ms == 100);
+    assert_eq!(all.pool.pin_names(0), (vec![(ns, pin)], None));
+    assert!(all.call("unpin", |pool| pool.unpin(ns, &pin)).unwrap());
+    all.calls("what was pinned is let go", |pool| pool.expire(1));
+    assert_eq!(all.pool.pin_record(ns, &pin, 1), None);
+    let mut start = None;
+    for chunk in list[..PAGES as usize].chunks(LIST_CHUNK_PAGES as usize) {
+        start = all.pool.list_start(ns, start, chunk);
+    }
+    let start = start.unwrap();
+    let mut pinning = all.call("pin again", |pool| pool.begin_pin_again(ns, pin, start, 100, 1)).unwrap();
+    all.calls("pin again", |pool| pool.pin_again(&mut pinning));
+    assert_eq!(all.call("pin again", |pool| pool.end_pin(pinning, 1)).pages, PAGES);
+    assert_eq!(all.pool.pin_record(ns, &pin, 1), Some(record));
+}
+
 #[test]
 fn whole_prefixes_are_looked_up_pinned_and_dropped_bit_by_bit() {
     for policy in [PolicyKind::Lru, PolicyKind::Session] {
@@ -173,6 +194,7 @@ fn whole_prefixes_are_looked_up_pinned_and_dropped_bit_by_bit() {
             let pinned = all.call("pin", |pool| pool.end_pin(pinning, round));
             assert_eq!(pinned.pages, PAGES, "round {round}");
         }
+        bring_pin_back(&mut all);
         assert!(all.call("unpin", |pool| pool.unpin(ns, &list[PAGES as usize - 1])).unwrap());
         all.calls("what was pinned is let go", |pool| pool.expire(0));
         assert_eq!(all.pool.stats().protected_pages, 0);
@@ -456,6 +478,18 @@ fn the_prefetch_of_the_longest_session_keeps_its_place() {
     }
     assert!(calls < 1_000, "{calls} calls");
     assert_eq!(all.begin_turn(&id).dram, SESSION_PAGES);
+}
+
+#[test]
+fn the_longest_path_leaves_nvme_bit_by_bit() {
+    let (mut all, _) = Counted::long_session(PolicyKind::Lru, true, 0);
+    all.write_all();
+    let mut sweep = Sweep::default();
+    all.calls("demote", |pool| pool.demote_some(None, &mut sweep));
+    let first = all.pool.page_key(all.ns, &hash(0)).unwrap();
+    assert!(all.calls("what leaves NVMe", |pool| pool.drop_page(first)) > 100);
+    assert_eq!(all.pool.stats().pages, 0);
+    all.pool.check().unwrap();
 }
 
 #[test]

@@ -87,6 +87,8 @@ impl Engine {
             nvme: tier,
             catalog,
             swept: Mutex::default(),
+            coming_back: Mutex::default(),
+            saving_pins: Mutex::default(),
             clients: clients::Clients::new(),
             freed: Notify::new(),
             recorder: Default::default(),

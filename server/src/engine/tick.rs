@@ -24,7 +24,6 @@ impl Engine {
                 ticks += 1;
                 if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
                     engine.flush_catalog();
-                    engine.remove_ended_pins();
                 }
                 drop(engine);
                 std::thread::sleep(Duration::from_millis(TICK_MS));

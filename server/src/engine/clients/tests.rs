@@ -27,11 +27,9 @@ fn late(engine: &Arc<Engine>, call: impl FnOnce(&Engine) -> Result<(), Error> + 
     engine.join(PROCESS, Arc::clone(&alive));
     let called = {
         let mut core = engine.core();
-        let engine = Arc::clone(engine);
-        let called = std::thread::spawn({
-            let engine = Arc::clone(&engine);
-            move || call(&engine)
-        });
+        let waiting = Arc::clone(engine);
+        let called =
+            std::thread::Builder::new().name("late".to_owned()).spawn(move || call(&waiting)).unwrap();
         // Should it not have come so far by then, it is refused before it waits.
         std::thread::sleep(Duration::from_millis(200));
         alive.store(false, Ordering::Relaxed);
