@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions};
-use turnkv_tests::http::{get, metrics, value};
+use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -36,7 +36,8 @@ async fn present(user: &User, chains: &[Vec<BlockHash>]) -> Result<usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_stays_and_what_was_acknowledged_is_there_or_counted() -> Result<()> {
-    let (metrics, http) = metrics()?;
+    let http = free_address()?;
+    let metrics = Some(http.to_string());
     let setup = Setup { metrics, dram_mib: 16, nvme_mib: 64, segment_mib: 4, ..Setup::default() };
     let mut server = Server::start(setup)?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;

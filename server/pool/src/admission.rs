@@ -137,7 +137,9 @@ impl Pool {
         let Some(mut sweep) = self.behind.sweep.take() else { return };
         let slice = self.half_slice();
         let done = self.admit_off(&mut sweep, slice, |pool, index| {
-            let allowed = pool.backlog_allows(index) && pool.budget_allows(index);
+            // Where NVMe is small, what it has alone is worth more than copies of what DRAM has.
+            let worth = pool.is_large() || pool.has_room_again();
+            let allowed = worth && pool.backlog_allows(index) && pool.budget_allows(index);
             if allowed {
                 pool.insist(index);
             }

@@ -15,7 +15,7 @@ use crate::entry::{
 };
 use crate::ids::NvmePlace;
 use crate::limits::{
-    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT,
+    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT, NVME_LARGE_SHARE,
     REWRITE_BURST_SHARE, REWRITE_CHEAP_SHARE, REWRITE_PERCENT_MAX, REWRITE_ROOMY_SHARE, ROOM_AGAIN_PERCENT,
     VICTIM_CHILDREN_MAX, VICTIM_SCAN_MAX,
 };
@@ -138,7 +138,8 @@ impl Pool {
     /// Whether NVMe has room again for what it let go of while DRAM kept it.
     pub(crate) fn has_room_again(&self) -> bool {
         let enough = self.kept_bytes_max() / 100 * ROOM_AGAIN_PERCENT;
-        self.kept.bytes <= enough && self.kept.credit >= self.config.nvme_bytes / REWRITE_BURST_SHARE / 2
+        self.kept.bytes + self.tally.dirty_bytes <= enough
+            && self.kept.credit >= self.config.nvme_bytes / REWRITE_BURST_SHARE / 2
     }
 
     fn kept_bytes_max(&self) -> u64 {
@@ -153,8 +154,12 @@ impl Pool {
 
     /// Whether NVMe is so small that DRAM has nearly all it has: its oldest copies go, which costs nothing.
     fn is_beside_dram(&self) -> bool {
-        let dram_bytes = u64::from(self.config.slab_count).saturating_mul(self.config.slab_bytes);
-        self.kept_bytes_max() < dram_bytes / NVME_BESIDE_DRAM_SHARE
+        self.kept_bytes_max() < self.dram_bytes() / NVME_BESIDE_DRAM_SHARE
+    }
+
+    /// Whether NVMe has so much that what it has beside DRAM is not the most of its worth.
+    pub(crate) fn is_large(&self) -> bool {
+        self.kept_bytes_max() > self.dram_bytes() / NVME_LARGE_SHARE
     }
 
     /// More is on NVMe than is to stay: the coldest are to leave it, so many a call.

@@ -188,6 +188,8 @@ pub const LEAVE_PAGES_PER_CALL_MAX: u32 = 1024;
 pub const KEPT_PERCENT_MIN: u64 = 20;
 /// NVMe of less than DRAM divided by this has little of its own.
 pub const NVME_BESIDE_DRAM_SHARE: u64 = 4;
+/// NVMe of no more than DRAM divided by this takes what was left off it only into room that it has.
+pub const NVME_LARGE_SHARE: u64 = 2;
 /// Bytes that may be written again on NVMe, in percent of those that come to it.
 pub const REWRITE_PERCENT_MAX: u64 = 50;
 /// What stays in a segment is written again whatever was before, if it is no more than the segment divided by this: that frees
