@@ -1,5 +1,6 @@
 //! gRPC answers that nobody takes, and frames that stop half way: their memory has a bound, others are served meanwhile, and after
 //! the deadline it is given back to the system. The caller here speaks HTTP/2 by hand: libraries open their windows.
+#![allow(clippy::print_stdout, reason = "whoever runs it wants the figures")]
 
 use anyhow::{Result, ensure};
 use prost::Message;
