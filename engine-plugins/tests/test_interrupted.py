@@ -73,10 +73,10 @@ def test_a_decoding_step_that_did_not_end_is_not_stored(
     cache = make(form, model, pool, device, "interrupted", salt)
     cache.begin(prompt)
     said = say(model, prompt, cache).sequences
-    cache.end_turn(said)
+    stored = cache.end_turn(said)
     more = torch.cat([said, tokens(20, seed=3, rows=prompt.shape[0])], dim=1)
     loaded = cache.begin(more)
-    assert loaded > 80
+    assert loaded > 80, (cache.turn, stored)
     with interrupted(model, cache, place, "ctrl-c", forward=3):
         say(model, more, cache)
     whole = torch.cat([more, tokens(6, seed=4, rows=prompt.shape[0])], dim=1)
