@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import weakref
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,6 +32,8 @@ VOLATILE_CONFIG_KEYS = frozenset({"_name_or_path", "transformers_version", "use_
 """Configuration that says nothing about K and V."""
 ADAPTER_STATE = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
 """What a PEFT layer computes with beside its weights."""
+
+Tensors = list[tuple[str, torch.Tensor]]
 
 _known: weakref.WeakKeyDictionary[Any, tuple[bytes, str]] = weakref.WeakKeyDictionary()
 _factors: dict[torch.device, torch.Tensor] = {}
@@ -51,13 +54,13 @@ def model_names(model: torch.nn.Module) -> tuple[str, bytes]:
     check = model_check(model)
     known = _known.get(model)
     if known is None or known[0] != check:
-        known = _known[model] = (check, _digest(model, b"turnkv-model-2", 1).hex())
+        known = _known[model] = (check, _digest(model, b"turnkv-model-2", _name_sums).hex())
     return known[1], check
 
 
 def model_check(model: torch.nn.Module) -> bytes:
     """The same of some of the bytes, in a moment: whatever changes a stretch of 4 KiB or more of a tensor changes it."""
-    return _digest(model, b"turnkv-check-1", CHECK_STRIDE_WORDS)
+    return _digest(model, b"turnkv-check-1", _check_sums)
 
 
 def forget(model: torch.nn.Module) -> None:
@@ -79,15 +82,16 @@ def rope_limit(config: Any) -> int | None:
     return next((int(length) for length in trained if length), 0)
 
 
-def _digest(model: torch.nn.Module, kind: bytes, stride: int) -> bytes:
+def _digest(model: torch.nn.Module, kind: bytes, sums: Callable[[Tensors], Iterable[torch.Tensor]]) -> bytes:
     digest = hashlib.sha256(kind)
     digest.update(_config_bytes(model.config))
     digest.update(_adapter_bytes(model))
     tensors = list(_tensors(model))
     for name, tensor in tensors:
-        digest.update(f"\0{name}\0{tuple(tensor.shape)}\0{tensor.stride()}\0{tensor.dtype}".encode())
-    for sums in _all_sums(tensors, stride):
-        digest.update(sums.numpy().tobytes())
+        digest.update(f"\0{name}\0{tuple(tensor.shape)}\0{tensor.stride()}\0{tensor.dtype}\0{tensor.device.type}".encode())
+    with torch.no_grad():
+        for some in sums(tensors):
+            digest.update(some.cpu().numpy().tobytes())
     return digest.digest()
 
 
@@ -115,55 +119,55 @@ def _adapter_bytes(model: torch.nn.Module) -> bytes:
     return repr(states).encode()
 
 
-def _all_sums(tensors: list[tuple[str, torch.Tensor]], stride: int) -> list[torch.Tensor]:
-    """Each tensor's sums, on the CPU; what is on a device is brought here in one copy."""
+def _name_sums(tensors: Tensors) -> Iterable[torch.Tensor]:
+    """Sums of all words of each tensor."""
     def sums(item: tuple[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
-            return _sums(*item, stride)
+            return torch.cat([_sums(words) for words in _words(*item)])
 
-    if stride == 1 and all(tensor.device.type == "cpu" for _, tensor in tensors):
-        with ThreadPoolExecutor(min(THREADS_MAX, os.cpu_count() or 1)) as threads:
-            return list(threads.map(sums, tensors))
-    made = [sums(item) for item in tensors]
-    by_device: dict[torch.device, list[torch.Tensor]] = {}
-    for one in made:
-        by_device.setdefault(one.device, []).append(one)
-    return [torch.cat(ones).cpu() for ones in by_device.values()]
+    if any(tensor.device.type != "cpu" for _, tensor in tensors):
+        return [sums(item) for item in tensors]
+    with ThreadPoolExecutor(min(THREADS_MAX, os.cpu_count() or 1)) as threads:
+        return list(threads.map(sums, tensors))
 
 
-def _sums(name: str, tensor: torch.Tensor, stride: int) -> torch.Tensor:
-    """Weighted sums of a tensor's words modulo 2**64, one sum a chunk; of a large tensor only every `stride`th word.
+def _check_sums(tensors: Tensors) -> Iterable[torch.Tensor]:
+    """Sums of some words of all tensors on a device together, in few operations."""
+    samples: dict[torch.device, list[torch.Tensor]] = {}
+    for name, tensor in tensors:
+        for words in _words(name, tensor):
+            some = words[::CHECK_STRIDE_WORDS] if words.numel() > CHECK_WHOLE_WORDS else words
+            samples.setdefault(tensor.device, []).append(some)
+    return [_sums(torch.cat(some)) for some in samples.values()]
+
+
+def _sums(words: torch.Tensor) -> torch.Tensor:
+    """Weighted sums of each chunk of words, modulo 2**64.
 
     The factors are odd, so one changed word always changes its sum; a shift or an exchange does too, but for one in 2**60.
     """
-    raw = _raw(name, tensor)
-    rest = raw.numel() % WORD_BYTES
-    words = raw[: raw.numel() - rest]
-    words = (words if words.data_ptr() % WORD_BYTES == 0 and words.storage_offset() % WORD_BYTES == 0 else words.clone())
-    words = words.view(torch.int64)
-    if stride > 1 and words.numel() > CHECK_WHOLE_WORDS:
-        words = words[::stride].contiguous()
-    factors = _factors_on(tensor.device)
-    products = torch.empty(min(words.numel(), factors.numel()), dtype=torch.int64, device=tensor.device)
-    sums = [
-        torch.mul(chunk, factors[: chunk.numel()], out=products[: chunk.numel()]).sum()
-        for chunk in words.split(factors.numel())
-    ]
-    if rest:
-        sums.append((raw[-rest:].to(torch.int64) * factors[:rest]).sum())
-    return torch.stack(sums)
+    factors = _factors_on(words.device)
+    products = torch.empty(min(words.numel(), CHUNK_WORDS), dtype=torch.int64, device=words.device)
+    return torch.stack([
+        torch.mul(chunk, factors[: chunk.numel()], out=products[: chunk.numel()]).sum() for chunk in words.split(CHUNK_WORDS)
+    ])
 
 
-def _raw(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, where they are."""
+def _words(name: str, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The bytes of a tensor as words, where they are; what is left over at the end as words of their own."""
     if tensor.device.type == "meta":
         raise ValueError(f"the weights of {name} are not loaded (meta device): pass model_id to name this model")
-    flat = tensor.detach()
-    if not flat.is_contiguous():
-        order = sorted(range(flat.dim()), key=lambda axis: -flat.stride(axis))
-        flat = flat.permute(order).contiguous()  # a transposed matrix: nothing is copied
     try:
-        return flat.reshape(-1).view(torch.uint8)
+        flat = tensor.detach()
+        if not flat.is_contiguous():
+            order = sorted(range(flat.dim()), key=lambda axis: -flat.stride(axis))
+            flat = flat.permute(order).contiguous()  # a transposed matrix: nothing is copied
+        flat = flat.view(-1)
+        size, start = flat.numel() * flat.element_size(), flat.storage_offset() * flat.element_size()
+        if size % WORD_BYTES == start % WORD_BYTES == 0:
+            return [flat.view(torch.int64)]
+        raw, whole = flat.view(torch.uint8), size // WORD_BYTES * WORD_BYTES
+        return [raw[:whole].clone().view(torch.int64), raw[whole:].to(torch.int64)]
     except (RuntimeError, NotImplementedError, TypeError) as error:
         raise ValueError(f"the bytes of {name} cannot be read ({error}): pass model_id to name this model") from None
 

@@ -115,6 +115,7 @@ class SlabCache(Cache):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last tokens (a negative number, as in transformers); ValueError when trimmed ones would be needed."""
+        tokens_to_remove = int(tokens_to_remove)  # transformers 5.17 gives a tensor
         for layer in self._slabs():
             layer.check_crop(tokens_to_remove)
         super().crop(tokens_to_remove)
