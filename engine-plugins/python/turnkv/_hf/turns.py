@@ -68,8 +68,8 @@ class TurnCache(DynamicCache):
 
     `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints).
     `pool`: a `turnkv.Pool`, an address, or None for the embedded pool. `page_tokens`: tokens of a page.
-    `model_id`: names the weights; by default a fingerprint of configuration and weights. Whatever changes K and V but is
-    not in the weights or the token ids (images, switched adapters, soft prompts) must go into `salt` or `model_id`.
+    `model_id`: names the weights; by default a fingerprint of configuration, weights and active adapters, looked at again at
+    each `begin` and `end_turn`. `salt`: what else K and V depend on.
     `tenant`: pages are never shared between tenants. `durable`: every `end_turn` waits until its pages are on NVMe.
     `deadline_ms`: of each reload and offload; `wait_ms`: how long an offload may wait for free slots within it.
 
