@@ -133,6 +133,16 @@ def server() -> Iterator[Server]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def roomy_server() -> Iterator[Server]:
+    """One server with room for all pages of a module, whatever their sizes: none waits for a disk."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="turnkv-"))
+    server = Server(folder, dram="768MiB", nvme=None).start()
+    yield server
+    server.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def tiny_model(dtype: torch.dtype = torch.float32, seed: int = 0) -> Qwen3ForCausalLM:
     """A Qwen3 with random weights: small, but every byte of K and V shows in its logits."""
     torch.manual_seed(seed)

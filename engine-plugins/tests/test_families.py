@@ -8,10 +8,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-import pathlib
-import shutil
-import tempfile
-from collections.abc import Iterator
 
 import families
 import pytest
@@ -35,16 +31,6 @@ SERVED = [
 PAGE = 64
 """The smallest page of all of these whose K of one layer is a memory page."""
 _models: dict[str, torch.nn.Module] = {}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """With room for a slab of each size of page."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="turnkv-"))
-    server = Server(folder, dram="768MiB", nvme=None).start()
-    yield server
-    server.kill()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def model_of(name: str) -> torch.nn.Module:
@@ -94,41 +80,41 @@ def converse(name: str, form: str, server: Server, places: list[tuple[str, str, 
 
 
 @pytest.mark.parametrize(("name", "form"), SERVED)
-def test_every_family_is_exact_and_keeps_nothing_unfinished(server: Server, name: str, form: str) -> None:
+def test_every_family_is_exact_and_keeps_nothing_unfinished(roomy_server: Server, name: str, form: str) -> None:
     every = list(itertools.product(PLACES, KINDS, (0, 2)))
     if os.environ.get("TURNKV_MATRIX") == "full":
         for at in range(0, len(every), 3):
-            converse(name, form, server, every[at : at + 3])
+            converse(name, form, roomy_server, every[at : at + 3])
     else:
         number = SERVED.index((name, form))
-        converse(name, form, server, [every[(number * 5 + turn * 13) % len(every)] for turn in range(2)])
+        converse(name, form, roomy_server, [every[(number * 5 + turn * 13) % len(every)] for turn in range(2)])
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [*REFUSED, *SLIDING])
-def test_what_a_form_cannot_keep_is_refused_with_what_to_do(server: Server, name: str, form: str) -> None:
+def test_what_a_form_cannot_keep_is_refused_with_what_to_do(roomy_server: Server, name: str, form: str) -> None:
     if form == "slab" and name in SLIDING:
         return
     with pytest.raises(Unsupported, match="DynamicCache"):
-        make(name, form, server, "refused", "")
+        make(name, form, roomy_server, "refused", "")
 
 
-def test_trimming_needs_layers_of_one_size(server: Server) -> None:
+def test_trimming_needs_layers_of_one_size(roomy_server: Server) -> None:
     with pytest.raises(Unsupported, match="sink and window"):
-        TurnKVCache(model_of("gemma4"), "refused", server.pool(), page_tokens=PAGE, sink=16, window=64)
+        TurnKVCache(model_of("gemma4"), "refused", roomy_server.pool(), page_tokens=PAGE, sink=16, window=64)
 
 
-def test_one_head_takes_the_memory_of_one_head(server: Server) -> None:
+def test_one_head_takes_the_memory_of_one_head(roomy_server: Server) -> None:
     """Falcon's one K for all heads."""
-    cache, prompt = make("falcon-mqa", "slab", server, "one-head", ""), tokens(128, seed=2)
+    cache, prompt = make("falcon-mqa", "slab", roomy_server, "one-head", ""), tokens(128, seed=2)
     cache.begin(prompt)
     model_of("falcon-mqa")(input_ids=prompt, past_key_values=cache)
     assert cache.layers[0].keys.shape == (1, 1, 128, 16) and cache.layers[0].shape.token_bytes == 64
 
 
-def test_k_of_another_size_than_was_seen_is_refused(server: Server) -> None:
+def test_k_of_another_size_than_was_seen_is_refused(roomy_server: Server) -> None:
     """Nothing is broadcast into place."""
-    cache = make("llama", "slab", server, "sizes", "")
+    cache = make("llama", "slab", roomy_server, "sizes", "")
     cache.begin(tokens(4, seed=3))
     with pytest.raises(Unsupported, match="for layers of"):
         cache.update(torch.zeros(1, 1, 4, 16), torch.zeros(1, 1, 4, 16), 0)

@@ -63,8 +63,8 @@ def padding(prompt: torch.Tensor) -> torch.Tensor:
 
 
 @ALL_FORMS
-def test_a_mask_that_only_generate_knows(server: Server, form: str) -> None:
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=1)
+def test_a_mask_that_only_generate_knows(roomy_server: Server, form: str) -> None:
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=1)
     cache = make(form, model, pool, "mask")
     cache.begin(prompt)
     said = say(model, prompt, cache, attention_mask=padding(prompt))
@@ -76,8 +76,8 @@ def test_a_mask_that_only_generate_knows(server: Server, form: str) -> None:
 
 
 @ALL_FORMS
-def test_a_mask_for_tokens_of_the_pool_is_refused(server: Server, form: str) -> None:
-    model, pool = tiny_model(), server.pool()
+def test_a_mask_for_tokens_of_the_pool_is_refused(roomy_server: Server, form: str) -> None:
+    model, pool = tiny_model(), roomy_server.pool()
     cache, more = filled(form, model, pool, "masked-later")
     with pytest.raises(ValueError, match="attention mask"):
         say(model, more, cache, attention_mask=padding(more))
@@ -87,8 +87,8 @@ def test_a_mask_for_tokens_of_the_pool_is_refused(server: Server, form: str) -> 
 
 
 @ALL_FORMS
-def test_padding_that_generate_infers(server: Server, form: str) -> None:
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=2)
+def test_padding_that_generate_infers(roomy_server: Server, form: str) -> None:
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=2)
     prompt[0, :5] = 3
     cache = make(form, model, pool, "inferred")
     cache.begin(prompt)
@@ -98,8 +98,8 @@ def test_padding_that_generate_infers(server: Server, form: str) -> None:
 
 @ALL_FORMS
 @pytest.mark.parametrize("given", ["mask", "short-mask", "positions", "embeds", "image"])
-def test_inputs_that_are_no_plain_sequence(server: Server, form: str, given: str) -> None:
-    model, pool, prompt = Picturing(tiny_model().config).eval(), server.pool(), tokens(60, seed=3)
+def test_inputs_that_are_no_plain_sequence(roomy_server: Server, form: str, given: str) -> None:
+    model, pool, prompt = Picturing(tiny_model().config).eval(), roomy_server.pool(), tokens(60, seed=3)
     cache = make(form, model, pool, given)
     cache.begin(prompt)
     inputs = {
@@ -124,16 +124,16 @@ class Picturing(Qwen3ForCausalLM):
 
 
 @ALL_FORMS
-def test_a_picture_for_tokens_of_the_pool_is_refused(server: Server, form: str) -> None:
-    model, pool = Picturing(tiny_model().config).eval(), server.pool()
+def test_a_picture_for_tokens_of_the_pool_is_refused(roomy_server: Server, form: str) -> None:
+    model, pool = Picturing(tiny_model().config).eval(), roomy_server.pool()
     cache, more = filled(form, model, pool, "picture")
     with pytest.raises(ValueError, match="pixel_values"):
         model(input_ids=more[:, 65:], past_key_values=cache, pixel_values=torch.randn(1, 1, 128))
 
 
 @ALL_FORMS
-def test_text_before_the_first_picture_is_served_and_nothing_after_it(server: Server, form: str) -> None:
-    model, pool = Picturing(tiny_model().config).eval(), server.pool()
+def test_text_before_the_first_picture_is_served_and_nothing_after_it(roomy_server: Server, form: str) -> None:
+    model, pool = Picturing(tiny_model().config).eval(), roomy_server.pool()
     model.config.image_token_id = 511
     text, after = tokens(40, seed=4), tokens(60, seed=5)
     text[text == 511] = after[after == 511] = 1
@@ -153,8 +153,8 @@ def test_text_before_the_first_picture_is_served_and_nothing_after_it(server: Se
 
 
 @ALL_FORMS
-def test_a_reply_that_was_altered(server: Server, form: str) -> None:
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=6)
+def test_a_reply_that_was_altered(roomy_server: Server, form: str) -> None:
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=6)
     cache = make(form, model, pool, "altered")
     cache.begin(prompt)
     said = say(model, prompt, cache).sequences
@@ -163,8 +163,8 @@ def test_a_reply_that_was_altered(server: Server, form: str) -> None:
 
 
 @ALL_FORMS
-def test_a_prompt_that_is_not_what_was_begun(server: Server, form: str) -> None:
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=7)
+def test_a_prompt_that_is_not_what_was_begun(roomy_server: Server, form: str) -> None:
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=7)
     cache = make(form, model, pool, "other-prompt")
     cache.begin(prompt)
     say(model, tokens(60, seed=8), cache)
@@ -173,8 +173,8 @@ def test_a_prompt_that_is_not_what_was_begun(server: Server, form: str) -> None:
 
 @ALL_FORMS
 @pytest.mark.parametrize("whose", ["another", "copy"])
-def test_k_and_v_of_another_model(server: Server, form: str, whose: str) -> None:
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=10)
+def test_k_and_v_of_another_model(roomy_server: Server, form: str, whose: str) -> None:
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=10)
     cache = make(form, model, pool, whose)
     other = copy.deepcopy(model) if whose == "copy" else tiny_model(seed=1)
     hooked = TurnKVCache(other, None, pool, page_tokens=16)  # its model is watched too, but not for the first cache
@@ -185,8 +185,8 @@ def test_k_and_v_of_another_model(server: Server, form: str, whose: str) -> None
 
 
 @ALL_FORMS
-def test_a_sequence_that_was_cropped_and_went_on_otherwise_is_kept(server: Server, form: str) -> None:
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=11)
+def test_a_sequence_that_was_cropped_and_went_on_otherwise_is_kept(roomy_server: Server, form: str) -> None:
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=11)
     cache = make(form, model, pool, "cropped")
     cache.begin(prompt)
     said = say(model, prompt, cache).sequences
@@ -201,8 +201,8 @@ def test_a_sequence_that_was_cropped_and_went_on_otherwise_is_kept(server: Serve
 
 @ALL_FORMS
 @pytest.mark.parametrize("way", ["chunks", "by hand", "positional", "decoder"])
-def test_every_way_to_call_a_model_is_seen(server: Server, form: str, way: str) -> None:
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=13)
+def test_every_way_to_call_a_model_is_seen(roomy_server: Server, form: str, way: str) -> None:
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=13)
     cache = make(form, model, pool, way)
     cache.begin(prompt)
     if way == "chunks":
@@ -222,9 +222,9 @@ def test_every_way_to_call_a_model_is_seen(server: Server, form: str, way: str) 
 
 @ALL_FORMS
 @pytest.mark.parametrize("kind", ["assistant", "lookup"])
-def test_assisted_decoding(server: Server, form: str, kind: str) -> None:
+def test_assisted_decoding(roomy_server: Server, form: str, kind: str) -> None:
     """Exact and kept when a turn begins with nothing; refused when it begins with tokens of the pool."""
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=14)
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=14)
     prompt[:, 30:] = prompt[:, :30]
     settings = {"prompt_lookup_num_tokens": 3} if kind == "lookup" else {"assistant_model": tiny_model(seed=0)}
     cache = make(form, model, pool, kind)
@@ -245,12 +245,12 @@ def test_assisted_decoding(server: Server, form: str, kind: str) -> None:
 
 
 @ALL_FORMS
-def test_positions_that_depend_on_the_length(server: Server, form: str) -> None:
+def test_positions_that_depend_on_the_length(roomy_server: Server, form: str) -> None:
     config = copy.deepcopy(tiny_model().config)
     config.max_position_embeddings = 100
     config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     torch.manual_seed(0)
-    model, pool = Qwen3ForCausalLM(config).eval(), server.pool()
+    model, pool = Qwen3ForCausalLM(config).eval(), roomy_server.pool()
     room = {"capacity_tokens": 200} if form == "slab" else {}
     cache = TurnKVCache(model, "dynamic", pool, page_tokens=16, salt=f"dynamic{form}".encode(), **SETTINGS[form], **room)
     prompt = tokens(60, seed=16)
@@ -272,8 +272,8 @@ def hooks(model) -> int:
     return sum(len(part._forward_pre_hooks) + len(part._forward_hooks) for part in model.modules())
 
 
-def test_hooks_go_with_the_last_cache(server: Server) -> None:
-    model, pool = tiny_model(), server.pool()
+def test_hooks_go_with_the_last_cache(roomy_server: Server) -> None:
+    model, pool = tiny_model(), roomy_server.pool()
     caches = [make(form, model, pool, "hooks") for form in FORMS]
     once = hooks(model)
     assert once == 4, "two for the model, two for its decoder, however many caches there are"
@@ -293,17 +293,17 @@ def test_hooks_go_with_the_last_cache(server: Server) -> None:
     assert hooks(model) == 0
 
 
-def test_a_compiled_model_is_seen(server: Server) -> None:
-    model, pool, prompt = tiny_model(), server.pool(), tokens(60, seed=20)
+def test_a_compiled_model_is_seen(roomy_server: Server) -> None:
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(60, seed=20)
     cache = make("copying", model, pool, "compiled")
     cache.begin(prompt)
     torch.compile(model, backend="eager")(input_ids=prompt, past_key_values=cache)
     assert cache.end_turn(prompt).tokens_offloaded == 60
 
 
-def test_looking_costs_little(server: Server) -> None:
+def test_looking_costs_little(roomy_server: Server) -> None:
     """Of a step of decoding, by the time that looking takes by itself: microseconds, where a model takes milliseconds."""
-    model, pool, prompt = tiny_model(), server.pool(), tokens(2000, seed=21)
+    model, pool, prompt = tiny_model(), roomy_server.pool(), tokens(2000, seed=21)
     cache = make("slab", model, pool, "cost")
     cache.begin(prompt)
     model(input_ids=prompt, past_key_values=cache)

@@ -36,8 +36,8 @@ def merge(model) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_weights_changed_by_data_are_noticed_by_a_cache_made_earlier(server: Server, form: str) -> None:
-    model, pool, prompt = tiny_model(seed=11), server.pool(), tokens(100, seed=1)
+def test_weights_changed_by_data_are_noticed_by_a_cache_made_earlier(roomy_server: Server, form: str) -> None:
+    model, pool, prompt = tiny_model(seed=11), roomy_server.pool(), tokens(100, seed=1)
     cache = make(form, model, pool)
     cache.begin(prompt)
     said = say(model, prompt, cache).sequences
@@ -54,8 +54,8 @@ def test_weights_changed_by_data_are_noticed_by_a_cache_made_earlier(server: Ser
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_weights_changed_within_a_turn_store_nothing(server: Server, form: str) -> None:
-    model, pool, prompt = tiny_model(seed=12), server.pool(), tokens(60, seed=3)
+def test_weights_changed_within_a_turn_store_nothing(roomy_server: Server, form: str) -> None:
+    model, pool, prompt = tiny_model(seed=12), roomy_server.pool(), tokens(60, seed=3)
     cache = make(form, model, pool, "within")
     cache.begin(prompt)
     said = say(model, prompt, cache).sequences
@@ -94,8 +94,8 @@ SWITCHES: dict[str, Callable[[Adapted], None]] = {
 
 @pytest.mark.parametrize("switch", SWITCHES)
 @pytest.mark.parametrize("form", FORMS)
-def test_adapters_switched_between_turns(server: Server, form: str, switch: str) -> None:
-    model, pool, prompt = tiny_model(seed=13), server.pool(), tokens(100, seed=6)
+def test_adapters_switched_between_turns(roomy_server: Server, form: str, switch: str) -> None:
+    model, pool, prompt = tiny_model(seed=13), roomy_server.pool(), tokens(100, seed=6)
     model.model.layers[0].self_attn.v_proj = layer = Adapted(model.model.layers[0].self_attn.v_proj)
     cache = make(form, model, pool, f"adapter-{switch}")
     assert cache.begin(prompt) in (0, 96)  # the other switches begin with the same adapter
@@ -110,8 +110,8 @@ def test_adapters_switched_between_turns(server: Server, form: str, switch: str)
     assert cache.begin(said) == 105 - 105 % 16 or cache.begin(said) >= 96, "back to the first one's pages"
 
 
-def test_what_is_too_small_to_be_noticed_can_be_said(server: Server) -> None:
-    model, pool, prompt = tiny_model(seed=14), server.pool(), tokens(100, seed=7)
+def test_what_is_too_small_to_be_noticed_can_be_said(roomy_server: Server) -> None:
+    model, pool, prompt = tiny_model(seed=14), roomy_server.pool(), tokens(100, seed=7)
     big = model.model.embed_tokens.weight  # 512 x 128 floats: looked at here and there
     cache, named = make("slab", model, pool), make("slab", model, pool, "named", model_id="first")
     for each in (cache, named):
@@ -133,8 +133,8 @@ def test_what_is_too_small_to_be_noticed_can_be_said(server: Server) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_model_that_is_gone_keeps_nothing(server: Server, form: str) -> None:
-    model, pool, prompt = tiny_model(seed=15), server.pool(), tokens(60, seed=8)
+def test_a_model_that_is_gone_keeps_nothing(roomy_server: Server, form: str) -> None:
+    model, pool, prompt = tiny_model(seed=15), roomy_server.pool(), tokens(60, seed=8)
     cache = make(form, model, pool, "gone")
     cache.begin(prompt)
     said = say(model, prompt, cache).sequences
