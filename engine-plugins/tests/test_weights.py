@@ -110,6 +110,27 @@ def test_adapters_switched_between_turns(roomy_server: Server, form: str, switch
     assert cache.begin(said) == 105 - 105 % 16 or cache.begin(said) >= 96, "back to the first one's pages"
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_adapters_of_one_call(roomy_server: Server, form: str) -> None:
+    """`adapter_names` of PEFT's generate: hooks on its layers while the call runs, and no trace in any state."""
+    model, pool, prompt = tiny_model(seed=19), roomy_server.pool(), tokens(100, seed=9)
+    model.model.layers[0].self_attn.v_proj = layer = Adapted(model.model.layers[0].self_attn.v_proj)
+    cache = make(form, model, pool, "one-call")
+    cache.begin(prompt)
+    hook = layer.register_forward_pre_hook(lambda *_: None)
+    said = say(model, prompt, cache).sequences
+    hook.remove()
+    with pytest.warns(UserWarning, match="adapter_names"):
+        report = cache.end_turn(said)
+    assert report.pages_stored == 0 and report.misses["skipped:adapter_names"] == 1, report
+    cache.begin(prompt)
+    cache.end_turn(say(model, prompt, cache).sequences)
+    assert cache.begin(said) > 0
+    hook = layer.register_forward_pre_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="adapter_names"):
+        say(model, said, cache)
+
+
 def test_what_is_too_small_to_be_noticed_can_be_said(roomy_server: Server) -> None:
     model, pool, prompt = tiny_model(seed=14), roomy_server.pool(), tokens(100, seed=7)
     big = model.model.embed_tokens.weight  # 512 x 128 floats: looked at here and there

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -68,6 +68,13 @@ def forget(model: torch.nn.Module) -> None:
     _known.pop(model, None)
 
 
+def adapter_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The layers that PEFT put into a model."""
+    for name, module in model.named_modules():
+        if "_active_adapter" in module.__dict__ or hasattr(type(module), "_active_adapter"):
+            yield name, module
+
+
 def rope_limit(config: Any) -> int | None:
     """How many tokens a sequence may have so that its K depends on the tokens alone; None: any number.
 
@@ -112,10 +119,9 @@ def _config_bytes(config: Any) -> bytes:
 
 def _adapter_bytes(model: torch.nn.Module) -> bytes:
     """Which adapters are active in which layer, and how strongly."""
-    states = []
-    for name, module in model.named_modules():
-        if "_active_adapter" in module.__dict__ or hasattr(type(module), "_active_adapter"):
-            states.append((name, *(repr(getattr(module, key, None)) for key in ADAPTER_STATE)))
+    states = [
+        (name, *(repr(getattr(module, key, None)) for key in ADAPTER_STATE)) for name, module in adapter_layers(model)
+    ]
     return repr(states).encode()
 
 

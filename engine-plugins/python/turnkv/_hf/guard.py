@@ -27,6 +27,7 @@ class Guard:
         self._placeholders = placeholders(model.config)
         self._weights = Weights(model, model_id)
         self.witness = Witness(frozenset(map(id, self._parts)), rows)
+        self.witness.adapter = self._weights.adapter()
         self.name = self._weights.name() or ""
         """Of the model, as of the last look."""
 
@@ -37,6 +38,7 @@ class Guard:
 
     def is_renamed(self) -> bool:
         """Looks at the model again: whether its name is another one now."""
+        self.witness.adapter = self._weights.adapter()
         name = self._weights.name()
         if name is None or name == self.name:
             return False

@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from turnkv.fingerprint import forget, model_check, model_names
+from turnkv.fingerprint import adapter_layers, forget, model_check, model_names
 
 
 class Weights:
@@ -26,6 +26,12 @@ class Weights:
             return self._given
         name, self._check = model_names(model)
         return name
+
+    def adapter(self) -> weakref.ref[torch.nn.Module] | None:
+        """A layer of the model's adapters, if it has any."""
+        model = self._model()
+        found = next(adapter_layers(model), None) if model is not None else None
+        return weakref.ref(found[1]) if found is not None else None
 
     def why_not(self) -> str | None:
         """Why what was computed since `name` cannot be kept under that name; None: it can."""

@@ -10,6 +10,7 @@ pool, how hooks come to a model.
 from __future__ import annotations
 
 import array
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ class Witness:
     def __init__(self, modules: frozenset[int], rows: int) -> None:
         """`modules`: the ids of those whose forwards count; `rows`: sequences of the cache."""
         self._modules, self._count = modules, rows
+        self.adapter: weakref.ref[torch.nn.Module] | None = None
+        """A layer of the model's adapters. PEFT puts hooks on them while one call uses others than the active ones."""
         self.reset()
 
     def reset(self, at_work: bool = False) -> None:
@@ -95,9 +98,9 @@ class Witness:
             self._open.clear()  # this forward does not take place
             raise ValueError(
                 f"this turn began with {past} tokens of the pool, which were computed without padding, at positions 0, 1, 2, ..., "
-                f"from token ids alone, but the model is given something else ({why}): give begin() the attention mask that "
-                "generate() gets, no position_ids of your own, no images for text that was begun without; and use no assisted "
-                "decoding or prompt lookup in a turn that begins with tokens of the pool"
+                f"from token ids alone, by the active adapters, but the model is given something else ({why}): give begin() the "
+                "attention mask that generate() gets, no position_ids of your own, no images for text that was begun without, "
+                "no adapter_names; and use no assisted decoding or prompt lookup in a turn that begins with tokens of the pool"
             )
         self.why = why
         if why is None:
@@ -127,7 +130,8 @@ class Witness:
             if name not in PLAIN_INPUTS and value is not None and not isinstance(value, (bool, int, float, str)):
                 if not (name in ZERO_IS_TEXT and self._hold(~value.any())):
                     return name
-        return None
+        layer = self.adapter() if self.adapter is not None else None
+        return "adapter_names" if layer is not None and layer._forward_pre_hooks else None
 
     def _hold(self, verdict: torch.Tensor) -> bool:
         """Whether a condition holds; one on a device is looked at later, so that nothing waits for it here."""
