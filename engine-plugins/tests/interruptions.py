@@ -44,7 +44,8 @@ def interrupted(model: torch.nn.Module, cache: Any, place: str, kind: str, forwa
     elif place in ("first", "middle"):
         hooks.append(layers[0 if place == "first" else len(layers) // 2].register_forward_pre_hook(strike))
     elif place == "between-k-and-v":
-        undo = _values_fail(cache, len(layers) // 2, strike)
+        kept = [number for number, layer in enumerate(cache.layers) if type(layer).__name__ != "DummyLayer"]
+        undo = _values_fail(cache, kept[len(kept) // 2], strike)
     else:
         hooks.append((layers[-1] if place == "last" else model.get_output_embeddings()).register_forward_hook(strike))
     try:
