@@ -101,8 +101,8 @@ def test_a_failed_load_is_no_hit_and_not_tried_again() -> None:
 def test_ranks_are_waited_for_and_the_shortest_counts() -> None:
     outcomes: Outcomes[SaveOutcome] = Outcomes(2)
     assert outcomes.add("r", SaveOutcome(5, 5, 0, 0, None)) is None
-    both = outcomes.add("r", SaveOutcome(3, 3, 0, 2, "no_space"))
-    assert (both.pages, both.declined, both.cause) == (3, 2, "no_space")
+    both = outcomes.add("r", SaveOutcome(3, 3, 0, 2, "no_space", "timeout"))
+    assert (both.pages, both.declined, both.cause, both.not_durable) == (3, 2, "no_space", "timeout")
     one_step = WorkerMeta(loads={"r": LoadOutcome(4, 0, None, 0.1)}).aggregate(
         WorkerMeta(loads={"r": LoadOutcome(1, 3, "io", 0.2)}, saves={"q": SaveOutcome(1, 1, 0, 0, None)})
     )

@@ -2,14 +2,16 @@
 //! Must not know: the write queue's order, segments.
 //!
 //! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its slot. What
-//! hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go before heads.
+//! hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go before heads. What is off only
+//! because NVMe could not take it in time, or had no room for it later, is found again and written once NVMe can.
 
 use crate::Pool;
 use crate::config::Admit;
-use crate::entry::{DIRTY, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
+use crate::entry::{COUNTED_NVME, DIRTY, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
 use crate::ids::Now;
 use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
 use crate::policy::Position;
+use crate::sweep::Sweep;
 
 /// Bytes that may be written to NVMe: a bucket that fills with time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,6 +35,30 @@ impl WriteBudget {
         let earned = elapsed * u128::from(bytes_per_day) + self.rest;
         self.rest = earned % u128::from(DAY_MS);
         self.bytes = (self.bytes + (earned / u128::from(DAY_MS)) as i128).min(burst(bytes_per_day));
+    }
+}
+
+/// What a burst left behind: pages off NVMe that are to be written when what waits has become little.
+#[derive(Default)]
+pub(crate) struct Behind {
+    /// The walk that finds them. None: there are none.
+    sweep: Option<Sweep>,
+    /// More were left behind since it began.
+    again: bool,
+    /// Pages that NVMe let go of wait for room there; a walk finds them then.
+    let_go: bool,
+}
+
+impl Behind {
+    /// Whether there are such pages.
+    pub(crate) fn is_any(&self) -> bool {
+        self.sweep.is_some() || self.let_go
+    }
+
+    /// Some more were left behind.
+    fn find_again(&mut self) {
+        self.again |= self.sweep.is_some();
+        self.sweep.get_or_insert_default();
     }
 }
 
@@ -80,12 +106,48 @@ impl Pool {
         };
         // A page of several shards that recovery or a lease completed may be there in part.
         let begun = self.pages.cells(index).iter().any(|cell| cell.has(ON_NVME));
-        if begun || (wanted && self.backlog_allows(index) && self.budget_allows(index)) {
+        let in_time = self.backlog_allows(index);
+        if begun || (wanted && in_time && self.budget_allows(index)) {
             self.queue_write(index);
-        } else {
-            self.pages.move_last(index);
-            self.tally.kept_off += 1;
+            return;
         }
+        self.pages.move_last(index);
+        self.tally.kept_off += 1;
+        if wanted && !in_time {
+            self.behind.find_again();
+        }
+    }
+
+    /// NVMe gives up a page that DRAM keeps. It is found again, unless it is one that would not have been written unasked.
+    pub(crate) fn note_let_go(&mut self, index: u32) {
+        self.tally.let_go += u64::from(self.pages[index].has(COUNTED_NVME));
+        self.behind.let_go |= self.config.nvme_admit == Admit::All;
+    }
+
+    /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has become little.
+    pub(crate) fn catch_up(&mut self) {
+        let little = self.config.nvme_bytes / (2 * BACKLOG_SHARE);
+        if self.tally.dirty_bytes > little || !self.nvme_alive {
+            return;
+        }
+        if self.behind.let_go && self.has_room_again() {
+            self.behind.let_go = false;
+            self.behind.find_again();
+        }
+        let Some(mut sweep) = self.behind.sweep.take() else { return };
+        let slice = self.half_slice();
+        let done = self.admit_off(&mut sweep, slice, |pool, index| {
+            let allowed = pool.backlog_allows(index) && pool.budget_allows(index);
+            if allowed {
+                pool.insist(index);
+            }
+            allowed
+        });
+        self.behind.sweep = match done {
+            false => Some(sweep),
+            true if std::mem::take(&mut self.behind.again) => Some(Sweep::default()),
+            true => None,
+        };
     }
 
     /// Somebody uses the page again, or its session will: it is worth a write.

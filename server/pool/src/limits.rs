@@ -6,8 +6,9 @@ pub const STEPS_PER_SLICE: u64 = 2048;
 /// Steps that no call takes more of, however much it was asked: what others wait for at most. The last page of a slice may
 /// still search for its room.
 pub const STEPS_PER_CALL_MAX: u64 = 24 * 1024;
-/// Steps that the work for one page may take: the search for a victim, a slab drained for it, and the page itself.
-pub const STEPS_PER_PAGE_MAX: u64 = 2 * VICTIM_SCAN_MAX as u64 + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
+/// Steps that the work for one page may take: the search for a victim, and for one that was spared, a slab drained for it, and the page itself.
+pub const STEPS_PER_PAGE_MAX: u64 =
+    5 * VICTIM_SCAN_MAX as u64 + VICTIM_MOVES_MAX + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
 /// Steps of one call that empties a slab.
 pub const DRAIN_STEPS_PER_CALL_MAX: u64 = 4096;
 /// Rows of a table, or pages of a path, that count as one step when they are only passed.
@@ -21,6 +22,16 @@ pub const LEASE_PAGES_MAX: u32 = turnkv_proto::limits::LEASE_PAGES_MAX as u32;
 /// Pages whose removal, with all that hangs on them, is not finished; beyond it a page that does not verify stays, and is found
 /// again by its next reader.
 pub const CONDEMNED_MAX: usize = 1 << 16;
+/// Branches that sessions left and whose pages are not marked yet; beyond it they go by age.
+pub const LEFT_BRANCHES_MAX: usize = 1 << 16;
+/// Entries of the write queue that are looked at for each one that comes, while many of them are stale.
+pub(crate) const SIFTED_PER_WRITE_MAX: u64 = 2;
+/// The same each time the pool looks after itself.
+pub(crate) const SIFTED_PER_LOOK_MAX: u64 = 8192;
+/// Pages below one that is on NVMe now which are found to be durable with it; others are when somebody asks.
+pub const DURABLE_PAGES_PER_WRITE_MAX: usize = 256;
+/// Pages read lately that one look for a victim lets go round once more; where all of them were, the first goes all the same.
+pub const VICTIM_MOVES_MAX: u64 = 256;
 /// Pins that ended and whose owner was not told yet; beyond it they are found at the next start.
 pub const ENDED_PINS_MAX: usize = 4096;
 /// What held leases may take of a client's share and of DRAM: the rest is for pages that are only copied.
@@ -73,10 +84,10 @@ pub const PROTECTION_MS_MAX: u64 = 24 * 3600 * 1000;
 pub const PIN_MS_DEFAULT: u64 = 3600 * 1000;
 /// How long a session with a priority is protected whose owner named no time.
 pub const RETENTION_MS_DEFAULT: u64 = 600 * 1000;
-/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten.
+/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten for another one of its tenant.
 pub const SILENT_TURN_MS: u64 = 600 * 1000;
-/// Sessions looked at to find one whose turn is silent.
-pub const SILENT_TURN_SCAN_MAX: usize = 64;
+/// Sessions that were used since they took their place in the order of those that make way, and that one search puts back.
+pub const LATE_SESSIONS_PER_PICK_MAX: u64 = 64;
 /// Engines that routes know; beyond it the one not heard of for longest goes.
 pub const ROUTE_ENGINES_MAX: usize = 512;
 /// Engines one route is chosen among.
@@ -147,8 +158,8 @@ pub const PROMOTIONS_PER_CALL_MAX: usize = 1024;
 pub const TOUCH_ANCESTORS_MAX: u32 = 1024;
 /// Siblings looked at to decide whether a superseded page still has a use.
 pub const VICTIM_CHILDREN_MAX: u32 = 16;
-/// Sessions whose prefetch one call of `next_prefetches` looks at.
-pub const RETURNS_PER_CALL_MAX: usize = 64;
+/// Sessions whose prefetch is looked at until some reads have landed.
+pub const RETURNS_UNTIL_LANDED_MAX: usize = 64;
 /// How long before its return, at least, a session's pages are read into DRAM; so long they are spared there.
 pub const PREFETCH_AHEAD_MS: u64 = 2_000;
 /// What a prefetch counts on being read in a millisecond beside other work: large sessions are begun earlier.
@@ -160,11 +171,11 @@ pub const RETURN_GRACE_MS: u64 = 5_000;
 /// Slots note when their page is needed in this unit.
 pub(crate) const RETURN_UNIT_MS: u64 = 100;
 /// Places of the sessions' table that one call reads names from.
-pub const SESSION_NAMES_PER_CALL: u32 = 1024;
+pub const NAMES_PER_CALL: u32 = 1024;
 /// Pages of a session that one step of the end of its turn goes over.
 pub const TURN_PAGES_PER_STEP: usize = 1024;
-/// Sessions that one call of `expire` forgets.
-pub const SESSIONS_EXPIRED_PER_CALL_MAX: usize = 256;
+/// Sessions that one call of `expire` forgets, or puts back because they were used since.
+pub const SESSIONS_LATE_PER_CALL_MAX: usize = 256;
 /// Sessions in one list answer.
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Pages that are chosen to leave NVMe for each one that comes.
@@ -179,6 +190,13 @@ pub const KEPT_PERCENT_MIN: u64 = 20;
 pub const NVME_BESIDE_DRAM_SHARE: u64 = 4;
 /// Bytes that may be written again on NVMe, in percent of those that come to it.
 pub const REWRITE_PERCENT_MAX: u64 = 50;
+/// What stays in a segment is written again whatever was before, if it is no more than the segment divided by this: that frees
+/// twice what moves.
+pub const REWRITE_CHEAP_SHARE: u64 = 3;
+/// The same everywhere, if what stays in all of NVMe is no more than NVMe divided by this.
+pub const REWRITE_ROOMY_SHARE: u64 = 2;
+/// What NVMe let go of while DRAM kept it is written once so many percent of what pages may keep are taken.
+pub const ROOM_AGAIN_PERCENT: u64 = 85;
 /// So much may be written again at once: NVMe divided by this.
 pub const REWRITE_BURST_SHARE: u64 = 16;
 /// Share of NVMe that pages keep unless the tier's geometry asks for less, percent: the rest is free, or leaves first.

@@ -47,6 +47,10 @@ pub(crate) struct Tally {
     pub(crate) written_bytes: u64,
     /// Pages that admission or the write budget kept off NVMe when they came.
     pub(crate) kept_off: u64,
+    /// Pages that NVMe let go of while DRAM kept them.
+    pub(crate) let_go: u64,
+    /// Pages found on NVMe that a full index had no room for.
+    pub(crate) crowded_out: u64,
 }
 
 impl Pool {
@@ -80,6 +84,7 @@ impl Pool {
                 }
                 self.tally.demoted += 1;
                 self.refresh(index, Position::Hot);
+                self.leave_if_left(index);
             }
         }
     }
@@ -110,7 +115,7 @@ impl Pool {
         cell.state |= ON_NVME;
         self.tally.nvme_bytes += bytes;
         if !self.pages[index].has(LEAVING) {
-            self.kept.add(place, self.extent_bytes(index));
+            self.kept.add(place, self.extent_bytes(index), self.is_promised(index));
         }
         if !before {
             self.pages.move_first(index);
@@ -126,7 +131,7 @@ impl Pool {
 
     fn forget_place(&mut self, index: u32, shard: u16) -> bool {
         let (bytes, extent_bytes) = (self.shard_bytes(index), self.extent_bytes(index));
-        let kept = !self.pages[index].has(LEAVING);
+        let (kept, promised) = (!self.pages[index].has(LEAVING), self.is_promised(index));
         let cell = self.pages.cell_mut(index, shard);
         if !cell.has(ON_NVME) {
             return false;
@@ -135,7 +140,7 @@ impl Pool {
         cell.state &= !ON_NVME;
         self.tally.nvme_bytes -= bytes;
         if kept {
-            self.kept.take(place, extent_bytes);
+            self.kept.take(place, extent_bytes, promised);
         }
         if self.nvme_alive {
             self.dead.push((place, bytes));
@@ -330,24 +335,6 @@ impl Pool {
                 self.admit_new(index);
             }
             self.refresh(index, Position::Hot);
-            let mut child = self.pages[index].first_child;
-            while child != NONE {
-                waiting.push(child);
-                child = self.pages[child].next;
-            }
-        }
-    }
-
-    /// Marks a page, and then its children, as durable: on NVMe with all its ancestors.
-    pub(crate) fn settle_durable(&mut self, index: u32) {
-        let (mut next, mut waiting) = (Some(index), Vec::new());
-        while let Some(index) = next.take().or_else(|| waiting.pop()) {
-            let entry = &self.pages[index];
-            let reachable = entry.parent == NONE || self.pages[entry.parent].has(DURABLE);
-            if !reachable || !entry.has(COUNTED_NVME) || entry.has(DURABLE) {
-                continue;
-            }
-            self.pages[index].flags |= DURABLE;
             let mut child = self.pages[index].first_child;
             while child != NONE {
                 waiting.push(child);

@@ -1,4 +1,4 @@
-//! Namespaces that retire: at the limit, the one that nobody has used for longest makes way for a new one.
+//! Namespaces that retire: at the limit, one of the new one's tenant, or of the tenant with too many, makes way.
 //! Owns: who goes, and dropping all of it in steps. Must not know: who asks for room, the catalog.
 //!
 //! Nobody finds a namespace that retires, so its sessions, pins and pages go in any order and at any pace, leaves before what
@@ -10,6 +10,7 @@ use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
 use crate::protection::Owner;
 use crate::residency::Removal;
+use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
 
 /// A namespace that retires, and how far that is.
@@ -25,21 +26,26 @@ pub(crate) struct Retiring {
 }
 
 impl Pool {
-    /// Begins to retire the namespace that was used longest ago, those first that hold nothing. None: all are in use (leased
-    /// slots; or they hold something and were used a short while ago), or enough of them retire already.
-    pub fn retire_oldest(&mut self, now: Now) -> Option<NamespaceId> {
+    /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that hold nothing. A tenant
+    /// that has no fewer than its equal share loses its own; for one that has fewer, the tenant with most loses one, or else
+    /// anybody. None: all of these are in use (leased slots; or they hold something, were used a short while ago, and are not
+    /// of the tenant with too many), or enough retire already.
+    pub fn retire_oldest(&mut self, tenant: &str, now: Now) -> Option<NamespaceId> {
         let now = self.tick(now);
         if self.namespaces.retiring.len() >= NAMESPACES_RETIRING_MAX {
             return None;
         }
+        let (gives_way, is_over) = self.gives_way(tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
             let (at, class) = (ns.0, &self.slots.classes[usize::from(ns.0)]);
             let named = self.sessions.len_of(ns) > 0 || self.protections.pins_of(ns) > 0;
             let holds = named || self.pages.live_of(at) > 0 || class.used > 0;
-            let needed = class.leased > 0 || holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
-            (!needed).then_some((holds, used, ns))
+            let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
+            let others = self.slots.tenant_of(at) != gives_way;
+            let needed = class.leased > 0 || is_over && (others || spared) || others && spared;
+            (!needed).then_some((others, spared, holds, used, ns))
         };
-        let (_, _, ns) = self.namespaces.open().filter_map(candidate).min()?;
+        let (.., ns) = self.namespaces.open().filter_map(candidate).min()?;
         let id = self.namespaces.id(ns);
         self.namespaces.close(ns);
         self.namespaces.retiring.push_back(Retiring {
@@ -52,6 +58,23 @@ impl Pool {
         Some(id)
     }
 
+    /// Who gives way to a new namespace of a tenant: itself (true), where it has no fewer than its equal share; else who has most.
+    fn gives_way(&self, tenant: &str) -> Option<(u32, bool)> {
+        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
+        for (ns, _) in self.namespaces.open() {
+            *sizes.entry(self.slots.tenant_of(ns.0)).or_default() += 1;
+        }
+        let own = sizes.iter().find(|(number, _)| self.namespaces.tenant(**number) == tenant);
+        let tenants = sizes.len() + usize::from(own.is_none());
+        let share = (usize::from(self.config.limits.namespaces_max) / tenants).max(1);
+        match own.filter(|(_, has)| **has >= share) {
+            Some((own, _)) => Some((*own, true)),
+            None => {
+                sizes.iter().map(|(number, has)| (*has, *number)).max().map(|(_, fullest)| (fullest, false))
+            }
+        }
+    }
+
     /// Namespaces that retire.
     pub fn retiring(&self) -> usize {
         self.namespaces.retiring.len()
@@ -59,6 +82,7 @@ impl Pool {
 
     /// Drops some of what namespaces that retire still hold. True: there is more that could be dropped now.
     pub fn retire_step(&mut self) -> bool {
+        self.begin_call();
         let mut steps = RETIRE_STEPS_PER_CALL;
         for _ in 0..self.namespaces.retiring.len() {
             let Some(mut next) = self.namespaces.retiring.pop_front() else { return false };
@@ -85,9 +109,6 @@ impl Pool {
         while *steps > 0 && self.sessions.len_of(next.ns) > 0 && next.sessions < self.sessions.end() {
             *steps -= 1;
             if self.sessions.namespace_at(next.sessions) == Some(next.ns) {
-                if !self.retire_protection(Owner::Session(next.sessions), steps) {
-                    return;
-                }
                 self.forget(next.sessions, false);
             }
             next.sessions += 1;
@@ -98,21 +119,12 @@ impl Pool {
         while *steps > 0 && self.protections.pins_of(next.ns) > 0 && next.protections < self.protections.end()
         {
             *steps -= 1;
-            let pin = self.protections.pin_at(next.protections, next.ns);
-            if pin.is_some_and(|owner| !self.retire_protection(owner, steps)) {
-                return;
+            let pin = self.protections.pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            if let Some((ns, pin)) = pin {
+                self.unprotect(Owner::Pin(ns, pin));
             }
             next.protections += 1;
         }
-    }
-
-    /// Ends a protection, from its tail on, as far as there are steps. True: it is over.
-    fn retire_protection(&mut self, owner: Owner, steps: &mut u32) -> bool {
-        let pages = self.protected_end(owner).pages;
-        let cut = pages.min(*steps);
-        self.unprotect_after(owner, pages - cut);
-        *steps -= cut;
-        cut == pages
     }
 
     fn retire_pages(&mut self, next: &mut Retiring, steps: &mut u32) {

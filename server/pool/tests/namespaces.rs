@@ -46,7 +46,7 @@ fn stranger(at: u32, parent: Option<u32>, block: u32) -> Stranger {
     }
 }
 
-fn keep(pool: &mut Pool, ns: u8, found: impl IntoIterator<Item = Stranger>) -> usize {
+fn keep(pool: &mut Pool, ns: u8, found: impl IntoIterator<Item = Stranger>) -> u64 {
     let id = NamespaceId([ns; 32]);
     pool.keep_strangers(found.into_iter().map(|stranger| (id, stranger)))
 }
@@ -79,7 +79,7 @@ fn at_the_limit_the_namespace_nobody_used_for_longest_makes_way() {
     }
     assert_eq!(pool.open_namespace(desc(4, "a", 8 << 10, 1)), Err(PoolError::Limit("namespaces_max")));
     assert!(pool.use_namespace(&ids[0], 10).is_some());
-    assert_eq!(pool.retire_oldest(20), Some(ids[1]), "the first one was used since");
+    assert_eq!(pool.retire_oldest("a", 20), Some(ids[1]), "the first one was used since");
     let fourth = open(&mut pool, 4);
     retire_all(&mut pool);
     assert_eq!((pool.stats().namespaces, pool.retiring()), (3, 0));
@@ -97,7 +97,7 @@ fn what_named_a_retired_namespace_names_nothing_ever() {
     store(&mut pool, old, None, 0..3);
     pool.begin_turn(old, &session("s"), 0).unwrap();
     let later = NAMESPACE_SPARED_MS + 1;
-    assert_eq!(pool.retire_oldest(later), Some(NamespaceId([1; 32])));
+    assert_eq!(pool.retire_oldest("a", later), Some(NamespaceId([1; 32])));
     assert_eq!(pool.lookup(old, &hashes(0..3), later), Err(PoolError::NamespaceUnknown), "at once");
     retire_all(&mut pool);
     let new = open(&mut pool, 2);
@@ -123,9 +123,9 @@ fn a_namespace_in_use_does_not_make_way() {
     store(&mut pool, recent, None, 0..2);
     let later = NAMESPACE_SPARED_MS + 1;
     pool.use_namespace(&NamespaceId([2; 32]), later - 5).unwrap();
-    assert_eq!(pool.retire_oldest(later), None, "one has slots under a lease, one was used just now");
+    assert_eq!(pool.retire_oldest("a", later), None, "one has slots under a lease, one was used just now");
     pool.client_gone(CLIENT, later);
-    assert_eq!(pool.retire_oldest(later), Some(NamespaceId([1; 32])));
+    assert_eq!(pool.retire_oldest("a", later), Some(NamespaceId([1; 32])));
     retire_all(&mut pool);
 }
 
@@ -137,7 +137,7 @@ fn what_holds_nothing_makes_way_before_what_holds_pages() {
     open(&mut pool, 2);
     for at in 3..40 {
         pool.use_namespace(&NamespaceId([at - 1; 32]), 1).unwrap();
-        assert_eq!(pool.retire_oldest(1), Some(NamespaceId([at - 1; 32])));
+        assert_eq!(pool.retire_oldest("a", 1), Some(NamespaceId([at - 1; 32])));
         open(&mut pool, at);
         retire_all(&mut pool);
     }
@@ -163,7 +163,7 @@ fn all_of_a_namespace_goes_in_bounded_steps_and_what_is_in_flight_first_ends() {
     let writes = pool.next_writes(3 * u64::from(BYTES), 0);
     let later = NAMESPACE_SPARED_MS + 1;
     pool.use_namespace(&NamespaceId([2; 32]), later).unwrap();
-    assert_eq!(pool.retire_oldest(later), Some(NamespaceId([1; 32])));
+    assert_eq!(pool.retire_oldest("a", later), Some(NamespaceId([1; 32])));
     assert!(retire_all(&mut pool) > 3, "in one call it would hold everybody up");
     assert_eq!(pool.retiring(), 1, "pages that are being written keep their slots");
     for (at, write) in writes.iter().enumerate() {
@@ -192,7 +192,7 @@ fn memory_of_a_retired_tenant_is_renewed_for_the_next_one_whatever_its_number() 
         let SlotKey { slab, .. } = pool.begin_reload(read(ns, &hashes(0..1)), now).map(slot_of).unwrap();
         assert_eq!(pool.slab_tenant(slab).unwrap().0, format!("tenant {at}"), "nobody gets another's memory");
         pool.client_gone(CLIENT, now);
-        pool.retire_oldest(now + NAMESPACE_SPARED_MS).unwrap();
+        pool.retire_oldest("a", now + NAMESPACE_SPARED_MS).unwrap();
         while pool.retire_step() {}
     }
     assert!(renewed >= 2998, "every change of tenant renews: {renewed}");
@@ -263,7 +263,7 @@ fn a_long_prefix_is_taken_in_by_bounded_steps_beside_whoever_offloads_and_reclai
     assert!(steps > 5, "in one call it would hold everybody up");
     assert_eq!(present(&mut pool, ns, 0..4000), 3000, "up to the page whose segment was reclaimed");
     while pool.forget_strangers(0).0 {}
-    assert_eq!(pool.take_dead_places().len(), 2 + 999);
+    assert_eq!(pool.take_dead_places().len(), 2 + 1 + 999);
     assert_eq!(pool.stats().stranger_extents, 0);
     pool.check().unwrap();
 }
@@ -328,7 +328,7 @@ fn a_full_index_starts_with_whole_prefixes_of_the_latest_use() {
     ];
     // A page that was written again is one page, and its first copy dead.
     found.push(stranger(0, None, 9));
-    assert_eq!(keep(&mut pool, 7, found), 3, "what goes is told");
+    assert_eq!((keep(&mut pool, 7, found), pool.stats().crowded_out_pages), (1, 1), "what goes is told");
     assert_eq!(
         dead_blocks(&mut pool),
         [0, 3, 8],
@@ -336,6 +336,22 @@ fn a_full_index_starts_with_whole_prefixes_of_the_latest_use() {
     );
     let (ns, adopted) = adopt(&mut pool, 7);
     assert_eq!((adopted, present(&mut pool, ns, 0..5)), (7, 5));
+}
+
+#[test]
+fn what_a_full_index_has_no_room_for_when_a_namespace_is_opened_is_counted() {
+    let mut config = config(1 << 30);
+    config.limits.pages_max = 6;
+    let mut pool = Pool::new(config).unwrap();
+    let other = NamespaceId([8; 32]);
+    let four = (0..4).map(|at| (other, stranger(at, at.checked_sub(1), 100 + at)));
+    let two = (0..2).map(|at| (NamespaceId([7; 32]), stranger(at, at.checked_sub(1), at)));
+    assert_eq!(pool.keep_strangers(four.chain(two)), 0, "so many fit");
+    let ns = open(&mut pool, 9);
+    store(&mut pool, ns, None, 0..3);
+    assert_eq!(adopt(&mut pool, 8).1, 3);
+    assert_eq!(adopt(&mut pool, 7).1, 0);
+    assert_eq!(pool.stats().crowded_out_pages, 3, "the tail of one, and all of the other");
 }
 
 #[test]
@@ -353,4 +369,26 @@ fn the_reclaim_of_a_segment_drops_its_strangers() {
     assert_eq!(pool.stats().stranger_extents, 1);
     let (ns, adopted) = adopt(&mut pool, 7);
     assert_eq!((adopted, present(&mut pool, ns, 0..2)), (1, 1));
+}
+
+/// The segment may be kept after all: its time was over, or a page of it could not move.
+#[test]
+fn what_reclaim_drops_of_strangers_is_dead_whatever_becomes_of_their_segment() {
+    let mut pool = few(4);
+    keep(&mut pool, 7, [stranger(0, None, 0), stranger(1, Some(0), 1)]);
+    let id = NamespaceId([7; 32]);
+    let place = |block| NvmePlace { segment: 1, generation: 0, block };
+    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place(1)), Reclaim::Dead);
+    assert_eq!(dead_blocks(&mut pool), [1], "who counts what is alive in the segment has to hear of it");
+    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place(1)), Reclaim::Dead);
+    assert_eq!(dead_blocks(&mut pool), [], "once");
+    let ns = open(&mut pool, 7);
+    assert_eq!(
+        pool.reclaim_verdict(&id, &hash(0), 0, place(0)),
+        Reclaim::Dead,
+        "opened, and not taken in yet"
+    );
+    assert_eq!(dead_blocks(&mut pool), [0]);
+    assert_eq!((pool.stats().stranger_extents, present(&mut pool, ns, 0..1)), (0, 0));
+    pool.check().unwrap();
 }

@@ -121,6 +121,7 @@ impl Engine {
         let candidate =
             nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
+        let (_, _, segment_bytes) = nvme.geometry();
         // A surplus segment wins its space however much of it moves.
         let rewrite_percent = if candidate.surplus { 100 } else { RECLAIM_REWRITE_PERCENT_MAX };
         if candidate.surplus {
@@ -128,7 +129,7 @@ impl Engine {
         }
         Some(Pass {
             left: candidate.extents.len(),
-            rewrite_left: all * rewrite_percent / 100,
+            rewrite_left: segment_bytes * rewrite_percent / 100,
             moving: Vec::new(),
             deadline: self.clock.now() + Duration::from_millis(RECLAIM_PASS_MS_MAX),
             candidate,
@@ -140,25 +141,32 @@ impl Engine {
     fn step(self: &Arc<Self>, pass: &mut Pass) -> Next {
         let late = self.clock.now() >= pass.deadline;
         if !late && (pass.moving.len() >= RECLAIM_INFLIGHT_MAX || pass.left == 0 && !pass.moving.is_empty()) {
-            self.push_moving(pass);
+            let on_their_way = self.push_moving(pass);
             let room = pass.moving.len() < RECLAIM_INFLIGHT_MAX;
-            return if room && pass.left > 0 || pass.moving.is_empty() { Next::Now } else { Next::Soon };
+            return match () {
+                () if room && pass.left > 0 || pass.moving.is_empty() => Next::Now,
+                () if on_their_way => Next::Soon,
+                () => Next::Rung,
+            };
         }
         let Some(at) = pass.left.checked_sub(1).filter(|_| !late) else { return Next::Rung };
+        let Some(nvme) = &self.nvme else { return Next::Rung };
         let extent = &pass.candidate.extents[at];
-        let bytes = u64::from(extent.0.payload_bytes);
+        let (bytes, shard) = (extent.0.payload_bytes, extent.0.shard);
         // Where nothing can be moved to, waiting would not help: the segment that costs least is given up.
-        let room = self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(extent.0.payload_bytes));
+        let room = nvme.can_move(bytes) && pass.rewrite_left >= u64::from(bytes);
         let cold = match self.verdict(extent) {
             Reclaim::Dead => None,
             Reclaim::Cold(page) => Some(page),
-            Reclaim::Hot(page)
-                if room && pass.rewrite_left >= bytes && self.rewrite(page, extent.0.shard) =>
-            {
-                pass.rewrite_left -= bytes;
-                self.metrics.rewritten_bytes.increment(bytes);
+            Reclaim::Hot(page) if room && self.rewrite(page, shard) => {
+                pass.rewrite_left -= u64::from(bytes);
+                self.metrics.rewritten_bytes.increment(bytes.into());
                 pass.moving.push((at, page));
                 None
+            }
+            // There is no slot to read it into, but there will be: what waits in DRAM can still be written.
+            Reclaim::Hot(_) if room && nvme.can_write(bytes) => {
+                return if self.push_moving(pass) { Next::Soon } else { Next::Rung };
             }
             Reclaim::Hot(page) => Some(page),
         };
@@ -196,7 +204,7 @@ impl Engine {
         self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place(*at))
     }
 
-    /// Queues a page to be written again, reading it back first when only NVMe has it.
+    /// Queues a page to be written again, reading it back first when only NVMe has it. False: there is no slot to read it into.
     fn rewrite(self: &Arc<Self>, page: PageKey, shard: u16) -> bool {
         let (rewrite, renewals) = {
             let mut core = self.core();
@@ -213,18 +221,25 @@ impl Engine {
         true
     }
 
-    /// Pushes pages on whose read has landed, lets go of those that moved.
-    fn push_moving(self: &Arc<Self>, pass: &mut Pass) {
+    /// Pushes pages on whose read has landed, lets go of those that moved. False: those that are left have no slot to be read
+    /// into, so that looking at them again soon would not help.
+    fn push_moving(self: &Arc<Self>, pass: &mut Pass) -> bool {
         self.pump_writes();
         let extents = &pass.candidate.extents;
         pass.moving.retain(|(at, _)| !matches!(self.verdict(&extents[*at]), Reclaim::Dead));
+        let mut on_their_way = false;
         for (at, page) in &pass.moving {
             let (meta, _) = &extents[*at];
             if self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(meta.payload_bytes)) {
-                self.rewrite(*page, meta.shard);
+                on_their_way |= self.rewrite(*page, meta.shard);
             } else {
                 self.core().pool.drop_page(*page); // what is in DRAM stays there
+                on_their_way = true;
             }
         }
+        on_their_way
     }
 }
+
+#[cfg(test)]
+mod tests;

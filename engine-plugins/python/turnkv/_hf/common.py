@@ -81,7 +81,8 @@ class TurnReport:
     misses: Counter[str] = field(default_factory=Counter)
     """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>
     (interrupted, layers, mask, positions, tokens, unseen, embeds, images, rope, weights, model, batch, empty, or an input's
-    name)."""
+    name); and, once a call, not_durable:<why> (no_tier, timeout, changed, lost, device) where `durable` was asked for and is
+    not so."""
 
     def forget_loaded(self) -> None:
         """What was loaded is of no use."""

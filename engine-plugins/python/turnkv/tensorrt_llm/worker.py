@@ -40,6 +40,7 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         self._runs: BlockRuns | None = None
         self._fetcher: Fetcher | None = None
         self._saver: Saver | None = None
+        self._not_durable: str | None = None
         self._stores = True
         self._ending: set[int] = set()
         """Finished requests that the engine keeps blocks of."""
@@ -117,9 +118,18 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         for request in finished_gen_req_ids:
             # Nothing is sent again at the end: not all of the blocks are sure to be held. The next turn does that.
             self._saver.finish(FinishJob(str(request), None, []))
-        done = self._ending & {int(request) for request in self._saver.take_finished()}
+        finished = self._saver.take_finished()
+        for outcome in finished.values():
+            self._tell_durable(outcome.not_durable)
+        done = self._ending & {int(request) for request in finished}
         self._ending -= done
         return list(done), []
+
+    def _tell_durable(self, why: str | None) -> None:
+        """Says why what was to be durable is not, whenever that changes."""
+        if why is not None and why != self._not_durable:
+            logger.warning("TurnKV: pages that were to be on NVMe when their request ended are not (%s)", why)
+        self._not_durable = why
 
     def _step(self) -> StepMeta | None:
         step = self.get_connector_meta()

@@ -396,6 +396,7 @@ class Scheduler:
         self.stats.count("saved_blocks", outcome.stored)
         self.stats.count("present_blocks", outcome.present)
         self.stats.count("declined_blocks", outcome.declined, outcome.cause or "declined")
+        self.stats.count("not_durable_requests", int(outcome.not_durable is not None), outcome.not_durable or "")
         if ending is None:
             return
         pages = min(max(outcome.pages, ending.known if outcome.declined == 0 else 0), len(ending.hashes))

@@ -166,7 +166,8 @@ impl<'a> Replay<'a> {
     ) -> Result<Replay<'a>, SimError> {
         let (config, slot_bytes) = pool_config(model)?;
         let mut pool = Pool::new(config)?;
-        pool.shape_nvme(Device::kept_percent(model.nvme_pages), 0, 0);
+        let segment_bytes = Device::segment_pages(model.nvme_pages) * slot_bytes;
+        pool.shape_nvme(Device::kept_percent(model.nvme_pages), segment_bytes, 0);
         let desc = NamespaceDesc {
             id: NamespaceId([1; 32]),
             tenant: String::new(),
@@ -252,7 +253,7 @@ impl<'a> Replay<'a> {
         let session =
             known.map_or_else(|| session_id('r', position), |at| self.sessions[at as usize].clone());
         let hashes: Vec<BlockHash> = self.trace.blocks(request).iter().map(|block| hash_of(*block)).collect();
-        self.pool.expire(now);
+        while !self.pool.expire(now) {}
         self.pool.maintain(now);
         self.pool.begin_turn(self.ns, &session, now).map_err(self.refused(position, "begin_turn"))?;
         let found = self.pool.lookup(self.ns, &hashes, now).map_err(self.refused(position, "lookup"))?;

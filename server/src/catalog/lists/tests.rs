@@ -1,11 +1,15 @@
 //! Lists in the catalog: shared by sessions, gone with the last one, bounded; and rows of older servers.
 
-use crate::catalog::sessions::{SESSIONS, Saved};
-use crate::catalog::{Catalog, Change, ListSource, SavedSessions};
+use super::{LISTS, SavedChunk};
+use crate::catalog::pins::{PINS, PinChange, Saved as OldPin};
+use crate::catalog::sessions::{Change, SESSIONS, Saved};
+use crate::catalog::tests::{Disk, damage_rows, on};
+use crate::catalog::{Catalog, CatalogError, ListSource, SavedRows};
 use crate::clock::Clock;
 use prost::Message;
+use rustix::io::Errno;
 use std::cell::Cell;
-use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, SessionRecord};
+use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, PinRecord, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
 
 const NS: NamespaceId = NamespaceId([9; 32]);
@@ -39,6 +43,38 @@ fn session(named: &str, pages: usize) -> Change {
     (NS, name(named), Some(record))
 }
 
+/// A pin of the first `pages` of the same list.
+fn pin(pages: usize) -> PinChange {
+    let base = pages - pages % CHUNK;
+    let record = PinRecord {
+        base: (base > 0).then(|| hash(base - 1)),
+        hashes: (base..pages).map(hash).collect(),
+        ends_in_ms: 60_000,
+    };
+    (NS, hash(pages - 1), Some(record))
+}
+
+/// Pages that each saved pin names.
+fn pinned(catalog: &Catalog) -> Vec<usize> {
+    let look = |saved: &SavedRows| {
+        let mut found = Vec::new();
+        saved.for_each_pin_of(&NS, |pin| {
+            assert!(pin.for_ms > 0 && pin.for_ms <= 60_000);
+            found.push(pin.hashes.len() + listed(saved, pin.base)?);
+            Ok(())
+        })?;
+        Ok(found)
+    };
+    catalog.saved_rows(look).unwrap()
+}
+
+/// Pages of the chunks up to the one that ends with a page.
+fn listed(saved: &SavedRows, base: Option<BlockHash>) -> Result<usize, CatalogError> {
+    let chunks = base.map(|base| saved.chunks_back(&NS, &base, |_| false)).transpose()?.unwrap_or_default();
+    assert!(chunks.last().is_none_or(|(_, first)| first.before.is_none()), "a row's chunks are there");
+    Ok(chunks.iter().map(|(_, chunk)| chunk.hashes.len()).sum())
+}
+
 /// The chunk of that list that ends with a page, and the one before it.
 fn chunks(last: &BlockHash) -> Vec<ListChunk> {
     let at = u64::from_le_bytes(last.0[..8].try_into().unwrap()) as usize + 1;
@@ -52,23 +88,17 @@ fn chunks(last: &BlockHash) -> Vec<ListChunk> {
 
 /// Pages that a saved session names, by its row and the chunks it hangs on.
 fn pages(catalog: &Catalog, named: &str) -> usize {
-    let look = |saved: &SavedSessions| {
+    let look = |saved: &SavedRows| {
         let mut pages = 0;
         saved.for_each_of(&NS, |session| {
             if session.session == name(named) {
-                pages += session.hashes.len();
-                let mut next = session.base;
-                while let Some(at) = next {
-                    let chunk = saved.chunk(&NS, &at)?.expect("a row's chunks are there");
-                    pages += chunk.hashes.len();
-                    next = chunk.before;
-                }
+                pages += session.hashes.len() + listed(saved, session.base)?;
             }
             Ok(())
         })?;
         Ok(pages)
     };
-    catalog.saved_sessions(look).unwrap()
+    catalog.saved_rows(look).unwrap()
 }
 
 #[test]
@@ -102,6 +132,60 @@ fn sessions_share_chunks_and_the_last_one_takes_them_along() {
     assert_eq!(catalog.list_chunks(), 4);
     put(&[(NS, name("s1"), None), (NS, name("s2"), None), (NS, name("s2"), None)]);
     assert_eq!(catalog.list_chunks(), 0);
+}
+
+/// A pin's row held its whole prefix once: 2 MiB each for the longest, in one transaction together.
+#[test]
+fn pins_share_their_chunks_with_sessions_and_with_one_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 1000 };
+    catalog.put_sessions(&[session("s", 10 * CHUNK)], &source).unwrap();
+    let pins: Vec<PinChange> = (9 * CHUNK..12 * CHUNK).map(pin).collect();
+    assert_eq!(catalog.put_pins(&pins, &source).unwrap().changes, pins.len());
+    assert_eq!(catalog.list_chunks(), 11);
+    let mut found = pinned(&catalog);
+    found.sort_unstable();
+    assert_eq!(found, (9 * CHUNK..12 * CHUNK).collect::<Vec<_>>());
+    let ended: Vec<PinChange> = pins.iter().map(|(ns, pin, _)| (*ns, *pin, None)).collect();
+    catalog.put_pins(&ended, &source).unwrap();
+    assert_eq!((catalog.list_chunks(), pinned(&catalog)), (10, vec![]), "the session needs its own still");
+    catalog.put_sessions(&[(NS, name("s"), None)], &source).unwrap();
+    assert_eq!(catalog.list_chunks(), 0);
+}
+
+#[test]
+fn a_pin_whose_list_finds_no_room_is_not_saved_and_that_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 4 };
+    let put = |change| catalog.put_pins(&[change], &source).unwrap();
+    assert_eq!(put(pin(4 * CHUNK + 3)).unlisted, 0);
+    assert_eq!(put(pin(9 * CHUNK)).unlisted, 1);
+    assert_eq!((pinned(&catalog), catalog.list_chunks()), (vec![4 * CHUNK + 3], 4));
+}
+
+#[test]
+fn pins_of_older_servers_are_read_and_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let hashes: Vec<BlockHash> = (0..1000).map(hash).collect();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let old = OldPin {
+        hashes: pack_hashes(&hashes),
+        ends_unix_ms: now.as_millis() as u64 + 50_000,
+        ..OldPin::default()
+    };
+    let key = [NS.0.as_slice(), &hash(999).0].concat();
+    let write = |write: &redb::WriteTransaction| {
+        write.open_table(PINS)?.insert(key.as_slice(), old.encode_to_vec().as_slice())?;
+        Ok(())
+    };
+    catalog.write(write).unwrap();
+    assert_eq!(pinned(&catalog), [1000]);
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 100 };
+    catalog.put_pins(&[pin(1000)], &source).unwrap();
+    assert_eq!((pinned(&catalog), catalog.list_chunks()), (vec![1000], 1000 / CHUNK as u64));
 }
 
 #[test]
@@ -161,4 +245,74 @@ fn rows_of_older_servers_are_read() {
     let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 100 };
     catalog.put_sessions(&[session("old", 1000)], &source).unwrap();
     assert_eq!((pages(&catalog, "old"), catalog.list_chunks()), (1000, 1000 / CHUNK as u64));
+}
+
+/// Rows of sessions and of lists, damaged in every way: chunks that name others, and one another. What does not check costs its own
+/// session its list, and no walk goes round for ever.
+#[test]
+fn damaged_rows_of_lists_cost_their_own_sessions_and_nothing_else() {
+    const DAMAGED: NamespaceId = NamespaceId([8; 32]);
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 1000 };
+    let of = |ns: NamespaceId, at: usize| {
+        let (_, name, record) = session(&format!("s{at}"), at * CHUNK + 7);
+        (ns, name, record)
+    };
+    turnkv_mutate::each_seed(60, |random| {
+        let disk = Disk::new(Errno::IO);
+        let catalog = on(&disk);
+        let all: Vec<Change> = [NS, DAMAGED].iter().flat_map(|ns| (1..6).map(|at| of(*ns, at))).collect();
+        assert_eq!(catalog.put_sessions(&all, &source).unwrap().changes, 10);
+        for (table, key_bytes) in [(SESSIONS, 34), (LISTS, 64)] {
+            let damage = |write: &redb::WriteTransaction| {
+                damage_rows(write, table, key_bytes, &DAMAGED, random.clone())
+            };
+            catalog.write(damage).unwrap();
+            random.number();
+        }
+        catalog.write(|write| entangle(write, &DAMAGED, random.clone())).unwrap();
+        drop(catalog);
+
+        let catalog = on(&disk);
+        assert_eq!((catalog.set_aside(), catalog.trouble()), (0, None), "a row is not a file");
+        let walk = |saved: &SavedRows| {
+            saved.for_each_of(&DAMAGED, |session| {
+                let Some(base) = session.base else { return Ok(()) };
+                let walked = saved.chunks_back(&DAMAGED, &base, |_| false)?;
+                assert!(walked.len() <= 10, "{} chunks of 5", walked.len());
+                Ok(())
+            })
+        };
+        catalog.saved_rows(walk).unwrap();
+        // They are written over and go, however they look.
+        let again: Vec<Change> = (1..6).map(|at| of(DAMAGED, at)).collect();
+        assert_eq!(catalog.put_sessions(&again, &source).unwrap().changes, 5);
+        let gone: Vec<Change> = (1..6).map(|at| (DAMAGED, name(&format!("s{at}")), None)).collect();
+        assert_eq!(catalog.put_sessions(&gone, &source).unwrap().changes, 5);
+        for at in 1..6 {
+            assert_eq!(pages(&catalog, &format!("s{at}")), at * CHUNK + 7, "session {at} is whole");
+        }
+    });
+}
+
+/// Has some chunks name others as those before them.
+fn entangle(
+    write: &redb::WriteTransaction,
+    of: &NamespaceId,
+    mut random: turnkv_mutate::Random,
+) -> Result<(), CatalogError> {
+    use redb::ReadableTable;
+    let mut table = write.open_table(LISTS)?;
+    let mut rows = Vec::new();
+    for row in table.range(of.0.as_slice()..)? {
+        let (key, value) = row?;
+        if let (true, Ok(saved)) = (key.value().starts_with(&of.0), SavedChunk::decode(value.value())) {
+            rows.push((key.value().to_vec(), saved));
+        }
+    }
+    for _ in 0..3 {
+        let (Some((key, saved)), Some((other, _))) = (random.pick(&rows), random.pick(&rows)) else { break };
+        let saved = SavedChunk { before: other[32..].to_vec(), ..saved.clone() };
+        table.insert(key.as_slice(), saved.encode_to_vec().as_slice())?;
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@
 //!
 //! - `config`: what is asked for and what opening says
 //! - `format`: every byte on the device
-//! - `descriptors`, `errno`: file descriptors that it needs; what each errno means for it
+//! - `descriptors`: file descriptors that it needs
 //! - `device`: directory or block device, the lock, whole-block I/O of the control plane
 //! - `superblock`: its two copies, and what one or none of them good means
 //! - `segment`, `log`: the books; pure
@@ -27,7 +27,6 @@ mod core;
 mod descriptors;
 mod device;
 mod engine;
-mod errno;
 mod finish;
 mod flush;
 mod format;
@@ -295,6 +294,7 @@ impl Tier for NvmeTier {
             waiting_segments: books.log.waiting_segments(),
             unreadable_extents: counters.unreadable_extents.load(Ordering::Relaxed),
             retired_segments: books.log.worn_segments(),
+            damaged_segments: counters.damaged_segments.load(Ordering::Relaxed),
             checksum_failures: counters.checksum_failures.load(Ordering::Relaxed),
             changed_writes: counters.changed_writes.load(Ordering::Relaxed),
             shortages: counters.shortages.load(Ordering::Relaxed),
@@ -376,7 +376,9 @@ fn read_back(
     let io = |source| OpenError::Io { what: "cannot recover", path: config.path.clone(), source };
     let (log, recovered) = recover::recover(&device, report).map_err(io)?;
     report.elapsed = device.clock.now() - started;
-    Ok((Arc::new(Core::new(device, log, config.queue_ops_max)), recovered))
+    let core = Core::new(device, log, config.queue_ops_max);
+    core.counters.damaged_segments.store(u64::from(report.damaged), Ordering::Relaxed);
+    Ok((Arc::new(core), recovered))
 }
 
 fn check_payload(bytes: u32) -> Result<(), TierError> {

@@ -48,6 +48,11 @@ impl NvmeTier {
         self.shared.core.books.lock().log.can_move(payload_bytes)
     }
 
+    /// Is there room for an extent that comes, without the reserve of what moves?
+    pub fn can_write(&self, payload_bytes: u32) -> bool {
+        self.shared.core.books.lock().log.can_write(payload_bytes)
+    }
+
     /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured
     /// while the disk is full.
     pub fn capacity(&self) -> (u64, u64) {
@@ -107,10 +112,20 @@ impl NvmeTier {
         let mut buffer = AlignedBuffer::new(BLOCK);
         let mut records = Vec::new();
         for block in blocks {
-            match file.read(block, &mut buffer) {
-                Ok(()) => records.extend(decode_extent(&buffer, segment, block, nonce)),
-                Err(error) => {
-                    tracing::warn!(segment, block, %error, "an extent's header cannot be read: its segment is not written again");
+            let read = file.read(block, &mut buffer).map_err(|error| error.to_string());
+            let record = read.and_then(|()| {
+                decode_extent(&buffer, segment, block, nonce).ok_or_else(|| "it does not verify".to_owned())
+            });
+            match record {
+                Ok(record) => records.push(record),
+                Err(why) => {
+                    // Written again, the segment would lose an extent that its owner counts on.
+                    tracing::warn!(
+                        segment,
+                        block,
+                        why,
+                        "an extent's header cannot be read: its segment is not written again"
+                    );
                     core.books.lock().log.wear(segment);
                 }
             }
