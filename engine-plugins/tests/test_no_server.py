@@ -50,7 +50,8 @@ def test_a_user_reads_it_once(tmp_path: pathlib.Path) -> None:
         "torch.set_grad_enabled(False); model = tiny_model(); ids = torch.arange(60)[None]\n"
         "for turn in range(3):\n"
         "    cache = TurnKVCache(model, 'chat'); cache.begin(ids)\n"
-        "    cache.end_turn(model.generate(ids, past_key_values=cache, max_new_tokens=3, attention_mask=torch.ones_like(ids)))\n"
+        "    said = model.generate(ids, past_key_values=cache, max_new_tokens=3, attention_mask=torch.ones_like(ids))\n"
+        "    cache.end_turn(said)\n"
     )
     paths = [str(pathlib.Path(__file__).parent), str(pathlib.Path(turnkv.__file__).parents[1])]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKV", "XDG", "PYTHONWARNINGS"))}

@@ -70,8 +70,8 @@ def _layer_shape(layer: Any) -> LayerShape | None:
     (_, heads, _, head_dim), values = layer.keys.shape, layer.values.shape
     if tuple(values) != tuple(layer.keys.shape):
         raise Unsupported(
-            f"K of {heads} heads of {head_dim} and V of {values[1]} heads of {values[3]} have different sizes, as in multi-head "
-            f"latent attention, and a page here has one: {WAY_OUT}"
+            f"K of {heads} heads of {head_dim} and V of {values[1]} heads of {values[3]} have different sizes, as in "
+            f"multi-head latent attention, and a page here has one: {WAY_OUT}"
         )
     if layer.keys.dtype not in DTYPES:
         raise Unsupported(f"K and V of {layer.keys.dtype} are not supported: load the model as bfloat16, float16 or float32")
@@ -91,7 +91,9 @@ def group_shapes(model: torch.nn.Module, page_tokens: int | None, sink: int, win
         if shape is not None:
             members.setdefault((getattr(layers[at], "sliding_window", None), shape), []).append(at)
     if window is not None and (len(members) > 1 or next(iter(members))[0] is not None):
-        raise Unsupported("sink and window trim models whose layers are all of full attention and of one size: this one's are not")
+        raise Unsupported(
+            "sink and window trim models whose layers are all of full attention and of one size: this one's are not"
+        )
     size = _page_tokens(page_tokens, {shape for _, shape in members})
     shapes = []
     for (own, shape), numbers in sorted(members.items(), key=lambda item: item[0][0] is not None):

@@ -17,7 +17,10 @@ from typing import Any
 import torch
 
 PLAIN_INPUTS = frozenset(
-    {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "cache_position", "past_key_values", "logits_to_keep", "labels"}
+    {
+        "input_ids", "inputs_embeds", "attention_mask", "position_ids", "cache_position", "past_key_values", "logits_to_keep",
+        "labels",
+    }
 )
 """What is looked at by itself, or says nothing about K and V."""
 ZERO_IS_TEXT = frozenset({"token_type_ids", "mm_token_type_ids"})
@@ -97,10 +100,11 @@ class Witness:
             self.why = why
             self._open.clear()  # this forward does not take place
             raise ValueError(
-                f"this turn began with {past} tokens of the pool, which were computed without padding, at positions 0, 1, 2, ..., "
-                f"from token ids alone, by the active adapters, but the model is given something else ({why}): give begin() the "
-                "attention mask that generate() gets, no position_ids of your own, no images for text that was begun without, "
-                "no adapter_names; and use no assisted decoding or prompt lookup in a turn that begins with tokens of the pool"
+                f"this turn began with {past} tokens of the pool, which were computed without padding, at positions 0, 1, 2, "
+                f"..., from token ids alone, by the active adapters, but the model is given something else ({why}): give "
+                "begin() the attention mask that generate() gets, no position_ids of your own, no images for text that was "
+                "begun without, no adapter_names; and use no assisted decoding or prompt lookup in a turn that begins with "
+                "tokens of the pool"
             )
         self.why = why
         if why is None:
