@@ -43,6 +43,7 @@ test-core: tools
 	@cargo build --locked --package turnkv
 	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace
 
+# TURNKV_MATRIX=full: every family of models, form of the cache, place and kind of interruption (some minutes).
 test-python: server python
 	@$(MAKE) ptx-check
 	@$(call say,'Python tests')
@@ -55,7 +56,7 @@ test-engines: server python engines
 	@$(call say,'tests in real SGLang (CPU)')
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/sglang/bin/python -m pytest -q engine-plugins/tests/sglang
 	@$(call say,'tests in transformers 5.17')
-	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/transformers-5.17/bin/python -m pytest -q engine-plugins/tests/test_transformers.py engine-plugins/tests/test_device_cache.py engine-plugins/tests/test_slab_cache.py engine-plugins/tests/test_slab_faults.py
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/transformers-5.17/bin/python -m pytest -q engine-plugins/tests/test_transformers.py engine-plugins/tests/test_device_cache.py engine-plugins/tests/test_slab_cache.py engine-plugins/tests/test_slab_faults.py engine-plugins/tests/test_interrupted.py engine-plugins/tests/test_inputs.py engine-plugins/tests/test_weights.py engine-plugins/tests/test_families.py
 
 # The fault simulation for long: SEEDS seeds from FIRST on. A failing seed is printed with its shortest run.
 SEEDS := 10000

@@ -40,10 +40,14 @@ def server_binary() -> pathlib.Path:
 class Server:
     """One `turnkv serve` process of a test."""
 
-    def __init__(self, folder: pathlib.Path, dram: str = "64MiB", nvme: str | None = "512MiB") -> None:
+    def __init__(
+        self, folder: pathlib.Path, dram: str = "64MiB", nvme: str | None = "512MiB", slab: str | None = None
+    ) -> None:
         self.folder, self.process = folder, None
         self.config = folder / "turnkv.toml"
         text = f'listen = "unix:{folder}/turnkv.sock"\n[dram]\nbytes = "{dram}"\n'
+        if slab:
+            text += f'slab_bytes = "{slab}"\n'
         if nvme:
             (folder / "nvme").mkdir(exist_ok=True)
             text += f'[nvme]\npath = "{folder}/nvme"\nbytes = "{nvme}"\n'
@@ -128,6 +132,16 @@ def server() -> Iterator[Server]:
     """One server for the tests of a module that do it no harm."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="turnkv-"))
     server = Server(folder).start()
+    yield server
+    server.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def roomy_server() -> Iterator[Server]:
+    """One server with a slab for each of hundreds of namespaces, and room for all their pages: none waits for a disk."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="turnkv-"))
+    server = Server(folder, dram="768MiB", nvme=None, slab="1MiB").start()
     yield server
     server.kill()
     shutil.rmtree(folder, ignore_errors=True)

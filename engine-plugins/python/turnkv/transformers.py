@@ -53,13 +53,17 @@ class TurnKVCache(metaclass=_Chooser):
     `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints);
     a list of names (slab form): a batch, one row each, all of the same length.
     `pool`: a `turnkv.Pool`, an address, or None for the embedded pool. `page_tokens`: tokens of a page; by default such that
-    K of one head is 32 KiB, 128 at most (16 in the copying form). `capacity_tokens`: the longest sequence; default: the model's own.
+    K of one head is 32 KiB, 128 at most (16 in the copying form); sessions share whole pages only, so a common prompt that is
+    shorter is not shared. `capacity_tokens`: the longest sequence; default: the model's own.
     `sink`, `window` (slab form): keep only the first `sink` tokens and at least the last `window`, in whole pages; what is in
     between is forgotten. Positions stay those of the whole sequence. Needs a session, full attention, and no padding.
-    `model_id`: names the weights; by default a fingerprint of configuration and weights. Whatever changes K and V but is
-    not in the weights or the token ids (images, switched adapters, soft prompts) must go into `salt` or `model_id`.
+    `model_id`: names the weights; by default a fingerprint of configuration, weights and active adapters, looked at again at
+    each `begin` and `end_turn`. With a name nothing is looked at: see `weights_changed`. `salt`: what else K and V depend on.
     `tenant`: pages are never shared between tenants. `durable`: every `end_turn` waits until its pages are on NVMe.
     `deadline_ms`: of each call to the pool in `begin` and `end_turn`; `wait_ms` (copying form): for free slots within it.
+
+    While a cache lives, hooks on the model see what its forwards are given. A turn is stored only if all of them ended, their
+    tokens are those that `end_turn` is told, and nothing but tokens went in: `turn.misses` says skipped:<why> otherwise.
 
     Raises `Unsupported` for models whose cache it cannot keep. One cache serves one turn at a time, from one thread.
     """

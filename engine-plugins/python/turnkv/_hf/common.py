@@ -6,6 +6,8 @@ Owns: checks of what a user hands in. Must not know: tensors' memory, spans.
 from __future__ import annotations
 
 import array
+import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -17,6 +19,24 @@ import turnkv
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 """Of K and V; torch's name -> TurnKV's."""
+
+
+PLACEHOLDER = re.compile(r"(image|video|audio|vision|speech|boi|eoi|boa|eoa).*_token_(id|index)$")
+"""Names in a configuration of tokens that stand for something that is no text."""
+NOT_KEPT = {
+    "interrupted": "a forward (or begin) did not end",
+    "layers": "its layers have K and V of different tokens",
+    "mask": "the model was given an attention mask that hides tokens, or position_ids of its own",
+    "positions": "the model was given position_ids other than 0, 1, 2, ...",
+    "tokens": "the model was given other tokens than end_turn",
+    "unseen": "its K and V came from something else than forwards of the cache's model",
+    "embeds": "the model was given inputs_embeds, which have no name",
+    "images": "its prompt has images or sounds, of which the token ids say nothing",
+    "rope": "it is longer than the length up to which this model's positions depend on the tokens alone",
+    "weights": "the model's weights, adapters or configuration changed within it",
+    "model": "the cache's model is gone",
+}
+"""Why a turn is not stored: what users are told, once a place of their code. Others are the name of an input."""
 
 
 class Unsupported(ValueError):
@@ -59,8 +79,10 @@ class TurnReport:
     """Partial pages copied to be written on (slab form only)."""
     offload_ms: float = 0.0
     misses: Counter[str] = field(default_factory=Counter)
-    """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>; and,
-    once a call, not_durable:<why> (no_tier, timeout, changed, lost, device) where `durable` was asked for and is not so."""
+    """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>
+    (interrupted, layers, mask, positions, tokens, unseen, embeds, images, rope, weights, model, batch, empty, or an input's
+    name); and, once a call, not_durable:<why> (no_tier, timeout, changed, lost, device) where `durable` was asked for and is
+    not so."""
 
     def forget_loaded(self) -> None:
         """What was loaded is of no use."""
@@ -73,6 +95,44 @@ class TurnReport:
             if item.name not in ("turn", "durable", "misses"):
                 setattr(self, item.name, getattr(self, item.name) + getattr(turn, item.name))
         self.misses.update(turn.misses)
+
+
+def say_not_kept(why: str, stacklevel: int) -> None:
+    """Tells the user that a turn is not stored."""
+    reason = NOT_KEPT.get(why, f"the model was given {why}, of which the token ids say nothing")
+    warnings.warn(
+        f"turnkv: this turn is not stored: {reason} (turn.misses has skipped:{why}; see the documentation's troubleshooting)",
+        stacklevel=stacklevel + 1,
+    )
+
+
+def say_no_pool(error: turnkv.Error, stacklevel: int) -> None:
+    """Tells the user that there is no pool, and how to have one."""
+    if error.kind == "unavailable":
+        warnings.warn(
+            f"turnkv: there is no pool, so nothing is kept and the model computes everything: {error}", stacklevel=stacklevel + 1
+        )
+
+
+def refuse_padding(attention_mask: Any) -> None:
+    """Raises ValueError for a mask that hides tokens."""
+    if attention_mask is not None and not bool(torch.as_tensor(attention_mask).all()):
+        raise ValueError("padded rows cannot be kept: their K and V are at other positions; begin rows of one length")
+
+
+def placeholders(config: Any) -> frozenset[int]:
+    """Tokens of a model that stand for images, videos or sounds."""
+    found = (value for name, value in vars(config).items() if PLACEHOLDER.match(name))
+    return frozenset(value for value in found if isinstance(value, int))
+
+
+def even(layers: Iterable[Any]) -> bool:
+    """Whether all of transformers' own layers have K and V of as many tokens."""
+    lengths = set()
+    for layer in layers:
+        for tensor in (layer.keys, layer.values):
+            lengths.add(0 if tensor is None or tensor.numel() == 0 else tensor.shape[-2])
+    return len(lengths) <= 1
 
 
 def one_sequence(ids: Any) -> array.array:

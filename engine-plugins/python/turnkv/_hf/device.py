@@ -63,8 +63,8 @@ class DeviceCache(TurnCache):
         self._flight: turnkv.DeviceReload | None = None
         self._brought = Brought(0)
         super().__init__(model, session, pool, shape=shape, layout="layer_kv_token_head", **settings)
-        page_bytes = 2 * shape.layers * shape.row_bytes * shape.page_tokens
-        self._tier = Tier.shared(found, self._spec, page_bytes, gpu_bytes) if gpu_bytes else None
+        self._gpu_bytes = gpu_bytes
+        self._tier = self._shared_tier()
 
     def drop(self) -> None:
         """Empties this cache and lets its memory go; what the pool has stays there."""
@@ -72,6 +72,17 @@ class DeviceCache(TurnCache):
         super().drop()
 
     # ---- what the turn asks for -----------------------------------------------------------------------------------
+
+    def _rename(self) -> None:
+        super()._rename()
+        self._tier = None  # the old name's pages make room for the new one's
+        self._tier = self._shared_tier()
+
+    def _shared_tier(self) -> Tier | None:
+        if not self._gpu_bytes:
+            return None
+        page_bytes = 2 * self._shape.layers * self._shape.row_bytes * self._shape.page_tokens
+        return Tier.shared(self._device, self._spec, page_bytes, self._gpu_bytes)
 
     def _held(self, hashes: bytes) -> int:
         return self._tier.pages.lookup(hashes) if self._tier is not None else 0

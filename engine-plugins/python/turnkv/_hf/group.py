@@ -118,6 +118,7 @@ class Group:
         self.owned = 0
         self.fits = True
         self.members: list[Any] = []  # weak references to the layers
+        self.torn = False  # places are being changed; true for good if that was interrupted, until `release`
         self._process = os.getpid()
 
     def place_of(self, page: int) -> int:
@@ -139,21 +140,25 @@ class Group:
     def prepare(self, length: int, count: int) -> bool:
         """Makes room for `count` tokens after `length`. False: more than is ever kept; they are stored by `settle`."""
         self.check()
+        self.torn = True
         self.length = length + count
         self.trim(self.shape.first(length))
-        if self.shape.window is not None and self.shape.kept(length) + count > self.shape.pages_max * self.shape.page_tokens:
-            return False
-        self._own(length)
-        self._room(length + count)
-        return True
+        fits = self.shape.window is None or self.shape.kept(length) + count <= self.shape.pages_max * self.shape.page_tokens
+        if fits:
+            self._own(length)
+            self._room(length + count)
+        self.torn = False
+        return fits
 
     def settle(self, length: int) -> None:
         """Makes room for what is kept of `length` tokens."""
         before = self.length
+        self.torn = True
         self.trim(self.shape.first(length))
         if not self.shape.sink_pages <= before // self.shape.page_tokens < self.first:
             self._own(before)  # its page is kept
         self._room(length)
+        self.torn = False
 
     def trim(self, first: int) -> None:
         """Drops the pages after the sinks up to page `first`."""
@@ -174,6 +179,7 @@ class Group:
 
     def drop_after(self, length: int) -> None:
         """Gives up what comes after `length` tokens."""
+        self.torn = True
         pages = -(-length // self.shape.page_tokens)
         keep = max(self.place_of(pages) - self.start, 0) if pages else 0
         for row in range(self.rows):
@@ -181,13 +187,14 @@ class Group:
         self.ready = min(self.ready, keep)
         self.length = length
         self.ours = min(self.ours, pages)
+        self.torn = False
 
     def release(self) -> None:
         """Gives everything back to the pool."""
         if self.span is not None and os.getpid() == self._process:
             self.span.release()
         self.start, self.first, self.ready, self.ours, self.length = 0, self.shape.sink_pages, 0, 0, 0
-        self.spilled, self.why, self.owned = self.span is None, None, 0
+        self.spilled, self.why, self.owned, self.torn = self.span is None, None, 0, False
 
     # ---- places ---------------------------------------------------------------------------------------------------
 

@@ -61,19 +61,26 @@ class SlabLayer(CacheLayerMixin):
         group, count, seen = self.group, key_states.shape[-2], self._seen
         if key_states.shape[0] != group.rows:
             raise Unsupported(f"a batch of {key_states.shape[0]} for {group.rows} session(s): {NO_BEAMS}")
+        size = (group.rows, self.shape.kv_heads, count, self.shape.head_dim)
+        if key_states.shape != size or value_states.shape != size:
+            raise Unsupported(f"K of {tuple(key_states.shape)} and V of {tuple(value_states.shape)} for layers of {size}")
         if self._leads:
             group.fits = group.prepare(seen, count)
         elif group.length != seen + count:
             raise RuntimeError("the layers of this cache were updated out of step")
         past = group.shape.visible(seen)
-        self._seen = seen + count
         if not group.fits:
             return self._overflow(key_states, value_states, past)
         at = group.token_at(seen)
         for whole, new in zip(self._all, (key_states, value_states), strict=True):
             whole[:, :, at : at + count].copy_(new)
+        self._seen = seen + count  # only now: an exception before this leaves the layer as it was
         self.keys, self.values = (whole[:, :, at - past : at + count] for whole in self._all)
         return self.keys, self.values
+
+    def is_whole(self) -> bool:
+        """Whether nothing that was begun here is unfinished."""
+        return self._pending is None and (self._group is None or not self._group.torn)
 
     def load(self, seen: int) -> None:
         """`seen` tokens were put into place."""
@@ -136,11 +143,13 @@ class SlabLayer(CacheLayerMixin):
 
     def _overflow(self, keys: torch.Tensor, values: torch.Tensor, past: int) -> tuple[torch.Tensor, torch.Tensor]:
         """More tokens than are kept: this call sees all of them, the last layer's one stores what stays."""
-        shape, before = self.group.shape, self._seen - keys.shape[-2]
-        size, first = shape.page_tokens, shape.first(self._seen) * shape.page_tokens
+        shape, before = self.group.shape, self._seen
+        total = before + keys.shape[-2]
+        size, first = shape.page_tokens, shape.first(total) * shape.page_tokens
         sinks = max(shape.sink_pages * size - before, 0)
         skip = max(first - before, 0)
         self._pending = tuple(torch.cat([new[:, :, :sinks], new[:, :, max(skip, sinks) :]], dim=-2) for new in (keys, values))
+        self._seen = total
         seen = keys, values
         if past:
             seen = tuple(
@@ -148,10 +157,10 @@ class SlabLayer(CacheLayerMixin):
             )
         if self._ends:
             self.group.length = before
-            self.group.settle(self._seen)
+            self.group.settle(total)
             for layer in self.group.members:
                 layer().store_pending(before, sinks)
-            self.group.length = self._seen
+            self.group.length = total
         return seen
 
     def store_pending(self, before: int, sinks: int) -> None:

@@ -16,13 +16,14 @@ from transformers import Cache, DynamicCache
 
 import turnkv
 from turnkv._door import Door
-from turnkv.fingerprint import model_fingerprint
 
-from .common import MappingLost, TurnReport, named, one_sequence
+from .common import MappingLost, TurnReport, Unsupported, named, one_sequence, refuse_padding, say_no_pool, say_not_kept
 from .group import Group, GroupShape
+from .guard import Guard
 from .layers import SlabLayer
 from .row import Row
 from .shape import group_shapes, specification
+from .witness import Witness
 
 __all__ = ["MappingLost", "SlabCache"]
 
@@ -33,6 +34,13 @@ class _Memory:
     def __init__(self, doors: dict[GroupShape, Door], rows: int, capacity: int) -> None:
         self.doors, self.rows, self.capacity = doors, rows, capacity
         self.groups: dict[GroupShape, Group] = {}
+
+    def rename(self, doors: dict[GroupShape, Door]) -> None:
+        """Pages are of other namespaces from now on: what is mapped of the old ones is of no use."""
+        for group in self.groups.values():
+            group.release()
+        self.doors = doors
+        self.groups.clear()
 
     def find(self, shape: GroupShape) -> Group:
         """The group of a shape, in private memory when the pool cannot be asked."""
@@ -74,16 +82,17 @@ class SlabCache(Cache):
         self._config = model.config
         self._shapes = group_shapes(model, page_tokens, sink, window)
         self._pool = pool if isinstance(pool, turnkv.Pool) else turnkv.shared_pool(pool)
-        model_name = model_id if model_id is not None else model_fingerprint(model)
-        doors = {s: Door(self._pool, specification(s, model_name, tenant, salt)) for s in self._shapes}
+        self._tenant, self._salt = tenant, salt
+        self._guard = Guard(model, model_id, len(sessions))
         capacity = capacity_tokens or getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", 32768)
-        self._memory = _Memory(doors, len(sessions), capacity)
+        self._memory = _Memory(self._doors(), len(sessions), capacity)
         self.session = session
         self._rows = [Row(named(name), at, self._memory, self._shapes, deadline_ms) for at, name in enumerate(sessions)]
         self._durable = durable
         self._begun = [array.array("I") for _ in sessions]
         self.turn, self.totals = TurnReport(), TurnReport()
         super().__init__(layers=self._fresh_layers())
+        self._guard.watch(self)
 
     # ---- what transformers asks -----------------------------------------------------------------------------------
 
@@ -94,12 +103,20 @@ class SlabCache(Cache):
         copy = DynamicCache(config=self._config)
         if self.get_seq_length():
             for target, source in zip(copy.layers, self.layers, strict=True):
-                target.update(source.keys.clone(), source.values.clone())
+                if isinstance(source, SlabLayer):
+                    target.update(source.keys.clone(), source.values.clone())
         return copy
+
+    def activate_past_recording(self) -> None:
+        """What assisted decoding begins with; refused where it would go wrong."""
+        self._guard.refuse_assistance()
+        if any(shape.exact for shape in self._shapes):
+            raise Unsupported("sliding layers keep no past: no assisted decoding or prompt lookup with them, or legacy=True")
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last tokens (a negative number, as in transformers); ValueError when trimmed ones would be needed."""
-        for layer in self.layers:
+        tokens_to_remove = int(tokens_to_remove)  # transformers 5.17 gives a tensor
+        for layer in self._slabs():
             layer.check_crop(tokens_to_remove)
         super().crop(tokens_to_remove)
 
@@ -118,23 +135,28 @@ class SlabCache(Cache):
         `attention_mask`: give the one that `generate` gets, if any: padding is refused. Raises ValueError for input that
         cannot be served; a failing pool only shows in the report.
         """
-        if attention_mask is not None and not bool(torch.as_tensor(attention_mask).all()):
-            raise ValueError("padded rows cannot be kept: their K and V are at other positions; begin rows of one length")
+        refuse_padding(attention_mask)
         prompts = self._sequences(input_ids)
         started = time.perf_counter()
-        self.drop()
+        self.witness.reset(at_work=True)
+        self._forget()
         self._begun = prompts
         self.turn = TurnReport(prompt_tokens=sum(map(len, prompts)))
+        if self._guard.is_renamed():
+            self._memory.rename(self._doors())
+        known, why = self._guard.loadable(prompts)
         try:
-            loaded = min(row.open(prompt, self.turn) for row, prompt in zip(self._rows, prompts, strict=True))
-            loaded = self._load(prompts, loaded) if loaded else 0
+            loaded = min(row.open(prompt, self.turn) for row, prompt in zip(self._rows, known, strict=True))
+            loaded = self._load(known, loaded) if loaded else 0
         except turnkv.Error as error:
             self.turn.misses[f"error:{error.kind}"] += 1
+            say_no_pool(error, stacklevel=2)
             loaded = 0
         if loaded == 0:
             self._forget()
             self.turn.tokens_from_dram = self.turn.tokens_from_nvme = self.turn.pages_mapped = 0
         self.turn.tokens_loaded = loaded * len(self._rows)
+        self.witness.ready([prompt[:loaded] for prompt in prompts], why)
         self.turn.reload_ms = (time.perf_counter() - started) * 1e3
         return loaded
 
@@ -156,8 +178,14 @@ class SlabCache(Cache):
         (0: the pool's own rule), its priority, whether it is over. `keep` leaves the cache filled. Returns the turn's
         report. Raises ValueError for tokens that are not this cache's; a failing pool only shows in the report.
         """
-        rows = self._cached(self._sequences(token_ids))
+        rows = self._sequences(token_ids)
         started = time.perf_counter()
+        why = self.witness.broken(self.is_even())
+        if why is None:
+            rows = self._cached(rows)
+            why = self._guard.why_not(rows)
+        if why is not None:
+            return self._skip(why, keep)
         hints = {"expected_return_ms": expected_return_ms, "ttl_ms": ttl_ms, "priority": priority, "last": last}
         wanted = self._durable if durable is None else durable
         self.turn.durable = wanted and bool(rows[0])
@@ -185,6 +213,16 @@ class SlabCache(Cache):
         """Empties this cache and gives its memory back; what the pool has stays there."""
         self._forget()
         self._begun = [array.array("I") for _ in self._rows]
+        self.witness.reset()
+
+    def weights_changed(self, model_id: str | None = None) -> None:
+        """Says that the model's weights are others now: the next turn finds pages of these only.
+
+        What changes much of a tensor is noticed without this, at each `begin` and `end_turn`; a few edited elements may not
+        be. A cache that was made with a `model_id` needs another one, and notices nothing by itself. Other caches of this
+        model look again too, but for those that were given names.
+        """
+        self._guard.weights_changed(model_id)
 
     def fork(self, session: str) -> bool:
         """Makes `session` a new session that shares all this one's pages. False: the pool could not (counted)."""
@@ -216,12 +254,38 @@ class SlabCache(Cache):
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _fresh_layers(self) -> list[SlabLayer]:
-        layers: dict[int, SlabLayer] = {}
+    @property
+    def witness(self) -> Witness:
+        """What the model was given; asked by the hooks on it."""
+        return self._guard.witness
+
+    def is_even(self) -> bool:
+        """Whether all layers have K and V of the same tokens, whole."""
+        slabs = self._slabs()
+        return len({layer.get_seq_length() for layer in slabs}) == 1 and all(layer.is_whole() for layer in slabs)
+
+    def _slabs(self) -> list[SlabLayer]:
+        return [layer for layer in self.layers if isinstance(layer, SlabLayer)]
+
+    def _doors(self) -> dict[GroupShape, Door]:
+        name = self._guard.name
+        return {s: Door(self._pool, specification(s, name, self._tenant, self._salt)) for s in self._shapes}
+
+    def _fresh_layers(self) -> list[Any]:
+        layers = DynamicCache(config=self._config).layers  # those that keep nothing stay as they are
         for shape in self._shapes:
             for number, layer in enumerate(shape.layers):
                 layers[layer] = SlabLayer(shape, number, self._memory.find)
-        return [layers[at] for at in sorted(layers)]
+        return layers
+
+    def _skip(self, why: str, keep: bool) -> TurnReport:
+        """Ends a turn of which nothing can be kept."""
+        self.turn.misses[f"skipped:{why}"] += 1
+        say_not_kept(why, stacklevel=3)
+        self.totals.add(self.turn)
+        if not keep:
+            self.drop()
+        return self.turn
 
     def _load(self, prompts: list[array.array], tokens: int) -> int:
         """Maps `tokens` tokens of every row, or fewer; what a group cannot have, none has."""
@@ -244,7 +308,7 @@ class SlabCache(Cache):
             if group is groups[0]:
                 for row in range(group.rows):  # rows keep in step: what one has more is given back
                     group._vacate(row, group.ready, group.places - group.ready)
-        for layer in self.layers:
+        for layer in self._slabs():
             layer.attach(self._memory.find(layer.shape))
             layer.load(tokens)
         return tokens
@@ -276,7 +340,7 @@ class SlabCache(Cache):
             if len(tokens) < cached:
                 raise ValueError(f"end_turn needs all {cached} tokens of this cache (prompt and reply), it got {len(tokens)}")
             same = min(cached, len(begun))
-            if tokens[:same] != begun[:same]:
+            if tokens[:same] != begun[:same] and not self.witness.same([row[:cached] for row in rows]):
                 raise ValueError("end_turn was given tokens that are not those begin() started with")
         return [tokens[:cached] for tokens in rows]
 

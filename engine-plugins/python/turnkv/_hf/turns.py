@@ -18,9 +18,22 @@ from transformers.cache_utils import DynamicLayer
 
 import turnkv
 from turnkv._door import Door
-from turnkv.fingerprint import model_fingerprint
 
-from .common import DTYPES, TurnReport, Unsupported, named, one_sequence, packed
+from .common import (
+    DTYPES,
+    TurnReport,
+    Unsupported,
+    even,
+    named,
+    one_sequence,
+    packed,
+    refuse_padding,
+    say_no_pool,
+    say_not_kept,
+)
+from .guard import Guard
+from .shape import layer_shapes
+from .witness import Witness
 
 
 @dataclass(frozen=True)
@@ -55,8 +68,8 @@ class TurnCache(DynamicCache):
 
     `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints).
     `pool`: a `turnkv.Pool`, an address, or None for the embedded pool. `page_tokens`: tokens of a page.
-    `model_id`: names the weights; by default a fingerprint of configuration and weights. Whatever changes K and V but is
-    not in the weights or the token ids (images, switched adapters, soft prompts) must go into `salt` or `model_id`.
+    `model_id`: names the weights; by default a fingerprint of configuration, weights and active adapters, looked at again at
+    each `begin` and `end_turn`. `salt`: what else K and V depend on.
     `tenant`: pages are never shared between tenants. `durable`: every `end_turn` waits until its pages are on NVMe.
     `deadline_ms`: of each reload and offload; `wait_ms`: how long an offload may wait for free slots within it.
 
@@ -82,8 +95,9 @@ class TurnCache(DynamicCache):
         super().__init__(config=model.config)
         self._config, self._shape = model.config, shape
         self._pool = pool if isinstance(pool, turnkv.Pool) else turnkv.shared_pool(pool)
+        self._guard = Guard(model, model_id, 1)
         self._spec = {
-            "model": model_id if model_id is not None else model_fingerprint(model),
+            "model": self._guard.name,
             "dtype": DTYPES[shape.dtype],
             "layers": shape.layers,
             "kv_heads": shape.kv_heads,
@@ -101,6 +115,7 @@ class TurnCache(DynamicCache):
         self.turn = TurnReport()
         self.totals = TurnReport()
         self.layers = self._fresh_layers()
+        self._guard.watch(self)
 
     # ---- what a form adds -----------------------------------------------------------------------------------------
 
@@ -127,6 +142,20 @@ class TurnCache(DynamicCache):
     def _fresh_layers(self) -> list[Any]:
         return DynamicCache(config=self._config).layers
 
+    def _rename(self) -> None:
+        """Pages are of another namespace from now on."""
+        self._spec = {**self._spec, "model": self._guard.name}
+        self._door = Door(self._pool, self._spec)
+
+    @property
+    def witness(self) -> Witness:
+        """What the model was given; asked by the hooks on it."""
+        return self._guard.witness
+
+    def is_even(self) -> bool:
+        """Whether all layers have K and V of the same tokens."""
+        return even(self.layers)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> DynamicCache:
         """A plain `DynamicCache` with the same K and V: a copy belongs to no session."""
         self._settle()
@@ -145,27 +174,40 @@ class TurnCache(DynamicCache):
             layer.batch_repeat_interleave(batch)
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
+    def activate_past_recording(self) -> None:
+        """What assisted decoding begins with; refused where it would go wrong."""
+        self._guard.refuse_assistance()
+        super().activate_past_recording()
+
     # ---- the turn -------------------------------------------------------------------------------------------------
 
-    def begin(self, input_ids: Any) -> int:
+    def begin(self, input_ids: Any, attention_mask: torch.Tensor | None = None) -> int:
         """Starts a turn: empties this cache, then fills it with the leading pages of `input_ids` that the pool has.
 
         `input_ids`: the whole conversation so far as [1, tokens], [tokens] or a list of ints. Returns how many tokens are
         in the cache now: 0 when nothing was found, never all of them (the last one's logits are needed). Give the model
-        the rest, or give `generate` everything. Raises ValueError for input that is not one sequence; nothing else.
+        the rest, or give `generate` everything. `attention_mask`: give the one that `generate` gets, if any: padding is
+        refused. Raises ValueError for input that is not one sequence; nothing else.
         """
+        refuse_padding(attention_mask)
         tokens = one_sequence(input_ids)
         started = time.perf_counter()
         self.drop()
+        self.witness.reset(at_work=True)
         self._prompt = tokens
         self.turn = TurnReport(prompt_tokens=len(tokens))
+        known, why = self._guard.loadable([tokens])
         try:
-            self._door.call(lambda pages: self._load(pages, tokens))
+            if self._guard.is_renamed():
+                self._rename()
+            self._door.call(lambda pages: self._load(pages, known[0]))
         except turnkv.Error as error:
             self.drop()
             self._prompt = tokens
             self.turn.forget_loaded()
             self.turn.misses[f"error:{error.kind}"] += 1
+            say_no_pool(error, stacklevel=2)
+        self.witness.ready([tokens[: self.turn.tokens_loaded]], why)
         self.turn.reload_ms = (time.perf_counter() - started) * 1e3
         return self.turn.tokens_loaded
 
@@ -187,13 +229,18 @@ class TurnCache(DynamicCache):
         (0: the pool's own rule), its priority, whether it is over. `keep` leaves the cache filled. Returns the turn's
         report. Raises ValueError for tokens that are not this cache's; a failing pool only shows in the report.
         """
-        tokens = self._cached_tokens(one_sequence(token_ids))
-        self._settle()
+        tokens = one_sequence(token_ids)
         started = time.perf_counter()
         hints = {"expected_return_ms": expected_return_ms, "ttl_ms": ttl_ms, "priority": priority, "last": last}
-        unfit = self._unfit()
+        unfit = self.witness.broken(self.is_even())
+        if unfit is None:
+            tokens = self._cached_tokens(tokens)
+            self._settle()
+            unfit = self._unfit() or self._guard.why_not([tokens])
         if unfit is not None:
             self.turn.misses[f"skipped:{unfit}"] += 1
+            if unfit not in ("empty", "batch"):
+                say_not_kept(unfit, stacklevel=2)
         elif tokens:
             try:
                 kept = self._durable if durable is None else durable
@@ -211,6 +258,16 @@ class TurnCache(DynamicCache):
         self.layers = self._fresh_layers()
         self._known_pages = 0
         self._prompt = array.array("I")
+        self.witness.reset()
+
+    def weights_changed(self, model_id: str | None = None) -> None:
+        """Says that the model's weights are others now: the next turn finds pages of these only.
+
+        What changes much of a tensor is noticed without this, at each `begin` and `end_turn`; a few edited elements may not
+        be. A cache that was made with a `model_id` needs another one, and notices nothing by itself. Other caches of this
+        model look again too, but for those that were given names.
+        """
+        self._guard.weights_changed(model_id)
 
     def fork(self, session: str) -> bool:
         """Makes `session` a new session that shares all this one's pages. False: the pool could not (counted)."""
@@ -326,7 +383,7 @@ class TurnCache(DynamicCache):
         if len(tokens) < cached:
             raise ValueError(f"end_turn needs all {cached} tokens of this cache (prompt and reply), it got {len(tokens)}")
         same = min(cached, len(self._prompt))
-        if tokens[:same] != self._prompt[:same]:
+        if tokens[:same] != self._prompt[:same] and not self.witness.same([tokens[:cached]]):
             raise ValueError("end_turn was given tokens that are not those begin() started with")
         return tokens[:cached]
 
@@ -364,23 +421,21 @@ class TurnCache(DynamicCache):
 
 
 def shape_of(model: torch.nn.Module, page_tokens: int) -> Shape:
-    """What a page of `model` is made of; `Unsupported` for what this step cannot keep."""
-    config = model.config.get_text_config(decoder=True)
+    """What a page of `model` is made of; `Unsupported` for what this form cannot keep."""
     if not isinstance(page_tokens, int) or not 1 <= page_tokens <= 4096:
         raise ValueError(f"page_tokens must be 1 to 4096, not {page_tokens!r}")
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise Unsupported("encoder-decoder models are not supported: their cache depends on more than the token prefix")
+    shapes = layer_shapes(model)
     cache = DynamicCache(config=model.config)
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
-    if others:
-        raise Unsupported(f"only full attention is supported, this model's cache has {', '.join(others)}")
-    if not cache.layers or len(cache.layers) != config.num_hidden_layers:
-        raise Unsupported(f"this model shares or lacks cache layers: {len(cache.layers)} for {config.num_hidden_layers}")
-    if getattr(config, "kv_lora_rank", None):
-        raise Unsupported("multi-head latent attention is not supported: its K and V have different sizes")
-    dtype = next(model.parameters()).dtype
-    if dtype not in DTYPES:
-        raise Unsupported(f"K and V of {dtype} are not supported: load the model as bfloat16, float16 or float32")
-    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return Shape(len(cache.layers), kv_heads, head_dim, page_tokens, dtype)
+    if others or None in shapes:
+        raise Unsupported(
+            f"this form keeps full attention in all layers only, this model's cache has {', '.join(others) or 'shared layers'}: "
+            "models on the CPU have another form, without legacy=True and device; else use transformers' own DynamicCache"
+        )
+    if len(set(shapes)) > 1:
+        raise Unsupported(
+            "the layers of this model keep K and V of different sizes, and pages of this form have one: models on the CPU have "
+            "another form, without legacy=True and device; else use transformers' own DynamicCache"
+        )
+    shape = shapes[0]
+    return Shape(len(shapes), shape.kv_heads, shape.head_dim, page_tokens, shape.dtype)
