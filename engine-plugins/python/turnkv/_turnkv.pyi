@@ -7,7 +7,7 @@ __version__: str
 
 Kind = Literal[
     "invalid", "unavailable", "deadline", "breaker_open", "busy", "draining",
-    "lease_expired", "namespace_unknown", "session_unknown", "limit", "device", "internal",
+    "lease_expired", "namespace_unknown", "session_unknown", "limit", "device", "internal", "unnamed",
 ]
 Dtype = Literal["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "u8"]
 Layout = Literal["layer_kv_head_token", "layer_kv_token_head", "opaque"]

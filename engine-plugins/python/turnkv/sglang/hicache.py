@@ -28,6 +28,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 import turnkv
+from turnkv.checkpoint import WeightsName
 
 from . import identity, options
 from .chain import ROOT, Chain, block_hash, block_hashes, cut, pages_in
@@ -62,7 +63,9 @@ class HiCacheBackend(HiCacheStorage):
         self._config = storage_config
         self._options = options.parse(extra)
         self._pool = self._options.open_pool(self._options.deadline_ms)
-        self._model = self._options.model_id or identity.engine_model()
+        self._model = self._options.model_id or identity.engine_weights()
+        if isinstance(self._model, WeightsName):
+            self._model.wait()
         self._settings = identity.engine_settings()
         self._threads = ThreadPoolExecutor(self._options.threads, thread_name_prefix="turnkv-hicache")
         self._chain = Chain()

@@ -23,6 +23,7 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 
+from turnkv.checkpoint import WeightsName
 from turnkv.connector import devices
 
 from . import engine, identity, options
@@ -82,7 +83,9 @@ class Linker(UnifiedCacheLinker):
             threading.Thread(target=work, daemon=True, name=f"turnkv-{work.__name__[5:]}").start()
 
     def _open_pages(self) -> dict[str, DevicePages]:
-        model, settings = self._options.model_id or identity.engine_model(), identity.engine_settings()
+        model, settings = self._options.model_id or identity.engine_weights(), identity.engine_settings()
+        if isinstance(model, WeightsName):
+            model.wait()
         pages = {}
         for name, entry in self.pools.items():
             layout = KV_LAYER_TOKEN if name == PoolName.KV and not self._group.rank_replicated else f"device:{name}"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnkv.checkpoint import WeightsName
 from turnkv.connector import PageRun, SaveJob
 
 from . import compat, identity
@@ -64,7 +65,10 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
         identity.check(llm_args)
         self._options = Options.of(os.environ)
         self._block_tokens = identity.block_tokens(llm_args)
-        self._naming = Naming(self._block_tokens, identity.checkpoint(llm_args, self._options.model_id))
+        checkpoint = identity.checkpoint(llm_args, self._options.model_id)
+        if isinstance(checkpoint.model, WeightsName):
+            checkpoint.model.wait()
+        self._naming = Naming(self._block_tokens, checkpoint)
         # A drafter's layers run one token behind, so a page is whole a step later.
         self._lag_pages = int(getattr(llm_args, "speculative_config", None) is not None)
         self._crew = Crew.of(llm_args)

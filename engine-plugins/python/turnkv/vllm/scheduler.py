@@ -96,6 +96,8 @@ class Scheduler:
     ending: dict[str, _Ending] = field(default_factory=dict)
     stats: TurnKVStats = field(default_factory=TurnKVStats)
     step: StepMeta = field(default_factory=StepMeta)
+    forwards: int = 0
+    """Steps told so far in which the model runs."""
 
     def __post_init__(self) -> None:
         options = self.options
@@ -177,6 +179,8 @@ class Scheduler:
         """What the workers do in this step."""
         step, self.step = self.step, StepMeta()
         step.epoch, step.forward = self.door.epoch, output.total_num_scheduled_tokens > 0
+        step.forwards = self.forwards
+        self.forwards += step.forward
         self.clock.begin(list(output.num_scheduled_tokens.values()), time.monotonic())
         if self.saves:
             for request_id in output.preempted_req_ids or ():
@@ -251,6 +255,12 @@ class Scheduler:
         for tracked in self.tracked.values():
             tracked.sent, tracked.known = dict.fromkeys(tracked.sent, 0), 0
             tracked.no_load = tracked.no_save = True
+
+    def stand_aside(self, reason: str) -> None:
+        """This engine can use no page: neither asks for any nor stores any, from now on."""
+        if self.loads or self.saves:
+            logger.warning("TurnKV neither stores nor loads anything in this engine: %s", reason)
+        self.loads = self.saves = False
 
     def take_stats(self) -> TurnKVStats | None:
         """Since the last call; None when nothing happened."""
