@@ -124,7 +124,10 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         for request in finished_gen_req_ids:
             # Nothing is sent again at the end: not all of the blocks are sure to be held. The next turn does that.
             self._saver.finish(FinishJob(str(request), None, []))
-        done = self._ending & {int(request) for request in self._saver.take_finished()}
+        finished = self._saver.take_finished()
+        done = self._ending & {int(request) for request in finished}
+        for request in done if self._crew is not None else ():
+            self._crew.end_turn(request, finished[str(request)].pages)
         self._ending -= done
         return list(done), []
 

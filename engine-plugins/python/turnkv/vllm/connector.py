@@ -51,6 +51,9 @@ logger = compat.logger
 class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
     """Keeps sessions' KV in a TurnKV pool. Best effort: without the pool the engine computes as ever."""
 
+    _handled: BaseException | None = None
+    """What the program that runs the engine was handling when the step began."""
+
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.warn_if_untested()
@@ -61,8 +64,6 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         self._ended: StepMeta | None = None
-        self._handled: BaseException | None = None
-        """What the program that runs the engine was handling when the step began."""
         self._kv_caches: dict[str, torch.Tensor] = {}
         if self._options.load == "layerwise" and len(self._groups) > 1:
             raise ValueError('load="layerwise" needs a model with one KV cache group: vLLM can take back a failed load '

@@ -119,7 +119,12 @@ class Scheduler:
         if request.request_id in self.tracked:
             return
         extra = getattr(getattr(request, "sampling_params", None), "extra_args", None)
-        hints, wrong = Hints.parse(extra, request.kv_transfer_params)
+        hints, wrong = Hints.parse(
+            extra,
+            request.kv_transfer_params,
+            envelope=getattr(request, "kv_hints", None),  # from 0.31 on
+            session=getattr(request, "session_id", None),
+        )
         for text in wrong:
             logger.warning("TurnKV: request %s: %s; ignored", request.request_id, text)
         tracked = _Tracked(request, hints, {group.group: 0 for group in self.groups})
