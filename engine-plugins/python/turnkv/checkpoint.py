@@ -132,8 +132,7 @@ class WeightsName:
 
     def wait(self, seconds: float = START_WAIT_SECONDS) -> bool:
         """Waits for the name, so that an engine's first turns find and store pages; whether it is known."""
-        self._known.wait(0.1)
-        if not self._known.is_set():
+        if not self._known.wait(min(0.1, seconds)) and seconds > 0.1:
             self._log.info("TurnKV: digesting the checkpoint's files, once; the start waits for at most %d s", seconds)
             if not self._known.wait(seconds):
                 self._log.warning("TurnKV: the checkpoint's files are still being digested: until that is done pages are "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import threading
 import time
 from types import SimpleNamespace
@@ -91,6 +92,28 @@ def test_an_orchestrators_envelope_in_vllms_own_type() -> None:
     assert (told, begun[:2]) == (("prefetch", "other"), ("begin", "s"))
     assert ended[:3] == ("end", "s", 6) and (ended[3]["priority"], ended[3]["ttl_ms"]) == (3, 2500)
     scheduler.close()
+
+
+def test_an_adapter_with_other_weights_has_pages_of_its_own(tmp_path: pathlib.Path) -> None:
+    """vLLM hashes an adapter's name and path: after a restart other weights may lie there."""
+    door, adapter = FakeDoor(), tmp_path / "adapter_model.safetensors"
+    lora = SimpleNamespace(lora_name="a", lora_int_id=1, lora_path=str(tmp_path))
+    found = []
+    for content in (b"one", b"one", b"two"):
+        adapter.write_bytes(content)
+        scheduler, request = scheduler_of(door), request_of(200, lora_request=lora, kv_transfer_params={"turnkv_session": "s"})
+        scheduler.new_request(request)
+        found.append(scheduler.matched_tokens(request, 0)[0])
+        request.num_computed_tokens = 199
+        scheduler.finished(request, ([1, 2, 3, 4, 5, 6, 7],))
+        for job in scheduler.build_meta(step_of({}, {})).saves:
+            door.namespaces[0].pages.update(dict.fromkeys(job.runs[0].names, b""))
+        scheduler.close()
+    assert found == [0, 192, 0] and len(door.namespaces[0].pages) == 12
+    plain = scheduler_of(door)
+    request = request_of(200)
+    plain.new_request(request)
+    assert plain.matched_tokens(request, 0) == (0, False), "nor the model without an adapter"
 
 
 def test_whole_blocks_and_one_token_to_compute() -> None:
