@@ -33,7 +33,7 @@ def own_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def write(folder: pathlib.Path, shards: int = 2, size: int = 3 << 20) -> pathlib.Path:
     """A checkpoint with bytes that repeat nowhere."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "config.json").write_text('{"model_type": "llama", "auto_map": {}}')
     for shard in range(shards):
         (folder / f"model-{shard}.safetensors").write_bytes(content(shard, size))
     return folder
@@ -72,7 +72,7 @@ def test_any_byte_of_any_weight_changes_the_name(at: int, tmp_path: pathlib.Path
 def test_settings_that_shape_k_and_v_count_and_a_tokenizer_does_not(name: str, tmp_path: pathlib.Path) -> None:
     folder = write(tmp_path / "one")
     before = checkpoint_digest(folder)
-    for idle in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "README.md", "optimizer.pt"):
+    for idle in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "README.md", "optimizer.pt", "modules.json"):
         (folder / idle).write_text("{}")
     assert checkpoint_digest(folder) == before
     (folder / name).write_text('{"bits": 4}')

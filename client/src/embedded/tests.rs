@@ -34,7 +34,9 @@ fn a_server_that_is_no_program_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let plain = dir.path().join("plain");
     std::fs::write(&plain, "not executable").unwrap();
-    for wrong in [dir.path().join("nowhere"), plain, dir.path().to_path_buf(), "no-such-program-anywhere".into()] {
+    for wrong in
+        [dir.path().join("nowhere"), plain, dir.path().to_path_buf(), "no-such-program-anywhere".into()]
+    {
         let settings = EmbeddedConfig { server: Some(wrong.clone()), ..EmbeddedConfig::default() };
         let error = named_server(&settings).unwrap_err();
         assert_eq!(error, ConfigError::NoServer { named_by: "`server`", path: wrong.clone() });

@@ -24,13 +24,10 @@ logger = logging.getLogger("turnkv.checkpoint")
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 TRAINING_FILES = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state).*\.(bin|pt|pth)")
 """Left by trainers beside the weights; no engine loads them."""
-SETTING_SUFFIXES = (".json", ".py")
-"""Configuration, quantization, the index of shards, a model's own code: read whole, they are small."""
-IRRELEVANT_SETTINGS = re.compile(
-    r"(tokenizer.*|vocab|added_tokens|special_tokens_map|chat_template|generation_config|trainer_state"
-    r"|.*processor_config|tekken|all_results|eval_results|train_results)\.json|(tokeniz|configuration_tokeniz).*\.py"
-)
-"""Pages are named by token ids, whatever text those came from; how tokens are drawn shapes no K or V."""
+SETTING_FILES = re.compile(r"(config|params|adapter_config|.*quant.*|.*scales.*|.*\.index)\.json")
+"""Read whole, they are small. Not a tokenizer's, which may lie here or not: pages are named by token ids."""
+CODE_KEY = b"auto_map"
+"""Says in a configuration that the model's own code beside it is run."""
 START_WAIT_SECONDS = 20.0
 """How long an engine's start waits for the name; then it goes on without pages until the name is known."""
 NAMES_MAX = 64
@@ -39,7 +36,7 @@ _GGUF_PART = re.compile(r"(.*)-\d{5}-of-\d{5}\.gguf")
 
 
 def checkpoint_folder(model: str, revision: str | None, cache_dir: str | None = None) -> pathlib.Path | None:
-    """Where a checkpoint lies on this host: the folder `model`, that of the file `model`, or its place in the hub's cache."""
+    """Where a checkpoint lies here: the folder `model`, that of the file `model`, or its place in the hub's cache."""
     here = pathlib.Path(model)
     if here.is_dir():
         return here
@@ -94,9 +91,9 @@ def files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]
     weights = [
         file for file in files if file.suffix in WEIGHT_SUFFIXES and not TRAINING_FILES.fullmatch(file.name)
     ]
-    settings = [
-        file for file in files if file.suffix in SETTING_SUFFIXES and not IRRELEVANT_SETTINGS.fullmatch(file.name)
-    ]
+    settings = [file for file in files if SETTING_FILES.fullmatch(file.name)]
+    if any(file.name == "config.json" and CODE_KEY in file.read_bytes() for file in settings):
+        settings += [file for file in files if file.suffix == ".py"]
     return weights, settings
 
 
