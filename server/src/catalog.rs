@@ -6,8 +6,8 @@
 //!
 //! - [`place`]: where its bytes are; [`open`]: opening it, reopening it, setting a damaged one aside; [`guard`]: panics over a
 //!   damaged file; [`error`]: which failures pass
-//! - [`namespaces`], [`sessions`], [`lists`] (those of sessions, in pieces that they share), [`pins`]: one table each;
-//!   [`waiting`]: what is to be written
+//! - [`namespaces`], [`sessions`], [`pins`], [`lists`] (those of both, in pieces that they share): one table each; [`rows`]:
+//!   those that have lists; [`waiting`]: what is to be written
 
 mod error;
 mod guard;
@@ -16,14 +16,16 @@ mod namespaces;
 mod open;
 mod pins;
 mod place;
+mod rows;
 mod sessions;
 mod waiting;
 
 pub(crate) use error::CatalogError;
 pub(crate) use lists::ListSource;
-pub(crate) use pins::LoadedPin;
+pub(crate) use pins::SavedPin;
 pub(crate) use place::{CatalogFile, Place, file_bytes};
-pub(crate) use sessions::{Change, SavedSession, SavedSessions};
+pub(crate) use rows::Written;
+pub(crate) use sessions::{SavedRows, SavedSession};
 
 use crate::clock::Clock;
 use open::{Store, Trouble};
@@ -32,7 +34,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use turnkv_pool::NamespaceIndex;
-use turnkv_proto::{CheckedSpec, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, CheckedSpec, NamespaceId, SessionId};
 use waiting::Waiting;
 
 /// The database, and what is to be written to it.
@@ -46,7 +48,7 @@ pub(crate) struct Catalog {
     set_aside: AtomicU64,
     /// What is in it was read.
     is_loaded: AtomicBool,
-    /// It was begun anew while the server ran: sessions have to be written again.
+    /// It was begun anew while the server ran: sessions and pins have to be written again.
     is_rebuilt: AtomicBool,
     waiting: Mutex<Waiting>,
     /// Held while rows of namespaces are removed and written: one after the other.
@@ -54,19 +56,19 @@ pub(crate) struct Catalog {
     /// Sessions that changed since the last flush. A set: one that changes often is written once a flush. Bounded by the pool's
     /// bound on sessions.
     marked: Mutex<BTreeSet<(NamespaceIndex, SessionId)>>,
-    /// Sessions taken from there that are being written.
+    /// Pins that changed since they were written; the same of these, and bounded by their own limit.
+    marked_pins: Mutex<BTreeSet<(NamespaceIndex, BlockHash)>>,
+    /// Sessions taken from `marked` that are being written.
     saving: AtomicUsize,
-    /// Chunks of sessions' lists that are saved.
+    /// Chunks of lists that are saved.
     list_chunks: AtomicU64,
 }
 
-/// What was saved besides sessions.
+/// What was saved of namespaces.
 #[derive(Default)]
 pub(crate) struct Loaded {
     /// Specs that still check.
     pub(crate) namespaces: Vec<CheckedSpec>,
-    /// Pins, of those namespaces or of others.
-    pub(crate) pins: Vec<LoadedPin>,
     /// Every namespace that something is saved of.
     pub(crate) ids: Vec<NamespaceId>,
 }
@@ -77,20 +79,14 @@ impl Catalog {
         Catalog::open_with(Box::new(CatalogFile::in_directory(directory)), clock)
     }
 
-    /// What is saved besides sessions, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what
+    /// What is saved of namespaces, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what
     /// cannot be read at all is set aside. Blocking.
     pub(crate) fn load(&self) -> Option<Loaded> {
         if self.is_loaded.load(Ordering::Relaxed) {
             return None;
         }
         let load = || {
-            self.read(|read| {
-                Ok(Loaded {
-                    namespaces: namespaces::load(read)?,
-                    pins: pins::load(read)?,
-                    ids: namespaces::ids(read)?,
-                })
-            })
+            self.read(|read| Ok(Loaded { namespaces: namespaces::load(read)?, ids: namespaces::ids(read)? }))
         };
         let loaded = match load() {
             Err(error) if error.is_damage() => {
@@ -104,7 +100,7 @@ impl Catalog {
         Some(loaded)
     }
 
-    /// Whether it was begun anew since the last call: all sessions are to be written.
+    /// Whether it was begun anew since the last call: all sessions and pins are to be written.
     pub(crate) fn take_rebuilt(&self) -> bool {
         self.is_rebuilt.swap(false, Ordering::Relaxed)
     }
@@ -116,9 +112,10 @@ impl Catalog {
 
     /// Changes that wait to be written.
     pub(crate) fn waiting_len(&self) -> usize {
-        self.marked.lock().len() + self.saving.load(Ordering::Relaxed) + self.waiting.lock().len()
+        let pins = self.marked_pins.lock().len();
+        self.marked.lock().len() + self.saving.load(Ordering::Relaxed) + pins + self.waiting.lock().len()
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

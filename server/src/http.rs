@@ -5,6 +5,7 @@ use crate::connections::stream::DoorStream;
 use crate::connections::watch::Asking;
 use crate::connections::{Connections, Door};
 use crate::engine::Engine;
+use crate::telemetry;
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request};
 use axum::http::StatusCode;
@@ -40,10 +41,9 @@ fn routes(engine: Arc<Engine>, connections: Arc<Connections>, metrics: Prometheu
     let (healthy, doors) = (Arc::clone(&engine), Arc::clone(&connections));
     let render = move || {
         engine.refresh_gauges();
-        engine.refresh_curves();
         connections.refresh_gauges();
         metrics.run_upkeep();
-        std::future::ready(metrics.render())
+        std::future::ready(metrics.render() + &telemetry::render_once(|| engine.tell_curves()))
     };
     let health = move || std::future::ready(health(&healthy, &doors));
     Router::new()

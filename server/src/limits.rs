@@ -62,6 +62,11 @@ pub(crate) const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 pub(crate) const GRPC_CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Bytes of one HTTP/2 frame: a piece of a page and its fields.
 pub(crate) const GRPC_FRAME_BYTES_MAX: u32 = 1 << 20;
+/// Bytes of HTTP/2 frames of all connections together that are larger than what is not counted, from their headers on until
+/// they are whole.
+pub(crate) const GRPC_FRAMES_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a frame that needs no room of its own, so what any connection may leave half sent.
+pub(crate) const FRAME_UNCOUNTED_BYTES_MAX: usize = 32 << 10;
 /// Bytes of one answer.
 pub(crate) const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a request to the Pool service: its longest list of hashes, or of positions with checksums, and the rest.
@@ -76,13 +81,22 @@ pub(crate) const MESSAGE_MS_MAX: u64 = 10_000;
 pub(crate) const UNFINISHED_CONNECTION_BYTES_MAX: u64 = 32 << 20;
 /// The same of all connections.
 pub(crate) const UNFINISHED_BYTES_MAX: u64 = 256 << 20;
-/// Of these, bytes that only the beginnings of messages may take: small calls are served while large ones are refused.
-pub(crate) const UNFINISHED_SMALL_BYTES: u64 = 32 << 20;
+/// Bytes of answers on one gRPC connection that its peer has not taken yet.
+pub(crate) const UNREAD_CONNECTION_BYTES_MAX: u64 = 32 << 20;
+/// The same of all connections.
+pub(crate) const UNREAD_BYTES_MAX: u64 = 256 << 20;
+/// Of these, what streams may have that go on: the rest is for the first pieces of answers.
+pub(crate) const UNREAD_STREAMS_BYTES_MAX: u64 = 16 << 20;
+/// How long a piece of an answer may wait for its peer: a slow network takes the longest piece within it.
+pub(crate) const UNREAD_MS_MAX: u64 = 20_000;
+/// Of all unfinished requests' bytes, and of all unread answers', those that only the beginnings of messages may take: small
+/// calls are served while large ones are refused.
+pub(crate) const SMALL_MESSAGES_BYTES: u64 = 32 << 20;
 /// Bytes of a message that count as its beginning.
 pub(crate) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 /// Inline streams at a time, on all connections: each may leave a window unread.
 pub(crate) const INLINE_STREAMS_MAX: usize = 256;
-/// Bytes of unfinished requests, or of large local frames, after which free memory goes back to the system once they are gone.
+/// Bytes of unfinished requests, of unread answers, or of large local frames, after which free memory goes back to the system once they are gone.
 pub(crate) const BURST_BYTES_MIN: u64 = 16 << 20;
 /// Bytes of payload in one message of an inline stream: small enough to stay in a core's own cache, large enough that what
 /// every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
@@ -103,11 +117,11 @@ pub(crate) const PREFETCH_BYTES_INFLIGHT_MAX: u64 = 8 << 20;
 pub(crate) const PREFETCH_PAGES_PER_SLICE: usize = 256;
 /// How often changed sessions are written to the catalog.
 pub(crate) const CATALOG_FLUSH_MS: u64 = 500;
-/// Sessions whose records are made under one hold of the pool's lock.
+/// Sessions or pins whose records are made under one hold of the pool's lock.
 pub(crate) const CATALOG_SESSIONS_PER_LOCK: usize = 32;
 /// Chunks of lists that are read under one hold of the pool's lock.
 pub(crate) const CATALOG_CHUNKS_PER_LOCK: usize = 32;
-/// Sessions that one transaction of the catalog writes.
+/// Sessions or pins that one transaction of the catalog writes.
 pub(crate) const CATALOG_SESSIONS_PER_BATCH: usize = 256;
 /// Bytes that one transaction of the catalog writes, and one session's list more.
 pub(crate) const CATALOG_BATCH_BYTES: usize = 1 << 20;
@@ -133,8 +147,8 @@ pub(crate) const CATALOG_RETRY_MS: u64 = 1_000;
 pub(crate) const CATALOG_ROWS_PER_WRITE: usize = 1_024;
 /// Such transactions in one flush.
 pub(crate) const CATALOG_REMOVALS_PER_FLUSH: usize = 8;
-/// Changes of pins that wait for a catalog that cannot be written.
-pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 256;
+/// Pins that wait, by their names alone, for a catalog that cannot be written: of sixteen tenants with all that one may have.
+pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 1 << 16;
 /// Damaged catalogs that are kept for whoever wants to look at them.
 pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
 /// Calls, each a short time under the lock, that one tick spends on namespaces that retire, and on strangers.
@@ -161,6 +175,8 @@ pub(crate) const RECLAIM_LOOK: Duration = Duration::from_millis(1);
 pub(crate) const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How long a caller waits for a slab that changes its tenant.
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
+/// How long a slab waits that the system had no memory or descriptor for before it is tried again.
+pub(crate) const SLAB_RENEW_RETRY_MS: u64 = 500;
 /// Sessions one List call returns.
 pub(crate) const SESSION_LIST_MAX: usize = 10_000;
 /// Calls that wait to be taken by a recording.
@@ -205,8 +221,13 @@ const _: () = assert!(
     "the largest legal message fits a connection's budget"
 );
 const _: () = assert!(
-    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - UNFINISHED_SMALL_BYTES,
+    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - SMALL_MESSAGES_BYTES
+        && UNREAD_CONNECTION_BYTES_MAX < UNREAD_BYTES_MAX - SMALL_MESSAGES_BYTES,
     "one connection cannot use up the budget of all"
+);
+const _: () = assert!(
+    UNREAD_STREAMS_BYTES_MAX + GRPC_ANSWER_BYTES_MAX as u64 <= UNREAD_CONNECTION_BYTES_MAX,
+    "the largest answer fits beside streams"
 );
 const _: () = assert!(
     (CONNECTIONS_MIN / 8) as usize > 0
@@ -219,6 +240,11 @@ const _: () = assert!(
         && ROOM_IDLE_MS_MIN < HTTP_IDLE_MS_MAX
         && ROOM_IDLE_MS_MIN < GRPC_IDLE_MS_MAX,
     "what makes room is ended sooner than what is in nobody's way"
+);
+const _: () = assert!(
+    GRPC_FRAMES_BYTES_MAX >= 16 * GRPC_FRAME_BYTES_MAX as usize
+        && FRAME_UNCOUNTED_BYTES_MAX < GRPC_FRAME_BYTES_MAX as usize,
+    "some of the longest frames arrive at once"
 );
 const _: () = assert!(
     LOCAL_LARGE_BYTES_MAX >= 16 * turnkv_transfer::FRAME_BYTES_MAX,

@@ -31,3 +31,10 @@ pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
         .install_recorder()
         .context("installing the metrics recorder")
 }
+
+/// The page of what is told here and now, by a recorder that keeps nothing: for series that come and go with what they are of.
+pub(crate) fn render_once(tell: impl FnOnce()) -> String {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, tell);
+    recorder.handle().render()
+}

@@ -1,6 +1,8 @@
 //! The largest legal requests, one after the other, and a clock beside them: how long another client waits for a cheap call while
 //! one sends nothing else. Owns: the requests, the measuring. Must not know: what is too long.
 
+mod sessions;
+
 use crate::local::Local;
 use crate::server::{Server, Setup};
 use anyhow::{Context, Result, ensure};
@@ -14,14 +16,17 @@ use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use turnkv_proto::limits::{HASHES_PER_CALL_MAX, LEASE_PAGES_MAX, RENEW_LEASES_MAX, RESERVE_PAGES_MAX};
 use turnkv_proto::{BlockHash, pack_hashes, wire};
+use turnkv_transfer::checksum;
 use wire::Verb;
 use wire::admin_client::AdminClient;
 use wire::sessions_client::SessionsClient;
 
 /// Bytes of a page here: as many pages as possible.
 pub const PAGE: u64 = 4096;
-/// DRAM that such a server wants, MiB: all hashes of a call, and room beside them.
-const DRAM_MIB: u64 = 384;
+/// DRAM that such a server wants beside the pages of its longest session, MiB.
+const ROOM_MIB: u64 = 128;
+/// The name of that session.
+const LONG: &str = "long";
 
 /// One kind of largest request, by its name.
 pub type Request = (&'static str, fn(&mut Heavy) -> Result<()>);
@@ -48,8 +53,31 @@ pub const REQUESTS: &[Request] = &[
     ("evict", Heavy::evict),
 ];
 
-/// The verbs of sessions on a list of as many pages as a call may name.
-pub const SESSION_REQUESTS: &[Request] = &[("turn", Heavy::turn), ("sessions", Heavy::sessions)];
+/// The verbs of sessions, on the longest one and on many.
+pub const SESSION_REQUESTS: &[Request] = &[
+    ("turn", Heavy::turn),
+    ("turn_expected", Heavy::turn_expected),
+    ("turn_that_leaves", Heavy::turn_that_leaves),
+    ("describe", Heavy::describe),
+    ("lookup_session", Heavy::lookup_session),
+    ("expect", Heavy::expect),
+    ("fork_supersede", Heavy::fork_supersede),
+    ("close", Heavy::close),
+    ("list", Heavy::list),
+];
+
+/// What waits for NVMe: for a server that has some.
+pub const NVME_REQUESTS: &[Request] =
+    &[("offload_durable", Heavy::offload_durable), ("expect", Heavy::expect), ("demote", Heavy::demote)];
+
+/// How large the largest is.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// Pages of the longest session.
+    pub pages: usize,
+    /// Sessions that are listed.
+    pub sessions: usize,
+}
 
 /// What a cheap call of another client took.
 #[derive(Debug, Clone, Copy)]
@@ -70,8 +98,12 @@ pub struct Heavy {
     runtime: Runtime,
     channel: Channel,
     socket: PathBuf,
+    /// The pages of the longest session, and the first of them as a call may name them.
     chain: Vec<BlockHash>,
     packed: Bytes,
+    sessions: usize,
+    /// Sessions that there are.
+    begun: usize,
     /// Pages of the chain that are stored.
     stored: usize,
     next: u64,
@@ -79,25 +111,27 @@ pub struct Heavy {
 
 /// A server that has room for these requests.
 #[must_use]
-pub fn setup() -> Setup {
-    let limits = "client_slots_percent = 100\nprotected_percent = 50\npages_max = 200000\n".to_owned();
-    Setup { dram_mib: DRAM_MIB, nvme_mib: 0, limits, ..Setup::default() }
+pub fn setup(size: Size, nvme_mib: u64) -> Setup {
+    let limits = "client_slots_percent = 100\nprotected_percent = 50\npages_max = 300000\n".to_owned();
+    let dram_mib = ((size.pages as u64 * PAGE) >> 20) + ROOM_MIB;
+    Setup { dram_mib, nvme_mib, limits, ..Setup::default() }
 }
 
 impl Heavy {
-    /// Connects, and stores one chain that is as long as a call may name.
+    /// Connects, and stores the pages of the longest session.
     ///
     /// # Errors
     /// The server is not there, or refuses.
-    pub fn new(server: &Server) -> Result<Heavy> {
+    pub fn new(server: &Server, size: Size) -> Result<Heavy> {
         let runtime = Runtime::new()?;
         let local = runtime.block_on(Local::connect(server, PAGE))?;
         let endpoint = tonic::transport::Endpoint::from_shared(server.address())?;
         let channel = runtime.block_on(endpoint.connect())?;
-        let chain = long_chain(0, HASHES_PER_CALL_MAX);
-        let packed = pack_hashes(&chain).into();
-        let socket = server.local_socket();
-        let mut heavy = Heavy { local, runtime, channel, socket, chain, packed, stored: 0, next: 1 };
+        let chain = long_chain(0, size.pages);
+        let packed = pack_hashes(&chain[..chain.len().min(HASHES_PER_CALL_MAX)]).into();
+        let (socket, sessions) = (server.local_socket(), size.sessions);
+        let mut heavy =
+            Heavy { local, runtime, channel, socket, chain, packed, sessions, begun: 0, stored: 0, next: 1 };
         heavy.store_chain()?;
         Ok(heavy)
     }
@@ -150,7 +184,7 @@ impl Heavy {
             let at = self.stored;
             let part = self.chain[at..self.chain.len().min(at + LEASE_PAGES_MAX)].to_vec();
             let parent = at.checked_sub(1).map(|before| self.chain[before]);
-            self.store(parent, &part)?;
+            self.store(parent, &part, false)?;
             self.stored += part.len();
         }
         Ok(())
@@ -166,7 +200,7 @@ impl Heavy {
         }
     }
 
-    fn store(&self, parent: Option<BlockHash>, part: &[BlockHash]) -> Result<()> {
+    fn store(&self, parent: Option<BlockHash>, part: &[BlockHash], durable: bool) -> Result<()> {
         let begin = self.begin(parent, pack_hashes(part).into());
         let begun: wire::BeginOffloadReply = self.local.ask(Verb::BeginOffload, &begin)?;
         if begun.lease == 0 {
@@ -178,11 +212,13 @@ impl Heavy {
         let commit = wire::CommitOffloadRequest {
             lease: begun.lease,
             client: self.local.client,
-            checksums: vec![7; pages.len()],
+            // Nobody writes to the slots: a new slab is all zeros.
+            checksums: vec![checksum(&[0; PAGE as usize]); pages.len()],
             pages,
-            durable: false,
+            durable,
         };
-        let _done: wire::CommitOffloadReply = self.local.ask(Verb::CommitOffload, &commit)?;
+        let done: wire::CommitOffloadReply = self.local.ask(Verb::CommitOffload, &commit)?;
+        ensure!(done.durable == durable, "{done:?}");
         Ok(())
     }
 
@@ -194,10 +230,17 @@ impl Heavy {
 
     /// Pages of the chain that are there.
     fn present(&self) -> Result<usize> {
-        let (namespace, hashes) = (self.local.ns.clone(), self.packed.clone());
-        let ask = wire::LookupRequest { namespace, hashes, session: String::new() };
-        let found: wire::LookupReply = self.local.ask(Verb::Lookup, &ask)?;
-        Ok(found.present as usize)
+        let mut present = 0;
+        for part in self.chain.chunks(HASHES_PER_CALL_MAX) {
+            let (namespace, hashes) = (self.local.ns.clone(), pack_hashes(part).into());
+            let ask = wire::LookupRequest { namespace, hashes, session: String::new() };
+            let found: wire::LookupReply = self.local.ask(Verb::Lookup, &ask)?;
+            present += found.present as usize;
+            if (found.present as usize) < part.len() {
+                break;
+            }
+        }
+        Ok(present)
     }
 
     fn lookup(&mut self) -> Result<()> {
@@ -218,7 +261,7 @@ impl Heavy {
 
     fn offload_new(&mut self) -> Result<()> {
         let hashes = self.fresh(LEASE_PAGES_MAX);
-        self.store(None, &hashes)
+        self.store(None, &hashes, false)
     }
 
     fn begin_reload(&self, hashes: Bytes) -> Result<u64> {
@@ -241,7 +284,7 @@ impl Heavy {
 
     fn reload_corrupt(&mut self) -> Result<()> {
         let hashes = self.fresh(LEASE_PAGES_MAX);
-        self.store(None, &hashes)?;
+        self.store(None, &hashes, false)?;
         let lease = self.begin_reload(pack_hashes(&hashes).into())?;
         let corrupt = (0..LEASE_PAGES_MAX as u32).collect();
         let end = wire::EndReloadRequest { lease, client: self.local.client, corrupt };
@@ -345,49 +388,15 @@ impl Heavy {
         Ok(())
     }
 
-    /// A session of as many pages as a call may name.
-    fn turn(&mut self) -> Result<()> {
-        let (namespace, session) = (self.local.ns.clone(), "long".to_owned());
-        let mut client = self.sessions_client();
-        let begin = wire::BeginTurnRequest {
-            namespace: namespace.clone(),
-            session: session.clone(),
-            engine: "e".into(),
-        };
-        self.runtime.block_on(client.begin_turn(begin))?;
-        let end = wire::EndTurnRequest {
-            namespace,
-            session,
-            hashes: self.packed.clone(),
-            priority: 1,
-            ..Default::default()
-        };
-        self.runtime.block_on(client.end_turn(end))?;
-        Ok(())
+    fn offload_durable(&mut self) -> Result<()> {
+        let hashes = self.fresh(LEASE_PAGES_MAX);
+        self.store(None, &hashes, true)
     }
 
-    /// What is asked about sessions, and done to a long one.
-    fn sessions(&mut self) -> Result<()> {
-        self.turn()?;
-        let (namespace, session) = (self.local.ns.clone(), "long".to_owned());
-        let mut client = self.sessions_client();
-        let fork = wire::ForkRequest {
-            namespace: namespace.clone(),
-            session: session.clone(),
-            fork: "fork".into(),
-            pages: 0,
-        };
-        let runtime = &self.runtime;
-        runtime.block_on(client.fork(fork))?;
-        let describe = wire::DescribeRequest { namespace: namespace.clone(), session: session.clone() };
-        runtime.block_on(client.describe(describe))?;
-        runtime.block_on(client.list(wire::ListRequest::default()))?;
-        let supersede =
-            wire::SupersedeRequest { namespace: namespace.clone(), session: "fork".into(), keep: 1 };
-        runtime.block_on(client.supersede(supersede))?;
-        for session in ["fork".to_owned(), session] {
-            runtime.block_on(client.close(wire::CloseRequest { namespace: namespace.clone(), session }))?;
-        }
+    fn demote(&mut self) -> Result<()> {
+        let mut client = AdminClient::new(self.channel.clone());
+        let ask = wire::EvictRequest { tier: wire::TierKind::Dram.into(), ..Default::default() };
+        self.runtime.block_on(client.evict(ask))?;
         Ok(())
     }
 

@@ -4,7 +4,8 @@
 //! - [`server`]: a real server process
 //! - [`http`]: its metrics page
 //! - [`process`]: what the kernel says of it
-//! - [`flood`]: connections that want nothing good
+//! - [`beside`]: a server that is misused, and a user beside it
+//! - [`flood`]: connections that want nothing good; [`http2`]: gRPC by hand, for callers that no library would be
 //! - [`gpu`]: a host device with pages in it
 //! - [`local`]: a client that speaks frames by hand; [`heavy`]: the largest legal requests, and a clock beside them
 //! - [`mapped`]: a client that writes into slots after their commit
@@ -12,10 +13,12 @@
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
+pub mod beside;
 pub mod flood;
 pub mod gpu;
 pub mod heavy;
 pub mod http;
+pub mod http2;
 pub mod local;
 pub mod mapped;
 pub mod pages;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
-use turnkv_client::{DataPlane, EndTurn, EngineState, OffloadOptions, TierKind};
+use turnkv_client::{DataPlane, EndTurn, EngineState, NamespaceSpec, OffloadOptions, TierKind};
 use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
@@ -16,8 +16,9 @@ const PAGE: u64 = 64 << 10;
 const DASHBOARD: &str = "deploy/grafana/turnkv.json";
 const ALERTS: &str = "deploy/prometheus/turnkv-alerts.yml";
 /// How a metric's name may end: its unit, or what is counted.
-const UNITS: [&str; 23] = [
+const UNITS: [&str; 24] = [
     "id",
+    "branches",
     "steps",
     "bytes",
     "pages",
@@ -225,6 +226,30 @@ async fn values_say_what_happened() -> Result<()> {
     let amplification = value(&page, "turnkv_nvme_write_amplification_ratio")?;
     ensure!((1.0..2.0).contains(&amplification), "{amplification}");
     ensure!(value(&page, "turnkv_pool_demoted_pages_total")? >= 16.0);
+    Ok(())
+}
+
+/// A namespace that made way leaves no series behind, and comes back with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn series_of_a_namespace_end_with_it() -> Result<()> {
+    let http = free_address()?;
+    let limits = "namespaces_max = 1\n".to_owned();
+    let server = Server::start(Setup { metrics: Some(http.to_string()), limits, ..Setup::default() })?;
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    let named = || -> Result<BTreeSet<String>> {
+        let page = get(http, "/metrics")?.1;
+        let series = page.lines().filter(|line| line.starts_with("turnkv_curve_page_bytes{"));
+        Ok(series.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect())
+    };
+    let first = named()?;
+    ensure!(first.len() == 1, "{first:?}");
+    let mut seen = first.clone();
+    for name in ["second", "third"] {
+        user.client.open_namespace(NamespaceSpec::opaque(name, 16, PAGE)).await?;
+        let now = named()?;
+        ensure!(now.len() == 1 && seen.is_disjoint(&now), "{now:?} after {seen:?}");
+        seen.extend(now);
+    }
     Ok(())
 }
 

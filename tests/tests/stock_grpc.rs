@@ -3,31 +3,8 @@
 use anyhow::{Result, ensure};
 use std::time::Duration;
 use turnkv_tests::flood::{PREFACE, Target};
+use turnkv_tests::http2::{frame, frames, literal};
 use turnkv_tests::server::{Server, Setup};
-
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = (payload.len() as u32).to_be_bytes();
-    [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
-}
-
-fn literal(name: &str, value: &str) -> Vec<u8> {
-    let (name, value) = (name.as_bytes(), value.as_bytes());
-    [&[0x40, name.len() as u8], name, &[value.len() as u8], value].concat()
-}
-
-/// The frames of an answer: their kinds and payloads, on one stream.
-fn frames(mut bytes: &[u8], stream: u8) -> Vec<(u8, Vec<u8>)> {
-    let mut found = Vec::new();
-    while let Some((header, rest)) = bytes.split_first_chunk::<9>() {
-        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
-        let Some((payload, rest)) = rest.split_at_checked(length) else { break };
-        if header[8] == stream {
-            found.push((header[3], payload.to_vec()));
-        }
-        bytes = rest;
-    }
-    found
-}
 
 #[test]
 fn a_percent_encoded_authority_is_taken() -> Result<()> {

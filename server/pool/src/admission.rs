@@ -2,7 +2,8 @@
 //! Must not know: the write queue's order, segments.
 //!
 //! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its slot. What
-//! hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go before heads.
+//! hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go before heads. What is off only
+//! because NVMe could not take it in time is found again and written once NVMe can.
 
 use crate::Pool;
 use crate::config::Admit;
@@ -10,6 +11,7 @@ use crate::entry::{DIRTY, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
 use crate::ids::Now;
 use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
 use crate::policy::Position;
+use crate::sweep::Sweep;
 
 /// Bytes that may be written to NVMe: a bucket that fills with time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,6 +35,22 @@ impl WriteBudget {
         let earned = elapsed * u128::from(bytes_per_day) + self.rest;
         self.rest = earned % u128::from(DAY_MS);
         self.bytes = (self.bytes + (earned / u128::from(DAY_MS)) as i128).min(burst(bytes_per_day));
+    }
+}
+
+/// What a burst left behind: pages off NVMe that are to be written when what waits has become little.
+#[derive(Default)]
+pub(crate) struct Behind {
+    /// The walk that finds them. None: there are none.
+    sweep: Option<Sweep>,
+    /// More were left behind since it began.
+    again: bool,
+}
+
+impl Behind {
+    /// Whether there are such pages.
+    pub(crate) fn is_any(&self) -> bool {
+        self.sweep.is_some()
     }
 }
 
@@ -80,12 +98,39 @@ impl Pool {
         };
         // A page of several shards that recovery or a lease completed may be there in part.
         let begun = self.pages.cells(index).iter().any(|cell| cell.has(ON_NVME));
-        if begun || (wanted && self.backlog_allows(index) && self.budget_allows(index)) {
+        let in_time = self.backlog_allows(index);
+        if begun || (wanted && in_time && self.budget_allows(index)) {
             self.queue_write(index);
-        } else {
-            self.pages.move_last(index);
-            self.tally.kept_off += 1;
+            return;
         }
+        self.pages.move_last(index);
+        self.tally.kept_off += 1;
+        if wanted && !in_time {
+            self.behind.again |= self.behind.sweep.is_some();
+            self.behind.sweep.get_or_insert_default();
+        }
+    }
+
+    /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has become little.
+    pub(crate) fn catch_up(&mut self) {
+        let little = self.config.nvme_bytes / (2 * BACKLOG_SHARE);
+        if self.tally.dirty_bytes > little || !self.nvme_alive {
+            return;
+        }
+        let Some(mut sweep) = self.behind.sweep.take() else { return };
+        let slice = self.half_slice();
+        let done = self.admit_off(&mut sweep, slice, |pool, index| {
+            let allowed = pool.backlog_allows(index) && pool.budget_allows(index);
+            if allowed {
+                pool.insist(index);
+            }
+            allowed
+        });
+        self.behind.sweep = match done {
+            false => Some(sweep),
+            true if std::mem::take(&mut self.behind.again) => Some(Sweep::default()),
+            true => None,
+        };
     }
 
     /// Somebody uses the page again, or its session will: it is worth a write.

@@ -10,8 +10,9 @@ use crate::ids::NamespaceIndex;
 use crate::limits::ADOPT_SHARDS_PER_CALL;
 use crate::namespaces::NamespaceDesc;
 use crate::strangers::Stranger;
+use std::collections::HashSet;
 use std::sync::Arc;
-use turnkv_proto::NamespaceId;
+use turnkv_proto::{BlockHash, NamespaceId};
 
 /// The adoption of one namespace's pages.
 pub struct Adoption {
@@ -24,6 +25,18 @@ pub struct Adoption {
     /// How many of these were looked at.
     done: usize,
     adopted: u64,
+    /// Pages that a full index had no room for.
+    crowded_out: HashSet<BlockHash>,
+}
+
+/// What became of a page.
+enum Adopted {
+    /// Readers see it.
+    Visible,
+    /// The index is full, or was for a page before it.
+    CrowdedOut(BlockHash),
+    /// It is here already, gone meanwhile, or hangs on nothing.
+    Not,
 }
 
 /// Where in the sorted extents a whole page begins, and the page before it.
@@ -120,7 +133,8 @@ impl Pool {
     pub fn begin_adoption(&self, ns: NamespaceIndex) -> Option<Adoption> {
         let id = self.namespace_of_strangers(ns)?;
         let found = self.strangers.extents_of(&id)?;
-        Some(Adoption { ns, id, found, order: Vec::new(), shards: 1, done: 0, adopted: 0 })
+        let crowded_out = HashSet::new();
+        Some(Adoption { ns, id, found, order: Vec::new(), shards: 1, done: 0, adopted: 0, crowded_out })
     }
 
     /// Takes in some of the pages that were planned. True: there are more. What is not whole, or hangs on nothing, is forgotten
@@ -132,8 +146,13 @@ impl Pool {
             let Some(shards) = adoption.order.get(adoption.done..adoption.done + adoption.shards) else {
                 break;
             };
-            if open && self.adopt_page(adoption.ns.0, adoption, shards) {
-                adoption.adopted += 1;
+            match if open { self.adopt_page(adoption.ns.0, adoption, shards) } else { Adopted::Not } {
+                Adopted::Visible => adoption.adopted += 1,
+                Adopted::CrowdedOut(hash) => {
+                    self.tally.crowded_out += 1;
+                    adoption.crowded_out.insert(hash);
+                }
+                Adopted::Not => {}
             }
             adoption.done += adoption.shards;
         }
@@ -145,14 +164,19 @@ impl Pool {
     }
 
     /// A page whose parent is here, and which is not, is visible from now on.
-    fn adopt_page(&mut self, ns: u16, adoption: &Adoption, shards: &[u32]) -> bool {
+    fn adopt_page(&mut self, ns: u16, adoption: &Adoption, shards: &[u32]) -> Adopted {
         let first = adoption.found[shards[0] as usize];
         let there = shards.iter().all(|at| self.strangers.is_alive(&adoption.id, *at as usize));
-        let room = self.pages.len() < self.config.limits.pages_max;
+        if !there || !self.nvme_alive || self.pages.find(ns, &first.hash).is_some() {
+            return Adopted::Not;
+        }
+        if first.parent.is_some_and(|parent| adoption.crowded_out.contains(&parent)) {
+            return Adopted::CrowdedOut(first.hash);
+        }
         let parent = first.parent.map_or(Some(NONE), |hash| self.find_visible(ns, &hash));
-        let Some(parent) = parent.filter(|_| there && room && self.nvme_alive) else { return false };
-        if self.pages.find(ns, &first.hash).is_some() {
-            return false;
+        let Some(parent) = parent else { return Adopted::Not };
+        if self.pages.len() >= self.config.limits.pages_max {
+            return Adopted::CrowdedOut(first.hash);
         }
         let index = self.pages.insert(ns, first.hash, parent, 0);
         self.pages[index].cell.tail_tokens = first.tail_tokens as u16;
@@ -163,6 +187,6 @@ impl Pool {
         }
         self.settle(index);
         self.settle_durable(index);
-        true
+        Adopted::Visible
     }
 }

@@ -68,6 +68,7 @@ impl Pages {
         self.live += 1;
         self.table.insert(&self.chunks, index);
         self.link(parent, index);
+        (self[index].depth, self[index].jump) = (self.depth(parent) + 1, self.jump_below(parent));
         index
     }
 
@@ -151,6 +152,56 @@ impl Pages {
     pub(crate) fn upward(&self, index: u32) -> impl Iterator<Item = u32> {
         let page = |index: u32| Some(index).filter(|index| *index != NONE);
         std::iter::successors(page(index), move |index| page(self[*index].parent))
+    }
+
+    /// Pages from the root to this one; 0 for `NONE`.
+    pub(crate) fn depth(&self, index: u32) -> u32 {
+        if index == NONE { 0 } else { self[index].depth }
+    }
+
+    fn jump(&self, index: u32) -> u32 {
+        if index == NONE { NONE } else { self[index].jump }
+    }
+
+    /// Where a child of this page jumps to: over two jumps of one length, or to its parent. So of pages as deep as one another
+    /// all jump equally far, and a path of n pages is gone up in a few times log n links.
+    pub(crate) fn jump_below(&self, parent: u32) -> u32 {
+        let near = self.jump(parent);
+        let far = self.jump(near);
+        let same = self.depth(parent) - self.depth(near) == self.depth(near) - self.depth(far);
+        if same { far } else { parent }
+    }
+
+    /// The page at a depth on the way from the root to this one, which is no nearer to the root; `NONE` at 0.
+    pub(crate) fn ancestor(&self, mut index: u32, depth: u32) -> u32 {
+        debug_assert!(depth <= self.depth(index), "a page has no ancestor that is deeper");
+        while self.depth(index) > depth {
+            let jump = self[index].jump;
+            index = if self.depth(jump) >= depth { jump } else { self[index].parent };
+        }
+        index
+    }
+
+    /// The last page that is on the way to both of two pages; `NONE`: they have no page in common.
+    pub(crate) fn common(&self, one: u32, two: u32) -> u32 {
+        let depth = self.depth(one).min(self.depth(two));
+        let (mut one, mut two) = (self.ancestor(one, depth), self.ancestor(two, depth));
+        while one != two {
+            (one, two) = match (self[one].jump, self[two].jump) {
+                (up, other) if up == other => (self[one].parent, self[two].parent),
+                jumps => jumps,
+            };
+        }
+        one
+    }
+
+    /// The last page on the way to this one of which something is true that is true of all before it as well.
+    pub(crate) fn last_that(&self, mut index: u32, is: impl Fn(&Entry) -> bool) -> u32 {
+        while index != NONE && !is(&self[index]) {
+            let Entry { parent, jump, .. } = self[index];
+            index = if jump != NONE && !is(&self[jump]) { jump } else { parent };
+        }
+        index
     }
 
     /// Makes `index` the first child of `parent` (none: a root). The first child's `prev` is the last one.

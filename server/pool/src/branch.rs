@@ -1,13 +1,12 @@
-//! The list of pages of a session: how it grows, is cut, is replaced, and what becomes of pages it had.
+//! The list of pages of a session: how it grows, is cut, is replaced.
 //! Owns: the link between sessions and pages. Must not know: turns, slots.
 
 use crate::Pool;
-use crate::entry::{Entry, NONE, PROTECTED, VICTIM, VISIBLE};
+use crate::entry::{NONE, VICTIM, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{SESSIONS_EXPIRED_PER_CALL_MAX, VICTIM_CHILDREN_MAX};
 use crate::offload::OffloadAsk;
-use crate::policy::Position;
 use crate::protection::Owner;
 use crate::session::EndTurn;
 use crate::tips::{End, Keeper};
@@ -41,7 +40,9 @@ impl Pool {
         let Some(id) = ask.session else { return Ok(None) };
         let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
         let before = match (self.sessions.find(ask.ns, id), parent) {
-            (Some(at), Some(parent)) => self.end_in_list(at, parent).map_or(0, |end| end.pages as usize),
+            (Some(at), Some(parent)) => {
+                self.end_within(self.list_end(at), parent).map_or(0, |end| end.pages as usize)
+            }
             _ => 0,
         };
         if before + ask.hashes.len() > self.config.limits.session_pages_max as usize {
@@ -65,12 +66,12 @@ impl Pool {
     pub(crate) fn extend_session(&mut self, at: u32, last: u32) {
         let old = self.list_end(at);
         let Some(new) = self.end_at(last) else { return };
-        if new.pages <= old.pages && self.cut(old, new.pages) == new {
+        if self.end_within(old, last).is_some() {
             return;
         }
         let same = self.common(old, new);
         self.end_list(at, new);
-        self.supersede_after(old, same, |entry| entry.cell.tail_tokens > 0);
+        self.leave_branch(old, same, true);
     }
 
     /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
@@ -103,7 +104,7 @@ impl Pool {
         let same = self.common(old, new);
         self.end_list(at, new);
         self.unprotect_after(Owner::Session(at), same);
-        self.supersede_after(old, same, |_| true);
+        self.leave_branch(old, same, false);
     }
 
     pub(crate) fn close_at(&mut self, at: u32) {
@@ -136,70 +137,10 @@ impl Pool {
         self.visible_end(self.list_end(at))
     }
 
-    /// Where the visible part of a path ends.
+    /// Where the visible part of a path ends: what is visible hangs on what is.
     pub(crate) fn visible_end(&self, end: End) -> End {
-        let hidden = self.pages.upward(end.page).take_while(|index| !self.pages[*index].has(VISIBLE)).count();
-        self.cut(end, end.pages - hidden as u32)
-    }
-
-    pub(crate) fn hashes_at(&self, at: u32) -> Vec<BlockHash> {
-        self.path_to(self.present_end(at)).into_iter().map(|index| self.pages[index].hash).collect()
-    }
-
-    /// The first so many pages of a path.
-    pub(crate) fn cut(&self, end: End, keep: u32) -> End {
-        if keep == 0 {
-            return End::EMPTY;
-        }
-        let mut page = end.page;
-        for _ in keep..end.pages {
-            page = self.pages[page].parent;
-        }
-        End { page, pages: keep }
-    }
-
-    /// A path from the root to its end, in order.
-    pub(crate) fn path_to(&self, end: End) -> Vec<u32> {
-        let mut path = Vec::with_capacity(end.pages as usize);
-        path.extend(self.pages.upward(end.page));
-        path.reverse();
-        path
-    }
-
-    /// The path that ends at a page (`NONE`: none). None: it is longer than a session may be. Lists that end on the way know
-    /// how long they are, so the pages of one conversation are not counted again and again.
-    pub(crate) fn end_at(&self, page: u32) -> Option<End> {
-        let mut pages = 0;
-        for index in self.pages.upward(page) {
-            let known = Some(index).filter(|index| self.pages[*index].tips > 0);
-            if let Some(known) = known.and_then(|index| self.tips.at(index)) {
-                pages += known.pages;
-                break;
-            }
-            pages += 1;
-            if pages > self.config.limits.session_pages_max {
-                return None;
-            }
-        }
-        (pages <= self.config.limits.session_pages_max).then_some(End { page, pages })
-    }
-
-    /// The part of a session's list that ends at a page, if the page is in it.
-    fn end_in_list(&self, at: u32, page: u32) -> Option<End> {
-        let end = self.list_end(at);
-        let behind = self.pages.upward(end.page).position(|index| index == page)?;
-        Some(End { page, pages: end.pages - behind as u32 })
-    }
-
-    /// Leading pages that two paths share.
-    fn common(&self, one: End, two: End) -> u32 {
-        let keep = one.pages.min(two.pages);
-        let (mut one, mut two) = (self.cut(one, keep), self.cut(two, keep));
-        while one.page != two.page {
-            one = self.cut(one, one.pages - 1);
-            two = self.cut(two, two.pages - 1);
-        }
-        one.pages
+        let page = self.pages.last_that(end.page, |entry| entry.has(VISIBLE));
+        End { page, pages: self.pages.depth(page) }
     }
 
     /// Notes where a session's list ends from now on.
@@ -228,34 +169,8 @@ impl Pool {
         }
     }
 
-    /// Makes such pages of a path first victims, from the last one back to the first `keep`, or to the first that still has
-    /// a use: one that another session ends at, or that leads to a page that is not superseded.
-    fn supersede_after(&mut self, end: End, keep: u32, is_such: impl Fn(&Entry) -> bool) {
-        let (mut victims, mut next) = (Vec::new(), end.page);
-        for _ in keep..end.pages {
-            let index = next;
-            next = self.pages[index].parent;
-            if !is_such(&self.pages[index]) {
-                continue;
-            }
-            let used = self.pages[index].tips > 0 || self.pages[index].has(PROTECTED);
-            if used || !self.leads_nowhere(index) {
-                break;
-            }
-            self.pages[index].flags |= VICTIM;
-            victims.push(index);
-        }
-        // Heads first, so that the tail ends up as the very first victim.
-        for index in victims.into_iter().rev() {
-            self.bring_back(index);
-            if let Some(list) = self.pages[index].list() {
-                self.policy.remove(&mut self.pages, list, index);
-                self.policy.insert(&mut self.pages, list, index, Position::Cold);
-            }
-        }
-    }
-
-    fn leads_nowhere(&self, index: u32) -> bool {
+    /// Whether all that hangs on a page was left, and no session ends there.
+    pub(crate) fn leads_nowhere(&self, index: u32) -> bool {
         let mut child = self.pages[index].first_child;
         for _ in 0..VICTIM_CHILDREN_MAX {
             if child == NONE {

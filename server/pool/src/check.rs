@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::entry::{
     ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
-    PROMOTING, PROTECTED, QUEUED, VISIBLE, WRITING, ZOMBIE,
+    PROMOTING, PROTECTED, QUEUED, URGENT, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::{NvmePlace, PageKey, UserId};
 use crate::lease::{ClientSlots, NO_PAGE};
@@ -118,8 +118,6 @@ impl Pool {
                 parent.is_none_or(|parent| parent.has(DURABLE)),
                 "page {index} is durable, its parent is not"
             );
-        } else if all(ON_NVME) {
-            ensure!(parent.is_some_and(|parent| !parent.has(DURABLE)), "page {index} should be durable");
         }
         if entry.has(LEAVING) {
             let alone = cells.iter().all(|cell| cell.slot == NONE);
@@ -157,7 +155,7 @@ impl Pool {
             ensure!(!cell.has(ON_NVME | DIRTY), "page {index} is on NVMe, and what it hangs on is not");
         }
         if cell.has(DIRTY) && !cell.has(WRITING) {
-            ensure!(entry.has(QUEUED), "page {index} is dirty and not in the write queue");
+            ensure!(entry.has(QUEUED | URGENT), "page {index} is dirty and not in the write queue");
         }
         ensure!(self.nvme_alive || !cell.has(DIRTY | ON_NVME), "page {index} believes in NVMe");
         if slot == NONE {
@@ -189,6 +187,8 @@ impl Pool {
             let entry = &self.pages[child];
             ensure!(entry.has(LIVE) && !entry.has(ZOMBIE), "page {index} has a child that is gone");
             let linked = entry.parent == index && (prev == NONE || entry.prev == prev);
+            let deep = (self.pages.depth(index) + 1, self.pages.jump_below(index));
+            ensure!((entry.depth, entry.jump) == deep, "page {child} does not know how deep it is");
             ensure!(linked, "page {child} is linked wrongly");
             if entry.has(VISIBLE) && self.nvme_alive {
                 let bound = self.is_bound_for_nvme(child);
@@ -352,7 +352,7 @@ impl Pool {
             self.check_path(end).map_err(|error| format!("what {owner:?} protects {error}"))?;
             *counts.entry(end.page).or_default() += 1;
         }
-        for tip in self.protections.going() {
+        for tip in self.protections.unowned() {
             *counts.entry(self.tips.end(tip).page).or_default() += 1;
         }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
@@ -388,7 +388,8 @@ impl Pool {
             }
             self.check_path(end).map_err(|error| format!("session {at} {error}"))?;
         }
-        self.tips.check(lists + self.protections.len() + self.protections.going().count())?;
+        let others = self.protections.len() + self.protections.unowned().count() + self.left.len();
+        self.tips.check(lists + others)?;
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);
             ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");
@@ -400,9 +401,12 @@ impl Pool {
 
     /// A path is of pages that are here, as many as it says.
     fn check_path(&self, end: End) -> Result<(), String> {
-        let path = self.path_to(end);
-        ensure!(path.len() == end.pages as usize, "has {} pages of {}", path.len(), end.pages);
-        ensure!(path.iter().all(|index| self.pages.is_live(*index)), "has a page that is gone");
+        let pages = self.pages.upward(end.page).count();
+        ensure!(pages == end.pages as usize, "has {pages} pages of {}", end.pages);
+        ensure!(
+            self.pages.upward(end.page).all(|index| self.pages.is_live(index)),
+            "has a page that is gone"
+        );
         Ok(())
     }
 }

@@ -39,7 +39,7 @@ impl Pool {
         if self.condemned.tops.len() < CONDEMNED_MAX {
             self.condemned.tops.push_back(self.pages.key(index));
         }
-        let slice = self.slice();
+        let slice = self.rest_of_call();
         self.remove_condemned(slice);
     }
 

@@ -26,7 +26,9 @@ impl Pool {
             let shared = || self.find_visible(ns.0, hash).is_some_and(|page| self.pages[page].cell.uses > 0);
             (waits && (self.sessions[from].ends[0] == Some(*hash) || !shared())).then_some(from)
         };
-        let Some(from) = hashes.iter().rev().find_map(ended) else { return };
+        let found = hashes.iter().rev().find_map(ended);
+        self.pass(hashes.len() as u64);
+        let Some(from) = found else { return };
         self.sessions.note_end(from, &[]);
         self.sessions[at].may_continue = false;
         self.policy.continued(from, at);

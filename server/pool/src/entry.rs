@@ -45,6 +45,8 @@ pub(crate) const LISTED_DRAM: u16 = 32;
 pub(crate) const LISTED_NVME: u16 = 64;
 /// In the write queue.
 pub(crate) const QUEUED: u16 = 128;
+/// Among those of the write queue that go before all others.
+pub(crate) const URGENT: u16 = 256;
 /// Counted as a page of the DRAM tier.
 pub(crate) const COUNTED_DRAM: u16 = 512;
 /// Counted as a page of the NVMe tier.
@@ -95,6 +97,10 @@ pub(crate) struct Entry {
     pub(crate) generation: u32,
     /// The run of the learned policies that it waits in.
     pub(crate) run: u32,
+    /// Pages from the root to here, this one included.
+    pub(crate) depth: u32,
+    /// An ancestor further up, so that any one is found in few links.
+    pub(crate) jump: u32,
     pub(crate) cell: Cell,
     pub(crate) ns: u16,
     /// Stands for the session that uses it, if it is one alone.
@@ -104,7 +110,7 @@ pub(crate) struct Entry {
     pub(crate) flags: u16,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 96, "an entry is the price of a page");
+const _: () = assert!(size_of::<Entry>() <= 104, "an entry is the price of a page");
 
 impl Cell {
     /// A cell that holds nothing.
@@ -152,6 +158,8 @@ impl Entry {
         warmer: NONE,
         generation: 0,
         run: NONE,
+        depth: 0,
+        jump: NONE,
         cell: Cell::EMPTY,
         ns: 0,
         user: UNUSED,

@@ -76,9 +76,9 @@ impl Pool {
     /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
     /// search never meets one twice: what it costs is paid by whatever keeps them here.
     fn next_victim(&mut self, ns: u16, looks: u32) -> Option<(u32, Eviction)> {
-        for _ in 0..looks {
-            self.step();
-            let victim = self.policy.victim(&mut self.pages, ListId::Dram(ns))?;
+        let until = self.steps + 2 * u64::from(looks); // to pass a page takes two
+        while self.steps < until {
+            let victim = self.coldest(ListId::Dram(ns))?;
             let Some(eviction) = self.evictable(victim) else {
                 self.park(victim);
                 continue;
@@ -86,7 +86,7 @@ impl Pool {
             let Some(tail) = self.tail_in_dram(victim) else {
                 // Far above what goes first: it must not be found again for each of them.
                 self.policy.touch(&mut self.pages, victim);
-                if self.policy.victim(&mut self.pages, ListId::Dram(ns)) == Some(victim) {
+                if self.coldest(ListId::Dram(ns)) == Some(victim) {
                     return Some((victim, eviction)); // the policy insists: NVMe has it, for it is not a last copy
                 }
                 continue;
@@ -99,15 +99,33 @@ impl Pool {
         None
     }
 
+    /// The page of a list that the policy says goes next.
+    pub(crate) fn coldest(&mut self, list: ListId) -> Option<u32> {
+        let (page, moves) = self.policy.victim(&mut self.pages, list);
+        self.steps += 1 + moves;
+        page
+    }
+
     /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well. None: too
     /// far away to look for.
-    pub(crate) fn tail_in_dram(&self, mut index: u32) -> Option<u32> {
-        for _ in 0..TAIL_WALK_MAX {
-            match self.child_in_dram(index) {
-                Some(child) => index = child,
-                None => return Some(index),
-            }
+    pub(crate) fn tail_in_dram(&mut self, index: u32) -> Option<u32> {
+        self.tail_by(index, Pool::child_in_dram)
+    }
+
+    /// The page at the end of some way down from this one. None: too far away to look for.
+    pub(crate) fn tail_by(
+        &mut self,
+        mut index: u32,
+        next: impl Fn(&Pool, u32) -> Option<u32>,
+    ) -> Option<u32> {
+        for passed in 0..TAIL_WALK_MAX {
+            let Some(child) = next(self, index) else {
+                self.pass(passed.into());
+                return Some(index);
+            };
+            index = child;
         }
+        self.pass(TAIL_WALK_MAX.into());
         None
     }
 
@@ -128,9 +146,9 @@ impl Pool {
         }
         let mut spared = None;
         for list in [ListId::Nvme, ListId::Dram(ns)] {
-            for _ in 0..ENTRY_SCAN_MAX {
-                self.step();
-                let Some(victim) = self.policy.victim(&mut self.pages, list) else { break };
+            let until = self.steps + u64::from(ENTRY_SCAN_MAX);
+            while self.steps < until {
+                let Some(victim) = self.coldest(list) else { break };
                 if self.pages[victim].is_leaf() && self.evictable(victim).is_some() {
                     if !self.is_spared(victim) {
                         self.remove_tail(victim, Removal::Evicted);

@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::ids::{ClientId, Now};
 use crate::lease::LeaseKind;
-use crate::limits::{GONE_ROWS_PER_LOOK_MAX, LEAVING_PER_LOOK_MAX};
+use crate::limits::{GONE_ROWS_PER_LOOK_MAX, LEAVING_PER_LOOK_MAX, SIFTED_PER_LOOK_MAX};
 
 impl Pool {
     /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their deadline can
@@ -28,13 +28,14 @@ impl Pool {
             }
         }
         self.expire_sessions(now);
-        self.expire_protections(now, slice) && self.remove_condemned(slice)
+        self.expire_protections(now, slice) && self.mark_left(slice) && self.remove_condemned(slice)
     }
 
     /// The client's process is gone: its leases end and its slots are free. False: there were too many for one call; ask
     /// again.
     pub fn client_gone(&mut self, client: ClientId, now: Now) -> bool {
         self.tick(now);
+        self.leases.depart(client);
         let slice = self.slice();
         loop {
             let (lease, passed) = self.leases.next_of_gone(client, GONE_ROWS_PER_LOOK_MAX);
@@ -56,7 +57,7 @@ impl Pool {
     pub fn maintain(&mut self, now: Now) {
         self.tick(now);
         self.keep_watermark();
-        self.compact_writes();
+        self.sift_writes(SIFTED_PER_LOOK_MAX);
         self.choose_leaving(LEAVING_PER_LOOK_MAX);
     }
 }

@@ -106,6 +106,14 @@ pub(crate) struct ClientSlots {
     pub(crate) lasting_bytes: u64,
 }
 
+/// What was said of a client.
+#[derive(Clone, Copy)]
+struct Known {
+    user: UserId,
+    /// Its process is gone: its leases are being ended.
+    gone: bool,
+}
+
 /// How far a look through the table came.
 pub(crate) struct Passed {
     pub(crate) rows: u64,
@@ -120,7 +128,7 @@ pub(crate) struct Leases {
     free: Vec<u32>,
     lists: [Ends; 5],
     clients: HashMap<ClientId, ClientSlots>,
-    users: HashMap<ClientId, UserId>,
+    users: HashMap<ClientId, Known>,
     user_bytes: HashMap<UserId, u64>,
     count: u32,
     quarantined: u32,
@@ -168,13 +176,25 @@ impl Leases {
 
     /// Whose process a client is.
     pub(crate) fn user_of(&self, client: ClientId) -> UserId {
-        self.users.get(&client).copied().unwrap_or_default()
+        self.users.get(&client).map(|known| known.user).unwrap_or_default()
+    }
+
+    /// Whether it was said who a client is, and not that it is gone.
+    pub(crate) fn is_present(&self, client: ClientId) -> bool {
+        self.users.get(&client).is_some_and(|known| !known.gone)
+    }
+
+    /// A client is gone: nothing is leased to it any more.
+    pub(crate) fn depart(&mut self, client: ClientId) {
+        if let Some(known) = self.users.get_mut(&client) {
+            known.gone = true;
+        }
     }
 
     /// Says whose process a client is. One that holds leases keeps its user.
     pub(crate) fn introduce(&mut self, client: ClientId, user: UserId) {
         if !self.clients.contains_key(&client) {
-            self.users.insert(client, user);
+            self.users.insert(client, Known { user, gone: false });
         }
     }
 
@@ -321,8 +341,7 @@ impl Leases {
         self.quarantined_bytes += if kind.is_quarantined() { bytes } else { 0 };
         self.lasting_bytes += lasting;
         if lasting > 0 {
-            *self.user_bytes.entry(self.users.get(&client).copied().unwrap_or_default()).or_default() +=
-                lasting;
+            *self.user_bytes.entry(self.user_of(client)).or_default() += lasting;
         }
     }
 

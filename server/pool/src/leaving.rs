@@ -10,7 +10,7 @@ use crate::entry::{COUNTED_DRAM, DIRTY, DURABLE, LEAVING, LISTED_NVME, MOVING, N
 use crate::ids::NvmePlace;
 use crate::limits::{
     KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT,
-    REWRITE_BURST_SHARE, REWRITE_PERCENT_MAX, TAIL_WALK_MAX, VICTIM_CHILDREN_MAX,
+    REWRITE_BURST_SHARE, REWRITE_PERCENT_MAX, VICTIM_CHILDREN_MAX,
 };
 use crate::policy::{ListId, Position};
 use crate::residency::Removal;
@@ -121,7 +121,7 @@ impl Pool {
     /// Whether more is to stay than can, and every page that could leave is in DRAM as well.
     pub(crate) fn is_crowded(&mut self) -> bool {
         self.kept.bytes > self.kept_bytes_max()
-            && (self.is_beside_dram() || self.policy.victim(&mut self.pages, ListId::Nvme).is_none())
+            && (self.is_beside_dram() || self.coldest(ListId::Nvme).is_none())
     }
 
     /// Whether NVMe is so small that DRAM has nearly all it has: its oldest copies go, which costs nothing.
@@ -132,29 +132,19 @@ impl Pool {
 
     /// More is on NVMe than is to stay: the coldest are to leave it, so many a call.
     pub(crate) fn choose_leaving(&mut self, pages_max: u32) {
+        let slice = self.slice();
         for _ in 0..pages_max {
-            if self.kept.bytes <= self.kept_bytes_max() || self.is_beside_dram() {
+            if self.is_over(slice) || self.kept.bytes <= self.kept_bytes_max() || self.is_beside_dram() {
                 return;
             }
-            let Some(victim) = self.policy.victim(&mut self.pages, ListId::Nvme) else { return };
-            match self.tail_on_nvme(victim) {
+            let Some(victim) = self.coldest(ListId::Nvme) else { return };
+            match self.tail_by(victim, Pool::staying_child) {
                 Some(tail) if self.pages[tail].has(MOVING) => return, // soon it can
                 Some(tail) if self.may_leave(tail) => self.mark_leaving(tail),
                 // It is to stay: it must not be found again for each page that comes.
                 _ => self.policy.touch(&mut self.pages, victim),
             }
         }
-    }
-
-    /// A page that hangs on this one, and leads to none that stays on NVMe. None: too far away to look for.
-    fn tail_on_nvme(&self, mut index: u32) -> Option<u32> {
-        for _ in 0..TAIL_WALK_MAX {
-            match self.staying_child(index) {
-                Some(child) => index = child,
-                None => return Some(index),
-            }
-        }
-        None
     }
 
     fn may_leave(&self, index: u32) -> bool {
@@ -225,8 +215,11 @@ impl Pool {
     /// NVMe alone is gone, with all that hangs on it. Tails go before heads, so many a call: false if not all went.
     pub(crate) fn leave_nvme(&mut self, top: u32) -> bool {
         let (mut at, mut lost) = (top, NONE);
+        let mut passed = 0;
         for _ in 0..LEAVE_PAGES_PER_CALL_MAX {
+            self.pass(std::mem::take(&mut passed));
             loop {
+                passed += 1;
                 if lost == NONE && !(self.nvme_alive && self.pages[at].has(COUNTED_DRAM)) {
                     lost = at; // nothing leads to what hangs on it
                 }

@@ -6,9 +6,11 @@
 //! - `slice`: how much one call does before others get their turn
 //! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
 //! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `thin` (when that is too much), `adopt`
+//! - `durable`: pages that somebody waits for until they are on NVMe
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
-//! - sessions: `session` (the verbs), `turn_end`, `branch` (a session's list of pages), `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
-//!   `pin` (shared prefixes), `protection` (what gives way last, within a budget)
+//! - sessions: `session` (the verbs), `turn_begin`, `turn_end`, `branch` (a session's list of pages), `left` (pages it had), `walk` (over its pages),
+//!   `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
+//!   `pin` (shared prefixes), `retain` (sessions that matter), `protection` (what gives way last, within a budget)
 //! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
 //! - rules: `residency` (where a page is), `condemn` (what goes bit by bit), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
@@ -28,6 +30,7 @@ mod config;
 mod continued;
 mod curve;
 mod describe;
+mod durable;
 mod entry;
 mod error;
 mod evict;
@@ -36,6 +39,7 @@ mod hold;
 mod ids;
 mod lease;
 mod leaving;
+mod left;
 pub mod limits;
 mod lookup;
 mod namespaces;
@@ -52,6 +56,7 @@ mod reclaim;
 mod record;
 mod reload;
 mod residency;
+mod retain;
 mod retire;
 mod route;
 mod session;
@@ -66,13 +71,16 @@ mod sweep;
 mod table;
 mod thin;
 mod tips;
+mod turn_begin;
 mod turn_end;
+mod walk;
 mod writeback;
 
 pub use adopt::Adoption;
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
-pub use describe::SessionDetail;
+pub use describe::{Describing, Listing, Naming, SessionDetail, SessionInfo};
+pub use durable::Durable;
 pub use error::PoolError;
 pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{
@@ -84,15 +92,18 @@ pub use namespaces::NamespaceDesc;
 pub use offload::{Committed, OffloadAsk, OffloadPlan, Offloading, Outcome};
 pub use pin::{Pinned, Pinning};
 pub use pool::Pool;
+pub use prefetch::{Expecting, Prefetching};
 pub use promote::Promotion;
 pub use reclaim::{Reclaim, Rewrite};
-pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, SessionRecord};
+pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
+pub use retain::Retaining;
 pub use route::{Candidate, Ranked, RouteAsk, Router};
-pub use session::{EndTurn, SessionInfo, TurnBegun};
+pub use session::EndTurn;
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};
 pub use strangers::Stranger;
 pub use sweep::Sweep;
+pub use turn_begin::{TurnBegin, TurnBegun};
 pub use turn_end::TurnEnd;
 pub use writeback::WriteBehind;

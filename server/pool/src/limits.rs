@@ -6,8 +6,9 @@ pub const STEPS_PER_SLICE: u64 = 2048;
 /// Steps that no call takes more of, however much it was asked: what others wait for at most. The last page of a slice may
 /// still search for its room.
 pub const STEPS_PER_CALL_MAX: u64 = 24 * 1024;
-/// Steps that the work for one page may take: the search for a victim, a slab drained for it, and the page itself.
-pub const STEPS_PER_PAGE_MAX: u64 = 2 * VICTIM_SCAN_MAX as u64 + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
+/// Steps that the work for one page may take: the search for a victim, and for one that was spared, a slab drained for it, and the page itself.
+pub const STEPS_PER_PAGE_MAX: u64 =
+    5 * VICTIM_SCAN_MAX as u64 + VICTIM_MOVES_MAX + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
 /// Steps of one call that empties a slab.
 pub const DRAIN_STEPS_PER_CALL_MAX: u64 = 4096;
 /// Rows of a table, or pages of a path, that count as one step when they are only passed.
@@ -21,6 +22,16 @@ pub const LEASE_PAGES_MAX: u32 = turnkv_proto::limits::LEASE_PAGES_MAX as u32;
 /// Pages whose removal, with all that hangs on them, is not finished; beyond it a page that does not verify stays, and is found
 /// again by its next reader.
 pub const CONDEMNED_MAX: usize = 1 << 16;
+/// Branches that sessions left and whose pages are not marked yet; beyond it they go by age.
+pub const LEFT_BRANCHES_MAX: usize = 1 << 16;
+/// Entries of the write queue that are looked at for each one that comes, while many of them are stale.
+pub(crate) const SIFTED_PER_WRITE_MAX: u64 = 2;
+/// The same each time the pool looks after itself.
+pub(crate) const SIFTED_PER_LOOK_MAX: u64 = 8192;
+/// Pages below one that is on NVMe now which are found to be durable with it; others are when somebody asks.
+pub const DURABLE_PAGES_PER_WRITE_MAX: usize = 256;
+/// Pages read lately that one look for a victim lets go round once more; where all of them were, the first goes all the same.
+pub const VICTIM_MOVES_MAX: u64 = 256;
 /// Pins that ended and whose owner was not told yet; beyond it they are found at the next start.
 pub const ENDED_PINS_MAX: usize = 4096;
 /// What held leases may take of a client's share and of DRAM: the rest is for pages that are only copied.
@@ -147,8 +158,8 @@ pub const PROMOTIONS_PER_CALL_MAX: usize = 1024;
 pub const TOUCH_ANCESTORS_MAX: u32 = 1024;
 /// Siblings looked at to decide whether a superseded page still has a use.
 pub const VICTIM_CHILDREN_MAX: u32 = 16;
-/// Sessions whose prefetch one call of `next_prefetches` looks at.
-pub const RETURNS_PER_CALL_MAX: usize = 64;
+/// Sessions whose prefetch is looked at until some reads have landed.
+pub const RETURNS_UNTIL_LANDED_MAX: usize = 64;
 /// How long before its return, at least, a session's pages are read into DRAM; so long they are spared there.
 pub const PREFETCH_AHEAD_MS: u64 = 2_000;
 /// What a prefetch counts on being read in a millisecond beside other work: large sessions are begun earlier.
@@ -160,7 +171,7 @@ pub const RETURN_GRACE_MS: u64 = 5_000;
 /// Slots note when their page is needed in this unit.
 pub(crate) const RETURN_UNIT_MS: u64 = 100;
 /// Places of the sessions' table that one call reads names from.
-pub const SESSION_NAMES_PER_CALL: u32 = 1024;
+pub const NAMES_PER_CALL: u32 = 1024;
 /// Pages of a session that one step of the end of its turn goes over.
 pub const TURN_PAGES_PER_STEP: usize = 1024;
 /// Sessions that one call of `expire` forgets.

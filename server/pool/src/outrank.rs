@@ -35,7 +35,7 @@ impl Pool {
     }
 
     fn is_first_victim_better(&mut self, ns: u16, rank: u32) -> bool {
-        let victim = self.policy.victim(&mut self.pages, ListId::Dram(ns));
+        let victim = self.coldest(ListId::Dram(ns));
         victim.is_some_and(|victim| self.policy.outranks(&self.pages, victim, rank))
     }
 

@@ -5,6 +5,7 @@ use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
 use crate::protection::{Owner, PIN_RANK, Reach, Wish};
+use crate::record::ListStart;
 use crate::tips::{End, TipId};
 use turnkv_proto::BlockHash;
 
@@ -27,6 +28,8 @@ pub struct Pinning {
     held: Option<TipId>,
     /// Pages of the prefix that are known to be here.
     found: usize,
+    /// Of one that comes back: pages on its way that are not protected yet, the first last.
+    ways: Vec<ListStart>,
 }
 
 impl Pool {
@@ -58,11 +61,63 @@ impl Pool {
         let Some(pin) = hashes.last().copied() else {
             return Err(PoolError::Invalid("a pin names at least one page"));
         };
+        Ok(self.new_pinning(ns, pin, for_ms, now))
+    }
+
+    /// Begins to bring a pin back, by its name, whose list is here as far as `start` says: then `pin_again` until it says so,
+    /// then `end_pin`.
+    pub fn begin_pin_again(
+        &mut self,
+        ns: NamespaceIndex,
+        pin: BlockHash,
+        start: ListStart,
+        for_ms: u64,
+        now: Now,
+    ) -> Result<Pinning, PoolError> {
+        self.desc(ns)?;
+        let mut pinning = self.new_pinning(ns, pin, for_ms, now);
+        self.begin_call();
+        pinning.ways = self.ways_to(ns, start);
+        Ok(pinning)
+    }
+
+    /// Some pages on the way to one, itself first: a path is gone over once, and protected in short pieces after.
+    fn ways_to(&mut self, ns: NamespaceIndex, start: ListStart) -> Vec<ListStart> {
+        let Some(page) = self.find_visible(ns.0, &start.page()) else { return Vec::new() };
+        let path = self.pages.upward(page).zip((1..=start.pages).rev());
+        let is_way = |pages: u32| pages == start.pages || pages.is_multiple_of(FIND_PAGES_AT_ONCE as u32);
+        let ways = path.filter(|(_, pages)| is_way(*pages));
+        let ways = ways.map(|(index, pages)| ListStart::new(self.pages[index].hash, pages)).collect();
+        self.pass(start.pages.into());
+        ways
+    }
+
+    fn new_pinning(&mut self, ns: NamespaceIndex, pin: BlockHash, for_ms: u64, now: Now) -> Pinning {
         self.tick(now);
         let for_ms = if for_ms == 0 { PIN_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
         let (owner, rank, path) = (Owner::Pin(ns, pin), PIN_RANK, End::EMPTY);
         let wish = Wish { owner, ns, rank, path, for_ms, decays: false };
-        Ok(Pinning { wish, pin, held: None, found: 0 })
+        Pinning { wish, pin, held: None, found: 0, ways: Vec::new() }
+    }
+
+    /// Protects some more of a pin that comes back. True: that is all.
+    pub fn pin_again(&mut self, pinning: &mut Pinning) -> bool {
+        self.begin_call();
+        let slice = self.slice();
+        while let Some(way) = pinning.ways.last().copied() {
+            let Some(page) = self.find_visible(pinning.wish.ns.0, &way.page()) else {
+                return true; // it went meanwhile
+            };
+            pinning.wish.path = End { page, pages: way.pages };
+            let (held, reach) = self.protect_more(pinning.held, &pinning.wish, slice);
+            pinning.held = held;
+            match reach {
+                Reach::All => drop(pinning.ways.pop()),
+                Reach::Budget => return true,
+                Reach::Slice => return false,
+            }
+        }
+        true
     }
 
     /// Protects some more of the pages. True: that is all.
@@ -101,7 +156,6 @@ impl Pool {
     pub fn unpin(&mut self, ns: NamespaceIndex, pin: &BlockHash) -> Result<bool, PoolError> {
         self.desc(ns)?;
         self.begin_call();
-        let slice = self.slice();
-        Ok(self.unprotect_some(Owner::Pin(ns, *pin), slice))
+        Ok(self.unprotect(Owner::Pin(ns, *pin)))
     }
 }

@@ -1,6 +1,6 @@
 //! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
 
-use crate::admission::WriteBudget;
+use crate::admission::{Behind, WriteBudget};
 use crate::arena::Pages;
 use crate::condemn::Condemned;
 use crate::config::{ConfigError, PoolConfig};
@@ -9,6 +9,7 @@ use crate::entry::{NONE, VISIBLE};
 use crate::ids::{Now, NvmePlace};
 use crate::lease::Leases;
 use crate::leaving::Kept;
+use crate::left::Left;
 use crate::namespaces::Namespaces;
 use crate::policy::EvictionPolicy;
 use crate::protection::Protections;
@@ -34,11 +35,14 @@ pub struct Pool {
     /// Where sessions' lists and protected prefixes end.
     pub(crate) tips: Tips,
     pub(crate) protections: Protections,
+    /// What sessions left, as far as it is not marked.
+    pub(crate) left: Left,
     pub(crate) spared: Spared,
     pub(crate) writes: WriteQueue,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
     pub(crate) budget: WriteBudget,
+    pub(crate) behind: Behind,
     /// What is to stay on NVMe.
     pub(crate) kept: Kept,
     /// Places nobody needs any more, with their bytes.
@@ -78,11 +82,13 @@ impl Pool {
             sessions: Sessions::default(),
             tips: Tips::default(),
             protections: Protections::default(),
+            left: Left::default(),
             spared: Spared::default(),
             writes: WriteQueue::default(),
             curves: Curves::default(),
             kept: Kept::new(config.nvme_bytes),
             budget: WriteBudget::new(config.nvme_bytes_per_day),
+            behind: Behind::default(),
             dead: Vec::new(),
             strangers: Strangers::default(),
             nvme_alive: config.nvme_bytes > 0,

@@ -5,14 +5,16 @@
 //! returns sooner. What returns within moments is spared by everybody else as well, like a protected page.
 
 use crate::Pool;
-use crate::entry::{FILLED, NONE, ON_NVME, PROMOTING, VICTIM, VISIBLE};
+use crate::entry::{COUNTED_DRAM, FILLED, NONE, ON_NVME, PROMOTING, VICTIM, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::{
-    PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS, RETURN_UNIT_MS,
-    RETURNS_PER_CALL_MAX,
+    FIND_PAGES_AT_ONCE, PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS,
+    RETURN_UNIT_MS, RETURNS_UNTIL_LANDED_MAX,
 };
 use crate::promote::Promotion;
+use crate::slice::Slice;
+use crate::walk::WalkBack;
 use turnkv_proto::SessionId;
 
 /// How far a session's prefetch came.
@@ -20,37 +22,119 @@ use turnkv_proto::SessionId;
 enum Reach {
     /// All its pages are in DRAM or on their way.
     All,
-    /// The call's bytes are used up.
+    /// The bytes are used up.
     Budget,
     /// No slot but those of pages that return sooner.
     NoSlot,
+    /// The slice is over: the rest is for the next one.
+    Slice,
+}
+
+/// Reads that are being planned for sessions that are due.
+#[derive(Debug)]
+pub struct Prefetching {
+    bytes_left: u64,
+    sessions_left: usize,
+}
+
+impl Prefetching {
+    /// Reads of so many bytes at most (one that is larger is given out alone).
+    #[must_use]
+    pub fn new(bytes_max: u64) -> Prefetching {
+        Prefetching { bytes_left: bytes_max, sessions_left: RETURNS_UNTIL_LANDED_MAX }
+    }
+
+    /// No more than so many bytes from now on.
+    pub fn limit(&mut self, bytes_max: u64) {
+        self.bytes_left = self.bytes_left.min(bytes_max);
+    }
+}
+
+/// A session whose pages are being told when it returns.
+#[derive(Debug)]
+pub struct Expecting<'a> {
+    ns: NamespaceIndex,
+    session: &'a SessionId,
+    back: Now,
+    walk: WalkBack,
+    bytes: u64,
+    dram: u32,
+}
+
+impl Expecting<'_> {
+    /// Pages of it that are in DRAM.
+    #[must_use]
+    pub fn dram_pages(&self) -> u32 {
+        self.dram
+    }
 }
 
 impl Pool {
-    /// The session is expected back so many milliseconds from now.
+    /// The session is expected back so many milliseconds from now. Returns its pages that are in DRAM.
     pub fn expect_return(
         &mut self,
         ns: NamespaceIndex,
         session: &SessionId,
         in_ms: u64,
         now: Now,
-    ) -> Result<(), PoolError> {
-        self.desc(ns)?;
-        let at = self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)?;
-        let now = self.tick(now);
-        self.expect_at(at, now.saturating_add(in_ms.max(1)), now);
-        Ok(())
+    ) -> Result<u32, PoolError> {
+        let mut expecting = self.start_expecting(ns, session, in_ms, now)?;
+        while !self.expect_some(&mut expecting, now)? {}
+        Ok(expecting.dram)
     }
 
-    /// Plans the reads of sessions that are due, the soonest first, while they fit `bytes_max` (one that is larger is given
-    /// out alone). Call it again when some of them have landed.
+    /// The session is expected back so many milliseconds from now: then `expect_some` until it says so.
+    pub fn start_expecting<'a>(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &'a SessionId,
+        in_ms: u64,
+        now: Now,
+    ) -> Result<Expecting<'a>, PoolError> {
+        self.session_at(ns, session)?;
+        let back = self.tick(now).saturating_add(in_ms.max(1));
+        Ok(Expecting { ns, session, back, walk: WalkBack::default(), bytes: 0, dram: 0 })
+    }
+
+    /// Tells some more of the session's pages. True: that is all, and its prefetch is planned.
+    pub fn expect_some(&mut self, expecting: &mut Expecting<'_>, now: Now) -> Result<bool, PoolError> {
+        let (now, slice) = (self.tick(now), self.slice());
+        let at = self.session_at(expecting.ns, expecting.session)?;
+        while !self.is_over(slice) {
+            let some = self.walk_back(at, &mut expecting.walk);
+            if some.is_empty() {
+                self.note_return(at, expecting.back, expecting.bytes, now);
+                return Ok(true);
+            }
+            for index in some {
+                expecting.dram += u32::from(self.pages[index].has(COUNTED_DRAM));
+                expecting.bytes += self.expect_page(index, expecting.back);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Plans the reads of sessions that are due, all at once.
     pub fn next_prefetches(&mut self, bytes_max: u64, now: Now) -> Vec<Promotion> {
-        let now = self.tick(now);
-        let (mut promotions, mut left) = (Vec::new(), bytes_max);
-        for _ in 0..RETURNS_PER_CALL_MAX {
-            let Some(at) = self.sessions.due_for_prefetch(now).filter(|_| left > 0) else { break };
-            let next = match self.prefetch_session(at, &mut left, &mut promotions) {
-                Reach::Budget => break,
+        let (mut prefetching, mut promotions) = (Prefetching::new(bytes_max), Vec::new());
+        while !self.prefetch_some(&mut prefetching, &mut promotions, now) {}
+        promotions
+    }
+
+    /// Plans some more reads of sessions that are due, the soonest first. True: these are all; begin anew when some of them have
+    /// landed. Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    pub fn prefetch_some(
+        &mut self,
+        prefetching: &mut Prefetching,
+        promotions: &mut Vec<Promotion>,
+        now: Now,
+    ) -> bool {
+        let (now, slice) = (self.tick(now), self.slice());
+        while prefetching.sessions_left > 0 && prefetching.bytes_left > 0 {
+            let Some(at) = self.sessions.due_for_prefetch(now) else { return true };
+            let next = match self.prefetch_session(at, &mut prefetching.bytes_left, promotions, slice) {
+                Reach::Slice => return false,
+                Reach::Budget => return true,
                 Reach::All => None,
                 // Tried again until the session is there, or late.
                 Reach::NoSlot => {
@@ -58,18 +142,10 @@ impl Pool {
                     (now < until).then_some(now + PREFETCH_RETRY_MS)
                 }
             };
+            prefetching.sessions_left -= 1;
             self.sessions.update(at, |session| session.prefetch_at = next);
         }
-        promotions
-    }
-
-    /// Notes when a session returns, at its pages as well.
-    fn expect_at(&mut self, at: u32, back: Now, now: Now) {
-        let mut bytes = 0;
-        for index in self.path_to(self.present_end(at)) {
-            bytes += self.expect_page(index, back);
-        }
-        self.note_return(at, back, bytes, now);
+        true
     }
 
     /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
@@ -79,22 +155,20 @@ impl Pool {
         self.sessions.update(at, |session| {
             session.return_at = Some(back);
             session.prefetch_at = begins;
-            session.prefetched = 0;
+            (session.prefetched, session.warmed) = (0, WalkBack::default());
         });
     }
 
-    /// The session is here: its pages are not expected any more, but by others who named another time.
-    pub(crate) fn arrived(&mut self, at: u32) {
-        let Some(back) = self.sessions[at].return_at else { return };
-        for index in self.path_to(self.present_end(at)) {
-            for shard in 0..self.pages.shards(index) {
-                let slot = self.pages.cell(index, shard).slot;
-                if slot != NONE && self.slots.meta(slot).returns == in_units(back) {
-                    self.slots.meta_mut(slot).returns = 0;
-                }
+    /// A session that was expected then is here: the page is not expected any more, but by others who named another time.
+    pub(crate) fn expect_no_more(&mut self, index: u32, back: Now) {
+        self.step();
+        for shard in 0..self.pages.shards(index) {
+            let slot = self.pages.cell(index, shard).slot;
+            if slot != NONE && self.slots.meta(slot).returns == in_units(back) {
+                self.slots.meta_mut(slot).returns = 0;
             }
-            self.bring_back(index);
         }
+        self.bring_back(index);
     }
 
     /// Whether a page is expected so soon that nobody takes its slot while there is another.
@@ -109,38 +183,78 @@ impl Pool {
     }
 
     /// Starts the reads of a session's pages, in order, from where the last call stopped.
-    fn prefetch_session(&mut self, at: u32, left: &mut u64, promotions: &mut Vec<Promotion>) -> Reach {
-        let back = self.sessions[at].return_at.unwrap_or(self.now);
-        let path = self.path_to(self.present_end(at));
-        let from = self.sessions[at].prefetched as usize;
-        if from == 0 {
-            // What is in DRAM already must not make room for the rest: tails before heads.
-            path.iter().rev().for_each(|index| self.touch(*index));
+    fn prefetch_session(
+        &mut self,
+        at: u32,
+        left: &mut u64,
+        promotions: &mut Vec<Promotion>,
+        slice: Slice,
+    ) -> Reach {
+        if !self.warm_session(at, slice) {
+            return Reach::Slice;
         }
-        let keys: Vec<PageKey> = path.iter().skip(from).map(|index| self.pages.key(*index)).collect();
-        for (page, position) in keys.into_iter().zip(from as u32..) {
-            for shard in 0..self.pages.shards(page.index) {
-                // Making room for one page may have dropped this one.
-                let Some(index) = self.pages.resolve(page).filter(|index| self.pages[*index].has(VISIBLE))
-                else {
-                    return Reach::All;
-                };
-                let cell = self.pages.cell(index, shard);
-                if cell.has(FILLED | PROMOTING) || !cell.has(ON_NVME) {
-                    continue;
-                }
-                if *left == 0 {
-                    return Reach::Budget;
-                }
-                self.room_for_return = Some(back);
-                let promotion = self.start_promotion(index, shard);
-                self.room_for_return = None;
-                let Some(promotion) = promotion else { return Reach::NoSlot };
-                *left = left.saturating_sub(promotion.bytes);
-                promotions.push(promotion);
-                self.expect_page(index, back);
+        let back = self.sessions[at].return_at.unwrap_or(self.now);
+        loop {
+            let (end, done) = (self.present_end(at), self.sessions[at].prefetched);
+            if done >= end.pages {
+                return Reach::All;
             }
-            self.sessions[at].prefetched = position + 1;
+            let part = self.cut(end, end.pages.min(done + FIND_PAGES_AT_ONCE as u32));
+            let some = self.pages_between(part, done);
+            let keys: Vec<PageKey> = some.into_iter().map(|index| self.pages.key(index)).collect();
+            for page in keys {
+                if self.is_over(slice) {
+                    return Reach::Slice;
+                }
+                match self.prefetch_page(page, back, left, promotions) {
+                    Reach::All => self.sessions[at].prefetched += 1,
+                    stopped => return stopped,
+                }
+            }
+        }
+    }
+
+    /// What is in DRAM already must not make room for the rest: it is used first, tails before heads. False: the slice is over.
+    fn warm_session(&mut self, at: u32, slice: Slice) -> bool {
+        while !self.is_over(slice) {
+            let mut walk = self.sessions[at].warmed;
+            let some = self.walk_back(at, &mut walk);
+            self.sessions[at].warmed = walk;
+            if some.is_empty() {
+                return true;
+            }
+            some.into_iter().for_each(|index| self.touch(index));
+        }
+        false
+    }
+
+    /// Starts the reads of a page's shards that are on NVMe alone.
+    fn prefetch_page(
+        &mut self,
+        page: PageKey,
+        back: Now,
+        left: &mut u64,
+        promotions: &mut Vec<Promotion>,
+    ) -> Reach {
+        self.step();
+        for shard in 0..self.pages.shards(page.index) {
+            // Making room for one page may have dropped this one: the list ends before it then.
+            let found = self.pages.resolve(page).filter(|index| self.pages[*index].has(VISIBLE));
+            let Some(index) = found else { return Reach::All };
+            let cell = self.pages.cell(index, shard);
+            if cell.has(FILLED | PROMOTING) || !cell.has(ON_NVME) {
+                continue;
+            }
+            if *left == 0 {
+                return Reach::Budget;
+            }
+            self.room_for_return = Some(back);
+            let promotion = self.start_promotion(index, shard);
+            self.room_for_return = None;
+            let Some(promotion) = promotion else { return Reach::NoSlot };
+            *left = left.saturating_sub(promotion.bytes);
+            promotions.push(promotion);
+            self.expect_page(index, back);
         }
         Reach::All
     }
@@ -158,6 +272,7 @@ impl Pool {
 
     /// The page is needed then; an earlier need that is still to come stays. Returns its bytes.
     pub(crate) fn expect_page(&mut self, index: u32, back: Now) -> u64 {
+        self.step();
         let bytes = self.page_bytes(index);
         if self.expected_at(index).is_some_and(|known| known <= back && known >= self.now) {
             return bytes;

@@ -10,8 +10,8 @@ use crate::Pool;
 use crate::entry::{NONE, PROTECTED};
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{
-    DECAY_STEPS, ENDED_PINS_MAX, LET_GO_PAGES_AT_ONCE, ORDER_BYTES, PROTECTED_ALL_PERCENT,
-    PROTECTIONS_PER_TENANT_MAX,
+    DECAY_STEPS, ENDED_PINS_MAX, FIND_PAGES_AT_ONCE, LET_GO_PAGES_AT_ONCE, ORDER_BYTES,
+    PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX,
 };
 use crate::slice::Slice;
 use crate::tips::{End, Keeper, TipId};
@@ -21,9 +21,6 @@ use turnkv_proto::BlockHash;
 
 /// Rank of a pin: above any session's priority.
 pub(crate) const PIN_RANK: u32 = u32::MAX;
-
-/// Steps up a path that cost about what it costs to free a page.
-const STEPS_LIKE_A_PAGE: u32 = 16;
 
 /// Who asked for protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +61,8 @@ pub(crate) struct Protections {
     tenants: HashMap<u32, Share>,
     /// Ends of protections that are over, whose pages are let go of bit by bit. Bounded by what was protected.
     going: VecDeque<TipId>,
+    /// Ends of what is being protected, by calls that are not over. Bounded by the calls in service.
+    making: Vec<TipId>,
     /// Pins that ended by time since somebody asked.
     ended_pins: Vec<(NamespaceIndex, BlockHash)>,
     /// Bytes protected.
@@ -124,10 +123,10 @@ impl Protections {
         self.owned.get(&ns).copied().unwrap_or(0)
     }
 
-    /// The owner of the protection at a place of the table, if it is a pin of a namespace.
-    pub(crate) fn pin_at(&self, at: u32, ns: NamespaceIndex) -> Option<Owner> {
-        let owner = self.table.get(at as usize)?.as_ref()?.owner;
-        matches!(owner, Owner::Pin(of, _) if of == ns).then_some(owner)
+    /// The pin whose protection is at a place of the table, by its namespace and name.
+    pub(crate) fn pin_at(&self, at: u32) -> Option<(NamespaceIndex, BlockHash)> {
+        let held = self.table.get(at as usize)?.as_ref()?;
+        if let Owner::Pin(ns, pin) = held.owner { Some((ns, pin)) } else { None }
     }
 
     /// When an owner's protection ends.
@@ -208,9 +207,16 @@ impl Protections {
         }
     }
 
-    /// Ends of what is over and still held, for the check of invariants.
-    pub(crate) fn going(&self) -> impl Iterator<Item = TipId> {
-        self.going.iter().copied()
+    /// A call is over that was protecting up to here.
+    fn made(&mut self, tip: TipId) {
+        if let Some(at) = self.making.iter().position(|other| *other == tip) {
+            self.making.swap_remove(at);
+        }
+    }
+
+    /// Ends of what is held without an owner, for the check of invariants.
+    pub(crate) fn unowned(&self) -> impl Iterator<Item = TipId> {
+        self.going.iter().chain(&self.making).copied()
     }
 
     /// Who protects, for the check of invariants.
@@ -245,15 +251,9 @@ impl Pool {
         u64::from(self.config.slab_count) * self.config.slab_bytes * u64::from(percent) / 100
     }
 
-    /// Protects the leading pages of a path as far as the budget reaches, in place of what the owner had; weaker
-    /// protections of the tenant end for it. Returns how many pages.
-    pub(crate) fn protect(&mut self, wish: Wish, now: Now) -> u32 {
-        let (tip, _) = self.protect_more(None, &wish, Slice::WHOLE);
-        self.own_protected(tip, &wish, now)
-    }
-
-    /// Protects what a path has after the pages that `held` protects already. Returns where it ends now: what is held so must
-    /// be given to an owner (`own_protected`) in the end.
+    /// Protects the leading pages of a path, as far as the budget reaches, after those that `held` protects already; weaker
+    /// protections of the tenant end for it. Returns where it ends now: what is held so must be given to an owner
+    /// (`own_protected`), or up (`disown_protected`), in the end.
     pub(crate) fn protect_more(
         &mut self,
         held: Option<TipId>,
@@ -270,13 +270,16 @@ impl Pool {
                 *holds -= 1;
             }
             self.tips.drop(held, Keeper::Protection);
+            self.protections.made(held);
         }
+        self.protections.making.extend(tip);
         (tip, reach)
     }
 
     /// What was protected for a wish is its owner's from now on, in place of what it had. Returns how many pages.
     pub(crate) fn own_protected(&mut self, tip: Option<TipId>, wish: &Wish, now: Now) -> u32 {
         let tenant = self.slots.tenant_of(wish.ns.0);
+        tip.into_iter().for_each(|tip| self.protections.made(tip));
         // What was protected before stayed so in between: its bytes are counted once.
         let old = self.protections.owners.get(&wish.owner).copied();
         let old = old.and_then(|at| self.protections.take(at));
@@ -295,34 +298,39 @@ impl Pool {
             let (owner, rank, full) = (wish.owner, wish.rank, pages);
             self.protections.insert(Protection { owner, tenant, rank, tip, full, ends, due, step_ms });
         }
-        let slice = self.slice();
+        let slice = self.rest_of_call();
         self.let_go_some(slice);
         pages
     }
 
-    /// Ends an owner's protection.
+    /// What was protected for a wish is nobody's.
+    pub(crate) fn disown_protected(&mut self, tip: Option<TipId>) {
+        tip.into_iter().for_each(|tip| self.protections.made(tip));
+        self.protections.going.extend(tip);
+    }
+
+    /// Ends an owner's protection. False: it had none.
     pub(crate) fn unprotect(&mut self, owner: Owner) -> bool {
         self.unprotect_after(owner, 0)
     }
 
-    /// Ends an owner's protection of the pages after the first `keep`. False: it had none.
+    /// Ends an owner's protection of the pages after the first `keep`; they are let go of bit by bit. False: it had none.
     pub(crate) fn unprotect_after(&mut self, owner: Owner, keep: u32) -> bool {
         let Some(at) = self.protections.owners.get(&owner).copied() else { return false };
         let Some(mut held) = self.protections.take(at) else { return false };
-        if let Some(tip) = self.release_path(held.tip, keep, &mut { u32::MAX }) {
-            held.tip = tip;
+        let end = self.tips.end(held.tip);
+        self.protections.going.push_back(held.tip);
+        let kept = self.cut(end, keep.min(end.pages));
+        if kept.page != NONE {
+            // Held first, so that it stays when what is after it goes.
+            *self.protections.holds.entry(kept.page).or_default() += 1;
+            held.tip = self.tips.add(kept, Keeper::Protection);
             held.full = held.full.min(keep);
             self.protections.insert(held);
         }
-        true
-    }
-
-    /// Ends an owner's protection; its pages are let go of bit by bit. False: it had none.
-    pub(crate) fn unprotect_some(&mut self, owner: Owner, slice: Slice) -> bool {
-        let held = self.protections.owners.get(&owner).copied().and_then(|at| self.protections.take(at));
-        let found = self.protections.let_go(held);
+        let slice = self.rest_of_call();
         self.let_go_some(slice);
-        found
+        true
     }
 
     /// Lets go of pages of protections that are over. True: of all of them.
@@ -385,27 +393,28 @@ impl Pool {
 
     /// Protects the pages of a path, from the root as far as the budget reaches, and holds the last one.
     fn protect_path(&mut self, path: End, tenant: u32, rank: u32, slice: Slice) -> (End, Reach) {
-        let fresh = |index: &u32| !self.pages[*index].has(PROTECTED);
-        let fresh: Vec<u32> = self.pages.upward(path.page).take_while(fresh).collect();
-        self.pass(fresh.len() as u64);
-        let mut end = self.cut(path, path.pages - fresh.len() as u32);
-        let mut reach = Reach::All;
+        // What is protected is a path from the root.
+        let page = self.pages.last_that(path.page, |entry| entry.has(PROTECTED));
+        let mut end = End { page, pages: self.pages.depth(page) };
         // Held first, so that it stays when others' protection ends for this one.
         if end.page != NONE {
             *self.protections.holds.entry(end.page).or_default() += 1;
         }
-        for index in fresh.into_iter().rev() {
-            reach = self.make_budget(index, tenant, rank, slice);
-            if reach != Reach::All {
-                break;
+        while end.pages < path.pages {
+            let to = path.pages.min(end.pages + FIND_PAGES_AT_ONCE as u32);
+            for index in self.pages_between(self.cut(path, to), end.pages) {
+                let reach = self.make_budget(index, tenant, rank, slice);
+                if reach != Reach::All {
+                    return (end, reach);
+                }
+                self.step();
+                // The page before was held as the end, and is now for this child.
+                self.protections.holds.insert(index, 1);
+                self.weigh(index, true);
+                end = End { page: index, pages: end.pages + 1 };
             }
-            self.step();
-            // The page before was held as the end, and is now for this child.
-            self.protections.holds.insert(index, 1);
-            self.weigh(index, true);
-            end = End { page: index, pages: end.pages + 1 };
         }
-        (end, reach)
+        (end, Reach::All)
     }
 
     /// Room in the budget for one page more; not all of it, where the budget is used up and nothing weaker can end for it.
@@ -452,7 +461,7 @@ impl Pool {
         if end.pages > keep && *left > 0 {
             // From here on others hold what this one did.
             let new = self.cut(end, keep);
-            *left = left.saturating_sub(1 + (end.pages - keep) / STEPS_LIKE_A_PAGE);
+            *left -= 1;
             if let Some(holds) = self.protections.holds.get_mut(&end.page) {
                 *holds -= 1;
             }

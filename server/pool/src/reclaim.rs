@@ -48,12 +48,12 @@ impl Pool {
     ) -> Reclaim {
         let found = self.namespace(namespace).and_then(|ns| self.find_visible(ns.0, hash));
         let Some(index) = found.filter(|index| shard < self.pages.shards(*index)) else {
-            self.strangers.forget(namespace, place);
+            self.forget_stranger(namespace, place);
             return Reclaim::Dead;
         };
         let cell = self.pages.cell(index, shard);
         if !cell.has(ON_NVME) || cell.place != place {
-            self.strangers.forget(namespace, place);
+            self.forget_stranger(namespace, place);
             return Reclaim::Dead;
         }
         let hot = if self.is_needed(index) {

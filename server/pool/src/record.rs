@@ -1,13 +1,14 @@
-//! Sessions across restarts. Owns: what is kept of a session, its list in pieces that sessions share, and how it comes back.
-//! Must not know: where records are kept.
+//! Sessions and pins across restarts. Owns: what is kept of each, their lists in pieces that they share, and how sessions come
+//! back. Must not know: where records are kept.
 //!
 //! A list is cut into chunks of [`LIST_CHUNK_PAGES`] from the root. A block hash names its whole prefix, so a full chunk is
-//! named by its last page and is the same for every session that has it: it is kept once. A session's own record is the name
-//! of its last full chunk and the few pages after it.
+//! named by its last page and is the same for every list that has it: it is kept once. A session's or pin's own record is the
+//! name of its last full chunk and the few pages after it.
 
 use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
+use crate::limits::NAMES_PER_CALL;
 use crate::protection::Owner;
 use crate::tips::End;
 use turnkv_proto::{BlockHash, SessionId};
@@ -40,7 +41,18 @@ pub struct SessionRecord {
     pub protected_ms: u64,
 }
 
-/// A chunk of sessions' lists.
+/// A pin as it is kept across restarts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinRecord {
+    /// The last page of its last full chunk; none: it has no full one.
+    pub base: Option<BlockHash>,
+    /// The protected pages after that one, in order.
+    pub hashes: Vec<BlockHash>,
+    /// How much longer it holds.
+    pub ends_in_ms: u64,
+}
+
+/// A chunk of lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListChunk {
     /// The last page of the chunk before it; none: it is the first.
@@ -53,10 +65,14 @@ pub struct ListChunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListStart {
     page: BlockHash,
-    pages: u32,
+    pub(crate) pages: u32,
 }
 
 impl ListStart {
+    pub(crate) fn new(page: BlockHash, pages: u32) -> ListStart {
+        ListStart { page, pages }
+    }
+
     /// The page.
     #[must_use]
     pub fn page(&self) -> BlockHash {
@@ -69,7 +85,7 @@ impl Pool {
     pub fn session_record(&self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Option<SessionRecord> {
         let at = self.sessions.find(ns, session)?;
         let end = self.present_end(at);
-        let base = self.cut(end, end.pages - end.pages % LIST_CHUNK_PAGES);
+        let base = self.last_full_chunk(end);
         let info = self.session_info(at, &self.sessions[at], now);
         let protected_until = self.protections.ends_of(Owner::Session(at));
         Some(SessionRecord {
@@ -84,6 +100,26 @@ impl Pool {
             priority: self.sessions[at].priority,
             protected_ms: protected_until.map_or(0, |ends| ends.saturating_sub(now)),
         })
+    }
+
+    /// What to keep of a pin across restarts; none: it has ended.
+    pub fn pin_record(&self, ns: NamespaceIndex, pin: &BlockHash, now: Now) -> Option<PinRecord> {
+        let owner = Owner::Pin(ns, *pin);
+        let ends = self.protections.ends_of(owner)?;
+        let end = self.protected_end(owner);
+        let base = self.last_full_chunk(end);
+        (end.pages > 0).then(|| PinRecord {
+            base: (base.pages > 0).then(|| self.pages[base.page].hash),
+            hashes: self.hashes_between(base, end),
+            ends_in_ms: ends.saturating_sub(self.now.max(now)),
+        })
+    }
+
+    /// Some of the names of all pins, from a place of the table on; and where to go on, if there are more.
+    pub fn pin_names(&self, from: u32) -> (Vec<(NamespaceIndex, BlockHash)>, Option<u32>) {
+        let to = from.saturating_add(NAMES_PER_CALL).min(self.protections.end());
+        let names = (from..to).filter_map(|at| self.protections.pin_at(at)).collect();
+        (names, (to < self.protections.end()).then_some(to))
     }
 
     /// The chunk that ends with a page and those before it, at most so many; none where the page has gone.
@@ -128,7 +164,9 @@ impl Pool {
     }
 
     /// Brings a session back whose list is here as far as `start` says; one that is here already knows more than its record.
-    /// Returns the pages it has.
+    /// Returns the pages it has. What was protected of it is for the caller to protect again ([`Retaining`]).
+    ///
+    /// [`Retaining`]: crate::Retaining
     pub fn restore_session(
         &mut self,
         record: &SessionRecord,
@@ -153,10 +191,11 @@ impl Pool {
             session.priority = record.priority;
             session.last_used = now.saturating_sub(record.idle_ms);
         });
-        if record.protected_ms > 0 {
-            self.retain(at, record.protected_ms, now);
-        }
         Ok(end.pages)
+    }
+
+    fn last_full_chunk(&self, end: End) -> End {
+        self.cut(end, end.pages - end.pages % LIST_CHUNK_PAGES)
     }
 
     fn hashes_between(&self, base: End, end: End) -> Vec<BlockHash> {

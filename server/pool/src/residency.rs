@@ -47,6 +47,8 @@ pub(crate) struct Tally {
     pub(crate) written_bytes: u64,
     /// Pages that admission or the write budget kept off NVMe when they came.
     pub(crate) kept_off: u64,
+    /// Pages found on NVMe that a full index had no room for.
+    pub(crate) crowded_out: u64,
 }
 
 impl Pool {
@@ -330,24 +332,6 @@ impl Pool {
                 self.admit_new(index);
             }
             self.refresh(index, Position::Hot);
-            let mut child = self.pages[index].first_child;
-            while child != NONE {
-                waiting.push(child);
-                child = self.pages[child].next;
-            }
-        }
-    }
-
-    /// Marks a page, and then its children, as durable: on NVMe with all its ancestors.
-    pub(crate) fn settle_durable(&mut self, index: u32) {
-        let (mut next, mut waiting) = (Some(index), Vec::new());
-        while let Some(index) = next.take().or_else(|| waiting.pop()) {
-            let entry = &self.pages[index];
-            let reachable = entry.parent == NONE || self.pages[entry.parent].has(DURABLE);
-            if !reachable || !entry.has(COUNTED_NVME) || entry.has(DURABLE) {
-                continue;
-            }
-            self.pages[index].flags |= DURABLE;
             let mut child = self.pages[index].first_child;
             while child != NONE {
                 waiting.push(child);

@@ -59,6 +59,7 @@ impl Pool {
 
     /// Drops some of what namespaces that retire still hold. True: there is more that could be dropped now.
     pub fn retire_step(&mut self) -> bool {
+        self.begin_call();
         let mut steps = RETIRE_STEPS_PER_CALL;
         for _ in 0..self.namespaces.retiring.len() {
             let Some(mut next) = self.namespaces.retiring.pop_front() else { return false };
@@ -85,9 +86,6 @@ impl Pool {
         while *steps > 0 && self.sessions.len_of(next.ns) > 0 && next.sessions < self.sessions.end() {
             *steps -= 1;
             if self.sessions.namespace_at(next.sessions) == Some(next.ns) {
-                if !self.retire_protection(Owner::Session(next.sessions), steps) {
-                    return;
-                }
                 self.forget(next.sessions, false);
             }
             next.sessions += 1;
@@ -98,21 +96,12 @@ impl Pool {
         while *steps > 0 && self.protections.pins_of(next.ns) > 0 && next.protections < self.protections.end()
         {
             *steps -= 1;
-            let pin = self.protections.pin_at(next.protections, next.ns);
-            if pin.is_some_and(|owner| !self.retire_protection(owner, steps)) {
-                return;
+            let pin = self.protections.pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            if let Some((ns, pin)) = pin {
+                self.unprotect(Owner::Pin(ns, pin));
             }
             next.protections += 1;
         }
-    }
-
-    /// Ends a protection, from its tail on, as far as there are steps. True: it is over.
-    fn retire_protection(&mut self, owner: Owner, steps: &mut u32) -> bool {
-        let pages = self.protected_end(owner).pages;
-        let cut = pages.min(*steps);
-        self.unprotect_after(owner, pages - cut);
-        *steps -= cut;
-        cut == pages
     }
 
     fn retire_pages(&mut self, next: &mut Retiring, steps: &mut u32) {

@@ -4,6 +4,7 @@
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{FORGOTTEN_MAX, ORDER_BYTES, SILENT_TURN_MS, SILENT_TURN_SCAN_MAX};
 use crate::tips::TipId;
+use crate::walk::WalkBack;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -29,6 +30,8 @@ pub(crate) struct Session {
     pub(crate) prefetch_at: Option<Now>,
     /// Leading pages that the prefetch has seen to.
     pub(crate) prefetched: u32,
+    /// Where the prefetch's walk is that counts what is in DRAM as used, before anything is read.
+    pub(crate) warmed: WalkBack,
     /// Where its list of pages ends; none: it has no pages.
     pub(crate) tip: Option<TipId>,
     /// It is in its first turn, and has not been found to go on from another session's pages.
@@ -89,6 +92,11 @@ impl Sessions {
         self.owned.get(&ns).copied().unwrap_or(0)
     }
 
+    /// The session at a place of the table.
+    pub(crate) fn get(&self, at: u32) -> Option<&Session> {
+        self.table.get(at as usize)?.as_ref()
+    }
+
     /// Names the session at a place of the table.
     pub(crate) fn name_at(&self, at: u32) -> Option<(NamespaceIndex, SessionId)> {
         self.table.get(at as usize)?.as_ref().map(|session| (session.ns, session.id.clone()))
@@ -122,6 +130,7 @@ impl Sessions {
             return_at: None,
             prefetch_at: None,
             prefetched: 0,
+            warmed: WalkBack::default(),
             tip: None,
             may_continue: false,
             ends: [None; ENDS],

@@ -18,6 +18,12 @@ impl Pool {
         self.leases.introduce(client, user);
     }
 
+    /// Whether a client was introduced, and is not gone since. Whoever leases slots to a process asks first: a call of it may
+    /// still be in flight when it is found to be gone, and what is leased to it then nobody would end.
+    pub fn is_present(&self, client: ClientId) -> bool {
+        self.leases.is_present(client)
+    }
+
     /// A client that holds no lease any more need not be known.
     pub fn forget_client(&mut self, client: ClientId) {
         self.leases.forget(client);

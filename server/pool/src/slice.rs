@@ -10,11 +10,6 @@ pub(crate) struct Slice {
     until: u64,
 }
 
-impl Slice {
-    /// No part: whatever there is.
-    pub(crate) const WHOLE: Slice = Slice { until: u64::MAX };
-}
-
 impl Pool {
     /// Pages, slots and list entries looked at or changed so far, ever: what one call adds to it is what others wait for.
     pub fn steps(&self) -> u64 {
@@ -35,6 +30,16 @@ impl Pool {
     /// Begins the part of one call.
     pub(crate) fn slice(&self) -> Slice {
         Slice { until: self.steps + STEPS_PER_SLICE }
+    }
+
+    /// Begins the first half of it; the other one is for what that brings about.
+    pub(crate) fn half_slice(&self) -> Slice {
+        Slice { until: self.steps + STEPS_PER_SLICE / 2 }
+    }
+
+    /// What is left of the part of the call under way, for work that it brings about.
+    pub(crate) fn rest_of_call(&self) -> Slice {
+        Slice { until: self.call_began + STEPS_PER_SLICE }
     }
 
     /// Whether a call has done its part.

@@ -440,7 +440,7 @@ impl Pool {
         renewed.into_iter().map(action).collect()
     }
 
-    /// Takes a slab out of service for good (its memory could not be renewed). End the leases in it too.
+    /// Takes a slab out of service, until [`Pool::slab_renewed`]: its memory could not be renewed. Leases in it end as any do.
     pub fn retire_slab(&mut self, slab: u32) {
         let slots = &mut self.slots;
         if slots.slabs.get(slab as usize).is_none_or(|slab| slab.retired) {
@@ -452,5 +452,17 @@ impl Pool {
         slots.empty.retain(|other| *other != slab);
         slots.renewed.retain(|other| *other != slab);
         slots.slabs[slab as usize].retired = true;
+    }
+
+    /// A slab that was taken out of service has memory: it serves again.
+    pub fn slab_renewed(&mut self, slab: u32) {
+        let slots = &mut self.slots;
+        let Some(this) = slots.slabs.get_mut(slab as usize).filter(|slab| slab.retired) else { return };
+        this.retired = false;
+        if this.used == 0 {
+            slots.empty.push(slab);
+        } else {
+            slots.relink(slab);
+        }
     }
 }

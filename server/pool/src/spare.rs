@@ -57,7 +57,8 @@ impl Pool {
 
     /// The page set aside first, or one that hangs on it, when nothing else can go.
     pub(crate) fn next_spared(&mut self, ns: u16) -> Option<(u32, Eviction)> {
-        for _ in 0..VICTIM_SCAN_MAX {
+        let until = self.steps + u64::from(VICTIM_SCAN_MAX);
+        while self.steps < until {
             self.step();
             let key = self.spared.row(ns).pop_front()?;
             let Some(index) = self.set_aside_at(key) else { continue };

@@ -25,6 +25,8 @@ pub struct PoolStats {
     pub lasting_client_bytes_max: u64,
     /// Pages that are to go with all that hangs on them, as far as that is not done.
     pub condemned_pages: u64,
+    /// Branches that sessions left and whose pages are to go first, as far as these are not marked.
+    pub left_branches: u64,
     /// The most steps (pages, slots and list entries looked at or changed) that one call took, ever.
     pub call_steps_max: u64,
     /// Slots free in slabs that are cut.
@@ -93,8 +95,12 @@ pub struct PoolStats {
     pub written_shards: u64,
     /// Bytes whose write to NVMe was started, ever.
     pub written_bytes: u64,
-    /// Pages that admission or the write budget kept off NVMe when they came, ever.
+    /// Pages not sent to NVMe when they came: by admission, the write budget, or because too much waited.
     pub kept_off_pages: u64,
+    /// Pages wait, off NVMe, until it has time for them.
+    pub behind: bool,
+    /// Pages found on NVMe that the index had no room for, ever: they are forgotten.
+    pub crowded_out_pages: u64,
     /// Slabs cut for another namespace, ever.
     pub recut_slabs: u64,
     /// Sessions forgotten to make room, ever.
@@ -129,7 +135,8 @@ impl Pool {
         let retired = slots.slabs.iter().filter(|slab| slab.retired).count();
         let in_service = (slots.slabs.len() - retired) as u64;
         let fullest = self.leases.clients().values().map(|slots| slots.lasting_bytes).max();
-        let session_bytes = (self.sessions.bytes() + self.tips.bytes() + self.protections.bytes()) as u64;
+        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
+        let session_bytes = (self.sessions.bytes() + lists) as u64;
         PoolStats {
             dram: TierGauges {
                 capacity_bytes: in_service * self.config.slab_bytes,
@@ -152,6 +159,7 @@ impl Pool {
             lasting_user_bytes_max: self.leases.users().map(|(_, bytes)| bytes).max().unwrap_or(0),
             lasting_client_bytes_max: fullest.unwrap_or(0),
             condemned_pages: self.condemned.len() as u64,
+            left_branches: self.left.len() as u64,
             call_steps_max: self.call_steps_max(),
             free_slots: self.free_slots(),
             free_slabs: slots.empty.len() as u32,
@@ -189,6 +197,8 @@ impl Pool {
             written_shards: tally.written,
             written_bytes: tally.written_bytes,
             kept_off_pages: tally.kept_off,
+            behind: self.behind.is_any(),
+            crowded_out_pages: tally.crowded_out,
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
         }

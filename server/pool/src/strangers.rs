@@ -110,15 +110,11 @@ impl Strangers {
         Some(taken)
     }
 
-    /// The extent at a place is not needed by anybody who may come.
-    pub(crate) fn forget(&mut self, id: &NamespaceId, place: NvmePlace) {
-        let at = self
-            .families
-            .get(id)
-            .and_then(|family| family.extents.binary_search_by_key(&place, |stranger| stranger.place).ok());
-        if let Some(at) = at {
-            self.take(id, at);
-        }
+    /// The extent at a place, if it is one of them, is a stranger no more.
+    fn take_at(&mut self, id: &NamespaceId, place: NvmePlace) -> Option<Stranger> {
+        let extents = &self.families.get(id)?.extents;
+        let at = extents.binary_search_by_key(&place, |stranger| stranger.place).ok()?;
+        self.take(id, at)
     }
 
     /// What is left of a namespace's goes.
@@ -145,13 +141,12 @@ impl Strangers {
 
 impl Pool {
     /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index may
-    /// hold goes (`thin`): returns how many extents that are.
+    /// hold goes (`thin`): returns how many pages that are, which count as crowded out.
     #[must_use = "what does not fit is lost, and has to be said"]
-    pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> usize {
+    pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> u64 {
         if !self.nvme_alive {
             return 0;
         }
-        let mut gone = 0;
         let mut families: BTreeMap<NamespaceId, Vec<Stranger>> = BTreeMap::new();
         for (id, stranger) in found {
             families.entry(id).or_default().push(stranger);
@@ -160,8 +155,8 @@ impl Pool {
         let pages_max = self.config.limits.pages_max as usize;
         if all > pages_max {
             let thinned = thin(&mut families, pages_max);
-            self.dead.extend(thinned.iter().map(|old| (old.place, u64::from(old.bytes))));
-            gone = thinned.len();
+            self.dead.extend(thinned.extents.iter().map(|old| (old.place, u64::from(old.bytes))));
+            self.tally.crowded_out += thinned.pages;
         }
         for (id, extents) in families {
             let family = Family::new(extents);
@@ -169,7 +164,7 @@ impl Pool {
             self.strangers.bytes += family.bytes;
             self.strangers.families.insert(id, family);
         }
-        gone
+        self.tally.crowded_out
     }
 
     /// Whether extents of a namespace wait for it to be opened.
@@ -210,6 +205,14 @@ impl Pool {
             self.strangers.families.remove(id);
         });
         (budget == 0, gone)
+    }
+
+    /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its segment is not
+    /// emptied after all.
+    pub(crate) fn forget_stranger(&mut self, id: &NamespaceId, place: NvmePlace) {
+        if let Some(old) = self.strangers.take_at(id, place) {
+            self.dead.push((old.place, u64::from(old.bytes)));
+        }
     }
 
     /// The index of an open namespace of which extents are strangers still.

@@ -6,7 +6,7 @@
 
 use crate::Pool;
 use crate::condemn::Walk;
-use crate::entry::{DURABLE, FILLED, MOVING, NONE, PROMOTING, QUEUED, VISIBLE};
+use crate::entry::{DURABLE, FILLED, MOVING, NONE, PROMOTING, QUEUED, URGENT, VISIBLE};
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::policy::{ListId, Position};
 use crate::residency::{Eviction, Removal};
@@ -111,6 +111,20 @@ impl Pool {
     pub fn admit_some(&mut self, sweep: &mut Sweep, now: Now) -> bool {
         self.tick(now);
         let slice = self.slice();
+        self.admit_off(sweep, slice, |pool, index| {
+            pool.insist(index);
+            true
+        })
+    }
+
+    /// Goes through what is off NVMe, parents first, and lets `admit` send each page there. True: that is all. It ends before, to go
+    /// on there later, with its slice or when `admit` says that no more goes.
+    pub(crate) fn admit_off(
+        &mut self,
+        sweep: &mut Sweep,
+        slice: Slice,
+        admit: impl Fn(&mut Pool, u32) -> bool,
+    ) -> bool {
         while sweep.at < self.pages.end() || !sweep.waiting.is_empty() {
             let next = sweep.waiting.pop();
             let index = match next {
@@ -123,7 +137,10 @@ impl Pool {
                 parent == NONE || !pool.is_off(parent)
             };
             if let Some(index) = index.filter(|index| self.is_off(*index) && reachable(self, *index)) {
-                self.insist(index);
+                if !admit(self, index) {
+                    sweep.waiting.extend(next);
+                    return false;
+                }
                 sweep.pages += 1;
                 let mut child = self.pages[index].first_child;
                 while child != NONE {
@@ -185,7 +202,7 @@ impl Pool {
             self.clear_dirty(index, shard);
             self.clear_place(index, shard);
         }
-        self.pages[index].flags &= !(QUEUED | DURABLE | MOVING);
+        self.pages[index].flags &= !(QUEUED | URGENT | DURABLE | MOVING);
         self.refresh(index, Position::Hot);
     }
 

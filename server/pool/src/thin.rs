@@ -10,6 +10,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
 
+/// What had to go.
+pub(crate) struct Thinned {
+    /// Every extent that went.
+    pub(crate) extents: Vec<Stranger>,
+    /// Pages that a reader could have reached.
+    pub(crate) pages: u64,
+}
+
 /// The least of two pages is kept rather than the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
@@ -27,12 +35,13 @@ struct Reachable {
 }
 
 /// Leaves at most `pages_max` pages. What goes first no reader could reach, or a later copy replaced; then those go on which
-/// nothing was written for longest, tails before heads. Returns what went.
-pub(crate) fn thin(families: &mut BTreeMap<NamespaceId, Vec<Stranger>>, pages_max: usize) -> Vec<Stranger> {
+/// nothing was written for longest, tails before heads.
+pub(crate) fn thin(families: &mut BTreeMap<NamespaceId, Vec<Stranger>>, pages_max: usize) -> Thinned {
     let mut ranks = Vec::new();
     let reachable: Vec<Reachable> =
         (0..).zip(families.values()).map(|(family, found)| reachable(family, found, &mut ranks)).collect();
-    if ranks.len() > pages_max {
+    let pages = ranks.len().saturating_sub(pages_max) as u64;
+    if pages > 0 {
         ranks.select_nth_unstable(pages_max);
         ranks.truncate(pages_max);
     }
@@ -44,12 +53,12 @@ pub(crate) fn thin(families: &mut BTreeMap<NamespaceId, Vec<Stranger>>, pages_ma
             kept[rank.family as usize][*at as usize] = true;
         }
     }
-    let mut gone = Vec::new();
+    let mut extents = Vec::new();
     for (found, kept) in families.values_mut().zip(kept) {
         let mut kept = kept.into_iter();
-        gone.extend(found.extract_if(.., |_| kept.next() == Some(false)));
+        extents.extend(found.extract_if(.., |_| kept.next() == Some(false)));
     }
-    gone
+    Thinned { extents, pages }
 }
 
 fn reachable(family: u32, found: &[Stranger], ranks: &mut Vec<Rank>) -> Reachable {

@@ -29,6 +29,8 @@ pub(crate) enum Keeper {
     Session,
     /// A protected prefix.
     Protection,
+    /// A branch that a session left.
+    Branch,
 }
 
 /// A page at which lists end; or, once it met another one, where to ask instead.
@@ -92,11 +94,6 @@ impl Tips {
     /// Where the list ends now.
     pub(crate) fn end(&self, id: TipId) -> End {
         self.table[self.top(id.0) as usize].end
-    }
-
-    /// How long the lists are that end at a page, if any do.
-    pub(crate) fn at(&self, page: u32) -> Option<End> {
-        self.by_page.get(&page).map(|at| self.table[*at as usize].end)
     }
 
     /// Sessions that end at a page.

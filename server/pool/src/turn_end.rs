@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   FOLLOW (pages named, from the first) -> [the session's list is the new one] -> TAILS (used, from the tail up)
-//!          -> HEADS (worth a write, and protected, from the head down) -> OVER
+//!          -> HEADS (worth a write, from the head down) -> PROTECT (as far as the budget reaches) -> OVER
 //! ```
 //! Between two steps anything may happen to pages and sessions. Each step looks again; a turn that began, or a session that
 //! is gone, ends it.
@@ -14,7 +14,7 @@ use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
 use crate::policy::TurnFacts;
-use crate::protection::Owner;
+use crate::retain::Retaining;
 use crate::session::EndTurn;
 use crate::tips::End;
 use turnkv_proto::{BlockHash, SessionId};
@@ -34,11 +34,9 @@ pub struct TurnEnd<'a> {
     turn: u32,
     /// The list from its tail up, as far as it was gone over; from the head on, what is left of it.
     path: Vec<PageKey>,
-    /// How many it was, from the tail to the root. A page of it that is here has its ancestors behind it, whatever became of
-    /// the pages before it: so its depth is what follows it.
-    path_pages: u32,
     /// Bytes of the pages gone over.
     bytes: u64,
+    retaining: Retaining<'a>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +44,7 @@ enum Stage {
     Follow,
     Tails,
     Heads,
+    Protect,
     Over,
 }
 
@@ -63,8 +62,8 @@ impl<'a> TurnEnd<'a> {
             followed: 0,
             turn: 0,
             path: Vec::new(),
-            path_pages: 0,
             bytes: 0,
+            retaining: Retaining::new(ns, session, end.ttl_ms),
         }
     }
 
@@ -109,10 +108,14 @@ impl Pool {
                 }
             }
             Stage::Over => {}
-            stage => match found.filter(|at| self.is_ended(*at, turn)) {
-                Some(at) if stage == Stage::Tails => self.settle_tails(turn, at, now),
-                Some(at) => self.settle_heads(turn, at, now),
-                None => turn.stage = Stage::Over,
+            stage => match (stage, found.filter(|at| self.is_ended(*at, turn))) {
+                (Stage::Tails, Some(at)) => self.settle_tails(turn, at, now),
+                (Stage::Heads, Some(at)) => self.settle_heads(turn, at),
+                (_, Some(_)) if !self.retain_some(&mut turn.retaining, now) => {}
+                _ => {
+                    self.retain_no_more(&mut turn.retaining);
+                    turn.stage = Stage::Over;
+                }
             },
         }
         Ok(turn.stage != Stage::Over)
@@ -141,22 +144,35 @@ impl Pool {
 
     /// Finds some more of the pages named. True: that is all there are.
     fn follow_turn(&mut self, turn: &mut TurnEnd<'_>, at: u32) -> bool {
-        let found = turn.list.and_then(|(page, pages)| Some(End { page: self.pages.resolve(page)?, pages }));
-        // What was found may have gone meanwhile: then all of it is looked for at once.
-        let (from, count) = match found.filter(|_| turn.followed > 0) {
-            Some(found) => (found, TURN_PAGES_PER_STEP),
-            None if turn.followed > 0 => (self.kept_after_turn(at, &turn.end), usize::MAX),
-            None => (self.kept_after_turn(at, &turn.end), TURN_PAGES_PER_STEP),
+        let (keep, ns) = (turn.end.keep, turn.ns.0);
+        let known = turn.list.and_then(|(page, _)| self.pages.resolve(page)).filter(|_| turn.followed > 0);
+        let from = match known {
+            Some(page) => End { page, pages: self.pages.depth(page) },
+            None => self.find_again(turn, at),
         };
-        let begins = if count == usize::MAX { 0 } else { turn.followed };
-        let next = &turn.end.hashes[begins..];
-        let next = &next[..next.len().min(count)];
-        let whole = from.pages as usize == turn.end.keep as usize + begins;
-        let end = if whole { self.follow(turn.ns.0, from, next) } else { from };
-        turn.followed = begins + next.len();
+        let next = &turn.end.hashes[turn.followed..];
+        let next = &next[..next.len().min(TURN_PAGES_PER_STEP)];
+        self.steps += next.len() as u64;
+        let whole = from.pages as usize == keep as usize + turn.followed;
+        let end = if whole { self.follow(ns, from, next) } else { from };
+        turn.followed += next.len();
         turn.list = (end != End::EMPTY).then(|| (self.pages.key(end.page), end.pages));
-        let reached = end.pages as usize == turn.end.keep as usize + turn.followed;
+        let reached = end.pages as usize == keep as usize + turn.followed;
         !reached || turn.followed == turn.end.hashes.len()
+    }
+
+    /// Where the pages end that were followed so far. The last of them may have gone meanwhile, and with it some before it: what is
+    /// still here is found by halves.
+    fn find_again(&self, turn: &TurnEnd<'_>, at: u32) -> End {
+        let kept = self.kept_after_turn(at, &turn.end);
+        let is_here = |hash: &BlockHash| self.pages.find(turn.ns.0, hash).is_some();
+        let here = turn.end.hashes[..turn.followed].partition_point(is_here);
+        let last = here.checked_sub(1).and_then(|last| self.pages.find(turn.ns.0, &turn.end.hashes[last]));
+        let path = last.map(|page| End { page, pages: self.pages.depth(page) });
+        let follows = |path: &End| {
+            path.pages as usize == kept.pages as usize + here && self.end_within(*path, kept.page).is_some()
+        };
+        path.filter(follows).unwrap_or(kept)
     }
 
     /// The list is what was found; the session waits.
@@ -192,6 +208,7 @@ impl Pool {
         let last = turn.path.last().and_then(|page| self.pages.resolve(*page));
         let next = last.map_or(self.list_end(at).page, |index| self.pages[index].parent);
         let some: Vec<u32> = self.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
+        self.steps += some.len() as u64;
         self.observe_turn(turn.ns.0, &some, turn.path.is_empty());
         let facts = self.facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
@@ -206,7 +223,6 @@ impl Pool {
             }
         }
         if some.len() < TURN_PAGES_PER_STEP {
-            turn.path_pages = turn.path.len() as u32;
             self.policy.turn_settled(at);
             if let Some(back) = back {
                 self.note_return(at, back, turn.bytes, now);
@@ -215,37 +231,22 @@ impl Pool {
         }
     }
 
-    /// The session came back, or is expected: what it has is worth writing to NVMe, parents first. What its owner gave a
-    /// priority is protected as far as that goes.
-    fn settle_heads(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
+    /// The session came back, or is expected: what it has is worth writing to NVMe, parents first.
+    fn settle_heads(&mut self, turn: &mut TurnEnd<'_>, at: u32) {
         let admits = turn.end.expected_return_ms > 0 || turn.turn > 1;
-        let protects = !turn.end.last && turn.end.priority > 0;
-        let count =
-            if admits || protects { TURN_PAGES_PER_STEP.min(turn.path.len()) } else { turn.path.len() };
-        let some = turn.path.split_off(turn.path.len() - count);
-        for page in some.iter().rev().filter(|_| admits) {
+        let count = if admits { TURN_PAGES_PER_STEP.min(turn.path.len()) } else { 0 };
+        self.steps += count as u64;
+        for page in turn.path.split_off(turn.path.len() - count).iter().rev() {
             let Some(index) = self.pages.resolve(*page) else { break };
             self.admit(index);
         }
-        let last = some.first().and_then(|page| self.pages.resolve(*page));
-        if let (Some(page), true) = (last, protects && !turn.path.is_empty()) {
-            let pages = turn.path_pages - turn.path.len() as u32;
-            self.retain_some(at, End { page, pages }, count as u32, turn.end.ttl_ms, now);
+        if admits && !turn.path.is_empty() {
+            return;
         }
-        if turn.path.is_empty() {
-            match turn.end.last {
-                true => self.close_at(at),
-                false => self.retain(at, turn.end.ttl_ms, now),
-            }
+        turn.stage = Stage::Protect;
+        if turn.end.last {
+            self.close_at(at);
             turn.stage = Stage::Over;
-        }
-    }
-
-    /// Protects a session's list up to a page, if all before the last `fresh` pages of it could be.
-    fn retain_some(&mut self, at: u32, path: End, fresh: u32, for_ms: u64, now: Now) {
-        let protected = self.protected_end(Owner::Session(at)).pages;
-        if (path.pages.saturating_sub(fresh)..path.pages).contains(&protected) {
-            self.retain_path(at, path, for_ms, now);
         }
     }
 

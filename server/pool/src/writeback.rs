@@ -1,12 +1,11 @@
 //! Write-behind: which pages go to NVMe next, and what became of them.
-//! Owns: the write queue and durability questions. Must not know: segments, files.
+//! Owns: the write queue. Must not know: who waits for a write; segments, files.
 
 use crate::Pool;
-use crate::entry::{DIRTY, DURABLE, FILLED, MOVING, NONE, ON_NVME, PROMOTING, QUEUED, WRITING};
+use crate::entry::{DIRTY, FILLED, MOVING, NONE, ON_NVME, PROMOTING, QUEUED, URGENT, WRITING};
 use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
-use crate::limits::{LEAVING_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
+use crate::limits::{LEAVING_PER_WRITE_MAX, SIFTED_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
 use crate::policy::Position;
-use hashbrown::HashSet;
 use std::collections::VecDeque;
 use turnkv_proto::{BlockHash, NamespaceId};
 
@@ -42,13 +41,45 @@ pub struct WriteBehind {
 /// Pages to write, parents before children. Keys of pages that are gone or clean by now are skipped.
 #[derive(Default)]
 pub(crate) struct WriteQueue {
-    urgent: VecDeque<PageKey>,
-    usual: VecDeque<PageKey>,
+    urgent: Lane,
+    usual: Lane,
+}
+
+/// Pages in the order in which they are written. Which of them are stale is found out by and by, from the front on: those
+/// looked at stay in front of those that were not.
+#[derive(Default)]
+struct Lane {
+    sifted: VecDeque<PageKey>,
+    rest: VecDeque<PageKey>,
+}
+
+impl Lane {
+    fn len(&self) -> usize {
+        self.sifted.len() + self.rest.len()
+    }
+
+    fn front(&self) -> Option<PageKey> {
+        self.sifted.front().or(self.rest.front()).copied()
+    }
+
+    fn pop(&mut self) {
+        if self.sifted.pop_front().is_none() {
+            self.rest.pop_front();
+        }
+    }
+
+    /// Looks at the next entry, which stays if it is needed; after the last one begins anew.
+    fn sift(&mut self, is_needed: impl Fn(PageKey) -> bool) {
+        if self.rest.is_empty() {
+            std::mem::swap(&mut self.rest, &mut self.sifted);
+        }
+        self.sifted.extend(self.rest.pop_front().filter(|page| is_needed(*page)));
+    }
 }
 
 impl WriteQueue {
     pub(crate) fn push_back(&mut self, page: PageKey) {
-        self.usual.push_back(page);
+        self.usual.rest.push_back(page);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -56,28 +87,32 @@ impl WriteQueue {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        (self.urgent.capacity() + self.usual.capacity()) * size_of::<PageKey>()
+        let lanes = [&self.urgent.sifted, &self.urgent.rest, &self.usual.sifted, &self.usual.rest];
+        lanes.iter().map(|lane| lane.capacity()).sum::<usize>() * size_of::<PageKey>()
     }
 
-    fn front(&self) -> Option<PageKey> {
-        self.urgent.front().or(self.usual.front()).copied()
+    /// The page to write next, and the mark of those that wait with it.
+    fn front(&self) -> Option<(PageKey, u16)> {
+        let urgent = self.urgent.front().map(|page| (page, URGENT));
+        urgent.or_else(|| Some((self.usual.front()?, QUEUED)))
     }
 
     fn pop(&mut self) {
-        if self.urgent.pop_front().is_none() {
-            self.usual.pop_front();
-        }
+        if self.urgent.len() > 0 { self.urgent.pop() } else { self.usual.pop() }
     }
 }
 
 impl Pool {
-    /// Takes writes from the queue, parents before children, while they fit `bytes_max`. One that is larger than
-    /// `bytes_max` is given out alone, when nothing is being written.
+    /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one call may: ask again
+    /// while there are any. One that is larger than `bytes_max` is given out alone, when nothing is being written.
     pub fn next_writes(&mut self, bytes_max: u64, now: Now) -> Vec<WriteBehind> {
         self.tick(now);
+        let slice = self.slice();
+        self.catch_up();
         let mut writes = Vec::new();
         let mut left = bytes_max;
-        while let Some(key) = self.writes.front() {
+        while let Some((key, mark)) = self.writes.front().filter(|_| !self.is_over(slice)) {
+            self.step();
             let Some(index) = self.pages.resolve(key) else {
                 self.writes.pop();
                 continue;
@@ -92,10 +127,11 @@ impl Pool {
                     return writes;
                 }
                 left = left.saturating_sub(bytes);
+                self.step();
                 writes.push(self.start_write(index, shard));
             }
             self.writes.pop();
-            self.pages[index].flags &= !QUEUED;
+            self.pages[index].flags &= !mark;
         }
         writes
     }
@@ -128,9 +164,13 @@ impl Pool {
         self.tick(now);
         let Some(index) = self.end_write(page, shard) else { return };
         let dirty = self.pages.cell(index, shard).has(DIRTY);
-        if dirty && !self.pages[index].has(QUEUED) {
-            self.pages[index].flags |= QUEUED;
-            self.writes.usual.push_front(page);
+        let (mark, lane) = match self.pages[index].has(QUEUED) {
+            true => (URGENT, &mut self.writes.urgent),
+            false => (QUEUED, &mut self.writes.usual),
+        };
+        if dirty && !self.pages[index].has(mark) {
+            self.pages[index].flags |= mark;
+            lane.sifted.push_front(page);
         }
         self.refresh(index, Position::Hot);
     }
@@ -167,68 +207,35 @@ impl Pool {
         }
     }
 
-    /// The pages named and their ancestors that are not on NVMe yet, parents first. Stale pages are left out.
-    pub fn durable_chain(&self, pages: &[PageKey]) -> Vec<PageKey> {
-        let mut chain = Vec::new();
-        let mut seen = HashSet::new();
-        for page in pages {
-            let from = chain.len();
-            let mut index = self.pages.resolve(*page).unwrap_or(NONE);
-            while index != NONE && !self.pages[index].has(DURABLE) && seen.insert(index) {
-                if !self.is_written(index) {
-                    chain.push(self.pages.key(index));
-                }
-                index = self.pages[index].parent;
-            }
-            chain[from..].reverse();
-        }
-        chain
-    }
-
-    /// Whether all shards of the page are on NVMe. None: the page is gone, or stays off NVMe as things are.
-    pub fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
-        let index = self.pages.resolve(page).filter(|index| !self.is_off(*index))?;
-        Some(self.is_written(index))
-    }
-
-    /// Writes these pages, and those they depend on, before all others.
-    pub fn make_urgent(&mut self, pages: &[PageKey]) {
-        for key in self.durable_chain(pages) {
-            let Some(index) = self.pages.resolve(key) else { continue };
-            self.insist(index);
-            if (0..self.pages.shards(index)).any(|shard| self.is_writable(index, shard)) {
-                self.write_first(index);
-            }
-        }
-    }
-
     /// Writes a page before all that are not urgent.
     pub(crate) fn write_first(&mut self, index: u32) {
-        let key = self.pages.key(index);
-        self.writes.urgent.push_back(key);
-        self.compact_writes();
-    }
-
-    /// Keeps the queue's length within sight of the dirty pages.
-    pub(crate) fn compact_writes(&mut self) {
-        let dirty_pages = self.pages.len() as usize;
-        if self.writes.len() <= 2 * dirty_pages + WRITE_QUEUE_SLACK {
-            return;
+        if !self.pages[index].has(URGENT) {
+            self.pages[index].flags |= URGENT;
+            let key = self.pages.key(index);
+            self.writes.urgent.rest.push_back(key);
         }
-        let (pages, mut seen) = (&self.pages, HashSet::new());
-        let dirty = |key: &PageKey| {
-            let index = pages.resolve(*key);
-            index.is_some_and(|index| pages.cells(index).iter().any(|cell| cell.has(DIRTY)))
-        };
-        self.writes.urgent.retain(|key| dirty(key) && seen.insert(*key));
-        self.writes.usual.retain(dirty);
+        self.sift_writes(SIFTED_PER_WRITE_MAX);
     }
 
-    fn is_written(&self, index: u32) -> bool {
-        self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME))
+    /// Keeps the queue's length within sight of the pages there are: a page is in each of its lanes once, so what is beyond that
+    /// is stale.
+    pub(crate) fn sift_writes(&mut self, looks: u64) {
+        let enough = 2 * self.pages.len() as usize + WRITE_QUEUE_SLACK;
+        let mut looked = 0;
+        while looked < looks && self.writes.len() > enough {
+            looked += 1;
+            let pages = &self.pages;
+            let is_dirty = |key: PageKey| {
+                let index = pages.resolve(key);
+                index.is_some_and(|index| pages.cells(index).iter().any(|cell| cell.has(DIRTY)))
+            };
+            self.writes.urgent.sift(is_dirty);
+            self.writes.usual.sift(is_dirty);
+        }
+        self.pass(looked);
     }
 
-    fn is_writable(&self, index: u32, shard: u16) -> bool {
+    pub(crate) fn is_writable(&self, index: u32, shard: u16) -> bool {
         let cell = self.pages.cell(index, shard);
         cell.has(DIRTY) && !cell.has(WRITING | PROMOTING)
     }

@@ -105,13 +105,11 @@ fn durable_pages_are_written_whatever_the_budget_says() {
     let first = turn(&mut pool, ns, "a", 0..8, 0);
     write(&mut pool, &mut places, 0);
     assert_eq!(on_nvme(&pool, &first), 1, "an hour's budget is one page");
-    let missing = pool.durable_chain(&first);
-    assert_eq!(missing.len(), 7);
-    pool.make_urgent(&missing);
+    assert_eq!(pool.make_durable(&first).len(), 7);
     pool.check().unwrap();
     write(&mut pool, &mut places, 0);
     assert_eq!(on_nvme(&pool, &first), 8, "whoever asks for durable gets it");
-    assert!(pool.durable_chain(&first).is_empty());
+    assert!(pool.make_durable(&first).is_empty());
     // What was written beyond the budget is missing from it later: seven hours pay for seven pages.
     let second = turn(&mut pool, ns, "b", 100..108, 6 * 60 * MINUTE);
     assert_eq!(write(&mut pool, &mut places, 6 * 60 * MINUTE), 0);
@@ -177,4 +175,31 @@ fn a_victim_behind_any_number_of_pages_in_use_is_found() {
         pool.check().unwrap();
         assert_eq!(turn(&mut pool, ns, "more", 7000..7500, 40).len(), 500, "what was held can go again");
     }
+}
+
+#[test]
+fn what_a_burst_left_behind_is_written_when_there_is_time() {
+    // Of 800 pages that come at once 100 may wait to be written; the others stay in DRAM, not for ever.
+    let (mut pool, ns) = pool(1024, 800, |_| {});
+    let mut places = 0;
+    let burst: Vec<PageKey> =
+        (0..20).flat_map(|s| turn(&mut pool, ns, &format!("s{s}"), s * 30..s * 30 + 30, 0)).collect();
+    let stats = pool.stats();
+    assert!(stats.kept_off_pages > 400 && stats.behind, "{} were kept off", stats.kept_off_pages);
+    for now in 1..=40 {
+        write(&mut pool, &mut places, now);
+        pool.check().unwrap();
+    }
+    assert_eq!(on_nvme(&pool, &burst), burst.len());
+    assert!(!pool.stats().behind);
+    // A burst while the rest of another one is being written is found as well.
+    let more: Vec<PageKey> =
+        (100..110).flat_map(|s| turn(&mut pool, ns, &format!("s{s}"), s * 30..s * 30 + 15, 50)).collect();
+    write(&mut pool, &mut places, 51);
+    let last = turn(&mut pool, ns, "last", 9000..9040, 52);
+    for now in 53..=90 {
+        write(&mut pool, &mut places, now);
+    }
+    assert_eq!(on_nvme(&pool, &more) + on_nvme(&pool, &last), more.len() + last.len());
+    pool.check().unwrap();
 }

@@ -46,7 +46,7 @@ fn stranger(at: u32, parent: Option<u32>, block: u32) -> Stranger {
     }
 }
 
-fn keep(pool: &mut Pool, ns: u8, found: impl IntoIterator<Item = Stranger>) -> usize {
+fn keep(pool: &mut Pool, ns: u8, found: impl IntoIterator<Item = Stranger>) -> u64 {
     let id = NamespaceId([ns; 32]);
     pool.keep_strangers(found.into_iter().map(|stranger| (id, stranger)))
 }
@@ -263,7 +263,7 @@ fn a_long_prefix_is_taken_in_by_bounded_steps_beside_whoever_offloads_and_reclai
     assert!(steps > 5, "in one call it would hold everybody up");
     assert_eq!(present(&mut pool, ns, 0..4000), 3000, "up to the page whose segment was reclaimed");
     while pool.forget_strangers(0).0 {}
-    assert_eq!(pool.take_dead_places().len(), 2 + 999);
+    assert_eq!(pool.take_dead_places().len(), 2 + 1 + 999);
     assert_eq!(pool.stats().stranger_extents, 0);
     pool.check().unwrap();
 }
@@ -328,7 +328,7 @@ fn a_full_index_starts_with_whole_prefixes_of_the_latest_use() {
     ];
     // A page that was written again is one page, and its first copy dead.
     found.push(stranger(0, None, 9));
-    assert_eq!(keep(&mut pool, 7, found), 3, "what goes is told");
+    assert_eq!((keep(&mut pool, 7, found), pool.stats().crowded_out_pages), (1, 1), "what goes is told");
     assert_eq!(
         dead_blocks(&mut pool),
         [0, 3, 8],
@@ -336,6 +336,22 @@ fn a_full_index_starts_with_whole_prefixes_of_the_latest_use() {
     );
     let (ns, adopted) = adopt(&mut pool, 7);
     assert_eq!((adopted, present(&mut pool, ns, 0..5)), (7, 5));
+}
+
+#[test]
+fn what_a_full_index_has_no_room_for_when_a_namespace_is_opened_is_counted() {
+    let mut config = config(1 << 30);
+    config.limits.pages_max = 6;
+    let mut pool = Pool::new(config).unwrap();
+    let other = NamespaceId([8; 32]);
+    let four = (0..4).map(|at| (other, stranger(at, at.checked_sub(1), 100 + at)));
+    let two = (0..2).map(|at| (NamespaceId([7; 32]), stranger(at, at.checked_sub(1), at)));
+    assert_eq!(pool.keep_strangers(four.chain(two)), 0, "so many fit");
+    let ns = open(&mut pool, 9);
+    store(&mut pool, ns, None, 0..3);
+    assert_eq!(adopt(&mut pool, 8).1, 3);
+    assert_eq!(adopt(&mut pool, 7).1, 0);
+    assert_eq!(pool.stats().crowded_out_pages, 3, "the tail of one, and all of the other");
 }
 
 #[test]
@@ -353,4 +369,26 @@ fn the_reclaim_of_a_segment_drops_its_strangers() {
     assert_eq!(pool.stats().stranger_extents, 1);
     let (ns, adopted) = adopt(&mut pool, 7);
     assert_eq!((adopted, present(&mut pool, ns, 0..2)), (1, 1));
+}
+
+/// The segment may be kept after all: its time was over, or a page of it could not move.
+#[test]
+fn what_reclaim_drops_of_strangers_is_dead_whatever_becomes_of_their_segment() {
+    let mut pool = few(4);
+    keep(&mut pool, 7, [stranger(0, None, 0), stranger(1, Some(0), 1)]);
+    let id = NamespaceId([7; 32]);
+    let place = |block| NvmePlace { segment: 1, generation: 0, block };
+    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place(1)), Reclaim::Dead);
+    assert_eq!(dead_blocks(&mut pool), [1], "who counts what is alive in the segment has to hear of it");
+    assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place(1)), Reclaim::Dead);
+    assert_eq!(dead_blocks(&mut pool), [], "once");
+    let ns = open(&mut pool, 7);
+    assert_eq!(
+        pool.reclaim_verdict(&id, &hash(0), 0, place(0)),
+        Reclaim::Dead,
+        "opened, and not taken in yet"
+    );
+    assert_eq!(dead_blocks(&mut pool), [0]);
+    assert_eq!((pool.stats().stranger_extents, present(&mut pool, ns, 0..1)), (0, 0));
+    pool.check().unwrap();
 }

@@ -3,10 +3,10 @@
 
 mod plain;
 
-use plain::{CLIENT, OTHER, config, desc, hash, hashes};
+use plain::{CLIENT, OTHER, config, desc, end_turn, hash, hashes, present, session};
 use turnkv_pool::limits::{HASHES_PER_CALL_MAX, HASHES_PER_LOOK_MAX, LEASE_PAGES_MAX, STEPS_PER_CALL_MAX};
 use turnkv_pool::*;
-use turnkv_proto::BlockHash;
+use turnkv_proto::{BlockHash, SessionId};
 
 const PAGES: u32 = HASHES_PER_CALL_MAX as u32;
 /// Calls that the largest request may be cut into.
@@ -76,13 +76,16 @@ impl Counted {
     }
 
     fn write_all(&mut self) {
-        for write in self.pool.next_writes(u64::MAX, 0) {
-            let place = NvmePlace {
-                segment: (write.page.index / 1000) as u16,
-                generation: 0,
-                block: write.page.index,
-            };
-            self.call("written", |pool| pool.written(write.page, write.shard, place, 0));
+        loop {
+            let writes = self.call("writes", |pool| pool.next_writes(u64::MAX, 0));
+            if writes.is_empty() {
+                return;
+            }
+            for write in writes {
+                let (segment, block) = ((write.page.index / 1000) as u16, write.page.index);
+                let place = NvmePlace { segment, generation: 0, block };
+                self.call("written", |pool| pool.written(write.page, write.shard, place, 0));
+            }
         }
     }
 
@@ -153,6 +156,27 @@ fn held_slots_are_bounded_by_their_lease() {
     all.pool.check().unwrap();
 }
 
+/// As after a restart: what is kept of a pin is enough to have it again, bit by bit.
+fn bring_pin_back(all: &mut Counted) {
+    let (ns, list) = (all.ns, all.list.clone());
+    let pin = list[PAGES as usize - 1];
+    let record = all.call("record", |pool| pool.pin_record(ns, &pin, 1)).unwrap();
+    assert!(record.hashes.len() < LIST_CHUNK_PAGES as usize && record.ends_in_ms == 100);
+    assert_eq!(all.pool.pin_names(0), (vec![(ns, pin)], None));
+    assert!(all.call("unpin", |pool| pool.unpin(ns, &pin)).unwrap());
+    all.calls("what was pinned is let go", |pool| pool.expire(1));
+    assert_eq!(all.pool.pin_record(ns, &pin, 1), None);
+    let mut start = None;
+    for chunk in list[..PAGES as usize].chunks(LIST_CHUNK_PAGES as usize) {
+        start = all.pool.list_start(ns, start, chunk);
+    }
+    let start = start.unwrap();
+    let mut pinning = all.call("pin again", |pool| pool.begin_pin_again(ns, pin, start, 100, 1)).unwrap();
+    all.calls("pin again", |pool| pool.pin_again(&mut pinning));
+    assert_eq!(all.call("pin again", |pool| pool.end_pin(pinning, 1)).pages, PAGES);
+    assert_eq!(all.pool.pin_record(ns, &pin, 1), Some(record));
+}
+
 #[test]
 fn whole_prefixes_are_looked_up_pinned_and_dropped_bit_by_bit() {
     for policy in [PolicyKind::Lru, PolicyKind::Session] {
@@ -170,6 +194,7 @@ fn whole_prefixes_are_looked_up_pinned_and_dropped_bit_by_bit() {
             let pinned = all.call("pin", |pool| pool.end_pin(pinning, round));
             assert_eq!(pinned.pages, PAGES, "round {round}");
         }
+        bring_pin_back(&mut all);
         assert!(all.call("unpin", |pool| pool.unpin(ns, &list[PAGES as usize - 1])).unwrap());
         all.calls("what was pinned is let go", |pool| pool.expire(0));
         assert_eq!(all.pool.stats().protected_pages, 0);
@@ -269,6 +294,236 @@ fn making_room_is_bounded_however_little_can_go() {
         all.write_all();
         for round in 0..200 {
             all.call("maintain", |pool| pool.maintain(1_000 + round));
+        }
+        all.pool.check().unwrap();
+    }
+}
+
+/// A session of as many pages as one may have: they are named in two calls.
+const SESSION_PAGES: u32 = 131_072;
+
+impl Counted {
+    /// Ends a turn of a session whose list begins with `keep` pages of what it has.
+    fn end_turn(&mut self, what: &str, session: &SessionId, end: EndTurn<'_>) -> u32 {
+        let mut turn = TurnEnd::new(self.ns, session, end);
+        self.calls(what, |pool| !pool.end_turn_step(&mut turn, 1).unwrap());
+        turn.pages()
+    }
+
+    fn begin_turn(&mut self, session: &SessionId) -> TurnBegun {
+        let ns = self.ns;
+        let mut turn = self.call("begin of a turn", |pool| pool.start_turn(ns, session, 1)).unwrap();
+        self.calls("begin of a turn", |pool| pool.begin_turn_some(&mut turn, 1));
+        self.call("begin of a turn", |pool| pool.turn_begun(&turn))
+    }
+
+    /// A session of the longest list, all of it in DRAM.
+    fn long_session(policy: PolicyKind, nvme: bool, priority: u32) -> (Counted, SessionId) {
+        let mut all = Counted::new(u64::from(SESSION_PAGES) + 4096, 1, nvme, policy);
+        all.store_chain(SESSION_PAGES);
+        let (list, id) = (hashes(0..SESSION_PAGES), session("long"));
+        all.begin_turn(&id);
+        let (first, second) = list.split_at(PAGES as usize);
+        all.end_turn("end of a turn", &id, end_turn(0, first));
+        let end = EndTurn { priority, ttl_ms: 60_000, ..end_turn(PAGES, second) };
+        assert_eq!(all.end_turn("end of a turn", &id, end), SESSION_PAGES);
+        (all, id)
+    }
+
+    fn tick(&mut self, now: Now) {
+        self.calls("what is done by and by", |pool| pool.expire(now));
+        self.call("maintain", |pool| pool.maintain(now));
+        self.pool.check().unwrap();
+    }
+}
+
+#[test]
+fn what_is_asked_of_the_longest_session_is_answered_bit_by_bit() {
+    for policy in [PolicyKind::Lru, PolicyKind::Session] {
+        let (mut all, id) = Counted::long_session(policy, true, 1);
+        let ns = all.ns;
+        let mut describing = Describing::default();
+        let calls = all.calls("describe", |pool| pool.describe_some(ns, &id, &mut describing).unwrap());
+        let detail = all.call("describe", |pool| pool.described(ns, &id, &describing, 1)).unwrap();
+        assert_eq!((detail.info.pages, detail.dram_pages), (SESSION_PAGES, SESSION_PAGES));
+        assert_eq!((detail.bytes, calls > 1), (u64::from(SESSION_PAGES) * 4096, true));
+        let mut naming = Naming::default();
+        assert!(all.calls("name", |pool| pool.name_some(ns, &id, &mut naming).unwrap()) > 1);
+        assert!(naming.hashes() == hashes(0..SESSION_PAGES));
+        let mut expecting = all.call("expect", |pool| pool.start_expecting(ns, &id, 60_000, 1)).unwrap();
+        assert!(all.calls("expect", |pool| pool.expect_some(&mut expecting, 1).unwrap()) > 10);
+        assert_eq!(expecting.dram_pages(), SESSION_PAGES);
+        let begun = all.begin_turn(&id);
+        assert_eq!((begun.pages, begun.dram), (SESSION_PAGES, SESSION_PAGES));
+        let mut record = None;
+        all.call("record", |pool| record = pool.session_record(ns, &id, 1));
+        assert_eq!(record.unwrap().hashes.len() as u32, SESSION_PAGES % LIST_CHUNK_PAGES);
+        all.pool.check().unwrap();
+    }
+}
+
+#[test]
+fn what_the_longest_session_leaves_goes_first_bit_by_bit() {
+    for policy in [PolicyKind::Lru, PolicyKind::Session] {
+        let (mut all, id) = Counted::long_session(policy, false, 1);
+        let (ns, fork, half) = (all.ns, session("fork"), SESSION_PAGES / 2);
+        assert!(all.pool.stats().protected_pages > 0);
+        assert_eq!(all.call("fork", |pool| pool.fork(ns, &id, &fork, half, 1)), Ok(half));
+        assert_eq!(all.call("supersede", |pool| pool.supersede(ns, &fork, 1, 1)), Ok(1));
+        assert_eq!(all.call("fork", |pool| pool.fork(ns, &id, &fork, half, 1)), Ok(half));
+        all.tick(1);
+        // The end of a turn that leaves the second half of the list.
+        all.begin_turn(&id);
+        assert_eq!(all.end_turn("end that leaves a branch", &id, end_turn(half, &[])), half);
+        all.tick(1);
+        assert_eq!(all.pool.stats().left_branches, 0);
+        let wanted = hashes(900_000..901_000);
+        let ask = all.ask(None, &wanted);
+        all.pool.begin_offload(ask, 2).unwrap();
+        let more = hashes(910_000..910_000 + 4 * 1024);
+        for part in more.chunks(1024) {
+            let ask = all.ask(None, part);
+            all.offload("in place of what was left", &ask);
+        }
+        let left = present(&mut all.pool, ns, 0..PAGES);
+        assert_eq!(left, PAGES, "the tail goes before the head");
+        for id in [&fork, &id] {
+            all.call("close", |pool| pool.close(ns, id, 3)).unwrap();
+        }
+        all.tick(3);
+        assert_eq!((all.pool.stats().protected_pages, all.pool.stats().left_branches), (0, 0));
+    }
+}
+
+#[test]
+fn a_commit_that_waits_for_the_longest_session_is_begun_bit_by_bit() {
+    let mut all = Counted::new(u64::from(SESSION_PAGES), 1, true, PolicyKind::Session);
+    all.store_chain(SESSION_PAGES);
+    let ns = all.ns;
+    let key = |pool: &Pool, at: u32| pool.page_key(ns, &hash(at)).unwrap();
+    let keys: Vec<PageKey> =
+        (SESSION_PAGES - LEASE_PAGES_MAX..SESSION_PAGES).map(|at| key(&all.pool, at)).collect();
+    for round in 0..3 {
+        let (mut durable, mut missing) = (all.pool.begin_durable(&keys), vec![]);
+        all.calls("durable", |pool| {
+            let (some, done) = pool.hurry_some(&mut durable);
+            missing.extend(some);
+            done
+        });
+        assert_eq!(missing.len() as u32, SESSION_PAGES, "round {round}");
+        assert!(missing[0] == key(&all.pool, 0) && missing[PAGES as usize] == key(&all.pool, PAGES));
+    }
+    assert!(all.pool.stats().waiting_writes <= 2 * u64::from(SESSION_PAGES), "none waits in one lane twice");
+    all.write_all();
+    all.pool.check().unwrap();
+    assert!(all.pool.make_durable(&keys).is_empty());
+}
+
+#[test]
+fn stale_writes_are_sifted_bit_by_bit() {
+    let mut all = Counted::new(u64::from(PAGES), 1, true, PolicyKind::Lru);
+    for _ in 0..4 {
+        // Dirty pages that are dropped leave their places in the queue.
+        all.store_chain(PAGES);
+        let mut sweep = Sweep::default();
+        all.calls("evict", |pool| pool.evict_some(None, &mut sweep));
+        for now in 0..64 {
+            all.call("maintain", |pool| pool.maintain(now));
+        }
+    }
+    let waiting = all.pool.stats().waiting_writes;
+    assert!(waiting < 2 * u64::from(PAGES), "{waiting} stale places");
+    all.write_all();
+    assert_eq!(all.pool.stats().waiting_writes, 0);
+}
+
+#[test]
+fn the_last_page_written_may_make_a_long_path_durable() {
+    let mut all = Counted::new(u64::from(PAGES), 1, true, PolicyKind::Lru);
+    all.store_chain(PAGES);
+    let mut writes = vec![];
+    while writes.len() < PAGES as usize {
+        writes.extend(all.call("writes", |pool| pool.next_writes(u64::MAX, 0)));
+    }
+    for write in writes.iter().rev() {
+        let place = NvmePlace { segment: 0, generation: 0, block: write.page.index };
+        assert!(all.call("written, tails first", |pool| pool.written(write.page, 0, place, 0)));
+    }
+    let last = writes[PAGES as usize - 1].page;
+    for round in 0..2 {
+        let mut durable = all.pool.begin_durable(&[last]);
+        let calls = all.calls("durable", |pool| pool.hurry_some(&mut durable).1);
+        assert_eq!(calls == 1, round == 1, "what was found to be durable once is known to be: {calls} calls");
+    }
+    all.pool.check().unwrap();
+}
+
+#[test]
+fn the_prefetch_of_the_longest_session_keeps_its_place() {
+    let (mut all, id) = Counted::long_session(PolicyKind::Session, true, 0);
+    let ns = all.ns;
+    all.write_all();
+    let mut sweep = Sweep::default();
+    all.calls("demote", |pool| pool.demote_some(None, &mut sweep));
+    all.pool.expect_return(ns, &id, 1, 1).unwrap();
+    let (mut reads, mut calls) = (0, 0);
+    while reads < SESSION_PAGES as usize {
+        let (mut prefetching, mut some) = (Prefetching::new(64 << 20), vec![]);
+        calls += all.calls("prefetch", |pool| pool.prefetch_some(&mut prefetching, &mut some, 2));
+        assert!(!some.is_empty(), "{reads} pages are read");
+        for read in &some {
+            assert!(all.call("landed", |pool| pool.promoted(read.page, read.shard, 2)));
+        }
+        reads += some.len();
+    }
+    assert!(calls < 1_000, "{calls} calls");
+    assert_eq!(all.begin_turn(&id).dram, SESSION_PAGES);
+}
+
+#[test]
+fn the_longest_path_leaves_nvme_bit_by_bit() {
+    let (mut all, _) = Counted::long_session(PolicyKind::Lru, true, 0);
+    all.write_all();
+    let mut sweep = Sweep::default();
+    all.calls("demote", |pool| pool.demote_some(None, &mut sweep));
+    let first = all.pool.page_key(all.ns, &hash(0)).unwrap();
+    assert!(all.calls("what leaves NVMe", |pool| pool.drop_page(first)) > 100);
+    assert_eq!(all.pool.stats().pages, 0);
+    all.pool.check().unwrap();
+}
+
+#[test]
+fn ten_thousand_sessions_are_listed_bit_by_bit() {
+    let mut all = Counted::new(1024, 1, false, PolicyKind::Lru);
+    for at in 0..20_000 {
+        all.pool.begin_turn(all.ns, &session(&format!("s{at}")), 0).unwrap();
+    }
+    let mut listing = Listing::default();
+    assert!(all.calls("list", |pool| pool.list_some(None, 0, &mut listing, 0)) > 4);
+    let mut names: Vec<SessionId> = listing.sessions().into_iter().map(|info| info.session).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), limits::SESSION_LIST_MAX);
+    assert_eq!(all.pool.session_count(None), 20_000);
+}
+
+#[test]
+fn pages_read_often_do_not_make_the_search_for_a_victim_long() {
+    for policy in [PolicyKind::S3Fifo, PolicyKind::TinyLfu, PolicyKind::Arc] {
+        let mut all = Counted::new(1 << 14, 1, false, policy);
+        for at in 0..16 {
+            all.store(None, at * 10_000..at * 10_000 + LEASE_PAGES_MAX);
+        }
+        for _ in 0..4 {
+            for at in 0..16 {
+                let list = hashes(at * 10_000..at * 10_000 + LEASE_PAGES_MAX);
+                let plan = all.reload(&list, CLIENT);
+                all.call("end of a reload", |pool| pool.end_reload(plan.lease.unwrap(), CLIENT, &[], 0))
+                    .unwrap();
+            }
+        }
+        for round in 0..64 {
+            all.store(None, 900_000 + round..900_001 + round);
         }
         all.pool.check().unwrap();
     }

@@ -157,8 +157,7 @@ fn a_page_that_changed_before_it_was_written_is_gone_with_what_hangs_on_it() {
     store(&mut pool, ns, None, 0..3);
     let keys: Vec<PageKey> =
         (0..3).map(|page| pool.page_key(ns, &hashes(page..page + 1)[0]).unwrap()).collect();
-    let chain = pool.durable_chain(&keys);
-    pool.make_urgent(&chain);
+    assert_eq!(pool.make_durable(&keys), keys);
     let writes = pool.next_writes(u64::MAX, 0);
     assert_eq!(writes.len(), 3);
     pool.written(writes[0].page, 0, NvmePlace { segment: 0, generation: 0, block: 1 }, 0);
@@ -237,7 +236,7 @@ fn stale_keys_name_nothing() {
     assert!(!pool.written(page, 0, NvmePlace { segment: 0, generation: 0, block: 0 }, 0));
     assert!(!pool.promoted(page, 9, 0));
     assert_eq!((pool.is_on_nvme(page), pool.rewrite(page, 0)), (None, Rewrite::Gone));
-    assert!(pool.durable_chain(&[page, PageKey { index: u32::MAX, generation: 0 }]).is_empty());
+    assert!(pool.make_durable(&[page, PageKey { index: u32::MAX, generation: 0 }]).is_empty());
     assert_eq!(pool.stats(), before);
     assert_eq!(pool.slot_place(SlotKey { slab: 99, slot: 0 }), None);
     assert_eq!(pool.slot_place(SlotKey { slab: 0, slot: 99 }), None);
@@ -335,19 +334,47 @@ fn a_retired_slab_is_never_cut_again() {
 }
 
 #[test]
+fn a_slab_that_was_retired_serves_again_once_it_is_renewed() {
+    let (mut pool, ns) = pool_with(PoolConfig { slab_count: 1, ..config(0) });
+    store(&mut pool, ns, None, 0..1);
+    let all = pool.stats().dram.capacity_bytes;
+    for is_in_use in [true, false] {
+        let lease = pool.begin_reload(read(ns, &hashes(0..1)), 0).unwrap().lease.unwrap();
+        pool.retire_slab(0);
+        if !is_in_use {
+            pool.end_reload(lease, CLIENT, &[], 0).unwrap();
+            pool.evict_namespace(Some(ns));
+        }
+        let plan = pool.begin_offload(ask(ns, None, &hashes(10..11)), 0).unwrap();
+        assert_eq!(plan.outcomes, [Outcome::NoSpace]);
+        pool.slab_renewed(0);
+        pool.slab_renewed(0);
+        pool.check().unwrap();
+        let plan = pool.begin_offload(ask(ns, None, &hashes(10..11)), 0).unwrap();
+        pool.abort_offload(plan.lease.unwrap(), CLIENT).unwrap();
+        assert_eq!((pool.stats().retired_slabs, pool.stats().dram.capacity_bytes), (0, all));
+        if is_in_use {
+            pool.end_reload(lease, CLIENT, &[], 0).unwrap();
+        }
+    }
+    pool.slab_renewed(77);
+    pool.check().unwrap();
+}
+
+#[test]
 fn durable_means_the_page_and_its_ancestors() {
     let (mut pool, ns) = pool(true);
     let pages = store(&mut pool, ns, None, 0..3);
     let urgent = store(&mut pool, ns, None, 50..51);
-    assert_eq!(pool.durable_chain(&pages[2..]), pages);
-    pool.make_urgent(&urgent);
+    assert_eq!(pool.make_durable(&urgent), urgent);
     let writes = pool.next_writes(8 << 10, 0);
     assert_eq!((writes.len(), writes[0].page), (1, urgent[0]));
     assert!(pool.next_writes(100, 0).is_empty(), "it does not fit, and one is in flight");
     pool.write_failed(urgent[0], 0, 0);
     assert_eq!(pool.next_writes(8 << 10, 0)[0].page, urgent[0], "first again");
+    assert_eq!(pool.make_durable(&pages[2..]), pages);
     write_all(&mut pool);
-    assert!(pool.durable_chain(&pages).is_empty());
+    assert!(pool.make_durable(&pages).is_empty());
     assert_eq!(pool.is_on_nvme(pages[2]), Some(true));
 }
 

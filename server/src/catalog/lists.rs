@@ -1,7 +1,7 @@
-//! The catalog's rows of lists: chunks of pages that sessions share, each saved once. Owns: their form, and how many rows need
-//! each. Must not know: what a session is besides its list; whether the pages are still there.
+//! The catalog's rows of lists: chunks of pages that sessions and pins share, each saved once. Owns: their form, and how many
+//! rows need each. Must not know: what a row is besides its list; whether the pages are still there.
 //!
-//! A chunk is named by its last page, which names its whole prefix; it knows the chunk before it. It is needed by each session
+//! A chunk is named by its last page, which names its whole prefix; it knows the chunk before it. It is needed by each row
 //! whose list goes on after it and by each chunk that comes after it; the last of these that goes takes it along.
 
 use super::CatalogError;
@@ -19,7 +19,7 @@ pub(super) const LISTS: Table = TableDefinition::new("session_lists");
 /// A chunk as saved.
 #[derive(Clone, PartialEq, Message)]
 struct SavedChunk {
-    /// Sessions and chunks that need it.
+    /// Rows and chunks that need it.
     #[prost(uint32, tag = "1")]
     needed: u32,
     /// The last page of the chunk before it; empty: it is the first.
@@ -37,12 +37,12 @@ pub(crate) struct ListSource<'a> {
     pub(crate) chunks_max: u64,
 }
 
-/// What became of a list that a session needs.
+/// What became of a list that a row needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needed {
     /// It is saved; so many chunks are new.
     Saved(usize),
-    /// A page of it has gone since the session was looked at.
+    /// A page of it has gone since its owner was looked at.
     Gone,
     /// There is no room for it.
     Full,
@@ -63,7 +63,7 @@ impl<'a> Lists<'a> {
         Ok(self.table.len()?)
     }
 
-    /// One session more needs the list that ends with a page; what is not saved yet of it is.
+    /// One row more needs the list that ends with a page; what is not saved yet of it is.
     pub(super) fn need(
         &mut self,
         ns: &NamespaceId,
@@ -100,7 +100,7 @@ impl<'a> Lists<'a> {
         Ok(Needed::Saved(fresh.len()))
     }
 
-    /// One session less needs the list that ends with a page. Returns how many chunks went with it.
+    /// One row less needs the list that ends with a page. Returns how many chunks went with it.
     pub(super) fn release(&mut self, ns: &NamespaceId, last: &BlockHash) -> Result<usize, CatalogError> {
         let (mut gone, mut next) = (0, Some(*last));
         while let Some(at) = next {
@@ -132,7 +132,7 @@ pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
     Ok(())
 }
 
-/// The chunks, to be read while sessions are brought back.
+/// The chunks, to be read while rows are brought back.
 pub(super) fn read(read: &ReadTransaction) -> Result<ReadLists, CatalogError> {
     Ok(ReadLists(read.open_table(LISTS)?))
 }

@@ -50,6 +50,7 @@ impl Catalog {
             waiting: Default::default(),
             flushing: Default::default(),
             marked: Default::default(),
+            marked_pins: Default::default(),
             saving: Default::default(),
             list_chunks: Default::default(),
         };

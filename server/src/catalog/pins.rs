@@ -1,91 +1,117 @@
-//! The catalog's rows of pins. Owns: which prefixes are pinned, and until when. Must not know: budgets.
+//! The catalog's rows of pins. Owns: their form: which prefixes are pinned, and until when; and which of them are to be
+//! written. Must not know: budgets; how lists are shared (`lists`).
 
+use super::lists::ListSource;
 use super::namespaces::Table;
-use super::{Catalog, CatalogError};
+use super::rows::{Kind, Row, Value, Written};
+use super::{Catalog, CatalogError, SavedRows};
+use crate::limits::CATALOG_PINS_WAITING_MAX;
 use prost::Message;
-use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
-use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId, pack_hashes, unpack_hashes};
+use redb::{TableDefinition, WriteTransaction};
+use turnkv_pool::{NamespaceIndex, PinRecord};
+use turnkv_proto::{BlockHash, NamespaceId, pack_hashes, unpack_hashes};
 
-/// Namespace id + the pin's last page -> [`SavedPin`].
+/// Namespace id + the pin's name, a page -> [`Saved`].
 pub(super) const PINS: Table = TableDefinition::new("pins");
+
+const KIND: Kind = Kind { table: PINS, base_of };
 
 /// A pin as saved.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct SavedPin {
+pub(super) struct Saved {
+    /// The pages after the base; of a row without one, all: so older servers wrote every row.
     #[prost(bytes = "vec", tag = "1")]
-    hashes: Vec<u8>,
+    pub(super) hashes: Vec<u8>,
     /// Of the system's clock: a pin ends while the server is down as well.
     #[prost(uint64, tag = "2")]
-    ends_unix_ms: u64,
+    pub(super) ends_unix_ms: u64,
+    /// The last page of its last full chunk; empty: it has none.
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) base: Vec<u8>,
 }
 
-/// A pin that has not ended.
-pub(crate) struct LoadedPin {
+/// A pin as it was saved, not yet checked against the pages that are there.
+pub(crate) struct SavedPin {
     /// Its namespace.
     pub(crate) namespace: NamespaceId,
-    /// The prefix.
+    /// The page that names it.
+    pub(crate) pin: BlockHash,
+    /// The last page of its last full chunk.
+    pub(crate) base: Option<BlockHash>,
+    /// The pages after it.
     pub(crate) hashes: Vec<BlockHash>,
-    /// How much longer it holds.
+    /// How much longer it holds; 0: it has ended.
     pub(crate) for_ms: u64,
 }
 
+/// A pin to write (or, with no record, to remove).
+pub(crate) type PinChange = (NamespaceId, BlockHash, Option<PinRecord>);
+
 impl Catalog {
-    /// Saves a pin that holds for so long, or removes it (no time): durably, if the catalog works, else as soon as it does.
-    /// Blocking.
-    pub(crate) fn put_pin(&self, ns: &NamespaceId, hashes: &[BlockHash], for_ms: u64) -> Result<(), Error> {
-        let Some(last) = hashes.last() else { return Ok(()) };
-        let ends_unix_ms = unix_ms().saturating_add(for_ms);
-        let pin = (for_ms > 0).then(|| SavedPin { hashes: pack_hashes(hashes), ends_unix_ms });
-        if !self.waiting.lock().put_pin((*ns, *last), pin) {
-            let text = "the catalog cannot be written, and too many pins wait for it: the pin holds until the server restarts";
-            return Err(Error::new(ErrorKind::Internal, text.to_owned()));
+    /// A pin changed: it is to be written. False: too many wait already.
+    pub(crate) fn mark_pin(&self, ns: NamespaceIndex, pin: BlockHash) -> bool {
+        let mut marked = self.marked_pins.lock();
+        let room = marked.len() < CATALOG_PINS_WAITING_MAX || marked.contains(&(ns, pin));
+        if room {
+            marked.insert((ns, pin));
         }
-        self.flush_pins();
-        Ok(())
+        room
     }
 
-    /// Writes the pins that wait. What cannot be written goes on waiting. Blocking.
-    pub(crate) fn flush_pins(&self) {
-        let pins = self.waiting.lock().take_pins();
-        if pins.is_empty() {
-            return;
-        }
-        let put = self.write(|write| {
-            let mut table = write.open_table(PINS)?;
-            for ((ns, last), pin) in &pins {
-                let key = [ns.0.as_slice(), last.0.as_slice()].concat();
-                match pin {
-                    Some(pin) => table.insert(key.as_slice(), pin.encode_to_vec().as_slice())?,
-                    None => table.remove(key.as_slice())?,
-                };
-            }
-            Ok(())
+    /// Takes one pin to write, if it is still to be written.
+    pub(crate) fn take_marked_pin(
+        &self,
+        ns: NamespaceIndex,
+        pin: BlockHash,
+    ) -> Vec<(NamespaceIndex, BlockHash)> {
+        self.marked_pins.lock().take(&(ns, pin)).into_iter().collect()
+    }
+
+    /// Takes some of the pins to write.
+    pub(crate) fn take_marked_pins(&self, max: usize) -> Vec<(NamespaceIndex, BlockHash)> {
+        let mut marked = self.marked_pins.lock();
+        std::iter::from_fn(|| marked.pop_first()).take(max).collect()
+    }
+
+    /// Writes leading changes in one transaction, as many as its bounds allow; a record of `None` removes a row.
+    pub(crate) fn put_pins(
+        &self,
+        changes: &[PinChange],
+        source: &ListSource<'_>,
+    ) -> Result<Written, CatalogError> {
+        let now = unix_ms();
+        let rows = changes.iter().map(|(namespace, pin, record)| Row {
+            namespace: *namespace,
+            name: pin.0.to_vec(),
+            value: record.as_ref().map(|record| Value {
+                base: record.base,
+                bytes: save(record, now),
+                unlisted: None,
+            }),
         });
-        if put.is_err() {
-            self.waiting.lock().pins_again(pins);
-        }
+        self.put_rows(&KIND, &rows.collect::<Vec<Row>>(), source)
     }
 }
 
-impl Catalog {
-    /// Removes pins that ended, so that the table stays as small as what is pinned. One that was renewed since stays. Those that
-    /// cannot be removed now are passed at the next start. Blocking.
-    pub(crate) fn remove_ended_pins(&self, pins: &[(NamespaceId, BlockHash)]) -> Result<(), CatalogError> {
-        if pins.is_empty() {
-            return Ok(());
-        }
+impl SavedRows {
+    /// Hands over one pin of a namespace after the other; rows that do not check are skipped and said.
+    pub(crate) fn for_each_pin_of(
+        &self,
+        ns: &NamespaceId,
+        mut each: impl FnMut(SavedPin) -> Result<(), CatalogError>,
+    ) -> Result<(), CatalogError> {
         let now = unix_ms();
-        self.write(|write| {
-            let mut table = write.open_table(PINS)?;
-            for (ns, pin) in pins {
-                let key = [ns.0.as_slice(), pin.0.as_slice()].concat();
-                let ended = table.get(key.as_slice())?.is_some_and(|saved| !holds(saved.value(), now));
-                if ended {
-                    table.remove(key.as_slice())?;
-                }
+        for row in self.pins.range(ns.0.as_slice()..)? {
+            let (key, saved) = row?;
+            if !key.value().starts_with(&ns.0) {
+                break;
             }
-            Ok(())
-        })
+            match saved_pin(key.value(), saved.value(), now) {
+                Some(pin) => each(pin)?,
+                None => tracing::warn!("a saved pin does not check: it is forgotten"),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -94,31 +120,29 @@ pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
     Ok(())
 }
 
-/// Pins that check and have not ended.
-pub(super) fn load(read: &ReadTransaction) -> Result<Vec<LoadedPin>, CatalogError> {
-    let (mut pins, now) = (Vec::new(), unix_ms());
-    for row in read.open_table(PINS)?.iter()? {
-        let (key, saved) = row?;
-        match saved_pin(key.value(), saved.value(), now) {
-            Some(pin) => pins.extend(Some(pin).filter(|pin| pin.for_ms > 0)),
-            None => tracing::warn!("a saved pin does not check: it is forgotten"),
-        }
+fn save(record: &PinRecord, now: u64) -> Vec<u8> {
+    Saved {
+        hashes: pack_hashes(&record.hashes),
+        ends_unix_ms: now.saturating_add(record.ends_in_ms),
+        base: record.base.map_or(Vec::new(), |base| base.0.to_vec()),
     }
-    Ok(pins)
+    .encode_to_vec()
 }
 
-fn saved_pin(key: &[u8], value: &[u8], now: u64) -> Option<LoadedPin> {
-    let (namespace, _) = key.split_at_checked(32)?;
-    let saved = SavedPin::decode(value).ok()?;
-    Some(LoadedPin {
+fn saved_pin(key: &[u8], value: &[u8], now: u64) -> Option<SavedPin> {
+    let (namespace, pin) = key.split_at_checked(32)?;
+    let saved = Saved::decode(value).ok()?;
+    Some(SavedPin {
         namespace: NamespaceId::parse(namespace).ok()?,
+        pin: BlockHash::parse(pin).ok()?,
+        base: BlockHash::parse_optional(&saved.base).ok()?,
         hashes: unpack_hashes(&saved.hashes).ok()?,
         for_ms: saved.ends_unix_ms.saturating_sub(now),
     })
 }
 
-fn holds(saved: &[u8], now: u64) -> bool {
-    SavedPin::decode(saved).is_ok_and(|pin| pin.ends_unix_ms > now)
+fn base_of(row: &[u8]) -> Option<BlockHash> {
+    BlockHash::parse_optional(&Saved::decode(row).ok()?.base).ok()?
 }
 
 fn unix_ms() -> u64 {

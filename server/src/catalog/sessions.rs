@@ -1,22 +1,22 @@
 //! The catalog's rows of sessions. Owns: their form, and which of them are to be written at the next flush. Must not know:
 //! pages' bytes or places; how lists are shared (`lists`).
 
-use super::lists::{self, ListSource, Lists, Needed, ReadLists};
+use super::lists::{self, ListSource, ReadLists};
 use super::namespaces::Table;
+use super::pins::PINS;
+use super::rows::{Kind, Row, Value, Written};
 use super::{Catalog, CatalogError};
-use crate::limits::{CATALOG_BATCH_BYTES, CATALOG_CHUNKS_DROPPED_PER_BATCH};
 use prost::Message;
-use redb::{ReadOnlyTable, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadOnlyTable, TableDefinition, WriteTransaction};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
-use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, SessionRecord};
+use turnkv_pool::{ListChunk, NamespaceIndex, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
 
 /// Namespace id + session id -> [`Saved`].
 pub(super) const SESSIONS: Table = TableDefinition::new("sessions");
 
-/// About what a chunk of a list is written with.
-const CHUNK_BYTES: usize = LIST_CHUNK_PAGES as usize * 32 + 128;
+const KIND: Kind = Kind { table: SESSIONS, base_of };
 
 /// A session as saved: protobuf, so that fields can be added.
 #[derive(Clone, PartialEq, Message)]
@@ -73,31 +73,14 @@ impl SavedSession {
 /// A session to write (or, with no record, to remove).
 pub(crate) type Change = (NamespaceId, SessionId, Option<SessionRecord>);
 
-/// What one transaction came to.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Written {
-    /// So many of the changes were dealt with: what one transaction writes is bounded.
-    pub(crate) changes: usize,
-    /// Of these, those whose pages went meanwhile: look at the session again.
-    pub(crate) again: Vec<usize>,
-    /// Sessions saved without their lists: the catalog has no room for more.
-    pub(crate) unlisted: u64,
-}
-
 /// A row's key, and the session if the row checks.
 pub(crate) type SweptRow = (Vec<u8>, Option<SavedSession>);
 
-/// Everything saved of sessions, as of one moment.
-pub(crate) struct SavedSessions {
+/// Everything saved of sessions and pins, as of one moment.
+pub(crate) struct SavedRows {
     rows: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    pub(super) pins: ReadOnlyTable<&'static [u8], &'static [u8]>,
     lists: ReadLists,
-}
-
-/// What one transaction wrote so far.
-#[derive(Default)]
-struct Spent {
-    bytes: usize,
-    dropped: usize,
 }
 
 impl Catalog {
@@ -124,27 +107,16 @@ impl Catalog {
         changes: &[Change],
         source: &ListSource<'_>,
     ) -> Result<Written, CatalogError> {
-        if changes.is_empty() {
-            return Ok(Written::default());
-        }
-        let (written, chunks) = self.write(|write| {
-            let (mut rows, mut lists) = (write.open_table(SESSIONS)?, Lists::open(write)?);
-            let (mut written, mut spent) = (Written::default(), Spent::default());
-            for (at, change) in changes.iter().enumerate() {
-                if spent.bytes >= CATALOG_BATCH_BYTES || spent.dropped >= CATALOG_CHUNKS_DROPPED_PER_BATCH {
-                    break;
-                }
-                written.changes = at + 1;
-                match put(&mut rows, &mut lists, change, source, &mut spent)? {
-                    Needed::Saved(_) => {}
-                    Needed::Gone => written.again.push(at),
-                    Needed::Full => written.unlisted += 1,
-                }
-            }
-            Ok((written, lists.len()?))
-        })?;
-        self.list_chunks.store(chunks, Ordering::Relaxed);
-        Ok(written)
+        let rows = changes.iter().map(|(namespace, session, record)| Row {
+            namespace: *namespace,
+            name: session.as_str().as_bytes().to_vec(),
+            value: record.as_ref().map(|record| Value {
+                base: record.base,
+                bytes: save(record, true),
+                unlisted: Some(save(record, false)),
+            }),
+        });
+        self.put_rows(&KIND, &rows.collect::<Vec<Row>>(), source)
     }
 
     /// Chunks of lists that are saved.
@@ -152,20 +124,24 @@ impl Catalog {
         self.list_chunks.load(Ordering::Relaxed)
     }
 
-    /// Looks at what is saved of sessions now. Blocking.
-    pub(crate) fn saved_sessions<T>(
+    /// Looks at what is saved of sessions and pins now. Blocking.
+    pub(crate) fn saved_rows<T>(
         &self,
-        look: impl FnOnce(&SavedSessions) -> Result<T, CatalogError>,
+        look: impl FnOnce(&SavedRows) -> Result<T, CatalogError>,
     ) -> Result<T, CatalogError> {
         self.read(|read| {
-            let saved = SavedSessions { rows: read.open_table(SESSIONS)?, lists: lists::read(read)? };
+            let saved = SavedRows {
+                rows: read.open_table(SESSIONS)?,
+                pins: read.open_table(PINS)?,
+                lists: lists::read(read)?,
+            };
             self.list_chunks.store(saved.lists.len()?, Ordering::Relaxed);
             look(&saved)
         })
     }
 }
 
-impl SavedSessions {
+impl SavedRows {
     /// Hands over one session of a namespace after the other; rows that do not check are skipped and said.
     pub(crate) fn for_each_of(
         &self,
@@ -211,43 +187,6 @@ pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
     lists::create(write)
 }
 
-/// Writes one row, and sees to the list that it needs and to the one that it needed.
-fn put(
-    rows: &mut redb::Table<'_, &'static [u8], &'static [u8]>,
-    lists: &mut Lists<'_>,
-    (ns, session, record): &Change,
-    source: &ListSource<'_>,
-    spent: &mut Spent,
-) -> Result<Needed, CatalogError> {
-    let key = [ns.0.as_slice(), session.as_str().as_bytes()].concat();
-    let before = rows.get(key.as_slice())?.and_then(|row| saved_session(&key, row.value()));
-    let before = before.and_then(|saved| saved.base);
-    let mut outcome = Needed::Saved(0);
-    let mut base = record.as_ref().and_then(|record| record.base);
-    if let Some(last) = base.filter(|last| before != Some(*last)) {
-        outcome = lists.need(ns, &last, source)?;
-        match outcome {
-            Needed::Saved(fresh) => spent.bytes += fresh * CHUNK_BYTES,
-            Needed::Gone => return Ok(outcome),
-            Needed::Full => base = None,
-        }
-    }
-    match record {
-        Some(record) => {
-            let row = save(record, outcome != Needed::Full);
-            spent.bytes += key.len() + row.len();
-            rows.insert(key.as_slice(), row.as_slice())?;
-        }
-        None => {
-            rows.remove(key.as_slice())?;
-        }
-    }
-    if let Some(last) = before.filter(|last| base != Some(*last)) {
-        spent.dropped += lists.release(ns, &last)?;
-    }
-    Ok(outcome)
-}
-
 /// A row; without its list it is of a session that has no pages.
 fn save(record: &SessionRecord, listed: bool) -> Vec<u8> {
     let base = record.base.filter(|_| listed);
@@ -261,6 +200,10 @@ fn save(record: &SessionRecord, listed: bool) -> Vec<u8> {
         base: base.map_or(Vec::new(), |base| base.0.to_vec()),
     }
     .encode_to_vec()
+}
+
+fn base_of(row: &[u8]) -> Option<BlockHash> {
+    BlockHash::parse_optional(&Saved::decode(row).ok()?.base).ok()?
 }
 
 fn saved_session(key: &[u8], value: &[u8]) -> Option<SavedSession> {

@@ -1,6 +1,8 @@
 //! The catalog: what comes back, what stays away, what is set aside; and that no failure of its disk outlasts the failure.
 
-use super::sessions::Written;
+use super::pins::SavedPin;
+use super::rows::Written;
+use super::sessions::Change;
 use super::*;
 use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
@@ -8,7 +10,7 @@ use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use turnkv_pool::SessionRecord;
+use turnkv_pool::{PinRecord, SessionRecord};
 use turnkv_proto::{BlockHash, Spec};
 
 fn spec(model: &str) -> CheckedSpec {
@@ -36,7 +38,7 @@ fn name(session: &str) -> SessionId {
 
 /// A file in memory that outlives the databases on it, and a disk that can be told to fail.
 #[derive(Clone, Debug)]
-struct Disk(Arc<Inner>);
+pub(crate) struct Disk(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -47,13 +49,20 @@ struct Inner {
 }
 
 impl Disk {
-    fn new(errno: Errno) -> Disk {
+    pub(crate) fn new(errno: Errno) -> Disk {
         let bytes = Mutex::new(Arc::new(InMemoryBackend::new()));
         Disk(Arc::new(Inner { bytes, failures: Mutex::new(0), errno }))
     }
 
-    fn fail(&self, times: u32) {
+    /// So many writes and flushes fail.
+    pub(crate) fn fail(&self, times: u32) {
         *self.0.failures.lock() = times;
+    }
+
+    /// Everything on it turns to nonsense.
+    pub(crate) fn spoil(&self) {
+        let len = self.bytes().len().unwrap();
+        self.bytes().write(0, &vec![0x11; len as usize]).unwrap();
     }
 
     fn bytes(&self) -> Arc<InMemoryBackend> {
@@ -114,19 +123,38 @@ fn put(catalog: &Catalog, changes: &[Change]) -> Result<Written, CatalogError> {
 
 fn sessions(catalog: &Catalog, spec: &CheckedSpec) -> Vec<SessionRecord> {
     let mut found = Vec::new();
-    let look = |saved: &SavedSessions| {
+    let look = |saved: &SavedRows| {
         saved.for_each_of(&spec.id(), |session| {
             found.push(session.into_record(NamespaceIndex(3, 0)));
             Ok(())
         })
     };
-    catalog.saved_sessions(look).unwrap();
+    catalog.saved_rows(look).unwrap();
     found
 }
 
-fn flush(catalog: &Catalog) {
-    catalog.flush_namespaces();
-    catalog.flush_pins();
+/// Writes a pin, named by its last page, that holds for so long; 0: it has ended.
+fn put_pin(
+    catalog: &Catalog,
+    spec: &CheckedSpec,
+    hashes: &[BlockHash],
+    ends_in_ms: u64,
+) -> Result<Written, CatalogError> {
+    let record = PinRecord { base: None, hashes: hashes.to_vec(), ends_in_ms };
+    let change = (spec.id(), *hashes.last().unwrap(), (ends_in_ms > 0).then_some(record));
+    catalog.put_pins(&[change], &ListSource { chunks: &|_, _| Vec::new(), chunks_max: 0 })
+}
+
+fn pins(catalog: &Catalog, spec: &CheckedSpec) -> Vec<SavedPin> {
+    let mut found = Vec::new();
+    let look = |saved: &SavedRows| {
+        saved.for_each_pin_of(&spec.id(), |pin| {
+            found.push(pin);
+            Ok(())
+        })
+    };
+    catalog.saved_rows(look).unwrap();
+    found
 }
 
 #[test]
@@ -138,16 +166,17 @@ fn namespaces_sessions_and_pins_come_back() {
         catalog.put_namespace(&spec);
         put(&catalog, &[(spec.id(), name("chat"), Some(record(1)))]).unwrap();
         put(&catalog, &[(spec.id(), name("chat"), Some(record(4)))]).unwrap();
-        catalog.put_pin(&spec.id(), &[BlockHash([7; 32])], 60_000).unwrap();
-        catalog.put_pin(&spec.id(), &[BlockHash([8; 32])], 60_000).unwrap();
-        catalog.put_pin(&spec.id(), &[BlockHash([8; 32])], 0).unwrap();
+        put_pin(&catalog, &spec, &[BlockHash([7; 32])], 60_000).unwrap();
+        put_pin(&catalog, &spec, &[BlockHash([8; 32])], 60_000).unwrap();
+        put_pin(&catalog, &spec, &[BlockHash([8; 32])], 0).unwrap();
     }
     let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
     let loaded = catalog.load().unwrap();
     assert_eq!(loaded.namespaces.iter().map(CheckedSpec::id).collect::<Vec<_>>(), [spec.id()]);
     assert_eq!(sessions(&catalog, &spec), [record(4)]);
-    let pins: Vec<_> = loaded.pins.iter().map(|pin| pin.hashes.clone()).collect();
-    assert_eq!((pins, loaded.ids), (vec![vec![BlockHash([7; 32])]], vec![spec.id()]));
+    let pins: Vec<_> = pins(&catalog, &spec).into_iter().map(|pin| (pin.pin, pin.hashes)).collect();
+    let kept = BlockHash([7; 32]);
+    assert_eq!((pins, loaded.ids), (vec![(kept, vec![kept])], vec![spec.id()]));
     assert!(catalog.load().is_none(), "once");
     assert_eq!(catalog.waiting_len(), 0);
 }
@@ -223,21 +252,24 @@ fn what_a_full_disk_refuses_waits_is_said_and_is_written_when_there_is_room() {
     catalog.put_namespace(&spec("before"));
     disk.fail(u32::MAX);
     catalog.put_namespace(&spec("during"));
-    catalog.put_pin(&spec("during").id(), &[BlockHash([7; 32])], 60_000).unwrap();
+    assert!(put_pin(&catalog, &spec("during"), &[BlockHash([7; 32])], 60_000).is_err());
+    assert!(catalog.mark_pin(NamespaceIndex(3, 0), BlockHash([7; 32])));
     assert!(put(&catalog, &[(spec("during").id(), name("chat"), Some(record(1)))]).is_err());
     assert_eq!(catalog.waiting_len(), 2);
     let trouble = catalog.trouble().unwrap();
     assert!(trouble.contains("No space left") && trouble.contains("make room"), "{trouble}");
     disk.fail(0);
-    flush(&catalog);
+    catalog.flush_namespaces();
     assert_eq!(catalog.waiting_len(), 2, "it rests before it is tried again");
     std::thread::sleep(Duration::from_millis(crate::limits::CATALOG_RETRY_MS + 50));
-    flush(&catalog);
+    catalog.flush_namespaces();
     put(&catalog, &[(spec("during").id(), name("chat"), Some(record(1)))]).unwrap();
+    assert_eq!(catalog.take_marked_pins(10), [(NamespaceIndex(3, 0), BlockHash([7; 32]))]);
+    put_pin(&catalog, &spec("during"), &[BlockHash([7; 32])], 60_000).unwrap();
     assert_eq!((catalog.waiting_len(), catalog.trouble(), catalog.set_aside()), (0, None, 0));
     let loaded = on(&disk).load().unwrap();
     let sessions = sessions(&on(&disk), &spec("during"));
-    let found = (loaded.namespaces.len(), loaded.pins.len(), sessions.len());
+    let found = (loaded.namespaces.len(), pins(&on(&disk), &spec("during")).len(), sessions.len());
     assert_eq!(found, (2, 1, 1), "nothing that was saved before is lost, nothing that waited is");
 }
 
@@ -252,7 +284,7 @@ fn a_disk_that_is_full_at_start_stops_no_start_and_what_it_has_comes_later() {
     disk.fail(0);
     std::thread::sleep(Duration::from_millis(crate::limits::CATALOG_RETRY_MS + 50));
     assert_eq!(catalog.load().unwrap().namespaces.len(), 1);
-    flush(&catalog);
+    catalog.flush_namespaces();
     assert_eq!(on(&disk).load().unwrap().namespaces.len(), 2);
 }
 
@@ -263,11 +295,10 @@ fn one_that_is_damaged_while_the_server_runs_is_written_anew() {
     assert!(catalog.load().is_some());
     catalog.put_namespace(&spec("a"));
     catalog.put_namespace(&spec("b"));
-    let len = disk.bytes().len().unwrap();
-    disk.bytes().write(0, &vec![0x11; len as usize]).unwrap();
+    disk.spoil();
     disk.fail(1);
     catalog.put_namespace(&spec("c"));
-    flush(&catalog);
+    catalog.flush_namespaces();
     assert!(catalog.take_rebuilt() && !catalog.take_rebuilt(), "sessions are to be marked again, once");
     assert_eq!((catalog.set_aside(), catalog.waiting_len(), catalog.trouble()), (1, 0, None));
     assert_eq!(on(&disk).load().unwrap().namespaces.len(), 3);
@@ -282,35 +313,35 @@ fn all_rows_of_a_namespace_that_is_forgotten_go_in_bounded_transactions() {
         catalog.put_namespace(spec);
         let row = |at: u32| (spec.id(), name(&format!("s{at}")), Some(record(at)));
         put(&catalog, &(0..1500).map(row).collect::<Vec<_>>()).unwrap();
-        catalog.put_pin(&spec.id(), &[BlockHash([7; 32])], 60_000).unwrap();
+        put_pin(&catalog, spec, &[BlockHash([7; 32])], 60_000).unwrap();
     }
     catalog.forget_namespace(gone.id());
-    flush(&catalog);
+    catalog.flush_namespaces();
     let loaded = on(&disk).load().unwrap();
     assert_eq!(loaded.ids, [kept.id()]);
-    let sessions = sessions(&on(&disk), &kept);
-    assert_eq!((loaded.namespaces.len(), sessions.len(), loaded.pins.len()), (1, 1500, 1));
+    let (sessions, pins) = (sessions(&on(&disk), &kept), pins(&on(&disk), &kept));
+    assert_eq!((loaded.namespaces.len(), sessions.len(), pins.len()), (1, 1500, 1));
     catalog.put_namespace(&gone);
     catalog.forget_namespace(gone.id());
     catalog.put_namespace(&gone); // opened again before its old rows are gone
-    flush(&catalog);
+    catalog.flush_namespaces();
     assert_eq!(on(&disk).load().unwrap().namespaces.len(), 2);
     assert_eq!(catalog.waiting_len(), 0);
 }
 
 #[test]
 fn pins_that_wait_are_bounded_and_the_caller_is_told() {
-    let disk = Disk::new(Errno::NOSPC);
-    let catalog = on(&disk);
-    disk.fail(u32::MAX);
+    let catalog = on(&Disk::new(Errno::NOSPC));
     let pin = |at: u32| {
         let mut hash = [0; 32];
         hash[..4].copy_from_slice(&at.to_le_bytes());
-        catalog.put_pin(&spec("m").id(), &[BlockHash(hash)], 60_000)
+        catalog.mark_pin(NamespaceIndex(0, 0), BlockHash(hash))
     };
     let max = crate::limits::CATALOG_PINS_WAITING_MAX as u32;
-    assert!((0..max).all(|at| pin(at).is_ok()));
-    assert!(pin(max).is_err() && pin(0).is_ok());
+    assert!((0..max).all(pin));
+    assert!(!pin(max) && pin(0));
+    assert_eq!(catalog.take_marked_pins(10).len(), 10);
+    assert!(pin(max) && catalog.waiting_len() == max as usize - 9);
 }
 
 /// Rows that do not check are skipped; whatever is in them, all others come back.
@@ -322,7 +353,7 @@ fn damaged_rows_cost_themselves_and_nothing_else() {
         let catalog = on(&disk);
         for spec in [&damaged, &kept] {
             catalog.put_namespace(spec);
-            catalog.put_pin(&spec.id(), &[BlockHash([7; 32]), BlockHash([8; 32])], 60_000).unwrap();
+            put_pin(&catalog, spec, &[BlockHash([7; 32]), BlockHash([8; 32])], 60_000).unwrap();
         }
         for (table, key_bytes) in [(namespaces::NAMESPACES, 32), (pins::PINS, 64)] {
             catalog
@@ -334,9 +365,10 @@ fn damaged_rows_cost_themselves_and_nothing_else() {
         let loaded = catalog.load().unwrap();
         assert_eq!((catalog.set_aside(), catalog.trouble()), (0, None), "a row is not a file");
         assert!(loaded.namespaces.iter().any(|spec| spec.id() == kept.id()));
-        assert!(loaded.pins.iter().any(|pin| pin.namespace == kept.id() && pin.hashes.len() == 2));
+        assert!(pins(&catalog, &kept).iter().any(|pin| pin.hashes.len() == 2));
+        pins(&catalog, &damaged);
         loaded.ids.iter().filter(|id| **id != kept.id()).for_each(|id| catalog.forget_namespace(*id));
-        flush(&catalog);
+        catalog.flush_namespaces();
         assert_eq!(on(&disk).load().unwrap().namespaces.len(), 1);
     });
 }

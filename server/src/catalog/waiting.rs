@@ -1,23 +1,16 @@
-//! What the catalog has still to write. Owns: the namespaces that are open, and what of them and of pins is not saved. Must not
-//! know: how it is written.
+//! What the catalog has still to write of namespaces. Owns: those that are open, and what of them is not saved. Must not know:
+//! how it is written.
 
-use super::pins::SavedPin;
-use crate::limits::CATALOG_PINS_WAITING_MAX;
 use std::collections::{BTreeMap, BTreeSet};
-use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_proto::NamespaceId;
 
-/// A pin by its namespace and its last page.
-pub(super) type PinKey = (NamespaceId, BlockHash);
-
-/// What waits to be written. Bounded: namespaces by the pool's limit on them, pins by their own.
+/// What waits to be written. Bounded by the pool's limit on namespaces.
 #[derive(Default)]
 pub(super) struct Waiting {
     /// The rows of all namespaces that are open: a catalog that was lost is written again.
     specs: BTreeMap<NamespaceId, Vec<u8>>,
     unsaved: BTreeSet<NamespaceId>,
     gone: BTreeSet<NamespaceId>,
-    /// None: the pin ended.
-    pins: BTreeMap<PinKey, Option<SavedPin>>,
 }
 
 impl Waiting {
@@ -33,7 +26,6 @@ impl Waiting {
     pub(super) fn forget(&mut self, id: NamespaceId) {
         self.specs.remove(&id);
         self.unsaved.remove(&id);
-        self.pins.retain(|(of, _), _| *of != id);
         self.gone.insert(id);
     }
 
@@ -41,15 +33,6 @@ impl Waiting {
     pub(super) fn write_all_again(&mut self) {
         self.unsaved = self.specs.keys().copied().collect();
         self.gone.clear();
-    }
-
-    /// Adds a change of a pin. False: too many wait already.
-    pub(super) fn put_pin(&mut self, key: PinKey, pin: Option<SavedPin>) -> bool {
-        let room = self.pins.len() < CATALOG_PINS_WAITING_MAX || self.pins.contains_key(&key);
-        if room {
-            self.pins.insert(key, pin);
-        }
-        room
     }
 
     /// Namespaces of which all rows are to go.
@@ -76,18 +59,7 @@ impl Waiting {
         self.unsaved.extend(rows.into_iter().map(|(id, _)| id).filter(|id| self.specs.contains_key(id)));
     }
 
-    pub(super) fn take_pins(&mut self) -> Vec<(PinKey, Option<SavedPin>)> {
-        std::mem::take(&mut self.pins).into_iter().collect()
-    }
-
-    /// Pins that were not written; one that changed meanwhile stays as it is now.
-    pub(super) fn pins_again(&mut self, pins: Vec<(PinKey, Option<SavedPin>)>) {
-        for (key, pin) in pins {
-            self.pins.entry(key).or_insert(pin);
-        }
-    }
-
     pub(super) fn len(&self) -> usize {
-        self.unsaved.len() + self.gone.len() + self.pins.len()
+        self.unsaved.len() + self.gone.len()
     }
 }

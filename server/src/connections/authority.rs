@@ -34,6 +34,8 @@ pub(super) struct Frames {
     header_len: usize,
     /// Of the payload, not here yet.
     left: u32,
+    /// All of it.
+    payload_bytes: u32,
     /// Of the payload's end, that are padding.
     padding: u32,
     /// The pad length is still to come.
@@ -78,9 +80,15 @@ impl Frames {
         self.preface < PREFACE_BYTES || self.header_len > 0 || self.left > 0
     }
 
+    /// Bytes of the payload that has begun and is not whole; 0: there is none.
+    pub(super) fn payload_bytes(&self) -> usize {
+        if self.left > 0 { self.payload_bytes as usize } else { 0 }
+    }
+
     fn begin_payload(&mut self) {
         let [a, b, c, kind, flags, ..] = self.header;
         self.left = u32::from_be_bytes([0, a, b, c]);
+        self.payload_bytes = self.left;
         self.is_block = matches!(kind, HEADERS | CONTINUATION);
         let headers = kind == HEADERS;
         self.padding = 0;
@@ -314,9 +322,10 @@ mod tests {
         assert!(!frames.is_within_frame());
         let whole = frame(4, 0, &[0; 6]);
         assert!(!frames.pass(&mut whole[..12].to_vec()));
-        assert!(frames.is_within_frame());
+        assert!(frames.is_within_frame() && frames.payload_bytes() == 6);
         let mut rest_and_more = [&whole[12..], &whole[..3]].concat();
         assert!(frames.pass(&mut rest_and_more), "one ended");
         assert!(frames.is_within_frame(), "and another began");
+        assert_eq!(frames.payload_bytes(), 0, "whose length is not known yet");
     }
 }

@@ -10,8 +10,13 @@ pub(super) struct Counters {
     ended: [[Counter; CAUSES.len()]; Door::ALL.len()],
 }
 
-const CAUSES: [(Cause, &str); 4] =
-    [(Cause::Silent, "silent"), (Cause::Idle, "idle"), (Cause::Stalled, "stalled"), (Cause::Room, "room")];
+const CAUSES: [(Cause, &str); 5] = [
+    (Cause::Silent, "silent"),
+    (Cause::Idle, "idle"),
+    (Cause::Stalled, "stalled"),
+    (Cause::Unread, "unread"),
+    (Cause::Room, "room"),
+];
 
 impl Counters {
     pub(super) fn new(caps: &Caps) -> Counters {
@@ -23,7 +28,7 @@ impl Counters {
         describe_counter!("turnkv_door_refused_total", "Connections refused because there was no room");
         describe_counter!(
             "turnkv_door_ended_total",
-            "Connections that the server ended: silent (asked nothing in time), idle, stalled (within a frame), or for room"
+            "Connections that the server ended: silent (asked nothing in time), idle, stalled (within a frame), unread (left an answer), or for room"
         );
         for door in Door::ALL {
             gauge!("turnkv_door_limit_connections", "door" => door.name()).set(caps.of(door) as f64);

@@ -11,23 +11,29 @@
 //! ```
 //!
 //! - [`caps`]: how many, from the limit of open files
-//! - [`watch`]: one connection, as all doors tell of it
+//! - [`watch`]: one connection, as all doors tell of it; [`unread`]: the answers that its peer has not taken
 //! - [`room`]: who goes where there is no room
 //! - [`accept`], [`stream`]: taking connections, and the bytes of one, for the doors of the async runtime
 //! - [`authority`]: the one header of HTTP/2 that a peer may spell as h2 would not have it
+//! - [`frames`]: memory for large frames of HTTP/2
 //! - [`counters`]: what is counted and shown
 
 pub(crate) mod accept;
 mod authority;
 pub(crate) mod caps;
 mod counters;
+mod frames;
 mod room;
 pub(crate) mod stream;
+mod unread;
 pub(crate) mod watch;
 
-use crate::limits::{FIRST_REQUEST_MS_MAX, FRAME_MS_MAX, GRPC_IDLE_MS_MAX, HTTP_IDLE_MS_MAX, ROOM_PAUSE_MS};
+use crate::limits::{
+    FIRST_REQUEST_MS_MAX, FRAME_MS_MAX, GRPC_IDLE_MS_MAX, HTTP_IDLE_MS_MAX, ROOM_PAUSE_MS, UNREAD_MS_MAX,
+};
 use caps::Caps;
 use counters::Counters;
+use frames::FrameMemory;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -66,6 +72,8 @@ pub(crate) enum Cause {
     Idle,
     /// What it began to send did not end in time.
     Stalled,
+    /// It did not take an answer in time.
+    Unread,
     /// Another one needed its place.
     Room,
 }
@@ -81,6 +89,7 @@ pub(crate) struct Connections {
     table: Mutex<Table>,
     /// Zero of the watches' clock.
     began: Instant,
+    frames: Arc<FrameMemory>,
     counters: Counters,
 }
 
@@ -147,8 +156,8 @@ impl Peer {
 impl Connections {
     /// Nobody is connected yet.
     pub(crate) fn new(caps: Caps) -> Arc<Connections> {
-        let counters = Counters::new(&caps);
-        Arc::new(Connections { caps, table: Mutex::default(), began: Instant::now(), counters })
+        let (counters, frames) = (Counters::new(&caps), FrameMemory::new());
+        Arc::new(Connections { caps, table: Mutex::default(), began: Instant::now(), frames, counters })
     }
 
     /// Gives a new connection a place. `end` must make it end soon, from any thread, without waiting.
@@ -183,7 +192,7 @@ impl Connections {
         Ok(Place { connections: Arc::clone(self), watch })
     }
 
-    /// Ends what has been silent, idle or stalled for too long. Called about once a second.
+    /// Ends what has been silent, idle or stalled, or has left an answer unread, for too long. Called about once a second.
     pub(crate) fn sweep(&self) {
         let now = self.now();
         let mut ending = Vec::new();
@@ -214,6 +223,9 @@ impl Connections {
         if watch.stalled_since().is_some_and(|since| past(since, FRAME_MS_MAX)) {
             return Some(Cause::Stalled);
         }
+        if watch.unread.since().is_some_and(|since| past(since, UNREAD_MS_MAX)) {
+            return Some(Cause::Unread);
+        }
         if !watch.has_asked() {
             return past(watch.quiet_since(), FIRST_REQUEST_MS_MAX).then_some(Cause::Silent);
         }
@@ -225,6 +237,11 @@ impl Connections {
     pub(crate) fn refresh_gauges(&self) {
         let table = self.table.lock();
         self.counters.refresh(&table.by_door);
+    }
+
+    /// Whether a burst of large frames has passed since the last look.
+    pub(crate) fn burst_has_passed(&self) -> bool {
+        self.frames.burst_has_passed()
     }
 
     /// The watches' clock.
@@ -244,6 +261,11 @@ impl Place {
     /// What the door tells of its connection.
     pub(crate) fn watch(&self) -> &Arc<Watch> {
         &self.watch
+    }
+
+    /// Memory for its large frames.
+    fn frames(&self) -> &Arc<FrameMemory> {
+        &self.connections.frames
     }
 
     /// The watch, for whoever tells of requests on this connection.

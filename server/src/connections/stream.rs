@@ -3,6 +3,7 @@
 
 use super::accept::Ended;
 use super::authority::Frames;
+use super::frames::FrameRoom;
 use super::watch::Asking;
 use super::{Door, Place};
 use std::io;
@@ -17,17 +18,25 @@ pub(crate) struct DoorStream<Io> {
     // The descriptor is closed before the place is given back.
     io: Io,
     /// Where HTTP/2 is spoken.
-    frames: Option<Frames>,
+    http2: Option<Http2>,
     ended: Arc<Ended>,
     place: Place,
     /// At the other end, where the kernel says; else 0.
     process: i32,
 }
 
+/// What must be known of HTTP/2: where its frames end, and that large ones have room.
+struct Http2 {
+    frames: Frames,
+    room: FrameRoom,
+}
+
 impl<Io> DoorStream<Io> {
     pub(super) fn new(io: Io, process: i32, place: Place, ended: Arc<Ended>, door: Door) -> DoorStream<Io> {
-        let frames = matches!(door, Door::Unix | Door::Tcp).then(Frames::default);
-        DoorStream { io, frames, ended, place, process }
+        let room = || FrameRoom::new(place.frames());
+        let http2 =
+            matches!(door, Door::Unix | Door::Tcp).then(|| Http2 { frames: Frames::default(), room: room() });
+        DoorStream { io, http2, ended, place, process }
     }
 
     /// For whoever tells of requests on this connection.
@@ -54,14 +63,36 @@ impl<Io: AsyncRead + Unpin> AsyncRead for DoorStream<Io> {
         if stream.ended.poll(context) {
             return Poll::Ready(Ok(())); // as if the peer had left
         }
+        let Some(Http2 { frames, room }) = &mut stream.http2 else {
+            return Pin::new(&mut stream.io).poll_read(context, buffer);
+        };
+        let most = ready!(room.poll(frames.payload_bytes(), context));
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut stream.io).poll_read(context, buffer))?;
-        if let Some(frames) = &mut stream.frames {
-            let ended = frames.pass(&mut buffer.filled_mut()[before..]);
-            stream.place.watch().received(frames.is_within_frame(), ended, || stream.place.now());
+        ready!(poll_read_some(Pin::new(&mut stream.io), context, buffer, most))?;
+        let ended = frames.pass(&mut buffer.filled_mut()[before..]);
+        if ended {
+            room.ended();
         }
+        stream.place.watch().received(frames.is_within_frame(), ended, || stream.place.now());
         Poll::Ready(Ok(()))
     }
+}
+
+/// Reads no more than `most`, where that is bounded.
+fn poll_read_some(
+    io: Pin<&mut impl AsyncRead>,
+    context: &mut Context<'_>,
+    buffer: &mut ReadBuf<'_>,
+    most: Option<usize>,
+) -> Poll<io::Result<()>> {
+    let Some(most) = most.filter(|most| *most < buffer.remaining()) else {
+        return io.poll_read(context, buffer);
+    };
+    let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
+    ready!(io.poll_read(context, &mut part))?;
+    let read = part.filled().len();
+    buffer.advance(read);
+    Poll::Ready(Ok(()))
 }
 
 impl<Io: AsyncWrite + Unpin> AsyncWrite for DoorStream<Io> {

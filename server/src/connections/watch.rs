@@ -1,6 +1,7 @@
 //! One connection as its door tells of it: when it was heard of, whether it is asking. Owns: these few atomics. Must not
 //! know: the table, what is asked.
 
+use super::unread::Unread;
 use super::{Connections, Door, Peer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,6 +23,8 @@ pub(crate) struct Watch {
     leaving: AtomicBool,
     /// Bytes of unfinished messages on it.
     pub(crate) unfinished_bytes: AtomicU64,
+    /// Answers that its peer has not taken.
+    pub(crate) unread: Unread,
     end: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -51,6 +54,7 @@ impl Watch {
             stalled_since: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             unfinished_bytes: AtomicU64::new(0),
+            unread: Unread::default(),
             end,
         }
     }
@@ -115,6 +119,11 @@ impl Asking {
         self.watch.asking.fetch_add(1, Ordering::Relaxed);
         self.watch.asked.store(true, Ordering::Relaxed);
         Request { asking: self.clone() }
+    }
+
+    /// The watches' clock.
+    pub(crate) fn now(&self) -> u64 {
+        self.connections.now()
     }
 
     /// Its connection.

@@ -4,7 +4,6 @@
 use super::{Engine, refuse};
 use crate::limits::{ADVICE_NAMESPACES_MAX, ADVICE_SIZES_MAX, PREFILL_REPORT_MAX};
 use metrics::{describe_gauge, gauge};
-use std::sync::Once;
 use turnkv_pool::{MissRatioCurve, NamespaceIndex, NamespaceRoom};
 use turnkv_proto::{Error, wire};
 
@@ -213,10 +212,9 @@ impl Engine {
         micros.map_or(0.0, |micros| TOKENS as f64 * 1e6 / micros.max(1) as f64)
     }
 
-    /// Brings the curve's series up to date; called before they are rendered.
-    pub(crate) fn refresh_curves(&self) {
-        static DESCRIBED: Once = Once::new();
-        DESCRIBED.call_once(describe);
+    /// Says the curves' series to the recorder of this thread, described: those of the namespaces that are open now.
+    pub(crate) fn tell_curves(&self) {
+        describe();
         let Ok((curves, _)) = self.curves(None) else { return };
         for (ns, id, curve, _) in curves {
             let name: String = id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();

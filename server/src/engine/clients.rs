@@ -2,7 +2,7 @@
 //! one process are one client, all calls of one caller too), whose they are, and whether a process still lives (pidfd).
 //! Must not know: leases.
 
-use super::Engine;
+use super::{Core, Engine};
 use crate::limits::{CALLERS_MAX, CLIENTS_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -100,8 +100,8 @@ fn user_of(uid: u32) -> UserId {
 enum Presence {
     /// A process of this host.
     Process(Process),
-    /// The simulator's word.
-    #[cfg(feature = "simulation")]
+    /// The simulator's word, or a test's.
+    #[cfg(any(test, feature = "simulation"))]
     Simulated(std::sync::Arc<std::sync::atomic::AtomicBool>),
 }
 
@@ -109,7 +109,7 @@ impl Presence {
     fn is_gone(&self) -> bool {
         match self {
             Presence::Process(process) => process.is_gone().unwrap_or(false),
-            #[cfg(feature = "simulation")]
+            #[cfg(any(test, feature = "simulation"))]
             Presence::Simulated(alive) => !alive.load(Ordering::Relaxed),
         }
     }
@@ -153,15 +153,6 @@ impl Clients {
         let process = Presence::Process(process);
         known.insert(id, Client { pid, user, identity, process, connections: 1 });
         Ok((ClientId(id), user_of(user)))
-    }
-
-    /// A simulated process says Hello.
-    #[cfg(feature = "simulation")]
-    pub(crate) fn join(&self, client: u64, alive: std::sync::Arc<std::sync::atomic::AtomicBool>) {
-        let client = client & !EPHEMERAL;
-        let process = Presence::Simulated(alive);
-        let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1 };
-        self.known.lock().insert(client, simulated);
     }
 
     /// A connection closed. The client stays known while its process lives: it may still be copying.
@@ -249,6 +240,16 @@ impl Engine {
         Ok(client)
     }
 
+    /// A simulated process says Hello.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn join(&self, client: u64, alive: Arc<std::sync::atomic::AtomicBool>) {
+        let client = client & !EPHEMERAL;
+        let process = Presence::Simulated(alive);
+        let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1 };
+        self.clients.known.lock().insert(client, simulated);
+        self.core().pool.introduce_client(ClientId(client), user_of(0));
+    }
+
     /// An inline call begins.
     pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<Call, Error> {
         let (client, first) = self.clients.begin_call(caller)?;
@@ -256,6 +257,18 @@ impl Engine {
             self.core().pool.introduce_client(client, caller.user());
         }
         Ok(Call { engine: Arc::clone(self), caller, client })
+    }
+}
+
+impl Core {
+    /// Checks that slots may be leased to a client. A process may have been found to be gone since its call began: what is leased
+    /// to it after that, nobody would end. A caller of inline verbs is known as long as one of its calls is in service.
+    pub(super) fn check_present(&self, client: ClientId) -> Result<(), Error> {
+        if client.0 & EPHEMERAL != 0 || self.pool.is_present(client) {
+            return Ok(());
+        }
+        let text = format!("the process of client {} is gone: nothing is leased to it any more", client.0);
+        Err(Error::new(ErrorKind::LeaseUnknown, text))
     }
 }
 
@@ -268,3 +281,6 @@ pub(super) fn random_u64() -> Result<u64, Error> {
         Err(error) => Err(Error::new(ErrorKind::Internal, format!("getrandom: {error}"))),
     }
 }
+
+#[cfg(test)]
+mod tests;

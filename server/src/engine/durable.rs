@@ -24,27 +24,38 @@ pub(crate) fn not_durable(outcome: Durability) -> i32 {
 /// order, so that who is told first does not depend on chance.
 #[derive(Default)]
 pub(super) struct DurableWaits {
+    /// Who waits for each page; some of them may have left.
     pages: BTreeMap<PageKey, Vec<u64>>,
     waits: BTreeMap<u64, Wait>,
     next: u64,
 }
 
 struct Wait {
-    pages: Vec<PageKey>,
+    /// Pages that are not on NVMe yet, of those found.
     remaining: usize,
+    /// All its pages are found.
+    whole: bool,
     tell: oneshot::Sender<Durability>,
 }
 
 impl DurableWaits {
-    fn add(&mut self, pages: Vec<PageKey>) -> (u64, oneshot::Receiver<Durability>) {
+    fn begin(&mut self) -> (u64, oneshot::Receiver<Durability>) {
         let (tell, told) = oneshot::channel();
-        let wait = self.next;
+        let id = self.next;
         self.next += 1;
-        for page in &pages {
-            self.pages.entry(*page).or_default().push(wait);
+        self.waits.insert(id, Wait { remaining: 0, whole: false, tell });
+        (id, told)
+    }
+
+    /// Some more pages that a commit waits for, each told once; `whole`: these are all.
+    fn add(&mut self, id: u64, pages: &[PageKey], whole: bool) {
+        let Some(wait) = self.waits.get_mut(&id) else { return };
+        wait.remaining += pages.len();
+        wait.whole = whole;
+        for page in pages {
+            self.pages.entry(*page).or_default().push(id);
         }
-        self.waits.insert(wait, Wait { remaining: pages.len(), pages, tell });
-        (wait, told)
+        self.tell_if_done(id);
     }
 
     /// A page is on NVMe, or never will be.
@@ -52,29 +63,39 @@ impl DurableWaits {
         for id in self.pages.remove(&page).unwrap_or_default() {
             let Some(wait) = self.waits.get_mut(&id) else { continue };
             wait.remaining -= 1;
-            if outcome.is_ok() && wait.remaining > 0 {
-                continue;
-            }
-            if let Some(wait) = self.end(id)
-                && wait.tell.send(outcome).is_err()
-            {
-                tracing::trace!("a durable commit left before it was durable");
+            match outcome {
+                Ok(()) => self.tell_if_done(id),
+                lost => self.tell(id, lost),
             }
         }
     }
 
-    /// Nobody waits under this number any more.
-    fn end(&mut self, id: u64) -> Option<Wait> {
-        let wait = self.waits.remove(&id)?;
-        for page in &wait.pages {
-            if let Some(waiting) = self.pages.get_mut(page) {
-                waiting.retain(|other| *other != id);
-                if waiting.is_empty() {
-                    self.pages.remove(page);
-                }
-            }
+    fn tell_if_done(&mut self, id: u64) {
+        if self.waits.get(&id).is_some_and(|wait| wait.whole && wait.remaining == 0) {
+            self.tell(id, Ok(()));
         }
-        Some(wait)
+    }
+
+    fn tell(&mut self, id: u64, outcome: Durability) {
+        if let Some(wait) = self.waits.remove(&id)
+            && wait.tell.send(outcome).is_err()
+        {
+            tracing::trace!("a durable commit left before it was durable");
+        }
+    }
+
+    /// Nobody waits under this number any more. Its pages forget it when they are settled, or looked at next.
+    fn end(&mut self, id: u64) {
+        self.waits.remove(&id);
+    }
+
+    /// Nobody waits for a page but those who are still there.
+    fn prune(&mut self, page: PageKey) {
+        let Some(waiting) = self.pages.get_mut(&page) else { return };
+        waiting.retain(|id| self.waits.contains_key(id));
+        if waiting.is_empty() {
+            self.pages.remove(&page);
+        }
     }
 
     /// Commits that wait.
@@ -121,18 +142,7 @@ impl Engine {
             return Err(NotDurable::Device);
         }
         let deadline = self.clock.now() + Duration::from_millis(self.settings.limits.durable_ms);
-        let waiting = {
-            let mut core = self.core();
-            let missing = core.pool.durable_chain(kept);
-            core.pool.make_urgent(&missing);
-            if missing.is_empty() { None } else { Some(core.durable.add(missing)) }
-        };
-        if let Some((id, told)) = waiting {
-            let _place = Waiting { engine: self, id };
-            self.pump_writes();
-            let outcome = self.clock.until(deadline, told).await.ok_or(NotDurable::Timeout)?;
-            outcome.unwrap_or(Err(NotDurable::Lost))?;
-        }
+        self.written(kept, deadline).await?;
         let (tell, flushed) = oneshot::channel();
         let began = Instant::now();
         nvme.flush(Box::new(move |result| {
@@ -145,6 +155,24 @@ impl Engine {
         if flushed.unwrap_or(false) { Ok(()) } else { Err(NotDurable::Device) }
     }
 
+    /// Waits until these pages and their ancestors are on NVMe.
+    async fn written(self: &Arc<Self>, kept: &[PageKey], deadline: Duration) -> Durability {
+        let (mut durable, id, told) = {
+            let mut core = self.core();
+            let (id, told) = core.durable.begin();
+            (core.pool.begin_durable(kept), id, told)
+        };
+        let _place = Waiting { engine: self, id };
+        drop(self.slices(|core| {
+            let (missing, all) = core.pool.hurry_some(&mut durable);
+            core.durable.add(id, &missing, all);
+            all
+        }));
+        self.pump_writes();
+        let outcome = self.clock.until(deadline, told).await.ok_or(NotDurable::Timeout)?;
+        outcome.unwrap_or(Err(NotDurable::Lost))
+    }
+
     /// Settles durable waits on pages that were dropped meanwhile. Called by the tick.
     pub(super) fn sweep_durable(&self) {
         let lost = self.nvme.as_ref().is_none_or(|nvme| nvme.poisoned().is_some());
@@ -152,6 +180,7 @@ impl Engine {
         drop(self.slices(|core| {
             let pages = core.durable.waited_for(from, DURABLE_PAGES_PER_SLICE);
             for page in &pages {
+                core.durable.prune(*page);
                 if lost {
                     core.durable.settle(*page, Err(NotDurable::Device));
                 } else {

@@ -75,8 +75,11 @@ const GAUGES: &[GaugeRow] = &[
     (PINNED, NVME, PINNED_HELP, |at| at.pool.nvme.pinned_bytes as f64),
     (PAGES, DRAM, PAGES_HELP, |at| at.pool.dram.pages as f64),
     (PAGES, NVME, PAGES_HELP, |at| at.pool.nvme.pages as f64),
-    ("turnkv_pool_dirty_bytes", None, "Bytes in DRAM that are not yet on NVMe", |at| {
+    ("turnkv_pool_dirty_bytes", None, "Bytes in DRAM that wait to be written to NVMe", |at| {
         at.pool.dirty_bytes as f64
+    }),
+    ("turnkv_nvme_behind", None, "1 while pages stay in DRAM only until NVMe has time for them, 0 otherwise", |at| {
+        f64::from(u8::from(at.pool.behind))
     }),
     ("turnkv_pool_quarantined_bytes", None, "Bytes that an expired writer may still be writing to", |at| {
         at.pool.quarantined_bytes as f64
@@ -134,6 +137,12 @@ const GAUGES: &[GaugeRow] = &[
         "Pages that did not verify and are to go with all that hangs on them, as far as that is not done",
         |at| at.pool.condemned_pages as f64,
     ),
+    (
+        "turnkv_pool_left_branches",
+        None,
+        "Branches that sessions left, whose pages are to go first, as far as these are not marked",
+        |at| at.pool.left_branches as f64,
+    ),
     ("turnkv_pool_free_slots", None, "Slots free in slabs that are cut", |at| at.pool.free_slots as f64),
     ("turnkv_pool_free_slabs", None, "Slabs that are not cut", |at| f64::from(at.pool.free_slabs)),
     ("turnkv_pool_index_bytes", None, "Memory of the index", |at| at.pool.index_bytes as f64),
@@ -142,6 +151,12 @@ const GAUGES: &[GaugeRow] = &[
         at.pool.session_bytes as f64
     }),
     ("turnkv_dram_locked_bytes", None, "Page memory that is locked (mlock)", |at| at.locked_bytes as f64),
+    (
+        "turnkv_dram_missing_slabs",
+        None,
+        "Slabs out of service: the system had no memory or file descriptor for them when they changed tenant",
+        |at| f64::from(at.pool.retired_slabs),
+    ),
     ("turnkv_dram_huge_bytes", None, "Page memory on huge pages", |at| at.huge_bytes as f64),
     ("turnkv_nvme_live_bytes", None, "Bytes of live extents, headers and padding included", |at| {
         at.nvme.live_bytes as f64
@@ -197,7 +212,7 @@ const GAUGES: &[GaugeRow] = &[
     (
         "turnkv_catalog_list_pages",
         None,
-        "Pages that the lists of saved sessions name, each counted once",
+        "Pages that the lists of saved sessions and pins name, each counted once",
         |at| at.list_pages as f64,
     ),
     ("turnkv_catalog_list_budget_pages", None, "Pages that they may name", |at| at.list_budget_pages as f64),
@@ -250,8 +265,13 @@ const COUNTERS: &[CounterRow] = &[
     ("turnkv_pool_written_shards_total", "Page shards written to NVMe", |at| at.pool.written_shards),
     (
         "turnkv_nvme_kept_off_pages_total",
-        "Pages that admission or the write budget kept off NVMe when they came",
+        "Pages that were not sent to NVMe when they came: by admission, the write budget, or because too much waited",
         |at| at.pool.kept_off_pages,
+    ),
+    (
+        "turnkv_nvme_crowded_out_pages_total",
+        "Pages found on NVMe that a full index (limits.pages_max) had no room for: forgotten, though NVMe has them",
+        |at| at.pool.crowded_out_pages,
     ),
     ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {

@@ -169,9 +169,11 @@ impl Engine {
 /// Reserves slice by slice, all under one lease and in one run of positions. Where another call for the same lease came in
 /// between, what there is so far is the answer.
 fn reserve_all(core: &mut MutexGuard<'_, Core>, ask: ReserveAsk, now: u64) -> Result<Reserved, Error> {
+    core.check_present(ask.client)?;
     let mut all = core.pool.reserve(ask, now).map_err(refuse)?;
     while all.short.is_none() && all.slots.len() < ask.pages as usize {
         MutexGuard::bump(core);
+        core.check_present(ask.client)?;
         let pages = ask.pages - all.slots.len() as u32;
         let next = all.first + all.slots.len() as u32;
         let more = core.pool.reserve_more(ReserveAsk { lease: all.lease, pages, ..ask }, next, now);

@@ -36,12 +36,15 @@ impl Engine {
             visible: stats.pages,
             evicted: stats.evicted_pages,
             dropped: stats.dropped_pages,
+            crowded_out: stats.crowded_out_pages,
             moved: [stats.demoted_pages, stats.promoted_shards, self.metrics.reclaimed_segments.total()],
             extents: core.pool.extents(),
             stranger_extents: stats.stranger_extents,
             live_extents: usage.live_extents,
+            unreadable_extents: usage.unreadable_extents,
             tier_operations: usage.queued_ops,
             free_segments: usage.free_segments,
+            surplus_segments: usage.surplus_segments,
         }
     }
 

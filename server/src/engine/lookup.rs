@@ -15,7 +15,7 @@ impl Engine {
             unpack_hashes(&ask.hashes).map_err(malformed)?
         } else {
             let session = SessionId::parse(&ask.session).map_err(malformed)?;
-            self.core().pool.session_hashes(ns, &session).map_err(refuse)?
+            self.session_hashes(ns, &session)?
         };
         let found = self.look(ns, &hashes, now)?;
         self.metrics.lookups.increment(1);

@@ -1,7 +1,7 @@
 //! The engine: asks the pool what to do and has the tiers do it. Owns: the one lock around the pool, the waits on
 //! its answers, and the order "decide under the lock, move bytes outside it". Must not know: gRPC, sockets, frames.
 //!
-//! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions across restarts
+//! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions and pins across restarts
 //! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
 //! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are;
 //!   [`durable`]: who waits for them
@@ -47,10 +47,11 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Settings;
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
-use turnkv_pool::{Pool, PoolError, Router, SlotKey, SlotPlace};
+use turnkv_pool::{NamespaceIndex, Pool, PoolError, Router, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind, IdError};
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_transfer::PieceBuffers;
@@ -70,6 +71,10 @@ pub(crate) struct Engine {
     catalog: Option<Catalog>,
     /// The last of the catalog's rows that was compared with what the pool knows; whoever flushes holds it.
     swept: Mutex<Vec<u8>>,
+    /// Namespaces of which not all that is saved is back. Bounded by those that are open; taken after the pool's lock.
+    coming_back: Mutex<BTreeMap<NamespaceIndex, restore::Return>>,
+    /// Held while pins are written, so that a row is never older than the one before it.
+    saving_pins: Mutex<()>,
     /// Client processes on this host.
     pub(crate) clients: clients::Clients,
     /// Rung whenever slots may have become free.
@@ -145,6 +150,16 @@ impl Engine {
             MutexGuard::bump(&mut core);
         }
         core
+    }
+
+    /// The same for work that the pool may refuse.
+    fn try_slices(
+        &self,
+        mut slice: impl FnMut(&mut Core) -> Result<bool, PoolError>,
+    ) -> Result<MutexGuard<'_, Core>, Error> {
+        let mut refused = None;
+        let core = self.slices(|core| slice(core).unwrap_or_else(|error| refused.replace(error).is_none()));
+        refused.map_or(Ok(core), |error| Err(refuse(error)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Namespaces: opening and finding them, retiring those that nobody uses, bringing back what a restart has left. Owns: the step
 //! from the wire's id to the pool's index, and what the catalog is told of it. Must not know: sockets, segments.
 
+use super::restore::Return;
 use super::{Engine, malformed, refuse};
 use crate::catalog::Loaded;
 use crate::limits::RETIRE_CALLS_PER_TICK;
@@ -25,7 +26,7 @@ impl Engine {
         }
         if let Some(ns) = self.open_new(desc)? {
             self.adopt(ns);
-            self.restore_sessions(ns);
+            self.restore(ns);
             if let Some(catalog) = &self.catalog {
                 catalog.put_namespace(&spec);
             }
@@ -56,7 +57,16 @@ impl Engine {
             }
             opened => opened,
         };
-        opened.map(Some).map_err(refuse)
+        let ns = opened.map_err(refuse)?;
+        self.comes_back(ns);
+        Ok(Some(ns))
+    }
+
+    /// What is saved of a namespace is about to come back; said before anybody else finds it open.
+    pub(super) fn comes_back(&self, ns: NamespaceIndex) {
+        if self.catalog.is_some() {
+            self.coming_back.lock().insert(ns, Return::Begun);
+        }
     }
 
     fn all_in_use(&self) -> Error {
@@ -88,27 +98,23 @@ impl Engine {
         let Some(catalog) = &self.catalog else { return };
         let mut specs = loaded.namespaces;
         specs.sort_by_cached_key(|spec| !self.core().pool.has_strangers(&spec.id()));
-        let now = self.now();
         let (mut pages, mut sessions) = (0, 0);
         for spec in &specs {
-            let opened = self.core().pool.open_namespace(describe(spec));
+            let opened = {
+                let mut core = self.core();
+                let opened = core.pool.open_namespace(describe(spec));
+                opened.inspect(|ns| self.comes_back(*ns))
+            };
             match opened {
                 Ok(ns) => {
                     catalog.note_namespace(spec, true);
                     pages += self.adopt(ns);
-                    sessions += self.restore_sessions(ns);
+                    sessions += self.restore(ns);
                 }
                 Err(error) => tracing::warn!(
                     namespace = %spec.id(),
                     "a saved namespace is not opened ({error}): its pages are kept until it is, or their time is over"
                 ),
-            }
-        }
-        for pin in loaded.pins {
-            let mut core = self.core();
-            let Some(ns) = core.pool.namespace(&pin.namespace) else { continue };
-            if let Err(error) = core.pool.pin(ns, &pin.hashes, pin.for_ms, now) {
-                tracing::warn!(%error, "a saved pin is not renewed");
             }
         }
         let unknown = |id: &NamespaceId| {

@@ -110,9 +110,11 @@ impl Engine {
         };
         let (plan, slots, renewals) = {
             let mut core = self.core();
+            core.check_present(ask.client)?;
             let mut offloading = core.pool.start_offload(&view, now).map_err(refuse)?;
             while !core.pool.offload_some(&view, &mut offloading, now).map_err(refuse)? {
                 MutexGuard::bump(&mut core);
+                core.check_present(ask.client)?;
             }
             let plan = core.pool.offload_plan(offloading);
             let slots: Vec<SlotPlace> = granted(&plan).map(|slot| core.place(slot)).collect();

@@ -1,7 +1,9 @@
-//! Pin, Unpin and Describe. Owns: the step from the wire to the pool's answers. Must not know: budgets.
+//! Pin, Unpin and Describe. Owns: the step from the wire to the pool's answers, and that a pin is saved before it is answered.
+//! Must not know: budgets, rows.
 
 use super::{Engine, malformed, refuse};
-use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, unpack_hashes, wire};
+use turnkv_pool::{Describing, NamespaceIndex};
+use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
 
 impl Engine {
     /// Protects a prefix, given by its pages or as a session's. Blocking: it is in the catalog before the reply leaves.
@@ -13,7 +15,7 @@ impl Engine {
         }
         if !ask.session.is_empty() {
             let session = SessionId::parse(&ask.session).map_err(malformed)?;
-            hashes = self.core().pool.session_hashes(ns, &session).map_err(refuse)?;
+            hashes = self.session_hashes(ns, &session)?;
             hashes.truncate(if ask.pages == 0 { hashes.len() } else { ask.pages as usize });
             if hashes.is_empty() {
                 return Err(Error::invalid("the session has no page to pin yet: end a turn of it first"));
@@ -23,11 +25,8 @@ impl Engine {
         let mut pinning = self.core().pool.begin_pin(ns, &hashes, ask.ttl_ms, now).map_err(refuse)?;
         let mut core = self.slices(|core| core.pool.pin_some(&mut pinning, &hashes));
         let pinned = core.pool.end_pin(pinning, now);
-        let namespace = core.pool.namespace_desc(ns).map(|desc| desc.id);
         drop(core);
-        if let (Some(catalog), Some(namespace)) = (&self.catalog, namespace) {
-            catalog.put_pin(&namespace, &hashes, pinned.ends_in_ms)?;
-        }
+        self.save_pin(ns, pinned.pin)?;
         let pin = pinned.pin.0.to_vec().into();
         Ok(wire::PinReply { pages: pinned.pages, pin, ends_in_ms: pinned.ends_in_ms })
     }
@@ -37,27 +36,29 @@ impl Engine {
         let ns = self.find_namespace(&ask.namespace)?;
         let pin = BlockHash::parse_optional(&ask.pin).map_err(malformed)?;
         let pin = pin.ok_or_else(|| Error::invalid("Unpin names the page that Pin answered with"))?;
-        let (found, namespace) = {
-            let mut core = self.core();
-            (core.pool.unpin(ns, &pin).map_err(refuse)?, core.pool.namespace_desc(ns).map(|desc| desc.id))
-        };
-        if let (Some(catalog), Some(namespace)) = (&self.catalog, namespace) {
-            catalog.put_pin(&namespace, &[pin], 0)?;
-        }
+        let found = self.core().pool.unpin(ns, &pin).map_err(refuse)?;
+        self.save_pin(ns, pin)?;
         Ok(wire::UnpinReply { found })
     }
 
-    /// Removes pins from the catalog that ended by time.
-    pub(super) fn remove_ended_pins(&self) {
-        let Some(catalog) = &self.catalog else { return };
-        let ended: Vec<(NamespaceId, BlockHash)> = {
-            let mut core = self.core();
-            let ended = core.pool.take_ended_pins();
-            let id = |ns| core.pool.namespace_desc(ns).map(|desc| desc.id);
-            ended.into_iter().filter_map(|(ns, pin)| Some((id(ns)?, pin))).collect()
+    /// Saves a pin as it is now: durably, if the catalog works, else as soon as it does.
+    fn save_pin(&self, ns: NamespaceIndex, pin: BlockHash) -> Result<(), Error> {
+        let Some(catalog) = &self.catalog else { return Ok(()) };
+        let full = |what: &str| {
+            let text = format!("{what}: the pin holds until the server restarts");
+            Err(Error::new(ErrorKind::Internal, text))
         };
-        if let Err(error) = catalog.remove_ended_pins(&ended) {
-            tracing::warn!(%error, "pins that ended stay in the catalog until the next start");
+        if !catalog.mark_pin(ns, pin) {
+            return full("the catalog cannot be written, and too many pins wait for it");
+        }
+        match self.save_pins(catalog, || catalog.take_marked_pin(ns, pin)) {
+            Ok(unlisted) if unlisted > 0 => full("the catalog has no room for another list"),
+            Ok(_) => Ok(()),
+            // The catalog says what is wrong when it begins and when it is over.
+            Err(error) => {
+                tracing::debug!(%error, "a pin is not saved yet");
+                Ok(())
+            }
         }
     }
 
@@ -66,7 +67,10 @@ impl Engine {
         let ns = self.find_namespace(&ask.namespace)?;
         let session = SessionId::parse(&ask.session).map_err(malformed)?;
         let now = self.now();
-        let detail = self.core().pool.describe_session(ns, &session, now).map_err(refuse)?;
+        let mut describing = Describing::default();
+        let core = self.try_slices(|core| core.pool.describe_some(ns, &session, &mut describing))?;
+        let detail = core.pool.described(ns, &session, &describing, now).map_err(refuse)?;
+        drop(core);
         let engine = self.router.lock().home(ns, &session).unwrap_or_default().to_owned();
         let info = &detail.info;
         Ok(wire::DescribeReply {

@@ -6,7 +6,7 @@ use crate::limits::{PREFETCH_BYTES_INFLIGHT_MAX, PREFETCH_PAGES_PER_SLICE};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use turnkv_pool::limits::PROMOTIONS_PER_CALL_MAX;
-use turnkv_pool::{NamespaceIndex, Promotion};
+use turnkv_pool::{NamespaceIndex, Prefetching, Promotion};
 use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
 
 impl Engine {
@@ -26,17 +26,15 @@ impl Engine {
         }
         let session = SessionId::parse(&ask.session).map_err(malformed)?;
         if ask.in_ms == 0 {
-            let hashes = self.core().pool.session_hashes(ns, &session).map_err(refuse)?;
+            let hashes = self.session_hashes(ns, &session)?;
             return self.promote_pages(ns, &hashes);
         }
         let now = self.now();
-        let ready = {
-            let mut core = self.core();
-            core.pool.expect_return(ns, &session, ask.in_ms, now).map_err(refuse)?;
-            core.pool.describe_session(ns, &session, now).map_err(refuse)?.dram_pages
-        };
+        let begun = self.core().pool.start_expecting(ns, &session, ask.in_ms, now);
+        let mut expecting = begun.map_err(refuse)?;
+        drop(self.try_slices(|core| core.pool.expect_some(&mut expecting, now))?);
         self.pump_prefetches();
-        Ok(wire::PrefetchReply { started: 0, ready })
+        Ok(wire::PrefetchReply { started: 0, ready: expecting.dram_pages() })
     }
 
     /// Starts the reads of sessions that are expected back soon, up to the bound in flight. Called by the tick and when such a
@@ -46,15 +44,17 @@ impl Engine {
             return;
         }
         let now = self.now();
-        let (promotions, renewals) = {
-            let mut core = self.core();
-            let budget = PREFETCH_BYTES_INFLIGHT_MAX.saturating_sub(core.prefetching_bytes);
-            if budget == 0 {
-                return;
-            }
-            let promotions = core.pool.next_prefetches(budget, now);
-            core.prefetching_bytes += promotions.iter().map(|promotion| promotion.bytes).sum::<u64>();
-            (promotions, core.pool.take_slab_actions())
+        let (mut prefetching, mut promotions) = (Prefetching::new(PREFETCH_BYTES_INFLIGHT_MAX), Vec::new());
+        let renewals = {
+            let mut core = self.slices(|core| {
+                // Others read ahead as well.
+                prefetching.limit(PREFETCH_BYTES_INFLIGHT_MAX.saturating_sub(core.prefetching_bytes));
+                let before = promotions.len();
+                let all = core.pool.prefetch_some(&mut prefetching, &mut promotions, now);
+                core.prefetching_bytes += promotions[before..].iter().map(|read| read.bytes).sum::<u64>();
+                all
+            });
+            core.pool.take_slab_actions()
         };
         self.renew_slabs(renewals);
         self.metrics.prefetched_pages.increment(promotions.len() as u64);

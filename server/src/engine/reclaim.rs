@@ -140,9 +140,13 @@ impl Engine {
     fn step(self: &Arc<Self>, pass: &mut Pass) -> Next {
         let late = self.clock.now() >= pass.deadline;
         if !late && (pass.moving.len() >= RECLAIM_INFLIGHT_MAX || pass.left == 0 && !pass.moving.is_empty()) {
-            self.push_moving(pass);
+            let on_their_way = self.push_moving(pass);
             let room = pass.moving.len() < RECLAIM_INFLIGHT_MAX;
-            return if room && pass.left > 0 || pass.moving.is_empty() { Next::Now } else { Next::Soon };
+            return match () {
+                () if room && pass.left > 0 || pass.moving.is_empty() => Next::Now,
+                () if on_their_way => Next::Soon,
+                () => Next::Rung,
+            };
         }
         let Some(at) = pass.left.checked_sub(1).filter(|_| !late) else { return Next::Rung };
         let extent = &pass.candidate.extents[at];
@@ -196,7 +200,7 @@ impl Engine {
         self.core().pool.reclaim_verdict(&meta.namespace, &meta.hash, meta.shard, place(*at))
     }
 
-    /// Queues a page to be written again, reading it back first when only NVMe has it.
+    /// Queues a page to be written again, reading it back first when only NVMe has it. False: there is no slot to read it into.
     fn rewrite(self: &Arc<Self>, page: PageKey, shard: u16) -> bool {
         let (rewrite, renewals) = {
             let mut core = self.core();
@@ -213,18 +217,25 @@ impl Engine {
         true
     }
 
-    /// Pushes pages on whose read has landed, lets go of those that moved.
-    fn push_moving(self: &Arc<Self>, pass: &mut Pass) {
+    /// Pushes pages on whose read has landed, lets go of those that moved. False: those that are left have no slot to be read
+    /// into, so that looking at them again soon would not help.
+    fn push_moving(self: &Arc<Self>, pass: &mut Pass) -> bool {
         self.pump_writes();
         let extents = &pass.candidate.extents;
         pass.moving.retain(|(at, _)| !matches!(self.verdict(&extents[*at]), Reclaim::Dead));
+        let mut on_their_way = false;
         for (at, page) in &pass.moving {
             let (meta, _) = &extents[*at];
             if self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(meta.payload_bytes)) {
-                self.rewrite(*page, meta.shard);
+                on_their_way |= self.rewrite(*page, meta.shard);
             } else {
                 self.core().pool.drop_page(*page); // what is in DRAM stays there
+                on_their_way = true;
             }
         }
+        on_their_way
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,7 +138,7 @@ impl Engine {
         if keep == 0 || !self.is_recording() {
             return Vec::new();
         }
-        let mut hashes = self.core().pool.session_hashes(ns, session).unwrap_or_default();
+        let mut hashes = self.session_hashes(ns, session).unwrap_or_default();
         hashes.truncate(keep as usize);
         hashes
     }

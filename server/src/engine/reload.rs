@@ -178,6 +178,7 @@ impl Engine {
         let (now, began) = (self.now(), self.clock.now());
         let (plan, run, started, renewals) = {
             let mut core = self.core();
+            core.check_present(ask.client)?;
             let view = ReloadAsk {
                 ns: ask.ns,
                 hashes: &ask.hashes,

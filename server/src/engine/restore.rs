@@ -1,11 +1,12 @@
-//! Bringing sessions back: at a start, and when a namespace is opened that something is saved of. Owns: finding how much of
-//! each saved list is here, each shared chunk looked at once. Must not know: rows, how pages were found.
+//! Bringing sessions and pins back: at a start, and when a namespace is opened that something is saved of. Owns: finding how
+//! much of each saved list is here, each shared chunk looked at once; of which namespaces not all is back. Must not know: rows,
+//! how pages were found.
 
 use super::Engine;
-use crate::catalog::{CatalogError, SavedSession, SavedSessions};
+use crate::catalog::{Catalog, CatalogError, SavedPin, SavedRows, SavedSession};
 use crate::limits::CATALOG_CHUNKS_KNOWN_MAX;
 use std::collections::HashMap;
-use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
+use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex, Retaining};
 use turnkv_proto::{BlockHash, NamespaceId};
 
 impl Engine {
@@ -16,55 +17,127 @@ impl Engine {
         }
     }
 
-    /// Brings the saved sessions of a namespace back, one by one. Those whose list is shorter than it was, or is saved whole as
-    /// older servers did, are written anew. Returns how many.
-    pub(super) fn restore_sessions(&self, ns: NamespaceIndex) -> u64 {
+    /// Brings back what is saved of a namespace, row by row. What its rows say counts from then on only as far as the pool knows
+    /// of it; before, and where they could not all be read, nothing of it is removed. Returns how many sessions.
+    pub(super) fn restore(&self, ns: NamespaceIndex) -> u64 {
         let id = self.core().pool.namespace_desc(ns).map(|desc| desc.id);
         let (Some(catalog), Some(id)) = (&self.catalog, id) else { return 0 };
-        if catalog.is_forgetting(&id) {
-            return 0;
-        }
         let mut sessions = 0;
-        let restored = catalog.saved_sessions(|saved| {
-            let mut lists = Lists { engine: self, saved, known: HashMap::new() };
-            saved.for_each_of(&id, |session| {
-                let start = lists.start(ns, &session)?;
-                let whole =
-                    start.map(|start| start.page()) == session.hashes.last().copied().or(session.base);
-                if !whole || session.hashes.len() >= LIST_CHUNK_PAGES as usize {
-                    catalog.mark(ns, session.session.clone());
-                }
-                let (record, now) = (session.into_record(ns), self.now());
-                sessions += u64::from(self.core().pool.restore_session(&record, start, now).is_ok());
-                Ok(())
-            })
-        });
-        if let Err(error) = restored {
-            tracing::warn!(%error, "not all sessions of a namespace are back");
+        let restored = match catalog.is_forgetting(&id) {
+            true => Ok(()),
+            false => catalog.saved_rows(|saved| {
+                let mut lists = Lists { engine: self, saved, known: HashMap::new() };
+                saved.for_each_of(&id, |session| {
+                    sessions += u64::from(lists.restore_session(catalog, ns, session)?);
+                    Ok(())
+                })?;
+                saved.for_each_pin_of(&id, |pin| lists.restore_pin(catalog, ns, pin))
+            }),
+        };
+        let mut coming_back = self.coming_back.lock();
+        match restored {
+            Ok(()) => drop(coming_back.remove(&ns)),
+            Err(error) => {
+                tracing::warn!(%error, "not all sessions and pins of a namespace are back: they are read again");
+                coming_back.insert(ns, Return::Failed);
+            }
         }
         sessions
     }
+
+    /// Reads once more what is saved of a namespace, where that failed.
+    pub(super) fn restore_again(&self) {
+        let failed = |(_, state): &(&NamespaceIndex, &Return)| **state == Return::Failed;
+        let next = self.coming_back.lock().iter().find(failed).map(|(ns, _)| *ns);
+        let Some(ns) = next else { return };
+        let gone = self.core().pool.namespace_desc(ns).is_none();
+        if gone {
+            self.coming_back.lock().remove(&ns);
+        } else {
+            self.restore(ns);
+        }
+    }
+
+    /// Is something saved of a namespace that the pool may not know of yet?
+    pub(super) fn is_coming_back(&self, ns: NamespaceIndex) -> bool {
+        self.coming_back.lock().contains_key(&ns)
+    }
+}
+
+/// How far the return is of what is saved of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Return {
+    /// It is under way, or about to be.
+    Begun,
+    /// Not all could be read: it is tried again.
+    Failed,
 }
 
 /// How much is here of the lists that chunks end.
 struct Lists<'a> {
     engine: &'a Engine,
-    saved: &'a SavedSessions,
+    saved: &'a SavedRows,
     known: HashMap<(NamespaceIndex, BlockHash), Option<ListStart>>,
 }
 
 impl Lists<'_> {
-    /// How much is here of a session's list.
+    /// Brings one session back; says whether it is. One whose list is shorter than it was, or is saved whole as older servers
+    /// did, is written anew.
+    fn restore_session(
+        &mut self,
+        catalog: &Catalog,
+        ns: NamespaceIndex,
+        session: SavedSession,
+    ) -> Result<bool, CatalogError> {
+        let start = self.start(ns, &session.namespace, session.base, &session.hashes)?;
+        let whole = start.map(|start| start.page()) == session.hashes.last().copied().or(session.base);
+        if !whole || is_saved_whole(&session.hashes) {
+            catalog.mark(ns, session.session.clone());
+        }
+        let (record, now) = (session.into_record(ns), self.engine.now());
+        let restored = self.engine.core().pool.restore_session(&record, start, now).is_ok();
+        if record.protected_ms > 0 {
+            let mut retaining = Retaining::new(ns, &record.session, record.protected_ms);
+            drop(self.engine.slices(|core| core.pool.retain_some(&mut retaining, now)));
+        }
+        Ok(restored)
+    }
+
+    /// Brings one pin back, likewise. One that has ended, or of which nothing is here, goes.
+    fn restore_pin(
+        &mut self,
+        catalog: &Catalog,
+        ns: NamespaceIndex,
+        saved: SavedPin,
+    ) -> Result<(), CatalogError> {
+        let start = self.start(ns, &saved.namespace, saved.base, &saved.hashes)?;
+        let start = start.filter(|_| saved.for_ms > 0);
+        if let Some(start) = start {
+            let (engine, now) = (self.engine, self.engine.now());
+            let begun = engine.core().pool.begin_pin_again(ns, saved.pin, start, saved.for_ms, now);
+            let Ok(mut pinning) = begun else { return Ok(()) }; // the namespace has gone
+            let mut core = engine.slices(|core| core.pool.pin_again(&mut pinning));
+            core.pool.end_pin(pinning, now);
+        }
+        if (start.is_none() || is_saved_whole(&saved.hashes)) && !catalog.mark_pin(ns, saved.pin) {
+            tracing::debug!("more pins are to be written than may wait: this one's row stays as it is");
+        }
+        Ok(())
+    }
+
+    /// How much is here of a list that is the chunks up to `base` and some pages.
     fn start(
         &mut self,
         ns: NamespaceIndex,
-        session: &SavedSession,
+        namespace: &NamespaceId,
+        base: Option<BlockHash>,
+        hashes: &[BlockHash],
     ) -> Result<Option<ListStart>, CatalogError> {
-        let from = match &session.base {
-            Some(base) => self.start_of_chunk(ns, &session.namespace, base)?,
+        let from = match &base {
+            Some(base) => self.start_of_chunk(ns, namespace, base)?,
             None => None,
         };
-        Ok(self.go_on(ns, session.base, from, &session.hashes))
+        Ok(self.go_on(ns, base, from, hashes))
     }
 
     /// How much is here of the list that ends with a chunk: what the chunks before it have, and its own if they are whole.
@@ -109,3 +182,11 @@ impl Lists<'_> {
         self.engine.core().pool.list_start(ns, from, hashes).or(from)
     }
 }
+
+/// Is a list saved in its row instead of in chunks?
+fn is_saved_whole(hashes: &[BlockHash]) -> bool {
+    hashes.len() >= LIST_CHUNK_PAGES as usize
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ impl Engine {
         let now = self.now();
         if let (Some(session), true) = (&session, hashes.is_empty()) {
             // A session that is not known yet has no pages: any engine is as good, but for its load.
-            hashes = self.core().pool.session_hashes(ns, session).unwrap_or_default();
+            hashes = self.session_hashes(ns, session).unwrap_or_default();
         }
         let pool_pages = self.look(ns, &hashes, now)?.present;
         let candidates: Vec<Candidate<'_>> = ask.engines.iter().map(candidate).collect();

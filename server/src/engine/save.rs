@@ -1,19 +1,22 @@
-//! Saving sessions: what changed since the last time goes to the catalog. Owns: how much of it at a time, so that neither the
-//! pool's lock nor a transaction sees more than its bound. Must not know: rows.
+//! Saving sessions and pins: what changed since the last time goes to the catalog. Owns: how much of it at a time, so that
+//! neither the pool's lock nor a transaction sees more than its bound. Must not know: rows.
 
 use super::Engine;
-use crate::catalog::{Catalog, CatalogError, Change, ListSource};
+use crate::catalog::{Catalog, CatalogError, ListSource, Written};
 use crate::limits::{
     CATALOG_BATCHES_PER_FLUSH, CATALOG_CHUNKS_MIN, CATALOG_CHUNKS_PER_LOCK, CATALOG_LAST_FLUSHES,
     CATALOG_LIST_PAGES_PER_PAGE, CATALOG_ROWS_SWEPT_PER_FLUSH, CATALOG_SESSIONS_PER_BATCH,
     CATALOG_SESSIONS_PER_LOCK,
 };
-use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex};
+use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, Pool};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 use turnkv_tier::limits::BLOCK_BYTES;
 
-/// A session of this run.
-type Name = (NamespaceIndex, SessionId);
+/// What is saved under a name, in a namespace of this run.
+type Name<T> = (NamespaceIndex, T);
+
+/// What is to be saved of names, each with its position among them; no record: it is gone.
+type Changes<T, R> = (Vec<usize>, Vec<(NamespaceId, T, Option<R>)>);
 
 impl Engine {
     /// Writes to the catalog what changed, and what could not be written before, up to the bounds of one flush: the rest waits
@@ -22,41 +25,105 @@ impl Engine {
         let Some(catalog) = &self.catalog else { return };
         let mut swept = self.swept.lock();
         self.load_catalog();
+        self.restore_again();
         catalog.flush_namespaces();
-        catalog.flush_pins();
         if catalog.take_rebuilt() {
-            self.mark_all_sessions(catalog);
+            self.mark_all(catalog);
+        }
+        // The catalog says what is wrong when it begins and when it is over. What was not written is tried again.
+        if let Err(error) = self.flush_pins(catalog) {
+            tracing::debug!(%error, "pins are not saved yet");
         }
         let mut waiting = catalog.take_marked();
         waiting.extend(self.core().pool.take_forgotten());
         let saved = self.sweep(catalog, &mut swept, &mut waiting);
-        let mut left = waiting.as_slice();
-        let saved = saved.and_then(|()| {
+        let saved = self.save_sessions(catalog, &waiting, saved);
+        catalog.settled();
+        if let Err(error) = saved {
+            tracing::debug!(%error, "sessions are not saved yet");
+        }
+    }
+
+    /// Writes pins that changed or ended.
+    fn flush_pins(&self, catalog: &Catalog) -> Result<(), CatalogError> {
+        let ended = self.core().pool.take_ended_pins();
+        let unheard = ended.into_iter().filter(|(ns, pin)| !catalog.mark_pin(*ns, *pin)).count();
+        if unheard > 0 {
+            tracing::warn!(unheard, "pins that ended stay in the catalog until the next start");
+        }
+        let some = || catalog.take_marked_pins(CATALOG_SESSIONS_PER_BATCH * CATALOG_BATCHES_PER_FLUSH);
+        self.save_pins(catalog, some).map(|_| ())
+    }
+
+    /// Writes pins that are taken from those marked as they are now, and says how many of them found no room for their lists;
+    /// what cannot be written is marked again.
+    pub(super) fn save_pins(
+        &self,
+        catalog: &Catalog,
+        take: impl FnOnce() -> Vec<Name<BlockHash>>,
+    ) -> Result<u64, CatalogError> {
+        let _order = self.saving_pins.lock();
+        let pins = take();
+        let mark = |(ns, pin): &Name<BlockHash>| {
+            if !catalog.mark_pin(*ns, *pin) {
+                tracing::warn!(
+                    "more pins than may wait for the catalog: one holds only until the server restarts"
+                );
+            }
+        };
+        let mut unlisted = 0;
+        let saved = self.save(&pins, Ok(()), mark, |some| {
+            let record = |pool: &Pool, ns, pin: &BlockHash, now| pool.pin_record(ns, pin, now);
+            let (positions, changes) = self.changes(catalog, some, mark, record);
+            let written = catalog.put_pins(&changes, &self.list_source(&|ns, last| self.chunks(ns, last)))?;
+            unlisted += written.unlisted;
+            Ok((positions, written))
+        });
+        saved.map(|()| unlisted)
+    }
+
+    /// Writes sessions as they are now, if all went well `so_far`; what cannot be written is marked again.
+    fn save_sessions(
+        &self,
+        catalog: &Catalog,
+        sessions: &[Name<SessionId>],
+        so_far: Result<(), CatalogError>,
+    ) -> Result<(), CatalogError> {
+        let mark = |(ns, session): &Name<SessionId>| catalog.mark(*ns, session.clone());
+        self.save(sessions, so_far, mark, |some| {
+            let record = |pool: &Pool, ns, session: &SessionId, now| pool.session_record(ns, session, now);
+            let (positions, changes) = self.changes(catalog, some, mark, record);
+            let written =
+                catalog.put_sessions(&changes, &self.list_source(&|ns, last| self.chunks(ns, last)))?;
+            self.metrics.unlisted_sessions.increment(written.unlisted);
+            Ok((positions, written))
+        })
+    }
+
+    /// Writes what names stand for, batch by batch, up to the bounds of one flush. Those that are to be looked at again, and
+    /// those that are left, are marked.
+    fn save<T>(
+        &self,
+        names: &[Name<T>],
+        so_far: Result<(), CatalogError>,
+        mark: impl Fn(&Name<T>),
+        mut write: impl FnMut(&[Name<T>]) -> Result<(Vec<usize>, Written), CatalogError>,
+    ) -> Result<(), CatalogError> {
+        let mut left = names;
+        let saved = so_far.and_then(|()| {
             for _ in 0..CATALOG_BATCHES_PER_FLUSH {
                 let count = left.len().min(CATALOG_SESSIONS_PER_BATCH);
                 if count == 0 {
                     break;
                 }
-                let (positions, changes) = self.changes(catalog, &left[..count]);
-                let written =
-                    catalog.put_sessions(&changes, &self.list_source(&|ns, last| self.chunks(ns, last)))?;
-                for at in written.again {
-                    let (ns, session) = &left[positions[at]];
-                    catalog.mark(*ns, session.clone());
-                }
-                self.metrics.unlisted_sessions.increment(written.unlisted);
+                let (positions, written) = write(&left[..count])?;
+                written.again.iter().for_each(|at| mark(&left[positions[*at]]));
                 left = &left[positions.get(written.changes).copied().unwrap_or(count)..];
             }
             Ok(())
         });
-        for (ns, session) in left {
-            catalog.mark(*ns, session.clone());
-        }
-        catalog.settled();
-        if let Err(error) = saved {
-            // The catalog says what is wrong when it begins and when it is over. What was not written is tried again.
-            tracing::debug!(%error, "sessions are not saved yet");
-        }
+        left.iter().for_each(mark);
+        saved
     }
 
     /// Writes all that changed: the server is leaving.
@@ -85,20 +152,26 @@ impl Engine {
         ListSource { chunks, chunks_max: self.list_chunks_max() }
     }
 
-    /// The sessions named as they are now, those that are gone without a record, each with its position among the names:
-    /// those of a namespace that is gone are left out, and wait where old rows of it are to go first.
-    fn changes(&self, catalog: &Catalog, names: &[Name]) -> (Vec<usize>, Vec<Change>) {
+    /// What the names stand for now: those of a namespace that is gone are left out, and wait where old rows of it are to go
+    /// first.
+    fn changes<T: Clone, R>(
+        &self,
+        catalog: &Catalog,
+        names: &[Name<T>],
+        mark: impl Fn(&Name<T>),
+        record: impl Fn(&Pool, NamespaceIndex, &T, u64) -> Option<R>,
+    ) -> Changes<T, R> {
         let (mut positions, mut changes) = (Vec::with_capacity(names.len()), Vec::with_capacity(names.len()));
         for (first, names) in names.chunks(CATALOG_SESSIONS_PER_LOCK).enumerate() {
             let (now, core) = (self.now(), self.core());
-            for (at, (ns, session)) in names.iter().enumerate() {
+            for (at, (ns, name)) in names.iter().enumerate() {
                 let Some(namespace) = core.pool.namespace_desc(*ns).map(|desc| desc.id) else { continue };
                 if catalog.is_forgetting(&namespace) {
-                    catalog.mark(*ns, session.clone());
+                    mark(&names[at]);
                     continue;
                 }
                 positions.push(first * CATALOG_SESSIONS_PER_LOCK + at);
-                changes.push((namespace, session.clone(), core.pool.session_record(*ns, session, now)));
+                changes.push((namespace, name.clone(), record(&core.pool, *ns, name, now)));
             }
         }
         (positions, changes)
@@ -116,9 +189,9 @@ impl Engine {
         &self,
         catalog: &Catalog,
         swept: &mut Vec<u8>,
-        waiting: &mut Vec<Name>,
+        waiting: &mut Vec<Name<SessionId>>,
     ) -> Result<(), CatalogError> {
-        let rows = catalog.saved_sessions(|saved| saved.rows_after(swept, CATALOG_ROWS_SWEPT_PER_FLUSH))?;
+        let rows = catalog.saved_rows(|saved| saved.rows_after(swept, CATALOG_ROWS_SWEPT_PER_FLUSH))?;
         *swept = match rows.last() {
             Some((key, _)) if rows.len() == CATALOG_ROWS_SWEPT_PER_FLUSH => key.clone(),
             _ => Vec::new(),
@@ -127,6 +200,9 @@ impl Engine {
             let (now, core) = (self.now(), self.core());
             for saved in rows.iter().filter_map(|(_, saved)| saved.as_ref()) {
                 let Some(ns) = core.pool.namespace(&saved.namespace) else { continue };
+                if self.is_coming_back(ns) {
+                    continue; // not here does not mean gone
+                }
                 let is = core.pool.session_record(ns, &saved.session, now).map(|record| record.base);
                 if is != Some(saved.base) {
                     waiting.push((ns, saved.session.clone()));
@@ -136,16 +212,25 @@ impl Engine {
         Ok(())
     }
 
-    /// The catalog was begun anew: every session is to be written again.
-    fn mark_all_sessions(&self, catalog: &Catalog) {
-        let mut from = 0;
-        loop {
-            let (sessions, next) = self.core().pool.session_names(from);
+    /// The catalog was begun anew: every session and every pin is to be written again.
+    fn mark_all(&self, catalog: &Catalog) {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (sessions, further) = self.core().pool.session_names(from);
             sessions.into_iter().for_each(|(ns, session)| catalog.mark(ns, session));
-            match next {
-                Some(next) => from = next,
-                None => break,
-            }
+            next = further;
+        }
+        let (mut next, mut unheard) = (Some(0), 0);
+        while let Some(from) = next {
+            let (pins, further) = self.core().pool.pin_names(from);
+            unheard += pins.into_iter().filter(|(ns, pin)| !catalog.mark_pin(*ns, *pin)).count();
+            next = further;
+        }
+        if unheard > 0 {
+            tracing::warn!(
+                unheard,
+                "more pins than may wait for the catalog: these hold until the server restarts"
+            );
         }
     }
 }

@@ -4,7 +4,9 @@
 use super::record::Told;
 use super::{Engine, malformed, refuse};
 use crate::limits::SESSION_LIST_MAX;
-use turnkv_pool::{ClientId, EndTurn, NamespaceIndex, Router, TurnEnd};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use turnkv_pool::{ClientId, EndTurn, Listing, NamespaceIndex, Naming, Router, TurnEnd};
 use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
 
 impl Engine {
@@ -15,14 +17,10 @@ impl Engine {
             Router::check_name(&ask.engine).map_err(refuse)?;
         }
         let now = self.now();
-        let (begun, hashes) = {
-            let mut core = self.core();
-            let begun = core.pool.begin_turn(ns, &session, now).map_err(refuse)?;
-            let hashes =
-                if ask.engine.is_empty() { Ok(Vec::new()) } else { core.pool.session_hashes(ns, &session) };
-            (begun, hashes.unwrap_or_default())
-        };
+        let mut turn = self.core().pool.start_turn(ns, &session, now).map_err(refuse)?;
+        let begun = self.slices(|core| core.pool.begin_turn_some(&mut turn, now)).pool.turn_begun(&turn);
         if !ask.engine.is_empty() {
+            let hashes = self.session_hashes(ns, &session).unwrap_or_default();
             self.ran_at(ns, &session, &ask.engine, &hashes)?;
         }
         self.tell_turn(ns, wire::RecordedKind::BeginTurn, &session, &[]);
@@ -47,9 +45,8 @@ impl Engine {
         };
         let now = self.now();
         let mut list = self.kept_pages(ns, &session, ask.keep);
-        // The lock is given up between the steps: a session may have many pages.
         let mut turn = TurnEnd::new(ns, &session, end);
-        while self.core().pool.end_turn_step(&mut turn, now).map_err(refuse)? {}
+        drop(self.try_slices(|core| core.pool.end_turn_step(&mut turn, now).map(|more| !more))?);
         let pages = turn.pages();
         if self.is_recording() && list.len() == ask.keep as usize {
             list.extend(&hashes[..hashes.len() - usize::from(ask.tail_tokens > 0 && !hashes.is_empty())]);
@@ -98,8 +95,19 @@ impl Engine {
         }
         let engine = self.router.lock().home(ns, session).map(str::to_owned);
         let Some(engine) = engine else { return Ok(()) };
-        let hashes = self.core().pool.session_hashes(ns, session).unwrap_or_default();
+        let hashes = self.session_hashes(ns, session).unwrap_or_default();
         self.ran_at(ns, session, &engine, &hashes)
+    }
+
+    /// The leading pages of a session that are present.
+    pub(super) fn session_hashes(
+        &self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+    ) -> Result<Vec<BlockHash>, Error> {
+        let mut naming = Naming::default();
+        drop(self.try_slices(|core| core.pool.name_some(ns, session, &mut naming))?);
+        Ok(naming.hashes())
     }
 
     /// The sessions known, in no order, within a bound.
@@ -107,13 +115,20 @@ impl Engine {
         let ns = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
         let limit = if ask.limit == 0 { SESSION_LIST_MAX } else { SESSION_LIST_MAX.min(ask.limit as usize) };
         let now = self.now();
-        let core = self.core();
-        let (summaries, total) = core.pool.list_sessions(ns, limit, now);
-        let id_of = |ns| core.pool.namespace_desc(ns).map_or(Vec::new(), |desc| desc.id.0.to_vec()).into();
+        let mut listing = Listing::default();
+        let total = {
+            let core = self.slices(|core| core.pool.list_some(ns, limit, &mut listing, now));
+            core.pool.session_count(ns)
+        };
+        let summaries = listing.sessions();
+        let mut ids: BTreeMap<NamespaceIndex, Bytes> = BTreeMap::new();
+        for summary in &summaries {
+            ids.entry(summary.ns).or_insert_with(|| self.namespace_bytes(summary.ns));
+        }
         let sessions = summaries
             .into_iter()
             .map(|summary| wire::SessionInfo {
-                namespace: id_of(summary.ns),
+                namespace: ids.get(&summary.ns).cloned().unwrap_or_default(),
                 session: summary.session.as_str().to_owned(),
                 turn: summary.turn,
                 pages: summary.pages,
@@ -123,6 +138,12 @@ impl Engine {
             })
             .collect();
         Ok(wire::ListReply { sessions, total })
+    }
+
+    /// The id of a namespace on the wire; nothing for one that has retired.
+    fn namespace_bytes(&self, ns: NamespaceIndex) -> Bytes {
+        let id = self.core().pool.namespace_desc(ns).map(|desc| desc.id);
+        id.map_or_else(Bytes::new, |id| id.0.to_vec().into())
     }
 
     fn find_session(&self, namespace: &[u8], session: &str) -> Result<(NamespaceIndex, SessionId), Error> {

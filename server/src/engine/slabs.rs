@@ -1,9 +1,10 @@
-//! Slots as memory. Owns: the DRAM tier's slabs, and waiting for one that is being given to another tenant.
-//! Must not know: which page is in a slot, or why.
+//! Slots as memory. Owns: the DRAM tier's slabs, waiting for one that is being given to another tenant, and trying again to
+//! renew one that the system had no memory or descriptor for. Must not know: which page is in a slot, or why.
 
 use super::Engine;
-use crate::limits::SLAB_RENEW_WAIT_MS;
+use crate::limits::{SLAB_RENEW_RETRY_MS, SLAB_RENEW_WAIT_MS};
 use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_pool::{SlabAction, SlotPlace};
@@ -16,11 +17,21 @@ pub(super) struct Slabs {
     pub(super) dram: DramTier,
     renewed: Condvar,
     gate: Mutex<()>,
+    postponed: Mutex<Postponed>,
+}
+
+/// Slabs out of service until the system has memory and a descriptor for them: the generation of each. Bounded by the number
+/// of slabs.
+#[derive(Default)]
+struct Postponed {
+    slabs: BTreeMap<u32, u32>,
+    /// Not tried again before.
+    retry_at: Duration,
 }
 
 impl Slabs {
     pub(super) fn new(dram: DramTier) -> Slabs {
-        Slabs { dram, renewed: Condvar::new(), gate: Mutex::new(()) }
+        Slabs { dram, renewed: Condvar::new(), gate: Mutex::new(()), postponed: Mutex::default() }
     }
 
     /// The memory of a place. A slab that another thread is renewing right now is waited for, within a bound.
@@ -38,8 +49,25 @@ impl Slabs {
     /// What an operator should know of the page memory; empty when all is well.
     pub(super) fn note(&self) -> String {
         let report = self.dram.report();
-        let notes: Vec<String> = [report.lock_warning, report.huge_warning].into_iter().flatten().collect();
-        notes.join("; ")
+        let postponed = self.postponed.lock().slabs.len();
+        let short = (postponed > 0).then(|| {
+            format!("{postponed} slabs wait for memory or file descriptors: free memory, or raise the limit of open files")
+        });
+        let notes = [report.lock_warning, report.huge_warning, short];
+        notes.into_iter().flatten().collect::<Vec<String>>().join("; ")
+    }
+
+    /// A slab is to be renewed once the system has what that takes.
+    fn postpone(&self, slab: u32, generation: u32, now: Duration) {
+        let mut postponed = self.postponed.lock();
+        postponed.slabs.insert(slab, generation);
+        postponed.retry_at = now + Duration::from_millis(SLAB_RENEW_RETRY_MS);
+    }
+
+    /// A slab that is worth another try now.
+    fn take_postponed(&self, now: Duration) -> Option<(u32, u32)> {
+        let mut postponed = self.postponed.lock();
+        if now < postponed.retry_at { None } else { postponed.slabs.pop_first() }
     }
 
     /// What is found in a slab of this generation; waits only for a renewal that another thread has still to make.
@@ -67,25 +95,48 @@ impl Engine {
     /// the pool's lock, before the answer leaves: touching a slab's memory takes milliseconds.
     pub(super) fn renew_slabs(&self, actions: Vec<SlabAction>) {
         for SlabAction::Renew { slab, generation, .. } in actions {
-            let began = Instant::now();
-            let renewed = self.slabs.dram.renew(slab, generation);
-            self.metrics.tier_seconds.renew.record(began.elapsed());
-            match renewed {
-                None => {} // another thread has renewed it further already
-                Some(Ok(region)) => {
-                    if let Some(nvme) = &self.nvme {
-                        nvme.register(slab as usize, region);
-                    }
-                }
-                Some(Err(error)) => {
-                    tracing::error!(slab, %error, "no memory for a slab that changes tenant: taken out of service");
-                    self.core().pool.retire_slab(slab);
-                }
-            }
-            let gate = self.slabs.gate.lock();
-            self.slabs.renewed.notify_all();
-            drop(gate);
+            self.renew_slab(slab, generation);
         }
+    }
+
+    /// Tries again to renew a slab that the system had nothing for: one at a time, because touching its memory takes long.
+    pub(super) fn renew_postponed(&self) {
+        let Some((slab, generation)) = self.slabs.take_postponed(self.clock.now()) else { return };
+        if self.renew_slab(slab, generation) {
+            self.core().pool.slab_renewed(slab);
+            tracing::info!(slab, "a slab that changes tenant has its memory: it serves again");
+        }
+    }
+
+    /// Gives a slab its fresh memfd; says whether it has one now. Without, it is out of service: until the system has what it
+    /// was short of, or for good where asking again would not help.
+    fn renew_slab(&self, slab: u32, generation: u32) -> bool {
+        let began = Instant::now();
+        let renewed = self.slabs.dram.renew(slab, generation);
+        self.metrics.tier_seconds.renew.record(began.elapsed());
+        let has_memory = match renewed {
+            None => true, // another thread has renewed it further already
+            Some(Ok(region)) => {
+                if let Some(nvme) = &self.nvme {
+                    nvme.register(slab as usize, region);
+                }
+                true
+            }
+            Some(Err(error)) => {
+                self.core().pool.retire_slab(slab);
+                if error.is_short() {
+                    self.slabs.postpone(slab, generation, self.clock.now());
+                    tracing::warn!(slab, %error, "a slab that changes tenant waits: it is tried again");
+                } else {
+                    tracing::error!(slab, %error, "no memory for a slab that changes tenant: taken out of service");
+                }
+                false
+            }
+        };
+        let gate = self.slabs.gate.lock();
+        self.slabs.renewed.notify_all();
+        drop(gate);
+        has_memory
     }
 
     /// The memfd of a slab, for a client of the namespace whose tenant it serves.

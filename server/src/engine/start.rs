@@ -61,11 +61,11 @@ impl Engine {
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
             pool.resize_nvme(segments * segment_bytes, kept_percent(segments, spare));
             nvme_segments = segments;
-            let gone = pool.keep_strangers(kept.recovered.into_iter().map(stranger));
-            if gone > 0 {
+            let pages = pool.keep_strangers(kept.recovered.into_iter().map(stranger));
+            if pages > 0 {
                 tracing::warn!(
-                    extents = gone,
-                    "NVMe has more than limits.pages_max pages: those used least lately are forgotten; raise it to keep all"
+                    pages,
+                    "NVMe has more than limits.pages_max pages: those written longest ago are forgotten; raise it to keep all"
                 );
             }
             (tier, catalog) = (Some(Arc::new(kept.nvme)), Some(kept.catalog));
@@ -87,6 +87,8 @@ impl Engine {
             nvme: tier,
             catalog,
             swept: Mutex::default(),
+            coming_back: Mutex::default(),
+            saving_pins: Mutex::default(),
             clients: clients::Clients::new(),
             freed: Notify::new(),
             recorder: Default::default(),

@@ -24,7 +24,6 @@ impl Engine {
                 ticks += 1;
                 if ticks.is_multiple_of(CATALOG_FLUSH_MS / TICK_MS) {
                     engine.flush_catalog();
-                    engine.remove_ended_pins();
                 }
                 drop(engine);
                 std::thread::sleep(Duration::from_millis(TICK_MS));
@@ -42,6 +41,7 @@ impl Engine {
         drop(self.slices(|core| core.pool.expire(now)));
         self.core().pool.maintain(now);
         self.clear_namespaces();
+        self.renew_postponed();
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();

@@ -3,22 +3,59 @@
 
 use crate::connections::watch::Watch;
 use crate::limits::{
-    BURST_BYTES_MIN, SMALL_MESSAGE_BYTES, UNFINISHED_BYTES_MAX, UNFINISHED_CONNECTION_BYTES_MAX,
-    UNFINISHED_SMALL_BYTES,
+    BURST_BYTES_MIN, SMALL_MESSAGE_BYTES, SMALL_MESSAGES_BYTES, UNFINISHED_BYTES_MAX,
+    UNFINISHED_CONNECTION_BYTES_MAX,
 };
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use turnkv_proto::{Error, ErrorKind};
 
-/// The budget of all connections.
-pub(crate) struct Budget {
+/// Bytes that all connections together have in memory for one purpose. A part of what they may have is for the beginnings of
+/// messages only: small calls are served while large ones are refused.
+pub(super) struct Total {
     bytes: AtomicU64,
     /// The most since the last look.
     high_bytes: AtomicU64,
+    bytes_max: u64,
+    gauge: Gauge,
+}
+
+impl Total {
+    pub(super) fn new(bytes_max: u64, gauge: Gauge) -> Total {
+        Total { bytes: AtomicU64::new(0), high_bytes: AtomicU64::new(0), bytes_max, gauge }
+    }
+
+    /// Takes some, of a message that has so many so far, these included; or says how many such messages may have together.
+    pub(super) fn take(&self, bytes: u64, message_bytes: u64) -> Result<(), u64> {
+        let for_others = if message_bytes > SMALL_MESSAGE_BYTES { SMALL_MESSAGES_BYTES } else { 0 };
+        let most = self.bytes_max - for_others;
+        let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if now > most {
+            self.give_back(bytes);
+            return Err(most);
+        }
+        self.high_bytes.fetch_max(now, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a burst has passed since the last look: much was taken, and little is now. Brings the gauge up to date.
+    pub(super) fn burst_has_passed(&self) -> bool {
+        let now = self.bytes.load(Ordering::Relaxed);
+        self.gauge.set(now as f64);
+        now < BURST_BYTES_MIN && self.high_bytes.swap(now, Ordering::Relaxed) >= BURST_BYTES_MIN
+    }
+}
+
+/// The budget of all connections' requests.
+pub(crate) struct Budget {
+    total: Total,
     refused: Counter,
     late: Counter,
-    gauge: Gauge,
 }
 
 /// What one request takes of the budgets; given back when dropped.
@@ -46,19 +83,15 @@ impl Budget {
         );
         gauge!("turnkv_requests_limit_bytes").set(UNFINISHED_BYTES_MAX as f64);
         Arc::new(Budget {
-            bytes: AtomicU64::new(0),
-            high_bytes: AtomicU64::new(0),
+            total: Total::new(UNFINISHED_BYTES_MAX, gauge!("turnkv_requests_unfinished_bytes")),
             refused: counter!("turnkv_requests_refused_total", "cause" => "bytes"),
             late: counter!("turnkv_requests_late_total"),
-            gauge: gauge!("turnkv_requests_unfinished_bytes"),
         })
     }
 
-    /// Whether a burst has passed since the last look: much was taken, and little is now.
+    /// See [`Total::burst_has_passed`].
     pub(crate) fn burst_has_passed(&self) -> bool {
-        let now = self.bytes.load(Ordering::Relaxed);
-        self.gauge.set(now as f64);
-        now < BURST_BYTES_MIN && self.high_bytes.swap(now, Ordering::Relaxed) >= BURST_BYTES_MIN
+        self.total.burst_has_passed()
     }
 
     /// A request was cut off.
@@ -84,23 +117,15 @@ impl Share {
 
     /// More of the request arrived. `message_bytes`: of the message so far, these included.
     pub(crate) fn take(&self, bytes: u64, message_bytes: u64) -> Result<(), Error> {
-        let (own, all) = (&self.watch.unfinished_bytes, &self.budget.bytes);
-        let most = if message_bytes > SMALL_MESSAGE_BYTES {
-            UNFINISHED_BYTES_MAX - UNFINISHED_SMALL_BYTES
-        } else {
-            UNFINISHED_BYTES_MAX
-        };
+        let own = &self.watch.unfinished_bytes;
         if own.fetch_add(bytes, Ordering::Relaxed) + bytes > UNFINISHED_CONNECTION_BYTES_MAX {
             own.fetch_sub(bytes, Ordering::Relaxed);
             return Err(self.budget.refuse("one connection", UNFINISHED_CONNECTION_BYTES_MAX));
         }
-        let now = all.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if now > most {
-            all.fetch_sub(bytes, Ordering::Relaxed);
+        if let Err(most) = self.budget.total.take(bytes, message_bytes) {
             own.fetch_sub(bytes, Ordering::Relaxed);
             return Err(self.budget.refuse("all connections together", most));
         }
-        self.budget.high_bytes.fetch_max(now, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -109,7 +134,7 @@ impl Share {
     pub(crate) fn give_back(&self) {
         let bytes = self.bytes.swap(0, Ordering::Relaxed);
         self.watch.unfinished_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.budget.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.total.give_back(bytes);
     }
 
     /// The request did not arrive in time.

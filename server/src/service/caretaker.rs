@@ -1,5 +1,6 @@
 //! What is looked after beside the doors, a few times a second. Owns: when. Must not know: how.
 
+use super::answers::Answers;
 use super::budget::Budget;
 use super::pool::PoolService;
 use crate::connections::Connections;
@@ -19,6 +20,7 @@ pub(super) struct Caretaker {
     pub(super) connections: Arc<Connections>,
     pub(super) local: Arc<LocalDoor>,
     pub(super) budget: Arc<Budget>,
+    pub(super) answers: Arc<Answers>,
     pub(super) reporter: HealthReporter,
 }
 
@@ -31,11 +33,17 @@ impl Caretaker {
         loop {
             ticks.tick().await;
             self.connections.sweep();
-            let of_requests = self.budget.burst_has_passed();
-            if self.local.burst_has_passed() || of_requests {
+            // Each is asked: to ask is what brings its gauge up to date.
+            let passed = [
+                self.local.burst_has_passed(),
+                self.connections.burst_has_passed(),
+                self.budget.burst_has_passed(),
+                self.answers.burst_has_passed(),
+            ];
+            if passed.contains(&true) {
                 // Takes milliseconds: not on an async thread.
                 let trimmed = tokio::task::spawn_blocking(trim_heap).await;
-                tracing::debug!(worked = trimmed.is_ok(), "free memory went back after a burst of requests");
+                tracing::debug!(worked = trimmed.is_ok(), "free memory went back after a burst");
             }
             let now = !self.engine.is_draining();
             if serving != Some(now) {

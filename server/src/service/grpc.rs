@@ -1,6 +1,7 @@
 //! The gRPC door, on its Unix socket and on TCP. Owns: the services put together, and HTTP/2's settings. Must not know: the
 //! verbs.
 
+use super::answers::Answers;
 use super::budget::Budget;
 use super::requests::{self, Requests};
 use super::{admin::AdminService, inline, pool::PoolService, sessions::SessionsService};
@@ -39,7 +40,11 @@ pub(super) struct Grpc {
 
 impl Grpc {
     /// Puts the services together.
-    pub(super) fn new(engine: &Arc<Engine>, budget: &Arc<Budget>) -> anyhow::Result<Grpc> {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        budget: &Arc<Budget>,
+        answers: &Arc<Answers>,
+    ) -> anyhow::Result<Grpc> {
         let pool = PoolServer::new(PoolService { engine: Arc::clone(engine) })
             .max_decoding_message_size(POOL_REQUEST_BYTES_MAX)
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
@@ -54,7 +59,7 @@ impl Grpc {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()?
             .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
-        let requests = Requests::new(engine, budget);
+        let requests = Requests::new(engine, budget, answers);
         let routes = Routes::new(pool)
             .add_service(sessions)
             .add_service(admin)

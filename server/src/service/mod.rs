@@ -3,9 +3,11 @@
 //! - [`pool`], [`inline`], [`sessions`], [`admin`]: the services' verbs
 //! - [`grpc`]: the services put together, on their listeners
 //! - [`requests`], [`budget`]: what every request passes, and what it may take
+//! - [`answers`]: the same of answers
 //! - [`serve`]: the life of the server; [`caretaker`]: what it looks after meanwhile
 
 pub(crate) mod admin;
+mod answers;
 mod budget;
 mod caretaker;
 mod grpc;

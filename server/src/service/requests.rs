@@ -5,9 +5,10 @@
 //! whole), and must all arrive within a bound. So a peer that leaves requests half sent has a bounded part of the memory, and
 //! that for a bounded time.
 
+use super::answers::{Answers, Leaving};
 use super::budget::{Budget, Share};
 use super::inline;
-use crate::connections::watch::{Asking, Request as Counted};
+use crate::connections::watch::Asking;
 use crate::engine::Engine;
 use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
 use axum::body::{Body, Bytes, HttpBody};
@@ -36,15 +37,17 @@ const INLINE: [&str; 2] = [inline::OFFLOAD, inline::RELOAD];
 pub(super) struct Requests {
     engine: Arc<Engine>,
     budget: Arc<Budget>,
+    answers: Arc<Answers>,
     inline: Arc<Semaphore>,
     inline_refused: Counter,
 }
 
 impl Requests {
-    pub(super) fn new(engine: &Arc<Engine>, budget: &Arc<Budget>) -> Requests {
+    pub(super) fn new(engine: &Arc<Engine>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
         Requests {
             engine: Arc::clone(engine),
             budget: Arc::clone(budget),
+            answers: Arc::clone(answers),
             inline: Arc::new(Semaphore::new(INLINE_STREAMS_MAX)),
             inline_refused: counter!("turnkv_requests_refused_total", "cause" => "streams"),
         }
@@ -70,7 +73,8 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     };
     let counted = asking.begin();
     let path = request.uri().path();
-    let permit = match requests.inline_permit(path) {
+    let admitted = requests.answers.admit(asking.watch());
+    let permit = match admitted.and_then(|()| requests.inline_permit(path)) {
         Ok(permit) => permit,
         Err(error) => return Status::from(error).into_http(),
     };
@@ -85,7 +89,7 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
         seconds.record(began.elapsed());
     }
     drop(share);
-    response.map(|body| Body::new(Leaving { body, _counted: counted, _permit: permit }))
+    response.map(|body| Body::new(Leaving::new(body, &requests.answers, asking, counted, permit)))
 }
 
 /// A request's body on its way in.
@@ -223,33 +227,6 @@ impl Messages {
 
     fn is_between(&self) -> bool {
         self.prefix_len == 0
-    }
-}
-
-/// A response's body on its way out: the request is in service as long as it is.
-struct Leaving {
-    body: Body,
-    _counted: Counted,
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
-impl HttpBody for Leaving {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
     }
 }
 

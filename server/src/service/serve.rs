@@ -1,6 +1,7 @@
 //! The whole life of the server on one screen: build, listen, wait for the end, drain, leave. Owns: the order of these. Must
 //! not know: the verbs.
 
+use super::answers::Answers;
 use super::budget::Budget;
 use super::caretaker::Caretaker;
 use super::grpc::{self, Grpc};
@@ -106,8 +107,8 @@ impl House {
             || cannot_listen(&path.display()),
             "stop the server that is there, or choose another path (listen)",
         )?;
-        let budget = Budget::new();
-        let grpc = Grpc::new(&self.engine, &budget)?;
+        let (budget, answers) = (Budget::new(), Answers::new());
+        let grpc = Grpc::new(&self.engine, &budget, &answers)?;
         let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode).advise(
             || cannot_listen(&settings.socket.display()),
             "stop the server that is there, or choose another path (listen)",
@@ -130,7 +131,7 @@ impl House {
         let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
         let looked_after = Arc::clone(&local);
         let reporter = grpc.reporter();
-        let caretaker = Caretaker { engine, connections, local: looked_after, budget, reporter };
+        let caretaker = Caretaker { engine, connections, local: looked_after, budget, answers, reporter };
         // Not among the tasks: it has no end of its own.
         drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
         Ok((Doors { local, tasks }, file))

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::engine::reclaim::Next;
 use crate::engine::start::{KeptOnDisk, Parts};
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -20,6 +21,8 @@ use turnkv_transfer::HugePages;
 #[derive(Clone)]
 pub struct Server {
     pub(super) engine: Arc<Engine>,
+    /// Pages of which its start found an extent.
+    found: Arc<BTreeSet<(NamespaceId, BlockHash)>>,
 }
 
 /// What the pool has of a page that readers can see.
@@ -52,6 +55,8 @@ pub struct Books {
     pub evicted: u64,
     /// Pages lost, corrupt or dropped by command.
     pub dropped: u64,
+    /// Pages found on NVMe that a full index had no room for.
+    pub crowded_out: u64,
     /// Pages that left DRAM and stayed on NVMe, shards read back, segments emptied.
     pub moved: [u64; 3],
     /// Extents that pages have, as the pool counts them.
@@ -60,10 +65,14 @@ pub struct Books {
     pub stranger_extents: u64,
     /// Live extents, as the tier counts them.
     pub live_extents: u64,
+    /// Extents that could not be read.
+    pub unreadable_extents: u64,
     /// Operations that the tier has accepted and not ended.
     pub tier_operations: u64,
     /// Segments that new extents could still take.
     pub free_segments: u64,
+    /// Segments beyond a lowered capacity that are still to be emptied.
+    pub surplus_segments: u64,
 }
 
 impl Server {
@@ -82,7 +91,7 @@ impl Server {
             huge_pages: HugePages::Off,
             lock: false,
         })?;
-        let mut kept = None;
+        let (mut kept, mut found) = (None, BTreeSet::new());
         if let (Some((pages, catalog)), Some(nvme)) = (disks, &settings.nvme) {
             let config = NvmeConfig {
                 segment_bytes: nvme.segment_bytes,
@@ -94,15 +103,16 @@ impl Server {
                 Box::new(SimulatedPlace(catalog.clone())),
                 Clock::Simulated(Arc::clone(time)),
             );
+            found.extend(recovered.iter().map(|extent| (extent.meta.namespace, extent.meta.hash)));
             kept = Some(KeptOnDisk { nvme, recovered, catalog: catalog.context("the catalog")? });
         }
         let parts = Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance };
-        Ok(Server { engine: Engine::assemble(settings, parts)? })
+        Ok(Server { engine: Engine::assemble(settings, parts)?, found: Arc::new(found) })
     }
 
     /// A client process says Hello under a number of its own; it lives as long as `alive` is true.
     pub fn join(&self, client: u64, alive: Arc<AtomicBool>) {
-        self.engine.clients.join(client, alive);
+        self.engine.join(client, alive);
     }
 
     /// What the thread of ticks does every 100 ms.
@@ -155,6 +165,11 @@ impl Server {
     /// What is on its way and what was given up.
     pub fn books(&self) -> Books {
         self.engine.books()
+    }
+
+    /// Whether the start of this life found an extent of a page.
+    pub fn found(&self, namespace: &NamespaceId, hash: &BlockHash) -> bool {
+        self.found.contains(&(*namespace, *hash))
     }
 
     /// What the pool has of a page; nothing is touched by asking.

@@ -5,9 +5,11 @@
 //! - [`tier`]: the `Tier` trait for tiers behind DRAM, extents' meta data, call-backs, errors, gauges
 //! - [`dram`]: slabs of shared memory
 //! - [`nvme`]: a segment log on a directory or a block device, by io_uring or by threads
+//! - `errno`: what each errno means for both
 //! - [`limits`]: the named bounds of all of them
 
 pub mod dram;
+mod errno;
 pub mod limits;
 pub mod nvme;
 pub mod tier;

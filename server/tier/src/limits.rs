@@ -64,6 +64,9 @@ pub const RECOVERY_THREADS: usize = 4;
 pub const RECOVERY_WINDOW: usize = 4 << 20;
 /// Times one part of an operation is tried again after a transient errno, or resumed after a short transfer.
 pub const RETRIES_MAX: u32 = 64;
+/// Times a read that the device failed (EIO) is made again before its bytes count as unreadable: what is on the way fails
+/// now and then, while the bytes are well. Each takes as long as the device needs to say so.
+pub const REREADS_MAX: u32 = 2;
 /// How long the ring waits before it enters the kernel again after it said EAGAIN or EBUSY with nothing to reap.
 pub const RING_BACKOFF: Duration = Duration::from_micros(200);
 /// How long closing waits for operations in flight; after that their thread keeps what they use, forever.
@@ -103,6 +106,8 @@ const _: () = assert!(
     (SHORT_PAUSE.as_millis() as u32 * RETRIES_MAX) < CLOSE_WAIT.as_millis() as u32,
     "a call that is tried again ends before closing gives up"
 );
+const _: () =
+    assert!(REREADS_MAX < RETRIES_MAX, "a device that fails is asked less often than one that is busy");
 const _: () = assert!(RECOVERY_WINDOW.is_multiple_of(BLOCK), "recovery reads whole blocks");
 const _: () =
     assert!(UNREADABLE_SEQUENCES > SEGMENT_BYTES_MAX / BLOCK_BYTES, "more than a segment's extents");

@@ -21,10 +21,15 @@ pub(crate) struct Plan {
     pub(crate) ends: [u32; 3],
     /// Power is cut in the middle of an operation of a disk.
     pub(crate) cuts: bool,
+    /// A server may be started with other sizes than the last one had.
+    pub(crate) resizes: bool,
 }
 
 /// A disk that never fills.
 pub(crate) const AMPLE_BYTES: u64 = 1 << 30;
+
+/// Makes the chance of new sizes another one than that of everything else.
+const RESIZES: u64 = 0x512E;
 
 impl Plan {
     /// The plan of a seed.
@@ -40,6 +45,7 @@ impl Plan {
             disk_bytes: AMPLE_BYTES,
             ends: [6_000, 6_000, 4_000].map(|most| [0, 0, random.below(most) as u32][random.index(3)]),
             cuts: random.coin(),
+            resizes: Random::new(seed ^ RESIZES).coin(),
             shape,
             specs,
         };
@@ -65,6 +71,24 @@ impl Plan {
         plan
     }
 
+    /// What chooses new sizes.
+    pub(crate) fn resizing(&self) -> Random {
+        Random::new(self.seed ^ RESIZES << 16)
+    }
+
+    /// Other sizes for the next server: no smaller than a configuration may make them.
+    pub(crate) fn resize(&mut self, random: &mut Random) {
+        self.shape.dram_bytes = dram_bytes(self.shape.slab_bytes, random);
+        if self.shape.nvme_bytes > 0 {
+            self.shape.nvme_bytes = nvme_bytes(self.shape.segment_bytes, random);
+        }
+    }
+
+    /// Can reads of pages fail again when they are made again? One that goes on after a part of it is another.
+    pub(crate) fn reads_fail_for_good(&self) -> bool {
+        [Fault::Latent, Fault::Short].iter().any(|fault| self.pages.rates.contains_key(fault))
+    }
+
     fn disturb(&mut self, random: &mut Random, faults: &[Fault]) {
         for fault in faults {
             let most = match fault {
@@ -86,9 +110,9 @@ fn shape(random: &mut Random) -> Shape {
     let slab_bytes = 64 << 10;
     let segment_bytes = [64 << 10, 128 << 10][random.index(2)];
     Shape {
-        dram_bytes: slab_bytes * (1 + random.below(5)),
+        dram_bytes: dram_bytes(slab_bytes, random),
         slab_bytes,
-        nvme_bytes: if random.below(12) == 0 { 0 } else { segment_bytes * (4 + random.below(9)) },
+        nvme_bytes: if random.below(12) == 0 { 0 } else { nvme_bytes(segment_bytes, random) },
         segment_bytes,
         inflight_bytes: 1 << 20,
         admit_reused: random.below(6) == 0,
@@ -103,6 +127,14 @@ fn shape(random: &mut Random) -> Shape {
         session_ttl_ms: [86_400_000, 5_000][random.index(2)],
         policy: [0, 0, 0, 1, 2, 3, 4, 5][random.index(8)],
     }
+}
+
+fn dram_bytes(slab_bytes: u64, random: &mut Random) -> u64 {
+    slab_bytes * (1 + random.below(5))
+}
+
+fn nvme_bytes(segment_bytes: u64, random: &mut Random) -> u64 {
+    segment_bytes * (4 + random.below(9))
 }
 
 fn specs(random: &mut Random) -> Vec<Spec> {

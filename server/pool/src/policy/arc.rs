@@ -68,12 +68,12 @@ impl EvictionPolicy for Arc {
         row(&mut self.lists, list)[pages[page].run as usize].remove(pages, page);
     }
 
-    fn victim(&mut self, _pages: &mut Pages, list: ListId) -> Option<u32> {
+    fn victim(&mut self, _pages: &mut Pages, list: ListId) -> (Option<u32>, u64) {
         let wanted = self.once_wanted;
         let [once, again] = *row(&mut self.lists, list);
         let from_once = again.len == 0 || f64::from(once.len) > wanted;
         let first = if from_once { once } else { again };
-        first.coldest().or(again.coldest()).or(once.coldest())
+        (first.coldest().or(again.coldest()).or(once.coldest()), 0)
     }
 
     fn order(&self, pages: &Pages, list: ListId) -> Vec<u32> {

@@ -325,9 +325,9 @@ impl EvictionPolicy for Learned {
         self.unlink(pages, list, page);
     }
 
-    fn victim(&mut self, _pages: &mut Pages, list: ListId) -> Option<u32> {
-        let (_, _, run) = *row(&mut self.orders, list).first()?;
-        self.runs[run as usize].lists[usize::from(list != ListId::Nvme)].coldest()
+    fn victim(&mut self, _pages: &mut Pages, list: ListId) -> (Option<u32>, u64) {
+        let first = row(&mut self.orders, list).first().map(|(_, _, run)| self.runs[*run as usize]);
+        (first.and_then(|run| run.lists[usize::from(list != ListId::Nvme)].coldest()), 0)
     }
 
     fn order(&self, pages: &Pages, list: ListId) -> Vec<u32> {

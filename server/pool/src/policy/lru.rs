@@ -33,8 +33,8 @@ impl EvictionPolicy for Lru {
         row(&mut self.lists, list).remove(pages, page);
     }
 
-    fn victim(&mut self, _pages: &mut Pages, list: ListId) -> Option<u32> {
-        row(&mut self.lists, list).coldest()
+    fn victim(&mut self, _pages: &mut Pages, list: ListId) -> (Option<u32>, u64) {
+        (row(&mut self.lists, list).coldest(), 0)
     }
 
     fn order(&self, pages: &Pages, list: ListId) -> Vec<u32> {

@@ -78,8 +78,8 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     fn touch(&mut self, pages: &mut Pages, page: u32);
     /// Takes a page out of its list.
     fn remove(&mut self, pages: &mut Pages, list: ListId, page: u32);
-    /// The page to evict next.
-    fn victim(&mut self, pages: &mut Pages, list: ListId) -> Option<u32>;
+    /// The page to evict next, and how many others it moved to find it (at most `VICTIM_MOVES_MAX`).
+    fn victim(&mut self, pages: &mut Pages, list: ListId) -> (Option<u32>, u64);
     /// All pages of a list, about in the order in which they would go.
     fn order(&self, pages: &Pages, list: ListId) -> Vec<u32>;
     /// Time passed.

@@ -2,7 +2,7 @@
 //! Owns: its queues. Must not know: tiers. Pages stored in one turn enter with their tails first to go.
 
 use crate::arena::Pages;
-use crate::limits::{GHOSTS_MIN, POLICY_READS_MAX};
+use crate::limits::{GHOSTS_MIN, POLICY_READS_MAX, VICTIM_MOVES_MAX};
 use crate::policy::ghosts::Ghosts;
 use crate::policy::list::List;
 use crate::policy::{EvictionPolicy, ListId, Position, row};
@@ -51,23 +51,26 @@ impl EvictionPolicy for S3Fifo {
         row(&mut self.queues, list)[pages[page].run as usize].remove(pages, page);
     }
 
-    fn victim(&mut self, pages: &mut Pages, list: ListId) -> Option<u32> {
+    fn victim(&mut self, pages: &mut Pages, list: ListId) -> (Option<u32>, u64) {
         let queues = row(&mut self.queues, list);
-        loop {
+        let mut first = None;
+        for moves in 0..VICTIM_MOVES_MAX {
             let [small, main] = *queues;
             let all = u64::from(small.len) + u64::from(main.len);
             let from_small = main.len == 0 || u64::from(small.len) * 100 > all * SMALL_PERCENT;
             let queue = if from_small && small.len > 0 { SMALL } else { MAIN };
-            let page = queues[queue as usize].coldest()?;
-            if pages[page].cell.uses == 0 {
-                return Some(page);
-            }
+            let coldest = queues[queue as usize].coldest();
+            let read = coldest.filter(|page| pages[*page].cell.uses > 0);
+            let Some(page) = read else { return (coldest, moves) };
             // Read since it came here: it goes round once more for each read, in the main queue.
             queues[queue as usize].remove(pages, page);
             pages[page].cell.uses = if queue == SMALL { 0 } else { pages[page].cell.uses - 1 };
             pages[page].run = MAIN;
             queues[MAIN as usize].push_hot(pages, page);
+            first = first.or(Some(page));
         }
+        // All of them were read: then it is the one that was to go first.
+        (first, VICTIM_MOVES_MAX)
     }
 
     fn order(&self, pages: &Pages, list: ListId) -> Vec<u32> {

@@ -2,7 +2,7 @@
 //! Owns: the window, the main part, an aging sketch of reads. Must not know: tiers.
 
 use crate::arena::Pages;
-use crate::limits::{SKETCH_COUNTERS_MAX, SKETCH_COUNTERS_MIN};
+use crate::limits::{SKETCH_COUNTERS_MAX, SKETCH_COUNTERS_MIN, VICTIM_MOVES_MAX};
 use crate::policy::list::List;
 use crate::policy::{EvictionPolicy, ListId, Position, row};
 use turnkv_proto::BlockHash;
@@ -100,28 +100,34 @@ impl EvictionPolicy for TinyLfu {
         row(&mut self.parts, list)[pages[page].run as usize].remove(pages, page);
     }
 
-    fn victim(&mut self, pages: &mut Pages, list: ListId) -> Option<u32> {
+    fn victim(&mut self, pages: &mut Pages, list: ListId) -> (Option<u32>, u64) {
         let parts = row(&mut self.parts, list);
         let all: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
-        while u64::from(parts[PROTECTED as usize].len) * 10_000
-            > all * PROTECTED_PERCENT * (100 - WINDOW_PERCENT)
+        let mut moves = 0;
+        while moves < VICTIM_MOVES_MAX
+            && u64::from(parts[PROTECTED as usize].len) * 10_000
+                > all * PROTECTED_PERCENT * (100 - WINDOW_PERCENT)
+            && let Some(page) = parts[PROTECTED as usize].coldest()
         {
-            let page = parts[PROTECTED as usize].coldest()?;
             TinyLfu::move_to(parts, pages, page, PROBATION);
+            moves += 1;
         }
-        while u64::from(parts[WINDOW as usize].len) * 100 > all * WINDOW_PERCENT {
-            let newcomer = parts[WINDOW as usize].coldest()?;
+        while u64::from(parts[WINDOW as usize].len) * 100 > all * WINDOW_PERCENT
+            && let Some(newcomer) = parts[WINDOW as usize].coldest()
+        {
             let Some(old) = parts[PROBATION as usize].coldest() else {
                 TinyLfu::move_to(parts, pages, newcomer, PROBATION);
-                continue;
+                moves += 1;
+                continue; // once: there is one now
             };
             if self.sketch.count(&pages[newcomer].hash) <= self.sketch.count(&pages[old].hash) {
-                return Some(newcomer);
+                return (Some(newcomer), moves);
             }
             TinyLfu::move_to(parts, pages, newcomer, PROBATION);
-            return Some(old);
+            return (Some(old), moves + 1);
         }
-        [PROBATION, PROTECTED, WINDOW].iter().find_map(|part| parts[*part as usize].coldest())
+        let coldest = [PROBATION, PROTECTED, WINDOW].iter().find_map(|part| parts[*part as usize].coldest());
+        (coldest, moves)
     }
 
     fn order(&self, pages: &Pages, list: ListId) -> Vec<u32> {

@@ -110,7 +110,9 @@ pub fn finish_turn(
 }
 
 pub fn write_all(pool: &mut Pool) {
-    for (at, write) in pool.next_writes(u64::MAX, 0).into_iter().enumerate() {
+    let some = |pool: &mut Pool| Some(pool.next_writes(u64::MAX, 0)).filter(|some| !some.is_empty());
+    let all: Vec<WriteBehind> = std::iter::from_fn(|| some(pool)).flatten().collect();
+    for (at, write) in all.into_iter().enumerate() {
         assert!(pool.written(
             write.page,
             write.shard,

@@ -252,7 +252,7 @@ impl<'a> Replay<'a> {
         let session =
             known.map_or_else(|| session_id('r', position), |at| self.sessions[at as usize].clone());
         let hashes: Vec<BlockHash> = self.trace.blocks(request).iter().map(|block| hash_of(*block)).collect();
-        self.pool.expire(now);
+        while !self.pool.expire(now) {}
         self.pool.maintain(now);
         self.pool.begin_turn(self.ns, &session, now).map_err(self.refused(position, "begin_turn"))?;
         let found = self.pool.lookup(self.ns, &hashes, now).map_err(self.refused(position, "lookup"))?;

@@ -1,11 +1,12 @@
 //! Lists in the catalog: shared by sessions, gone with the last one, bounded; and rows of older servers.
 
-use crate::catalog::sessions::{SESSIONS, Saved};
-use crate::catalog::{Catalog, Change, ListSource, SavedSessions};
+use crate::catalog::pins::{PINS, PinChange, Saved as OldPin};
+use crate::catalog::sessions::{Change, SESSIONS, Saved};
+use crate::catalog::{Catalog, CatalogError, ListSource, SavedRows};
 use crate::clock::Clock;
 use prost::Message;
 use std::cell::Cell;
-use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, SessionRecord};
+use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, PinRecord, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
 
 const NS: NamespaceId = NamespaceId([9; 32]);
@@ -39,6 +40,42 @@ fn session(named: &str, pages: usize) -> Change {
     (NS, name(named), Some(record))
 }
 
+/// A pin of the first `pages` of the same list.
+fn pin(pages: usize) -> PinChange {
+    let base = pages - pages % CHUNK;
+    let record = PinRecord {
+        base: (base > 0).then(|| hash(base - 1)),
+        hashes: (base..pages).map(hash).collect(),
+        ends_in_ms: 60_000,
+    };
+    (NS, hash(pages - 1), Some(record))
+}
+
+/// Pages that each saved pin names.
+fn pinned(catalog: &Catalog) -> Vec<usize> {
+    let look = |saved: &SavedRows| {
+        let mut found = Vec::new();
+        saved.for_each_pin_of(&NS, |pin| {
+            assert!(pin.for_ms > 0 && pin.for_ms <= 60_000);
+            found.push(pin.hashes.len() + listed(saved, pin.base)?);
+            Ok(())
+        })?;
+        Ok(found)
+    };
+    catalog.saved_rows(look).unwrap()
+}
+
+/// Pages of the chunks up to the one that ends with a page.
+fn listed(saved: &SavedRows, base: Option<BlockHash>) -> Result<usize, CatalogError> {
+    let (mut pages, mut next) = (0, base);
+    while let Some(at) = next {
+        let chunk = saved.chunk(&NS, &at)?.expect("a row's chunks are there");
+        pages += chunk.hashes.len();
+        next = chunk.before;
+    }
+    Ok(pages)
+}
+
 /// The chunk of that list that ends with a page, and the one before it.
 fn chunks(last: &BlockHash) -> Vec<ListChunk> {
     let at = u64::from_le_bytes(last.0[..8].try_into().unwrap()) as usize + 1;
@@ -52,23 +89,17 @@ fn chunks(last: &BlockHash) -> Vec<ListChunk> {
 
 /// Pages that a saved session names, by its row and the chunks it hangs on.
 fn pages(catalog: &Catalog, named: &str) -> usize {
-    let look = |saved: &SavedSessions| {
+    let look = |saved: &SavedRows| {
         let mut pages = 0;
         saved.for_each_of(&NS, |session| {
             if session.session == name(named) {
-                pages += session.hashes.len();
-                let mut next = session.base;
-                while let Some(at) = next {
-                    let chunk = saved.chunk(&NS, &at)?.expect("a row's chunks are there");
-                    pages += chunk.hashes.len();
-                    next = chunk.before;
-                }
+                pages += session.hashes.len() + listed(saved, session.base)?;
             }
             Ok(())
         })?;
         Ok(pages)
     };
-    catalog.saved_sessions(look).unwrap()
+    catalog.saved_rows(look).unwrap()
 }
 
 #[test]
@@ -102,6 +133,60 @@ fn sessions_share_chunks_and_the_last_one_takes_them_along() {
     assert_eq!(catalog.list_chunks(), 4);
     put(&[(NS, name("s1"), None), (NS, name("s2"), None), (NS, name("s2"), None)]);
     assert_eq!(catalog.list_chunks(), 0);
+}
+
+/// A pin's row held its whole prefix once: 2 MiB each for the longest, in one transaction together.
+#[test]
+fn pins_share_their_chunks_with_sessions_and_with_one_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 1000 };
+    catalog.put_sessions(&[session("s", 10 * CHUNK)], &source).unwrap();
+    let pins: Vec<PinChange> = (9 * CHUNK..12 * CHUNK).map(pin).collect();
+    assert_eq!(catalog.put_pins(&pins, &source).unwrap().changes, pins.len());
+    assert_eq!(catalog.list_chunks(), 11);
+    let mut found = pinned(&catalog);
+    found.sort_unstable();
+    assert_eq!(found, (9 * CHUNK..12 * CHUNK).collect::<Vec<_>>());
+    let ended: Vec<PinChange> = pins.iter().map(|(ns, pin, _)| (*ns, *pin, None)).collect();
+    catalog.put_pins(&ended, &source).unwrap();
+    assert_eq!((catalog.list_chunks(), pinned(&catalog)), (10, vec![]), "the session needs its own still");
+    catalog.put_sessions(&[(NS, name("s"), None)], &source).unwrap();
+    assert_eq!(catalog.list_chunks(), 0);
+}
+
+#[test]
+fn a_pin_whose_list_finds_no_room_is_not_saved_and_that_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 4 };
+    let put = |change| catalog.put_pins(&[change], &source).unwrap();
+    assert_eq!(put(pin(4 * CHUNK + 3)).unlisted, 0);
+    assert_eq!(put(pin(9 * CHUNK)).unlisted, 1);
+    assert_eq!((pinned(&catalog), catalog.list_chunks()), (vec![4 * CHUNK + 3], 4));
+}
+
+#[test]
+fn pins_of_older_servers_are_read_and_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let hashes: Vec<BlockHash> = (0..1000).map(hash).collect();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let old = OldPin {
+        hashes: pack_hashes(&hashes),
+        ends_unix_ms: now.as_millis() as u64 + 50_000,
+        ..OldPin::default()
+    };
+    let key = [NS.0.as_slice(), &hash(999).0].concat();
+    let write = |write: &redb::WriteTransaction| {
+        write.open_table(PINS)?.insert(key.as_slice(), old.encode_to_vec().as_slice())?;
+        Ok(())
+    };
+    catalog.write(write).unwrap();
+    assert_eq!(pinned(&catalog), [1000]);
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 100 };
+    catalog.put_pins(&[pin(1000)], &source).unwrap();
+    assert_eq!((pinned(&catalog), catalog.list_chunks()), (vec![1000], 1000 / CHUNK as u64));
 }
 
 #[test]

@@ -81,7 +81,9 @@ fn make(dir: &Path) -> Vec<u8> {
             engine.core().pool.begin_turn(ns, &session, 0).unwrap();
             catalog.mark(ns, session);
         }
-        catalog.put_pin(&checked.id(), &hashes, 3_600_000).unwrap();
+        let record = turnkv_pool::PinRecord { base: None, hashes: hashes.clone(), ends_in_ms: 3_600_000 };
+        let source = crate::catalog::ListSource { chunks: &|_, _| Vec::new(), chunks_max: 0 };
+        catalog.put_pins(&[(checked.id(), hashes[PAGES - 1], Some(record))], &source).unwrap();
     }
     engine.flush_catalog();
     wait(|done| nvme.flush(done));

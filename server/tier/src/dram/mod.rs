@@ -8,6 +8,7 @@
 
 mod memory;
 
+use crate::errno::Fault;
 use crate::limits::{SLAB_THREADS_MAX, SLABS_MAX};
 use parking_lot::RwLock;
 use std::io;
@@ -76,6 +77,17 @@ pub enum DramError {
     },
 }
 
+impl DramError {
+    /// Is the system short of memory or descriptors, so that asking again later makes sense?
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        match self {
+            DramError::Slab { source, .. } => Fault::of_error(source) != Fault::Device,
+            DramError::Config(_) | DramError::Budget { .. } => false,
+        }
+    }
+}
+
 /// The slabs.
 #[derive(Debug)]
 pub struct DramTier {
@@ -122,10 +134,12 @@ impl DramTier {
     }
 
     /// Gives a slab a new, zeroed memfd of this generation. Nobody may hold a lease in it. Blocks for as long as touching
-    /// the slab takes. `None` if there is no such slab, or if it has been renewed as far or further.
+    /// the slab takes. `None` if there is no such slab, or if it has been renewed as far or further. One that failed may be
+    /// tried again.
     pub fn renew(&self, slab: u32, generation: u32) -> Option<Result<Arc<Region>, DramError>> {
         let mut place = self.slabs.get(slab as usize)?.write();
-        if place.generation >= generation {
+        let failed = place.generation == generation && place.region.is_none();
+        if place.generation >= generation && !failed {
             return None;
         }
         if let Some(old) = place.region.take() {

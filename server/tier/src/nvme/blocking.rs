@@ -4,11 +4,11 @@
 
 use super::buffer::AlignedBuffer;
 use super::core::{Core, PoisonOnPanic};
-use super::errno::Fault;
 use super::finish::FinishQueue;
 use super::format::encode_extent;
 use super::operation::{Failure, Operation, Work};
 use super::schedule::Schedule;
+use crate::errno::{Fault, Rereads};
 use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX, SHORT_PAUSE};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -143,7 +143,7 @@ fn resume(
     bytes: usize,
     mut step: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<(), Failure> {
-    let mut done = 0;
+    let (mut done, mut rereads) = (0, Rereads::default());
     for tries in 0..=RETRIES_MAX {
         match step(done) {
             Ok(0) => return Err(Failure::device(is_read, "the file ends before the segment does")),
@@ -152,6 +152,7 @@ fn resume(
             Err(errno) => match Fault::of(errno) {
                 Fault::Interrupted if tries < RETRIES_MAX => {}
                 Fault::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
+                fault if tries < RETRIES_MAX && rereads.again(is_read, fault) => {}
                 _ => return Err(Failure::of(is_read, errno)),
             },
         }

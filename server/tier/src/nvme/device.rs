@@ -6,11 +6,11 @@
 use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError};
 use super::descriptors;
-use super::errno::Fault;
 use super::format::DeviceId;
 use super::storage::{File, Folder, Open, patiently};
 use super::superblock;
 use super::time::Clock;
+use crate::errno::Fault;
 use crate::limits::{BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SEGMENTS_MAX, STRAYS_NAMED_MAX};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -215,7 +215,7 @@ impl Device {
             descriptors::raise_limit(count, warnings)?;
         }
         // ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
-        let direct = folder.open(superblock::NAMES[0], Open::Read, true).is_ok();
+        let direct = patiently(|| folder.open(superblock::NAMES[0], Open::Read, true)).is_ok();
         let clock = folder.clock();
         let place =
             Place::Directory { folder, lock, files: Mutex::new(vec![Slot::Closed; numbers as usize]) };

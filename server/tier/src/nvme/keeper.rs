@@ -6,10 +6,10 @@
 use super::Shared;
 use super::core::{Books, Core, PoisonOnPanic, Stop};
 use super::device::{Device, SegmentFile};
-use super::errno::Fault;
 use super::flush;
 use super::format::{Nonce, SegmentHeader, encode_footer};
 use super::log::{Chore, Log};
+use crate::errno::Fault;
 use crate::limits::BLOCK;
 use std::io;
 use std::sync::Arc;

@@ -219,7 +219,6 @@ impl Log {
         if freed == 0 {
             return;
         }
-        segment.died_at = self.changes;
         self.live_bytes -= freed.min(self.live_bytes);
         self.live_extents -= 1;
         if segment.state == State::Sealed && segment.live_extents == 0 {

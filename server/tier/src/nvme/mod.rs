@@ -7,7 +7,7 @@
 //!
 //! - `config`: what is asked for and what opening says
 //! - `format`: every byte on the device
-//! - `descriptors`, `errno`: file descriptors that it needs; what each errno means for it
+//! - `descriptors`: file descriptors that it needs
 //! - `device`: directory or block device, the lock, whole-block I/O of the control plane
 //! - `superblock`: its two copies, and what one or none of them good means
 //! - `segment`, `log`: the books; pure
@@ -27,7 +27,6 @@ mod core;
 mod descriptors;
 mod device;
 mod engine;
-mod errno;
 mod finish;
 mod flush;
 mod format;

@@ -2,8 +2,8 @@
 //! Must not know: which engine carries it.
 
 use super::device::SegmentFile;
-use super::errno::Fault;
 use super::format::{Nonce, Record, padded};
+use crate::errno::Fault;
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, Location, TierError};
 use rustix::io::Errno;

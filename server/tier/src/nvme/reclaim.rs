@@ -107,10 +107,20 @@ impl NvmeTier {
         let mut buffer = AlignedBuffer::new(BLOCK);
         let mut records = Vec::new();
         for block in blocks {
-            match file.read(block, &mut buffer) {
-                Ok(()) => records.extend(decode_extent(&buffer, segment, block, nonce)),
-                Err(error) => {
-                    tracing::warn!(segment, block, %error, "an extent's header cannot be read: its segment is not written again");
+            let read = file.read(block, &mut buffer).map_err(|error| error.to_string());
+            let record = read.and_then(|()| {
+                decode_extent(&buffer, segment, block, nonce).ok_or_else(|| "it does not verify".to_owned())
+            });
+            match record {
+                Ok(record) => records.push(record),
+                Err(why) => {
+                    // Written again, the segment would lose an extent that its owner counts on.
+                    tracing::warn!(
+                        segment,
+                        block,
+                        why,
+                        "an extent's header cannot be read: its segment is not written again"
+                    );
                     core.books.lock().log.wear(segment);
                 }
             }

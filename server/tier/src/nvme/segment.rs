@@ -69,8 +69,6 @@ pub(crate) struct Segment {
     pub(crate) generation: u16,
     /// The log's count of changes at the last one in here that no sync has covered; 0 when all are covered.
     pub(crate) changed_at: u64,
-    /// The log's count of changes when an extent in here last died.
-    pub(crate) died_at: u64,
     /// The log's count of changes when nothing in here was needed any more: a sync must cover these before it is
     /// overwritten.
     pub(crate) released_at: u64,
@@ -97,7 +95,6 @@ impl Segment {
             writes: 0,
             generation: 0,
             changed_at: 0,
-            died_at: 0,
             released_at: 0,
             worn: false,
             unreadable: 0,
@@ -139,7 +136,6 @@ impl Segment {
         self.live_bytes = 0;
         self.live_extents = 0;
         self.changed_at = 0;
-        self.died_at = 0;
         self.generation = self.generation.wrapping_add(1);
     }
 

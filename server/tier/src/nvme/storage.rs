@@ -3,10 +3,10 @@
 //! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only part of its
 //! work. Must not know: what the bytes mean. A production build has one variant of each: the calls are the kernel's own.
 
-use super::errno::Fault;
 #[cfg(feature = "simulation")]
 use super::simulation::{SimulatedDisk, SimulatedFile};
 use super::time::Clock;
+use crate::errno::{Fault, Rereads};
 use crate::limits::{RETRIES_MAX, SHORT_PAUSE};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -191,11 +191,13 @@ impl File {
 
     /// Reads all of `target`.
     pub(crate) fn read_all(&self, target: &mut [u8], offset: u64) -> io::Result<()> {
-        let mut done = 0;
+        let (mut done, mut rereads) = (0, Rereads::default());
         while done < target.len() {
-            match patiently(|| self.read_at(&mut target[done..], offset + done as u64))? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => done += count,
+            match patiently(|| self.read_at(&mut target[done..], offset + done as u64)) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(errno) if rereads.again(true, Fault::of(errno)) => {}
+                Err(errno) => return Err(errno.into()),
             }
         }
         Ok(())

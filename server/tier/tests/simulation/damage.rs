@@ -71,7 +71,7 @@ fn a_failed_write_takes_the_device_out_of_service_and_a_failed_read_does_not() {
     let (tier, _, _) = world.open();
     let pages = fill(&mut world, &tier, 3);
     world.settle(&tier);
-    world.disk.set_plan(FaultPlan { at: vec![(0, Fault::ReadError)], ..FaultPlan::calm(2) });
+    scratch(&world, pages[&1]);
     assert_eq!(world.read(&tier, pages[&1], 1), Err(TierError::Unreadable(pages[&1])));
     assert_eq!(tier.poisoned(), None);
     world.read(&tier, pages[&2], 2).unwrap();
@@ -83,6 +83,48 @@ fn a_failed_write_takes_the_device_out_of_service_and_a_failed_read_does_not() {
     assert_eq!(world.flush(&tier), Err(TierError::Poisoned));
     assert!(tier.usage().poisoned && !tier.needs_reclaim() && tier.reclaim_candidate(|_| u64::MAX).is_none());
     assert!(tier.shutdown().is_err(), "an operator hears that it did not end well");
+}
+
+#[test]
+fn a_read_that_fails_once_costs_nothing() {
+    let mut world = world(4);
+    let (tier, _, _) = world.open();
+    let pages = fill(&mut world, &tier, 30);
+    world.settle(&tier);
+    let fails_once = || FaultPlan { at: vec![(0, Fault::ReadError)], ..FaultPlan::calm(4) };
+    for (seed, at) in &pages {
+        world.disk.set_plan(fails_once());
+        world.read(&tier, *at, *seed).unwrap();
+    }
+    assert_eq!((tier.usage().unreadable_extents, tier.usage().live_extents), (0, 30));
+    world.disk.kill();
+    drop(tier);
+    // Nor does a start lose by it: headers, footers, what is read in long stretches.
+    let often = FaultPlan::calm(4).with(Fault::ReadError, 500_000);
+    world.disk.set_plan(often);
+    let (tier, recovered, report) = world.open();
+    assert_eq!((recovered.len(), report.unreadable, report.retired), (30, 0, 0));
+    assert!(world.disk.counts().faults[&Fault::ReadError] > 35, "{:?}", world.disk.counts());
+    world.disk.set_plan(FaultPlan::calm(4));
+    tier.shutdown().unwrap();
+}
+
+#[test]
+fn a_start_waits_for_descriptors() {
+    for skipped in 0..6 {
+        let mut world = world(5);
+        let (tier, _, _) = world.open();
+        fill(&mut world, &tier, 5);
+        tier.shutdown().unwrap();
+        drop(tier);
+        let first = world.disk.operations() + skipped;
+        let plan = FaultPlan { at: vec![(first, Fault::NoDescriptor); 20], ..FaultPlan::calm(5) };
+        world.disk.set_plan(plan);
+        let (tier, recovered, report) = world.open();
+        assert_eq!((recovered.len(), report.warnings), (5, Vec::<String>::new()));
+        assert_eq!(world.disk.counts().faults[&Fault::NoDescriptor], 20);
+        tier.shutdown().unwrap();
+    }
 }
 
 #[test]
@@ -172,6 +214,29 @@ fn reclaim_reads_headers_where_the_footer_cannot_be_read() {
     tier.release(candidate.segment);
     world.read(&tier, unsaid, 2).unwrap(); // its payload is well, and nobody was told that it is gone
     assert_eq!((tier.usage().retired_segments, tier.poisoned()), (1, None));
+    tier.shutdown().unwrap();
+}
+
+#[test]
+fn an_extent_whose_header_rotted_is_not_released_behind_its_owners_back() {
+    let mut world = world(21);
+    let (tier, _, _) = world.open();
+    let pages = fill(&mut world, &tier, 40);
+    world.settle(&tier);
+    let (first, unsaid) = (pages[&1].segment, pages[&2]);
+    world.disk.flip(&name(first), SEGMENT - 4096, 1);
+    world.disk.flip(&name(first), u64::from(unsaid.block) * 4096, 1);
+    let before = tier.usage().live_extents;
+    let candidate = tier.reclaim_candidate(|segment| if segment == first { 0 } else { u64::MAX }).unwrap();
+    for (_, at) in &candidate.extents {
+        tier.forget(*at, PAGE);
+    }
+    tier.release(candidate.segment);
+    world.settle(&tier);
+    assert_eq!(tier.usage().live_extents, before - candidate.extents.len() as u64);
+    world.read(&tier, unsaid, 2).unwrap();
+    tier.forget(unsaid, PAGE);
+    assert_eq!(tier.usage().live_extents, before - candidate.extents.len() as u64 - 1);
     tier.shutdown().unwrap();
 }
 

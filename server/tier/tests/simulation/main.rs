@@ -9,4 +9,5 @@ mod power;
 mod run;
 mod shape;
 mod small_disk;
+mod starts;
 mod support;

@@ -1,6 +1,7 @@
 //! Resuming short transfers.
 
 use super::*;
+use crate::limits::REREADS_MAX;
 
 #[test]
 fn a_short_transfer_goes_on_from_a_whole_block() {
@@ -26,6 +27,21 @@ fn only_a_failed_write_says_that_the_device_is_lost() {
     assert!(matches!(error(true), Err(Failure::Unreadable(why)) if why.starts_with("read")));
     assert!(matches!(error(false), Err(Failure::Io(why)) if why.starts_with("write")));
     assert!(matches!(resume(true, 4096, |_| Ok(0)), Err(Failure::Unreadable(why)) if why.contains("ends")));
+}
+
+#[test]
+fn a_read_that_the_device_failed_is_made_again_so_often() {
+    let tries = |is_read, failures: u32| {
+        let mut tries = 0;
+        let done = resume(is_read, 4096, |_| {
+            tries += 1;
+            if tries <= failures { Err(Errno::IO) } else { Ok(4096) }
+        });
+        (tries, done.is_ok())
+    };
+    assert_eq!(tries(true, REREADS_MAX), (REREADS_MAX + 1, true));
+    assert_eq!(tries(true, u32::MAX), (REREADS_MAX + 1, false));
+    assert_eq!(tries(false, 1), (1, false), "what a write left behind is not known");
 }
 
 #[test]

@@ -2,10 +2,10 @@
 //! Must not know: how a chore is done.
 
 use super::super::device::SegmentFile;
-use super::super::errno::Fault;
 use super::super::format::{Nonce, Record};
 use super::super::segment::State;
 use super::Log;
+use crate::errno::Fault;
 use crate::limits::{DISK_FULL_RETRY, SEGMENTS_READY, SHORT_RETRY};
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,7 +50,7 @@ impl Log {
         if self.paused_until.is_some_and(|until| now < until) {
             return None;
         }
-        let sync = self.closing_needs_sync().then_some(Chore::Sync);
+        let sync = (self.waiting_segments() > 0).then_some(Chore::Sync);
         let chore = sync.or_else(|| self.seal_chore()).or_else(|| self.blank_chore());
         chore.or_else(|| self.give_back_chore())
     }
@@ -83,21 +83,20 @@ impl Log {
         segment.file.clone()
     }
 
-    /// The footer of a filled segment on which no write is in flight. A worn one is not written to, and has none.
+    /// The footer of a filled segment on which no write is in flight. It lists what was written, also what died since: so a
+    /// start finds the same in a segment with its footer as without. A worn one is not written to, and has none.
     pub(crate) fn seal_chore(&mut self) -> Option<Chore> {
         loop {
             let idle = |number: &u32| self.segments[*number as usize].writes == 0;
             let position = self.full.iter().position(idle)?;
             let number = self.full.remove(position)?;
-            let all = !self.deaths_are_synced(number);
             let segment = &mut self.segments[number as usize];
             if segment.worn {
                 self.close_segment(number);
                 continue;
             }
             segment.state = State::Sealing;
-            let listed = |record: &&Record| all || segment.is_live(record.block);
-            let records = segment.records.iter().filter(listed).cloned().collect();
+            let records = segment.records.clone();
             let file = Arc::clone(segment.file.as_ref()?);
             return Some(Chore::Seal { segment: number, file, nonce: segment.nonce, records });
         }

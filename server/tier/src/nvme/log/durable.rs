@@ -3,8 +3,7 @@
 //!
 //! What is written and not synced may be gone after power loss, or may be there, in any order: also the header under
 //! which a segment is used anew. So a segment that was released may be written again only when everything written before
-//! its release is on stable storage: the copies that were moved out of it, and whatever replaced an extent of it. The same
-//! holds for a footer that leaves out an extent because it died.
+//! its release is on stable storage: the copies that were moved out of it, and whatever replaced an extent of it.
 
 use super::Log;
 use crate::limits::{RELEASE_WAIT, RELEASES_PER_SYNC};
@@ -75,12 +74,6 @@ impl Log {
         self.waiting_since.map(|since| since + RELEASE_WAIT)
     }
 
-    /// Does what is left to do before closing rest on changes that are not synced?
-    pub(super) fn closing_needs_sync(&self) -> bool {
-        let dead = |number: &u32| self.segments[*number as usize].died_at > self.synced;
-        self.waiting_segments() > 0 || self.full.iter().any(dead)
-    }
-
     /// A released segment that may be written again.
     pub(super) fn take_vacant(&mut self) -> Option<u32> {
         let position = self.vacant.iter().position(|number| !self.waits(*number))?;
@@ -91,10 +84,5 @@ impl Log {
     pub(super) fn take_leaving(&mut self) -> Option<u32> {
         let position = self.leaving.iter().position(|number| !self.waits(*number))?;
         self.leaving.remove(position)
-    }
-
-    /// May a footer of the segment leave out what died in it?
-    pub(super) fn deaths_are_synced(&self, number: u32) -> bool {
-        self.segments[number as usize].died_at <= self.synced
     }
 }

@@ -31,7 +31,6 @@ impl Log {
                 segment.nonce = nonce;
                 segment.cursor = records.last().map_or(1, |last| last.block + last.blocks());
                 segment.filled_at = records.iter().map(|record| record.sequence).max().unwrap_or(0);
-                segment.died_at = self.changes; // those that a later extent replaces
                 if sealed {
                     segment.state = State::Sealed; // a footer is written after its extents were synced
                 } else {

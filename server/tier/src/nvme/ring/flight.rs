@@ -1,8 +1,8 @@
 //! Operations the kernel is working on. Owns: them, with their slots and files, until their last completion.
 //! Must not know: the ring.
 
-use super::super::errno::Fault;
 use super::super::operation::{Failure, Operation};
+use crate::errno::{Fault, Rereads};
 use crate::limits::{BLOCK, RETRIES_MAX};
 use rustix::io::Errno;
 use turnkv_transfer::Slot;
@@ -20,6 +20,7 @@ pub(super) struct Progress {
     pub(super) done: usize,
     pub(super) bytes: usize,
     tries: u32,
+    rereads: Rereads,
 }
 
 /// What a completion means for its part.
@@ -61,6 +62,7 @@ impl Progress {
         match Fault::of(errno) {
             Fault::Interrupted if self.tries <= RETRIES_MAX => Step::Again,
             Fault::Short if self.tries <= RETRIES_MAX => Step::Later,
+            fault if self.tries <= RETRIES_MAX && self.rereads.again(is_read, fault) => Step::Again,
             _ => Step::Failed(Failure::of(is_read, errno)),
         }
     }
@@ -127,6 +129,7 @@ impl Drop for Flights {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::REREADS_MAX;
 
     #[test]
     fn a_short_transfer_goes_on_from_a_whole_block() {
@@ -144,12 +147,21 @@ mod tests {
         let of = |result| Progress::of(4096).advance(false, result);
         assert!(matches!(of(-libc::EIO), Step::Failed(Failure::Io(_))));
         assert!(matches!(of(-libc::ENOSPC), Step::Failed(Failure::Full)));
-        let read = |result| Progress::of(4096).advance(true, result);
-        assert!(matches!(read(-libc::EIO), Step::Failed(Failure::Unreadable(_))));
         assert!(matches!(of(0), Step::Failed(Failure::Io(_))));
         let mut progress = Progress::of(4096);
         let tries = (0..).take_while(|_| matches!(progress.advance(false, 1), Step::Again)).count();
         assert_eq!(tries as u32, RETRIES_MAX);
+    }
+
+    #[test]
+    fn a_read_that_the_device_failed_is_made_again_so_often() {
+        let mut progress = Progress::of(4096);
+        let tries = (0..).take_while(|_| matches!(progress.advance(true, -libc::EIO), Step::Again)).count();
+        assert_eq!(tries as u32, REREADS_MAX);
+        assert!(matches!(progress.advance(true, -libc::EIO), Step::Failed(Failure::Unreadable(_))));
+        let mut progress = Progress::of(4096);
+        assert!(matches!(progress.advance(true, -libc::EIO), Step::Again));
+        assert!(matches!(progress.advance(true, 4096), Step::Over));
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub(super) struct State {
     others: Option<Others>,
     /// They act now: not again in what they call.
     acting: bool,
+    /// Reads that failed, by file and offset: the next one there does not.
+    failed_reads: BTreeSet<(u64, u64)>,
     /// Folds every call and its outcome: two runs that agree in it did the same.
     trace: u64,
 }
@@ -107,6 +109,7 @@ impl SimulatedDisk {
             elapsed: Duration::ZERO,
             others: None,
             acting: false,
+            failed_reads: BTreeSet::new(),
             trace: 0,
         };
         let shared = Shared { state: Mutex::new(state), null, begun: Instant::now() };
@@ -352,7 +355,12 @@ impl SimulatedDisk {
             return Err(Errno::IO);
         }
         state.operations += 1;
-        let fault = state.plan.draw(state.operations, call, &mut state.random);
+        let drawn = state.plan.draw(state.operations, call, &mut state.random);
+        let failed = call == Call::Read && place.is_some_and(|place| state.failed_reads.remove(&place));
+        let fault = drawn.filter(|fault| !(failed && *fault == Fault::ReadError));
+        if fault == Some(Fault::ReadError) {
+            state.failed_reads.extend(place);
+        }
         state.note(call as u64 | fault.map_or(0, |fault| fault as u64 + 1) << 8);
         if let Some(fault) = fault {
             state.hit(fault, place);

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// A read fails once (EIO).
+    /// A read fails (EIO), and the next one of the same bytes does not fail so.
     ReadError,
     /// A read fails, and every later one of that sector until it is written again (EIO).
     Latent,

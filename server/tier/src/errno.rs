@@ -1,6 +1,7 @@
-//! What the errno of a system call means for the tier: each that a call may give has one entry here.
+//! What the errno of a system call means for a tier: each that a call may give has one entry here.
 //! Owns: that table. Must not know: who called, and what for.
 
+use crate::limits::REREADS_MAX;
 use rustix::io::Errno;
 use std::io;
 
@@ -34,5 +35,19 @@ impl Fault {
     /// Reads an error; one that no system call gave (a file that ends too early) is the device's.
     pub(crate) fn of_error(error: &io::Error) -> Fault {
         Errno::from_io_error(error).map_or(Fault::Device, Fault::of)
+    }
+}
+
+/// How often one read was made again because the device failed it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rereads(u32);
+
+impl Rereads {
+    /// Is a call that failed so to be made again, as a read whose bytes may be well? Counts it if so. What a write left
+    /// behind is not known: it is never made again.
+    pub(crate) fn again(&mut self, is_read: bool, fault: Fault) -> bool {
+        let again = is_read && fault == Fault::Device && self.0 < REREADS_MAX;
+        self.0 += u32::from(again);
+        again
     }
 }

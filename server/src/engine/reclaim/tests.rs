@@ -1,0 +1,142 @@
+//! Passes of reclaim: what they wait for, and what they do not.
+
+use super::*;
+use crate::config;
+use crate::engine::clients::Caller;
+use std::time::Instant;
+use tempfile::TempDir;
+use turnkv_pool::{ClientId, NamespaceIndex};
+use turnkv_proto::{BlockHash, NamespaceId, Spec, pack_hashes, wire};
+use turnkv_transfer::checksum;
+
+const PAGE: u64 = 64 << 10;
+const HASH: BlockHash = BlockHash([1; 32]);
+
+/// An engine without its threads: one slab of two slots, and a namespace that has a page on NVMe alone.
+struct World {
+    _dir: TempDir,
+    engine: Arc<Engine>,
+    ns: NamespaceIndex,
+    page: PageKey,
+    pass: Pass,
+}
+
+fn start(dir: &TempDir) -> Arc<Engine> {
+    let file = dir.path().join("turnkv.toml");
+    let text = format!(
+        "[dram]\nbytes = \"16MiB\"\nslab_bytes = \"1MiB\"\nlock = false\nhuge_pages = false\n[nvme]\npath = \"{}\"\n\
+         bytes = \"32MiB\"\nengine = \"blocking\"\n",
+        dir.path().join("nvme").display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut settings = config::load(Some(&file)).unwrap();
+    (settings.dram.bytes, settings.dram.slab_bytes) = (2 * PAGE, 2 * PAGE);
+    let limits = &mut settings.limits;
+    (limits.client_slots_percent, limits.user_slots_percent, limits.all_slots_percent) = (100, 100, 100);
+    (limits.free_slots_percent, limits.protected_percent) = (0, 0);
+    Engine::start(settings).unwrap()
+}
+
+fn open(engine: &Engine, model: &str) -> NamespaceId {
+    let spec = Spec::opaque(model, 16, PAGE).check().unwrap();
+    engine.open_namespace(&wire::NamespaceSpec::from(&spec)).unwrap();
+    spec.id()
+}
+
+/// Asks for slots; the lease on those that were given.
+async fn ask(
+    engine: &Arc<Engine>,
+    client: ClientId,
+    ns: &NamespaceId,
+    hash: BlockHash,
+) -> wire::BeginOffloadReply {
+    let hashes = pack_hashes(&[hash]).into();
+    let ask = wire::BeginOffloadRequest { namespace: ns.0.to_vec().into(), hashes, ..Default::default() };
+    engine.begin_offload_as(client, &ask).await.unwrap()
+}
+
+fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl World {
+    async fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = start(&dir);
+        let id = open(&engine, "moves");
+        let call = engine.begin_call(Caller::Unknown).unwrap();
+        let client = call.client;
+        let reply = ask(&engine, client, &id, HASH).await;
+        let slot = engine.slot_at(&reply.slots[0], PAGE).unwrap();
+        slot.fill(&[7; PAGE as usize]);
+        let sum = checksum(slot.bytes());
+        let now = engine.now();
+        let lease = turnkv_pool::LeaseId(reply.lease);
+        engine.core().pool.commit_offload(lease, client, &[(0, sum)], now).unwrap();
+        drop(slot);
+        engine.pump_writes();
+        wait("it is written", || {
+            engine.core().pool.stats().dirty_bytes == 0 && engine.core().writing_bytes == 0
+        });
+        engine.core().pool.demote_all(None);
+        let (ns, page) = {
+            let core = engine.core();
+            let ns = core.pool.namespace(&id).unwrap();
+            (ns, core.pool.page_key(ns, &HASH).unwrap())
+        };
+        let at = super::super::place::location(engine.core().pool.places(page)[0].unwrap());
+        let meta = ExtentMeta {
+            namespace: id,
+            hash: HASH,
+            parent: None,
+            shard: 0,
+            shards: 1,
+            tail_tokens: 0,
+            payload_bytes: PAGE as u32,
+            checksum: sum,
+        };
+        let candidate =
+            Candidate { segment: at.segment, surplus: false, live_bytes: PAGE, extents: vec![(meta, at)] };
+        let deadline = engine.clock.now() + Duration::from_secs(60);
+        let pass = Pass { candidate, left: 0, rewrite_left: u64::MAX, moving: vec![(0, page)], deadline };
+        World { _dir: dir, engine, ns, page, pass }
+    }
+
+    fn step(&mut self) -> Next {
+        self.engine.step(&mut self.pass)
+    }
+
+    fn is_here(&self) -> bool {
+        self.engine.core().pool.page_key(self.ns, &HASH) == Some(self.page)
+    }
+}
+
+#[tokio::test]
+async fn a_pass_whose_pages_have_no_slot_ends_instead_of_looking_again_and_again() {
+    let mut world = World::new().await;
+    let other = open(&world.engine, "stands in the way");
+    let call = world.engine.begin_call(Caller::Unknown).unwrap();
+    let reply = ask(&world.engine, call.client, &other, BlockHash([2; 32])).await;
+    assert!(reply.lease != 0, "the slab is another namespace's, and in use");
+    assert_eq!(world.step(), Next::Rung, "whoever holds the slots may do so for long");
+    assert!(!world.engine.end_pass(&world.pass), "its segment is kept");
+    assert!(world.is_here());
+    world.engine.core().pool.check().unwrap();
+}
+
+#[tokio::test]
+async fn a_pass_waits_for_pages_that_are_on_their_way() {
+    let mut world = World::new().await;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    assert_eq!(world.step(), Next::Soon, "it is read back");
+    while !world.pass.moving.is_empty() {
+        assert!(matches!(world.step(), Next::Soon | Next::Now) && Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(world.engine.end_pass(&world.pass), "the segment is empty");
+    assert!(world.is_here());
+}

@@ -1,0 +1,190 @@
+//! What is saved comes back, is written again when the catalog is lost, and is not removed by whoever does not know of it yet.
+
+use super::*;
+use crate::catalog::tests::Disk;
+use crate::clock::Clock;
+use crate::config;
+use crate::engine::start::{KeptOnDisk, Parts};
+use rustix::io::Errno;
+use std::sync::Arc;
+use tempfile::TempDir;
+use turnkv_pool::{ClientId, OffloadAsk, UserId};
+use turnkv_proto::{BlockHash, SessionId, Spec, pack_hashes, wire};
+use turnkv_tier::dram::{DramConfig, DramTier};
+use turnkv_tier::nvme::{Engine as Io, NvmeConfig, NvmeTier};
+use turnkv_transfer::HugePages;
+
+const PAGE: u64 = 4096;
+const CLIENT: ClientId = ClientId(1 << 40);
+/// Pages of the one prefix: more than a chunk of a list.
+const PAGES: u32 = LIST_CHUNK_PAGES + 8;
+
+/// An engine without threads, with its catalog on a disk that a test may spoil, and a namespace with a prefix in DRAM.
+struct World {
+    _dir: TempDir,
+    disk: Disk,
+    engine: Arc<Engine>,
+    id: NamespaceId,
+    ns: NamespaceIndex,
+}
+
+impl World {
+    fn new() -> World {
+        let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::new(Errno::IO));
+        let file = dir.path().join("turnkv.toml");
+        let path = dir.path().join("nvme");
+        let text = format!(
+            "[dram]\nbytes = \"16MiB\"\nslab_bytes = \"1MiB\"\nlock = false\n[nvme]\npath = \"{}\"\nbytes = \"64MiB\"\n",
+            path.display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let settings = config::load(Some(&file)).unwrap();
+        let slabs =
+            DramConfig { slab_bytes: 1 << 20, slab_count: 16, huge_pages: HugePages::Off, lock: false };
+        let (dram, _) = DramTier::new(slabs).unwrap();
+        let wanted =
+            NvmeConfig { segment_bytes: 4 << 20, engine: Io::Blocking, ..NvmeConfig::new(path, 64 << 20) };
+        let (nvme, recovered, _) = NvmeTier::open(wanted, dram.regions()).unwrap();
+        let catalog = Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap();
+        let kept = Some(KeptOnDisk { nvme, recovered, catalog });
+        let parts = Parts { dram, kept, clock: Clock::system(), instance: 1 };
+        let engine = Engine::assemble(settings, parts).unwrap();
+        let spec = Spec::opaque("m", 16, PAGE).check().unwrap();
+        engine.open_namespace(&wire::NamespaceSpec::from(&spec)).unwrap();
+        let ns = engine.core().pool.namespace(&spec.id()).unwrap();
+        let world = World { _dir: dir, disk, engine, id: spec.id(), ns };
+        world.offload();
+        world
+    }
+
+    fn offload(&self) {
+        let (hashes, now) = (hashes(), self.engine.now());
+        let mut core = self.engine.core();
+        core.pool.introduce_client(CLIENT, UserId(0));
+        let ask = OffloadAsk {
+            ns: self.ns,
+            session: None,
+            parent: None,
+            hashes: &hashes,
+            shard: 0,
+            tail_tokens: 0,
+            client: CLIENT,
+        };
+        let plan = core.pool.begin_offload(ask, now).unwrap();
+        let commit: Vec<(u32, u64)> = (0..PAGES).map(|at| (at, 0)).collect();
+        let kept = core.pool.commit_offload(plan.lease.unwrap(), CLIENT, &commit, now).unwrap().kept;
+        assert_eq!(kept.len(), PAGES as usize);
+    }
+
+    fn pin(&self) {
+        let hashes = pack_hashes(&hashes()).into();
+        let ask = wire::PinRequest {
+            namespace: self.id.0.to_vec().into(),
+            hashes,
+            ttl_ms: 60_000,
+            ..Default::default()
+        };
+        assert_eq!(self.engine.pin(&ask).unwrap().pages, PAGES);
+    }
+
+    fn begin_turn(&self, session: &str) {
+        let session = SessionId::parse(session).unwrap();
+        self.engine.core().pool.begin_turn(self.ns, &session, 0).unwrap();
+        self.engine.catalog.as_ref().unwrap().mark(self.ns, session);
+    }
+
+    /// Sessions and pins that the catalog has, as another server would find them, and the pages of each pin.
+    fn saved(&self) -> (usize, Vec<u64>) {
+        let catalog = Catalog::open_with(Box::new(self.disk.clone()), Clock::system()).unwrap();
+        let look = |saved: &SavedRows| {
+            let (mut sessions, mut pins) = (0, Vec::new());
+            saved.for_each_of(&self.id, |_| {
+                sessions += 1;
+                Ok(())
+            })?;
+            saved.for_each_pin_of(&self.id, |pin| {
+                let base = pin.base.and_then(|base| saved.chunk(&self.id, &base).unwrap());
+                let chunk = base.map_or(0, |chunk| chunk.hashes.len());
+                pins.push((chunk + pin.hashes.len()) as u64);
+                Ok(())
+            })?;
+            Ok((sessions, pins))
+        };
+        catalog.saved_rows(look).unwrap()
+    }
+
+    fn sessions_known(&self) -> u64 {
+        self.engine.core().pool.stats().sessions
+    }
+
+    /// The pool forgets a session, and nobody hears of it.
+    fn lose_session(&self, session: &str) {
+        let session = SessionId::parse(session).unwrap();
+        let mut core = self.engine.core();
+        core.pool.close(self.ns, &session, 0).unwrap();
+        core.pool.take_forgotten();
+    }
+}
+
+fn hashes() -> Vec<BlockHash> {
+    let mut hashes: Vec<BlockHash> = Vec::new();
+    for page in 0..PAGES {
+        hashes.push(BlockHash::chain(hashes.last(), &[page]));
+    }
+    hashes
+}
+
+/// Sessions and namespaces were; pins were forgotten at the next start.
+#[test]
+fn a_catalog_that_is_damaged_while_the_server_runs_has_pins_again_too() {
+    let world = World::new();
+    world.pin();
+    world.begin_turn("s");
+    world.engine.flush_catalog();
+    let saved = (1, vec![u64::from(PAGES)]);
+    assert_eq!(world.saved(), saved);
+    world.disk.spoil();
+    world.disk.fail(1);
+    world.begin_turn("t");
+    for _ in 0..3 {
+        world.engine.flush_catalog();
+    }
+    let catalog = world.engine.catalog.as_ref().unwrap();
+    assert_eq!((catalog.set_aside(), catalog.waiting_len()), (1, 0));
+    assert_eq!(world.saved(), (2, saved.1));
+}
+
+#[test]
+fn an_unpinned_prefix_and_one_that_ended_leave_the_catalog() {
+    let world = World::new();
+    world.pin();
+    let pin = hashes()[PAGES as usize - 1].0.to_vec().into();
+    let ask = wire::UnpinRequest { namespace: world.id.0.to_vec().into(), pin };
+    assert!(world.engine.unpin(&ask).unwrap().found);
+    assert_eq!(world.saved(), (0, vec![]));
+    world.pin();
+    let later = world.engine.now() + 61_000;
+    while !world.engine.core().pool.expire(later) {}
+    world.engine.flush_catalog();
+    assert_eq!(world.saved(), (0, vec![]));
+}
+
+/// A flush that came between a namespace's opening and the return of its sessions removed what was saved of them.
+#[test]
+fn what_is_not_back_yet_is_not_removed() {
+    let world = World::new();
+    world.begin_turn("s");
+    world.pin();
+    world.engine.flush_catalog();
+    world.lose_session("s");
+    world.engine.comes_back(world.ns);
+    world.engine.flush_catalog();
+    assert_eq!((world.saved().0, world.sessions_known()), (1, 0), "its return is under way");
+    world.engine.coming_back.lock().insert(world.ns, Return::Failed);
+    world.engine.flush_catalog();
+    assert_eq!((world.saved().0, world.sessions_known()), (1, 1), "it is read again");
+    assert_eq!(world.engine.core().pool.stats().pins, 1);
+    world.lose_session("s");
+    world.engine.flush_catalog();
+    assert_eq!(world.saved().0, 0, "what the pool gave up since goes");
+}
