@@ -3,7 +3,7 @@
 Owns: the user's memory of digests, one hashing process at a time, progress. Must not know: checkpoints, engines, pools.
 
     symlink into a hub cache's blobs/ -> the blob's name      else: remembered under the file's identity -> that
-    else: hashed by threads of low priority while holding the user's lock, remembered, told
+    else: hashed by threads while holding the user's lock, remembered, told
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ SETTLED_SECONDS = 2.0
 BLOB_SLACK_SECONDS = 2.0
 """A hub's blob is written before the link to it; one that is younger by more was written through the link since."""
 LOCK_POLL_SECONDS = 0.05
+PATIENCE_SECONDS = 20.0
+"""So long somebody waits for a digest; what takes longer goes on at low priority, beside whoever went on without."""
 PROGRESS_SECONDS = 5.0
 PROGRESS_BYTES_MIN = 1 << 30
 """Less than this is hashed without a word."""
@@ -154,6 +156,7 @@ class _Hashing:
         self._done: list[tuple[int, str]] = []
         self._failed: OSError | None = None
         self._bytes = sum(stat.st_size for _, stat in files)
+        self._patience_ends = time.monotonic() + PATIENCE_SECONDS
 
     def run(self) -> list[tuple[int, str]]:
         """(index, digest) of all files. Raises OSError; what was hashed by then is remembered."""
@@ -177,8 +180,6 @@ class _Hashing:
         return self._done
 
     def _work(self) -> None:
-        with contextlib.suppress(OSError):  # not everywhere may a thread step back
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         while True:
             with self._state:
                 at = self._next
@@ -202,6 +203,8 @@ class _Hashing:
         with open(path, "rb", buffering=0) as file:
             while length := file.readinto(buffer):
                 digest.update(view[:length])
+                if time.monotonic() > self._patience_ends:
+                    _step_back()
                 with self._state:
                     self._bytes_done += length
                     if self._failed is not None:
@@ -220,6 +223,12 @@ class _Hashing:
             "TurnKV: digesting the checkpoint's files, once: %.1f of %.1f GB, %.2f GB/s",
             self._bytes_done / 1e9, self._bytes / 1e9, self._bytes_done / 1e9 / max(seconds, 1e-3),
         )
+
+
+def _step_back() -> None:
+    """This thread is in nobody's way from here on."""
+    with contextlib.suppress(OSError):  # not every system lets a thread alone do that
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def _user_folder() -> pathlib.Path | None:

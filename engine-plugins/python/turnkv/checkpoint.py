@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import turnkv
 
-from ._file_digests import file_digests, identity_of
+from ._file_digests import PATIENCE_SECONDS, file_digests, identity_of
 
 logger = logging.getLogger("turnkv.checkpoint")
 
@@ -28,7 +28,7 @@ SETTING_FILES = re.compile(r"(config|params|adapter_config|.*quant.*|.*scales.*|
 """Read whole, they are small. Not a tokenizer's, which may lie here or not: pages are named by token ids."""
 CODE_KEY = b"auto_map"
 """Says in a configuration that the model's own code beside it is run."""
-START_WAIT_SECONDS = 20.0
+START_WAIT_SECONDS = PATIENCE_SECONDS
 """How long an engine's start waits for the name; then it goes on without pages until the name is known."""
 NAMES_MAX = 64
 """Checkpoints whose names one process remembers."""
