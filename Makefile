@@ -72,11 +72,14 @@ server: tools
 	@$(call say,'server (release build)')
 	@cargo build --locked --release --package turnkv
 
-python: tools
+# The wheel carries the server, stripped: `pip install turnkv` alone can start a private pool.
+python: server
 	@$(call say,'Python environment in .venv')
 	@engine-plugins/setup_env.sh
-	@$(call say,'Python wheel')
+	@$(call say,'Python wheel, with the server in it')
 	@rm -f $(WHEELS)/turnkv-*.whl
+	@mkdir -p engine-plugins/python/turnkv/_bin
+	@strip -o engine-plugins/python/turnkv/_bin/turnkv $(TARGET_DIR)/release/turnkv
 	@$(VENV)/bin/maturin build --locked --release --quiet --manifest-path engine-plugins/Cargo.toml --interpreter $(VENV)/bin/python --out $(WHEELS)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/turnkv-*.whl
 

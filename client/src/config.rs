@@ -52,8 +52,10 @@ pub struct EmbeddedConfig {
     pub nvme_bytes: u64,
     /// Where everything of it lies. Default: the socket in `$XDG_RUNTIME_DIR/turnkv`, the pages in `~/.cache/turnkv`.
     pub dir: Option<PathBuf>,
-    /// The `turnkv` binary. Default: `$TURNKV_SERVER`, beside this executable, on `$PATH`.
+    /// The `turnkv` binary. Default: `$TURNKV_SERVER`, `bundled`, beside this executable, on `$PATH`.
     pub server: Option<PathBuf>,
+    /// The binary that came in one package with this client, if there is one. Default: none.
+    pub bundled: Option<PathBuf>,
 }
 
 /// Why a configuration was refused.
@@ -84,6 +86,14 @@ pub enum ConfigError {
         min: u64,
         /// The most allowed.
         max: u64,
+    },
+    /// Whoever named this file meant it: no other server is taken in its place.
+    #[error("{named_by} names {path:?} as the server of the private pool, which is no executable file")]
+    NoServer {
+        /// Where it was named.
+        named_by: &'static str,
+        /// What was named.
+        path: PathBuf,
     },
     /// Nowhere to put the private pool.
     #[error("no directory for the embedded pool: set HOME, XDG_CACHE_HOME or EmbeddedConfig.dir")]
@@ -137,7 +147,7 @@ impl Default for BreakerConfig {
 
 impl Default for EmbeddedConfig {
     fn default() -> EmbeddedConfig {
-        EmbeddedConfig { dram_bytes: 256 << 20, nvme_bytes: 2 << 30, dir: None, server: None }
+        EmbeddedConfig { dram_bytes: 256 << 20, nvme_bytes: 2 << 30, dir: None, server: None, bundled: None }
     }
 }
 

@@ -29,6 +29,8 @@ const LOCK: &str = "start.lock";
 const CONFIG: &str = "embedded.toml";
 const LOG: &str = "embedded.log";
 
+const VARIABLE: &str = "TURNKV_SERVER";
+
 const HOW_TO_FIND: &str = "put `turnkv` on PATH, set TURNKV_SERVER to its file, or give the address of a running pool \
                            (unix:/path or http://host:port)";
 
@@ -39,6 +41,8 @@ pub(crate) struct Embedded {
     /// Holds pages.
     nvme_dir: PathBuf,
     socket: PathBuf,
+    /// The server that somebody named.
+    named: Option<PathBuf>,
     settings: EmbeddedConfig,
     /// Kept so that a server that ended is reaped. It outlives this client if others use it.
     child: Mutex<Option<Child>>,
@@ -59,7 +63,8 @@ impl Embedded {
         };
         let nvme_dir = std::path::absolute(nvme_dir).map_err(|_| ConfigError::NoHome)?;
         let socket = run_dir.join(SOCKET);
-        Ok(Embedded { run_dir, nvme_dir, socket, settings: settings.clone(), child: Mutex::new(None) })
+        let named = named_server(settings)?;
+        Ok(Embedded { run_dir, nvme_dir, socket, named, settings: settings.clone(), child: Mutex::new(None) })
     }
 
     /// The gRPC socket.
@@ -167,15 +172,9 @@ impl Embedded {
     }
 
     fn find_server(&self) -> Result<PathBuf> {
-        if let Some(server) = &self.settings.server {
-            return Ok(server.clone());
-        }
-        let named = std::env::var_os("TURNKV_SERVER").filter(|name| !name.is_empty()).map(PathBuf::from);
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("turnkv")));
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let on_path = std::env::split_paths(&path).map(|dir| dir.join("turnkv"));
-        let candidates = beside.into_iter().chain(on_path);
-        named.or_else(|| candidates.into_iter().find(|file| is_executable(file))).ok_or_else(|| {
+        let near = self.settings.bundled.clone().into_iter().chain(beside).find(|file| is_executable(file));
+        self.named.clone().or(near).or_else(|| on_path(Path::new("turnkv"))).ok_or_else(|| {
             Error::unavailable(format!("no server was found to start a private pool with: {HOW_TO_FIND}"))
         })
     }
@@ -186,6 +185,28 @@ impl Embedded {
         let text = format!("the embedded server ended at once; {} says: {}", log.display(), tail.trim());
         Error::unavailable(text)
     }
+}
+
+/// The server that the settings or `$TURNKV_SERVER` name, checked: a slip must not wait for the first page to show.
+fn named_server(settings: &EmbeddedConfig) -> Result<Option<PathBuf>, ConfigError> {
+    let variable = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+    let (named_by, path) = match (&settings.server, variable) {
+        (Some(server), _) => ("`server`", server.clone()),
+        (None, Some(server)) => (VARIABLE, server),
+        (None, None) => return Ok(None),
+    };
+    let bare = path.parent() == Some(Path::new(""));
+    let file = if bare { on_path(&path) } else { std::path::absolute(&path).ok() };
+    match file.filter(|file| is_executable(file)) {
+        Some(file) => Ok(Some(file)),
+        None => Err(ConfigError::NoServer { named_by, path }),
+    }
+}
+
+/// The first executable file of this name in the directories of `$PATH`.
+fn on_path(name: &Path) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| is_executable(file))
 }
 
 fn is_executable(file: &Path) -> bool {

@@ -158,6 +158,7 @@ impl Pool {
                 nvme_bytes: nvme_bytes.unwrap_or(usual.embedded.nvme_bytes),
                 dir,
                 server,
+                bundled: bundled_server(py),
             },
         };
         let shared = Arc::new(Shared { config, connected: Mutex::new(Connected::default()) });
@@ -253,6 +254,13 @@ impl Pool {
             None => "Pool()".to_owned(),
         }
     }
+}
+
+/// The server that the wheel carries; a source tree has none.
+fn bundled_server(py: Python<'_>) -> Option<PathBuf> {
+    let package: PathBuf = py.import("turnkv").ok()?.getattr("__file__").ok()?.extract().ok()?;
+    let server = package.parent()?.join("_bin").join("turnkv");
+    server.is_file().then_some(server)
 }
 
 /// `unix:relative/path` as seen from the current directory; the rest is the client's to judge.

@@ -467,3 +467,14 @@ def servers_of(home: pathlib.Path) -> int:
             continue
         count += pathlib.Path(arguments[0]).name == "turnkv" and any(str(home) in argument for argument in arguments)
     return count
+
+
+def test_a_wrong_server_is_refused_when_the_pool_is_made(home: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKV_SERVER", str(home / "nowhere"))
+    with pytest.raises(ValueError, match=r"TURNKV_SERVER names .*nowhere"):
+        turnkv.Pool(dir=str(home))
+    monkeypatch.delenv("TURNKV_SERVER")
+    with pytest.raises(ValueError, match="`server` names"):
+        turnkv.Pool(dir=str(home), server=str(home))
+    monkeypatch.setenv("TURNKV_SERVER", "nowhere")
+    turnkv.Pool(f"unix:{home}/sock")  # a pool with an address starts no server

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import turnkv
+from turnkv.checkpoint import name_of
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ class Door:
     """The way to one namespace. Threads may share it."""
 
     def __init__(self, pool: turnkv.Pool, spec: dict[str, Any]) -> None:
-        """`spec`: what `Pool.open_namespace` is called with."""
+        """`spec`: what `Pool.open_namespace` is called with; its model may be a `WeightsName`."""
         self.pool, self.spec = pool, spec
         self._namespace: turnkv.Namespace | None = None
         self._lock = threading.Lock()
@@ -37,7 +38,7 @@ class Door:
     def _open(self) -> turnkv.Namespace:
         with self._lock:
             if self._namespace is None:
-                self._namespace = self.pool.open_namespace(**self.spec)
+                self._namespace = self.pool.open_namespace(**self.spec | {"model": name_of(self.spec["model"])})
             return self._namespace
 
     def _forget(self, namespace: turnkv.Namespace) -> None:

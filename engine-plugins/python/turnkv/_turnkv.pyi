@@ -7,7 +7,7 @@ __version__: str
 
 Kind = Literal[
     "invalid", "unavailable", "deadline", "breaker_open", "busy", "draining",
-    "lease_expired", "namespace_unknown", "session_unknown", "limit", "device", "internal",
+    "lease_expired", "namespace_unknown", "session_unknown", "limit", "device", "internal", "unnamed",
 ]
 Dtype = Literal["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "u8"]
 Layout = Literal["layer_kv_head_token", "layer_kv_token_head", "opaque"]
@@ -86,7 +86,8 @@ class Pool:
     """A door to one pool. Threads may share it; a forked child gets connections of its own. Connects at the first call.
 
     `address`: "unix:/path", "http://host:port", or None for the embedded pool: a private server process of this user that
-    is started when needed and stopped when its last client leaves; `dram_bytes`, `nvme_bytes`, `dir` (of its NVMe files)
+    is started when needed (the one that the wheel carries, unless $TURNKV_SERVER or `server` names another) and stopped when
+    its last client leaves; `dram_bytes`, `nvme_bytes`, `dir` (of its NVMe files)
     and `server` (path of the turnkv binary) are for that one only. `data_plane`: "auto", "shm" or "inline".
     `call_ms`: the deadline of every call that sets none. Raises ValueError for an address or value that cannot be meant.
     """

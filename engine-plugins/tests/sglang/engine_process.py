@@ -85,10 +85,11 @@ class Engine:
             raise
 
     def generate(
-        self, ids: list[int], new: int = 8, salt: str | None = None, session: str | None = None
+        self, ids: list[int], new: int = 8, salt: str | None = None, session: str | None = None,
+        hints: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """One greedy generation: out, cached (tokens), details (of the cached ones), seconds; or error."""
-        return self._do({"do": "generate", "ids": ids, "new": new, "salt": salt, "session": session})
+        return self._do({"do": "generate", "ids": ids, "new": new, "salt": salt, "session": session, "hints": hints})
 
     def flush(self) -> None:
         """Empties the engine's own caches, after what is being stored."""
@@ -162,7 +163,7 @@ def _generate(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
     extra = {"cache_salt": command["salt"]} if command["salt"] else {}
     started = time.perf_counter()
     said = engine.generate(
-        input_ids=[command["ids"]], session_id=command["session"], **extra,
+        input_ids=[command["ids"]], session_id=command["session"], kv_hints=command["hints"], **extra,
         sampling_params={"temperature": 0, "max_new_tokens": command["new"], "ignore_eos": True},
     )[0]
     meta = said["meta_info"]

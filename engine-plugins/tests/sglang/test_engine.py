@@ -182,6 +182,21 @@ def test_sessions_reach_the_pool(running: Running) -> None:
     assert "sessions_without_prefix" not in counts and "error:session_unknown" not in counts, counts
 
 
+def test_an_orchestrators_hints_reach_the_pool(running: Running) -> None:
+    if running.kind != "linker":
+        pytest.skip("SGLang 0.5.23 hands no hints on to a storage backend")
+    payload = {"session": "ours", "priority": 1, "ttl_ms": 60_000}
+    action = {"action_id": "1", "action_type": "turnkv.session", "action_version": "1.0", "payload": payload}
+    hints = {"protocol_version": "1.0", "message_id": "m", "actions": [action]}
+    first = prompt(300, seed=36)
+    running.engine.generate(first, session="theirs", hints=hints)
+    running.engine.settle()
+    spec = json.loads((running.engine.folder / "namespace").read_text())
+    pages = running.pool.pool().open_namespace(**spec | {"salt": bytes.fromhex(spec["salt"])})
+    assert pages.begin_turn("ours").pages >= len(first) // PAGE and pages.begin_turn("theirs").pages == 0
+    assert running.engine.counts()["hints_heard"] == 1
+
+
 def test_stopped_pool(running: Running) -> None:
     known, new = prompt(300, seed=36), prompt(300, seed=37)
     computed = running.engine.generate(known)["out"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
+from collections.abc import Sequence
 
 import numpy
 import pytest
 from memory import LAYERS, PAGE, host_pool, slots
+from turnkv.checkpoint import WeightsName
 from turnkv.sglang import identity, options
 from turnkv.sglang.chain import ROOT, Chain, block_hash, block_hashes, cut, pages_in
 from turnkv.sglang.identity import Rank, rank_of
@@ -113,21 +115,34 @@ def test_whatever_changes_bytes_changes_the_namespace() -> None:
     assert identity.namespace(Rank(1, 2), **usual) == identity.namespace(Rank(0, 2), **usual)  # ranks meet in one
 
 
+def named(path: str, others: Sequence[tuple[str, str | None]] = ()) -> str:
+    """The name of a checkpoint, once it is known."""
+    name = identity.weights_name(path, None, others)
+    assert isinstance(name, WeightsName) and name.wait(60)
+    return name.get()
+
+
 def test_fingerprint_follows_the_weights_and_not_the_place(
     models: dict[str, pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
-    names = {name: identity.model_name(str(folder), None) for name, folder in models.items()}
+    names = {name: named(str(folder)) for name, folder in models.items()}
     assert names["one"] != names["other"] and names["one"].startswith("qwen3-")
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in models["one"].iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
-    assert identity.model_name(str(copy), None) == names["one"]
+    assert named(str(copy)) == names["one"]
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_model.safetensors").write_bytes(b"1")
+    adapted = named(str(copy), [(str(adapter), None)])
+    (adapter / "adapter_model.safetensors").write_bytes(b"2")
+    assert len({names["one"], adapted, named(str(copy), [(str(adapter), None)])}) == 3
     with open(copy / "model.safetensors", "r+b") as file:
-        file.seek(-3, 2)
+        file.seek(5000)
         file.write(b"\x7f")
-    assert identity.model_name(str(copy), None) != names["one"]
-    assert identity.model_name("nobody/no-such-model", None) != identity.model_name("nobody/no-such-model", "v2")
+    assert named(str(copy)) != names["one"]
+    assert identity.weights_name("nobody/no-such-model", None) != identity.weights_name("nobody/no-such-model", "v2")
 
 
 def test_restorable_lengths_follow_each_pools_policy() -> None:

@@ -21,6 +21,7 @@ from turnkv.connector import devices
 from turnkv.sglang import HiCacheBackend, Linker, engine, identity
 from turnkv.sglang.chain import block_hashes
 
+from sglang.srt.managers import kv_hints
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
 
 SECONDS_MAX = 20
@@ -290,6 +291,47 @@ def test_sessions_hold_all_their_pages(make: Make, pool_server: Any) -> None:
     for unfit in ("", "x" * 129, "a\nb"):  # a user's choice: pages are stored all the same
         assert tree.offload(keys(1, seed=len(unfit) + 7), [8], None, session=unfit)
     assert pool_server.pool().stats()["sessions"] == before and tree.linker.counts.get()["sessions_unfit"] == 3
+
+
+class HintedRequest:
+    """What SGLang's scheduler has of a request, as far as a lookup's caller and we look."""
+
+    rid = "r"
+
+    def __init__(self, session: str | None, *actions: tuple[str, dict[str, Any]]) -> None:
+        self.session_id = session
+        self.kv_hints = kv_hints.decode_kv_hints_envelope({
+            "protocol_version": "1.0", "message_id": "m", "actions": [
+                {"action_id": str(at), "action_type": kind, "action_version": "1.0", "payload": payload}
+                for at, (kind, payload) in enumerate(actions)
+            ],
+        })
+
+
+def look_up(linker: Linker, req: HintedRequest, some: list[str]) -> list[int]:
+    """As SGLang's cache does: the request is a local of what calls."""
+    return linker.lookup(req.rid, [transfer(some, [0] * len(some))])
+
+
+def test_an_orchestrators_hints_reach_the_sessions(make: Make, pool_server: Any) -> None:
+    tree, some = make(), keys(4)
+    pages = pool_server.pool().open_namespace(**tree.linker._pages["kv"].door.spec)
+    tree.offload(some[:1], [0], None, session="left")
+    retain = ("kv.retain", {"priority": 2, "ttl_seconds": 60})
+    look_up(tree.linker, HintedRequest("hinted", retain, ("kv.evict", {"session_id": "left"})), some[:2])
+    tree.offload(some[1:3], [1, 2], some[0], session="hinted")
+    assert pages.begin_turn("hinted").pages == 3
+    hints = tree.linker._advice.of("hinted")
+    assert (hints.priority, hints.ttl_ms, hints.close) == (2, 60_000, ("left",))
+    look_up(tree.linker, HintedRequest("mine", ("turnkv.session", {"session": "ours", "expected_return_ms": 5})), some[:2])
+    tree.offload(some[3:], [3], some[2], session="mine")
+    assert pages.begin_turn("ours").pages == 4 and pages.begin_turn("mine").pages == 0
+    look_up(tree.linker, HintedRequest(None, ("kv.prefetch", {"sessions": ["hinted"]})), some[:2])
+    deadline = time.monotonic() + SECONDS_MAX
+    while (left := pages.begin_turn("left")).turn > 1:  # closed: it begins anew
+        assert time.monotonic() < deadline, left.turn
+        time.sleep(0.01)
+    assert tree.linker.counts.get()["hints_heard"] == 3 and "hints_wrong" not in tree.linker.counts.get()
 
 
 def test_results_keep_the_order_of_calls_when_some_are_declined(make: Make, pool_server: Any) -> None:

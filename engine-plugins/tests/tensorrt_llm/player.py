@@ -61,6 +61,12 @@ class Step:
     arrive: tuple[str, ...] = ()
     chunks: dict[str, int] = field(default_factory=dict)
     cancel: tuple[str, ...] = ()
+    fails_at: int | None = None
+    """The forward pass ends with an exception before this layer. The executor catches it, fails all requests, goes on."""
+
+
+class ForwardError(Exception):
+    """A forward pass did not come to its end."""
 
 
 class Engine:
@@ -101,6 +107,8 @@ class Engine:
         """What the connector manager has handed on of a request: tokens and blocks."""
         self.done: dict[str, Request] = {}
         self.steps_held = 0
+        self.broken = False
+        """A forward pass failed: what the engine itself reuses may be wrong, and is not checked here any more."""
 
     def play(self, requests: dict[str, Request], script: Sequence[Step]) -> dict[str, Request]:
         """Plays a script, then steps until nothing is left to do. Returns the finished requests."""
@@ -132,7 +140,10 @@ class Engine:
         self._build(batch)
         for worker in self.workers:
             worker.start_load_kv(None)
-        self._forward(batch)
+        try:
+            self._forward(batch, step.fails_at)
+        except ForwardError:
+            self._fail_all()
         previous, self.pending = self.pending, dict(self.active)
         for name in list(previous if self.overlap else self.active):
             if name in self.active:
@@ -192,12 +203,15 @@ class Engine:
         for worker in self.workers:
             worker.bind_connector_meta(pickle.loads(sent))
 
-    def _forward(self, batch: dict[str, int]) -> None:
+    def _forward(self, batch: dict[str, int], fails_at: int | None) -> None:
         """Reads what came before, computes what is scheduled: on every rank, layer by layer."""
         for name in batch:
             self._overwrite(self.active[name])
-            self._check(self.active[name], self.active[name].position)
+            if not self.broken:
+                self._check(self.active[name], self.active[name].position)
         for layer in range(LAYERS):
+            if layer == fails_at:
+                raise ForwardError
             for rank, worker in enumerate(self.workers):
                 worker.wait_for_layer_load(layer, None)
                 for name, scheduled in batch.items():
@@ -212,6 +226,14 @@ class Engine:
             request.position += scheduled
             if request.position >= len(request.prompt):
                 request.sampled.append(self._sample(request))
+
+    def _fail_all(self) -> None:
+        """As the executor does it: no `wait_for_save`, and the prompts' blocks are kept for reuse, computed or not."""
+        self.broken = True
+        for name in list(self.active):
+            request = self.active[name]
+            request.position = len(request.prompt)
+            self._finish(name)
 
     def _update(self, name: str) -> None:
         """The host learns a sampled token; a request that has all of its reply is over."""

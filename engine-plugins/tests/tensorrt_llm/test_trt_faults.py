@@ -234,3 +234,17 @@ def test_the_module_names_its_classes() -> None:
     assert turnkv.tensorrt_llm.Scheduler.__module__ == "turnkv.tensorrt_llm.scheduler"
     with pytest.raises(AttributeError, match="Connector"):
         turnkv.tensorrt_llm.Connector  # noqa: B018
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_forward_pass_that_did_not_end_stores_nothing(server: Any, make_engine: MakeEngine, layer: int) -> None:
+    """The executor goes on after it, and reuses blocks that the failed pass left half written."""
+    engine = make_engine(server.address, reuse=True)
+    tokens = prompt(24, 400 + layer)
+    script = [Step(arrive=("a",), chunks={"a": 8}), Step(fails_at=layer)]
+    engine.play({"a": Request(1, tokens, 4)}, script)
+    again = engine.play({"b": Request(2, tokens, 4)}, [Step(arrive=("b",))])["b"]
+    assert again.prepopulated > 8, "it reuses what the failed pass should have written"
+    other = make_engine(server.address)
+    found = other.play({"c": Request(3, tokens + again.tokens[24:], 4)}, [Step(arrive=("c",))])["c"]
+    assert found.matched == 8, "the step before it came to its end"

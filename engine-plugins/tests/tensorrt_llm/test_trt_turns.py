@@ -6,6 +6,7 @@ Owns: turns, chunks, ranks, aborts. Must not know: how the plugin does it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -293,3 +294,30 @@ def test_other_weights_settings_and_tenants_share_nothing(server: Any, make_engi
     ):
         done = make_engine(server.address, {"model_id": "tiny", "tenant": "", **options}, salt="x", **settings)
         assert done.play(request(3), arrive)["a"].matched == 0, (options, settings)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlap"])
+def test_an_orchestrators_hints_make_sessions(server: Any, make_engine: MakeEngine, overlap: bool) -> None:
+    """In the versions whose requests carry an envelope: the session has its pages once they are stored."""
+    engine = make_engine(server.address, overlap=overlap)
+    envelope = {"protocol_version": "1.0", "message_id": "m", "actions": [
+        {"action_id": "1", "action_type": "kv.retain", "action_version": "1.0",
+         "payload": {"session_id": f"s-{overlap}", "priority": 1, "ttl_seconds": 60}},
+    ]}
+    request = Request(1, prompt(21, 500 + overlap), 6)
+    request.kv_hints = envelope
+    done = engine.play({"a": request}, CHUNKED)["a"]
+    door = engine.workers[0]._crew._door
+    wait_until(lambda: door.namespace(0).begin_turn(f"s-{overlap}").pages == pages(len(done.tokens)) // 4)
+    again = make_engine(server.address, overlap=overlap)
+    second = next_turn(done, 2)
+    second.kv_hints = envelope
+    more = again.play({"b": second}, [Step(arrive=("b",))])["b"]
+    wait_until(lambda: door.namespace(0).begin_turn(f"s-{overlap}").pages == pages(len(more.tokens)) // 4)
+
+
+def wait_until(fact: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < deadline, "it does not become true"
+        time.sleep(0.01)

@@ -130,6 +130,31 @@ class Commands:
             for output in outputs
         ]
 
+    def generate_while_handling(self, prompt: list[int]) -> list[dict]:
+        """The same for one prompt, by a program that is handling an exception of its own."""
+        try:
+            raise LookupError("of the program")
+        except LookupError:
+            answers = self.generate([prompt])
+            self.drain()
+            return answers
+
+    def generate_hinted(self, prompt: list[int], envelope: dict[str, Any]) -> list[int]:
+        """Greedy tokens of a request that an orchestrator sent, with its KV hints as vLLM itself carries them."""
+        import msgspec
+        from vllm import SamplingParams
+        from vllm.v1.kv_hints import KvHintsEnvelope
+
+        parameters = SamplingParams(temperature=0, max_tokens=24, detokenize=False, ignore_eos=True)
+        hints = msgspec.convert(envelope, KvHintsEnvelope)
+        self.llm.llm_engine.add_request("hinted", {"prompt_token_ids": prompt}, parameters, kv_hints=hints)
+        while self.llm.llm_engine.has_unfinished_requests():
+            for output in self.llm.llm_engine.step():
+                if output.finished:
+                    tokens = list(output.outputs[0].token_ids)
+        self.drain()
+        return tokens
+
     def drain(self) -> float:
         """Steps until all saves are reported: nobody else steps an engine in this process. Returns the seconds."""
         begun = time.monotonic()

@@ -93,6 +93,12 @@ class FakeNamespace:
     def fork(self, source: str, session: str) -> None:
         self.sessions.append(("fork", source, session))
 
+    def prefetch(self, session: str) -> None:
+        self.sessions.append(("prefetch", session))
+
+    def close(self, session: str) -> None:
+        self.sessions.append(("close", session))
+
     def _enter(self, verb: str, pages: int, deadline_ms: int | None) -> None:
         self.calls.append((verb, pages))
         if not self.gate.wait((deadline_ms or 60_000) / 1000):

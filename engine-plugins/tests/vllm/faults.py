@@ -91,3 +91,19 @@ def poison_layer_copies(connector: Any, layer: int) -> None:
 
     assert layers is not None
     layers._copy_layer = failing
+
+
+def fail_forward(connector: Any, layer: int, steps: int = 0) -> None:
+    """After so many whole steps a forward pass ends with an exception at attention of this layer; once."""
+    wait, layers, begun = connector.wait_for_layer_load, [], [0]
+
+    def failing(name: str) -> None:
+        if name not in layers:
+            layers.append(name)
+        begun[0] += name == layers[0]
+        if begun[0] > steps and len(layers) > layer and name == layers[layer]:
+            connector.wait_for_layer_load = wait
+            raise KeyboardInterrupt("in the forward pass")
+        wait(name)
+
+    connector.wait_for_layer_load = failing

@@ -10,7 +10,16 @@ import json
 import pathlib
 
 import torch
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 VOCABULARY = 4096
 COMMON = {
@@ -52,6 +61,41 @@ def write_hybrid(folder: pathlib.Path) -> pathlib.Path:
         query_pre_attn_scalar=64,
     )
     return _write(Gemma3ForCausalLM(config), folder)
+
+
+def write_mla(folder: pathlib.Path) -> pathlib.Path:
+    """DeepSeek V2 with 2 dense layers of multi-head latent attention, of the one size that CPU kernels know."""
+    torch.manual_seed(0)
+    sizes = {key: value for key, value in COMMON.items() if key not in ("head_dim", "num_key_value_heads")}
+    config = DeepseekV2Config(
+        **sizes,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=None,
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=64,
+        v_head_dim=64,
+        first_k_dense_replace=2,
+        n_routed_experts=2,
+        n_shared_experts=1,
+        num_experts_per_tok=1,
+        moe_intermediate_size=64,
+    )
+    return _write(DeepseekV2ForCausalLM(config), folder)
+
+
+def alter(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """The same model, but for one key projection: a fine-tune that a few samples of the file would not see."""
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if "layers.0.self_attn.k_proj" in name)
+    weights[name] = -weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def _write(model: PreTrainedModel, folder: pathlib.Path) -> pathlib.Path:

@@ -284,3 +284,16 @@ def wait_until(fact: Callable[[], bool], seconds: float = 5.0) -> None:
     while not fact():
         assert time.monotonic() < deadline, "it does not become true"
         time.sleep(0.02)
+
+
+def test_an_orchestrators_hints_reach_the_pool(
+    models: dict[str, pathlib.Path], pool_server: Any, start_engine: Callable[..., Engine]
+) -> None:
+    """As vLLM carries them from its request to the connector."""
+    pytest.importorskip("vllm.v1.kv_hints")
+    engine = start_engine(models["plain"], {"pool": pool_server.address})
+    action = {"action_id": "1", "action_type": "turnkv.session", "action_version": "1.0", "payload": {"session": "hinted"}}
+    prompt = prompt_of(400, seed=91)
+    tokens = engine.generate_hinted(prompt, {"protocol_version": "1.0", "message_id": "m", "actions": [action]})
+    wait_until(lambda: engine.session("hinted")[1] == whole_blocks(prompt, tokens) // 32)
+    engine.close()

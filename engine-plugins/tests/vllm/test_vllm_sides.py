@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pathlib
 import threading
 import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_of, run_of, step_of, wait_until
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
@@ -67,6 +69,51 @@ def test_a_turn_through_the_scheduler() -> None:
     assert stats.data["counts"]["lookups"] == {"hit": 1} and scheduler.take_stats() is None
     assert not scheduler.tracked and not scheduler.ending
     scheduler.close()
+
+
+def test_an_orchestrators_envelope_in_vllms_own_type() -> None:
+    kv_hints = pytest.importorskip("vllm.v1.kv_hints")
+    door = FakeDoor()
+    scheduler = scheduler_of(door)
+    actions = [
+        kv_hints.KvHintAction("1", "kv.retain", "1.0", {"session_id": "s", "priority": 3, "ttl_seconds": 2.5}),
+        kv_hints.KvHintAction("2", "kv.prefetch", "1.0", {"session_id": "other"}),
+        kv_hints.KvHintAction("3", "kv.fetch", "1.0", {"source_control_endpoint": "h:1", "block_hashes": [1]}),
+    ]
+    envelope = kv_hints.KvHintsEnvelope("0.1", "m", actions)
+    request = request_of(200, kv_hints=envelope, session_id="engines-own")
+    scheduler.new_request(request)
+    request.num_computed_tokens = 199
+    scheduler.finished(request, ([1, 2, 3, 4, 5, 6, 7],))
+    scheduler.build_meta(step_of({}, {}))
+    scheduler.worker_output(WorkerMeta(saves={"r": SaveOutcome(6, 6, 0, 0, None)}))
+    wait_until(lambda: len(door.namespaces[0].sessions) == 3)
+    told, begun, ended = door.namespaces[0].sessions
+    assert (told, begun[:2]) == (("prefetch", "other"), ("begin", "s"))
+    assert ended[:3] == ("end", "s", 6) and (ended[3]["priority"], ended[3]["ttl_ms"]) == (3, 2500)
+    scheduler.close()
+
+
+def test_an_adapter_with_other_weights_has_pages_of_its_own(tmp_path: pathlib.Path) -> None:
+    """vLLM hashes an adapter's name and path: after a restart other weights may lie there."""
+    door, adapter = FakeDoor(), tmp_path / "adapter_model.safetensors"
+    lora = SimpleNamespace(lora_name="a", lora_int_id=1, lora_path=str(tmp_path))
+    found = []
+    for content in (b"one", b"one", b"two"):
+        adapter.write_bytes(content)
+        scheduler, request = scheduler_of(door), request_of(200, lora_request=lora, kv_transfer_params={"turnkv_session": "s"})
+        scheduler.new_request(request)
+        found.append(scheduler.matched_tokens(request, 0)[0])
+        request.num_computed_tokens = 199
+        scheduler.finished(request, ([1, 2, 3, 4, 5, 6, 7],))
+        for job in scheduler.build_meta(step_of({}, {})).saves:
+            door.namespaces[0].pages.update(dict.fromkeys(job.runs[0].names, b""))
+        scheduler.close()
+    assert found == [0, 192, 0] and len(door.namespaces[0].pages) == 12
+    plain = scheduler_of(door)
+    request = request_of(200)
+    plain.new_request(request)
+    assert plain.matched_tokens(request, 0) == (0, False), "nor the model without an adapter"
 
 
 def test_whole_blocks_and_one_token_to_compute() -> None:
@@ -224,6 +271,35 @@ def test_a_replica_stores_nothing_and_holds_nothing_up() -> None:
     assert worker.take_report().saves["r"].merge(SaveOutcome(1, 1, 0, 0, None)).pages == 1
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["told of the end", "not told"])
+def test_a_step_lost_half_way_ends_storing_until_a_reset(told: bool) -> None:
+    """vLLM's model runners differ: one calls `wait_for_save` after an exception too, the other leaves it out."""
+    door, names = FakeDoor(), hashes_of(4)
+    worker = Worker(Options.parse({}), door, {0: Memory(8).runs}, shard=0, stores=True)
+    scheduler, output = scheduler_of(FakeDoor()), step_of({"r": 1}, {})
+
+    def step(save: int, finish: bool = False, whole: bool | None = True) -> None:
+        meta = scheduler.build_meta(output)
+        meta.saves = [SaveJob("r", None, [run_of(names, [save + 1], first=save)])]
+        meta.finishes = [FinishJob("r", None, [run_of(names, [1, 2, 3, 4])])] if finish else []
+        worker.before_step(meta)
+        if whole is not None:
+            worker.end_step(meta, whole)
+
+    step(0)
+    wait_until(lambda: names[0] in door.namespaces[0].pages)
+    step(1, whole=False if told else None)
+    step(2)
+    step(3, finish=True)
+    assert finished(worker.saver, "r").pages == 1 and list(door.namespaces[0].pages) == names[:1]
+    scheduler.reset()
+    meta = scheduler.build_meta(output)
+    meta.saves = [SaveJob("q", None, [run_of(names, [1])])]
+    worker.before_step(meta)
+    worker.end_step(meta)
+    wait_until(lambda: list(door.namespaces[0].pages) == names[:1])
+
+
 def test_nothing_old_reaches_a_new_epoch() -> None:
     """Weights were changed: a save under way ends in the old namespace, what is queued goes nowhere."""
     door, names = FakeDoor(), hashes_of(4)
@@ -257,7 +333,7 @@ def test_a_step_without_a_forward_pass_ends_once_whoever_says_so() -> None:
     """vLLM 0.30 never calls wait_for_save in it: what the step finishes would be lost, and its blocks held for ever."""
     ended: list[StepMeta] = []
     connector = object.__new__(TurnKVConnector)
-    connector._worker = SimpleNamespace(end_step=ended.append, results=lambda: (set(), set(), set()))
+    connector._worker = SimpleNamespace(end_step=lambda step, whole: ended.append(step), results=lambda: (set(), set(), set()))
     for forward, says_so, times in ((False, False, 1), (False, True, 1), (True, False, 0), (True, True, 1)):
         connector._ended, step = None, StepMeta(forward=forward)
         connector.bind_connector_metadata(step)

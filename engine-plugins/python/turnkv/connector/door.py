@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 
 import turnkv
+from turnkv.checkpoint import WeightsName, name_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class PoolOptions:
     """Which pool, and how patiently."""
 
     address: str | None
-    model: str
+    model: str | WeightsName
+    """Name of the weights; no page moves before it is known."""
     tenant: str
     shards: int
     call_ms: int
@@ -57,13 +59,13 @@ class Door:
         return self._pool.state == "breaker_open"
 
     def namespace(self, group: int) -> turnkv.Namespace:
-        """The group's pages. Raises turnkv.Error while the pool cannot be reached."""
+        """The group's pages. Raises turnkv.Error while the pool cannot be reached, or the weights have no name."""
         opened = self._opened.get(group)
         if opened is not None:
             return opened
         spec, options, epoch = self.groups[group], self.options, self.epoch
         opened = self._pool.open_namespace(
-            options.model,
+            name_of(options.model),
             dtype="u8",
             layout="opaque",
             page_tokens=spec.block_tokens,

@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import turnkv
 
+from . import kv_hints
 from .door import Door
 
 QUEUE_MAX = 4096
@@ -32,18 +33,26 @@ class Hints:
     """No turn will follow."""
     handover_tokens: int = 0
     """Another instance says that it has computed so many tokens and is storing them: worth a short wait."""
+    prefetch: tuple[str, ...] = ()
+    """Sessions that an orchestrator expects soon."""
+    close: tuple[str, ...] = ()
+    """Sessions that an orchestrator says will not return."""
 
     @staticmethod
-    def parse(*sources: Mapping[str, Any] | None) -> tuple[Hints, list[str]]:
+    def parse(
+        *sources: Mapping[str, Any] | None, envelope: Any = None, session: str | None = None
+    ) -> tuple[Hints, list[str]]:
         """The hints in these dictionaries, under "turnkv" or as "turnkv_session", and what was wrong with them.
 
-        A wrong hint is left out: a request must not fail for advice.
+        An orchestrator's `envelope` (or one among the dictionaries, where bridges put it) has the last word; `session` is
+        the engine's own name for it, if nobody says another. A wrong hint is left out: a request must not fail for advice.
         """
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {} if session is None else {"session": session}
         wrong: list[str] = []
         for source in sources:
             if not source:
                 continue
+            envelope = envelope or source.get("kv_hints") or source.get("kv_hint")
             nested = source.get("turnkv")
             if isinstance(nested, Mapping):
                 values.update(nested)
@@ -51,19 +60,31 @@ class Hints:
                 wrong.append(f"turnkv must be an object, not {type(nested).__name__}")
             if "turnkv_session" in source:
                 values["session"] = source["turnkv_session"]
-        known = {entry.name: entry for entry in fields(Hints)}
-        checked: dict[str, Any] = {}
-        for key, value in values.items():
-            kind = _KINDS.get(key)
-            if kind is None:
-                wrong.append(f"unknown hint {key!r}; there are {', '.join(known)}")
-            elif value is None:
-                continue
-            elif not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value < 0)):
-                wrong.append(f"{key} must be {_SAID[kind]}, not {value!r}")
-            else:
-                checked[key] = value
-        return Hints(**checked), wrong
+        checked = _checked(values, wrong)
+        said = kv_hints.read(envelope)
+        wrong.extend(said.wrong)
+        checked.update(_checked(said.values, wrong))
+        own = checked.get("session")
+        if own is not None and own in said.close:
+            checked["final"] = True
+        others = tuple(name for name in said.close if name != own)
+        return Hints(**checked, prefetch=tuple(said.prefetch), close=others), wrong
+
+
+def _checked(values: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
+    """The hints among these values that can be meant; adds what cannot to `wrong`."""
+    checked: dict[str, Any] = {}
+    for key, value in values.items():
+        kind = _KINDS.get(key)
+        if kind is None:
+            wrong.append(f"unknown hint {key!r}; there are {', '.join(_KINDS)}")
+        elif value is None:
+            continue
+        elif not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value < 0)):
+            wrong.append(f"{key} must be {_SAID[kind]}, not {value!r}")
+        else:
+            checked[key] = value
+    return checked
 
 
 _KINDS: dict[str, type] = {
@@ -92,7 +113,11 @@ class SessionDesk:
         self._thread.start()
 
     def begin(self, hints: Hints) -> None:
-        """A turn begins; a fork is made first."""
+        """A turn begins; a fork is made first. What was said about other sessions is told first of all."""
+        for name in hints.prefetch:
+            self._add(lambda pages, name=name: pages.prefetch(name))
+        for name in hints.close:
+            self._add(lambda pages, name=name: pages.close(name))
         session, source = hints.session, hints.fork_from
         if session is None:
             return

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import turnkv
 from turnkv import _door
+from turnkv.checkpoint import name_of
 
 logger = logging.getLogger("turnkv.sglang")
 T = TypeVar("T")
@@ -46,8 +47,8 @@ class Door:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What the namespace is opened with."""
-        return self._door.spec
+        """What the namespace is opened with. Raises turnkv.Error while the weights have no name."""
+        return self._door.spec | {"model": name_of(self._door.spec["model"])}
 
     def open(self, tries: int = 1) -> bool:
         """Connects ahead of the first use, so that no request pays for it. False: not now, a later call tries again."""

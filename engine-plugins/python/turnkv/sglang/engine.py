@@ -66,6 +66,16 @@ def parent_of_offload(caller: FrameType, first_key: str, tokens: int) -> bytes |
     return block_hash(state.parent_last_hash) if state.parent_last_hash else None
 
 
+def request_of_lookup(caller: FrameType, rid: str) -> Any:
+    """The request that a lookup is for; None if it cannot be told.
+
+    SGLang hands a linker its name only; what an orchestrator said with it is an attribute of the request, which is a local
+    of the method that calls `lookup`.
+    """
+    request = caller.f_locals.get("req")
+    return request if getattr(request, "rid", None) == rid else None
+
+
 class Agreement:
     """A yes of every rank that has to take the same branch; their scheduler threads all ask in the same order."""
 

@@ -28,10 +28,12 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 import turnkv
+from turnkv.checkpoint import WeightsName
 
 from . import identity, options
 from .chain import ROOT, Chain, block_hash, block_hashes, cut, pages_in
 from .door import Counts, Door, count_offload
+from .hints import Advice, envelope_of
 from .restorable import restorable
 from .runs import HostRuns
 
@@ -62,7 +64,9 @@ class HiCacheBackend(HiCacheStorage):
         self._config = storage_config
         self._options = options.parse(extra)
         self._pool = self._options.open_pool(self._options.deadline_ms)
-        self._model = self._options.model_id or identity.engine_model()
+        self._model = self._options.model_id or identity.engine_weights()
+        if isinstance(self._model, WeightsName):
+            self._model.wait()
         self._settings = identity.engine_settings()
         self._threads = ThreadPoolExecutor(self._options.threads, thread_name_prefix="turnkv-hicache")
         self._chain = Chain()
@@ -71,6 +75,7 @@ class HiCacheBackend(HiCacheStorage):
         self._stores: deque[tuple[int, float]] = deque(maxlen=TRANSFERS_MAX)
         self._warned_of_prefix = False
         self.counts = Counts()
+        self._advice = Advice(self.counts)
 
     # ---- host pools -----------------------------------------------------------------------------------------------
 
@@ -114,6 +119,7 @@ class HiCacheBackend(HiCacheStorage):
     def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
         """How many leading keys are stored."""
         hashes = block_hashes(keys)
+        self._hear(extra_info)
         # Their order is certain; SGLang's prefix_keys of a query lack the last page before them, so they are not used.
         self._chain.learn(hashes)
         return self._found(PoolName.KV.value, hashes)
@@ -244,6 +250,7 @@ class HiCacheBackend(HiCacheStorage):
     def close(self) -> None:
         """Lets go of the pool; its pages stay."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self._advice.close()
         self._pool.close()
         logger.info("turnkv: closed after %s", self.counts.get())
 
@@ -254,10 +261,17 @@ class HiCacheBackend(HiCacheStorage):
 
         SGLang's prefix_keys of a query lack the page right before them, so nothing is learned from those.
         """
+        self._hear(extra_info)
         hashes = block_hashes(keys)
         if self._prefix(extra_info) is None:
             self._chain.learn(hashes)
         return hashes
+
+    def _hear(self, extra_info: HiCacheStorageExtraInfo | None) -> None:
+        """What an orchestrator says of other sessions. A storage backend is not told when a request's own turn ends."""
+        pages, envelope = self._pages.get(PoolName.KV.value), envelope_of(extra_info)
+        if pages is not None and envelope:
+            self._advice.hear(pages.door, envelope)
 
     def _found(self, name: str, hashes: bytes) -> int:
         """How many leading pages of one of SGLang's pools are stored."""

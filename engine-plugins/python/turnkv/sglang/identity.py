@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnkv.checkpoint import checkpoint_digest, checkpoint_folder
+from turnkv.checkpoint import WeightsName, checkpoint_folder, weights_path
 
 logger = logging.getLogger("turnkv.sglang")
 
@@ -48,7 +49,7 @@ def rank_of(tp: tuple[int, int], pp: tuple[int, int], cp: tuple[int, int], repli
 
 
 def namespace(
-    rank: Rank, *, model: str, settings: dict[str, Any], tenant: str, pool_name: str, layout: str, dtype: str,
+    rank: Rank, *, model: str | WeightsName, settings: dict[str, Any], tenant: str, pool_name: str, layout: str, dtype: str,
     page_tokens: int, lengths: list[int],
 ) -> dict[str, Any]:
     """The arguments of `Pool.open_namespace` for one of SGLang's memory pools."""
@@ -74,18 +75,27 @@ def engine_settings() -> dict[str, Any]:
     return settings
 
 
-def engine_model() -> str:
-    """Names the running engine's weights: the checkpoint's fingerprint."""
+def engine_weights() -> str | WeightsName:
+    """Names the running engine's weights, its drafter's and those of the adapters that it started with among them."""
     from sglang.srt.runtime_context import get_server_args
 
     args = get_server_args()
-    return model_name(str(args.model_path), getattr(args, "revision", None))
+    draft = getattr(args, "speculative_draft_model_path", None)
+    drafts = [(str(draft), getattr(args, "speculative_draft_model_revision", None))] if draft else []
+    # SGLang's page hash has an adapter's name and path, not what lies there.
+    adapters = [(str(path), None) for path in sorted(map(_adapter_path, getattr(args, "lora_paths", None) or ()))]
+    return weights_name(str(args.model_path), getattr(args, "revision", None), [*drafts, *adapters])
 
 
-def model_name(path: str, revision: str | None) -> str:
-    """The model's kind and a fingerprint of its files, wherever they lie; one on no disk here has only its name."""
-    folder = checkpoint_folder(path, revision)
-    if folder is None:
+def weights_name(
+    path: str, revision: str | None, others: Sequence[tuple[str, str | None]] = ()
+) -> str | WeightsName:
+    """The model's kind and a digest of its files, wherever they lie; one on no disk here has only its name.
+
+    `others`: (path, revision) of what else shapes K and V.
+    """
+    folder, paths = checkpoint_folder(path, revision), weights_path(path, revision)
+    if folder is None or paths is None:
         logger.warning("turnkv: no files of %s found to fingerprint: its name and revision alone name the weights; "
                        "set model_id when they change", path)
         return f"named-{hashlib.sha256(f'{path}@{revision}'.encode()).hexdigest()}"
@@ -93,4 +103,12 @@ def model_name(path: str, revision: str | None) -> str:
         kind = str(json.loads((folder / "config.json").read_text())["model_type"])[:64]
     except (OSError, ValueError, KeyError, TypeError):
         kind = "model"
-    return f"{kind}-{checkpoint_digest(folder)}"
+    found = [weights_path(*other) for other in others]
+    return WeightsName.of(f"{kind}-", [paths, *(other for other in found if other is not None)], logger)
+
+
+def _adapter_path(adapter: Any) -> str:
+    """Of an entry of --lora-paths: a path, "name=path", or an object that has one."""
+    if isinstance(adapter, str):
+        return adapter.partition("=")[2] or adapter
+    return str(adapter.get("lora_path") if isinstance(adapter, dict) else getattr(adapter, "lora_path", adapter))

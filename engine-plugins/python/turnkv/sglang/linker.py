@@ -23,11 +23,13 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 
+from turnkv.checkpoint import WeightsName
 from turnkv.connector import devices
 
 from . import engine, identity, options
 from .chain import ROOT, Chain, block_hashes, cut, pages_in
 from .door import Counts, Door, count_offload
+from .hints import Advice
 from .loading import DevicePages, Load, Wanted, hold
 from .restorable import restorable
 from .runs import KV_LAYER_TOKEN, DeviceRuns
@@ -71,6 +73,7 @@ class Linker(UnifiedCacheLinker):
             engine.tensor_rank(params), (0, 1), (params.attn_cp_rank, params.attn_cp_size), self._group.rank_replicated
         )
         self._pages = self._open_pages()
+        self._advice = Advice(self.counts)
         self._pending: dict[str, Load] = {}
         self._loads: SimpleQueue[tuple[int, list[Load]] | None] = SimpleQueue()
         self._offloads: SimpleQueue[_Offload | None] = SimpleQueue()
@@ -82,7 +85,9 @@ class Linker(UnifiedCacheLinker):
             threading.Thread(target=work, daemon=True, name=f"turnkv-{work.__name__[5:]}").start()
 
     def _open_pages(self) -> dict[str, DevicePages]:
-        model, settings = self._options.model_id or identity.engine_model(), identity.engine_settings()
+        model, settings = self._options.model_id or identity.engine_weights(), identity.engine_settings()
+        if isinstance(model, WeightsName):
+            model.wait()
         pages = {}
         for name, entry in self.pools.items():
             layout = KV_LAYER_TOKEN if name == PoolName.KV and not self._group.rank_replicated else f"device:{name}"
@@ -113,6 +118,7 @@ class Linker(UnifiedCacheLinker):
 
     def lookup(self, rid: str, transfers: list[PoolTransfer]) -> list[int]:
         """Prefix lengths, in pages, that can be loaded; none when the pool does not answer within `lookup_ms`."""
+        self._hear(engine.request_of_lookup(sys._getframe(1), rid))
         expanded = self._group.resolve_transfers(transfers)
         keys = next((transfer.keys for transfer in transfers if transfer.name == PoolName.KV), None)
         if not expanded or not keys:
@@ -122,6 +128,13 @@ class Linker(UnifiedCacheLinker):
         self.counts.add("pages_found", max(lengths, default=0))
         # SGLang intersects the ranks' answers, one by one. A lone rank's longest one says the same.
         return list(lengths if self._agreement.needed else lengths[-1:])
+
+    def _hear(self, request: Any) -> None:
+        """What an orchestrator says with a request that is being looked up."""
+        envelope = getattr(request, "kv_hints", None)
+        if envelope and self._rank.shard == 0:
+            session = getattr(request, "session_id", None)
+            self._advice.hear(self._pages[str(PoolName.KV)].door, envelope, session if self._fit(session) else None)
 
     def _found(self, name: str, hashes: bytes) -> int:
         return self._pages[name].lookups.call(lambda space: space.lookup(hashes), 0)
@@ -291,14 +304,20 @@ class Linker(UnifiedCacheLinker):
 
         SGLang says neither when a turn begins nor when it ends, so each offload counts as one.
         """
-        begun = pages.door.call(lambda space: space.begin_turn(session, engine=self._options.engine), None)
-        stored = self._store_run(pages, hashes, indices, parent, session if begun is not None else None)
+        hints = self._advice.of(session)
+        name = hints.session or session
+        begun = pages.door.call(lambda space: space.begin_turn(name, engine=self._options.engine), None)
+        stored = self._store_run(pages, hashes, indices, parent, name if begun is not None else None)
         if begun is not None and stored:
             prefix = self._prefix(parent)
             if prefix is None:
                 self.counts.add("sessions_without_prefix")
             else:
-                pages.door.call(lambda space: space.end_turn(session, prefix + hashes), None)
+                pages.door.call(
+                    lambda space: space.end_turn(
+                        name, prefix + hashes, expected_return_ms=hints.expected_return_ms, ttl_ms=hints.ttl_ms,
+                        priority=hints.priority, last=hints.final,
+                    ), None)
         return stored
 
     def _prefix(self, parent: bytes) -> bytes | None:
@@ -331,6 +350,7 @@ class Linker(UnifiedCacheLinker):
         self._loads.put(None)
         self._offloads.put(None)
         self._threads.shutdown(wait=True)
+        self._advice.close()
         self._pool.close()
         self._lookup_pool.close()
         logger.info("turnkv: closed after %s", self.counts.get())

@@ -1,7 +1,7 @@
 """The ranks of one engine as rank 0's scheduler sees them: pages are promised only when every rank has its shard here.
 
 TensorRT-LLM lets the scheduler talk to workers only after it has promised, so there is a line of our own to each rank.
-Owns: those lines, the vote. Must not know: requests, blocks, tensors.
+Owns: those lines, the vote, turns that wait for their pages. Must not know: requests, blocks, tensors.
 
     rank 0    lookup; ask all (FETCH ticket, names) ... fetch its own ... gather answers until the deadline; least wins
     others    one thread each: FETCH -> fetch, answer (ticket, pages); DROP -> drop
@@ -16,14 +16,14 @@ import tempfile
 import threading
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from secrets import token_bytes
 from typing import Any
 
 import turnkv
-from turnkv.connector import Door
+from turnkv.connector import Door, Hints, SessionDesk
 from turnkv.connector.names import NAME_BYTES
 
 from .compat import logger
@@ -34,6 +34,8 @@ JOIN_SECONDS_MAX = 120.0
 """How long rank 0 waits for the others when the engine starts."""
 ANSWER_SECONDS_EXTRA = 0.1
 """Beyond a fetch's own deadline, for its answer to arrive."""
+TURNS_MAX = 4096
+"""Requests with sessions that are remembered; the one that began longest ago makes room."""
 _FETCH, _DROP = 1, 2
 _HEAD = struct.Struct("<BQ")
 _ANSWER = struct.Struct("<QQ")
@@ -55,6 +57,15 @@ class Found:
     """Why not more: an error, a deadline. None: the pool has no more."""
 
 
+@dataclass
+class _Turn:
+    """A request with a session, until its pages are told."""
+
+    hints: Hints
+    names: list[bytes] = field(default_factory=list)
+    present: int = 0
+
+
 class Crew:
     """Rank 0's, shared by its scheduler and its worker, which TensorRT-LLM makes from the same arguments."""
 
@@ -65,6 +76,8 @@ class Crew:
         self._others: list[Connection] = []
         self._deadline_seconds = 0.0
         self._ticket = 0
+        self._desk: SessionDesk | None = None
+        self._turns: dict[int, _Turn] = {}
 
     @staticmethod
     def of(llm_args: Any) -> Crew:
@@ -84,6 +97,34 @@ class Crew:
         self._door, self._fetcher = door, fetcher
         self._deadline_seconds = deadline_ms / 1000
         self._joined.set()
+
+    def begin_turn(self, request_id: int, hints: Hints) -> None:
+        """An orchestrator told about a request's session, or about others."""
+        if self._desk is None and self._door is not None:
+            self._desk = SessionDesk(self._door, GROUP, "")
+        if self._desk is None:
+            return
+        self._desk.begin(hints)
+        if hints.session is not None:
+            self._turns[request_id] = _Turn(hints)
+            while len(self._turns) > TURNS_MAX:
+                del self._turns[next(iter(self._turns))]
+
+    def name_turn(self, request_id: int, names: list[bytes], present: int, saved: bool) -> None:
+        """The request is over: its session's pages, of which the leading `present` were there before. Told to the pool at
+        once, or when the rest is `saved`."""
+        turn = self._turns.get(request_id)
+        if turn is None:
+            return
+        turn.names, turn.present = names, present
+        if not saved:
+            self.end_turn(request_id, 0)
+
+    def end_turn(self, request_id: int, stored: int) -> None:
+        """Rank 0 has stored what it could: the pool has the leading `stored` pages, or those that were there."""
+        turn = self._turns.pop(request_id, None)
+        if turn is not None and self._desk is not None:
+            self._desk.end(turn.hints, turn.names[: max(stored, turn.present)])
 
     def find(self, names: list[bytes], first: int) -> Found:
         """Brings the pages from `first` on to all ranks. Blocks, no longer than the load's deadline. Never raises."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from turnkv.checkpoint import checkpoint_digest, checkpoint_folder
+from turnkv.checkpoint import WeightsName, checkpoint_folder, weights_path
 from turnkv.connector import GroupPages
 
 from . import compat
@@ -23,7 +23,7 @@ GROUP = 0
 """TensorRT-LLM's connector has one group of layers: models with several attention windows are refused by the engine."""
 _SETTINGS = (
     "dtype", "quant_config", "load_format", "attn_backend", "sparse_attention_config", "speculative_config",
-    "enable_min_latency", "torch_compile_config",
+    "enable_min_latency", "torch_compile_config", "model_kwargs",
 )
 """Arguments under which the same tokens may give other K and V. One that a version lacks counts as None."""
 _NVFP4 = "turnkv.tensorrt_llm does not support an NVFP4 KV cache: its scales lie in a pool of their own"
@@ -34,7 +34,7 @@ _PLACEHOLDER = re.compile(r"(image|video|audio|vision|speech).*(token_id|token_i
 class Checkpoint:
     """What the model's folder says."""
 
-    model: str
+    model: str | WeightsName
     """Name of the weights."""
     config: dict[str, Any] = field(default_factory=dict)
     quantization: dict[str, Any] = field(default_factory=dict)
@@ -101,7 +101,12 @@ def checkpoint(llm_args: Any, model_id: str | None) -> Checkpoint:
     config, quantization = _json(folder / "config.json"), _json(folder / "hf_quant_config.json")
     if "NVFP4" in str(quantization.get("quantization", {}).get("kv_cache_quant_algo", "")):
         raise ValueError(_NVFP4)
-    return Checkpoint(model_id or f"local:{checkpoint_digest(folder)}", config, quantization)
+    if model_id is not None:
+        return Checkpoint(model_id, config, quantization)
+    draft = getattr(getattr(llm_args, "speculative_config", None), "speculative_model_dir", None)
+    paths = [weights_path(name, getattr(llm_args, "revision", None)), weights_path(str(draft), None) if draft else None]
+    found = [path for path in paths if path is not None]
+    return Checkpoint(WeightsName.of("local:", found, compat.logger), config, quantization)
 
 
 def group_of(llm_args: Any, known: Checkpoint, cache: torch.Tensor, shards: int) -> GroupPages:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnkv.connector import PageRun, SaveJob
+from turnkv.checkpoint import WeightsName
+from turnkv.connector import Hints, PageRun, SaveJob
 
 from . import compat, identity
 from .crew import Crew
@@ -64,7 +65,10 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
         identity.check(llm_args)
         self._options = Options.of(os.environ)
         self._block_tokens = identity.block_tokens(llm_args)
-        self._naming = Naming(self._block_tokens, identity.checkpoint(llm_args, self._options.model_id))
+        checkpoint = identity.checkpoint(llm_args, self._options.model_id)
+        if isinstance(checkpoint.model, WeightsName):
+            checkpoint.model.wait()
+        self._naming = Naming(self._block_tokens, checkpoint)
         # A drafter's layers run one token behind, so a page is whole a step later.
         self._lag_pages = int(getattr(llm_args, "speculative_config", None) is not None)
         self._crew = Crew.of(llm_args)
@@ -86,6 +90,7 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
         names = self._naming.names(tokens[: limit * self._block_tokens], root)
         tracked = _Tracked(root, names, num_computed_tokens, ended=len(names) < limit)
         self._remember(request.request_id, tracked)
+        self._hear(request)
         first = num_computed_tokens // self._block_tokens
         least = max(1, self._options.min_tokens)
         if not self._options.load or len(names) * self._block_tokens - num_computed_tokens < least:
@@ -138,7 +143,20 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
     def request_finished(self, request: Any, cache_block_ids: Sequence[int]) -> bool:
         """True: workers may still be reading its blocks. All that can be named was told before, the reply too."""
         tracked = self._forget(request.request_id)
-        return tracked is not None and tracked.saved
+        if tracked is None:
+            return False
+        self._crew.name_turn(request.request_id, tracked.names[: tracked.sent], tracked.present, tracked.saved)
+        return tracked.saved
+
+    def _hear(self, request: Any) -> None:
+        """What an orchestrator said with the request, in versions that carry it to here."""
+        envelope = getattr(request, "kv_hints", None) or getattr(request, "py_kv_hints", None)
+        if not envelope:
+            return
+        hints, wrong = Hints.parse(envelope=envelope)
+        for text in wrong:
+            logger.warning("TurnKV: request %s: %s; ignored", request.request_id, text)
+        self._crew.begin_turn(request.request_id, hints)
 
     def _find(self, tracked: _Tracked, first: int) -> None:
         found = self._crew.find(tracked.names, first)

@@ -42,6 +42,9 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         self._saver: Saver | None = None
         self._not_durable: str | None = None
         self._stores = True
+        self._in_forward = False
+        self._blocks_known = True
+        """False once a forward pass did not end: the engine goes on, and may reuse blocks that hold anything."""
         self._ending: set[int] = set()
         """Finished requests that the engine keeps blocks of."""
 
@@ -80,6 +83,9 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         step = self._step()
         if step is None or self._saver is None:
             return
+        if self._in_forward:
+            self._forward_lost()
+        self._in_forward = True
         for request in step.gone:
             self._saver.finish(FinishJob(str(request), None, []))
         # The engine does not hold all blocks that are being read: not those of cancelled requests, and of pages that
@@ -103,7 +109,8 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
             return
         # The engine may call this twice in a step (a drafter runs too); what was begun must not begin again.
         self._clear_connector_meta()
-        if step.saves and self._stores:
+        self._in_forward = False
+        if step.saves and self._stores and self._blocks_known:
             self._runs.mark(stream)
             for job in step.saves:
                 self._saver.add(job)
@@ -122,8 +129,17 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         for outcome in finished.values():
             self._tell_durable(outcome.not_durable)
         done = self._ending & {int(request) for request in finished}
+        for request in done if self._crew is not None else ():
+            self._crew.end_turn(request, finished[str(request)].pages)
         self._ending -= done
         return list(done), []
+
+    def _forward_lost(self) -> None:
+        """The executor catches what a forward pass raises, fails its requests and goes on; it keeps their blocks for reuse."""
+        if self._blocks_known and self._stores:
+            logger.warning("TurnKV: a forward pass did not come to its end, so nobody knows what this engine's KV blocks "
+                           "hold: nothing more is stored until it starts anew")
+        self._blocks_known = False
 
     def _tell_durable(self, why: str | None) -> None:
         """Says why what was to be durable is not, whenever that changes."""

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import vllm
+import vllm.envs
 from vllm.logger import init_logger
 
 # Loggers that are not under "vllm." stay silent in its processes.
@@ -30,6 +31,11 @@ def warn_if_untested() -> None:
     """Says so when this vLLM is not one that the connector was made for."""
     if not SUPPORTED[0] <= version() <= SUPPORTED[1]:
         logger.warning("TurnKV is made for vLLM 0.30 to 0.33, this is %s: its interface may differ", vllm.__version__)
+
+
+def is_batch_invariant() -> bool:
+    """Whether results must not depend on what else is in a batch."""
+    return bool(getattr(vllm.envs, "VLLM_BATCH_INVARIANT", False))
 
 
 def hash_block_tokens(kv_cache_config: Any, cache_config: Any) -> int:

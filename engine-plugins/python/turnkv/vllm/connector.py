@@ -9,6 +9,7 @@ Owns: roles, vLLM's signatures. Must not know: how pages move, what to save.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from turnkv.checkpoint import WeightsName
 from turnkv.connector import Door
 from turnkv.connector.door import PoolOptions
 
-from . import compat, pages
+from . import compat, pages, prefixes
 from .events import Announcer
 from .meta import PageBytes, StepMeta, WorkerMeta
 from .metrics import TurnKVPromMetrics, TurnKVStats
@@ -49,12 +51,16 @@ logger = compat.logger
 class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
     """Keeps sessions' KV in a TurnKV pool. Best effort: without the pool the engine computes as ever."""
 
+    _handled: BaseException | None = None
+    """What the program that runs the engine was handling when the step began."""
+
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.warn_if_untested()
         self._options = Options.parse(self._kv_transfer_config.kv_connector_extra_config)
         self._groups = pages.groups_of(vllm_config, kv_cache_config)
         self._shards = pages.shards_of(vllm_config, kv_cache_config)
+        self._weights = pages.weights_name(vllm_config, self._options.model_id)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         self._ended: StepMeta | None = None
@@ -64,7 +70,12 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
                              'of several groups only when it is asynchronous; use load="async"')
         if role == KVConnectorRole.SCHEDULER:
             self._say_hello()
+            if isinstance(self._weights, WeightsName):
+                self._weights.wait()
             self._scheduler = self._make_scheduler()
+            unfit = prefixes.unfit_reason(vllm_config, kv_cache_config)
+            if unfit is not None:
+                self._scheduler.stand_aside(unfit)
 
     def _say_hello(self) -> None:
         transfer = self._kv_transfer_config
@@ -82,7 +93,7 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
     def _door(self, page_bytes: dict[int, int], call_ms: int) -> Door:
         options = PoolOptions(
             address=self._options.pool,
-            model=pages.model_identity(self._vllm_config, self._options.model_id),
+            model=self._weights,
             tenant=self._options.tenant,
             shards=self._shards,
             call_ms=call_ms,
@@ -157,9 +168,13 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     def set_xfer_handshake_metadata(self, metadata: dict[Any, KVConnectorHandshakeMetadata]) -> None:
         """Workers say how large a page really is; all must agree, for a page has equal shards."""
-        said = [part.page_bytes for part in metadata.values() if isinstance(part, PageBytes)]
-        if not said or self._scheduler is None:
+        parts = [part for part in metadata.values() if isinstance(part, PageBytes)]
+        if not parts or self._scheduler is None:
             return
+        unfit = next((part.unfit for part in parts if part.unfit is not None), None)
+        if unfit is not None:
+            self._scheduler.stand_aside(unfit)
+        said = [part.page_bytes for part in parts]
         if any(page_bytes != said[0] for page_bytes in said):
             raise ValueError(f"ranks have pages of different sizes, {said}: this parallel layout is not supported")
         self._scheduler.door.page_bytes.update(said[0])
@@ -226,14 +241,16 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         shard, stores = pages.shard_of(rank, self._kv_cache_config)
         door = self._door({group: run.page_bytes for group, run in runs.items()}, self._options.load_ms)
         self._kv_caches = dict(kv_caches)  # while these live, the addresses in `runs` are good
-        self._worker = Worker(self._options, door, runs, shard=shard, stores=stores)
+        unfit = prefixes.unfit_reason(self._vllm_config, self._kv_cache_config)
+        self._worker = Worker(self._options, door, runs, shard=shard, stores=stores, unfit=unfit)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """Sizes of pages, for the scheduler's side."""
         return self._worker.page_bytes() if self._worker is not None else None
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """Before blocks are overwritten."""
+        """Before blocks are overwritten: the first call of a step."""
+        self._handled = sys.exc_info()[1]
         if self._worker is not None and isinstance(kv_connector_metadata, StepMeta):
             self._worker.before_step(kv_connector_metadata)
 
@@ -254,7 +271,8 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         """Begins to save what this step filled; the blocks stay as they are until that is done."""
         if self._worker is not None:
             self._ended = self._step
-            self._worker.end_step(self._step)
+            # vLLM calls this in a `finally`: an exception that is new in this step ended its forward pass.
+            self._worker.end_step(self._step, whole=sys.exc_info()[1] is self._handled)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Requests whose saves or loads ended."""

@@ -30,6 +30,8 @@ class StepMeta(KVConnectorMetadata):
     """Requests whose failed load the scheduler knows of by now: what they compute from here on is right."""
     forward: bool = False
     """The model runs in this step."""
+    forwards: int = 0
+    """Steps before this one in which the model ran: a worker that ended fewer lost one half-way."""
     epoch: bytes = b""
     """Changes when everything stored so far has become worthless: workers begin anew before anything else."""
 
@@ -49,6 +51,9 @@ class WorkerMeta(KVConnectorWorkerMetadata):
 
 @dataclass
 class PageBytes(KVConnectorHandshakeMetadata):
-    """A worker to the scheduler, once: bytes of a page of each group as they lie in its memory."""
+    """A worker to the scheduler, once: what it knows of itself."""
 
     page_bytes: dict[int, int]
+    """Bytes of a page of each group as they lie in its memory."""
+    unfit: str | None = None
+    """Why pages must be neither stored nor loaded."""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pathlib
 import sys
 from typing import Any
 
 import torch
 import vllm
 
-from turnkv.checkpoint import checkpoint_digest
+from turnkv.checkpoint import WeightsName, weights_path
 from turnkv.connector import BlockRuns, GroupPages, devices
 
 from . import compat
@@ -98,20 +97,30 @@ def shard_of(rank: int, kv_cache_config: Any) -> tuple[int, bool]:
     return rank // replicas, rank % replicas == 0
 
 
-def model_identity(vllm_config: Any, model_id: str | None) -> str:
-    """Name of the weights: what the user says, the hub's commit, or a digest of the local files' bytes.
+def weights_name(vllm_config: Any, model_id: str | None) -> str | WeightsName:
+    """Name of the weights: what the user says, or a digest of the files' bytes; the hub's commit where there are no files.
 
     Not the path: the same weights elsewhere are the same, other weights at the same place are not.
     """
     model = vllm_config.model_config
     if model_id is not None:
         return model_id
-    folder = pathlib.Path(model.model)
-    if folder.exists():
-        return f"local:{checkpoint_digest(folder)}"
-    config = getattr(model, "hf_config", None)
-    revision = model.revision or getattr(config, "_commit_hash", None) or "main"
-    return f"{model.model[-180:]}@{revision}"
+    download_dir = getattr(vllm_config.load_config, "download_dir", None)
+    main = weights_path(model.model, model.revision, download_dir)
+    if main is None:
+        config = getattr(model, "hf_config", None)
+        revision = model.revision or getattr(config, "_commit_hash", None) or "main"
+        compat.logger.warning("TurnKV: no files of %s found on this host: its name and revision (%s) alone name the "
+                              "weights; set model_id when they change", model.model, revision)
+        return f"{model.model[-180:]}@{revision}"
+    paths = [main]
+    speculative = getattr(vllm_config, "speculative_config", None)
+    draft = getattr(speculative, "draft_model_config", None)
+    if draft is not None and draft.model != model.model:
+        # A drafter's layers have their K and V in the same pages.
+        path = weights_path(draft.model, draft.revision, download_dir)
+        paths += [path] if path is not None else []
+    return WeightsName.of("local:", paths, compat.logger)
 
 
 def is_isolated(vllm_config: Any) -> bool:
@@ -146,6 +155,7 @@ def _salt(vllm_config: Any, kv_cache_config: Any, index: int, spec: Any) -> byte
         "config": _lasting(config),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
+        "weights": _other_weights(vllm_config),
         "cache_dtype": cache.cache_dtype,
         "layout": getattr(kv_cache_config, "kv_cache_layout", None),
         "spec": [type(spec).__name__, repr(spec)],
@@ -162,6 +172,19 @@ def _salt(vllm_config: Any, kv_cache_config: Any, index: int, spec: Any) -> byte
         "engine": vllm_config.kv_transfer_config.engine_id if is_isolated(vllm_config) else None,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).digest()
+
+
+def _other_weights(vllm_config: Any) -> Any:
+    """What makes weights of something else than the checkpoint's files, the name of a drafter without files included."""
+    load = vllm_config.load_config
+    made = vllm_config.model_config.seed if load.load_format == "dummy" else None
+    extra = load.model_loader_extra_config
+    draft = getattr(getattr(vllm_config, "speculative_config", None), "draft_model_config", None)
+    drafter = None
+    if draft is not None and weights_path(draft.model, draft.revision, load.download_dir) is None:
+        drafter = [draft.model, draft.revision]
+    said = [made, extra if isinstance(extra, dict) else repr(extra), drafter]
+    return said if any(said) or made is not None else None
 
 
 def _lasting(config: Any) -> Any:

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import turnkv
 from turnkv.connector import (
     Answer,
     Door,
@@ -31,6 +32,7 @@ from turnkv.connector import (
 )
 
 from . import compat
+from .adapters import Adapters, mixed
 from .events import Announcer
 from .meta import StepMeta, WorkerMeta
 from .metrics import TurnKVStats
@@ -62,6 +64,8 @@ class _Tracked:
     """It began before everything stored was declared worthless: so may be its blocks."""
     saved: bool = False
     """Workers were asked to save something of it."""
+    root: bytes | None = None
+    """What the names of its pages are mixed with: its adapter's weights."""
     handover_until: float = 0.0
     ask_again: float = 0.0
 
@@ -74,6 +78,7 @@ class _Ending:
     hints: Hints
     hashes: list[bytes]
     known: int
+    root: bytes | None
 
 
 @dataclass
@@ -96,6 +101,8 @@ class Scheduler:
     ending: dict[str, _Ending] = field(default_factory=dict)
     stats: TurnKVStats = field(default_factory=TurnKVStats)
     step: StepMeta = field(default_factory=StepMeta)
+    forwards: int = 0
+    """Steps told so far in which the model runs."""
 
     def __post_init__(self) -> None:
         options = self.options
@@ -109,6 +116,7 @@ class Scheduler:
         )
         self.desk = SessionDesk(self.door, self.primary.group, options.engine)
         self.clock = PrefillClock()
+        self.adapters = Adapters()
         self.load_outcomes: Outcomes[LoadOutcome] = Outcomes(self.ranks)
         self.save_outcomes: Outcomes[SaveOutcome] = Outcomes(self.ranks)
 
@@ -117,15 +125,25 @@ class Scheduler:
         if request.request_id in self.tracked:
             return
         extra = getattr(getattr(request, "sampling_params", None), "extra_args", None)
-        hints, wrong = Hints.parse(extra, request.kv_transfer_params)
+        hints, wrong = Hints.parse(
+            extra,
+            request.kv_transfer_params,
+            envelope=getattr(request, "kv_hints", None),  # from 0.31 on
+            session=getattr(request, "session_id", None),
+        )
         for text in wrong:
             logger.warning("TurnKV: request %s: %s; ignored", request.request_id, text)
         tracked = _Tracked(request, hints, {group.group: 0 for group in self.groups})
+        try:
+            tracked.root = self.adapters.root_of(request.lora_request)
+        except turnkv.Error as error:
+            logger.info("TurnKV: request %s moves no pages: of its adapter, %s", request.request_id, error)
+            tracked.no_load = tracked.no_save = True
         tracked.handover_until = time.monotonic() + self.options.handover_ms / 1000
         self.tracked[request.request_id] = tracked
         self.desk.begin(hints)
         if self.loads and self._limit(request) >= max(1, self.options.min_tokens):
-            self.lookups.ask(request.request_id, self._asked_hashes(request))
+            self.lookups.ask(request.request_id, self._asked_names(tracked))
 
     def matched_tokens(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """How many tokens can be loaded beyond the `computed` ones. None: ask again at the next step. No side effects
@@ -139,7 +157,7 @@ class Scheduler:
         now = time.monotonic()
         if now < tracked.ask_again:
             return None, False
-        answer = self.lookups.answer(request.request_id, lambda: self._asked_hashes(request))
+        answer = self.lookups.answer(request.request_id, lambda: self._asked_names(tracked))
         if answer is None:
             return None, False
         if self._await_handover(tracked, answer, limit, now):
@@ -162,7 +180,7 @@ class Scheduler:
         runs = []
         for group in self.groups:
             first, end = computed // group.block_tokens, (computed + external) // group.block_tokens
-            run = self._run(request, group, block_ids[group.group], first, end)
+            run = self._run(tracked, group, block_ids[group.group], first, end)
             if run.blocks:
                 runs.append(run)
                 self.step.reused.extend((group.group, block) for block in run.blocks)
@@ -177,6 +195,8 @@ class Scheduler:
         """What the workers do in this step."""
         step, self.step = self.step, StepMeta()
         step.epoch, step.forward = self.door.epoch, output.total_num_scheduled_tokens > 0
+        step.forwards = self.forwards
+        self.forwards += step.forward
         self.clock.begin(list(output.num_scheduled_tokens.values()), time.monotonic())
         if self.saves:
             for request_id in output.preempted_req_ids or ():
@@ -201,25 +221,25 @@ class Scheduler:
         hashes = self._primary_hashes(request, computed)
         if not self.saves or tracked.loading is not None or (tracked.no_save and not tracked.saved):
             # A load that has not ended (the request was aborted) leaves blocks that nobody can vouch for.
-            self.desk.end(tracked.hints, names_of(hashes, 0, min(tracked.known, len(hashes))))
+            self.desk.end(tracked.hints, mixed(tracked.root, names_of(hashes, 0, min(tracked.known, len(hashes)))))
             return False, None
         rest, whole = [], []
         for group in self.groups:
             end = computed // group.block_tokens - self.lag_blocks
             if tracked.no_save:
                 continue  # only what is under way is waited for
-            whole.append(self._run(request, group, block_ids[group.group], 0, end))
+            whole.append(self._run(tracked, group, block_ids[group.group], 0, end))
             if end > tracked.sent[group.group]:
-                rest.append(self._run(request, group, block_ids[group.group], tracked.sent[group.group], end))
+                rest.append(self._run(tracked, group, block_ids[group.group], tracked.sent[group.group], end))
         rest = [run for run in rest if run.blocks]
         if not rest and not tracked.saved:
-            self.desk.end(tracked.hints, names_of(hashes, 0, min(tracked.known, len(hashes))))
+            self.desk.end(tracked.hints, mixed(tracked.root, names_of(hashes, 0, min(tracked.known, len(hashes)))))
             return False, params
         session = tracked.hints.session
         if rest:
             self.step.saves.append(SaveJob(request_id, session, rest))
         self.step.finishes.append(FinishJob(request_id, session, [run for run in whole if run.blocks]))
-        self.ending[request_id] = _Ending(request, tracked.hints, hashes, tracked.known)
+        self.ending[request_id] = _Ending(request, tracked.hints, hashes, tracked.known, tracked.root)
         return True, params
 
     def worker_output(self, meta: WorkerMeta | None) -> None:
@@ -252,6 +272,12 @@ class Scheduler:
             tracked.sent, tracked.known = dict.fromkeys(tracked.sent, 0), 0
             tracked.no_load = tracked.no_save = True
 
+    def stand_aside(self, reason: str) -> None:
+        """This engine can use no page: neither asks for any nor stores any, from now on."""
+        if self.loads or self.saves:
+            logger.warning("TurnKV neither stores nor loads anything in this engine: %s", reason)
+        self.loads = self.saves = False
+
     def take_stats(self) -> TurnKVStats | None:
         """Since the last call; None when nothing happened."""
         for kind, count in self.desk.take_failures().items():
@@ -271,23 +297,25 @@ class Scheduler:
         """Tokens that may be loaded: whole blocks, and one token at least is left to compute."""
         return (request.num_tokens - 1) // self.unit * self.unit
 
-    def _asked_hashes(self, request: Any) -> list[bytes]:
-        return request.block_hashes[: self._limit(request) // self.hash_tokens]
+    def _asked_names(self, tracked: _Tracked) -> list[bytes]:
+        hashes = tracked.request.block_hashes[: self._limit(tracked.request) // self.hash_tokens]
+        return hashes if tracked.root is None else mixed(tracked.root, names_of(hashes, 0, len(hashes)))
 
     def _primary_hashes(self, request: Any, tokens: int) -> list[bytes]:
         """The engine's hashes of the first group's blocks."""
         step, blocks = self.primary.hashes_per_block, tokens // self.primary.block_tokens - self.lag_blocks
         return request.block_hashes[step - 1 : max(0, blocks) * step : step]
 
-    def _run(self, request: Any, group: GroupPages, blocks: list[int], first: int, end: int) -> PageRun:
+    def _run(self, tracked: _Tracked, group: GroupPages, blocks: list[int], first: int, end: int) -> PageRun:
         """Blocks first to end of a request; those that the engine let go (out of the window: block 0) are left out."""
         end = max(first, min(end, len(blocks)))
         while first < end and blocks[first] == 0:
             first += 1
-        names = names_of(request.block_hashes, first, end, group.hashes_per_block)
+        hashes, step = tracked.request.block_hashes, group.hashes_per_block
+        names = mixed(tracked.root, names_of(hashes, first, end, step))
         parent = None
         if first and group.window_blocks is None:
-            (parent,) = names_of(request.block_hashes, first - 1, first, group.hashes_per_block)
+            (parent,) = mixed(tracked.root, names_of(hashes, first - 1, first, step))
         return PageRun(group.group, first, names, list(blocks[first:end]), parent)
 
     def _await_handover(self, tracked: _Tracked, answer: Answer, limit: int, now: float) -> bool:
@@ -333,7 +361,7 @@ class Scheduler:
                     continue
                 if block_ids is None:
                     block_ids = tables.resolve_block_ids(request_id)
-                run = self._run(request, group, block_ids[group.group], sent, end)
+                run = self._run(tracked, group, block_ids[group.group], sent, end)
                 if run.blocks:
                     runs.append(run)
                 tracked.sent[group.group] = end
@@ -400,5 +428,5 @@ class Scheduler:
         if ending is None:
             return
         pages = min(max(outcome.pages, ending.known if outcome.declined == 0 else 0), len(ending.hashes))
-        self.desk.end(ending.hints, names_of(ending.hashes, 0, pages))
+        self.desk.end(ending.hints, mixed(ending.root, names_of(ending.hashes, 0, pages)))
         self.announcer.stored(ending.request, ending.hashes, pages)

@@ -31,8 +31,11 @@ class Worker:
         *,
         shard: int,
         stores: bool,
+        unfit: str | None = None,
     ) -> None:
+        """`unfit`: why pages must be neither stored nor loaded, for the scheduler's side to know."""
         self.options, self.door, self.runs = options, door, runs
+        self._unfit = unfit
         self._stores = stores
         self._several_groups = len(runs) > 1
         self.saver = Saver(
@@ -45,6 +48,9 @@ class Worker:
         )
         self.loader = Loader(door, runs, shard=shard, deadline_ms=options.load_ms, threads=options.load_threads)
         self.layers = self._layer_loader(shard) if options.load == "layerwise" else None
+        self._forwards_ended = 0
+        self._blocks_known = True
+        """False once a forward pass did not end: the engine itself may go on with whatever its blocks hold since."""
         self._distrusted: set[str] = set()
         """Requests that ran on a failed load: what they computed must not be stored before the scheduler knows."""
         self._report = WorkerMeta()
@@ -55,13 +61,17 @@ class Worker:
 
     def page_bytes(self) -> PageBytes:
         """For the scheduler's side."""
-        return PageBytes({group: runs.page_bytes for group, runs in self.runs.items()})
+        return PageBytes({group: runs.page_bytes for group, runs in self.runs.items()}, self._unfit)
 
     def before_step(self, step: StepMeta) -> None:
         """Blocks change hands in this step: saves that read them end first."""
         if step.epoch != self.door.epoch:
             self.saver.abandon()
             self.door.begin_epoch(step.epoch)
+            self._blocks_known = True  # the engine's own prefix cache was emptied, too
+        if step.forwards != self._forwards_ended:
+            self._forward_lost()
+            self._forwards_ended = step.forwards
         self._distrusted.difference_update(step.trusted)
         if step.reused:
             self.settled_seconds += self.saver.settle(step.reused)
@@ -82,11 +92,14 @@ class Worker:
         if self.layers is not None:
             self.layers.wait(layer)
 
-    def end_step(self, step: StepMeta) -> None:
-        """The forward pass is over: its full blocks are final. Begins to save them."""
+    def end_step(self, step: StepMeta, whole: bool = True) -> None:
+        """The forward pass is over. If it came to its end (`whole`), its full blocks are final: begins to save them."""
         if self.layers is not None:
             for request, loaded in self.layers.end().items():
                 self._load_ended(request, loaded)
+        self._forwards_ended = step.forwards + step.forward
+        if not whole:
+            self._forward_lost()
         if not self._stores:
             for job in step.finishes:
                 self._report.saves[job.request] = SaveOutcome(ALL_PAGES, ALL_PAGES, ALL_PAGES, 0, None)
@@ -94,10 +107,10 @@ class Worker:
         if step.saves or step.finishes:
             self._mark()
         for save in step.saves:
-            if save.request not in self._distrusted:
+            if self._blocks_known and save.request not in self._distrusted:
                 self.saver.add(save)
         for finish in step.finishes:
-            if finish.request in self._distrusted:
+            if not self._blocks_known or finish.request in self._distrusted:
                 self._distrusted.discard(finish.request)
                 finish.runs = []
             self.saver.finish(finish)
@@ -141,6 +154,15 @@ class Worker:
         if on_device:
             raise ValueError('load="layerwise" needs all KV caches in one kind of memory; use load="async"')
         return LayerLoader(self.door, self.runs, **patience)
+
+    def _forward_lost(self) -> None:
+        """A forward pass ended half-way. Its blocks hold anything, and whoever shares them in the engine's prefix cache, or
+        goes on with its requests, computes on that: from here on nothing that this engine computes is stored."""
+        if self._blocks_known and self._stores:
+            logger.warning("TurnKV: a forward pass did not come to its end, so nobody knows what this engine's KV blocks "
+                           "hold: nothing more is stored until it starts anew, or reset_prefix_cache("
+                           "reset_connector=True) is called")
+        self._blocks_known = False
 
     def _mark(self) -> None:
         """Copies on a device's own streams wait for what the engine has enqueued so far."""
