@@ -26,6 +26,17 @@ impl Checksum {
         self.digest.update(bytes);
     }
 
+    /// What goes on to the next byte.
+    pub(crate) fn register(&self) -> u64 {
+        self.digest.get_state()
+    }
+
+    /// Goes on from a remainder: sixteen bytes that leave behind nothing in the register what all bytes so far leave.
+    pub(crate) fn resume(&mut self, remainder: &[u8; 16]) {
+        self.digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, 0);
+        self.digest.update(remainder);
+    }
+
     /// The checksum of all bytes added.
     #[must_use]
     pub fn finish(&self) -> u64 {

@@ -1,20 +1,38 @@
 //! Copies of pages, fused with their checksum. Owns: the choice of the copy instructions. Must not know: slots, plans.
 //!
 //! A page is as large as the cache, and its copy is read by somebody else later: writing it through the cache would first
-//! read every target line and throw other data out. Non-temporal stores do neither, which makes checksum and copy together
-//! 1.2 to 1.5 times as fast as memcpy alone. The checksum needs the bytes in the cache once, so both go chunk by chunk:
+//! read every target line and throw other data out. Non-temporal stores do neither. Where the processor multiplies without
+//! carries, the checksum is folded out of the very registers that are stored, so that every byte is loaded once:
 //!
 //! ```text
-//!   chunk i:   checksum (reads it from memory into L1)  ->  streaming copy (reads L1, while the hardware prefetches i + 1)
+//!   load a block -> fold it onto the remainders (fold.rs) -> store it past the cache
 //! ```
 //!
-//! Small chunks interleave reading and writing best, and prefetching by hand only takes bandwidth away: see [`CHUNK_BYTES`].
+//! Elsewhere both go chunk by chunk: the checksum reads a chunk into L1, the streaming copy reads it there.
+//! Prefetching by hand only takes bandwidth away.
+
+use std::sync::OnceLock;
 
 use crate::checksum::Checksum;
 use crate::limits::{CHUNK_BYTES, STREAMING_BYTES_MIN};
 
+mod fold;
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+mod neon;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86;
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+use neon::KERNELS;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use x86::KERNELS;
+
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
+
+/// Names the kernel to use (`avx512`, `avx2`, `sse`, `sse2`, `neon`, `plain`), to measure and to test each of them. A kernel that
+/// this processor cannot run is not used, whatever this says.
+const KERNEL_VARIABLE: &str = "TURNKV_COPY_KERNEL";
 
 /// Copies `source` to `target` past the cache and adds it to a checksum.
 ///
@@ -55,55 +73,81 @@ pub(crate) unsafe fn copy_part_checksummed(
         };
     }
     let stream = Stream::new();
-    let mut done = 0;
-    while done < bytes {
-        // The first chunk ends on a cache line of the target, so that no later one shares a line with its neighbour.
-        let skew = target.addr().wrapping_add(done) % LINE_BYTES;
-        let piece = (CHUNK_BYTES - skew).min(bytes - done);
-        // SAFETY: `done + piece <= bytes`, the range that the caller vouches for.
-        unsafe {
-            sum.update(std::slice::from_raw_parts(source.add(done), piece));
-            stream.copy(source.add(done), target.add(done), piece);
-        }
-        done += piece;
-    }
+    // SAFETY: the caller's promise.
+    unsafe { stream.copy_summed(source, target, bytes, sum) };
     stream.finish();
 }
 
-/// Streaming copies with the widest stores that this processor has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stream {
-    kernel: Kernel,
+/// Copies `source` to `target` with the kernel of that name and gives the checksum; `None` where this processor cannot run it.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn copy_streaming_by(kernel: &str, source: &[u8], target: &mut [u8]) -> Option<u64> {
+    assert_eq!(source.len(), target.len(), "a copy is as long as its source");
+    let stream = Stream { kernel: runnable().find(|one| one.name == kernel)? };
+    let mut sum = Checksum::new();
+    // SAFETY: both slices are valid for their length, and an exclusive borrow overlaps no other.
+    unsafe { stream.copy_summed(source.as_ptr(), target.as_mut_ptr(), source.len(), &mut sum) };
+    stream.finish();
+    Some(sum.finish())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kernel {
-    #[cfg_attr(all(target_arch = "x86_64", not(miri)), expect(dead_code, reason = "every x86-64 has SSE2"))]
-    Plain,
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    Sse2,
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    Avx2,
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    Avx512,
+/// The names of the kernels that this processor runs, the best first.
+pub fn copy_kernels() -> Vec<&'static str> {
+    runnable().map(|kernel| kernel.name).collect()
+}
+
+/// A way to copy.
+#[derive(Debug)]
+struct Kernel {
+    name: &'static str,
+    /// Whether this processor has the instructions.
+    runs: fn() -> bool,
+    /// Copies so many bytes, streaming where there is such a thing.
+    copy: unsafe fn(*const u8, *mut u8, usize),
+    /// Copy and checksum in one.
+    fused: Option<Fused>,
+}
+
+/// Copies whole blocks to an aligned target and folds them onto the checksum's register.
+#[derive(Debug)]
+struct Fused {
+    block_bytes: usize,
+    run: unsafe fn(*const u8, *mut u8, usize, u64) -> fold::Remainder,
+}
+
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+static KERNELS: [Kernel; 0] = [];
+
+/// Every processor runs it.
+static PLAIN: Kernel = Kernel { name: "plain", runs: || true, copy: copy_plain, fused: None };
+
+/// # Safety
+/// As [`copy_checksummed`].
+unsafe fn copy_plain(source: *const u8, target: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
+}
+
+/// The kernels that this processor runs, the best first.
+fn runnable() -> impl Iterator<Item = &'static Kernel> {
+    KERNELS.iter().chain([&PLAIN]).filter(|kernel| (kernel.runs)())
+}
+
+/// Streaming copies with the best instructions that this processor has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    kernel: &'static Kernel,
 }
 
 impl Stream {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
     pub(crate) fn new() -> Self {
-        let kernel = if std::arch::is_x86_feature_detected!("avx512f") {
-            Kernel::Avx512
-        } else if std::arch::is_x86_feature_detected!("avx2") {
-            Kernel::Avx2
-        } else {
-            Kernel::Sse2
-        };
+        static BEST: OnceLock<&'static Kernel> = OnceLock::new();
+        let kernel = BEST.get_or_init(|| {
+            let named = std::env::var(KERNEL_VARIABLE).unwrap_or_default();
+            runnable().find(|kernel| kernel.name == named).or_else(|| runnable().next()).unwrap_or(&PLAIN)
+        });
         Self { kernel }
-    }
-
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    pub(crate) fn new() -> Self {
-        Self { kernel: Kernel::Plain }
     }
 
     /// Copies `bytes`. Call [`Stream::finish`] after the last copy.
@@ -112,18 +156,56 @@ impl Stream {
     /// As [`copy_checksummed`].
     #[inline]
     pub(crate) unsafe fn copy(self, source: *const u8, target: *mut u8, bytes: usize) {
-        match self.kernel {
-            // SAFETY: the caller's promise, in every arm; `new` found the instructions that an arm needs.
-            Kernel::Plain => unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) },
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            // SAFETY: as above.
-            Kernel::Sse2 => unsafe { x86::copy_sse2(source, target, bytes) },
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            // SAFETY: as above.
-            Kernel::Avx2 => unsafe { x86::copy_avx2(source, target, bytes) },
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            // SAFETY: as above.
-            Kernel::Avx512 => unsafe { x86::copy_avx512(source, target, bytes) },
+        // SAFETY: the caller's promise; this processor runs the kernel.
+        unsafe { (self.kernel.copy)(source, target, bytes) }
+    }
+
+    /// Copies `bytes` and adds them to a checksum. Call [`Stream::finish`] after the last copy.
+    ///
+    /// # Safety
+    /// As [`copy_checksummed`].
+    pub(crate) unsafe fn copy_summed(
+        self,
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+        sum: &mut Checksum,
+    ) {
+        let mut done = 0;
+        if let Some(fused) = &self.kernel.fused {
+            // Streaming stores want whole, aligned lines: the ragged ends are not fused.
+            let head = target.align_offset(LINE_BYTES).min(bytes);
+            let body = (bytes - head) / fused.block_bytes * fused.block_bytes;
+            if body > 0 {
+                // SAFETY: the caller's promise; `head + body <= bytes`, the body is whole blocks, its target is aligned.
+                unsafe {
+                    self.copy_chunks(source, target, head, sum);
+                    let remainder = (fused.run)(source.add(head), target.add(head), body, sum.register());
+                    sum.resume(&remainder);
+                }
+                done = head + body;
+            }
+        }
+        // SAFETY: `done <= bytes`, the range that the caller vouches for.
+        unsafe { self.copy_chunks(source.add(done), target.add(done), bytes - done, sum) };
+    }
+
+    /// The same without a fused kernel.
+    ///
+    /// # Safety
+    /// As [`copy_checksummed`].
+    unsafe fn copy_chunks(self, source: *const u8, target: *mut u8, bytes: usize, sum: &mut Checksum) {
+        let mut done = 0;
+        while done < bytes {
+            // The first chunk ends on a cache line of the target, so that no later one shares a line with its neighbour.
+            let skew = target.addr().wrapping_add(done) % LINE_BYTES;
+            let piece = (CHUNK_BYTES - skew).min(bytes - done);
+            // SAFETY: `done + piece <= bytes`, the range that the caller vouches for.
+            unsafe {
+                sum.update(std::slice::from_raw_parts(source.add(done), piece));
+                self.copy(source.add(done), target.add(done), piece);
+            }
+            done += piece;
         }
     }
 
@@ -133,62 +215,6 @@ impl Stream {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         x86::fence();
     }
-}
-
-/// The kernels. They differ only in the register's width: the shape is written once, as a macro.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-mod x86 {
-    use std::arch::x86_64::{
-        __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_loadu_si256,
-        _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
-    };
-
-    use super::LINE_BYTES;
-
-    pub(super) fn fence() {
-        // SAFETY: every x86-64 has SSE.
-        unsafe { _mm_sfence() };
-    }
-
-    macro_rules! streaming_kernel {
-        ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $registers:literal) => {
-            /// # Safety
-            /// As `Stream::copy`, on a processor that has the feature.
-            #[target_feature(enable = $feature)]
-            pub(super) unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize) {
-                const WIDTH: usize = size_of::<$vector>();
-                // All registers but a few. Loads go before stores, in blocks: a load that follows a store to the same
-                // place modulo 4 KiB waits for it, as if they were the same address.
-                const BLOCK_BYTES: usize = $registers * WIDTH;
-                // Streaming stores want whole, aligned lines: the ragged ends are copied plainly.
-                let head = target.align_offset(LINE_BYTES).min(bytes);
-                let end = head + (bytes - head) / LINE_BYTES * LINE_BYTES;
-                // SAFETY: every access is below `bytes`, which the caller vouches for. `target + at` is aligned to a line
-                // wherever a line is stored, so to the vector.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(source, target, head);
-                    let mut at = head;
-                    while end - at >= BLOCK_BYTES {
-                        let block: [$vector; BLOCK_BYTES / WIDTH] =
-                            std::array::from_fn(|i| $load(source.add(at + i * WIDTH).cast()));
-                        for (i, vector) in block.into_iter().enumerate() {
-                            $store(target.add(at + i * WIDTH).cast(), vector);
-                        }
-                        at += BLOCK_BYTES;
-                    }
-                    while at < end {
-                        $store(target.add(at).cast(), $load(source.add(at).cast()));
-                        at += WIDTH;
-                    }
-                    std::ptr::copy_nonoverlapping(source.add(end), target.add(end), bytes - end);
-                }
-            }
-        };
-    }
-
-    streaming_kernel!(copy_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128, 8);
-    streaming_kernel!(copy_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_stream_si256, 8);
-    streaming_kernel!(copy_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512, 16);
 }
 
 #[cfg(test)]

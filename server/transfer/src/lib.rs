@@ -37,7 +37,7 @@ pub mod span;
 mod strided;
 
 pub use checksum::{Checksum, checksum};
-pub use copy::copy_streaming;
+pub use copy::{copy_kernels, copy_streaming, copy_streaming_by};
 pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader};
 pub use large::LargeFrames;
 pub use limits::FRAME_BYTES_MAX;

@@ -92,15 +92,15 @@ impl Writer<'_> {
     #[inline]
     unsafe fn put(&mut self, mut source: *const u8, mut bytes: usize) {
         while bytes > 0 {
-            if self.staged == 0 && bytes >= CHUNK_BYTES {
-                // SAFETY: a whole chunk of the source is left, and the slot has room for it.
+            let whole = bytes / CHUNK_BYTES * CHUNK_BYTES;
+            if self.staged == 0 && whole > 0 {
+                // SAFETY: whole chunks of the source are left, and the slot has room for them.
                 unsafe {
-                    self.sum.update(std::slice::from_raw_parts(source, CHUNK_BYTES));
-                    self.stream.copy(source, self.slot.add(self.written), CHUNK_BYTES);
-                    source = source.add(CHUNK_BYTES);
+                    self.stream.copy_summed(source, self.slot.add(self.written), whole, &mut self.sum);
+                    source = source.add(whole);
                 }
-                self.written += CHUNK_BYTES;
-                bytes -= CHUNK_BYTES;
+                self.written += whole;
+                bytes -= whole;
                 continue;
             }
             let piece = bytes.min(CHUNK_BYTES - self.staged);
@@ -144,9 +144,15 @@ impl Writer<'_> {
     /// The staged bytes fit the rest of the slot.
     unsafe fn flush(&mut self) {
         let staged = &self.stage.bytes[..self.staged];
-        self.sum.update(staged);
         // SAFETY: the slot has room: the caller's promise.
-        unsafe { self.stream.copy(staged.as_ptr(), self.slot.add(self.written), staged.len()) };
+        unsafe {
+            self.stream.copy_summed(
+                staged.as_ptr(),
+                self.slot.add(self.written),
+                staged.len(),
+                &mut self.sum,
+            );
+        }
         self.written += self.staged;
         self.staged = 0;
     }

@@ -1,0 +1,77 @@
+//! The fused copy kernel of 64-bit ARM. Owns: copy and checksum in one pass with PMULL. Must not know: whether this processor
+//! has it.
+//!
+//! There are no streaming stores here: these processors notice whole lines that are written one after another by themselves.
+
+use std::arch::aarch64::{
+    uint8x16_t, uint64x2_t, veorq_u8, vgetq_lane_u64, vld1q_u8, vmull_p64, vreinterpretq_u8_p128,
+    vreinterpretq_u64_u8, vst1q_u8,
+};
+
+use super::fold::{REMAINDER_BYTES, Remainder, Shift};
+use super::{Fused, Kernel, copy_plain};
+
+/// The only one.
+pub(super) static KERNELS: [Kernel; 1] = [Kernel {
+    name: "neon",
+    runs: || std::arch::is_aarch64_feature_detected!("pmull"),
+    copy: copy_plain,
+    fused: Some(Fused { block_bytes: NEON_BLOCK_BYTES, run: fused_neon }),
+}];
+
+/// Vectors that are folded side by side.
+const VECTORS: usize = 8;
+/// Bytes that the kernel moves at once.
+const NEON_BLOCK_BYTES: usize = VECTORS * REMAINDER_BYTES;
+
+/// Copies `bytes` bytes and folds them.
+///
+/// # Safety
+/// As `Stream::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at least.
+#[target_feature(enable = "neon,aes")]
+unsafe fn fused_neon(source: *const u8, target: *mut u8, bytes: usize, register: u64) -> Remainder {
+    const BLOCK: Shift = Shift::by_bytes(NEON_BLOCK_BYTES);
+    const LANE: Shift = Shift::by_bytes(REMAINDER_BYTES);
+    // SAFETY: every access is below `bytes`, which the caller vouches for.
+    unsafe {
+        let read = |at: usize| -> [uint8x16_t; VECTORS] {
+            std::array::from_fn(|i| vld1q_u8(source.add(at + i * REMAINDER_BYTES)))
+        };
+        let write = |at: usize, block: &[uint8x16_t; VECTORS]| {
+            for (i, vector) in block.iter().enumerate() {
+                vst1q_u8(target.add(at + i * REMAINDER_BYTES), *vector);
+            }
+        };
+        let mut folded = read(0);
+        write(0, &folded);
+        // What the register holds lies over the first eight bytes.
+        let mut over = [0; REMAINDER_BYTES];
+        over[..8].copy_from_slice(&register.to_le_bytes());
+        folded[0] = veorq_u8(folded[0], vld1q_u8(over.as_ptr()));
+        let mut at = NEON_BLOCK_BYTES;
+        while at < bytes {
+            let block = read(at);
+            for (vector, next) in folded.iter_mut().zip(&block) {
+                *vector = fold(*vector, &BLOCK, *next);
+            }
+            write(at, &block);
+            at += NEON_BLOCK_BYTES;
+        }
+        let mut one = folded[0];
+        for next in &folded[1..] {
+            one = fold(one, &LANE, *next);
+        }
+        let mut remainder = [0; REMAINDER_BYTES];
+        vst1q_u8(remainder.as_mut_ptr(), one);
+        remainder
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon,aes")]
+fn fold(vector: uint8x16_t, by: &Shift, next: uint8x16_t) -> uint8x16_t {
+    let words: uint64x2_t = vreinterpretq_u64_u8(vector);
+    let first = vreinterpretq_u8_p128(vmull_p64(vgetq_lane_u64::<0>(words), by.first));
+    let second = vreinterpretq_u8_p128(vmull_p64(vgetq_lane_u64::<1>(words), by.second));
+    veorq_u8(veorq_u8(first, second), next)
+}

@@ -1,0 +1,206 @@
+//! The copy kernels of x86-64. Owns: streaming copies, plain and fused with their checksum, for each width of registers.
+//! Must not know: which of them this processor has.
+//!
+//! Kernels differ in their registers only: each shape is written once, as a macro.
+
+use std::arch::x86_64::{
+    __m128i, __m256i, __m512i, _mm_clmulepi64_si128, _mm_loadu_si128, _mm_set_epi64x, _mm_sfence,
+    _mm_storeu_si128, _mm_stream_si128, _mm_xor_si128, _mm256_broadcastsi128_si256, _mm256_clmulepi64_epi128,
+    _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256, _mm256_zextsi128_si256,
+    _mm512_broadcast_i32x4, _mm512_clmulepi64_epi128, _mm512_loadu_si512, _mm512_storeu_si512,
+    _mm512_stream_si512, _mm512_xor_si512, _mm512_zextsi128_si512,
+};
+
+use super::fold::{REMAINDER_BYTES, Remainder, Shift};
+use super::{Fused, Kernel, LINE_BYTES};
+
+macro_rules! has {
+    ($($feature:tt),+) => {
+        || $(std::arch::is_x86_feature_detected!($feature))&&+
+    };
+}
+
+/// The best first. Every x86-64 runs the last.
+pub(super) static KERNELS: [Kernel; 4] = [
+    Kernel {
+        name: "avx512",
+        runs: has!("avx512f", "vpclmulqdq", "pclmulqdq"),
+        copy: copy_avx512,
+        fused: Some(Fused { block_bytes: AVX512_BLOCK_BYTES, run: fused_avx512 }),
+    },
+    Kernel {
+        name: "avx2",
+        runs: has!("avx2", "vpclmulqdq", "pclmulqdq"),
+        copy: copy_avx2,
+        fused: Some(Fused { block_bytes: AVX2_BLOCK_BYTES, run: fused_avx2 }),
+    },
+    Kernel {
+        name: "sse",
+        runs: has!("pclmulqdq"),
+        copy: copy_sse2,
+        fused: Some(Fused { block_bytes: SSE_BLOCK_BYTES, run: fused_sse }),
+    },
+    Kernel { name: "sse2", runs: has!("sse2"), copy: copy_sse2, fused: None },
+];
+
+pub(super) fn fence() {
+    // SAFETY: every x86-64 has SSE.
+    unsafe { _mm_sfence() };
+}
+
+macro_rules! streaming_kernel {
+    ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $registers:literal) => {
+        /// # Safety
+        /// As `Stream::copy`, on a processor that has the feature.
+        #[target_feature(enable = $feature)]
+        unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize) {
+            const WIDTH: usize = size_of::<$vector>();
+            // All registers but a few. Loads go before stores, in blocks: a load that follows a store to the same
+            // place modulo 4 KiB waits for it, as if they were the same address.
+            const BLOCK_BYTES: usize = $registers * WIDTH;
+            // Streaming stores want whole, aligned lines: the ragged ends are copied plainly.
+            let head = target.align_offset(LINE_BYTES).min(bytes);
+            let end = head + (bytes - head) / LINE_BYTES * LINE_BYTES;
+            // SAFETY: every access is below `bytes`, which the caller vouches for. `target + at` is aligned to a line
+            // wherever a line is stored, so to the vector.
+            unsafe {
+                std::ptr::copy_nonoverlapping(source, target, head);
+                let mut at = head;
+                while end - at >= BLOCK_BYTES {
+                    let block: [$vector; BLOCK_BYTES / WIDTH] =
+                        std::array::from_fn(|i| $load(source.add(at + i * WIDTH).cast()));
+                    for (i, vector) in block.into_iter().enumerate() {
+                        $store(target.add(at + i * WIDTH).cast(), vector);
+                    }
+                    at += BLOCK_BYTES;
+                }
+                while at < end {
+                    $store(target.add(at).cast(), $load(source.add(at).cast()));
+                    at += WIDTH;
+                }
+                std::ptr::copy_nonoverlapping(source.add(end), target.add(end), bytes - end);
+            }
+        }
+    };
+}
+
+streaming_kernel!(copy_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128, 8);
+streaming_kernel!(copy_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_stream_si256, 8);
+streaming_kernel!(copy_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512, 16);
+
+macro_rules! fused_kernel {
+    (
+        $name:ident, $feature:literal, $vector:ty, $registers:literal, $block:ident,
+        $load:ident, $stream:ident, $store:ident, $xor:ident, $multiply:ident, $widen:expr, $repeat:expr
+    ) => {
+        /// Bytes that the kernel moves at once.
+        const $block: usize = $registers * size_of::<$vector>();
+
+        /// Copies `bytes` bytes and folds them: `$registers` registers of remainders, each of every `$registers`th vector, and
+        /// the last ones into one at the end.
+        ///
+        /// # Safety
+        /// As `Stream::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at least;
+        /// `target` is aligned to a line.
+        #[target_feature(enable = $feature)]
+        unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize, register: u64) -> Remainder {
+            const WIDTH: usize = size_of::<$vector>();
+            const BLOCK: Shift = Shift::by_bytes($block);
+            const VECTOR: Shift = Shift::by_bytes(WIDTH);
+            const LANE: Shift = Shift::by_bytes(REMAINDER_BYTES);
+            let pair = |shift: &Shift| _mm_set_epi64x(shift.second.cast_signed(), shift.first.cast_signed());
+            let fold = |vector, by, next| {
+                $xor($xor($multiply::<0x00>(vector, by), $multiply::<0x11>(vector, by)), next)
+            };
+            let block_shift = $repeat(pair(&BLOCK));
+            // SAFETY: every access is below `bytes`, which the caller vouches for; `target + at` is aligned to the vector,
+            // as the target and every step are.
+            unsafe {
+                let read = |at: usize| -> [$vector; $registers] {
+                    std::array::from_fn(|i| $load(source.add(at + i * WIDTH).cast()))
+                };
+                let write = |at: usize, block: &[$vector; $registers]| {
+                    for (i, vector) in block.iter().enumerate() {
+                        $stream(target.add(at + i * WIDTH).cast(), *vector);
+                    }
+                };
+                let mut folded = read(0);
+                write(0, &folded);
+                // What the register holds lies over the first eight bytes.
+                folded[0] = $xor(folded[0], $widen(_mm_set_epi64x(0, register.cast_signed())));
+                let mut at = $block;
+                while at < bytes {
+                    let block = read(at);
+                    for (vector, next) in folded.iter_mut().zip(&block) {
+                        *vector = fold(*vector, block_shift, *next);
+                    }
+                    write(at, &block);
+                    at += $block;
+                }
+                let vector_shift = $repeat(pair(&VECTOR));
+                let mut one = folded[0];
+                for next in &folded[1..] {
+                    one = fold(one, vector_shift, *next);
+                }
+                let mut lanes: [Remainder; WIDTH / REMAINDER_BYTES] = [[0; _]; _];
+                $store(lanes.as_mut_ptr().cast(), one);
+                let lane_shift = pair(&LANE);
+                let mut last = _mm_loadu_si128(lanes[0].as_ptr().cast());
+                for lane in &lanes[1..] {
+                    let next = _mm_loadu_si128(lane.as_ptr().cast());
+                    let product = _mm_xor_si128(
+                        _mm_clmulepi64_si128::<0x00>(last, lane_shift),
+                        _mm_clmulepi64_si128::<0x11>(last, lane_shift),
+                    );
+                    last = _mm_xor_si128(product, next);
+                }
+                let mut remainder: Remainder = [0; REMAINDER_BYTES];
+                _mm_storeu_si128(remainder.as_mut_ptr().cast(), last);
+                remainder
+            }
+        }
+    };
+}
+
+fused_kernel!(
+    fused_sse,
+    "sse2,pclmulqdq",
+    __m128i,
+    4,
+    SSE_BLOCK_BYTES,
+    _mm_loadu_si128,
+    _mm_stream_si128,
+    _mm_storeu_si128,
+    _mm_xor_si128,
+    _mm_clmulepi64_si128,
+    std::convert::identity,
+    std::convert::identity
+);
+fused_kernel!(
+    fused_avx2,
+    "avx2,vpclmulqdq,pclmulqdq",
+    __m256i,
+    4,
+    AVX2_BLOCK_BYTES,
+    _mm256_loadu_si256,
+    _mm256_stream_si256,
+    _mm256_storeu_si256,
+    _mm256_xor_si256,
+    _mm256_clmulepi64_epi128,
+    _mm256_zextsi128_si256,
+    _mm256_broadcastsi128_si256
+);
+fused_kernel!(
+    fused_avx512,
+    "avx512f,vpclmulqdq,pclmulqdq",
+    __m512i,
+    8,
+    AVX512_BLOCK_BYTES,
+    _mm512_loadu_si512,
+    _mm512_stream_si512,
+    _mm512_storeu_si512,
+    _mm512_xor_si512,
+    _mm512_clmulepi64_epi128,
+    _mm512_zextsi128_si512,
+    _mm512_broadcast_i32x4
+);
