@@ -7,11 +7,12 @@ use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError};
 use super::descriptors;
 use super::format::DeviceId;
+use super::lock;
 use super::storage::{File, Folder, Open, patiently};
 use super::superblock;
 use super::time::Clock;
 use crate::errno::Fault;
-use crate::limits::{BLOCK_BYTES, LOCK_RETRY, LOCK_WAIT, SEGMENTS_MAX, STRAYS_NAMED_MAX};
+use crate::limits::{BLOCK_BYTES, SEGMENTS_MAX, STRAYS_NAMED_MAX};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -19,11 +20,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Where segments begin on a block device: the superblock's copies have the space before.
 pub(super) const DEVICE_BASE: u64 = 1 << 20;
-const LOCK: &str = "LOCK";
 /// What the server keeps beside the segments begins so.
 const NEIGHBOUR: &str = "catalog.redb";
 
@@ -196,7 +195,7 @@ impl Device {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| failed("cannot open", path, errno.into()))?;
-        let lock = lock_directory(&fd, path)?;
+        let lock = lock::directory(&fd, path)?;
         Device::open_folder(config, Folder::Directory(fd), Some(lock), warnings)
     }
 
@@ -246,10 +245,12 @@ impl Device {
                 let fd = rustix::fs::open(path, flags, Mode::empty());
                 (fd.map_err(|errno| failed("cannot open", path, errno.into()))?, false)
             }
-            Err(Errno::BUSY) => return Err(in_use(path, " (it is mounted, or part of a volume)".to_owned())),
+            Err(Errno::BUSY) => {
+                return Err(lock::in_use(path, " (it is mounted, or part of a volume)".to_owned()));
+            }
             Err(errno) => return Err(failed("cannot open", path, errno.into())),
         };
-        lock(&fd, path, String::new)?;
+        lock::take(&fd, path, String::new)?;
         let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
             .map_err(|errno| failed("cannot size", path, errno.into()))?;
         let file = Arc::new(File::Descriptor(fd));
@@ -429,13 +430,17 @@ impl Device {
 impl Drop for Device {
     /// Unlocks by name: a ring that registered the descriptor gives it back only some time after it was closed.
     fn drop(&mut self) {
-        let lock = match &self.place {
-            Place::Directory { lock: Some(lock), .. } => lock.as_fd(),
-            Place::Directory { lock: None, .. } => return,
-            Place::Device { file } => file.fd(),
+        let locks = match &self.place {
+            Place::Directory { folder: Folder::Directory(folder), lock: Some(lock), .. } => {
+                vec![lock.as_fd(), folder.as_fd()]
+            }
+            Place::Directory { .. } => return,
+            Place::Device { file } => vec![file.fd()],
         };
-        if let Err(errno) = rustix::fs::flock(lock, FlockOperation::Unlock) {
-            tracing::debug!(%errno, "the lock goes with its descriptor");
+        for lock in locks {
+            if let Err(errno) = rustix::fs::flock(lock, FlockOperation::Unlock) {
+                tracing::debug!(%errno, "the lock goes with its descriptor");
+            }
         }
     }
 }
@@ -453,7 +458,7 @@ pub(super) fn number(text: &str) -> Option<u32> {
 /// Is it the name of something that the tier, or the server beside it, makes here?
 fn is_ours(name: &str) -> bool {
     let itself = name == "." || name == "..";
-    let ours = name == LOCK || superblock::NAMES.contains(&name);
+    let ours = name == lock::NAME || superblock::NAMES.contains(&name);
     itself || ours || name.starts_with(NEIGHBOUR)
 }
 
@@ -486,37 +491,4 @@ fn surplus_numbers(folder: &Folder, segments: u32) -> Result<Vec<u32>, Errno> {
 
 pub(super) fn failed(what: &'static str, path: &Path, source: io::Error) -> OpenError {
     OpenError::Io { what, path: path.to_owned(), source }
-}
-
-fn in_use(path: &Path, holder: String) -> OpenError {
-    OpenError::InUse { path: path.to_owned(), holder }
-}
-
-/// Takes the lock. The kernel may hold a killed process's descriptors for a moment, so it asks for a while.
-fn lock(fd: &OwnedFd, path: &Path, holder: impl FnOnce() -> String) -> Result<(), OpenError> {
-    let deadline = Instant::now() + LOCK_WAIT;
-    loop {
-        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY),
-            Err(Errno::WOULDBLOCK) => return Err(in_use(path, holder())),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(failed("cannot lock", path, errno.into())),
-        }
-    }
-}
-
-/// Holds the directory until the returned descriptor is closed, by whatever end of the process.
-fn lock_directory(dir: &OwnedFd, path: &Path) -> Result<OwnedFd, OpenError> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, LOCK, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|errno| failed("cannot open the lock file of", path, errno.into()))?;
-    lock(&file, path, || {
-        let text = std::fs::read_to_string(path.join(LOCK)).unwrap_or_default();
-        text.trim().parse::<u32>().map_or_else(|_| String::new(), |pid| format!(" (process {pid})"))
-    })?;
-    let pid = format!("{}\n", std::process::id());
-    let written = rustix::fs::ftruncate(&file, 0).and_then(|()| rustix::io::pwrite(&file, pid.as_bytes(), 0));
-    written.map_err(|errno| failed("cannot write the lock file of", path, errno.into()))?;
-    Ok(file)
 }

@@ -31,6 +31,7 @@ mod finish;
 mod flush;
 mod format;
 mod keeper;
+mod lock;
 mod log;
 mod operation;
 mod reclaim;
