@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use turnkv_client::{Decline, MissCause};
+use turnkv_client::{Decline, MissCause, NotDurable};
 
 /// What became of an offload's pages.
 #[pyclass(frozen, get_all, module = "turnkv")]
@@ -17,6 +17,8 @@ pub(crate) struct OffloadReport {
     pub(crate) first_decline: Option<&'static str>,
     /// Whether all are on NVMe.
     pub(crate) durable: bool,
+    /// Why they are not, where that was asked for and the server said.
+    pub(crate) not_durable: Option<&'static str>,
 }
 
 /// What a reload brought.
@@ -64,6 +66,7 @@ impl From<turnkv_client::OffloadReport> for OffloadReport {
             declined: report.declined,
             first_decline: report.first_decline.map(decline_name),
             durable: report.durable,
+            not_durable: report.not_durable.map(not_durable_name),
         }
     }
 }
@@ -83,12 +86,13 @@ impl From<turnkv_client::ReloadReport> for ReloadReport {
 impl OffloadReport {
     fn __repr__(&self) -> String {
         format!(
-            "OffloadReport(stored={}, present={}, declined={}, first_decline={}, durable={})",
+            "OffloadReport(stored={}, present={}, declined={}, first_decline={}, durable={}, not_durable={})",
             self.stored,
             self.present,
             self.declined,
             text(self.first_decline),
             truth(self.durable),
+            text(self.not_durable),
         )
     }
 }
@@ -138,6 +142,17 @@ pub(crate) fn miss_name(miss: MissCause) -> &'static str {
         MissCause::LeaseExpired => "lease_expired",
         MissCause::Deadline => "deadline",
         MissCause::Unavailable => "unavailable",
+    }
+}
+
+/// Why kept pages are not durable, in one word.
+fn not_durable_name(why: NotDurable) -> &'static str {
+    match why {
+        NotDurable::NoTier => "no_tier",
+        NotDurable::Timeout => "timeout",
+        NotDurable::Changed => "changed",
+        NotDurable::Lost => "lost",
+        NotDurable::Device => "device",
     }
 }
 

@@ -210,6 +210,16 @@ def test_sessions(pages: turnkv.Namespace) -> None:
             pages.report_prefill(tokens, seconds)
 
 
+def test_a_pool_says_why_pages_are_not_durable(server: Server, make_server: Callable[..., Server]) -> None:
+    kept = server.pool().open_namespace("durable", **SHAPE).offload(chain(2, seed=61), content(2, seed=6), durable=True)
+    assert kept.durable and kept.not_durable is None
+    pages = make_server(nvme=None).pool().open_namespace("durable", **SHAPE)
+    report = pages.offload(chain(2, seed=62), content(2, seed=6), durable=True)
+    assert (report.stored, report.durable, report.not_durable) == (2, False, "no_tier"), report
+    assert "not_durable='no_tier'" in repr(report)
+    assert pages.offload(chain(2, seed=63), content(2, seed=6)).not_durable is None, "nobody asked"
+
+
 def test_stats_and_evict(server: Server) -> None:
     pool = server.pool()
     pages = pool.open_namespace("stats", **SHAPE)

@@ -106,6 +106,16 @@ def test_durable_pages_survive_at_once(make_server: Callable[..., Server]) -> No
     assert cache.begin(torch.cat([prompt, tokens(9, seed=5)], dim=1)) == 160
 
 
+def test_a_turn_says_why_it_is_not_durable(make_server: Callable[..., Server]) -> None:
+    model, pool = tiny_model(), make_server(nvme=None).pool()
+    prompt = tokens(80, seed=4)
+    cache = TurnKVCache(model, "fleeting", pool, durable=True)
+    cache.begin(prompt)
+    report = cache.end_turn(say(model, prompt, cache).sequences)
+    assert report.pages_stored and not report.durable and report.misses["not_durable:no_tier"] >= 1, report
+    assert cache.totals.misses["not_durable:no_tier"] >= 1
+
+
 def poison(folder: pathlib.Path, page: bytes) -> int:
     """Flips one bit in the middle of every copy of `page` in the tier's files; how many there were."""
     found = 0

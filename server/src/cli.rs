@@ -8,6 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use turnkv_transfer::share_heaps;
 
 /// TurnKV keeps the KV cache of LLM sessions while they wait.
 #[derive(Parser)]
@@ -88,6 +89,7 @@ pub fn run() -> ExitCode {
 fn act(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve { config, embedded, embedded_idle_s, log_json } => {
+            share_heaps();
             telemetry::start_logs(log_json);
             let settings = config::load(config.as_deref())?;
             let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));

@@ -5,7 +5,7 @@ mod bytes;
 mod error;
 mod verify;
 
-use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN};
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_USUAL};
 pub(crate) use bytes::Bytes;
 pub(crate) use error::ConfigError;
 use serde::{Deserialize, Serialize};
@@ -285,10 +285,24 @@ impl Settings {
                 session_ttl_ms: Some(limits.session_ttl_ms),
                 protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
-                connections_max: limits.connections_max,
+                connections_max: Some(limits.connections_max.unwrap_or(CONNECTIONS_USUAL)),
                 durable_ms: Some(limits.durable_ms),
             },
         }
+    }
+}
+
+impl Settings {
+    /// The keys that have no value: what they turn on is off.
+    pub(crate) fn unset(&self) -> Vec<&'static str> {
+        let nvme = self.nvme.as_ref();
+        let keys = [
+            ("tcp", self.tcp.is_none()),
+            ("metrics", self.metrics.is_none()),
+            ("[nvme]", nvme.is_none()),
+            ("nvme.write_bytes_per_day", nvme.is_some_and(|nvme| nvme.write_bytes_per_day == 0)),
+        ];
+        keys.into_iter().filter_map(|(key, unset)| unset.then_some(key)).collect()
     }
 }
 

@@ -89,9 +89,11 @@ pub(crate) const UNREAD_BYTES_MAX: u64 = 256 << 20;
 pub(crate) const UNREAD_STREAMS_BYTES_MAX: u64 = 16 << 20;
 /// How long a piece of an answer may wait for its peer: a slow network takes the longest piece within it.
 pub(crate) const UNREAD_MS_MAX: u64 = 20_000;
-/// Of all unfinished requests' bytes, and of all unread answers', those that only the beginnings of messages may take: small
-/// calls are served while large ones are refused.
-pub(crate) const SMALL_MESSAGES_BYTES: u64 = 32 << 20;
+/// Bytes of a connection's unread answers that are little: one inline stream of a reader that keeps up.
+pub(crate) const UNREAD_LITTLE_BYTES: u64 = 2 << 20;
+/// Of all unfinished requests' bytes, those that only the beginnings of messages may take, and of all unread answers' those of
+/// connections with little of them: they are served while others are refused.
+pub(crate) const LITTLE_BYTES: u64 = 32 << 20;
 /// Bytes of a message that count as its beginning.
 pub(crate) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 /// Inline streams at a time, on all connections: each may leave a window unread.
@@ -221,8 +223,8 @@ const _: () = assert!(
     "the largest legal message fits a connection's budget"
 );
 const _: () = assert!(
-    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - SMALL_MESSAGES_BYTES
-        && UNREAD_CONNECTION_BYTES_MAX < UNREAD_BYTES_MAX - SMALL_MESSAGES_BYTES,
+    UNFINISHED_CONNECTION_BYTES_MAX < UNFINISHED_BYTES_MAX - LITTLE_BYTES
+        && UNREAD_CONNECTION_BYTES_MAX < UNREAD_BYTES_MAX - LITTLE_BYTES,
     "one connection cannot use up the budget of all"
 );
 const _: () = assert!(

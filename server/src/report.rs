@@ -33,6 +33,14 @@ where
     }
 }
 
+/// A failure whose cause says what helps.
+pub(crate) fn failed<E>(error: E, what: String, todo: String) -> anyhow::Error
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    anyhow::Error::new(error).context(Advised { what, todo })
+}
+
 /// A use of a command that makes no sense.
 pub(crate) fn misused(what: impl Into<String>, todo: impl Into<String>) -> anyhow::Error {
     Advised { what: what.into(), todo: todo.into() }.into()
@@ -104,7 +112,9 @@ fn status_advice(status: &Status) -> String {
         return error.kind.advice().to_owned();
     }
     let advice = match status.code() {
-        Code::Unimplemented => "the server is older than this command: update it",
+        Code::Unimplemented => {
+            "see that the address is the one of gRPC (listen or tcp, not metrics); if it is, the server is older: update it"
+        }
         Code::DeadlineExceeded => "the server is busy or stopped: look at its log, then try again",
         _ => "see whether the server still runs, and what its log says",
     };

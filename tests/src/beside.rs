@@ -8,7 +8,7 @@ use crate::user::User;
 use anyhow::{Result, ensure};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use turnkv_client::{DataPlane, OffloadOptions};
+use turnkv_client::{DataPlane, MissCause, OffloadOptions};
 
 const MIB: u64 = 1 << 20;
 /// Pages that the user reads again and again.
@@ -74,7 +74,11 @@ impl Beside {
     /// One call of the user, checked.
     async fn call(&self) -> Result<Duration> {
         let began = Instant::now();
-        ensure!(self.user.reload(&chain(1, PAGES)).await?.pages == PAGES, "others are served");
+        let report = self.user.reload(&chain(1, PAGES)).await?;
+        // A machine that has much else to do may be slower than a lease: that is told by the time it took.
+        let late =
+            matches!(report.miss, Some(MissCause::Busy | MissCause::LeaseExpired | MissCause::Deadline));
+        ensure!(report.pages == PAGES || late, "others are not served: {report:?}");
         Ok(began.elapsed())
     }
 

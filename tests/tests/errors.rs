@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use turnkv_tests::http::free_address;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::workspace::server_binary;
@@ -57,6 +57,7 @@ fn commands_say_what_is_wrong_and_what_to_do() -> Result<()> {
     let toml = written(folder.path(), "broken.toml", "[dram\n")?;
     let value = written(folder.path(), "value.toml", "policy = \"best\"\n")?;
     let bound = written(folder.path(), "bound.toml", "[limits]\nlease_ms = 1\n")?;
+    let size = written(folder.path(), "size.toml", "[dram]\nbytes = -5\n")?;
     let no_trace = written(folder.path(), "no.jsonl", "nonsense\n")?;
     for command in ["serve", "config"] {
         checked(&[command, "--config", "/nonexistent.toml"], &["/nonexistent.toml", "No such file"])?;
@@ -65,6 +66,7 @@ fn commands_say_what_is_wrong_and_what_to_do() -> Result<()> {
         checked(&[command, "--config", &toml], &["broken.toml:1"])?;
         checked(&[command, "--config", &value], &["value.toml:1", "best", "lru"])?;
         checked(&[command, "--config", &bound], &["limits.lease_ms"])?;
+        checked(&[command, "--config", &size], &["size.toml:2", "`-5` is not a size"])?;
     }
     for command in ["status", "size", "drain"] {
         checked(&[command, "--address", &nobody], &["no server answers", "Connection refused"])?;
@@ -94,6 +96,7 @@ fn a_server_that_cannot_start_says_why() -> Result<()> {
         (at(&path("file/t.sock"), ""), "file"),
         (at(&path("a.sock"), &format!("tcp = \"{}\"\n", taken.local_addr()?)), "cannot listen at 127.0.0.1"),
         (at(&path("b.sock"), "metrics = \"203.0.113.1:1\"\n"), "cannot listen at 203.0.113.1:1"),
+        (at("/proc/no/t.sock", ""), "/proc/no"),
         (at(&path("c.sock"), "") + &nvme, "file/below"),
     ];
     for (text, wanted) in &cases {
@@ -114,6 +117,39 @@ fn too_few_open_files_are_said_at_the_start() -> Result<()> {
         let said = refused.map(drop).err().map(|error| format!("{error:#}")).unwrap_or_default();
         ensure!(said.contains(wanted) && said.contains("ulimit -n"), "{said}");
         ensure!(!said.contains("report this"), "{said}");
+    }
+    Ok(())
+}
+
+/// Who stops reading has read enough: that is no fault of anybody.
+#[test]
+fn output_that_nobody_reads_is_no_error() -> Result<()> {
+    let server = Server::start(Setup { nvme_mib: 0, ..Setup::default() })?;
+    let address = server.address();
+    let commands: [&[&str]; 4] = [
+        &["config"],
+        &["status", "--address", &address],
+        &["status", "--address", &address, "--json"],
+        &["simulate", "--generate", "agentic", "--requests", "50", "--policy", "lru"],
+    ];
+    for arguments in commands {
+        let mut command = Command::new(server_binary()?);
+        command.args(arguments).env("RUST_BACKTRACE", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        drop(child.stdout.take());
+        let output = child.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && said.is_empty(), "{arguments:?}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_configuration_in_force_names_every_key() -> Result<()> {
+    let output = Command::new(server_binary()?).arg("config").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    for key in ["connections_max = 4096", "lease_ms", "# not set: tcp, metrics, [nvme]"] {
+        ensure!(text.contains(key), "{key:?} is not in\n{text}");
     }
     Ok(())
 }

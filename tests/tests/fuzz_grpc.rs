@@ -161,7 +161,6 @@ fn pool_calls(namespace: &bytes::Bytes, lease: u64) -> Vec<Call> {
 fn session_calls(namespace: &bytes::Bytes) -> Vec<Call> {
     let hashes: bytes::Bytes = pack_hashes(&chain(7, 2)).into();
     let (namespace, session) = (namespace.clone(), "chat".to_owned());
-    let engine = wire::RouteEngine { name: "gpu-0".to_owned(), capacity_pages: 100, ..Default::default() };
     vec![
         call(
             "/turnkv.v1.Sessions/BeginTurn",
@@ -208,6 +207,15 @@ fn session_calls(namespace: &bytes::Bytes) -> Vec<Call> {
                 in_ms: 1,
             },
         ),
+    ]
+}
+
+/// Calls about sessions that no turn of theirs makes.
+fn other_session_calls(namespace: &bytes::Bytes) -> Vec<Call> {
+    let hashes: bytes::Bytes = pack_hashes(&chain(7, 2)).into();
+    let (namespace, session) = (namespace.clone(), "chat".to_owned());
+    let engine = wire::RouteEngine { name: "gpu-0".to_owned(), capacity_pages: 100, ..Default::default() };
+    vec![
         call("/turnkv.v1.Sessions/List", &wire::ListRequest { namespace: namespace.clone(), limit: 10 }),
         call(
             "/turnkv.v1.Sessions/Describe",
@@ -257,7 +265,8 @@ fn admin_calls(namespace: &bytes::Bytes) -> Vec<Call> {
 }
 
 fn calls(namespace: &bytes::Bytes, lease: u64) -> Vec<Call> {
-    [pool_calls(namespace, lease), session_calls(namespace), admin_calls(namespace)].concat()
+    let sessions = [session_calls(namespace), other_session_calls(namespace)].concat();
+    [pool_calls(namespace, lease), sessions, admin_calls(namespace)].concat()
 }
 
 /// Changes some of a call's messages.

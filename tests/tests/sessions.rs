@@ -5,7 +5,7 @@
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 use turnkv_client::{BlockHash, DataPlane, EndTurn, EngineState, ErrorKind, OffloadOptions, TierKind};
-use turnkv_tests::pages::chain;
+use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 
@@ -229,5 +229,30 @@ async fn routes_follow_the_pages_and_then_the_load() -> Result<()> {
     user.namespace.close("chat").await?;
     let none = user.namespace.route(None, &[], &[]).await;
     ensure!(none.is_err_and(|error| error.kind == ErrorKind::Invalid), "no engine to choose");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_that_one_tenant_never_ends_do_not_shut_out_another() -> Result<()> {
+    const SESSIONS: usize = 50;
+    let limits = format!("sessions_max = {SESSIONS}\n");
+    let server = Server::start(Setup { limits, ..setup(0) })?;
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    let spec = |tenant: &str| namespace("sessions", PAGE).with_tenant(tenant);
+    let hostile = user.client.open_namespace(spec("hostile")).await?;
+    turn(&user, "old", &chain(1, 2), EndTurn::default()).await?;
+    let mut refused = 0;
+    for at in 0..2 * SESSIONS {
+        match hostile.begin_turn(&format!("h{at}")).await {
+            Err(error) if error.kind == ErrorKind::Limit => refused += 1,
+            begun => drop(begun?),
+        }
+    }
+    ensure!(refused == SESSIONS + 1, "{refused} turns refused");
+    ensure!(user.namespace.begin_turn("old").await?.pages == 2, "it made way for another tenant's");
+    for at in 0..SESSIONS as u64 / 2 - 1 {
+        turn(&user, &format!("s{at}"), &chain(10 + at, 1), EndTurn::default()).await?;
+    }
+    ensure!(user.namespace.begin_turn("old").await?.pages == 2, "its share is not used up");
     Ok(())
 }

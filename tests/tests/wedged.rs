@@ -1,5 +1,5 @@
-//! Clients that lease all they can and then stand still: whoever comes next still has its pages kept, and the gauges say who
-//! stands in the way.
+//! Clients that lease all they can and then stand still, or take all anew: whoever comes next still has its pages kept, and the
+//! gauges say who stands in the way. And what a client has leased, nobody else ends.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -7,10 +7,13 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use turnkv_client::{DataPlane, OffloadOptions};
+use turnkv_proto::{ErrorKind, pack_hashes, wire};
 use turnkv_tests::http::{free_address, get, value};
+use turnkv_tests::local::Local;
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
+use wire::Verb;
 
 const PAGE: u64 = 64 << 10;
 const DRAM_BYTES: u64 = 32 << 20;
@@ -19,21 +22,37 @@ const DRAM_BYTES: u64 = 32 << 20;
 struct Hog {
     child: Child,
     slots: u64,
+    client: u64,
+    /// The lease it made last.
+    lease: u64,
 }
 
 impl Hog {
-    /// Starts one that says Hello so often, waits until it has all it gets, and stops it.
+    /// Starts one that says Hello so often and writes, waits until it has all it gets, and stops it.
     fn wedged(server: &Server, hellos: usize, seed: u64) -> Result<Hog> {
+        let hog = Hog::start(server, hellos, seed, "write", 64)?;
+        hog.stop()?;
+        Ok(hog)
+    }
+
+    /// Starts one that leases so many pages at a time, and waits until it has all it gets.
+    fn start(server: &Server, hellos: usize, seed: u64, mode: &str, pages: usize) -> Result<Hog> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hog"))
             .arg(server.address())
             .arg(server.local_socket())
-            .args([hellos.to_string(), seed.to_string()])
+            .args([&hellos.to_string(), &seed.to_string(), mode, &pages.to_string()])
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
-        kill_process(Pid::from_raw(child.id().try_into()?).context("pid 0")?, Signal::STOP)?;
-        Ok(Hog { child, slots: line.trim().parse()? })
+        let mut words = line.split_whitespace().map(str::parse);
+        let mut word = || Ok::<u64, anyhow::Error>(words.next().context("it said too little")??);
+        Ok(Hog { slots: word()?, client: word()?, lease: word()?, child })
+    }
+
+    fn stop(&self) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().try_into()?).context("pid 0")?;
+        Ok(kill_process(pid, Signal::STOP)?)
     }
 }
 
@@ -46,10 +65,14 @@ impl Drop for Hog {
 }
 
 fn start() -> Result<(Server, std::net::SocketAddr)> {
+    start_with("lease_ms = 300\nlease_grace_ms = 100\n")
+}
+
+fn start_with(limits: &str) -> Result<(Server, std::net::SocketAddr)> {
     let metrics = free_address()?;
     let setup = Setup {
         nvme_mib: 0,
-        limits: "lease_ms = 300\nlease_grace_ms = 100\n".to_owned(),
+        limits: limits.to_owned(),
         metrics: Some(metrics.to_string()),
         ..Setup::default()
     };
@@ -111,5 +134,74 @@ async fn whoever_comes_next_finds_room() -> Result<()> {
     }
     drop(hogs);
     eventually(metrics, "turnkv_lease_lasting_bytes", |bytes| bytes == 0.0).await?;
+    Ok(())
+}
+
+/// Offloads and reloads, by both data planes.
+async fn both_planes_work(server: &Server) -> Result<()> {
+    for plane in [DataPlane::Shm, DataPlane::Inline] {
+        let user = User::connect(&server.address(), plane, PAGE).await?;
+        let turn = chain(7, 4);
+        let report = user.offload(&OffloadOptions::default(), &turn).await?;
+        ensure!(report.stored + report.present == 4, "a client that works is starved: {report:?}");
+        ensure!(user.reload(&turn).await?.pages == 4);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_cannot_take_every_lease_and_be_stopped() -> Result<()> {
+    let (server, metrics) = start_with("lease_ms = 300\nlease_grace_ms = 100\nleases_max = 64\n")?;
+    let hog = Hog::start(&server, 1, 1_000, "write", 1)?;
+    hog.stop()?;
+    both_planes_work(&server).await?;
+    eventually(metrics, "turnkv_pool_quarantined_bytes", |bytes| bytes as u64 == hog.slots * PAGE).await?;
+    both_planes_work(&server).await?;
+    let page = get(metrics, "/metrics")?.1;
+    ensure!(hog.slots == 32 && value(&page, "turnkv_lease_fullest_client_leases")? == 32.0, "{}", hog.slots);
+    ensure!(value(&page, "turnkv_lease_fullest_process_id")? as u32 == hog.child.id());
+    ensure!(value(&page, "turnkv_lease_limit_leases")? == 64.0);
+    ensure!(value(&page, "turnkv_lease_refused_total")? > 0.0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_cannot_take_every_lease_by_reading_one_page() -> Result<()> {
+    let (server, metrics) = start_with("lease_ms = 60000\nleases_max = 64\n")?;
+    let local = Local::connect(&server, PAGE).await?;
+    let ask = wire::BeginOffloadRequest {
+        namespace: local.ns.clone(),
+        hashes: pack_hashes(&chain(5, 1)).into(),
+        client: local.client,
+        ..Default::default()
+    };
+    let lease = local.ask::<wire::BeginOffloadReply>(Verb::BeginOffload, &ask)?.lease;
+    let (client, pages, checksums) = (local.client, vec![0], vec![7]);
+    let commit = wire::CommitOffloadRequest { lease, client, pages, checksums, ..Default::default() };
+    local.ask::<wire::CommitOffloadReply>(Verb::CommitOffload, &commit)?;
+    let hog = Hog::start(&server, 1, 5, "read", 1)?;
+    both_planes_work(&server).await?;
+    let page = get(metrics, "/metrics")?.1;
+    ensure!(hog.slots == 32 && value(&page, "turnkv_lease_fullest_client_leases")? == 32.0, "{}", hog.slots);
+    ensure!(value(&page, "turnkv_lease_fullest_process_id")? as u32 == hog.child.id());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_ended_by_nobody_but_its_client() -> Result<()> {
+    let (server, metrics) = start_with("lease_ms = 60000\n")?;
+    let hog = Hog::start(&server, 1, 1_000, "write", 4)?;
+    let leases = value(&get(metrics, "/metrics")?.1, "turnkv_pool_leases")?;
+    let other = Local::connect(&server, PAGE).await?;
+    let (client, lease) = (hog.client, hog.lease);
+    ensure!(other.client != client && lease > 0);
+    other.tell(Verb::AbortOffload, &wire::AbortOffloadRequest { lease, client })?;
+    other.tell(Verb::EndReload, &wire::EndReloadRequest { lease, client, ..Default::default() })?;
+    other.tell(Verb::Release, &wire::ReleaseRequest { lease, client, ..Default::default() })?;
+    // These have no answer; the next one comes after them.
+    let renew = wire::RenewRequest { client, leases: vec![lease] };
+    other.refused(Verb::Renew, &renew, ErrorKind::LeaseUnknown, "a lease of another client")?;
+    let after = value(&get(metrics, "/metrics")?.1, "turnkv_pool_leases")?;
+    ensure!(leases == after, "{after} of {leases} leases are left");
     Ok(())
 }

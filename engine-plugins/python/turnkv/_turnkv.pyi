@@ -40,6 +40,10 @@ class OffloadReport:
     """Why: no_space, in_flight, no_parent, draining, lease_limit, lease_expired, deadline, unavailable."""
     durable: bool
     """It was asked for, and what this call stored is on NVMe and flushed."""
+    not_durable: str | None
+    """Why it is not, where it was asked for and the server said: no_tier (it keeps nothing on NVMe: do not ask), timeout (the
+    writes go on: offload the same again to ask), changed (somebody wrote to a page after its checksum: it is dropped), lost (a
+    page left the pool meanwhile: offload it again), device (it failed: its operator must look)."""
 
 class ReloadReport:
     """What a reload brought: the first `pages` targets hold verified bytes, the rest are unspecified."""

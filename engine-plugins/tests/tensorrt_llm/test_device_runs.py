@@ -109,6 +109,21 @@ def test_what_either_way_writes_the_other_reads(door: Any, device: turnkv.Device
         bringing.close(1)
 
 
+def test_a_save_says_why_it_is_not_durable(make_server: Any) -> None:
+    memory = in_place(caches_of(KINDS[0]))
+    group = GroupPages(0, 4, 1, None, b"fleeting" + bytes(16))
+    opened = Door(PoolOptions(make_server(nvme=None).address, "durable", "", 1, 3000), [group], {0: memory.page_bytes})
+    run = PageRun(0, 0, [bytes([at]) * 32 for at in range(2)], [0, 1])
+    for durable, why in ((False, None), (True, "no_tier")):
+        sending = Saver(opened, {0: memory}, shard=0, deadline_ms=3000, durable=durable, threads=1)
+        with sending._state:  # only what a request still has to store when it ends is waited for
+            sending.add(SaveJob("r", None, [run]))
+            sending.finish(FinishJob("r", None, [run]))
+        sending.close(5)
+        outcome = sending.take_finished()["r"]
+        assert (outcome.pages, outcome.not_durable) == (2, why)
+
+
 def poison(opened: Door, name: bytes) -> None:
     """Flips a bit of a page in the pool's memory."""
     with opened.namespace(0).lease([name]) as lease:

@@ -65,7 +65,8 @@ class FakeNamespace:
             if self.decline is not None or (parent is not None and parent not in self.pages):
                 decline = self.decline or "no_parent"
                 return SimpleNamespace(
-                    stored=stored, present=present, declined=len(names) - at, first_decline=decline, durable=False
+                    stored=stored, present=present, declined=len(names) - at, first_decline=decline, durable=False,
+                    not_durable=None,
                 )
             if name in self.pages:
                 present += 1
@@ -73,7 +74,7 @@ class FakeNamespace:
                 stored += 1
                 self.pages[name] = ctypes.string_at(int(addresses[at]), lengths[0])
             parent = name
-        return SimpleNamespace(stored=stored, present=present, declined=0, first_decline=None, durable=False)
+        return SimpleNamespace(stored=stored, present=present, declined=0, first_decline=None, durable=False, not_durable=None)
 
     def reload_runs(self, names: list[bytes], addresses: Any, lengths: list[int], **options: Any) -> Any:
         self._enter("reload", len(names), options["deadline_ms"])

@@ -116,6 +116,22 @@ def test_an_adapter_with_other_weights_has_pages_of_its_own(tmp_path: pathlib.Pa
     assert plain.matched_tokens(request, 0) == (0, False), "nor the model without an adapter"
 
 
+def test_an_engine_that_cannot_use_pages_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("turnkv.vllm.scheduler.logger.warning", lambda text, *values: said.append(text % values))
+    door = FakeDoor()
+    scheduler, request = scheduler_of(door), request_of(200)
+    door.namespaces[0].pages = dict.fromkeys(request.block_hashes, b"")
+    for reason in ("attention back end X: it cannot", "another one"):
+        scheduler.stand_aside(reason)
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (0, False)
+    request.num_computed_tokens = 199
+    assert scheduler.finished(request, ([1, 2, 3, 4, 5, 6, 7],)) == (False, None)
+    assert scheduler.build_meta(step_of({}, {})).saves == []
+    assert said == ["TurnKV neither stores nor loads anything in this engine: attention back end X: it cannot"]
+
+
 def test_whole_blocks_and_one_token_to_compute() -> None:
     door = FakeDoor()
     scheduler, request = scheduler_of(door), request_of(96)
@@ -148,8 +164,8 @@ def test_a_failed_load_is_no_hit_and_not_tried_again() -> None:
 def test_ranks_are_waited_for_and_the_shortest_counts() -> None:
     outcomes: Outcomes[SaveOutcome] = Outcomes(2)
     assert outcomes.add("r", SaveOutcome(5, 5, 0, 0, None)) is None
-    both = outcomes.add("r", SaveOutcome(3, 3, 0, 2, "no_space"))
-    assert (both.pages, both.declined, both.cause) == (3, 2, "no_space")
+    both = outcomes.add("r", SaveOutcome(3, 3, 0, 2, "no_space", "timeout"))
+    assert (both.pages, both.declined, both.cause, both.not_durable) == (3, 2, "no_space", "timeout")
     one_step = WorkerMeta(loads={"r": LoadOutcome(4, 0, None, 0.1)}).aggregate(
         WorkerMeta(loads={"r": LoadOutcome(1, 3, "io", 0.2)}, saves={"q": SaveOutcome(1, 1, 0, 0, None)})
     )

@@ -1,5 +1,5 @@
-//! What a verb of sessions costs while the server holds its lock: the longest call of each, on long sessions whose pages are
-//! in DRAM, under the default policy. Owns: the measurement. Must not know: how lists are kept.
+//! What a verb of sessions costs, all its slices together, on long sessions whose pages are in DRAM, under the default policy.
+//! Owns: the measurement. Must not know: how lists are kept.
 #![allow(clippy::print_stdout, reason = "the table is the product")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 

@@ -3,11 +3,11 @@
 //!
 //! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its slot. What
 //! hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go before heads. What is off only
-//! because NVMe could not take it in time is found again and written once NVMe can.
+//! because NVMe could not take it in time, or had no room for it later, is found again and written once NVMe can.
 
 use crate::Pool;
 use crate::config::Admit;
-use crate::entry::{DIRTY, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
+use crate::entry::{COUNTED_NVME, DIRTY, FILLED, NONE, ON_NVME, VISIBLE, WRITING};
 use crate::ids::Now;
 use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
 use crate::policy::Position;
@@ -45,12 +45,20 @@ pub(crate) struct Behind {
     sweep: Option<Sweep>,
     /// More were left behind since it began.
     again: bool,
+    /// Pages that NVMe let go of wait for room there; a walk finds them then.
+    let_go: bool,
 }
 
 impl Behind {
     /// Whether there are such pages.
     pub(crate) fn is_any(&self) -> bool {
-        self.sweep.is_some()
+        self.sweep.is_some() || self.let_go
+    }
+
+    /// Some more were left behind.
+    fn find_again(&mut self) {
+        self.again |= self.sweep.is_some();
+        self.sweep.get_or_insert_default();
     }
 }
 
@@ -106,9 +114,14 @@ impl Pool {
         self.pages.move_last(index);
         self.tally.kept_off += 1;
         if wanted && !in_time {
-            self.behind.again |= self.behind.sweep.is_some();
-            self.behind.sweep.get_or_insert_default();
+            self.behind.find_again();
         }
+    }
+
+    /// NVMe gives up a page that DRAM keeps. It is found again, unless it is one that would not have been written unasked.
+    pub(crate) fn note_let_go(&mut self, index: u32) {
+        self.tally.let_go += u64::from(self.pages[index].has(COUNTED_NVME));
+        self.behind.let_go |= self.config.nvme_admit == Admit::All;
     }
 
     /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has become little.
@@ -116,6 +129,10 @@ impl Pool {
         let little = self.config.nvme_bytes / (2 * BACKLOG_SHARE);
         if self.tally.dirty_bytes > little || !self.nvme_alive {
             return;
+        }
+        if self.behind.let_go && self.has_room_again() {
+            self.behind.let_go = false;
+            self.behind.find_again();
         }
         let Some(mut sweep) = self.behind.sweep.take() else { return };
         let slice = self.half_slice();

@@ -185,6 +185,7 @@ impl Pool {
             self.set_place(index, stranger.shard, stranger.place);
             self.pages.cell_mut(index, stranger.shard).set_checksum(stranger.checksum);
         }
+        self.promise(index); // whether somebody was told of it is not known any more
         self.settle(index);
         self.settle_durable(index);
         Adopted::Visible

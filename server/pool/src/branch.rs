@@ -5,7 +5,7 @@ use crate::Pool;
 use crate::entry::{NONE, VICTIM, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{SESSIONS_EXPIRED_PER_CALL_MAX, VICTIM_CHILDREN_MAX};
+use crate::limits::{SESSIONS_LATE_PER_CALL_MAX, VICTIM_CHILDREN_MAX};
 use crate::offload::OffloadAsk;
 use crate::protection::Owner;
 use crate::session::EndTurn;
@@ -13,8 +13,9 @@ use crate::tips::{End, Keeper};
 use turnkv_proto::{BlockHash, SessionId};
 
 impl Pool {
-    /// Finds a session or makes it. At the limit the one idle for longest is forgotten; one in a turn only when nothing was
-    /// heard of it for long: engines die.
+    /// Finds a session or makes it. At the limit another one is forgotten: see [`Sessions::makes_way`].
+    ///
+    /// [`Sessions::makes_way`]: crate::sessions::Sessions::makes_way
     pub(crate) fn open_session(
         &mut self,
         ns: NamespaceIndex,
@@ -24,11 +25,14 @@ impl Pool {
         if let Some(at) = self.sessions.find(ns, id) {
             return Ok(at);
         }
-        if self.sessions.len() >= self.config.limits.sessions_max {
-            let idle = self.sessions.oldest_idle().or_else(|| self.sessions.silent_turn(now));
-            self.forget(idle.ok_or(PoolError::Limit("sessions_max"))?, true);
+        let tenant = self.slots.tenant_of(ns.0);
+        let sessions_max = self.config.limits.sessions_max;
+        if self.sessions.len() >= sessions_max {
+            let (goes, looked) = self.sessions.makes_way(tenant, sessions_max, now);
+            self.steps += looked;
+            self.forget(goes.ok_or(PoolError::Limit("sessions_max"))?, true);
         }
-        Ok(self.sessions.insert(ns, id, self.config.limits.session_ttl_ms, now))
+        Ok(self.sessions.insert(ns, tenant, id, self.config.limits.session_ttl_ms, now))
     }
 
     /// The session of an offload, made if new; checked before anything else changes.
@@ -121,9 +125,12 @@ impl Pool {
     }
 
     pub(crate) fn expire_sessions(&mut self, now: Now) {
-        for _ in 0..SESSIONS_EXPIRED_PER_CALL_MAX {
-            let Some(at) = self.sessions.overdue(now) else { break };
-            self.forget(at, true);
+        for _ in 0..SESSIONS_LATE_PER_CALL_MAX {
+            let Some((at, is_over)) = self.sessions.overdue(now) else { break };
+            self.step();
+            if is_over {
+                self.forget(at, true);
+            }
         }
     }
 

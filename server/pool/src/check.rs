@@ -7,7 +7,8 @@ use crate::entry::{
     PROMOTING, PROTECTED, QUEUED, URGENT, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::{NvmePlace, PageKey, UserId};
-use crate::lease::{ClientSlots, NO_PAGE};
+use crate::lease::NO_PAGE;
+use crate::lease::counts::{Holding, UserHolding};
 use crate::limits::HELD_PERCENT_MAX;
 use crate::policy::ListId;
 use crate::slots::SlotState;
@@ -229,20 +230,21 @@ impl Pool {
     /// The leases' sums; gives how many leases each slot has.
     fn check_leases(&self) -> Result<HashMap<u32, u32>, String> {
         let mut leases: HashMap<u32, u32> = HashMap::new();
-        let mut clients: HashMap<u64, ClientSlots> = HashMap::new();
-        let mut users: HashMap<UserId, u64> = HashMap::new();
+        let mut clients: HashMap<u64, Holding> = HashMap::new();
+        let mut users: HashMap<UserId, UserHolding> = HashMap::new();
         let (mut quarantined, mut held_bytes, mut lasting_bytes) = (0, 0, 0);
         for lease in self.leases.iter() {
             let counts = clients.entry(lease.client.0).or_default();
+            counts.leases += 1;
             counts.leased += lease.items.len() as u32;
             let bytes: u64 = lease.items.iter().map(|item| self.slots.slot_bytes(item.slot)).sum();
             let lasting = if lease.kind.is_lasting() { bytes } else { 0 };
             counts.leased_bytes += bytes;
             counts.lasting_bytes += lasting;
             lasting_bytes += lasting;
-            if lasting > 0 {
-                *users.entry(self.leases.user_of(lease.client)).or_default() += lasting;
-            }
+            let user = users.entry(self.leases.counts.user_of(lease.client)).or_default();
+            user.leases += 1;
+            user.lasting_bytes += lasting;
             counts.held += if lease.kind.is_held() { lease.items.len() as u32 } else { 0 };
             for item in &lease.items {
                 *leases.entry(item.slot).or_default() += 1;
@@ -257,17 +259,26 @@ impl Pool {
                 );
             }
         }
-        let counted: HashMap<u64, ClientSlots> =
-            self.leases.clients().iter().map(|(client, slots)| (client.0, *slots)).collect();
+        let counted: HashMap<u64, Holding> =
+            self.leases.counts.clients().map(|(client, holding)| (client.0, holding)).collect();
         ensure!(clients == counted, "the clients' shares do not add up");
         ensure!(
             clients.values().all(|slots| slots.leased <= self.config.limits.client_slots_max),
             "a client holds too much"
         );
-        ensure!(quarantined == self.leases.quarantined_bytes, "{quarantined} bytes in quarantine");
-        ensure!(held_bytes == self.leases.held_bytes, "{held_bytes} bytes held");
-        ensure!(lasting_bytes == self.leases.lasting_bytes, "{lasting_bytes} bytes that time does not free");
-        ensure!(users == self.leases.users().collect::<HashMap<_, _>>(), "the users' shares do not add up");
+        ensure!(quarantined == self.leases.counts.quarantined_bytes, "{quarantined} bytes in quarantine");
+        ensure!(held_bytes == self.leases.counts.held_bytes, "{held_bytes} bytes held");
+        ensure!(
+            lasting_bytes == self.leases.counts.lasting_bytes,
+            "{lasting_bytes} bytes that time does not free"
+        );
+        ensure!(
+            users == self.leases.counts.users().collect::<HashMap<_, _>>(),
+            "the users' shares do not add up"
+        );
+        let all = self.leases.iter().count();
+        ensure!(all == self.leases.counts.leases as usize, "{all} leases");
+        ensure!(all <= self.config.limits.leases_max as usize, "more leases than leases_max");
         ensure!(lasting_bytes <= self.all_bytes_max(), "leases that time does not end hold too much");
         let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
         ensure!(held_bytes <= dram_bytes / 100 * HELD_PERCENT_MAX, "too much is held to copy beside it");
@@ -395,6 +406,7 @@ impl Pool {
             ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");
         }
         ensure!(self.sessions.ends_are_whose_they_say(), "a page is the end of a session that has another");
+        ensure!(self.sessions.tenants_add_up(), "a session is not where its tenant looks for it");
         ensure!(self.sessions.len() <= self.config.limits.sessions_max, "more sessions than sessions_max");
         Ok(())
     }

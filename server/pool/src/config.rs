@@ -37,7 +37,7 @@ pub struct Limits {
     pub sessions_max: u32,
     /// Pages of one session.
     pub session_pages_max: u32,
-    /// Leases at one time.
+    /// Leases at one time, those in quarantine too; a client, a user and all have the same shares of them as of DRAM.
     pub leases_max: u32,
     /// Pages of one lease.
     pub lease_pages_max: u32,

@@ -2,7 +2,8 @@
 //! found and hurried in parts that one call may take. Must not know: who waits; segments, files.
 //!
 //! ```text
-//!   FIND (from each page named up, to one known to be durable) -> HURRY (from the roots down: written first) -> over
+//!   FIND (from each page named up, to one known to be durable and promised) -> HURRY (from the roots down: promised, and
+//!   written first) -> over
 //! ```
 //! A page found that goes meanwhile is told of like the others: whoever waits for it learns that it is lost.
 
@@ -79,7 +80,7 @@ impl Pool {
     /// Goes one page further up.
     fn find_next(&self, durable: &mut Durable) {
         let index = durable.next.take().and_then(|page| self.pages.resolve(page));
-        let fresh = index.filter(|index| !self.pages[*index].has(DURABLE));
+        let fresh = index.filter(|index| !(self.pages[*index].has(DURABLE) && self.is_promised(*index)));
         if let Some(index) = fresh.filter(|index| durable.seen.insert(self.pages.key(*index))) {
             durable.found.push(self.pages.key(index));
             let parent = self.pages[index].parent;
@@ -99,6 +100,7 @@ impl Pool {
     /// Has one page written first, whose parent was seen to. False: it is on NVMe.
     fn hurry(&mut self, page: PageKey) -> bool {
         let Some(index) = self.pages.resolve(page) else { return true };
+        self.promise(index);
         if self.is_written(index) {
             self.mark_durable(index);
             return false;

@@ -28,6 +28,9 @@ pub(crate) const WRITING: u8 = 4;
 pub(crate) const ON_NVME: u8 = 8;
 /// The slot's bytes must be written before the slot may be given up.
 pub(crate) const DIRTY: u8 = 16;
+/// Of the page, in the entry's own cell: somebody was, or may have been, told that it and its ancestors are durable. It is
+/// on NVMe as long as it is here.
+pub(crate) const PROMISED: u8 = 32;
 
 /// Readers see the page: all shards are committed and its parent is visible.
 pub(crate) const VISIBLE: u16 = 1;

@@ -15,7 +15,24 @@ pub enum PoolError {
     /// No session of that name: begin a turn.
     #[error("no such session")]
     SessionUnknown,
+    /// This share of the leases is all held: try again when some of them have ended.
+    #[error("the limit leases_max is reached: {0} its share of it: end some, or try again when they end")]
+    LeaseShare(LeaseShare),
     /// A named limit is reached.
     #[error("the limit {0} is reached")]
     Limit(&'static str),
+}
+
+/// Who holds as many leases as its share of `leases_max` allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseShare {
+    /// The client that asks.
+    #[error("this one client (a process, or a host) holds")]
+    Client,
+    /// All clients of its user.
+    #[error("the clients of this user together hold")]
+    User,
+    /// All clients there are.
+    #[error("all clients together hold")]
+    All,
 }

@@ -75,7 +75,7 @@ impl Pool {
 
     /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
     /// search never meets one twice: what it costs is paid by whatever keeps them here.
-    fn next_victim(&mut self, ns: u16, looks: u32) -> Option<(u32, Eviction)> {
+    pub(crate) fn next_victim(&mut self, ns: u16, looks: u32) -> Option<(u32, Eviction)> {
         let until = self.steps + 2 * u64::from(looks); // to pass a page takes two
         while self.steps < until {
             let victim = self.coldest(ListId::Dram(ns))?;

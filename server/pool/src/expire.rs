@@ -35,7 +35,7 @@ impl Pool {
     /// again.
     pub fn client_gone(&mut self, client: ClientId, now: Now) -> bool {
         self.tick(now);
-        self.leases.depart(client);
+        self.leases.counts.depart(client);
         let slice = self.slice();
         loop {
             let (lease, passed) = self.leases.next_of_gone(client, GONE_ROWS_PER_LOOK_MAX);
@@ -44,7 +44,7 @@ impl Pool {
                 self.end_lease(lease);
             }
             if passed.all {
-                self.leases.forget(client);
+                self.leases.counts.forget(client);
                 return true;
             }
             if self.is_over(slice) {

@@ -12,10 +12,12 @@
 //! an answer that never reached its client holds nothing for long: the client renews it before it maps anything. How much
 //! leases may hold is for `share` to say.
 
+pub(crate) mod counts;
+
 use crate::Pool;
 use crate::entry::NONE;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, UserId};
-use hashbrown::HashMap;
+use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
+use counts::Counts;
 
 /// What a lease allows, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,26 +96,6 @@ pub(crate) struct NewLease {
     pub(crate) items: Vec<LeaseItem>,
 }
 
-/// What one client holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClientSlots {
-    /// Slots under leases of any kind.
-    pub(crate) leased: u32,
-    /// Of these, under held leases.
-    pub(crate) held: u32,
-    pub(crate) leased_bytes: u64,
-    /// Of these, under leases that time does not end.
-    pub(crate) lasting_bytes: u64,
-}
-
-/// What was said of a client.
-#[derive(Clone, Copy)]
-struct Known {
-    user: UserId,
-    /// Its process is gone: its leases are being ended.
-    gone: bool,
-}
-
 /// How far a look through the table came.
 pub(crate) struct Passed {
     pub(crate) rows: u64,
@@ -127,17 +109,10 @@ pub(crate) struct Leases {
     table: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
     lists: [Ends; 5],
-    clients: HashMap<ClientId, ClientSlots>,
-    users: HashMap<ClientId, Known>,
-    user_bytes: HashMap<UserId, u64>,
-    count: u32,
-    quarantined: u32,
-    /// Bytes of slots under held leases.
-    pub(crate) held_bytes: u64,
-    pub(crate) quarantined_bytes: u64,
-    /// Bytes of slots under leases that time does not end.
-    pub(crate) lasting_bytes: u64,
+    pub(crate) counts: Counts,
     pub(crate) expired: u64,
+    /// Calls that were refused a lease because a share was reached.
+    pub(crate) refused: u64,
     /// The client whose leases are being ended, and the row to go on at.
     going: Option<(ClientId, u32)>,
 }
@@ -155,66 +130,12 @@ impl Default for Ends {
 }
 
 impl Leases {
-    pub(crate) fn len(&self) -> u32 {
-        self.count
-    }
-
-    /// Leases in quarantine.
-    pub(crate) fn quarantined(&self) -> u32 {
-        self.quarantined
-    }
-
-    /// Slots of this client.
-    pub(crate) fn slots_of(&self, client: ClientId) -> ClientSlots {
-        self.clients.get(&client).copied().unwrap_or_default()
-    }
-
-    /// Bytes of a user's leases that time does not end.
-    pub(crate) fn user_bytes(&self, user: UserId) -> u64 {
-        self.user_bytes.get(&user).copied().unwrap_or(0)
-    }
-
-    /// Whose process a client is.
-    pub(crate) fn user_of(&self, client: ClientId) -> UserId {
-        self.users.get(&client).map(|known| known.user).unwrap_or_default()
-    }
-
-    /// Whether it was said who a client is, and not that it is gone.
-    pub(crate) fn is_present(&self, client: ClientId) -> bool {
-        self.users.get(&client).is_some_and(|known| !known.gone)
-    }
-
-    /// A client is gone: nothing is leased to it any more.
-    pub(crate) fn depart(&mut self, client: ClientId) {
-        if let Some(known) = self.users.get_mut(&client) {
-            known.gone = true;
-        }
-    }
-
-    /// Says whose process a client is. One that holds leases keeps its user.
-    pub(crate) fn introduce(&mut self, client: ClientId, user: UserId) {
-        if !self.clients.contains_key(&client) {
-            self.users.insert(client, Known { user, gone: false });
-        }
-    }
-
-    /// A client that is gone is nobody's any more.
-    pub(crate) fn forget(&mut self, client: ClientId) {
-        if !self.clients.contains_key(&client) {
-            self.users.remove(&client);
-        }
-    }
-
-    /// Users who hold what time does not end, with the bytes.
-    pub(crate) fn users(&self) -> impl Iterator<Item = (UserId, u64)> {
-        self.user_bytes.iter().map(|(user, bytes)| (*user, *bytes))
-    }
-
     /// Adds a lease with at least one slot, of this many bytes each.
     pub(crate) fn insert(&mut self, new: NewLease, slot_bytes: u64) -> LeaseId {
         let NewLease { kind, client, ns, shard, deadline, items } = new;
         debug_assert!(!items.is_empty(), "an empty lease holds nothing");
-        self.count_in(client, kind, items.len() as u32, slot_bytes);
+        self.counts.begin(client, kind);
+        self.counts.count_in(client, kind, items.len() as u32, slot_bytes);
         let at = self.free.pop().unwrap_or_else(|| {
             self.table.push((0, None));
             self.table.len() as u32 - 1
@@ -224,8 +145,6 @@ impl Leases {
         let positions = items.last().map_or(0, |item| item.position + 1);
         let (prev, next) = (NONE, NONE);
         entry.1 = Some(Lease { client, kind, ns, shard, deadline, items, positions, slot_bytes, prev, next });
-        self.count += 1;
-        self.quarantined += u32::from(kind.is_quarantined());
         let id = LeaseId(u64::from(entry.0) << 32 | u64::from(at + 1));
         self.link(at);
         id
@@ -243,9 +162,8 @@ impl Leases {
         self.unlink(at);
         let lease = self.table[at as usize].1.take()?;
         self.free.push(at);
-        self.count -= 1;
-        self.quarantined -= u32::from(lease.kind.is_quarantined());
-        self.count_out(lease.client, lease.kind, lease.items.len() as u32, lease.slot_bytes);
+        self.counts.count_out(lease.client, lease.kind, lease.items.len() as u32, lease.slot_bytes);
+        self.counts.end(lease.client, lease.kind);
         Some(lease)
     }
 
@@ -280,10 +198,9 @@ impl Leases {
         let (client, slots, slot_bytes) = (lease.client, lease.items.len() as u32, lease.slot_bytes);
         let before = std::mem::replace(&mut lease.kind, kind);
         lease.deadline = deadline.unwrap_or(lease.deadline);
-        self.count_in(client, kind, slots, slot_bytes);
-        self.count_out(client, before, slots, slot_bytes);
-        self.quarantined += u32::from(kind.is_quarantined());
-        self.quarantined -= u32::from(before.is_quarantined());
+        self.counts.count_in(client, kind, slots, slot_bytes);
+        self.counts.count_out(client, before, slots, slot_bytes);
+        self.counts.turn(before, kind);
         self.link(at);
         self.table[at as usize].1.as_ref()
     }
@@ -297,7 +214,7 @@ impl Leases {
             lease.items.push(LeaseItem { position: lease.positions, slot, page: NO_PAGE });
             lease.positions += 1;
         }
-        self.count_in(client, kind, count, slot_bytes);
+        self.counts.count_in(client, kind, count, slot_bytes);
     }
 
     /// Adds grants to a write lease; their positions are after those it has.
@@ -306,7 +223,7 @@ impl Leases {
         let (client, kind, slot_bytes) = (lease.client, lease.kind, lease.slot_bytes);
         lease.items.extend_from_slice(items);
         lease.positions = lease.items.last().map_or(0, |item| item.position + 1);
-        self.count_in(client, kind, items.len() as u32, slot_bytes);
+        self.counts.count_in(client, kind, items.len() as u32, slot_bytes);
     }
 
     /// What a lease holds, to change.
@@ -325,47 +242,8 @@ impl Leases {
         let taken: Vec<LeaseItem> = lease.items.extract_if(.., taken).collect();
         debug_assert!(!lease.items.is_empty(), "a lease without items is removed");
         let (client, kind, slot_bytes) = (lease.client, lease.kind, lease.slot_bytes);
-        self.count_out(client, kind, taken.len() as u32, slot_bytes);
+        self.counts.count_out(client, kind, taken.len() as u32, slot_bytes);
         taken
-    }
-
-    fn count_in(&mut self, client: ClientId, kind: LeaseKind, slots: u32, slot_bytes: u64) {
-        let bytes = u64::from(slots) * slot_bytes;
-        let (held, lasting) = (kind.is_held(), if kind.is_lasting() { bytes } else { 0 });
-        let counts = self.clients.entry(client).or_default();
-        counts.leased += slots;
-        counts.leased_bytes += bytes;
-        counts.held += if held { slots } else { 0 };
-        counts.lasting_bytes += lasting;
-        self.held_bytes += if held { bytes } else { 0 };
-        self.quarantined_bytes += if kind.is_quarantined() { bytes } else { 0 };
-        self.lasting_bytes += lasting;
-        if lasting > 0 {
-            *self.user_bytes.entry(self.user_of(client)).or_default() += lasting;
-        }
-    }
-
-    fn count_out(&mut self, client: ClientId, kind: LeaseKind, slots: u32, slot_bytes: u64) {
-        let bytes = u64::from(slots) * slot_bytes;
-        let (held, lasting) = (kind.is_held(), if kind.is_lasting() { bytes } else { 0 });
-        self.held_bytes -= if held { bytes } else { 0 };
-        self.quarantined_bytes -= if kind.is_quarantined() { bytes } else { 0 };
-        self.lasting_bytes -= lasting;
-        let user = self.user_of(client);
-        if let Some(left) = self.user_bytes.get_mut(&user).filter(|_| lasting > 0) {
-            *left -= lasting;
-            if *left == 0 {
-                self.user_bytes.remove(&user);
-            }
-        }
-        let Some(counts) = self.clients.get_mut(&client) else { return };
-        counts.leased -= slots;
-        counts.leased_bytes -= bytes;
-        counts.held -= if held { slots } else { 0 };
-        counts.lasting_bytes -= lasting;
-        if counts.leased == 0 {
-            self.clients.remove(&client);
-        }
     }
 
     /// The next lease of a client that is gone, from where the last call for it stopped, and the rows passed. None: it has no
@@ -389,11 +267,6 @@ impl Leases {
     /// Every lease.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.table.iter().filter_map(|(_, lease)| lease.as_ref())
-    }
-
-    /// What clients hold, as accounted.
-    pub(crate) fn clients(&self) -> &HashMap<ClientId, ClientSlots> {
-        &self.clients
     }
 
     fn id(&self, at: u32) -> LeaseId {

@@ -3,17 +3,24 @@
 //!
 //! A page *leaving* is on NVMe alone, and the policy's order says that it goes next. It can be read, and stays if somebody
 //! does; the reclaim of its segment drops it. All others are written again. For each page that comes to NVMe the coldest are
-//! marked, so that a part of the tier is always free or about to be, and emptying a segment moves little.
+//! marked, so that a part of the tier is always free or about to be, and emptying a segment moves little. What only sessions
+//! used that were closed leaves at once.
+//!
+//! What DRAM has as well may be let go by NVMe alone, unless somebody was *promised* that it is durable: that is on NVMe as long
+//! as it is here, so it is written again or goes from both.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, DIRTY, DURABLE, LEAVING, LISTED_NVME, MOVING, NONE, ON_NVME, VISIBLE};
+use crate::entry::{
+    COUNTED_DRAM, DIRTY, DURABLE, LEAVING, LISTED_NVME, MOVING, NONE, ON_NVME, PROMISED, VICTIM, VISIBLE,
+};
 use crate::ids::NvmePlace;
 use crate::limits::{
     KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT,
-    REWRITE_BURST_SHARE, REWRITE_PERCENT_MAX, VICTIM_CHILDREN_MAX,
+    REWRITE_BURST_SHARE, REWRITE_CHEAP_SHARE, REWRITE_PERCENT_MAX, REWRITE_ROOMY_SHARE, ROOM_AGAIN_PERCENT,
+    VICTIM_CHILDREN_MAX, VICTIM_SCAN_MAX,
 };
 use crate::policy::{ListId, Position};
-use crate::residency::Removal;
+use crate::residency::{Eviction, Removal};
 
 /// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of the rest a tenth, and
 /// two segments, are for what leaves, or emptying segments would move too much.
@@ -37,6 +44,8 @@ struct Shape {
 pub(crate) struct Kept {
     pub(crate) by_segment: Vec<u64>,
     pub(crate) bytes: u64,
+    /// Of these, bytes of pages that somebody was promised.
+    pub(crate) promised: u64,
     /// Bytes that may be written again: a share of those that came.
     credit: u64,
     shape: Shape,
@@ -45,21 +54,29 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn new(nvme_bytes: u64) -> Kept {
         let shape = Shape { kept_percent: NVME_KEPT_PERCENT, segment_bytes: 0, block_bytes: 0 };
-        Kept { by_segment: Vec::new(), bytes: 0, credit: nvme_bytes / REWRITE_BURST_SHARE, shape }
+        Kept {
+            by_segment: Vec::new(),
+            bytes: 0,
+            promised: 0,
+            credit: nvme_bytes / REWRITE_BURST_SHARE,
+            shape,
+        }
     }
 
-    pub(crate) fn add(&mut self, place: NvmePlace, bytes: u64) {
+    pub(crate) fn add(&mut self, place: NvmePlace, bytes: u64, promised: bool) {
         let segment = usize::from(place.segment);
         if segment >= self.by_segment.len() {
             self.by_segment.resize(segment + 1, 0);
         }
         self.by_segment[segment] += bytes;
         self.bytes += bytes;
+        self.promised += if promised { bytes } else { 0 };
     }
 
-    pub(crate) fn take(&mut self, place: NvmePlace, bytes: u64) {
+    pub(crate) fn take(&mut self, place: NvmePlace, bytes: u64, promised: bool) {
         self.by_segment[usize::from(place.segment)] -= bytes;
         self.bytes -= bytes;
+        self.promised -= if promised { bytes } else { 0 };
     }
 }
 
@@ -109,9 +126,19 @@ impl Pool {
         };
     }
 
-    /// Whether a page that nothing hangs on may be written again.
-    pub(crate) fn rewrite_allowed(&self, index: u32) -> bool {
+    /// Whether a page that nothing hangs on may be written again: out of what came, or because little of its segment stays, or
+    /// little of all segments, so that what moves is little beside what that frees.
+    pub(crate) fn rewrite_allowed(&self, index: u32, place: NvmePlace) -> bool {
+        let stays = self.kept.by_segment.get(usize::from(place.segment)).copied().unwrap_or(0);
         self.kept.credit >= self.shard_bytes(index)
+            || stays <= self.kept.shape.segment_bytes / REWRITE_CHEAP_SHARE
+            || self.kept.bytes <= self.config.nvme_bytes / REWRITE_ROOMY_SHARE
+    }
+
+    /// Whether NVMe has room again for what it let go of while DRAM kept it.
+    pub(crate) fn has_room_again(&self) -> bool {
+        let enough = self.kept_bytes_max() / 100 * ROOM_AGAIN_PERCENT;
+        self.kept.bytes <= enough && self.kept.credit >= self.config.nvme_bytes / REWRITE_BURST_SHARE / 2
     }
 
     fn kept_bytes_max(&self) -> u64 {
@@ -134,16 +161,45 @@ impl Pool {
     pub(crate) fn choose_leaving(&mut self, pages_max: u32) {
         let slice = self.slice();
         for _ in 0..pages_max {
-            if self.is_over(slice) || self.kept.bytes <= self.kept_bytes_max() || self.is_beside_dram() {
+            if self.is_over(slice) || self.kept.bytes <= self.kept_bytes_max() {
                 return;
             }
-            let Some(victim) = self.coldest(ListId::Nvme) else { return };
+            let promised_fit = self.kept.promised <= self.kept_bytes_max();
+            if promised_fit && self.is_beside_dram() {
+                return;
+            }
+            let victim = match self.coldest(ListId::Nvme) {
+                None if !promised_fit => self.coldest_beside(),
+                found => found,
+            };
+            let Some(victim) = victim else { return };
             match self.tail_by(victim, Pool::staying_child) {
                 Some(tail) if self.pages[tail].has(MOVING) => return, // soon it can
                 Some(tail) if self.may_leave(tail) => self.mark_leaving(tail),
                 // It is to stay: it must not be found again for each page that comes.
                 _ => self.policy.touch(&mut self.pages, victim),
             }
+        }
+    }
+
+    /// Everything on NVMe is in DRAM too, and more of it was promised than fits: the page that DRAM would give up next is on NVMe
+    /// alone from now on, so that it can leave. The namespaces take turns.
+    fn coldest_beside(&mut self) -> Option<u32> {
+        let namespaces = self.namespaces.places_len() as u16;
+        let ns = self.maintained.checked_rem(namespaces)?;
+        self.maintained = ns + 1;
+        let (victim, eviction) = self.next_victim(ns, VICTIM_SCAN_MAX)?;
+        if eviction != Eviction::Demote {
+            return None;
+        }
+        self.evict(victim, eviction);
+        Some(victim).filter(|victim| self.pages[*victim].has(LISTED_NVME))
+    }
+
+    /// A page that was left, and that is on NVMe alone, does not wait until room is needed: it leaves.
+    pub(crate) fn leave_if_left(&mut self, index: u32) {
+        if self.pages[index].has(VICTIM) && self.may_leave(index) {
+            self.mark_leaving(index);
         }
     }
 
@@ -183,10 +239,10 @@ impl Pool {
     }
 
     fn mark_leaving(&mut self, index: u32) {
-        let bytes = self.extent_bytes(index);
+        let (bytes, promised) = (self.extent_bytes(index), self.is_promised(index));
         self.pages[index].flags |= LEAVING;
         for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
-            self.kept.take(cell.place, bytes);
+            self.kept.take(cell.place, bytes, promised);
         }
         self.refresh(index, Position::Hot);
     }
@@ -204,15 +260,32 @@ impl Pool {
         if !self.pages[index].has(LEAVING) {
             return;
         }
-        let bytes = self.extent_bytes(index);
+        let (bytes, promised) = (self.extent_bytes(index), self.is_promised(index));
         self.pages[index].flags &= !LEAVING;
         for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
-            self.kept.add(cell.place, bytes);
+            self.kept.add(cell.place, bytes, promised);
         }
     }
 
-    /// The page's copy on NVMe is given up. What is in DRAM stays there, off NVMe with all that hangs on it; what is on
-    /// NVMe alone is gone, with all that hangs on it. Tails go before heads, so many a call: false if not all went.
+    pub(crate) fn is_promised(&self, index: u32) -> bool {
+        self.pages[index].cell.has(PROMISED)
+    }
+
+    /// Somebody counts on the page to be on NVMe as long as it is here, and on its ancestors, which were promised before.
+    pub(crate) fn promise(&mut self, index: u32) {
+        if self.is_promised(index) {
+            return;
+        }
+        self.pages[index].cell.state |= PROMISED;
+        if !self.pages[index].has(LEAVING) {
+            let extents = self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)).count() as u64;
+            self.kept.promised += extents * self.extent_bytes(index);
+        }
+    }
+
+    /// The page's copy on NVMe is given up. What is in DRAM stays there, off NVMe with all that hangs on it, unless it was
+    /// promised; that, and what is on NVMe alone, is gone, with all that hangs on it. Tails go before heads, so many a call:
+    /// false if not all went.
     pub(crate) fn leave_nvme(&mut self, top: u32) -> bool {
         let (mut at, mut lost) = (top, NONE);
         let mut passed = 0;
@@ -220,7 +293,8 @@ impl Pool {
             self.pass(std::mem::take(&mut passed));
             loop {
                 passed += 1;
-                if lost == NONE && !(self.nvme_alive && self.pages[at].has(COUNTED_DRAM)) {
+                let in_dram = self.nvme_alive && self.pages[at].has(COUNTED_DRAM);
+                if lost == NONE && (!in_dram || self.is_promised(at)) {
                     lost = at; // nothing leads to what hangs on it
                 }
                 let any = Some(self.pages[at].first_child).filter(|child| *child != NONE);
@@ -247,8 +321,9 @@ impl Pool {
         false
     }
 
-    /// DRAM has the only copy from now on.
+    /// DRAM has the only copy, until NVMe has room again.
     fn stay_off(&mut self, index: u32) {
+        self.note_let_go(index);
         for shard in 0..self.pages.shards(index) {
             self.clear_dirty(index, shard);
             self.clear_place(index, shard);

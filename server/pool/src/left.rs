@@ -123,5 +123,6 @@ impl Pool {
             self.policy.remove(&mut self.pages, list, index);
             self.policy.insert(&mut self.pages, list, index, Position::Cold);
         }
+        self.leave_if_left(index);
     }
 }

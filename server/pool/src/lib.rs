@@ -81,7 +81,7 @@ pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use describe::{Describing, Listing, Naming, SessionDetail, SessionInfo};
 pub use durable::Durable;
-pub use error::PoolError;
+pub use error::{LeaseShare, PoolError};
 pub use hold::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use ids::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace, UserId,

@@ -84,10 +84,10 @@ pub const PROTECTION_MS_MAX: u64 = 24 * 3600 * 1000;
 pub const PIN_MS_DEFAULT: u64 = 3600 * 1000;
 /// How long a session with a priority is protected whose owner named no time.
 pub const RETENTION_MS_DEFAULT: u64 = 600 * 1000;
-/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten.
+/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten for another one of its tenant.
 pub const SILENT_TURN_MS: u64 = 600 * 1000;
-/// Sessions looked at to find one whose turn is silent.
-pub const SILENT_TURN_SCAN_MAX: usize = 64;
+/// Sessions that were used since they took their place in the order of those that make way, and that one search puts back.
+pub const LATE_SESSIONS_PER_PICK_MAX: u64 = 64;
 /// Engines that routes know; beyond it the one not heard of for longest goes.
 pub const ROUTE_ENGINES_MAX: usize = 512;
 /// Engines one route is chosen among.
@@ -174,8 +174,8 @@ pub(crate) const RETURN_UNIT_MS: u64 = 100;
 pub const NAMES_PER_CALL: u32 = 1024;
 /// Pages of a session that one step of the end of its turn goes over.
 pub const TURN_PAGES_PER_STEP: usize = 1024;
-/// Sessions that one call of `expire` forgets.
-pub const SESSIONS_EXPIRED_PER_CALL_MAX: usize = 256;
+/// Sessions that one call of `expire` forgets, or puts back because they were used since.
+pub const SESSIONS_LATE_PER_CALL_MAX: usize = 256;
 /// Sessions in one list answer.
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Pages that are chosen to leave NVMe for each one that comes.
@@ -190,6 +190,13 @@ pub const KEPT_PERCENT_MIN: u64 = 20;
 pub const NVME_BESIDE_DRAM_SHARE: u64 = 4;
 /// Bytes that may be written again on NVMe, in percent of those that come to it.
 pub const REWRITE_PERCENT_MAX: u64 = 50;
+/// What stays in a segment is written again whatever was before, if it is no more than the segment divided by this: that frees
+/// twice what moves.
+pub const REWRITE_CHEAP_SHARE: u64 = 3;
+/// The same everywhere, if what stays in all of NVMe is no more than NVMe divided by this.
+pub const REWRITE_ROOMY_SHARE: u64 = 2;
+/// What NVMe let go of while DRAM kept it is written once so many percent of what pages may keep are taken.
+pub const ROOM_AGAIN_PERCENT: u64 = 85;
 /// So much may be written again at once: NVMe divided by this.
 pub const REWRITE_BURST_SHARE: u64 = 16;
 /// Share of NVMe that pages keep unless the tier's geometry asks for less, percent: the rest is free, or leaves first.

@@ -355,7 +355,7 @@ impl Pool {
             }
         }
         if asked.items.len() >= asked.room {
-            let own = asked.items.len() as u32 + self.leases.slots_of(ask.client).leased;
+            let own = asked.items.len() as u32 + self.leases.counts.of(ask.client).leased;
             // Who holds nothing is not over any bound of its own: others hold all there is.
             return (if own == 0 { Outcome::NoSpace } else { Outcome::LeaseLimit }, None);
         }

@@ -2,7 +2,7 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::entry::{COUNTED_DRAM, FILLED, LEAVING, LISTED_NVME, MOVING, NONE, ON_NVME, PROMOTING};
+use crate::entry::{COUNTED_DRAM, FILLED, LEAVING, LISTED_NVME, MOVING, NONE, ON_NVME, PROMOTING, VICTIM};
 use crate::ids::{NvmePlace, PageKey};
 use crate::policy::Position;
 use crate::promote::Promotion;
@@ -36,9 +36,9 @@ pub enum Rewrite {
 }
 
 impl Pool {
-    /// Judges an extent: cold is what leaves NVMe by the policy's order, or, where DRAM has all of the rest, what nothing
-    /// else on NVMe hangs on. What is protected, and what leads to pages that stay, is hot. Of the rest only so much is as a
-    /// share of the bytes that came allows.
+    /// Judges an extent: cold is what leaves NVMe by the policy's order or was left, or, where DRAM has all of the rest, what
+    /// nothing else on NVMe hangs on. What is protected, and what leads to pages that stay, is hot. Of the rest only so much
+    /// is as a share of the bytes that came allows, unless little of the segment stays.
     pub fn reclaim_verdict(
         &mut self,
         namespace: &NamespaceId,
@@ -60,12 +60,13 @@ impl Pool {
             true // dropping it would cost DRAM what hangs on it
         } else if !self.budget_allows(index) {
             false
-        } else if self.pages[index].has(LEAVING) {
+        } else if self.pages[index].has(LEAVING | VICTIM) {
             self.is_spared(index) || self.staying_child(index).is_some()
         } else {
-            let spare = self.pages[index].has(COUNTED_DRAM) && self.is_crowded();
+            let beside = self.pages[index].has(COUNTED_DRAM) && !self.is_promised(index);
+            let spare = beside && self.is_crowded();
             let leads_on = self.nvme_child(index).is_some();
-            leads_on || self.is_spared(index) || !spare && self.rewrite_allowed(index)
+            leads_on || self.is_spared(index) || !spare && self.rewrite_allowed(index, place)
         };
         let key = self.pages.key(index);
         if hot { Reclaim::Hot(key) } else { Reclaim::Cold(key) }
@@ -134,8 +135,8 @@ impl Pool {
         }
     }
 
-    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays; the rest is gone by policy.
-    /// Slots under leases are free when these end. False: there was too much for one call; ask again.
+    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was promised to be on
+    /// NVMe; the rest is gone by policy. Slots under leases are free when these end. False: there was too much for one call; ask again.
     pub fn drop_page(&mut self, page: PageKey) -> bool {
         self.begin_call();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))

@@ -47,6 +47,8 @@ pub(crate) struct Tally {
     pub(crate) written_bytes: u64,
     /// Pages that admission or the write budget kept off NVMe when they came.
     pub(crate) kept_off: u64,
+    /// Pages that NVMe let go of while DRAM kept them.
+    pub(crate) let_go: u64,
     /// Pages found on NVMe that a full index had no room for.
     pub(crate) crowded_out: u64,
 }
@@ -82,6 +84,7 @@ impl Pool {
                 }
                 self.tally.demoted += 1;
                 self.refresh(index, Position::Hot);
+                self.leave_if_left(index);
             }
         }
     }
@@ -112,7 +115,7 @@ impl Pool {
         cell.state |= ON_NVME;
         self.tally.nvme_bytes += bytes;
         if !self.pages[index].has(LEAVING) {
-            self.kept.add(place, self.extent_bytes(index));
+            self.kept.add(place, self.extent_bytes(index), self.is_promised(index));
         }
         if !before {
             self.pages.move_first(index);
@@ -128,7 +131,7 @@ impl Pool {
 
     fn forget_place(&mut self, index: u32, shard: u16) -> bool {
         let (bytes, extent_bytes) = (self.shard_bytes(index), self.extent_bytes(index));
-        let kept = !self.pages[index].has(LEAVING);
+        let (kept, promised) = (!self.pages[index].has(LEAVING), self.is_promised(index));
         let cell = self.pages.cell_mut(index, shard);
         if !cell.has(ON_NVME) {
             return false;
@@ -137,7 +140,7 @@ impl Pool {
         cell.state &= !ON_NVME;
         self.tally.nvme_bytes -= bytes;
         if kept {
-            self.kept.take(place, extent_bytes);
+            self.kept.take(place, extent_bytes, promised);
         }
         if self.nvme_alive {
             self.dead.push((place, bytes));

@@ -1,14 +1,17 @@
-//! The table of sessions, by name, by idleness, by deadline, by return.
-//! Owns: the table and its orders. Must not know: what the pages of a session are.
+//! The table of sessions, by name, by tenant and idleness, by deadline, by return.
+//! Owns: the table and its orders, and who makes way for a new session. Must not know: what the pages of a session are.
+
+mod tenants;
 
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{FORGOTTEN_MAX, ORDER_BYTES, SILENT_TURN_MS, SILENT_TURN_SCAN_MAX};
+use crate::limits::{FORGOTTEN_MAX, LATE_SESSIONS_PER_PICK_MAX, ORDER_BYTES, SILENT_TURN_MS};
 use crate::tips::TipId;
 use crate::walk::WalkBack;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::ops::{Index, IndexMut};
+use tenants::{Standing, Tenants};
 use turnkv_proto::{BlockHash, SessionId};
 
 /// Pages by which a session is known that may be continued: an engine may name its last one otherwise in the next turn.
@@ -38,8 +41,10 @@ pub(crate) struct Session {
     pub(crate) may_continue: bool,
     /// Its last full pages, by which a session that continues it is known.
     pub(crate) ends: [Option<BlockHash>; ENDS],
-    /// Under which keys the orders know this session.
-    idle_key: Option<(u32, Now)>,
+    /// Whose it is.
+    tenant: u32,
+    /// Under which keys the orders know this session; none: they do not yet.
+    standing: Option<Standing>,
     deadline_key: Now,
     prefetch_key: Option<Now>,
     expected: bool,
@@ -52,8 +57,8 @@ pub(crate) struct Sessions {
     free: Vec<u32>,
     names: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// Sessions not in a turn: the least important and longest idle first.
-    idle: BTreeSet<(u32, Now, u32)>,
+    /// By tenant, in the order in which they make way.
+    tenants: Tenants,
     deadlines: BTreeSet<(Now, u32)>,
     prefetches: BTreeSet<(Now, u32)>,
     /// Sessions of one turn by their last full pages; of several with the same, the latest.
@@ -74,7 +79,7 @@ impl Sessions {
     }
 
     pub(crate) fn in_turn(&self) -> u64 {
-        (self.names.len() - self.idle.len()) as u64
+        self.tenants.in_turn() as u64
     }
 
     /// Sessions that are expected back.
@@ -113,8 +118,15 @@ impl Sessions {
         self.names.find(self.hasher.hash_one((ns, id)), is).copied()
     }
 
-    /// Adds a session that does not exist.
-    pub(crate) fn insert(&mut self, ns: NamespaceIndex, id: &SessionId, ttl_ms: u64, now: Now) -> u32 {
+    /// Adds a session of a tenant that does not exist.
+    pub(crate) fn insert(
+        &mut self,
+        ns: NamespaceIndex,
+        tenant: u32,
+        id: &SessionId,
+        ttl_ms: u64,
+        now: Now,
+    ) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
             self.table.len() as u32 - 1
@@ -134,7 +146,8 @@ impl Sessions {
             tip: None,
             may_continue: false,
             ends: [None; ENDS],
-            idle_key: None,
+            tenant,
+            standing: None,
             deadline_key: 0,
             prefetch_key: None,
             expected: false,
@@ -151,49 +164,66 @@ impl Sessions {
 
     /// Changes a session and puts it in its place in every order.
     pub(crate) fn update(&mut self, at: u32, change: impl FnOnce(&mut Session)) {
+        let tenant = self[at].tenant;
+        let before = self[at].standing;
         self.unlist(at);
         let session = &mut self[at];
         change(session);
-        session.idle_key = (!session.in_turn).then_some((session.priority, session.last_used));
+        let standing = session.stands();
+        session.standing = Some(standing);
         session.deadline_key = session.last_used.saturating_add(session.ttl_ms);
         session.prefetch_key = session.prefetch_at;
         session.expected = session.return_at.is_some();
-        let (idle, deadline, prefetch) = (session.idle_key, session.deadline_key, session.prefetch_key);
+        let (deadline, prefetch) = (session.deadline_key, session.prefetch_key);
+        match before {
+            Some(before) => self.tenants.shift(tenant, before, standing, at),
+            None => self.tenants.add(tenant, standing, at),
+        }
         self.expected += u64::from(self[at].expected);
-        self.idle.extend(idle.map(|(priority, since)| (priority, since, at)));
         self.deadlines.insert((deadline, at));
         self.prefetches.extend(prefetch.map(|begins| (begins, at)));
     }
 
-    /// The session to forget first, if one is not in a turn.
-    pub(crate) fn oldest_idle(&mut self) -> Option<u32> {
-        while let Some((_, since, at)) = self.idle.first().copied() {
-            if self[at].last_used == since {
-                return Some(at);
-            }
-            // It was used since it was put here: it moves back, once.
-            self.update(at, |_| {});
-        }
-        None
+    /// The session that makes way for a new one of a tenant where there are as many as there may be, and how many were looked
+    /// at. A tenant that has no fewer than its equal share loses its own: the longest idle, else one in a turn that was silent
+    /// for long (engines die). For one that has fewer, the tenant with most loses one: if it has too many, in a turn or not.
+    pub(crate) fn makes_way(&mut self, tenant: u32, sessions_max: u32, now: Now) -> (Option<u32>, u64) {
+        let own = self.tenants.len_of(tenant);
+        let tenants = self.tenants.len() + usize::from(own == 0);
+        let share = (sessions_max as usize / tenants).max(1);
+        let (has, gives_way) = self.tenants.fullest().filter(|_| own < share).unwrap_or((0, tenant));
+        let (first, looked) = self.first_to_go(gives_way);
+        let may_go = |at: &u32| {
+            let session = &self[*at];
+            has > share || !session.in_turn || session.last_used.saturating_add(SILENT_TURN_MS) <= now
+        };
+        (first.filter(may_go), looked)
     }
 
-    /// A session in a turn of which nothing was heard for long.
-    pub(crate) fn silent_turn(&self, now: Now) -> Option<u32> {
-        let silent = |at: &u32| self[*at].last_used.saturating_add(SILENT_TURN_MS) <= now;
-        self.deadlines.iter().take(SILENT_TURN_SCAN_MAX).map(|(_, at)| *at).find(silent)
-    }
-
-    /// A session whose time to live has passed.
-    pub(crate) fn overdue(&mut self, now: Now) -> Option<u32> {
-        while let Some((deadline, at)) =
-            self.deadlines.first().copied().filter(|(deadline, _)| *deadline < now)
-        {
-            if self[at].last_used.saturating_add(self[at].ttl_ms) == deadline {
-                return Some(at);
+    /// The first in a tenant's order, and how many were looked at. Those that were used since they were put there move back,
+    /// once each; where many were, the first of those looked at goes.
+    fn first_to_go(&mut self, tenant: u32) -> (Option<u32>, u64) {
+        let mut late: Option<(Standing, u32)> = None;
+        for looked in 1..=LATE_SESSIONS_PER_PICK_MAX {
+            let Some((standing, at)) = self.tenants.first_of(tenant) else { return (None, looked) };
+            let stands = self[at].stands();
+            if stands == standing {
+                return (Some(at), looked);
             }
             self.update(at, |_| {});
+            late = late.into_iter().chain([(stands, at)]).min();
         }
-        None
+        (late.map(|(_, at)| at), LATE_SESSIONS_PER_PICK_MAX)
+    }
+
+    /// The session whose time to live ended first, as far as was known; false: it was used since, and is put back.
+    pub(crate) fn overdue(&mut self, now: Now) -> Option<(u32, bool)> {
+        let (deadline, at) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline < now)?;
+        let is_over = self[at].last_used.saturating_add(self[at].ttl_ms) == deadline;
+        if !is_over {
+            self.update(at, |_| {});
+        }
+        Some((at, is_over))
     }
 
     /// The session whose prefetch has been due for longest.
@@ -227,9 +257,20 @@ impl Sessions {
         })
     }
 
+    /// Whether every session stands in its tenant's order, and nothing else does.
+    pub(crate) fn tenants_add_up(&self) -> bool {
+        let stands = |(at, session): (u32, &Session)| {
+            session.standing.is_some_and(|standing| self.tenants.has(session.tenant, standing, at))
+        };
+        self.iter().all(stands) && self.tenants.adds_up(self.names.len())
+    }
+
     /// Removes a session. `tell`: nobody asked for it, so the caller must hear of it.
     pub(crate) fn remove(&mut self, at: u32, tell: bool) {
         self.unlist(at);
+        if let Some(standing) = self[at].standing {
+            self.tenants.remove(self[at].tenant, standing, at);
+        }
         self.note_end(at, &[]);
         let code = self.hasher.hash_one((self[at].ns, &self[at].id));
         if let Ok(name) = self.names.find_entry(code, |other| *other == at) {
@@ -262,27 +303,35 @@ impl Sessions {
 
     pub(crate) fn bytes(&self) -> usize {
         let ends = self.ends.capacity() * (size_of::<(NamespaceIndex, BlockHash)>() + size_of::<u32>());
-        let orders = (self.idle.len() + self.deadlines.len() + self.prefetches.len()) * ORDER_BYTES;
+        let orders = (self.names.len() + self.deadlines.len() + self.prefetches.len()) * ORDER_BYTES;
         let names = self.names.allocation_size() + self.name_bytes;
         self.table.capacity() * size_of::<Option<Session>>()
             + self.free.capacity() * 4
             + ends
             + orders
             + names
+            + self.tenants.bytes()
     }
 
+    /// Takes a session out of the orders but its tenant's.
     fn unlist(&mut self, at: u32) {
         let session = &self[at];
-        let (idle, deadline, prefetch) = (session.idle_key, session.deadline_key, session.prefetch_key);
-        let expected = session.expected;
-        if let Some((priority, since)) = idle {
-            self.idle.remove(&(priority, since, at));
-        }
+        let (deadline, prefetch, expected) = (session.deadline_key, session.prefetch_key, session.expected);
         self.deadlines.remove(&(deadline, at));
         if let Some(begins) = prefetch {
             self.prefetches.remove(&(begins, at));
         }
         self.expected -= u64::from(expected);
+    }
+}
+
+impl Session {
+    /// Where it would stand in its tenant's order now.
+    fn stands(&self) -> Standing {
+        match self.in_turn {
+            true => Standing::InTurn(self.last_used),
+            false => Standing::Idle(self.priority, self.last_used),
+        }
     }
 }
 

@@ -1,13 +1,15 @@
-//! Shares of the slots: how much the leases of one client, of one user and of all may hold. Owns: the arithmetic of what is left
-//! for whom. Must not know: what a lease is for; how a client proves who it is.
+//! Shares of the slots, and of the leases themselves: how much one client, one user and all may hold. Owns: the arithmetic of
+//! what is left for whom. Must not know: what a lease is for; how a client proves who it is.
 //!
 //! What a lease holds that time alone does not end (a write lease, its quarantine, mapped slots) may stay for as long as its
-//! holder is stopped. So a share is not a wall that the first ones to be stuck use up: each client may hold its percentage
-//! of what the others of its user have left of the user's, and each user its percentage of what other users have left of
-//! all. Whoever comes next finds some room, however many are stuck.
+//! holder is stopped; and a lease that time does end can be taken anew in the same moment. So a share is not a wall that the
+//! first ones to be stuck use up: each client may hold its percentage of what the others of its user have left of the user's,
+//! and each user its percentage of what other users have left of all. Whoever comes next finds some room, however many are
+//! stuck. Leases are few, so of these the rest beyond all shares is for users who have none: they get their first one there.
 
 use crate::Pool;
-use crate::error::PoolError;
+use crate::config::Limits;
+use crate::error::{LeaseShare, PoolError};
 use crate::ids::{ClientId, NamespaceIndex, UserId};
 use crate::limits::HELD_PERCENT_MAX;
 
@@ -15,31 +17,48 @@ impl Pool {
     /// Whose process a client is: what all of a user's clients hold counts against the user's share as well. A client of whom
     /// nothing was said is nobody's in particular, like all those.
     pub fn introduce_client(&mut self, client: ClientId, user: UserId) {
-        self.leases.introduce(client, user);
+        self.leases.counts.introduce(client, user);
     }
 
     /// Whether a client was introduced, and is not gone since. Whoever leases slots to a process asks first: a call of it may
     /// still be in flight when it is found to be gone, and what is leased to it then nobody would end.
     pub fn is_present(&self, client: ClientId) -> bool {
-        self.leases.is_present(client)
+        self.leases.counts.is_present(client)
     }
 
     /// A client that holds no lease any more need not be known.
     pub fn forget_client(&mut self, client: ClientId) {
-        self.leases.forget(client);
+        self.leases.counts.forget(client);
     }
 
     /// How many more slots a lease of this client may hold, or why there can be no lease.
-    pub(crate) fn lease_room(&self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
-        if self.leases.len() >= self.config.limits.leases_max {
-            return Err(PoolError::Limit("leases_max"));
+    pub(crate) fn lease_room(&mut self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
+        if let Some(share) = self.lease_share_reached(client) {
+            self.leases.refused += 1;
+            return Err(PoolError::LeaseShare(share));
         }
         Ok(self.slot_room(client, ns))
     }
 
+    /// The share of the leases that leaves this client no further one.
+    fn lease_share_reached(&self, client: ClientId) -> Option<LeaseShare> {
+        let counts = &self.leases.counts;
+        let leases_max = u64::from(self.config.limits.leases_max);
+        let shares = Shares::of(&self.config.limits, leases_max);
+        let (own, user) = (counts.of(client).leases.into(), counts.of_user(client).leases.into());
+        let held = Held { own, user, all: counts.leases.into() };
+        match () {
+            () if held.all >= leases_max => Some(LeaseShare::All),
+            () if held.user == 0 => None,
+            () if held.user >= shares.left_to_user(&held) => Some(LeaseShare::User),
+            () if held.own > 0 && held.own >= shares.left_to_client(&held) => Some(LeaseShare::Client),
+            () => None,
+        }
+    }
+
     /// How many more slots this client may hold, in a lease of this namespace.
     pub(crate) fn slot_room(&self, client: ClientId, ns: NamespaceIndex) -> usize {
-        let own = self.leases.slots_of(client);
+        let own = self.leases.counts.of(client);
         let room = self.client_share(ns).saturating_sub(u64::from(own.leased));
         let slot_bytes = self.slots.classes[usize::from(ns.0)].slot_bytes;
         let left = self.client_bytes_max(client, slot_bytes).saturating_sub(own.leased_bytes) / slot_bytes;
@@ -49,41 +68,30 @@ impl Pool {
     /// How many more slots this client may map, in a lease of this namespace. Mapped slots stay for as long as their holder
     /// likes, so some of its share, and of DRAM, is kept for copies.
     pub(crate) fn held_room(&self, client: ClientId, ns: NamespaceIndex) -> usize {
-        let own = self.leases.slots_of(client);
+        let own = self.leases.counts.of(client);
         let copied = |share: u64| share - (share * (100 - HELD_PERCENT_MAX)).div_ceil(100);
         let slots = copied(self.client_share(ns)).saturating_sub(u64::from(own.held));
         let slot_bytes = self.slots.classes[usize::from(ns.0)].slot_bytes;
         // Mapping what is leased already makes it lasting: only what lasts of its own is counted against it here.
         let share = copied(self.client_bytes_max(client, slot_bytes));
         let left = share.saturating_sub(own.lasting_bytes) / slot_bytes;
-        let all_bytes = (self.dram_bytes() / 100 * HELD_PERCENT_MAX).saturating_sub(self.leases.held_bytes);
+        let all_bytes =
+            (self.dram_bytes() / 100 * HELD_PERCENT_MAX).saturating_sub(self.leases.counts.held_bytes);
         slots.min(left).min(all_bytes / slot_bytes) as usize
     }
 
     /// Bytes that leases which time does not end may hold, all together.
     pub(crate) fn all_bytes_max(&self) -> u64 {
-        let limits = &self.config.limits;
-        percent_of(self.dram_bytes(), limits.all_slots_percent.max(limits.client_slots_percent))
-    }
-
-    /// Bytes that one user's may, when nobody else's hold any.
-    pub(crate) fn user_bytes_max(&self) -> u64 {
-        let limits = &self.config.limits;
-        let percent = limits.user_slots_percent.min(limits.all_slots_percent);
-        percent_of(self.dram_bytes(), percent.max(limits.client_slots_percent))
+        Shares::of(&self.config.limits, self.dram_bytes()).all
     }
 
     /// Bytes that leases of this client may hold now: one slot at least, where nobody holds anything.
     fn client_bytes_max(&self, client: ClientId, slot_bytes: u64) -> u64 {
-        let own = self.leases.slots_of(client).lasting_bytes;
-        let user = self.leases.user_bytes(self.leases.user_of(client));
-        let (all_max, user_max) = (self.all_bytes_max(), self.user_bytes_max());
-        let client_max = percent_of(self.dram_bytes(), self.config.limits.client_slots_percent);
-        let left = all_max.saturating_sub(self.leases.lasting_bytes - user);
-        let of_user = part_of(user_max, left, all_max);
-        let left = of_user.saturating_sub(user - own);
-        let alone = self.leases.lasting_bytes == own;
-        part_of(client_max, left, user_max).max(if alone { slot_bytes } else { 0 })
+        let counts = &self.leases.counts;
+        let (own, all) = (counts.of(client).lasting_bytes, counts.lasting_bytes);
+        let held = Held { own, user: counts.of_user(client).lasting_bytes, all };
+        let left = Shares::of(&self.config.limits, self.dram_bytes()).left_to_client(&held);
+        left.max(if all == own { slot_bytes } else { 0 })
     }
 
     /// How many slots leases of one client may be on.
@@ -100,11 +108,42 @@ impl Pool {
     }
 }
 
-fn percent_of(bytes: u64, percent: u8) -> u64 {
-    part_of(bytes, u64::from(percent), 100)
+/// What all, one user and one client may hold of something, when nobody else holds any.
+struct Shares {
+    all: u64,
+    user: u64,
+    client: u64,
 }
 
-/// `bytes * part / whole`.
-fn part_of(bytes: u64, part: u64, whole: u64) -> u64 {
-    (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64
+/// What is held of it.
+struct Held {
+    own: u64,
+    /// By all clients of the user.
+    user: u64,
+    all: u64,
+}
+
+impl Shares {
+    fn of(limits: &Limits, whole: u64) -> Shares {
+        let all = limits.all_slots_percent.max(limits.client_slots_percent);
+        let user = limits.user_slots_percent.min(limits.all_slots_percent).max(limits.client_slots_percent);
+        let part = |percent: u8| part_of(whole, u64::from(percent), 100);
+        Shares { all: part(all), user: part(user), client: part(limits.client_slots_percent) }
+    }
+
+    /// What a user's clients may hold together, beside what others do.
+    fn left_to_user(&self, held: &Held) -> u64 {
+        part_of(self.user, self.all.saturating_sub(held.all - held.user), self.all)
+    }
+
+    /// What a client may hold beside what others do.
+    fn left_to_client(&self, held: &Held) -> u64 {
+        let left = self.left_to_user(held).saturating_sub(held.user - held.own);
+        part_of(self.client, left, self.user)
+    }
+}
+
+/// `whole * part / parts`.
+fn part_of(whole: u64, part: u64, parts: u64) -> u64 {
+    (u128::from(whole) * u128::from(part) / u128::from(parts.max(1))) as u64
 }

@@ -2,6 +2,7 @@
 
 use crate::Pool;
 use crate::ids::ClientId;
+use crate::lease::counts::{Holding, UserHolding};
 use crate::slots::Slab;
 
 /// Gauges and counters of a pool.
@@ -79,8 +80,16 @@ pub struct PoolStats {
     pub stranger_bytes: u64,
     /// Leases, quarantined ones included.
     pub leases: u64,
+    /// What these may be.
+    pub leases_max: u64,
     /// Leases in quarantine.
     pub leases_quarantined: u64,
+    /// Leases of the client that has most.
+    pub fullest_client_leases: u64,
+    /// Leases of the user whose clients have most.
+    pub fullest_user_leases: u64,
+    /// Calls that were refused a lease because a share was reached, ever.
+    pub refused_leases: u64,
     /// Leases that ran past their deadline, ever.
     pub expired_leases: u64,
     /// Pages gone from the pool by policy, ever.
@@ -97,7 +106,9 @@ pub struct PoolStats {
     pub written_bytes: u64,
     /// Pages not sent to NVMe when they came: by admission, the write budget, or because too much waited.
     pub kept_off_pages: u64,
-    /// Pages wait, off NVMe, until it has time for them.
+    /// Pages that NVMe let go of while DRAM kept them, ever.
+    pub let_go_pages: u64,
+    /// Pages wait, off NVMe, until it has time or room for them.
     pub behind: bool,
     /// Pages found on NVMe that the index had no room for, ever: they are forgotten.
     pub crowded_out_pages: u64,
@@ -123,10 +134,16 @@ pub struct TierGauges {
 }
 
 impl Pool {
-    /// The client that holds most of what time does not end.
+    /// The client that holds most of what all share: bytes that time does not free, or leases, whichever it has the larger
+    /// part of.
     pub fn fullest_client(&self) -> Option<ClientId> {
-        let (client, slots) = self.leases.clients().iter().max_by_key(|(_, slots)| slots.lasting_bytes)?;
-        Some(*client).filter(|_| slots.lasting_bytes > 0)
+        let part = |count: u64, whole: u64| (u128::from(count) << 64) / u128::from(whole.max(1));
+        let (bytes_max, leases_max) = (self.all_bytes_max(), u64::from(self.config.limits.leases_max));
+        let fullness = |(client, holding): (ClientId, Holding)| {
+            let bytes = part(holding.lasting_bytes, bytes_max);
+            (bytes.max(part(holding.leases.into(), leases_max)), client)
+        };
+        self.leases.counts.clients().map(fullness).max().map(|(_, client)| client)
     }
 
     /// Gauges and counters now.
@@ -134,30 +151,12 @@ impl Pool {
         let (tally, slots) = (&self.tally, &self.slots);
         let retired = slots.slabs.iter().filter(|slab| slab.retired).count();
         let in_service = (slots.slabs.len() - retired) as u64;
-        let fullest = self.leases.clients().values().map(|slots| slots.lasting_bytes).max();
-        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
-        let session_bytes = (self.sessions.bytes() + lists) as u64;
+        let session_bytes = self.session_bytes();
+        let (dram, nvme) = self.tiers(in_service);
         PoolStats {
-            dram: TierGauges {
-                capacity_bytes: in_service * self.config.slab_bytes,
-                used_bytes: slots.used_bytes,
-                leased_bytes: slots.leased_bytes,
-                pinned_bytes: slots.pinned_bytes,
-                pages: tally.dram_pages,
-            },
-            nvme: TierGauges {
-                capacity_bytes: if self.nvme_alive { self.config.nvme_bytes } else { 0 },
-                used_bytes: tally.nvme_bytes,
-                leased_bytes: 0,
-                pinned_bytes: 0,
-                pages: tally.nvme_pages,
-            },
+            dram,
+            nvme,
             dirty_bytes: tally.dirty_bytes,
-            quarantined_bytes: self.leases.quarantined_bytes,
-            lasting_bytes: self.leases.lasting_bytes,
-            lasting_bytes_max: self.all_bytes_max(),
-            lasting_user_bytes_max: self.leases.users().map(|(_, bytes)| bytes).max().unwrap_or(0),
-            lasting_client_bytes_max: fullest.unwrap_or(0),
             condemned_pages: self.condemned.len() as u64,
             left_branches: self.left.len() as u64,
             call_steps_max: self.call_steps_max(),
@@ -187,9 +186,6 @@ impl Pool {
             stranger_namespaces: self.strangers.families() as u64,
             stranger_extents: self.strangers.count,
             stranger_bytes: self.strangers.bytes,
-            leases: u64::from(self.leases.len()),
-            leases_quarantined: u64::from(self.leases.quarantined()),
-            expired_leases: self.leases.expired,
             evicted_pages: tally.evicted,
             dropped_pages: tally.dropped,
             demoted_pages: tally.demoted,
@@ -197,11 +193,62 @@ impl Pool {
             written_shards: tally.written,
             written_bytes: tally.written_bytes,
             kept_off_pages: tally.kept_off,
+            let_go_pages: tally.let_go,
             behind: self.behind.is_any(),
             crowded_out_pages: tally.crowded_out,
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
+            ..self.lease_stats()
         }
+    }
+
+    /// Those of the leases; the others are 0.
+    fn lease_stats(&self) -> PoolStats {
+        let counts = &self.leases.counts;
+        let of_client =
+            |held: fn(Holding) -> u64| counts.clients().map(|(_, has)| held(has)).max().unwrap_or(0);
+        let of_user =
+            |held: fn(UserHolding) -> u64| counts.users().map(|(_, has)| held(has)).max().unwrap_or(0);
+        PoolStats {
+            quarantined_bytes: counts.quarantined_bytes,
+            lasting_bytes: counts.lasting_bytes,
+            lasting_bytes_max: self.all_bytes_max(),
+            lasting_user_bytes_max: of_user(|has| has.lasting_bytes),
+            lasting_client_bytes_max: of_client(|has| has.lasting_bytes),
+            leases: u64::from(counts.leases),
+            leases_max: u64::from(self.config.limits.leases_max),
+            leases_quarantined: u64::from(counts.quarantined),
+            fullest_client_leases: of_client(|has| has.leases.into()),
+            fullest_user_leases: of_user(|has| has.leases.into()),
+            refused_leases: self.leases.refused,
+            expired_leases: self.leases.expired,
+            ..PoolStats::default()
+        }
+    }
+
+    fn tiers(&self, slabs_in_service: u64) -> (TierGauges, TierGauges) {
+        let (tally, slots) = (&self.tally, &self.slots);
+        let dram = TierGauges {
+            capacity_bytes: slabs_in_service * self.config.slab_bytes,
+            used_bytes: slots.used_bytes,
+            leased_bytes: slots.leased_bytes,
+            pinned_bytes: slots.pinned_bytes,
+            pages: tally.dram_pages,
+        };
+        let nvme = TierGauges {
+            capacity_bytes: if self.nvme_alive { self.config.nvme_bytes } else { 0 },
+            used_bytes: tally.nvme_bytes,
+            leased_bytes: 0,
+            pinned_bytes: 0,
+            pages: tally.nvme_pages,
+        };
+        (dram, nvme)
+    }
+
+    /// Memory of sessions, of the ends of their lists, and of what is protected or left.
+    fn session_bytes(&self) -> u64 {
+        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
+        (self.sessions.bytes() + lists) as u64
     }
 
     /// Slots that are free in slabs that are in use.

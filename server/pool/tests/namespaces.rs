@@ -79,7 +79,7 @@ fn at_the_limit_the_namespace_nobody_used_for_longest_makes_way() {
     }
     assert_eq!(pool.open_namespace(desc(4, "a", 8 << 10, 1)), Err(PoolError::Limit("namespaces_max")));
     assert!(pool.use_namespace(&ids[0], 10).is_some());
-    assert_eq!(pool.retire_oldest(20), Some(ids[1]), "the first one was used since");
+    assert_eq!(pool.retire_oldest("a", 20), Some(ids[1]), "the first one was used since");
     let fourth = open(&mut pool, 4);
     retire_all(&mut pool);
     assert_eq!((pool.stats().namespaces, pool.retiring()), (3, 0));
@@ -97,7 +97,7 @@ fn what_named_a_retired_namespace_names_nothing_ever() {
     store(&mut pool, old, None, 0..3);
     pool.begin_turn(old, &session("s"), 0).unwrap();
     let later = NAMESPACE_SPARED_MS + 1;
-    assert_eq!(pool.retire_oldest(later), Some(NamespaceId([1; 32])));
+    assert_eq!(pool.retire_oldest("a", later), Some(NamespaceId([1; 32])));
     assert_eq!(pool.lookup(old, &hashes(0..3), later), Err(PoolError::NamespaceUnknown), "at once");
     retire_all(&mut pool);
     let new = open(&mut pool, 2);
@@ -123,9 +123,9 @@ fn a_namespace_in_use_does_not_make_way() {
     store(&mut pool, recent, None, 0..2);
     let later = NAMESPACE_SPARED_MS + 1;
     pool.use_namespace(&NamespaceId([2; 32]), later - 5).unwrap();
-    assert_eq!(pool.retire_oldest(later), None, "one has slots under a lease, one was used just now");
+    assert_eq!(pool.retire_oldest("a", later), None, "one has slots under a lease, one was used just now");
     pool.client_gone(CLIENT, later);
-    assert_eq!(pool.retire_oldest(later), Some(NamespaceId([1; 32])));
+    assert_eq!(pool.retire_oldest("a", later), Some(NamespaceId([1; 32])));
     retire_all(&mut pool);
 }
 
@@ -137,7 +137,7 @@ fn what_holds_nothing_makes_way_before_what_holds_pages() {
     open(&mut pool, 2);
     for at in 3..40 {
         pool.use_namespace(&NamespaceId([at - 1; 32]), 1).unwrap();
-        assert_eq!(pool.retire_oldest(1), Some(NamespaceId([at - 1; 32])));
+        assert_eq!(pool.retire_oldest("a", 1), Some(NamespaceId([at - 1; 32])));
         open(&mut pool, at);
         retire_all(&mut pool);
     }
@@ -163,7 +163,7 @@ fn all_of_a_namespace_goes_in_bounded_steps_and_what_is_in_flight_first_ends() {
     let writes = pool.next_writes(3 * u64::from(BYTES), 0);
     let later = NAMESPACE_SPARED_MS + 1;
     pool.use_namespace(&NamespaceId([2; 32]), later).unwrap();
-    assert_eq!(pool.retire_oldest(later), Some(NamespaceId([1; 32])));
+    assert_eq!(pool.retire_oldest("a", later), Some(NamespaceId([1; 32])));
     assert!(retire_all(&mut pool) > 3, "in one call it would hold everybody up");
     assert_eq!(pool.retiring(), 1, "pages that are being written keep their slots");
     for (at, write) in writes.iter().enumerate() {
@@ -192,7 +192,7 @@ fn memory_of_a_retired_tenant_is_renewed_for_the_next_one_whatever_its_number() 
         let SlotKey { slab, .. } = pool.begin_reload(read(ns, &hashes(0..1)), now).map(slot_of).unwrap();
         assert_eq!(pool.slab_tenant(slab).unwrap().0, format!("tenant {at}"), "nobody gets another's memory");
         pool.client_gone(CLIENT, now);
-        pool.retire_oldest(now + NAMESPACE_SPARED_MS).unwrap();
+        pool.retire_oldest("a", now + NAMESPACE_SPARED_MS).unwrap();
         while pool.retire_step() {}
     }
     assert!(renewed >= 2998, "every change of tenant renews: {renewed}");

@@ -282,7 +282,7 @@ fn limits_of_leases_are_outcomes_or_errors() {
     assert_eq!((third.lease, third.pages), (None, vec![ReloadStep::NoSlot]));
     let list = hashes(0..2);
     pool.begin_reload(ReloadAsk { client: OTHER, ..read(ns, &list) }, 0).unwrap();
-    assert_eq!(pool.begin_reload(read(ns, &list), 0), Err(PoolError::Limit("leases_max")));
+    assert_eq!(pool.begin_reload(read(ns, &list), 0), Err(PoolError::LeaseShare(LeaseShare::All)));
     pool.check().unwrap();
 }
 

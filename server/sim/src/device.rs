@@ -53,9 +53,14 @@ impl Device {
         if pages < SEGMENTS { 100 } else { kept_percent(SEGMENTS, spare(SEGMENTS)) }
     }
 
+    /// Pages of one segment of a device for so many.
+    pub fn segment_pages(pages: u64) -> u64 {
+        (pages / SEGMENTS).max(1)
+    }
+
     /// A device for so many pages of `page_bytes` (as the real model has them).
     pub fn new(pages: u64, page_bytes: u64, speed: Speed) -> Device {
-        let segment_pages = (pages / SEGMENTS).max(1);
+        let segment_pages = Device::segment_pages(pages);
         // Small devices get their spare segments on top, or they would be nothing but spare.
         let spare = if pages < SEGMENTS { 1 + FREE_SEGMENTS_MIN } else { 0 };
         let count = (pages / segment_pages).max(1) + spare;

@@ -3,7 +3,9 @@
 
 use crate::limits::CATALOGS_ASIDE_MAX;
 use redb::{Builder, Database, DatabaseError};
+use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// What a catalog is opened on, as often as need be: a file, or whatever a test puts under it.
@@ -49,6 +51,10 @@ impl CatalogFile {
 impl Place for CatalogFile {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
         let made = !self.path.exists();
+        if made {
+            // Like all else here it is nobody else's to read: who talked about what lies in it.
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
+        }
         let database = builder.create(&self.path)?;
         if made {
             self.sync_directory()?; // what is committed to a file without a name is lost with the power

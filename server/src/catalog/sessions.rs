@@ -8,6 +8,7 @@ use super::rows::{Kind, Row, Value, Written};
 use super::{Catalog, CatalogError};
 use prost::Message;
 use redb::{ReadOnlyTable, TableDefinition, WriteTransaction};
+use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use turnkv_pool::{ListChunk, NamespaceIndex, SessionRecord};
@@ -161,13 +162,21 @@ impl SavedRows {
         Ok(())
     }
 
-    /// A chunk of lists, by its last page.
-    pub(crate) fn chunk(
+    /// The chunk of lists that ends with a page and those before it, the last one first, up to one that is `known` or missing.
+    /// Damaged rows may name one another in a circle: it is gone round once.
+    pub(crate) fn chunks_back(
         &self,
         ns: &NamespaceId,
         last: &BlockHash,
-    ) -> Result<Option<ListChunk>, CatalogError> {
-        self.lists.get(ns, last)
+        known: impl Fn(&BlockHash) -> bool,
+    ) -> Result<Vec<(BlockHash, ListChunk)>, CatalogError> {
+        let (mut chunks, mut seen, mut next) = (Vec::new(), HashSet::new(), Some(*last));
+        while let Some(at) = next.filter(|at| !known(at) && seen.insert(*at)) {
+            let Some(chunk) = self.lists.get(ns, &at)? else { break };
+            next = chunk.before;
+            chunks.push((at, chunk));
+        }
+        Ok(chunks)
     }
 
     /// Up to `max` rows after a key, in order, each with the session if it checks.

@@ -112,7 +112,7 @@ impl Place for Disk {
     }
 }
 
-fn on(disk: &Disk) -> Catalog {
+pub(super) fn on(disk: &Disk) -> Catalog {
     Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap()
 }
 
@@ -373,7 +373,8 @@ fn damaged_rows_cost_themselves_and_nothing_else() {
     });
 }
 
-fn damage_rows(
+/// Damages the rows of one namespace in a table.
+pub(super) fn damage_rows(
     write: &redb::WriteTransaction,
     table: namespaces::Table,
     key_bytes: usize,

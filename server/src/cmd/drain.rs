@@ -3,7 +3,6 @@
 
 use super::status::{address_or_default, connect, human_bytes};
 use anyhow::Context;
-use std::io::Write;
 use turnkv_proto::wire::admin_client::AdminClient;
 use turnkv_proto::wire::{DrainRequest, ResumeRequest};
 
@@ -24,6 +23,6 @@ pub(crate) async fn run(address: Option<&str>, undo: bool) -> anyhow::Result<()>
             "draining: offloads are declined, {left} still to be written; `turnkv drain --undo` takes it back\n"
         )
     };
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    super::print(&text)?;
     Ok(())
 }

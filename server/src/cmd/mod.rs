@@ -7,9 +7,20 @@
 //! - [`size`]: what more memory would buy, live or from a trace
 //! - [`status`]: a running server's tiers, hit ratios, sessions, rates
 
+use std::io::{ErrorKind, Write};
+
 pub(crate) mod config;
 pub(crate) mod drain;
 pub(crate) mod record;
 pub(crate) mod simulate;
 pub(crate) mod size;
 pub(crate) mod status;
+
+/// Prints what a command has to say. Somebody who stops reading, as `head` does, has read enough.
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
+}

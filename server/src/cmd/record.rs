@@ -6,7 +6,7 @@ use crate::report::misused;
 use anyhow::Context;
 use clap::Args;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::PathBuf;
 use std::time::Duration;
 use tonic::Streaming;
@@ -59,7 +59,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         "{requests} requests in {}; {dropped} calls dropped, {headless} left out because their prefix began before the recording\n",
         path.display()
     );
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    super::print(&text)?;
     Ok(())
 }
 

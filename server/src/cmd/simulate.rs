@@ -6,7 +6,6 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use turnkv_sim::capacity::Capacity;
 use turnkv_sim::device::Speed;
@@ -228,7 +227,7 @@ pub(super) fn has_blocks(trace: &Trace, path: &Path) -> anyhow::Result<()> {
 
 fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
     if path == Path::new("-") {
-        std::io::stdout().lock().write_all(text.as_bytes())?;
+        super::print(text)?;
         return Ok(());
     }
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))

@@ -9,7 +9,6 @@ use anyhow::Context;
 use clap::Args;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use turnkv_pool::{CurveTuning, NamespaceRoom};
 use turnkv_proto::wire::admin_client::AdminClient;
@@ -100,7 +99,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         true => serde_json::to_string_pretty(&said.iter().map(as_json).collect::<Vec<_>>())? + "\n",
         false => as_text(&said, left_out),
     };
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    super::print(&text)?;
     Ok(())
 }
 

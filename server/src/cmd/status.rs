@@ -5,7 +5,6 @@ use crate::config::default_socket;
 use crate::report::Advise;
 use anyhow::Context;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use turnkv_proto::wire::admin_client::AdminClient;
@@ -19,7 +18,7 @@ pub(crate) async fn run(address: Option<&str>, json: bool, interval: Duration) -
     tokio::time::sleep(interval).await;
     let after = ask(&mut admin).await?;
     let text = if json { as_json(&after)? } else { as_text(&address, &before, &after) };
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    super::print(&text)?;
     Ok(())
 }
 

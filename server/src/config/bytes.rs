@@ -42,10 +42,14 @@ impl<'de> Deserialize<'de> for Bytes {
         enum Raw {
             Number(u64),
             Text(String),
+            Other(toml::Value),
         }
         match Raw::deserialize(from)? {
             Raw::Number(number) => Ok(Bytes(number)),
             Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
+            Raw::Other(value) => Err(serde::de::Error::custom(format!(
+                "`{value}` is not a size such as \"512MiB\", \"64GiB\" or a whole number of bytes"
+            ))),
         }
     }
 }

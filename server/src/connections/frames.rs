@@ -38,11 +38,14 @@ pub(super) struct FrameRoom {
 impl FrameMemory {
     /// None is arriving.
     pub(crate) fn new() -> Arc<FrameMemory> {
-        describe_gauge!("turnkv_frames_arriving_bytes", "Bytes of large HTTP/2 frames that are arriving");
+        describe_gauge!(
+            "turnkv_frames_arriving_bytes",
+            "Bytes of large frames that are arriving (on the local door, or in service)"
+        );
         describe_gauge!("turnkv_frames_limit_bytes", "What all connections together may have of these");
-        gauge!("turnkv_frames_limit_bytes").set(GRPC_FRAMES_BYTES_MAX as f64);
+        gauge!("turnkv_frames_limit_bytes", "door" => "grpc").set(GRPC_FRAMES_BYTES_MAX as f64);
         let room = Arc::new(Semaphore::new(GRPC_FRAMES_BYTES_MAX / UNIT_BYTES));
-        let gauge = gauge!("turnkv_frames_arriving_bytes");
+        let gauge = gauge!("turnkv_frames_arriving_bytes", "door" => "grpc");
         Arc::new(FrameMemory { room, high_bytes: AtomicUsize::new(0), gauge })
     }
 
@@ -93,9 +96,7 @@ impl FrameRoom {
 #[cfg(test)]
 mod tests {
     use super::{FrameMemory, FrameRoom};
-    use crate::limits::{
-        BURST_BYTES_MIN, FRAME_UNCOUNTED_BYTES_MAX, GRPC_FRAME_BYTES_MAX, GRPC_FRAMES_BYTES_MAX,
-    };
+    use crate::limits::{FRAME_UNCOUNTED_BYTES_MAX, GRPC_FRAME_BYTES_MAX, GRPC_FRAMES_BYTES_MAX};
     use std::task::{Context, Poll, Waker};
 
     const LARGE: usize = GRPC_FRAME_BYTES_MAX as usize;

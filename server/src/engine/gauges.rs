@@ -14,7 +14,7 @@ pub(super) struct Picture {
     locked_bytes: u64,
     huge_bytes: u64,
     draining: bool,
-    /// Process and user of the client that holds most of what time does not free.
+    /// Process and user of the client that holds most of what all share.
     fullest: (i32, u32),
     writing_bytes: u64,
     prefetching_bytes: u64,
@@ -78,9 +78,12 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_pool_dirty_bytes", None, "Bytes in DRAM that wait to be written to NVMe", |at| {
         at.pool.dirty_bytes as f64
     }),
-    ("turnkv_nvme_behind", None, "1 while pages stay in DRAM only until NVMe has time for them, 0 otherwise", |at| {
-        f64::from(u8::from(at.pool.behind))
-    }),
+    (
+        "turnkv_nvme_behind_devices",
+        None,
+        "1 while pages stay in DRAM only until NVMe has time or room for them, 0 otherwise",
+        |at| f64::from(u8::from(at.pool.behind)),
+    ),
     ("turnkv_pool_quarantined_bytes", None, "Bytes that an expired writer may still be writing to", |at| {
         at.pool.quarantined_bytes as f64
     }),
@@ -102,7 +105,7 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_catalog_failing_servers", None, "1 while the catalog cannot be written or read", |at| {
         f64::from(u8::from(at.catalog_fails))
     }),
-    ("turnkv_pool_leases", None, "Leases held", |at| at.pool.leases as f64),
+    ("turnkv_pool_leases", None, "Leases held, those in quarantine too", |at| at.pool.leases as f64),
     (
         "turnkv_lease_lasting_bytes",
         None,
@@ -118,10 +121,17 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_lease_fullest_user_bytes", None, "Of these, those of the user whose clients have most", |at| {
         at.pool.lasting_user_bytes_max as f64
     }),
+    ("turnkv_lease_limit_leases", None, "Leases that there may be", |at| at.pool.leases_max as f64),
+    ("turnkv_lease_fullest_client_leases", None, "Leases of the client that has most", |at| {
+        at.pool.fullest_client_leases as f64
+    }),
+    ("turnkv_lease_fullest_user_leases", None, "Leases of the user whose clients have most", |at| {
+        at.pool.fullest_user_leases as f64
+    }),
     (
         "turnkv_lease_fullest_process_id",
         None,
-        "Process of the client that has most of these; 0: none, or not of this host",
+        "Process of the client that has the largest part of these bytes, or of the leases; 0: none, or not of this host",
         |at| f64::from(at.fullest.0),
     ),
     ("turnkv_lease_fullest_process_user_id", None, "User of that process", |at| f64::from(at.fullest.1)),
@@ -175,6 +185,12 @@ const GAUGES: &[GaugeRow] = &[
         None,
         "Segments that are never written again, because parts of them could not be read",
         |at| at.nvme.retired_segments as f64,
+    ),
+    (
+        "turnkv_nvme_damaged_segments",
+        None,
+        "Segments whose headers or lengths were not as they had been written when the tier was opened",
+        |at| at.nvme.damaged_segments as f64,
     ),
     ("turnkv_nvme_inflight_bytes", None, "Bytes of operations given to the device", |at| {
         at.nvme.inflight_bytes as f64
@@ -269,6 +285,11 @@ const COUNTERS: &[CounterRow] = &[
         |at| at.pool.kept_off_pages,
     ),
     (
+        "turnkv_nvme_let_go_pages_total",
+        "Pages that left NVMe and stayed in DRAM: none that was acknowledged as durable; written again once there is room",
+        |at| at.pool.let_go_pages,
+    ),
+    (
         "turnkv_nvme_crowded_out_pages_total",
         "Pages found on NVMe that a full index (limits.pages_max) had no room for: forgotten, though NVMe has them",
         |at| at.pool.crowded_out_pages,
@@ -281,6 +302,11 @@ const COUNTERS: &[CounterRow] = &[
         at.catalogs_set_aside
     }),
     ("turnkv_lease_expiries_total", "Leases that ran past their deadline", |at| at.pool.expired_leases),
+    (
+        "turnkv_lease_refused_total",
+        "Calls that were refused a lease because their client, its user or all hold as many as they may",
+        |at| at.pool.refused_leases,
+    ),
     ("turnkv_protection_ended_total", "Protections that ended by time", |at| at.pool.ended_protections),
     ("turnkv_nvme_device_written_bytes_total", "Bytes written to the device, everything included", |at| {
         at.nvme.device_written_bytes

@@ -23,10 +23,26 @@ impl Engine {
         let lost = lost.map(|why| {
             format!("without NVMe: {why}; pages are served from DRAM only: look at the device, then restart")
         });
-        let full = self.nvme.as_ref().is_some_and(|nvme| nvme.usage().disk_full).then(|| {
+        let usage = self.nvme.as_ref().map(|nvme| nvme.usage()).unwrap_or_default();
+        let retired = (usage.retired_segments > 0).then(|| {
+            format!(
+                "{} segments of NVMe could not be read and are not used any more: look at the device (smartctl, dmesg)",
+                usage.retired_segments
+            )
+        });
+        let damaged = (usage.damaged_segments > 0).then(|| {
+            format!(
+                "{} segments were not as they had been written when the tier was opened: see who writes to nvme.path",
+                usage.damaged_segments
+            )
+        });
+        let full = usage.disk_full.then(|| {
             "the file system under nvme.path is full: free some space, or lower nvme.bytes".to_owned()
         });
         let unsaved = self.catalog.as_ref().and_then(|catalog| catalog.trouble());
-        Health { not_serving, notes: lost.into_iter().chain(full).chain(unsaved).collect() }
+        Health {
+            not_serving,
+            notes: [lost, full, retired, damaged].into_iter().flatten().chain(unsaved).collect(),
+        }
     }
 }

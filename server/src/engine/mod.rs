@@ -46,6 +46,7 @@ pub(crate) mod writeback;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Settings;
+use crate::limits::RETRY_AFTER_MS;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -169,6 +170,7 @@ fn refuse(error: PoolError) -> Error {
         PoolError::NamespaceUnknown => ErrorKind::NamespaceUnknown,
         PoolError::LeaseUnknown => ErrorKind::LeaseUnknown,
         PoolError::SessionUnknown => ErrorKind::SessionUnknown,
+        PoolError::LeaseShare(_) => ErrorKind::Busy { retry_after_ms: RETRY_AFTER_MS },
         PoolError::Limit(_) => ErrorKind::Limit,
         PoolError::Invalid(_) => ErrorKind::Invalid,
     };

@@ -10,7 +10,7 @@ use turnkv_proto::{CheckedSpec, Error, ErrorKind, NamespaceId, wire};
 
 impl Engine {
     /// Opens a namespace: the same spec always gives the same id. What NVMe has of it is there when the reply leaves; and it is
-    /// in the catalog, if that works. At the limit the one that nobody has used for longest makes way.
+    /// in the catalog, if that works. At the limit one makes way: the tenant's own, where it has its share.
     pub(crate) fn open_namespace(
         &self,
         raw: &wire::NamespaceSpec,
@@ -47,7 +47,7 @@ impl Engine {
         }
         let opened = match core.pool.open_namespace(desc.clone()) {
             Err(PoolError::Limit(_)) => {
-                let retired = core.pool.retire_oldest(now).ok_or_else(|| self.all_in_use())?;
+                let retired = core.pool.retire_oldest(&desc.tenant, now).ok_or_else(|| self.all_in_use())?;
                 if let Some(catalog) = &self.catalog {
                     catalog.forget_namespace(retired);
                 }
@@ -71,7 +71,7 @@ impl Engine {
 
     fn all_in_use(&self) -> Error {
         let text = format!(
-            "{} namespaces are open and in use: try again when one is not, or raise limits.namespaces_max",
+            "{} namespaces are open, and those that could make way are in use: try again when one is not, or raise limits.namespaces_max",
             self.settings.limits.namespaces_max
         );
         Error::new(ErrorKind::Limit, text)

@@ -121,6 +121,7 @@ impl Engine {
         let candidate =
             nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
+        let (_, _, segment_bytes) = nvme.geometry();
         // A surplus segment wins its space however much of it moves.
         let rewrite_percent = if candidate.surplus { 100 } else { RECLAIM_REWRITE_PERCENT_MAX };
         if candidate.surplus {
@@ -128,7 +129,7 @@ impl Engine {
         }
         Some(Pass {
             left: candidate.extents.len(),
-            rewrite_left: all * rewrite_percent / 100,
+            rewrite_left: segment_bytes * rewrite_percent / 100,
             moving: Vec::new(),
             deadline: self.clock.now() + Duration::from_millis(RECLAIM_PASS_MS_MAX),
             candidate,
@@ -149,20 +150,23 @@ impl Engine {
             };
         }
         let Some(at) = pass.left.checked_sub(1).filter(|_| !late) else { return Next::Rung };
+        let Some(nvme) = &self.nvme else { return Next::Rung };
         let extent = &pass.candidate.extents[at];
-        let bytes = u64::from(extent.0.payload_bytes);
+        let (bytes, shard) = (extent.0.payload_bytes, extent.0.shard);
         // Where nothing can be moved to, waiting would not help: the segment that costs least is given up.
-        let room = self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(extent.0.payload_bytes));
+        let room = nvme.can_move(bytes) && pass.rewrite_left >= u64::from(bytes);
         let cold = match self.verdict(extent) {
             Reclaim::Dead => None,
             Reclaim::Cold(page) => Some(page),
-            Reclaim::Hot(page)
-                if room && pass.rewrite_left >= bytes && self.rewrite(page, extent.0.shard) =>
-            {
-                pass.rewrite_left -= bytes;
-                self.metrics.rewritten_bytes.increment(bytes);
+            Reclaim::Hot(page) if room && self.rewrite(page, shard) => {
+                pass.rewrite_left -= u64::from(bytes);
+                self.metrics.rewritten_bytes.increment(bytes.into());
                 pass.moving.push((at, page));
                 None
+            }
+            // There is no slot to read it into, but there will be: what waits in DRAM can still be written.
+            Reclaim::Hot(_) if room && nvme.can_write(bytes) => {
+                return if self.push_moving(pass) { Next::Soon } else { Next::Rung };
             }
             Reclaim::Hot(page) => Some(page),
         };

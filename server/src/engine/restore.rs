@@ -147,16 +147,9 @@ impl Lists<'_> {
         namespace: &NamespaceId,
         last: &BlockHash,
     ) -> Result<Option<ListStart>, CatalogError> {
-        let (mut chunks, mut next, mut start) = (Vec::new(), Some(*last), None);
-        while let Some(at) = next {
-            if let Some(known) = self.known.get(&(ns, at)) {
-                start = *known;
-                break;
-            }
-            let Some(chunk) = self.saved.chunk(namespace, &at)? else { break };
-            next = chunk.before;
-            chunks.push((at, chunk));
-        }
+        let chunks = self.saved.chunks_back(namespace, last, |at| self.known.contains_key(&(ns, *at)))?;
+        let before = chunks.last().map_or(Some(*last), |(_, first)| first.before);
+        let mut start = before.and_then(|at| self.known.get(&(ns, at)).copied().flatten());
         for (at, chunk) in chunks.into_iter().rev() {
             start = self.go_on(ns, chunk.before, start, &chunk.hashes);
             if self.known.len() >= CATALOG_CHUNKS_KNOWN_MAX {

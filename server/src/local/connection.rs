@@ -105,9 +105,15 @@ impl Connection<'_> {
             Verb::Lookup => self.lookup(frame),
             Verb::BeginOffload => self.begin_offload(frame),
             Verb::CommitOffload => self.commit_offload(frame),
-            Verb::AbortOffload => Ok(self.engine.abort_offload(&decode(frame)?)?),
+            Verb::AbortOffload => {
+                let ask = self.own(decode(frame)?, |ask: &wire::AbortOffloadRequest| ask.client)?;
+                Ok(self.engine.abort_offload(&ask)?)
+            }
             Verb::BeginReload => self.begin_reload(frame),
-            Verb::EndReload => Ok(self.engine.end_reload(&decode(frame)?)?),
+            Verb::EndReload => {
+                let ask = self.own(decode(frame)?, |ask: &wire::EndReloadRequest| ask.client)?;
+                Ok(self.engine.end_reload(&ask)?)
+            }
             Verb::Reserve => self.reserve(frame),
             Verb::CommitReserved => self.commit_reserved(frame),
             Verb::Renew => self.renew(frame),

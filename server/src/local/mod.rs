@@ -9,6 +9,7 @@ use crate::connections::{Connections, Door, Peer, Place, Refused};
 use crate::engine::Engine;
 use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
 use crate::supervise::Supervisor;
+use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
 use prost::Message;
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ pub(crate) struct LocalDoor {
     waits: Handle,
     sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
     large: Arc<LargeFrames>,
+    arriving: Gauge,
     closing: AtomicBool,
 }
 
@@ -51,8 +53,10 @@ impl LocalDoor {
             waits,
             sockets: Mutex::new(HashMap::new()),
             large: LargeFrames::new(LOCAL_LARGE_BYTES_MAX),
+            arriving: gauge!("turnkv_frames_arriving_bytes", "door" => "local"),
             closing: AtomicBool::new(false),
         });
+        gauge!("turnkv_frames_limit_bytes", "door" => "local").set(LOCAL_LARGE_BYTES_MAX as f64);
         let accepting = Arc::clone(&door);
         supervisor.thread("turnkv-accept", move || accepting.accept_all())?;
         Ok(door)
@@ -107,8 +111,9 @@ impl LocalDoor {
         })
     }
 
-    /// Whether a burst of large frames has passed since the last look.
+    /// Whether a burst of large frames has passed since the last look. Brings their gauge up to date.
     pub(crate) fn burst_has_passed(&self) -> bool {
+        self.arriving.set(self.large.taken_bytes() as f64);
         self.large.burst_has_passed(BURST_BYTES_MIN as usize)
     }
 

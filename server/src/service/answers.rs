@@ -8,9 +8,11 @@
 //! comes back.
 
 use super::budget::Total;
+use super::requests::InlineStream;
 use crate::connections::watch::{Asking, Request as Counted, Watch};
 use crate::limits::{
-    GRPC_ANSWER_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX, UNREAD_STREAMS_BYTES_MAX,
+    GRPC_ANSWER_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX, UNREAD_LITTLE_BYTES,
+    UNREAD_STREAMS_BYTES_MAX,
 };
 use axum::body::{Body, Bytes, HttpBody};
 use http_body::Frame;
@@ -18,7 +20,6 @@ use metrics::{Counter, counter, describe_counter, describe_gauge, gauge};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 use turnkv_proto::{Error, ErrorKind};
@@ -43,7 +44,7 @@ impl Answers {
         );
         gauge!("turnkv_answers_limit_bytes").set(UNREAD_BYTES_MAX as f64);
         Arc::new(Answers {
-            total: Total::new(UNREAD_BYTES_MAX, gauge!("turnkv_answers_unread_bytes")),
+            total: Total::new(UNREAD_BYTES_MAX, UNREAD_LITTLE_BYTES, gauge!("turnkv_answers_unread_bytes")),
             refused: counter!("turnkv_answers_refused_total"),
         })
     }
@@ -65,10 +66,13 @@ impl Answers {
     /// connection, a later one has waited for it.
     fn count(self: &Arc<Self>, asking: &Asking, data: Bytes, first: bool) -> Result<Bytes, Error> {
         let (watch, bytes) = (asking.watch(), data.len() as u64);
-        if first && watch.unread.bytes() + bytes > UNREAD_CONNECTION_BYTES_MAX {
+        let then_bytes = watch.unread.bytes() + bytes;
+        if first && then_bytes > UNREAD_CONNECTION_BYTES_MAX {
             return Err(self.refuse("on one connection", UNREAD_CONNECTION_BYTES_MAX));
         }
-        self.total.take(bytes, bytes).map_err(|most| self.refuse("on all connections together", most))?;
+        self.total
+            .take(bytes, then_bytes)
+            .map_err(|most| self.refuse("on all connections together", most))?;
         let number = watch.unread.add(bytes, asking.now());
         let (answers, watch) = (Arc::clone(self), Arc::clone(watch));
         Ok(Bytes::from_owner(Piece { data, number, answers, watch }))
@@ -116,7 +120,7 @@ pub(super) struct Leaving {
     /// It found no room, and has said so.
     refused: bool,
     _counted: Counted,
-    _permit: Option<OwnedSemaphorePermit>,
+    _inline: Option<InlineStream>,
 }
 
 impl Leaving {
@@ -125,10 +129,10 @@ impl Leaving {
         answers: &Arc<Answers>,
         asking: Asking,
         counted: Counted,
-        permit: Option<OwnedSemaphorePermit>,
+        inline: Option<InlineStream>,
     ) -> Leaving {
         let answers = Arc::clone(answers);
-        Leaving { body, answers, asking, begun: false, refused: false, _counted: counted, _permit: permit }
+        Leaving { body, answers, asking, begun: false, refused: false, _counted: counted, _inline: inline }
     }
 
     /// Ends the answer with why there is no more of it.

@@ -3,32 +3,34 @@
 
 use crate::connections::watch::Watch;
 use crate::limits::{
-    BURST_BYTES_MIN, SMALL_MESSAGE_BYTES, SMALL_MESSAGES_BYTES, UNFINISHED_BYTES_MAX,
-    UNFINISHED_CONNECTION_BYTES_MAX,
+    BURST_BYTES_MIN, LITTLE_BYTES, SMALL_MESSAGE_BYTES, UNFINISHED_BYTES_MAX, UNFINISHED_CONNECTION_BYTES_MAX,
 };
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use turnkv_proto::{Error, ErrorKind};
 
-/// Bytes that all connections together have in memory for one purpose. A part of what they may have is for the beginnings of
-/// messages only: small calls are served while large ones are refused.
+/// Bytes that all connections together have in memory for one purpose. A part of what they may have is for those only who have
+/// little of it: they are served while others are refused.
 pub(super) struct Total {
     bytes: AtomicU64,
     /// The most since the last look.
     high_bytes: AtomicU64,
     bytes_max: u64,
+    /// What is little.
+    little_bytes: u64,
     gauge: Gauge,
 }
 
 impl Total {
-    pub(super) fn new(bytes_max: u64, gauge: Gauge) -> Total {
-        Total { bytes: AtomicU64::new(0), high_bytes: AtomicU64::new(0), bytes_max, gauge }
+    pub(super) fn new(bytes_max: u64, little_bytes: u64, gauge: Gauge) -> Total {
+        let (bytes, high_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Total { bytes, high_bytes, bytes_max, little_bytes, gauge }
     }
 
-    /// Takes some, of a message that has so many so far, these included; or says how many such messages may have together.
-    pub(super) fn take(&self, bytes: u64, message_bytes: u64) -> Result<(), u64> {
-        let for_others = if message_bytes > SMALL_MESSAGE_BYTES { SMALL_MESSAGES_BYTES } else { 0 };
+    /// Takes some, for who has so many of them then; or says how many its like may have together.
+    pub(super) fn take(&self, bytes: u64, then_bytes: u64) -> Result<(), u64> {
+        let for_others = if then_bytes > self.little_bytes { LITTLE_BYTES } else { 0 };
         let most = self.bytes_max - for_others;
         let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if now > most {
@@ -83,7 +85,11 @@ impl Budget {
         );
         gauge!("turnkv_requests_limit_bytes").set(UNFINISHED_BYTES_MAX as f64);
         Arc::new(Budget {
-            total: Total::new(UNFINISHED_BYTES_MAX, gauge!("turnkv_requests_unfinished_bytes")),
+            total: Total::new(
+                UNFINISHED_BYTES_MAX,
+                SMALL_MESSAGE_BYTES,
+                gauge!("turnkv_requests_unfinished_bytes"),
+            ),
             refused: counter!("turnkv_requests_refused_total", "cause" => "bytes"),
             late: counter!("turnkv_requests_late_total"),
         })

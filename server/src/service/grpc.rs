@@ -49,9 +49,11 @@ impl Grpc {
             .max_decoding_message_size(POOL_REQUEST_BYTES_MAX)
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
         let sessions = SessionsServer::new(SessionsService { engine: Arc::clone(engine) })
-            .max_decoding_message_size(SESSIONS_REQUEST_BYTES_MAX);
+            .max_decoding_message_size(SESSIONS_REQUEST_BYTES_MAX)
+            .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
         let admin = AdminServer::new(AdminService { engine: Arc::clone(engine) })
-            .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
+            .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX)
+            .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
         let (reporter, health) = tonic_health::server::health_reporter();
         let health = health.max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
         let reflection = tonic_reflection::server::Builder::configure()

@@ -15,7 +15,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use metrics::{Counter, counter};
+use metrics::{Counter, Gauge, counter, describe_gauge, gauge};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -40,28 +40,45 @@ pub(super) struct Requests {
     answers: Arc<Answers>,
     inline: Arc<Semaphore>,
     inline_refused: Counter,
+    inline_open: Gauge,
+}
+
+/// One inline stream that is open.
+pub(super) struct InlineStream {
+    _permit: OwnedSemaphorePermit,
+    open: Gauge,
 }
 
 impl Requests {
     pub(super) fn new(engine: &Arc<Engine>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
+        describe_gauge!("turnkv_requests_inline_operations", "Inline streams that are open");
         Requests {
             engine: Arc::clone(engine),
             budget: Arc::clone(budget),
             answers: Arc::clone(answers),
             inline: Arc::new(Semaphore::new(INLINE_STREAMS_MAX)),
             inline_refused: counter!("turnkv_requests_refused_total", "cause" => "streams"),
+            inline_open: gauge!("turnkv_requests_inline_operations"),
         }
     }
 
-    fn inline_permit(&self, path: &str) -> Result<Option<OwnedSemaphorePermit>, Error> {
+    fn inline_stream(&self, path: &str) -> Result<Option<InlineStream>, Error> {
         if !INLINE.contains(&path) {
             return Ok(None);
         }
-        Arc::clone(&self.inline).try_acquire_owned().map(Some).map_err(|_| {
+        let Ok(permit) = Arc::clone(&self.inline).try_acquire_owned() else {
             self.inline_refused.increment(1);
             let text = format!("{INLINE_STREAMS_MAX} inline streams are open: open fewer at a time");
-            Error::new(ErrorKind::Limit, text)
-        })
+            return Err(Error::new(ErrorKind::Limit, text));
+        };
+        self.inline_open.increment(1.0);
+        Ok(Some(InlineStream { _permit: permit, open: self.inline_open.clone() }))
+    }
+}
+
+impl Drop for InlineStream {
+    fn drop(&mut self) {
+        self.open.decrement(1.0);
     }
 }
 
@@ -74,8 +91,8 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     let counted = asking.begin();
     let path = request.uri().path();
     let admitted = requests.answers.admit(asking.watch());
-    let permit = match admitted.and_then(|()| requests.inline_permit(path)) {
-        Ok(permit) => permit,
+    let inline = match admitted.and_then(|()| requests.inline_stream(path)) {
+        Ok(inline) => inline,
         Err(error) => return Status::from(error).into_http(),
     };
     // An inline Offload answers before it has done anything: it times itself.
@@ -89,7 +106,7 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
         seconds.record(began.elapsed());
     }
     drop(share);
-    response.map(|body| Body::new(Leaving::new(body, &requests.answers, asking, counted, permit)))
+    response.map(|body| Body::new(Leaving::new(body, &requests.answers, asking, counted, inline)))
 }
 
 /// A request's body on its way in.

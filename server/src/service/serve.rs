@@ -11,10 +11,11 @@ use crate::connections::caps::Caps;
 use crate::engine::Engine;
 use crate::limits::{EMBEDDED_LOOK_MS, TCP_BACKLOG};
 use crate::local::LocalDoor;
-use crate::report::{Advise, misused};
+use crate::report::{Advise, failed, misused};
 use crate::supervise::{Endings, Supervisor};
 use crate::{http, telemetry};
 use metrics_exporter_prometheus::PrometheusHandle;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,10 +34,12 @@ pub(crate) struct Start {
     pub(crate) idle: Option<Duration>,
 }
 
-/// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves. A vital
+/// Serves until SIGTERM, SIGINT, SIGHUP or, for a private pool, until nobody is left; then writes what is dirty and leaves. A vital
 /// thread or task that ends is an error, at once: what is stored is good, and the next start serves it.
 pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let metrics = telemetry::start_metrics()?;
+    // A file that may not grow (`ulimit -f`) is an error of the write, not the end of the process.
+    drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
     let (supervisor, mut endings) = Supervisor::new();
     supervisor.watch_panics();
     keep_heap();
@@ -103,16 +106,11 @@ impl House {
             handle,
             &self.supervisor,
         )
-        .advise(
-            || cannot_listen(&path.display()),
-            "stop the server that is there, or choose another path (listen)",
-        )?;
+        .map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
         let (budget, answers) = (Budget::new(), Answers::new());
         let grpc = Grpc::new(&self.engine, &budget, &answers)?;
-        let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode).advise(
-            || cannot_listen(&settings.socket.display()),
-            "stop the server that is there, or choose another path (listen)",
-        )?;
+        let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode)
+            .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
         let mut tasks = vec![
             self.supervisor
                 .task("turnkv-grpc-unix", grpc.serve_unix(unix, &self.connections, self.stopped.clone())),
@@ -138,13 +136,19 @@ impl House {
     }
 }
 
-fn cannot_listen(place: &dyn std::fmt::Display) -> String {
-    format!("cannot listen at {place}")
+/// What to do depends on why: only where somebody is there already is it for another place.
+fn cannot_listen(error: std::io::Error, place: &dyn std::fmt::Display, key: &str) -> anyhow::Error {
+    let todo = match error.kind() {
+        ErrorKind::AddrInUse => format!("stop the server that is there, or choose another place ({key})"),
+        ErrorKind::AddrNotAvailable => format!("choose an address that this host has ({key})"),
+        ErrorKind::PermissionDenied => format!("choose a place that this user may listen at ({key})"),
+        _ => format!("choose a place that exists and can be listened at ({key})"),
+    };
+    failed(error, format!("cannot listen at {place}"), todo)
 }
 
 fn bind_tcp(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    let todo = format!("stop the process that is there, or choose another address ({key})");
-    listen_tcp(address).advise(|| cannot_listen(&address), &todo)
+    listen_tcp(address).map_err(|error| cannot_listen(error, &address, key))
 }
 
 /// As `TcpListener::bind`, with a longer backlog: what does not fit it waits a second before it is tried again.
@@ -174,9 +178,11 @@ async fn nobody_left(engine: &Engine, idle: Option<Duration>) {
 async fn end(nobody: impl Future<Output = ()>, endings: &mut Endings) -> anyhow::Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?; // a terminal that closes is no reason to lose what is not written
     Ok(tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
+        _ = hangup.recv() => "SIGHUP",
         () = nobody => "the last client is gone",
         ending = endings.next() => {
             tracing::error!(%ending, "the server cannot go on");

@@ -110,6 +110,8 @@ pub struct Usage {
     pub unreadable_extents: u64,
     /// Segments that are not written again, because several extents, or what they say of themselves, could not be read.
     pub retired_segments: u64,
+    /// Segments that were not as they had been written when the tier was opened, in their headers or lengths.
+    pub damaged_segments: u64,
     /// Reads whose bytes did not verify.
     pub checksum_failures: u64,
     /// Writes whose source did not verify when it had been written.

@@ -37,6 +37,11 @@ impl LargeFrames {
         Arc::new(LargeFrames { taken: Mutex::default(), freed: Condvar::new(), bytes })
     }
 
+    /// Bytes that are taken.
+    pub fn taken_bytes(&self) -> usize {
+        self.taken.lock().bytes
+    }
+
     /// Whether a burst has passed since the last look: `least` bytes or more were taken, and fewer are now.
     pub fn burst_has_passed(&self, least: usize) -> bool {
         let mut taken = self.taken.lock();

@@ -2,7 +2,7 @@
 //! piece would cost more page faults than its copy. Must not know: who sends them.
 
 use crate::checksum::Checksum;
-use crate::limits::{CHUNK_BYTES, HEAP_KEPT_BYTES, PIECE_BUFFERS_MAX};
+use crate::limits::{CHUNK_BYTES, HEAP_KEPT_BYTES, HEAPS_MAX, PIECE_BUFFERS_MAX};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 
@@ -60,6 +60,17 @@ impl PieceBuffers {
 /// the copies. Its thresholds follow the largest block that was ever freed, so freeing one, untouched, is all that it takes.
 pub fn keep_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(HEAP_KEPT_BYTES)));
+}
+
+/// Has all threads of this process allocate from few heaps ([`HEAPS_MAX`]). To be called before there are threads: glibc makes
+/// one a thread, up to eight a core, and each keeps what [`keep_heap`] says; only that of the first heap comes back by
+/// [`trim_heap`].
+pub fn share_heaps() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes two numbers and returns one, and glibc's allocator may be asked from any thread at any time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, HEAPS_MAX)
+    };
 }
 
 /// Gives free memory of this process's heap back to the system: after a burst, what was needed for it would stay. It takes

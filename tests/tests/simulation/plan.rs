@@ -25,6 +25,9 @@ pub(crate) struct Plan {
     pub(crate) resizes: bool,
 }
 
+/// Seeds that found something once: every test run plays them, too, with the sizes they had. What else is changed in what a
+/// seed draws makes other runs of them.
+pub(crate) const KEPT: [u64; 9] = [849, 926, 3865, 5643, 6940, 8814, 9952, 15_066, 16_082];
 /// A disk that never fills.
 pub(crate) const AMPLE_BYTES: u64 = 1 << 30;
 
@@ -45,7 +48,7 @@ impl Plan {
             disk_bytes: AMPLE_BYTES,
             ends: [6_000, 6_000, 4_000].map(|most| [0, 0, random.below(most) as u32][random.index(3)]),
             cuts: random.coin(),
-            resizes: Random::new(seed ^ RESIZES).coin(),
+            resizes: !KEPT.contains(&seed) && Random::new(seed ^ RESIZES).coin(),
             shape,
             specs,
         };

@@ -59,7 +59,8 @@ class TurnReport:
     """Partial pages copied to be written on (slab form only)."""
     offload_ms: float = 0.0
     misses: Counter[str] = field(default_factory=Counter)
-    """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>."""
+    """Why something was not served or not kept: absent, checksum, io, busy, declined:<why>, error:<kind>, skipped:<why>; and,
+    once a call, not_durable:<why> (no_tier, timeout, changed, lost, device) where `durable` was asked for and is not so."""
 
     def forget_loaded(self) -> None:
         """What was loaded is of no use."""

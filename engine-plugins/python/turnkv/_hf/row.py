@@ -213,6 +213,8 @@ class Row:
             turn.pages_stored += report.stored
             turn.pages_present += report.present
             turn.durable &= report.durable
+            if report.not_durable is not None:
+                turn.misses[f"not_durable:{report.not_durable}"] += 1
             if standing == "writable":
                 turn.pages_in_place += report.stored
             else:

@@ -313,6 +313,8 @@ class TurnCache(DynamicCache):
         self.turn.pages_present += report.present
         self.turn.pages_declined += report.declined
         self.turn.durable = report.durable
+        if report.not_durable is not None:
+            self.turn.misses[f"not_durable:{report.not_durable}"] += 1
         if report.declined:
             self.turn.misses[f"declined:{report.first_decline}"] += report.declined
 

@@ -23,6 +23,8 @@ class SaveOutcome:
     """Not taken."""
     cause: str | None
     """Why, the first time."""
+    not_durable: str | None = None
+    """Why what was to be durable is not, the last time."""
     ranks: int = 1
 
     def merge(self, other: SaveOutcome) -> SaveOutcome:
@@ -33,6 +35,7 @@ class SaveOutcome:
             min(self.present, other.present),
             max(self.declined, other.declined),
             self.cause or other.cause,
+            self.not_durable or other.not_durable,
             self.ranks + other.ranks,
         )
 

@@ -257,6 +257,7 @@ class Saver:
             return 0, error.kind
         saves.outcome.stored += report.stored
         saves.outcome.present += report.present
+        saves.outcome.not_durable = report.not_durable or saves.outcome.not_durable
         kept = report.stored + report.present
         if kept and run.group == self._primary:
             # The pool is prefix-closed: what it took has all its ancestors there.

@@ -81,3 +81,5 @@ def count_offload(counts: Counts, report: turnkv.OffloadReport) -> None:
     counts.add("pages_declined", report.declined)
     if report.declined:
         counts.add(f"declined:{report.first_decline}", report.declined)
+    if report.not_durable is not None:
+        counts.add(f"not_durable:{report.not_durable}", report.stored + report.present)

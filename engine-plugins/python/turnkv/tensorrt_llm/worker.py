@@ -40,6 +40,7 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         self._runs: BlockRuns | None = None
         self._fetcher: Fetcher | None = None
         self._saver: Saver | None = None
+        self._not_durable: str | None = None
         self._stores = True
         self._in_forward = False
         self._blocks_known = True
@@ -125,14 +126,22 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
             # Nothing is sent again at the end: not all of the blocks are sure to be held. The next turn does that.
             self._saver.finish(FinishJob(str(request), None, []))
         finished = self._saver.take_finished()
+        for outcome in finished.values():
+            self._tell_durable(outcome.not_durable)
         done = self._ending & {int(request) for request in finished}
         for request in done if self._crew is not None else ():
             self._crew.end_turn(request, finished[str(request)].pages)
         self._ending -= done
         return list(done), []
 
+    def _tell_durable(self, why: str | None) -> None:
+        """Says why what was to be durable is not, whenever that changes."""
+        if why is not None and why != self._not_durable:
+            logger.warning("TurnKV: pages that were to be on NVMe when their request ended are not (%s)", why)
+        self._not_durable = why
+
     def _forward_lost(self) -> None:
-        """The executor catches what a forward pass raises, fails its requests and goes on; it keeps their blocks for reuse."""
+        """The executor catches what a forward pass raises, fails its requests, goes on, and keeps their blocks for reuse."""
         if self._blocks_known and self._stores:
             logger.warning("TurnKV: a forward pass did not come to its end, so nobody knows what this engine's KV blocks "
                            "hold: nothing more is stored until it starts anew")

@@ -25,6 +25,7 @@ COUNTERS: dict[str, tuple[str, str | None]] = {
     "saved_blocks": ("Blocks newly stored in the pool", None),
     "present_blocks": ("Blocks offered that the pool had already", None),
     "declined_blocks": ("Blocks that the pool did not take", "cause"),
+    "not_durable_requests": ("Requests whose blocks were to be on NVMe when they ended, and were not", "cause"),
     "session_failures": ("Calls about sessions that failed", "kind"),
 }
 """Name (after vllm:turnkv_) -> help, name of its one label."""

@@ -101,6 +101,8 @@ class Scheduler:
     ending: dict[str, _Ending] = field(default_factory=dict)
     stats: TurnKVStats = field(default_factory=TurnKVStats)
     step: StepMeta = field(default_factory=StepMeta)
+    aside: str | None = None
+    """Why this engine neither stores nor loads."""
     forwards: int = 0
     """Steps told so far in which the model runs."""
 
@@ -274,9 +276,9 @@ class Scheduler:
 
     def stand_aside(self, reason: str) -> None:
         """This engine can use no page: neither asks for any nor stores any, from now on."""
-        if self.loads or self.saves:
+        if self.aside is None:
             logger.warning("TurnKV neither stores nor loads anything in this engine: %s", reason)
-        self.loads = self.saves = False
+        self.aside, self.loads, self.saves = self.aside or reason, False, False
 
     def take_stats(self) -> TurnKVStats | None:
         """Since the last call; None when nothing happened."""
@@ -424,6 +426,7 @@ class Scheduler:
         self.stats.count("saved_blocks", outcome.stored)
         self.stats.count("present_blocks", outcome.present)
         self.stats.count("declined_blocks", outcome.declined, outcome.cause or "declined")
+        self.stats.count("not_durable_requests", int(outcome.not_durable is not None), outcome.not_durable or "")
         if ending is None:
             return
         pages = min(max(outcome.pages, ending.known if outcome.declined == 0 else 0), len(ending.hashes))

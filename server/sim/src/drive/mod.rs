@@ -166,7 +166,8 @@ impl<'a> Replay<'a> {
     ) -> Result<Replay<'a>, SimError> {
         let (config, slot_bytes) = pool_config(model)?;
         let mut pool = Pool::new(config)?;
-        pool.shape_nvme(Device::kept_percent(model.nvme_pages), 0, 0);
+        let segment_bytes = Device::segment_pages(model.nvme_pages) * slot_bytes;
+        pool.shape_nvme(Device::kept_percent(model.nvme_pages), segment_bytes, 0);
         let desc = NamespaceDesc {
             id: NamespaceId([1; 32]),
             tenant: String::new(),

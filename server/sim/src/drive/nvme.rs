@@ -2,6 +2,7 @@
 //! Must not know: turns.
 
 use super::{Event, Replay, block_of, hash_of};
+use crate::device::Device;
 use std::collections::VecDeque;
 use turnkv_pool::{Now, NvmePlace, PageKey, Promotion, Reclaim, Rewrite, WriteBehind};
 use turnkv_proto::NamespaceId;
@@ -104,7 +105,8 @@ impl Replay<'_> {
     fn empty_segment(&mut self, segment: u32, now: Now) {
         let Some(device) = &self.device else { return };
         let extents = device.live_extents(segment);
-        let mut rewrites_left = extents.len() * REWRITE_PERCENT_MAX / 100;
+        let segment_pages = Device::segment_pages(self.model.nvme_pages) as usize;
+        let mut rewrites_left = segment_pages * REWRITE_PERCENT_MAX / 100;
         for (block, place) in extents.into_iter().rev() {
             match self.pool.reclaim_verdict(&NamespaceId([1; 32]), &hash_of(block), 0, place) {
                 Reclaim::Dead => {}

@@ -1,10 +1,13 @@
 //! Lists in the catalog: shared by sessions, gone with the last one, bounded; and rows of older servers.
 
+use super::{LISTS, SavedChunk};
 use crate::catalog::pins::{PINS, PinChange, Saved as OldPin};
 use crate::catalog::sessions::{Change, SESSIONS, Saved};
+use crate::catalog::tests::{Disk, damage_rows, on};
 use crate::catalog::{Catalog, CatalogError, ListSource, SavedRows};
 use crate::clock::Clock;
 use prost::Message;
+use rustix::io::Errno;
 use std::cell::Cell;
 use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, PinRecord, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
@@ -67,13 +70,9 @@ fn pinned(catalog: &Catalog) -> Vec<usize> {
 
 /// Pages of the chunks up to the one that ends with a page.
 fn listed(saved: &SavedRows, base: Option<BlockHash>) -> Result<usize, CatalogError> {
-    let (mut pages, mut next) = (0, base);
-    while let Some(at) = next {
-        let chunk = saved.chunk(&NS, &at)?.expect("a row's chunks are there");
-        pages += chunk.hashes.len();
-        next = chunk.before;
-    }
-    Ok(pages)
+    let chunks = base.map(|base| saved.chunks_back(&NS, &base, |_| false)).transpose()?.unwrap_or_default();
+    assert!(chunks.last().is_none_or(|(_, first)| first.before.is_none()), "a row's chunks are there");
+    Ok(chunks.iter().map(|(_, chunk)| chunk.hashes.len()).sum())
 }
 
 /// The chunk of that list that ends with a page, and the one before it.
@@ -246,4 +245,74 @@ fn rows_of_older_servers_are_read() {
     let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 100 };
     catalog.put_sessions(&[session("old", 1000)], &source).unwrap();
     assert_eq!((pages(&catalog, "old"), catalog.list_chunks()), (1000, 1000 / CHUNK as u64));
+}
+
+/// Rows of sessions and of lists, damaged in every way: chunks that name others, and one another. What does not check costs its own
+/// session its list, and no walk goes round for ever.
+#[test]
+fn damaged_rows_of_lists_cost_their_own_sessions_and_nothing_else() {
+    const DAMAGED: NamespaceId = NamespaceId([8; 32]);
+    let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 1000 };
+    let of = |ns: NamespaceId, at: usize| {
+        let (_, name, record) = session(&format!("s{at}"), at * CHUNK + 7);
+        (ns, name, record)
+    };
+    turnkv_mutate::each_seed(60, |random| {
+        let disk = Disk::new(Errno::IO);
+        let catalog = on(&disk);
+        let all: Vec<Change> = [NS, DAMAGED].iter().flat_map(|ns| (1..6).map(|at| of(*ns, at))).collect();
+        assert_eq!(catalog.put_sessions(&all, &source).unwrap().changes, 10);
+        for (table, key_bytes) in [(SESSIONS, 34), (LISTS, 64)] {
+            let damage = |write: &redb::WriteTransaction| {
+                damage_rows(write, table, key_bytes, &DAMAGED, random.clone())
+            };
+            catalog.write(damage).unwrap();
+            random.number();
+        }
+        catalog.write(|write| entangle(write, &DAMAGED, random.clone())).unwrap();
+        drop(catalog);
+
+        let catalog = on(&disk);
+        assert_eq!((catalog.set_aside(), catalog.trouble()), (0, None), "a row is not a file");
+        let walk = |saved: &SavedRows| {
+            saved.for_each_of(&DAMAGED, |session| {
+                let Some(base) = session.base else { return Ok(()) };
+                let walked = saved.chunks_back(&DAMAGED, &base, |_| false)?;
+                assert!(walked.len() <= 10, "{} chunks of 5", walked.len());
+                Ok(())
+            })
+        };
+        catalog.saved_rows(walk).unwrap();
+        // They are written over and go, however they look.
+        let again: Vec<Change> = (1..6).map(|at| of(DAMAGED, at)).collect();
+        assert_eq!(catalog.put_sessions(&again, &source).unwrap().changes, 5);
+        let gone: Vec<Change> = (1..6).map(|at| (DAMAGED, name(&format!("s{at}")), None)).collect();
+        assert_eq!(catalog.put_sessions(&gone, &source).unwrap().changes, 5);
+        for at in 1..6 {
+            assert_eq!(pages(&catalog, &format!("s{at}")), at * CHUNK + 7, "session {at} is whole");
+        }
+    });
+}
+
+/// Has some chunks name others as those before them.
+fn entangle(
+    write: &redb::WriteTransaction,
+    of: &NamespaceId,
+    mut random: turnkv_mutate::Random,
+) -> Result<(), CatalogError> {
+    use redb::ReadableTable;
+    let mut table = write.open_table(LISTS)?;
+    let mut rows = Vec::new();
+    for row in table.range(of.0.as_slice()..)? {
+        let (key, value) = row?;
+        if let (true, Ok(saved)) = (key.value().starts_with(&of.0), SavedChunk::decode(value.value())) {
+            rows.push((key.value().to_vec(), saved));
+        }
+    }
+    for _ in 0..3 {
+        let (Some((key, saved)), Some((other, _))) = (random.pick(&rows), random.pick(&rows)) else { break };
+        let saved = SavedChunk { before: other[32..].to_vec(), ..saved.clone() };
+        table.insert(key.as_slice(), saved.encode_to_vec().as_slice())?;
+    }
+    Ok(())
 }

@@ -103,8 +103,9 @@ impl World {
                 Ok(())
             })?;
             saved.for_each_pin_of(&self.id, |pin| {
-                let base = pin.base.and_then(|base| saved.chunk(&self.id, &base).unwrap());
-                let chunk = base.map_or(0, |chunk| chunk.hashes.len());
+                let chunks = pin.base.map(|base| saved.chunks_back(&self.id, &base, |_| false));
+                let chunk =
+                    chunks.transpose()?.unwrap_or_default().first().map_or(0, |(_, last)| last.hashes.len());
                 pins.push((chunk + pin.hashes.len()) as u64);
                 Ok(())
             })?;

@@ -118,6 +118,8 @@ pub struct OpenReport {
     pub scanned: u32,
     /// Segments of which a part could not be read.
     pub unreadable: u32,
+    /// Segments whose header or length was not as they were written.
+    pub damaged: u32,
     /// Segments that are not written again: of these, and of things in a segment's place that are none.
     pub retired: u32,
     /// How long recovery took.

@@ -54,6 +54,7 @@ pub(crate) struct Counters {
     pub(crate) syncs: AtomicU64,
     pub(crate) release_syncs: AtomicU64,
     pub(crate) unreadable_extents: AtomicU64,
+    pub(crate) damaged_segments: AtomicU64,
     pub(crate) checksum_failures: AtomicU64,
     pub(crate) changed_writes: AtomicU64,
     pub(crate) shortages: AtomicU64,

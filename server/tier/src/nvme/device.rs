@@ -87,6 +87,8 @@ pub(crate) enum Existing {
     Absent,
     /// The segment at its full size.
     File(SegmentFile),
+    /// A file of another size: its creation was cut off, or somebody cut it or added to it.
+    Resized(SegmentFile),
     /// Something that is no segment's file, or may not be opened: it is left alone.
     Stray,
 }
@@ -292,6 +294,21 @@ impl Device {
         descriptors::needed(self.files)
     }
 
+    /// Why the next start will not find what is in these files; `None`: it will. Somebody may have removed or renamed them, or
+    /// the directory, while they are open.
+    pub(crate) fn missing(&self, synced: &[Arc<SegmentFile>]) -> Option<String> {
+        let Place::Directory { folder: Folder::Directory(folder), .. } = &self.place else { return None };
+        let place = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let here = rustix::fs::stat(&self.path).map(place).ok();
+        if here.is_none() || here != rustix::fs::fstat(folder).map(place).ok() {
+            return Some(format!("{} was removed or renamed while in use", self.path.display()));
+        }
+        let removed =
+            |file: &Arc<SegmentFile>| rustix::fs::fstat(file.fd()).is_ok_and(|stat| stat.st_nlink == 0);
+        let gone = synced.iter().find(|file| removed(file))?;
+        Some(format!("{} was removed from {} while in use", name(gone.file), self.path.display()))
+    }
+
     /// What is in the segment's place.
     pub(crate) fn existing(&self, segment: u32) -> io::Result<Existing> {
         let files = match &self.place {
@@ -301,9 +318,24 @@ impl Device {
         match slot(files, segment) {
             Slot::Closed => Ok(Existing::Absent),
             Slot::Stray => Ok(Existing::Stray),
-            Slot::Open(file) if file.len()? != self.segment_bytes => Ok(Existing::Absent),
-            Slot::Open(file) => Ok(Existing::File(SegmentFile { storage: file, base: 0, file: segment })),
+            Slot::Open(file) => {
+                let bytes = file.len()?;
+                let file = SegmentFile { storage: file, base: 0, file: segment };
+                Ok(match bytes {
+                    0 => Existing::Absent,
+                    _ if bytes == self.segment_bytes => Existing::File(file),
+                    _ => Existing::Resized(file),
+                })
+            }
         }
+    }
+
+    /// Gives a segment's file that was cut off its space again; what is behind its end is never looked at.
+    pub(crate) fn restore_length(&self, file: &SegmentFile) -> io::Result<()> {
+        if file.storage.len()? < self.segment_bytes {
+            patiently(|| file.storage.allocate(self.segment_bytes))?;
+        }
+        Ok(())
     }
 
     /// Gives the segment's file all its space, durably. Where there is none, the file stays empty.

@@ -78,7 +78,8 @@ fn serve(core: &Core, round: Vec<Done<()>>) {
     }
 }
 
-/// Brings everything written so far to stable storage. A failed sync poisons the device: what it lost is unknown.
+/// Brings everything written so far to stable storage, where the next start will look for it. A failed sync poisons the
+/// device: what it lost is unknown. So does a place that was removed or renamed: what is in it now ends with this process.
 pub(crate) fn sync(core: &Core) -> Result<(), TierError> {
     if core.poisoned().is_some() {
         return Err(TierError::Poisoned);
@@ -87,6 +88,10 @@ pub(crate) fn sync(core: &Core) -> Result<(), TierError> {
     for file in &round.files {
         core.counters.syncs.fetch_add(1, Ordering::Relaxed);
         core.sync_file(file).map_err(|error| TierError::Io(format!("fdatasync: {error}")))?;
+    }
+    if let Some(why) = core.device.missing(&round.files) {
+        core.poison(&why);
+        return Err(TierError::Poisoned);
     }
     let mut books = core.books.lock();
     books.log.sync_ended(&round);

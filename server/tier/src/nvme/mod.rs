@@ -294,6 +294,7 @@ impl Tier for NvmeTier {
             waiting_segments: books.log.waiting_segments(),
             unreadable_extents: counters.unreadable_extents.load(Ordering::Relaxed),
             retired_segments: books.log.worn_segments(),
+            damaged_segments: counters.damaged_segments.load(Ordering::Relaxed),
             checksum_failures: counters.checksum_failures.load(Ordering::Relaxed),
             changed_writes: counters.changed_writes.load(Ordering::Relaxed),
             shortages: counters.shortages.load(Ordering::Relaxed),
@@ -375,7 +376,9 @@ fn read_back(
     let io = |source| OpenError::Io { what: "cannot recover", path: config.path.clone(), source };
     let (log, recovered) = recover::recover(&device, report).map_err(io)?;
     report.elapsed = device.clock.now() - started;
-    Ok((Arc::new(Core::new(device, log, config.queue_ops_max)), recovered))
+    let core = Core::new(device, log, config.queue_ops_max);
+    core.counters.damaged_segments.store(u64::from(report.damaged), Ordering::Relaxed);
+    Ok((Arc::new(core), recovered))
 }
 
 fn check_payload(bytes: u32) -> Result<(), TierError> {

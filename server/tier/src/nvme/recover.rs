@@ -31,6 +31,8 @@ struct Read {
     unreadable: bool,
     /// It is not to be written again.
     worn: bool,
+    /// Its header or its length is not as it was written.
+    damaged: bool,
 }
 
 /// Reads every segment and makes the books; gives the extents that count.
@@ -54,6 +56,7 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
         report.scanned += u32::from(read.scanned);
         report.footers += u32::from(!read.scanned && known);
         report.unreadable += u32::from(read.unreadable);
+        report.damaged += u32::from(read.damaged);
         log.restore_sequence(read.highest);
         log.restore(read.segment, read.file, read.found);
         if read.worn {
@@ -82,7 +85,13 @@ pub(crate) fn recover(device: &Device, report: &mut OpenReport) -> io::Result<(L
 }
 
 fn warn_of_damage(report: &mut OpenReport) {
-    let OpenReport { unreadable, retired, .. } = *report;
+    let OpenReport { unreadable, retired, damaged, .. } = *report;
+    if damaged > 0 {
+        report.warnings.push(format!(
+            "{damaged} segments are not as they were written, in their headers or lengths: what did not verify is gone; see who \
+             writes to this place"
+        ));
+    }
     if unreadable > 0 {
         report.warnings.push(format!(
             "{unreadable} segments cannot be read in part: what they held there is gone; look at the device (smartctl, dmesg)"
@@ -126,8 +135,9 @@ fn read_segments(device: &Device) -> io::Result<Vec<Read>> {
 }
 
 fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
-    let file = match device.existing(segment)? {
-        Existing::File(file) => file,
+    let (file, resized) = match device.existing(segment)? {
+        Existing::File(file) => (file, false),
+        Existing::Resized(file) => (file, true),
         Existing::Absent if segment >= device.segments => {
             device.delete(segment)?; // it never had its space, and will not
             return Ok(None);
@@ -141,7 +151,27 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
         return Ok(Some(Read::lost(segment, true)));
     }
     let header = block.first_chunk().and_then(|block| SegmentHeader::decode(block, &device.id, segment));
-    let Some(header) = header else { return Ok(Some(Read::new(segment, file, Found::Vacant))) };
+    let Some(header) = header else {
+        // Fresh space is all zeros; a header that was written and does not verify cost all that was in the segment.
+        let damaged = block.iter().any(|byte| *byte != 0);
+        if damaged {
+            tracing::warn!(
+                segment,
+                "a segment's header is damaged, or another pool's: nothing in it can be verified"
+            );
+        }
+        return Ok(match resized {
+            true => None,
+            false => Some(Read { damaged, ..Read::new(segment, file, Found::Vacant) }),
+        });
+    };
+    if resized {
+        tracing::warn!(
+            segment,
+            "a segment's file has not the size that it was made with: what is whole in it counts"
+        );
+        device.restore_length(&file)?;
+    }
     let (records, scanned, unreadable) = read_extents(&file, segment, &header.nonce, device.segment_blocks());
     // What could not be read may be well the next time: nothing is written over it, no footer leaves it out.
     let mut worn = unreadable > 0;
@@ -160,7 +190,7 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
         (false, _) => Found::Extents { nonce: header.nonce, records, sealed: !scanned },
     };
     let read = Read::new(segment, file, found);
-    Ok(Some(Read { highest, scanned, unreadable: unreadable > 0, worn, ..read }))
+    Ok(Some(Read { highest, scanned, unreadable: unreadable > 0, worn, damaged: resized, ..read }))
 }
 
 /// A segment's extents: by its footer, or, where that does not verify, by their own headers (the second value says so). And
@@ -186,12 +216,30 @@ fn void_footer(file: &SegmentFile, segment_blocks: u32) -> io::Result<()> {
 impl Read {
     fn new(segment: u32, file: SegmentFile, found: Found) -> Read {
         let file = Some(file);
-        Read { segment, file, found, highest: 0, scanned: false, unreadable: false, worn: false }
+        Read {
+            segment,
+            file,
+            found,
+            highest: 0,
+            scanned: false,
+            unreadable: false,
+            worn: false,
+            damaged: false,
+        }
     }
 
     fn lost(segment: u32, unreadable: bool) -> Read {
         let found = Found::Lost;
-        Read { segment, file: None, found, highest: 0, scanned: false, unreadable, worn: true }
+        Read {
+            segment,
+            file: None,
+            found,
+            highest: 0,
+            scanned: false,
+            unreadable,
+            worn: true,
+            damaged: false,
+        }
     }
 }
 

@@ -1,24 +1,9 @@
 //! The simulation itself: it works, it loses what it may lose, and it is the same every time.
 
-use crate::support::{config, extent};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use crate::support::{config, extent, promise, region};
+use turnkv_tier::Tier;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random, SimulatedDisk};
-use turnkv_tier::{Done, Tier, TierError};
-use turnkv_transfer::{HugePages, Region, RegionOptions};
-
-fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T, TierError>>) {
-    let (tell, told) = sync_channel(1);
-    (Box::new(move |result| tell.send(result).unwrap_or(())), told)
-}
-
-fn region() -> Arc<Region> {
-    let name = "test".to_owned();
-    let options =
-        RegionOptions { bytes: 1 << 20, huge_pages: HugePages::Off, touch: false, lock: false, name };
-    Region::create(&options).unwrap().0
-}
 
 #[test]
 fn what_was_flushed_survives_a_crash_and_is_read_back() {

@@ -1,26 +1,28 @@
 //! One run: a seed's operations, faults and crashes on the real tier, each outcome held against the model.
 //!
-//! Owns: what a seed stands for. The same seed and number of steps give the same run, call by call.
+//! Owns: what a seed stands for, and what an owner of pages does. The same seed and number of steps give the same run, call by
+//! call.
+//!
+//! - `answers`: what the tier answers; `ends`: ends of its lives, and its starts
 
-use crate::model::{Content, Model, Vouched};
+mod answers;
+mod ends;
+
+use crate::model::{Content, Model};
 use crate::shape::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use turnkv_tier::nvme::simulation::{Fault, FaultCounts, FaultPlan, Hit, Random, SimulatedDisk};
+use turnkv_tier::nvme::simulation::{Fault, FaultCounts, FaultPlan, Random, SimulatedDisk};
 use turnkv_tier::nvme::{Candidate, NvmeConfig, NvmeTier};
-use turnkv_tier::{Done, Location, Tier, TierError};
-use turnkv_transfer::{HugePages, Region, RegionOptions, Slot};
+use turnkv_tier::{Location, Tier, TierError};
+use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 pub(crate) const SEGMENT: u64 = 1 << 20;
 const PAGES: u64 = 40;
 const SIZES: [u32; 7] = [1, 4096, 4097, 30_000, 100_000, 150_000, 200_000];
 const SLOT: usize = 200 << 10;
 const SLOTS: usize = 16;
-/// Blocks at the end of a segment where its footer is.
-const FOOTER_BLOCKS: u64 = 4;
-/// Starts that may fail in a row for a reason before the faults are taken away.
-const OPENS_MAX: usize = 8;
 
 /// What a run did.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -83,9 +85,6 @@ pub(crate) struct Run {
     pass: Option<Pass>,
     /// Kinds of faults since the tier was opened.
     suffered: BTreeSet<Fault>,
-    /// Pages found in a segment that was hard to read then: what it held is known less well than the tier would say, and a
-    /// later start that reads it better may judge otherwise.
-    doubtful: BTreeSet<Content>,
     outcome: Outcome,
     /// Whether everything is told as it happens.
     talks: bool,
@@ -133,7 +132,6 @@ impl Run {
             model: Model::default(),
             pass: None,
             suffered: BTreeSet::new(),
-            doubtful: BTreeSet::new(),
             outcome: Outcome::default(),
             talks: std::env::var_os("TURNKV_SIM_LOG").is_some(),
             steps: 0,
@@ -178,8 +176,6 @@ impl Run {
     fn tier(&self) -> Result<&NvmeTier, String> {
         self.tier.as_ref().ok_or_else(|| "there is no tier".to_owned())
     }
-
-    // ---- what an owner of pages does ----
 
     fn write(&mut self) {
         let key = self.random.below(PAGES);
@@ -334,351 +330,4 @@ impl Run {
             self.disk.set_capacity((segments * SEGMENT) + (64 << 10));
         }
     }
-
-    // ---- answers ----
-
-    fn promise<T: Send + 'static>(
-        &mut self,
-        answer: impl FnOnce(Result<T, TierError>) -> Answer + Send + 'static,
-    ) -> (u64, Done<T>) {
-        self.next_op += 1;
-        let number = self.next_op;
-        let (events, disk) = (Arc::clone(&self.events), self.disk.clone());
-        let done = move |result| {
-            if let Ok(mut events) = events.lock() {
-                events.push((number, answer(result), !disk.is_off()));
-            }
-        };
-        (number, Box::new(done))
-    }
-
-    fn slot(&self, number: usize, bytes: u32) -> Slot {
-        self.region.slot(number * SLOT, bytes as usize).expect("a slot is as large as the largest page")
-    }
-
-    fn note_hits(&mut self) {
-        let hits = self.disk.take_hits();
-        for hit in &hits {
-            self.tell(|| format!("{hit:?}"));
-        }
-        self.suffered.extend(hits.iter().map(|hit| hit.fault));
-    }
-
-    fn settle(&mut self) -> Result<(), String> {
-        self.note_hits();
-        let events = self.events.lock().map(|mut events| std::mem::take(&mut *events));
-        for (number, answer, heard) in events.map_err(|error| error.to_string())? {
-            let Some(op) = self.ops.remove(&number) else {
-                return Err(format!("operation {number} was answered twice"));
-            };
-            match (op, answer) {
-                (Op::Write { content, moved_from, slot }, Answer::Written(result)) => {
-                    self.free_slots.push(slot);
-                    if heard {
-                        self.write_ended(content, moved_from, result)?;
-                    }
-                }
-                (Op::Read { at, content, slot }, Answer::Read(result)) => {
-                    let same = self.slot(slot, content.bytes).bytes() == content.payload();
-                    self.free_slots.push(slot);
-                    if result.is_ok() && !same {
-                        return Err(format!("a read of {content:?} at {at:?} gave other bytes"));
-                    }
-                    if heard {
-                        self.read_ended(at, content, result)?;
-                    }
-                }
-                (Op::Flush { covered }, Answer::Flushed(result)) if heard => {
-                    self.tell(|| format!("flushed {number}: {result:?}"));
-                    match result {
-                        Ok(()) => self.model.flushed(&covered),
-                        Err(error) => self.excuse("a flush", &error)?,
-                    }
-                }
-                (Op::Flush { .. }, _) => {}
-                _ => return Err(format!("operation {number} was answered as another kind")),
-            }
-        }
-        Ok(())
-    }
-
-    fn write_ended(
-        &mut self,
-        content: Content,
-        moved_from: Option<Location>,
-        result: Result<Location, TierError>,
-    ) -> Result<(), String> {
-        self.tell(|| format!("written {content:?}: {result:?}"));
-        let at = match result {
-            Ok(at) => at,
-            Err(TierError::Full) => return Ok(()),
-            Err(error) => return self.excuse("a write", &error),
-        };
-        self.outcome.writes += 1;
-        self.model.written(at, content)?;
-        let Some(old) = moved_from else { return Ok(()) };
-        let tier = self.tier.as_ref().ok_or("there is no tier")?;
-        if self.model.live.get(&old) == Some(&content) {
-            self.model.live.remove(&old);
-            tier.forget(old, content.bytes);
-        } else {
-            // Its owner dropped it while it moved.
-            self.model.live.remove(&at);
-            tier.forget(at, content.bytes);
-        }
-        Ok(())
-    }
-
-    fn read_ended(
-        &mut self,
-        at: Location,
-        content: Content,
-        result: Result<(), TierError>,
-    ) -> Result<(), String> {
-        self.outcome.reads += 1;
-        let Err(error) = result else { return Ok(()) };
-        match error {
-            TierError::Stale(_) => Err(format!("{content:?} at {at:?} was alive when it was read: {error}")),
-            TierError::Checksum(_) if !self.medium_failed() => {
-                Err(format!("{content:?} at {at:?} does not verify, and no fault hit it"))
-            }
-            _ => {
-                if !self.medium_failed() {
-                    self.excuse("a read", &error)?;
-                }
-                if self.model.live.get(&at) == Some(&content) {
-                    self.forget_page(content.key); // as the pool does
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// May an operation fail so, after the faults there were?
-    fn excuse(&self, what: &str, error: &TierError) -> Result<(), String> {
-        let harmless = [Fault::Short, Fault::Interrupted, Fault::Slow];
-        if self.suffered.iter().any(|fault| !harmless.contains(fault)) {
-            return Ok(());
-        }
-        Err(format!("{what} failed without a fault: {error}"))
-    }
-
-    /// Has a fault of the medium, or on the way to it, changed or hidden bytes?
-    fn medium_failed(&self) -> bool {
-        let faults = [Fault::ReadError, Fault::Latent, Fault::FlippedRead, Fault::FlippedWrite, Fault::Rot];
-        self.outcome_counts_any(&faults)
-    }
-
-    fn outcome_counts_any(&self, faults: &[Fault]) -> bool {
-        let counts = self.disk.counts();
-        faults.iter().any(|fault| counts.faults.contains_key(fault))
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        let tier = self.tier()?;
-        let usage = tier.usage();
-        let room = self.config.capacity_bytes;
-        if usage.used_bytes > usage.capacity_bytes || usage.capacity_bytes > room {
-            return Err(format!("the gauges do not fit one another: {usage:?}"));
-        }
-        let taken = self.disk.used_bytes();
-        if taken > room + (64 << 10) {
-            return Err(format!("{taken} bytes are taken, {room} are configured"));
-        }
-        let alive = (usage.live_bytes, usage.live_extents);
-        if alive != self.model.usage() {
-            return Err(format!(
-                "alive are {alive:?} says the tier, {:?} says the model",
-                self.model.usage()
-            ));
-        }
-        if let Some(why) = tier.poisoned() {
-            let poison = [Fault::WriteError, Fault::SyncError, Fault::PowerCut];
-            if !poison.iter().any(|fault| self.suffered.contains(fault)) {
-                return Err(format!("out of service after {:?}: {why}", self.suffered));
-            }
-        }
-        Ok(())
-    }
-
-    // ---- the end of a life ----
-
-    fn restart(&mut self) -> Result<(), String> {
-        match self.random.below(4) {
-            0 => {
-                self.tell(|| "kill".to_owned());
-                self.disk.kill();
-            }
-            1 => return self.shut_down(),
-            _ => return self.lose_power(),
-        }
-        self.leave()?;
-        self.open()
-    }
-
-    fn lose_power(&mut self) -> Result<(), String> {
-        self.outcome.vouched_at_crashes += self.model.vouched.len() as u64;
-        self.tell(|| "the power is cut".to_owned());
-        self.disk.cut_power();
-        self.leave()?;
-        self.disk.crash();
-        self.open()
-    }
-
-    /// Ends the tier; everything it accepted must be answered.
-    fn leave(&mut self) -> Result<(), String> {
-        if self.tier()?.poisoned().is_some() {
-            self.outcome.poisoned += 1;
-        }
-        self.tier = None;
-        self.pass = None;
-        // What is answered now is answered by a process that is gone.
-        let events = self.events.lock().map(|mut events| std::mem::take(&mut *events));
-        for (number, ..) in events.map_err(|error| error.to_string())? {
-            if self.ops.remove(&number).is_none() {
-                return Err(format!("operation {number} was answered twice"));
-            }
-        }
-        if let Some(number) = self.ops.keys().next() {
-            return Err(format!("operation {number} was never answered"));
-        }
-        self.free_slots = (0..SLOTS).collect();
-        Ok(())
-    }
-
-    fn shut_down(&mut self) -> Result<(), String> {
-        self.tell(|| "shutdown".to_owned());
-        let ended = self.tier()?.shutdown();
-        self.settle()?;
-        if self.disk.is_off() {
-            return self.lose_power();
-        }
-        match ended {
-            Ok(()) => {
-                let all: Vec<_> = self.model.live.iter().map(|(at, content)| (*at, *content)).collect();
-                self.model.flushed(&all);
-            }
-            Err(error) => self.excuse("the shutdown", &error)?,
-        }
-        if self.suffered.contains(&Fault::Stuck) {
-            self.ops.clear(); // what is stuck is never answered, and its process is gone
-        }
-        self.leave()?;
-        self.disk.kill();
-        self.open()
-    }
-
-    fn open(&mut self) -> Result<(), String> {
-        for attempt in 0.. {
-            self.disk.take_hits();
-            if attempt == OPENS_MAX {
-                self.disk.set_plan(FaultPlan::calm(0));
-                self.disk.set_capacity(self.shape.disk_bytes.max(2 * self.config.capacity_bytes));
-            }
-            let opened = NvmeTier::open_simulated(self.config.clone(), &self.disk);
-            let hits = self.disk.take_hits();
-            match opened {
-                // Whatever was read, the power was cut meanwhile.
-                _ if self.disk.is_off() => {
-                    drop(opened);
-                    self.disk.crash();
-                }
-                Ok((tier, recovered, report)) => {
-                    self.tier = Some(tier);
-                    self.suffered = hits.iter().map(|hit| hit.fault).collect();
-                    self.tell(|| format!("opened: {report:?}, {hits:?}"));
-                    let found: Vec<_> = recovered.into_iter().map(|found| (found.meta, found.at)).collect();
-                    let (disk, doubtful) = (self.disk.clone(), self.doubtful.clone());
-                    self.model.recovered(&found, |vouched| {
-                        doubtful.contains(&vouched.content) || excused(&disk, &hits, vouched)
-                    })?;
-                    let hit = |at: &Location| hits.iter().any(|hit| bends(hit, &file_of(at)));
-                    let doubtful = self.model.live.iter().filter(|(at, _)| hit(at));
-                    self.doubtful.extend(doubtful.map(|(_, content)| *content));
-                    return Ok(());
-                }
-                Err(error) => {
-                    self.tell(|| format!("refused: {error}, {hits:?}"));
-                    self.may_refuse(&error.to_string(), &hits, attempt)?;
-                }
-            }
-        }
-        Err("it is never opened".to_owned())
-    }
-
-    /// A start may be refused when a write fails or there is no space or descriptor, never because of what cannot be read.
-    fn may_refuse(&self, error: &str, hits: &[Hit], attempt: usize) -> Result<(), String> {
-        let reasons = [Fault::WriteError, Fault::SyncError, Fault::NoSpace, Fault::NoDescriptor];
-        let hit = hits.iter().any(|hit| reasons.contains(&hit.fault));
-        let copies = ["superblock", "superblock.2"];
-        let lost = copies.iter().all(|name| self.disk.is_damaged(name, 0, 4096) || hits_on(hits, name));
-        if attempt < OPENS_MAX && (hit || lost || self.shape.space_changes) {
-            return Ok(());
-        }
-        Err(format!("the start is refused: {error}, after {hits:?}"))
-    }
-
-    /// The last crash, and a life without faults after it: whatever is there then is read.
-    fn end(mut self) -> Result<Outcome, String> {
-        self.lose_power()?;
-        self.disk.set_plan(FaultPlan::calm(0));
-        self.disk.set_capacity(2 * self.config.capacity_bytes);
-        self.restart_calmly()?;
-        let live: Vec<_> = self.model.live.iter().map(|(at, content)| (*at, *content)).collect();
-        for (at, content) in live {
-            let slot = self.free_slots.pop().ok_or("no slot is free")?;
-            let (number, done) = self.promise(Answer::Read);
-            self.ops.insert(number, Op::Read { at, content, slot });
-            let target = self.slot(slot, content.bytes);
-            self.tier()?.read(at, content.bytes, content.meta().checksum, target, done);
-            self.run_dry()?;
-        }
-        self.flush();
-        self.run_dry()?;
-        self.check()?;
-        self.tier()?.shutdown().map_err(|error| format!("a calm shutdown: {error}"))?;
-        self.settle()?;
-        self.leave()?;
-        let mut outcome = std::mem::take(&mut self.outcome);
-        outcome.counts = self.disk.counts();
-        outcome.trace = self.disk.trace();
-        Ok(outcome)
-    }
-
-    fn restart_calmly(&mut self) -> Result<(), String> {
-        self.disk.kill();
-        self.leave()?;
-        self.open()
-    }
-
-    fn run_dry(&mut self) -> Result<(), String> {
-        while self.advance()? {}
-        self.settle()
-    }
-}
-
-fn hits_on(hits: &[Hit], name: &str) -> bool {
-    hits.iter().any(|hit| hit.name.as_deref() == Some(name))
-}
-
-fn file_of(at: &Location) -> String {
-    format!("segment-{:06}.kv", at.segment)
-}
-
-/// Does a fault make what is read of a file other than what is there?
-fn bends(hit: &Hit, name: &str) -> bool {
-    let bent = matches!(hit.fault, Fault::ReadError | Fault::Latent | Fault::FlippedRead);
-    bent && hit.name.as_deref() == Some(name)
-}
-
-/// Has a fault of the medium hit a page: its bytes, or what says that its segment counts?
-fn excused(disk: &SimulatedDisk, hits: &[Hit], vouched: &Vouched) -> bool {
-    vouched.places.iter().any(|at| {
-        let name = file_of(at);
-        let header = u64::from(at.block) * 4096;
-        disk.is_damaged(&name, 0, 4096)
-            || disk.is_damaged(&name, header, vouched.content.blocks() as usize * 4096)
-            || disk.is_damaged(&name, SEGMENT - FOOTER_BLOCKS * 4096, FOOTER_BLOCKS as usize * 4096)
-            || hits.iter().any(|hit| bends(hit, &name))
-    })
 }

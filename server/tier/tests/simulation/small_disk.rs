@@ -1,13 +1,11 @@
 //! A disk with less space than the tier was promised: writes are refused at once and not after a wait, what reclaim moves
 //! always has where to go, and the tier grows when the disk does.
 
-use crate::support::{config, extent};
-use std::sync::mpsc::sync_channel;
+use crate::support::{config, extent, promise, region};
 use std::time::Duration;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random, SimulatedDisk};
 use turnkv_tier::{Location, Tier, TierError};
-use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 const PAGE: usize = 250_000;
 
@@ -18,13 +16,9 @@ fn run(tier: &NvmeTier) {
 
 fn write(tier: &NvmeTier, seed: u8, moves: bool) -> Option<Result<Location, TierError>> {
     let payload = vec![seed; PAGE];
-    let name = "test".to_owned();
-    let options =
-        RegionOptions { bytes: 1 << 20, huge_pages: HugePages::Off, touch: false, lock: false, name };
-    let slot = Region::create(&options).unwrap().0.slot(0, PAGE).unwrap();
+    let slot = region().slot(0, PAGE).unwrap();
     slot.fill(&payload);
-    let (tell, told) = sync_channel(1);
-    let done = Box::new(move |result| tell.send(result).unwrap_or(()));
+    let (done, told) = promise();
     if moves {
         tier.rewrite(extent(seed, &payload), slot, done);
     } else {

@@ -41,10 +41,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(disk: SimulatedDisk, seed: u64) -> World {
-        let name = "test".to_owned();
-        let options =
-            RegionOptions { bytes: 1 << 20, huge_pages: HugePages::Off, touch: false, lock: false, name };
-        World { disk, random: Random::new(seed), region: Region::create(&options).unwrap().0 }
+        World { disk, random: Random::new(seed), region: region() }
     }
 
     pub(crate) fn try_open(&self) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
@@ -104,7 +101,16 @@ impl World {
     }
 }
 
-fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T, TierError>>) {
+/// Memory for a few pages.
+pub(crate) fn region() -> Arc<Region> {
+    let name = "test".to_owned();
+    let options =
+        RegionOptions { bytes: 1 << 20, huge_pages: HugePages::Off, touch: false, lock: false, name };
+    Region::create(&options).unwrap().0
+}
+
+/// A call-back, and where its answer is found.
+pub(crate) fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T, TierError>>) {
     let (tell, told) = sync_channel(1);
     (Box::new(move |result| tell.send(result).unwrap_or(())), told)
 }

@@ -1,0 +1,77 @@
+//! What NVMe keeps while far more comes than it has room for: sessions that wait stay, closed ones go, and what was acknowledged as
+//! durable and is still served is there after a kill -9 too.
+
+use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions};
+use turnkv_tests::http::{get, metrics, value};
+use turnkv_tests::pages::chain;
+use turnkv_tests::server::{Server, Setup};
+use turnkv_tests::user::User;
+
+const PAGE: u64 = 60 << 10;
+
+/// One durable turn.
+async fn turn(user: &User, session: &str, hashes: &[BlockHash]) -> Result<()> {
+    let options = OffloadOptions {
+        durable: true,
+        wait: Duration::from_secs(20),
+        session: Some(session.to_owned()),
+        ..OffloadOptions::default()
+    };
+    user.namespace.begin_turn(session).await?;
+    let report = user.offload(&options, hashes).await?;
+    ensure!(report.durable && report.stored == hashes.len(), "{session}: {report:?}");
+    user.namespace.end_turn(session, &EndTurn { hashes: hashes.to_vec(), ..EndTurn::default() }).await?;
+    Ok(())
+}
+
+async fn present(user: &User, chains: &[Vec<BlockHash>]) -> Result<usize> {
+    let mut pages = 0;
+    for hashes in chains {
+        pages += user.namespace.lookup(hashes).await?;
+    }
+    Ok(pages)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_stays_and_what_was_acknowledged_is_there_or_counted() -> Result<()> {
+    let (metrics, http) = metrics()?;
+    let setup = Setup { metrics, dram_mib: 16, nvme_mib: 64, segment_mib: 4, ..Setup::default() };
+    let mut server = Server::start(setup)?;
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    let (mut waiting, mut closed) = (Vec::new(), Vec::new());
+    // A sixth of the tier waits; six times the tier comes and is closed.
+    for name in 0..24 {
+        waiting.push(chain(10_000 + name, 8));
+        turn(&user, &format!("waits-{name}"), &waiting[name as usize]).await?;
+        for other in 0..12 {
+            let seed = 20_000 + name * 100 + other;
+            let hashes = chain(seed, 24);
+            turn(&user, &format!("closed-{seed}"), &hashes).await?;
+            user.namespace.close(&format!("closed-{seed}")).await?;
+            closed.push(hashes);
+        }
+        // Some of what waits is served from DRAM.
+        let read = user.reload(&waiting[name as usize / 2]).await?;
+        ensure!(read.pages == 8, "session {} of {name}: {read:?}", name / 2);
+    }
+    let waits = present(&user, &waiting).await?;
+    ensure!(waits == 24 * 8, "{waits} pages of those who wait are left");
+    let all = waits + present(&user, &closed).await?;
+    let (_, page) = get(http, "/metrics")?;
+    let gone = value(&page, "turnkv_pool_evicted_pages_total")?;
+    let stored = 24.0 * (8.0 + 12.0 * 24.0);
+    ensure!(stored - gone == all as f64, "{all} of {stored} pages are here, {gone} were evicted");
+    ensure!(value(&page, "turnkv_nvme_let_go_pages_total")? == 0.0, "all were acknowledged as durable");
+    server.kill()?;
+    server.restart()?;
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await.context("after the kill")?;
+    let left = present(&user, &waiting).await? + present(&user, &closed).await?;
+    let gone = value(&get(http, "/metrics")?.1, "turnkv_pool_evicted_pages_total")?;
+    ensure!(
+        (left as f64 + gone) == all as f64,
+        "{left} of {all} pages are here after a kill -9, {gone} were evicted"
+    );
+    Ok(())
+}
