@@ -202,6 +202,10 @@ class Commands:
         begun = scheduler.door.namespace(scheduler.primary.group).begin_turn(name)
         return begun.turn, begun.pages
 
+    def aside(self) -> str | None:
+        """Why the connector neither stores nor loads."""
+        return self._connectors()[0]._scheduler.aside
+
     def free_blocks(self) -> int:
         """Blocks that no request holds."""
         return self.core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()

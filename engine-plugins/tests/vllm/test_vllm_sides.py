@@ -116,6 +116,22 @@ def test_an_adapter_with_other_weights_has_pages_of_its_own(tmp_path: pathlib.Pa
     assert plain.matched_tokens(request, 0) == (0, False), "nor the model without an adapter"
 
 
+def test_an_engine_that_cannot_use_pages_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("turnkv.vllm.scheduler.logger.warning", lambda text, *values: said.append(text % values))
+    door = FakeDoor()
+    scheduler, request = scheduler_of(door), request_of(200)
+    door.namespaces[0].pages = dict.fromkeys(request.block_hashes, b"")
+    for reason in ("attention back end X: it cannot", "another one"):
+        scheduler.stand_aside(reason)
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (0, False)
+    request.num_computed_tokens = 199
+    assert scheduler.finished(request, ([1, 2, 3, 4, 5, 6, 7],)) == (False, None)
+    assert scheduler.build_meta(step_of({}, {})).saves == []
+    assert said == ["TurnKV neither stores nor loads anything in this engine: attention back end X: it cannot"]
+
+
 def test_whole_blocks_and_one_token_to_compute() -> None:
     door = FakeDoor()
     scheduler, request = scheduler_of(door), request_of(96)

@@ -101,6 +101,8 @@ class Scheduler:
     ending: dict[str, _Ending] = field(default_factory=dict)
     stats: TurnKVStats = field(default_factory=TurnKVStats)
     step: StepMeta = field(default_factory=StepMeta)
+    aside: str | None = None
+    """Why this engine neither stores nor loads."""
     forwards: int = 0
     """Steps told so far in which the model runs."""
 
@@ -274,9 +276,9 @@ class Scheduler:
 
     def stand_aside(self, reason: str) -> None:
         """This engine can use no page: neither asks for any nor stores any, from now on."""
-        if self.loads or self.saves:
+        if self.aside is None:
             logger.warning("TurnKV neither stores nor loads anything in this engine: %s", reason)
-        self.loads = self.saves = False
+        self.aside, self.loads, self.saves = self.aside or reason, False, False
 
     def take_stats(self) -> TurnKVStats | None:
         """Since the last call; None when nothing happened."""
