@@ -174,7 +174,7 @@ def _words(name: str, tensor: torch.Tensor) -> list[torch.Tensor]:
             return [flat.view(torch.int64)]
         raw, whole = flat.view(torch.uint8), size // WORD_BYTES * WORD_BYTES
         return [raw[:whole].clone().view(torch.int64), raw[whole:].to(torch.int64)]
-    except (RuntimeError, NotImplementedError, TypeError) as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"the bytes of {name} cannot be read ({error}): pass model_id to name this model") from None
 
 
