@@ -1,6 +1,6 @@
 //! What time it is, and waiting until then. Owns: where the engine's time comes from. Must not know: what waits, or why.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The engine's time: since the server started, monotonic. Clones tell the same time.
 #[derive(Clone, Debug)]
@@ -28,6 +28,16 @@ impl Clock {
             #[cfg(feature = "simulation")]
             Clock::Simulated(time) => time.now(),
         }
+    }
+
+    /// Milliseconds since 1970, for what is written down: it outlives the server.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        let since = match self {
+            Clock::System { .. } => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            #[cfg(feature = "simulation")]
+            Clock::Simulated(time) => time.now(),
+        };
+        since.as_millis() as u64
     }
 
     /// Waits for a future, at most until a moment: then it is dropped and there is no output.

@@ -79,7 +79,7 @@ impl Catalog {
         changes: &[PinChange],
         source: &ListSource<'_>,
     ) -> Result<Written, CatalogError> {
-        let now = unix_ms();
+        let now = self.clock.unix_ms();
         let rows = changes.iter().map(|(namespace, pin, record)| Row {
             namespace: *namespace,
             name: pin.0.to_vec(),
@@ -100,7 +100,7 @@ impl SavedRows {
         ns: &NamespaceId,
         mut each: impl FnMut(SavedPin) -> Result<(), CatalogError>,
     ) -> Result<(), CatalogError> {
-        let now = unix_ms();
+        let now = self.unix_ms;
         for row in self.pins.range(ns.0.as_slice()..)? {
             let (key, saved) = row?;
             if !key.value().starts_with(&ns.0) {
@@ -143,9 +143,4 @@ fn saved_pin(key: &[u8], value: &[u8], now: u64) -> Option<SavedPin> {
 
 fn base_of(row: &[u8]) -> Option<BlockHash> {
     BlockHash::parse_optional(&Saved::decode(row).ok()?.base).ok()?
-}
-
-fn unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }

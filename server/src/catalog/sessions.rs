@@ -82,6 +82,8 @@ pub(crate) struct SavedRows {
     rows: ReadOnlyTable<&'static [u8], &'static [u8]>,
     pub(super) pins: ReadOnlyTable<&'static [u8], &'static [u8]>,
     lists: ReadLists,
+    /// That moment.
+    pub(super) unix_ms: u64,
 }
 
 impl Catalog {
@@ -135,6 +137,7 @@ impl Catalog {
                 rows: read.open_table(SESSIONS)?,
                 pins: read.open_table(PINS)?,
                 lists: lists::read(read)?,
+                unix_ms: self.clock.unix_ms(),
             };
             self.list_chunks.store(saved.lists.len()?, Ordering::Relaxed);
             look(&saved)
