@@ -1,6 +1,7 @@
 //! Errors as an operator reads them: one line what, one line what to do. Owns: how a chain of causes becomes these lines.
 //! Must not know: what the commands do.
 
+use crate::catalog::CatalogError;
 use crate::config::ConfigError;
 use crate::connections::caps::TooFew;
 use std::backtrace::BacktraceStatus;
@@ -91,6 +92,9 @@ fn advice(error: &anyhow::Error) -> Option<String> {
         }
         if let Some(few) = cause.downcast_ref::<TooFew>() {
             return Some(few.advice());
+        }
+        if cause.downcast_ref::<CatalogError>().is_some_and(CatalogError::is_taken) {
+            return Some("stop the server that has this catalog, or choose another nvme.state_dir".to_owned());
         }
         if cause.is::<OpenError>() || cause.is::<DramError>() {
             return Some(

@@ -106,6 +106,12 @@ fn a_server_that_cannot_start_says_why() -> Result<()> {
     let running = Server::start(Setup { nvme_mib: 0, ..Setup::default() })?;
     let config = running.socket().with_file_name("turnkv.toml").display().to_string();
     checked(&["serve", "--config", &config], &["another server answers"])?;
+    let state = format!("state_dir = \"{}\"\n", path("state"));
+    let first = Server::start(Setup { nvme: state.clone(), ..Setup::default() })?;
+    let nvme = format!("[nvme]\npath = \"{}\"\nbytes = \"64MiB\"\n{state}", path("other"));
+    let second = written(folder.path(), "second.toml", &(at(&path("d.sock"), "") + &nvme))?;
+    checked(&["serve", "--config", &second], &["catalog"])?;
+    drop(first);
     ensure!(!running.log().contains('\x1b'), "colour codes in a file: {:?}", running.log());
     Ok(())
 }

@@ -32,7 +32,7 @@ impl CatalogError {
     }
 
     /// Is another server at work on it?
-    pub(super) fn is_taken(&self) -> bool {
+    pub(crate) fn is_taken(&self) -> bool {
         matches!(self, CatalogError::Database(redb::Error::DatabaseAlreadyOpen))
     }
 }
