@@ -150,23 +150,20 @@ impl Engine {
             };
         }
         let Some(at) = pass.left.checked_sub(1).filter(|_| !late) else { return Next::Rung };
-        let Some(nvme) = &self.nvme else { return Next::Rung };
         let extent = &pass.candidate.extents[at];
-        let (bytes, shard) = (extent.0.payload_bytes, extent.0.shard);
+        let bytes = u64::from(extent.0.payload_bytes);
         // Where nothing can be moved to, waiting would not help: the segment that costs least is given up.
-        let room = nvme.can_move(bytes) && pass.rewrite_left >= u64::from(bytes);
+        let room = self.nvme.as_ref().is_some_and(|nvme| nvme.can_move(extent.0.payload_bytes));
         let cold = match self.verdict(extent) {
             Reclaim::Dead => None,
             Reclaim::Cold(page) => Some(page),
-            Reclaim::Hot(page) if room && self.rewrite(page, shard) => {
-                pass.rewrite_left -= u64::from(bytes);
-                self.metrics.rewritten_bytes.increment(bytes.into());
+            Reclaim::Hot(page)
+                if room && pass.rewrite_left >= bytes && self.rewrite(page, extent.0.shard) =>
+            {
+                pass.rewrite_left -= bytes;
+                self.metrics.rewritten_bytes.increment(bytes);
                 pass.moving.push((at, page));
                 None
-            }
-            // There is no slot to read it into, but there will be: what waits in DRAM can still be written.
-            Reclaim::Hot(_) if room && nvme.can_write(bytes) => {
-                return if self.push_moving(pass) { Next::Soon } else { Next::Rung };
             }
             Reclaim::Hot(page) => Some(page),
         };

@@ -130,11 +130,8 @@ impl Log {
             <= u64::from(self.segment_blocks)
     }
 
-    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk, and what is left of it.
+    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk.
     pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
-        if !reserve && self.is_in_reserve() {
-            return Append::Full;
-        }
         if !self.has_room(meta.payload_bytes) {
             let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
             if self.allocated() <= kept {
@@ -352,17 +349,6 @@ impl Log {
     /// Could an extent be moved, now or soon?
     pub(crate) fn can_move(&self, payload_bytes: u32) -> bool {
         self.has_room(payload_bytes) || self.free_segments() > 0
-    }
-
-    /// Could an extent that comes be written, now or soon, without the reserve?
-    pub(crate) fn can_write(&self, payload_bytes: u32) -> bool {
-        let reserved = self.is_in_reserve();
-        !reserved && self.has_room(payload_bytes) || self.free_segments() > SEGMENTS_RESERVED
-    }
-
-    /// Is the open segment the last one with space? What moves is about to make room, and needs all of it.
-    fn is_in_reserve(&self) -> bool {
-        self.allocated() < SEGMENTS_RESERVED && !self.may_grow()
     }
 
     /// Has the open segment room for an extent?

@@ -48,11 +48,6 @@ impl NvmeTier {
         self.shared.core.books.lock().log.can_move(payload_bytes)
     }
 
-    /// Is there room for an extent that comes, without the reserve of what moves?
-    pub fn can_write(&self, payload_bytes: u32) -> bool {
-        self.shared.core.books.lock().log.can_write(payload_bytes)
-    }
-
     /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured
     /// while the disk is full.
     pub fn capacity(&self) -> (u64, u64) {

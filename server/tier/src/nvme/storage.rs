@@ -3,6 +3,11 @@
 //! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only part of its
 //! work. Must not know: what the bytes mean. A production build has one variant of each: the calls are the kernel's own.
 
+#![cfg_attr(
+    not(feature = "simulation"),
+    allow(clippy::infallible_destructuring_match, reason = "in a production build there is one variant of each")
+)]
+
 #[cfg(feature = "simulation")]
 use super::simulation::{SimulatedDisk, SimulatedFile};
 use super::time::Clock;
