@@ -94,7 +94,9 @@ fn advice(error: &anyhow::Error) -> Option<String> {
             return Some(few.advice());
         }
         if cause.downcast_ref::<CatalogError>().is_some_and(CatalogError::is_taken) {
-            return Some("stop the server that has this catalog, or choose another nvme.state_dir".to_owned());
+            return Some(
+                "stop the server that has this catalog, or choose another nvme.state_dir".to_owned(),
+            );
         }
         if cause.is::<OpenError>() || cause.is::<DramError>() {
             return Some(

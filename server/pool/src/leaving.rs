@@ -48,6 +48,8 @@ pub(crate) struct Kept {
     pub(crate) promised: u64,
     /// Bytes that may be written again: a share of those that came.
     credit: u64,
+    /// Bytes that may move before anything else is written. Where moving makes no room, however often, pages go.
+    moves_left: u64,
     shape: Shape,
 }
 
@@ -58,6 +60,7 @@ impl Kept {
             by_segment: Vec::new(),
             bytes: 0,
             promised: 0,
+            moves_left: nvme_bytes,
             credit: nvme_bytes / REWRITE_BURST_SHARE,
             shape,
         }
@@ -120,10 +123,19 @@ impl Pool {
     pub(crate) fn count_rewrite(&mut self, bytes: u64, moves: bool) {
         let most = self.config.nvme_bytes / REWRITE_BURST_SHARE;
         let credit = self.kept.credit;
+        self.kept.moves_left = match moves {
+            true => self.kept.moves_left.saturating_sub(bytes),
+            false => self.config.nvme_bytes,
+        };
         self.kept.credit = match moves {
             true => credit.saturating_sub(bytes),
             false => (credit + bytes * REWRITE_PERCENT_MAX / 100).min(most.max(credit)),
         };
+    }
+
+    /// Bytes that may move now, whatever they are: all of NVMe once, after each write that is no move.
+    pub fn moves_left(&self) -> u64 {
+        self.kept.moves_left
     }
 
     /// Whether a page that nothing hangs on may be written again: out of what came, or because little of its segment stays, or

@@ -9,6 +9,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use turnkv_pool::{PageKey, Reclaim, Rewrite, kept_percent};
+use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{Candidate, NvmeTier};
 use turnkv_tier::{ExtentMeta, Location, Tier};
 
@@ -122,14 +123,20 @@ impl Engine {
             nvme.reclaim_candidate(|segment| kept.get(usize::from(segment)).copied().unwrap_or(0))?;
         let all: u64 = candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).sum();
         let (_, _, segment_bytes) = nvme.geometry();
-        // A surplus segment wins its space however much of it moves.
-        let rewrite_percent = if candidate.surplus { 100 } else { RECLAIM_REWRITE_PERCENT_MAX };
-        if candidate.surplus {
+        let largest =
+            candidate.extents.iter().map(|(meta, _)| u64::from(meta.payload_bytes)).max().unwrap_or(0);
+        let rewrite_left = if candidate.surplus {
             self.core().pool.allow_rewrites(all);
-        }
+            segment_bytes // it wins its space however much of it moves
+        } else {
+            // What moves leaves room for one extent more, or a segment would be emptied only to fill the next one alike.
+            let most = segment_bytes * RECLAIM_REWRITE_PERCENT_MAX / 100;
+            let blocks = (candidate.extents.len() as u64 + 3) * BLOCK_BYTES;
+            most.min(segment_bytes.saturating_sub(largest + blocks)).min(self.core().pool.moves_left())
+        };
         Some(Pass {
             left: candidate.extents.len(),
-            rewrite_left: segment_bytes * rewrite_percent / 100,
+            rewrite_left,
             moving: Vec::new(),
             deadline: self.clock.now() + Duration::from_millis(RECLAIM_PASS_MS_MAX),
             candidate,

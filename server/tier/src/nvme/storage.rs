@@ -5,7 +5,10 @@
 
 #![cfg_attr(
     not(feature = "simulation"),
-    allow(clippy::infallible_destructuring_match, reason = "in a production build there is one variant of each")
+    allow(
+        clippy::infallible_destructuring_match,
+        reason = "in a production build there is one variant of each"
+    )
 )]
 
 #[cfg(feature = "simulation")]
