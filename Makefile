@@ -76,7 +76,7 @@ server: tools
 python: server
 	@$(call say,'Python environment in .venv')
 	@engine-plugins/setup_env.sh
-	@$(call say,'Python wheel, with the server in it')
+	@$(call say,'Python wheel with the server in it')
 	@rm -f $(WHEELS)/turnkv-*.whl
 	@mkdir -p engine-plugins/python/turnkv/_bin
 	@strip -o engine-plugins/python/turnkv/_bin/turnkv $(TARGET_DIR)/release/turnkv
