@@ -131,7 +131,7 @@ bench-gpu:
 	@PARTS="$(PARTS)" SECONDS_MAX="$(SECONDS_MAX)" benches/gpu.sh
 
 gpu-pack: server python
-	@$(call say,'GPU benches into .gpu, stripped to be carried')
+	@$(call say,'GPU benches into .gpu (stripped, to be carried)')
 	@cargo build --locked --release --package turnkv-benches --bin gpu
 	@rm -rf .gpu && mkdir .gpu
 	@for binary in turnkv gpu; do strip -o .gpu/$$binary $(TARGET_DIR)/release/$$binary; done
