@@ -160,6 +160,9 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
                 "a segment's header is damaged, or another pool's: nothing in it can be verified"
             );
         }
+        if resized && segment >= device.segments {
+            device.delete(segment)?; // it never had its space, and will not
+        }
         return Ok(match resized {
             true => None,
             false => Some(Read { damaged, ..Read::new(segment, file, Found::Vacant) }),
@@ -170,7 +173,10 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
             segment,
             "a segment's file has not the size that it was made with: what is whole in it counts"
         );
-        device.restore_length(&file)?;
+        if let Err(error) = device.restore_length(&file) {
+            tracing::warn!(segment, %error, "it cannot be given its space again: what is in it is out of reach until the next start");
+            return Ok(Some(Read { damaged: true, ..Read::lost(segment, false) }));
+        }
     }
     let (records, scanned, unreadable) = read_extents(&file, segment, &header.nonce, device.segment_blocks());
     // What could not be read may be well the next time: nothing is written over it, no footer leaves it out.
