@@ -30,7 +30,7 @@ use x86::KERNELS;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Names the kernel to use (`avx512`, `avx2`, `sse`, `sse2`, `neon`, `plain`), to measure and to test each of them. A kernel that
+/// Names the kernel to use (`avx512`, `avx2`, `sse`, ...: see its table), to measure and to test each of them. A kernel that
 /// this processor cannot run is not used, whatever this says.
 const KERNEL_VARIABLE: &str = "TURNKV_COPY_KERNEL";
 
