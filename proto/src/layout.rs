@@ -36,7 +36,7 @@ pub struct Spec {
     pub dtype: Dtype,
     /// Tokens of a page; 1 to 4096.
     pub page_tokens: u32,
-    /// Tensor-parallel ranks, so shards of a page; 0 means 1, at most 64.
+    /// Shards of a page: tensor-parallel ranks, or the canonical parts of its KV heads; 0 means 1, at most 64.
     pub tp_size: u32,
     /// Order of a page's bytes.
     pub layout: Layout,
@@ -359,7 +359,7 @@ impl CheckedSpec {
         self.spec.page_tokens
     }
 
-    /// Shards of a page: the tensor-parallel ranks.
+    /// Shards of a page: the tensor-parallel ranks, or the canonical parts of its KV heads.
     pub fn shards(&self) -> u16 {
         self.spec.tp_size as u16
     }

@@ -4,6 +4,7 @@
 //! - [`ids`]: block hashes, namespace ids, session ids
 //! - [`layout`]: what a namespace is, how many bytes its pages have, what its id is
 //! - [`limits`]: bounds both sides agree on
+//! - [`shards`]: which shards of its pages a call moves, and what a position of it is
 //! - `stream` (feature `wire`): the inline streams' framing, which copies no payload
 //! - `wire` (feature `wire`): the generated messages and services
 
@@ -17,6 +18,7 @@ pub mod layout;
 pub mod limits;
 #[cfg(feature = "wire")]
 mod rope;
+pub mod shards;
 #[cfg(feature = "wire")]
 pub mod stream;
 #[cfg(feature = "wire")]
@@ -25,5 +27,6 @@ pub mod wire;
 pub use error::{Error, ErrorKind};
 pub use ids::{BlockHash, IdError, NamespaceId, SessionId, pack_hashes, unpack_hashes};
 pub use layout::{Attention, CheckedSpec, Dtype, Group, Layout, LayoutError, Spec};
+pub use shards::Shards;
 #[cfg(feature = "wire")]
 pub use wire::DESCRIPTORS;

@@ -1,8 +1,9 @@
 //! The named bounds of the wire. Owns: limits that both sides must agree on. Must not know: configuration.
 
-/// Hashes one call may carry: 1 M tokens of 16-token pages.
+/// Hashes one call may carry, and positions of one call (pages times the shards that it moves of each): 1 M tokens of 16-token
+/// pages.
 pub const HASHES_PER_CALL_MAX: usize = 65_536;
-/// Pages of one lease, so positions that one call may name: whoever wants more slots takes another lease.
+/// Slots of one lease, each a shard of a page, so positions that one call may name: whoever wants more slots takes another lease.
 pub const LEASE_PAGES_MAX: usize = 1024;
 /// Slots that one Reserve may ask for; it gets no more than a lease has.
 pub const RESERVE_PAGES_MAX: u32 = 4096;
@@ -20,7 +21,7 @@ pub const TENANT_BYTES_MAX: usize = 128;
 pub const SALT_BYTES_MAX: usize = 64;
 /// Tokens of a page.
 pub const PAGE_TOKENS_MAX: u32 = 4096;
-/// Tensor-parallel ranks, so shards of a page: a page's committed shards fit one 64-bit set.
+/// Shards of a page (tensor-parallel ranks, or the canonical parts of its KV heads): its committed shards fit one 64-bit set.
 pub const SHARDS_MAX: u32 = 64;
 /// Attention groups of a namespace.
 pub const GROUPS_MAX: usize = 64;

@@ -8,7 +8,7 @@ use turnkv_pool::{
     Admit, ClientId, EndTurn, Limits, NamespaceDesc, NamespaceIndex, OffloadAsk, Outcome, PolicyKind, Pool,
     PoolConfig,
 };
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 const PAGE: u64 = 4096;
 const CLIENT: ClientId = ClientId(1);
@@ -80,7 +80,7 @@ fn store(pool: &mut Pool, ns: NamespaceIndex, session: &SessionId, list: &[Block
             session: Some(session),
             parent,
             hashes: part,
-            shard: 0,
+            shards: Shards::one(0),
             tail_tokens: 0,
             client: CLIENT,
         };

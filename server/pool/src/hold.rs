@@ -14,7 +14,7 @@ use crate::lease::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
 use crate::limits::LEASE_PAGES_MAX;
 use crate::offload::{OffloadAsk, Outcome};
 use crate::slots::{SlotState, Slots};
-use turnkv_proto::BlockHash;
+use turnkv_proto::{BlockHash, Shards};
 
 /// A wish for slots whose pages are not known yet.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ enum NotHeld {
     TooMuch,
 }
 
-/// Which pages the client has written into reserved slots.
+/// Which pages the client has written into reserved slots: one shard of them.
 #[derive(Clone, Copy, Debug)]
 pub struct CommitReservedAsk<'a> {
     /// The pages, as for an offload.
@@ -109,7 +109,7 @@ impl Pool {
     ) -> Result<Option<Reserved>, PoolError> {
         let now = self.tick(now);
         let held = self.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
-        if held.positions != next || (held.ns, held.shard) != (ask.ns, ask.shard) {
+        if held.positions != next || (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Ok(None);
         }
         let (items, mapped) = (held.items.len(), held.kind.is_held());
@@ -152,7 +152,7 @@ impl Pool {
             return Ok(room.min(self.held_room(ask.client, ask.ns)));
         };
         let held = self.held(lease, ask.client)?;
-        if (held.ns, held.shard) != (ask.ns, ask.shard) {
+        if (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Err(PoolError::Invalid("the lease is of another namespace or shard"));
         }
         let left = (self.config.limits.lease_pages_max as usize).saturating_sub(held.items.len());
@@ -175,6 +175,9 @@ impl Pool {
     ) -> Result<ReservedCommit, PoolError> {
         let pages = &ask.pages;
         self.check_offload(pages)?;
+        if pages.shards.count() > 1 {
+            return Err(PoolError::Invalid("a commit of reserved slots is of one shard of its pages"));
+        }
         if pages.hashes.len() > LEASE_PAGES_MAX as usize {
             return Err(PoolError::Invalid("a commit names more pages than a lease has slots: split it"));
         }
@@ -249,7 +252,7 @@ impl Pool {
     ) -> Result<(), PoolError> {
         self.tick(now);
         let held = self.held(lease, client)?;
-        let shard = held.shard;
+        let shards = held.shards;
         let ascends = |list: &[u32]| list.len() <= held.items.len() && list.is_sorted_by(|a, b| a < b);
         let known = |position: &u32| held.items.binary_search_by_key(position, |item| item.position).is_ok();
         if !ascends(positions) || !ascends(corrupt) || !positions.iter().chain(corrupt).all(known) {
@@ -266,7 +269,7 @@ impl Pool {
             }
         }
         for item in bad {
-            self.drop_corrupt(&item, shard);
+            self.drop_corrupt(&item, shards);
         }
         Ok(())
     }
@@ -303,14 +306,15 @@ impl Pool {
             return (None, 0);
         }
         let (kind, deadline) = (LeaseKind::Read, self.deadline(now));
-        let new = NewLease { kind, client: ask.client, ns: ask.ns, shard: ask.shard, deadline, items };
+        let shards = Shards::one(ask.shard);
+        let new = NewLease { kind, client: ask.client, ns: ask.ns, shards, deadline, items };
         (Some(self.insert_lease(new)), 0)
     }
 
     /// The reserved slot of each page of a commit.
     fn check_reserved(&self, ask: &CommitReservedAsk<'_>) -> Result<Vec<u32>, PoolError> {
         let held = self.held(ask.lease, ask.pages.client)?;
-        if held.shard != ask.pages.shard {
+        if held.shards != ask.pages.shards {
             return Err(PoolError::Invalid("the lease is of another shard"));
         }
         let mut positions: Vec<u32> = ask.filled.iter().map(|(position, _)| *position).collect();
@@ -340,10 +344,11 @@ impl Pool {
         checksum: u64,
     ) -> (Outcome, Option<u32>) {
         self.step();
+        let shard = pages.shards.first();
         let found = self.pages.find(pages.ns.0, &hash);
         if let Some(index) = found {
             let entry = &self.pages[index];
-            let cell = self.pages.cell(index, pages.shard);
+            let cell = self.pages.cell(index, shard);
             match () {
                 () if entry.parent != parent => return (Outcome::NoParent, None),
                 () if entry.has(VISIBLE) || cell.committed() => return (Outcome::Present, Some(index)),
@@ -355,8 +360,8 @@ impl Pool {
             return (Outcome::NoSpace, None);
         }
         let index = found.unwrap_or_else(|| self.pages.insert(pages.ns.0, hash, parent, 0));
-        self.slots.adopt(slot, index, pages.shard);
-        let cell = self.pages.cell_mut(index, pages.shard);
+        self.slots.adopt(slot, index, shard);
+        let cell = self.pages.cell_mut(index, shard);
         cell.slot = slot;
         cell.state |= FILLED;
         cell.set_checksum(checksum);

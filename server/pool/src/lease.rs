@@ -18,6 +18,7 @@ use crate::Pool;
 use crate::entry::NONE;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
 use counts::Counts;
+use turnkv_proto::Shards;
 
 /// What a lease allows, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl LeaseKind {
 /// One slot of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseItem {
-    /// Position in the list that the lease was asked for.
+    /// Position in what the lease was asked for: which page of the list, and which of the lease's shards of it.
     pub(crate) position: u32,
     pub(crate) slot: u32,
     /// The page in the slot; of a reserved slot [`NO_PAGE`].
@@ -74,7 +75,8 @@ pub(crate) struct Lease {
     pub(crate) kind: LeaseKind,
     /// Of all its slots.
     pub(crate) ns: NamespaceIndex,
-    pub(crate) shard: u16,
+    /// What its positions are of.
+    pub(crate) shards: Shards,
     pub(crate) deadline: Now,
     /// In order of their positions.
     pub(crate) items: Vec<LeaseItem>,
@@ -90,10 +92,17 @@ pub(crate) struct NewLease {
     pub(crate) kind: LeaseKind,
     pub(crate) client: ClientId,
     pub(crate) ns: NamespaceIndex,
-    pub(crate) shard: u16,
+    pub(crate) shards: Shards,
     pub(crate) deadline: Now,
     /// At least one.
     pub(crate) items: Vec<LeaseItem>,
+}
+
+impl LeaseItem {
+    /// The shard of its page that is in the slot, under a lease of these shards.
+    pub(crate) fn shard(&self, shards: Shards) -> u16 {
+        shards.shard(self.position as usize)
+    }
 }
 
 /// How far a look through the table came.
@@ -132,7 +141,7 @@ impl Default for Ends {
 impl Leases {
     /// Adds a lease with at least one slot, of this many bytes each.
     pub(crate) fn insert(&mut self, new: NewLease, slot_bytes: u64) -> LeaseId {
-        let NewLease { kind, client, ns, shard, deadline, items } = new;
+        let NewLease { kind, client, ns, shards, deadline, items } = new;
         debug_assert!(!items.is_empty(), "an empty lease holds nothing");
         self.counts.begin(client, kind);
         self.counts.count_in(client, kind, items.len() as u32, slot_bytes);
@@ -144,7 +153,8 @@ impl Leases {
         entry.0 = entry.0.wrapping_add(1);
         let positions = items.last().map_or(0, |item| item.position + 1);
         let (prev, next) = (NONE, NONE);
-        entry.1 = Some(Lease { client, kind, ns, shard, deadline, items, positions, slot_bytes, prev, next });
+        entry.1 =
+            Some(Lease { client, kind, ns, shards, deadline, items, positions, slot_bytes, prev, next });
         let id = LeaseId(u64::from(entry.0) << 32 | u64::from(at + 1));
         self.link(at);
         id
@@ -310,7 +320,7 @@ impl Pool {
     pub(crate) fn end_lease(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(id) else { return };
         if lease.kind == LeaseKind::Write {
-            self.give_up_grants(&lease.items, lease.shard);
+            self.give_up_grants(&lease.items, lease.shards);
         }
         for item in &lease.items {
             self.end_hold(item);
@@ -327,8 +337,8 @@ impl Pool {
     /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write them.
     pub(crate) fn quarantine(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.quarantine(id) else { return };
-        let (shard, items) = (lease.shard, lease.items.clone());
-        self.give_up_grants(&items, shard);
+        let (shards, items) = (lease.shards, lease.items.clone());
+        self.give_up_grants(&items, shards);
         self.leases.expired += 1;
     }
 
@@ -339,11 +349,11 @@ impl Pool {
     }
 
     /// The pages of these grants lose their slots; later pages first, so that what hung on them goes with them.
-    pub(crate) fn give_up_grants(&mut self, items: &[LeaseItem], shard: u16) {
+    pub(crate) fn give_up_grants(&mut self, items: &[LeaseItem], shards: Shards) {
         for item in items.iter().rev() {
             self.step();
-            if let Some(index) = self.granted(item, shard) {
-                self.let_go(index, shard);
+            if let Some(index) = self.granted(item, shards) {
+                self.let_go(index, item.shard(shards));
                 self.refresh(index, crate::policy::Position::Hot);
                 self.prune(index);
             }
@@ -351,9 +361,9 @@ impl Pool {
     }
 
     /// The entry of a grant, if the page is still there and still waits for this slot to be filled.
-    pub(crate) fn granted(&self, item: &LeaseItem, shard: u16) -> Option<u32> {
+    pub(crate) fn granted(&self, item: &LeaseItem, shards: Shards) -> Option<u32> {
         let index = self.pages.resolve(item.page)?;
-        let cell = self.pages.cell(index, shard);
+        let cell = self.pages.cell(index, item.shard(shards));
         (cell.slot == item.slot && cell.granted()).then_some(index)
     }
 }

@@ -4,7 +4,7 @@
 //! - state: `entry`, `arena`, `table` (the index), `slots` (slabs and slots), `lease` (and `share`: how much of it), `sessions`,
 //!   `namespaces`
 //! - `slice`: how much one call does before others get their turn
-//! - pages: `lookup`, `offload`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
+//! - pages: `lookup`, `offload` and `commit`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
 //! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `thin` (when that is too much), `adopt`
 //! - `durable`: pages that somebody waits for until they are on NVMe
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
@@ -25,6 +25,7 @@ mod adopt;
 mod arena;
 mod branch;
 mod check;
+mod commit;
 mod condemn;
 mod config;
 mod continued;
@@ -77,6 +78,7 @@ mod walk;
 mod writeback;
 
 pub use adopt::Adoption;
+pub use commit::Committed;
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
 pub use describe::{Describing, Listing, Naming, SessionDetail, SessionInfo};
@@ -89,7 +91,7 @@ pub use ids::{
 pub use leaving::kept_percent;
 pub use lookup::Found;
 pub use namespaces::NamespaceDesc;
-pub use offload::{Committed, OffloadAsk, OffloadPlan, Offloading, Outcome};
+pub use offload::{OffloadAsk, OffloadPlan, Offloading, Outcome};
 pub use pin::{Pinned, Pinning};
 pub use pool::Pool;
 pub use prefetch::{Expecting, Prefetching};

@@ -1,14 +1,13 @@
-//! Offload: slots for new pages, and their commit.
-//! Owns: begin, commit and abort of an offload. Must not know: who copies the bytes.
+//! Offload: slots for new pages. Owns: begin of an offload. Must not know: who copies the bytes, what is committed.
 
 use crate::Pool;
-use crate::entry::{FILLED, NONE, VISIBLE};
+use crate::entry::{NONE, VISIBLE};
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::lease::{LeaseItem, LeaseKind, NewLease};
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::slice::Slice;
-use turnkv_proto::{BlockHash, SessionId};
+use turnkv_proto::{BlockHash, SessionId, Shards};
 
 /// What an offload asks for.
 #[derive(Clone, Copy, Debug)]
@@ -21,15 +20,15 @@ pub struct OffloadAsk<'a> {
     pub parent: Option<BlockHash>,
     /// The pages, in prefix order.
     pub hashes: &'a [BlockHash],
-    /// Which shard of each.
-    pub shard: u16,
+    /// Which shards of each. What follows speaks of positions: page after page, of each page one shard after another.
+    pub shards: Shards,
     /// Above 0: the last page is a partial tail of so many tokens.
     pub tail_tokens: u32,
     /// Who will fill the slots.
     pub client: ClientId,
 }
 
-/// What happens with one page of an offload.
+/// What happens with one position of an offload: a shard of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Already there, touched.
@@ -57,28 +56,21 @@ pub struct OffloadPlan {
     pub lease: Option<LeaseId>,
     /// Commit within so long.
     pub lease_ms: u32,
-    /// One outcome a hash. After the first declined page all are declined for the same reason.
+    /// One outcome a position. A page is accepted whole, or declined whole; after the first declined page all are declined for
+    /// the same reason.
     pub outcomes: Vec<Outcome>,
 }
 
-/// Answer to a commit.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Committed {
-    /// The pages kept, in the order committed.
-    pub kept: Vec<PageKey>,
-    /// Positions committed but not kept: they, or the page before them, went away meanwhile.
-    pub dropped: Vec<u32>,
-}
-
-/// An offload that is being decided, page by page.
+/// An offload that is being decided, position by position.
 pub struct Offloading {
     outcomes: Vec<Outcome>,
     /// The lease on what was granted so far.
     lease: Option<LeaseId>,
     /// What its new pages would be worth to the policy.
     rank: Option<u32>,
-    /// The last page accepted; none at the root.
+    /// The last page accepted whole; none at the root.
     last: Option<PageKey>,
+    /// Leading positions accepted.
     accepted: usize,
     granted: usize,
     stage: Stage,
@@ -94,7 +86,7 @@ enum Stage {
 
 /// What one slice grants.
 struct Asked {
-    /// Slots that it may hold.
+    /// Slots that it may take.
     room: usize,
     rank: Option<u32>,
     items: Vec<LeaseItem>,
@@ -123,14 +115,14 @@ impl Pool {
             (Some(session), Ok(parent)) => self.rank_of(session, parent, ask.hashes.len()),
             _ => None,
         };
-        let mut outcomes = Vec::with_capacity(ask.hashes.len());
+        let mut outcomes = Vec::with_capacity(ask.shards.positions(ask.hashes.len()));
         outcomes.extend(parent.err());
         let last = parent.ok().filter(|parent| *parent != NONE).map(|parent| self.pages.key(parent));
         let stage = Stage::Deciding;
         Ok(Offloading { outcomes, lease: None, rank, last, accepted: 0, granted: 0, stage })
     }
 
-    /// Decides some more pages. True: that is all.
+    /// Decides some more positions. True: that is all.
     pub fn offload_some(
         &mut self,
         ask: &OffloadAsk<'_>,
@@ -145,7 +137,8 @@ impl Pool {
             if let (Some(declined), true) =
                 (offloading.outcomes.last().copied(), offloading.accepted < offloading.outcomes.len())
             {
-                offloading.outcomes.resize(ask.hashes.len(), declined);
+                let declined = self.decline_page(ask, offloading, declined);
+                offloading.outcomes.resize(ask.shards.positions(ask.hashes.len()), declined);
             }
             offloading.stage = Stage::Noting(ask.hashes.len(), offloading.last);
         }
@@ -158,7 +151,7 @@ impl Pool {
         OffloadPlan { lease, lease_ms: self.config.limits.lease_ms, outcomes }
     }
 
-    /// Decides pages from the first on. True: one was declined, or all were accepted.
+    /// Decides positions from the first on. True: one was declined, or all were accepted.
     fn decide_some(
         &mut self,
         ask: &OffloadAsk<'_>,
@@ -173,20 +166,23 @@ impl Pool {
         let room = self.slot_room(ask.client, ask.ns).min(most);
         let mut asked = Asked { room, rank: offloading.rank, items: Vec::new() };
         let mut last = offloading.last.map_or(Some(NONE), |page| self.pages.resolve(page));
-        while offloading.outcomes.len() == offloading.accepted && offloading.accepted < ask.hashes.len() {
+        let positions = ask.shards.positions(ask.hashes.len());
+        while offloading.outcomes.len() == offloading.accepted && offloading.accepted < positions {
             if self.is_over(slice) {
                 self.lease_grants(ask, offloading, asked.items, now);
                 return Ok(false);
             }
             let position = offloading.accepted;
             let (outcome, index) = match last {
-                Some(parent) => self.offload_page(ask, ask.hashes[position], parent, position, &mut asked),
+                Some(parent) => self.offload_shard(ask, parent, position, &mut asked),
                 None => (Outcome::NoParent, None), // it went away meanwhile
             };
             offloading.outcomes.push(outcome);
             if let Some(index) = index {
-                (last, offloading.last) = (Some(index), Some(self.pages.key(index)));
                 offloading.accepted += 1;
+                if offloading.accepted.is_multiple_of(ask.shards.count()) {
+                    (last, offloading.last) = (Some(index), Some(self.pages.key(index)));
+                }
             }
         }
         self.lease_grants(ask, offloading, asked.items, now);
@@ -215,8 +211,30 @@ impl Pool {
             return;
         }
         let deadline = now + u64::from(self.config.limits.lease_ms);
-        let (kind, client, ns, shard) = (LeaseKind::Write, ask.client, ask.ns, ask.shard);
-        offloading.lease = Some(self.insert_lease(NewLease { kind, client, ns, shard, deadline, items }));
+        let (kind, client, ns, shards) = (LeaseKind::Write, ask.client, ask.ns, ask.shards);
+        offloading.lease = Some(self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
+    }
+
+    /// A page of which a shard was declined is declined whole: the slots of the shards before it are free again. Returns why.
+    fn decline_page(&mut self, ask: &OffloadAsk<'_>, offloading: &mut Offloading, why: Outcome) -> Outcome {
+        let first = ask.shards.positions(ask.shards.page(offloading.accepted));
+        let granted = |at: &usize| matches!(offloading.outcomes[*at], Outcome::Granted(_));
+        let granted: Vec<u32> = (first..offloading.accepted).filter(granted).map(|at| at as u32).collect();
+        offloading.outcomes.truncate(first);
+        offloading.accepted = first;
+        offloading.granted -= granted.len();
+        let Some(lease) = offloading.lease.filter(|_| !granted.is_empty()) else { return why };
+        if offloading.granted == 0 {
+            offloading.lease = None;
+            self.end_lease(lease);
+        } else {
+            let items = self.leases.take_items(lease, &granted);
+            self.give_up_grants(&items, ask.shards);
+            items.iter().for_each(|item| self.unlease(item.slot));
+        }
+        // Who holds nothing is not over any bound of its own: others hold so much that a page finds no room.
+        let own = self.leases.counts.of(ask.client).leased;
+        if why == Outcome::LeaseLimit && own == 0 { Outcome::NoSpace } else { why }
     }
 
     /// Counts pages as used, and tells the curve of them, from the last one back: tails before heads. True: all of them.
@@ -231,7 +249,7 @@ impl Pool {
             let from = end.saturating_sub(FIND_PAGES_AT_ONCE);
             self.observe_offload(ask, &offloading.outcomes, from..end, session);
             self.steps += (end - from) as u64;
-            for _ in from..end.min(offloading.accepted) {
+            for _ in from..end.min(ask.shards.page(offloading.accepted)) {
                 next = next.and_then(|page| self.touch_and_up(page));
             }
             end = from;
@@ -257,96 +275,59 @@ impl Pool {
         Some(self.pages[index].parent).filter(|parent| *parent != NONE).map(|parent| self.pages.key(parent))
     }
 
-    /// Makes filled pages visible: positions ascending, each with its checksum. Grants not named are freed.
-    pub fn commit_offload(
-        &mut self,
-        lease: LeaseId,
-        client: ClientId,
-        filled: &[(u32, u64)],
-        now: Now,
-    ) -> Result<Committed, PoolError> {
-        let now = self.tick(now);
-        let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
-        let held = held.ok_or(PoolError::LeaseUnknown)?;
-        if held.kind == LeaseKind::Quarantined || held.deadline < now {
-            // Whoever asks for a commit has finished writing: the slots are free again.
-            self.leases.expired += u64::from(held.kind == LeaseKind::Write);
-            self.end_lease(lease);
-            return Err(PoolError::LeaseUnknown);
-        }
-        check_filled(filled, &held.items)?;
-        let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
-
-        let mut committed = Committed::default();
-        let mut filled = filled.iter().peekable();
-        for item in &held.items {
-            let checksum =
-                filled.next_if(|(position, _)| *position == item.position).map(|(_, checksum)| *checksum);
-            match checksum {
-                Some(checksum) if self.commit_page(item, held.shard, checksum) => {
-                    committed.kept.push(item.page)
-                }
-                Some(_) => committed.dropped.push(item.position),
-                None => {}
-            }
-        }
-        self.give_up_grants(&held.items, held.shard);
-        for item in &held.items {
-            self.unlease(item.slot);
-        }
-        for page in committed.kept.iter().rev() {
-            if let Some(index) = self.pages.resolve(*page) {
-                self.touch(index);
-            }
-        }
-        Ok(committed)
-    }
-
-    /// Gives all grants of a lease back. Also ends the quarantine of a lease that expired.
-    pub fn abort_offload(&mut self, lease: LeaseId, client: ClientId) -> Result<(), PoolError> {
-        let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
-        held.ok_or(PoolError::LeaseUnknown)?;
-        self.begin_call();
-        self.end_lease(lease);
-        Ok(())
-    }
-
     pub(crate) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
         let desc = self.desc(ask.ns)?;
-        check_ask(ask.hashes, ask.shard, desc.shards)?;
+        check_ask(ask.hashes, ask.shards, desc.shards)?;
+        self.check_lease_size(ask.shards)?;
         if ask.tail_tokens >= desc.page_tokens && ask.tail_tokens > 0 {
             return Err(PoolError::Invalid("a partial tail has fewer tokens than a page"));
         }
         Ok(())
     }
 
+    /// Checks that a lease has room for a page.
+    pub(crate) fn check_lease_size(&self, moved: Shards) -> Result<(), PoolError> {
+        match moved.count() > self.config.limits.lease_pages_max as usize {
+            true => Err(PoolError::Invalid(
+                "a lease has fewer slots than one page has shards in this call: move fewer shards",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// The page to hang the first one on, NONE for a root; or why all are declined.
     pub(crate) fn offload_parent(&self, ask: &OffloadAsk<'_>) -> Result<u32, Outcome> {
         let Some(hash) = ask.parent else { return Ok(NONE) };
         let index = self.pages.find(ask.ns.0, &hash).ok_or(Outcome::NoParent)?;
-        let entry = &self.pages[index];
-        let cell = self.pages.cell(index, ask.shard);
-        match () {
-            () if entry.has(VISIBLE) || cell.committed() => Ok(index),
-            () if cell.granted() => Err(Outcome::InFlight),
-            () => Err(Outcome::NoParent),
+        if self.pages[index].has(VISIBLE) {
+            return Ok(index);
         }
+        for shard in ask.shards.iter() {
+            let cell = self.pages.cell(index, shard);
+            match () {
+                () if cell.committed() => {}
+                () if cell.granted() => return Err(Outcome::InFlight),
+                () => return Err(Outcome::NoParent),
+            }
+        }
+        Ok(index)
     }
 
-    /// Decides one page; with the entry when it is accepted.
-    fn offload_page(
+    /// Decides one shard of a page; with the entry when it is accepted.
+    fn offload_shard(
         &mut self,
         ask: &OffloadAsk<'_>,
-        hash: BlockHash,
         parent: u32,
         position: usize,
         asked: &mut Asked,
     ) -> (Outcome, Option<u32>) {
         self.step();
+        let (page, shard) = (ask.shards.page(position), ask.shards.shard(position));
+        let hash = ask.hashes[page];
         let found = self.pages.find(ask.ns.0, &hash);
         if let Some(index) = found {
             let entry = &self.pages[index];
-            let cell = self.pages.cell(index, ask.shard);
+            let cell = self.pages.cell(index, shard);
             match () {
                 () if entry.parent != parent => return (Outcome::NoParent, None),
                 () if entry.has(VISIBLE) || cell.committed() => return (Outcome::Present, Some(index)),
@@ -366,55 +347,39 @@ impl Pool {
             return (Outcome::Outranked, None);
         }
         let index = found.unwrap_or_else(|| self.pages.insert(ask.ns.0, hash, parent, 0));
-        if position + 1 == ask.hashes.len() {
+        if page + 1 == ask.hashes.len() {
             self.pages[index].cell.tail_tokens = ask.tail_tokens as u16;
         }
-        let Some(slot) = self.allocate(index, ask.shard) else {
+        let Some(slot) = self.allocate(index, shard) else {
             self.prune(index);
             return (Outcome::NoSpace, None);
         };
-        self.pages.cell_mut(index, ask.shard).slot = slot;
+        self.pages.cell_mut(index, shard).slot = slot;
         self.slots.lease(slot);
         self.refresh(index, crate::policy::Position::Hot);
         asked.items.push(LeaseItem { position: position as u32, slot, page: self.pages.key(index) });
         (Outcome::Granted(self.slots.key(slot)), Some(index))
     }
-
-    /// Commits one page. False: it is gone, or the page before it is not committed.
-    fn commit_page(&mut self, item: &LeaseItem, shard: u16, checksum: u64) -> bool {
-        let Some(index) = self.granted(item, shard) else { return false };
-        let parent = self.pages[index].parent;
-        if parent != NONE && !self.pages[parent].has(VISIBLE) && !self.pages.cell(parent, shard).committed() {
-            return false;
-        }
-        let cell = self.pages.cell_mut(index, shard);
-        cell.state |= FILLED;
-        cell.set_checksum(checksum);
-        self.settle(index);
-        true
-    }
 }
 
-/// Checks a list of pages and a shard number.
-pub(crate) fn check_ask(hashes: &[BlockHash], shard: u16, shards: u16) -> Result<(), PoolError> {
+/// Checks a list of pages and which shards of them are moved; a page has `shards`.
+pub(crate) fn check_ask(hashes: &[BlockHash], moved: Shards, shards: u16) -> Result<(), PoolError> {
     if hashes.is_empty() {
         return Err(PoolError::Invalid("a call names at least one page"));
     }
-    if hashes.len() > HASHES_PER_CALL_MAX {
-        return Err(PoolError::Invalid("too many pages in one call: split it"));
-    }
-    if shard >= shards {
+    if moved.end() > shards {
         return Err(PoolError::Invalid("the namespace has fewer shards"));
+    }
+    if moved.positions(hashes.len()) > HASHES_PER_CALL_MAX {
+        return Err(PoolError::Invalid(
+            "too many pages in one call, each counted once for every shard that the call moves: split it",
+        ));
     }
     Ok(())
 }
 
-/// Checks that a commit names granted positions, in order, each once.
-fn check_filled(filled: &[(u32, u64)], items: &[LeaseItem]) -> Result<(), PoolError> {
-    let mut items = items.iter();
-    let known = |(position, _): &(u32, u64)| items.any(|item| item.position == *position);
-    match filled.iter().all(known) {
-        true => Ok(()),
-        false => Err(PoolError::Invalid("a commit names granted positions, ascending, each once")),
-    }
+/// What became of a page: declined, or granted a slot for some shard, or all there.
+pub(crate) fn outcome_of_page(outcomes: &[Outcome], shards: Shards, page: usize) -> Outcome {
+    let mut positions = outcomes[shards.positions(page)..shards.positions(page + 1)].iter();
+    positions.find(|outcome| **outcome != Outcome::Present).copied().unwrap_or(Outcome::Present)
 }

@@ -7,7 +7,7 @@ use crate::ids::{MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::limits::PROMOTIONS_PER_CALL_MAX;
 use crate::offload::check_ask;
 use crate::policy::Position;
-use turnkv_proto::BlockHash;
+use turnkv_proto::{BlockHash, Shards};
 
 /// A read to start: from a place on NVMe into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Pool {
         from: &mut usize,
         now: Now,
     ) -> Result<Vec<Promotion>, PoolError> {
-        check_ask(hashes, shard, self.desc(ns)?.shards)?;
+        check_ask(hashes, Shards::one(shard), self.desc(ns)?.shards)?;
         self.tick(now);
         let slice = self.slice();
         let mut promotions = Vec::new();

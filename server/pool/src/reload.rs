@@ -8,7 +8,7 @@ use crate::ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, PageKey, Slo
 use crate::lease::{LeaseItem, LeaseKind, NewLease};
 use crate::offload::check_ask;
 use crate::promote::Promotion;
-use turnkv_proto::{BlockHash, SessionId};
+use turnkv_proto::{BlockHash, SessionId, Shards};
 
 /// What a reload asks for.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +17,8 @@ pub struct ReloadAsk<'a> {
     pub ns: NamespaceIndex,
     /// The pages, in prefix order.
     pub hashes: &'a [BlockHash],
-    /// Which shard of each.
-    pub shard: u16,
+    /// Which shards of each.
+    pub shards: Shards,
     /// Who will read the slots.
     pub client: ClientId,
     /// The session that reads.
@@ -27,7 +27,7 @@ pub struct ReloadAsk<'a> {
     pub hold: bool,
 }
 
-/// One page of a reload.
+/// One position of a reload: a shard of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadStep {
     /// Read it from DRAM now.
@@ -63,8 +63,12 @@ pub struct ReloadPlan {
     pub lease: Option<LeaseId>,
     /// Finish reading within so long.
     pub lease_ms: u32,
-    /// The pages in the order asked; fewer than asked when a limit of the lease ends the plan.
+    /// The shards of the leading pages in the order asked: whole pages, and perhaps why it stops; fewer than asked when a limit
+    /// of the lease ends the plan.
     pub pages: Vec<ReloadStep>,
+    /// Reads of a page of which not all shards found a slot: to be started like the others, so that they are done when the page is
+    /// asked for again.
+    pub ahead: Vec<Promotion>,
 }
 
 impl Pool {
@@ -72,10 +76,11 @@ impl Pool {
     /// Slabs may have changed tenant: `take_slab_actions` before starting the reads.
     pub fn begin_reload(&mut self, ask: ReloadAsk<'_>, now: Now) -> Result<ReloadPlan, PoolError> {
         let desc = self.desc(ask.ns)?;
-        check_ask(ask.hashes, ask.shard, desc.shards)?;
+        check_ask(ask.hashes, ask.shards, desc.shards)?;
+        self.check_lease_size(ask.shards)?;
         let room = self.lease_room(ask.client, ask.ns)?;
         let room = match self.held_room(ask.client, ask.ns) {
-            may_hold if ask.hold && may_hold > 0 => room.min(may_hold),
+            may_hold if ask.hold && may_hold >= ask.shards.count() => room.min(may_hold),
             _ => room,
         };
         let now = self.tick(now);
@@ -83,31 +88,32 @@ impl Pool {
             self.use_session(ask.ns, session, ask.hashes, now);
         }
 
-        let mut pages = Vec::with_capacity(ask.hashes.len().min(room) + 1);
-        let mut items = Vec::with_capacity(ask.hashes.len().min(room));
+        let most = ask.shards.positions(ask.hashes.len()).min(room);
+        let (mut pages, mut items) = (Vec::with_capacity(most + 1), Vec::with_capacity(most));
+        let mut ahead = Vec::new();
         let end = self.pin_resident(&ask, room, &mut items);
         let planned = items.len();
-        let stopped = self.plan_steps(&ask, &mut items, &mut pages);
+        let stopped = self.plan_steps(&ask, &mut items, &mut pages, &mut ahead);
         // Where making room took long, the plan ends early: the caller asks again for the rest.
         let whole = items.len() == planned;
         pages.extend(stopped.or(end.filter(|_| whole)));
-        for item in items.iter().rev() {
+        for item in items.iter().step_by(ask.shards.count()).rev() {
             self.policy.hit(&mut self.pages, item.page.index);
             self.touch(item.page.index);
         }
-        for item in &items {
+        for item in items.iter().step_by(ask.shards.count()) {
             self.admit(item.page.index);
         }
         if let Some(first) = items.first() {
             self.touch_ancestors(first.page.index);
         }
-        self.observe_reload(ask.ns.0, ask.shard, &items);
+        self.observe_reload(ask.ns.0, ask.shards, &items);
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
-        let (kind, client, ns, shard) = (LeaseKind::Read, ask.client, ask.ns, ask.shard);
+        let (kind, client, ns, shards) = (LeaseKind::Read, ask.client, ask.ns, ask.shards);
         let lease = (!items.is_empty())
-            .then(|| self.insert_lease(NewLease { kind, client, ns, shard, deadline, items }));
-        Ok(ReloadPlan { lease, lease_ms, pages })
+            .then(|| self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
+        Ok(ReloadPlan { lease, lease_ms, pages, ahead })
     }
 
     /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped.
@@ -134,62 +140,72 @@ impl Pool {
             return Err(PoolError::LeaseUnknown);
         }
         for at in corrupt {
-            self.drop_corrupt(&held.items[*at as usize], held.shard);
+            self.drop_corrupt(&held.items[*at as usize], held.shards);
         }
         Ok(())
     }
 
-    /// Finds the leading pages and holds the slots of those that have one. Returns why it stopped short, if so.
+    /// Finds the leading pages and holds the slots of those shards that have one. Returns why it stopped short, if so.
     fn pin_resident(
         &mut self,
         ask: &ReloadAsk<'_>,
         room: usize,
         items: &mut Vec<LeaseItem>,
     ) -> Option<ReloadStep> {
-        for (position, hash) in ask.hashes.iter().enumerate() {
+        for (page, hash) in ask.hashes.iter().enumerate() {
             self.step();
             let Some(index) = self.find_visible(ask.ns.0, hash) else {
                 let known = self.pages.find(ask.ns.0, hash).is_some();
                 return Some(ReloadStep::Miss(if known { MissCause::Incomplete } else { MissCause::Absent }));
             };
-            if items.len() >= room {
-                return (position == 0).then_some(ReloadStep::NoSlot);
+            if items.len() + ask.shards.count() > room {
+                return (page == 0).then_some(ReloadStep::NoSlot);
             }
-            let cell = self.pages.cell(index, ask.shard);
-            let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
-            if slot != NONE {
-                self.slots.lease(slot);
+            self.steps += ask.shards.count() as u64 - 1;
+            for shard in ask.shards.iter() {
+                let cell = self.pages.cell(index, shard);
+                let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
+                if slot != NONE {
+                    self.slots.lease(slot);
+                }
+                items.push(LeaseItem { position: items.len() as u32, slot, page: self.pages.key(index) });
             }
-            items.push(LeaseItem { position: position as u32, slot, page: self.pages.key(index) });
         }
         None
     }
 
-    /// Plans each page, with a new slot for those on NVMe only. Where slots, or the slice, end the rest is let go.
+    /// Plans each shard of each page, with a new slot for those on NVMe only. Where slots, or the slice, end the rest is let go:
+    /// the page that this is in the middle of, too, though its reads that were begun go on.
     fn plan_steps(
         &mut self,
         ask: &ReloadAsk<'_>,
         items: &mut Vec<LeaseItem>,
         pages: &mut Vec<ReloadStep>,
+        ahead: &mut Vec<Promotion>,
     ) -> Option<ReloadStep> {
         let slice = self.slice();
         for at in 0..items.len() {
-            let page = items[at].page;
+            let (page, shard) = (items[at].page, items[at].shard(ask.shards));
             if items[at].slot == NONE {
                 let late = at > 0 && self.is_over(slice);
-                let step = if late { None } else { self.plan_read(page.index, ask.shard) };
+                let step = if late { None } else { self.plan_read(page.index, shard) };
                 let Some((step, slot)) = step else {
-                    for item in items.drain(at..).filter(|item| item.slot != NONE) {
+                    let whole = ask.shards.positions(ask.shards.page(at));
+                    for item in items.drain(whole..).filter(|item| item.slot != NONE) {
                         self.unlease(item.slot);
                     }
-                    return (!late).then_some(ReloadStep::NoSlot);
+                    ahead.extend(pages.drain(whole..).filter_map(|step| match step {
+                        ReloadStep::Promote(promotion) => Some(promotion),
+                        _ => None,
+                    }));
+                    return (!late || whole == 0).then_some(ReloadStep::NoSlot);
                 };
                 self.slots.lease(slot);
                 items[at].slot = slot;
                 pages.push(step);
                 continue;
             }
-            let cell = self.pages.cell(page.index, ask.shard);
+            let cell = self.pages.cell(page.index, shard);
             let (slot, checksum) = (self.slots.key(cell.slot), cell.checksum());
             pages.push(match cell.has(FILLED) {
                 true => ReloadStep::Ready { page, slot, checksum },
@@ -212,8 +228,9 @@ impl Pool {
     }
 
     /// The bytes of a slot did not verify at the reader.
-    pub(crate) fn drop_corrupt(&mut self, item: &LeaseItem, shard: u16) {
+    pub(crate) fn drop_corrupt(&mut self, item: &LeaseItem, shards: Shards) {
         let Some(index) = self.pages.resolve(item.page) else { return };
+        let shard = item.shard(shards);
         let cell = self.pages.cell(index, shard);
         if cell.slot != item.slot || !cell.has(FILLED) {
             return;

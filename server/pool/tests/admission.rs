@@ -5,7 +5,7 @@ mod plain;
 
 use plain::{CLIENT, finish_turn};
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 const PAGE: u64 = 4096;
 const MINUTE: u64 = 60_000;
@@ -131,7 +131,8 @@ fn pages_used_once_stay_off_nvme_until_they_are_used_again() {
     assert_eq!(write(&mut pool, &mut places, MINUTE), 10 * PAGE, "its session came back");
     assert_eq!((on_nvme(&pool, &once), on_nvme(&pool, &again)), (0, 8));
     let read = hashes(0..8);
-    let ask = ReloadAsk { ns, hashes: &read, shard: 0, client: CLIENT, session: None, hold: false };
+    let ask =
+        ReloadAsk { ns, hashes: &read, shards: Shards::one(0), client: CLIENT, session: None, hold: false };
     let lease = pool.begin_reload(ask, MINUTE).unwrap().lease.unwrap();
     pool.end_reload(lease, CLIENT, &[], MINUTE).unwrap();
     write(&mut pool, &mut places, MINUTE);
@@ -161,7 +162,14 @@ fn a_victim_behind_any_number_of_pages_in_use_is_found() {
         let (mut pool, ns) = pool(2048, 0, |config| config.policy = policy);
         let held = turn(&mut pool, ns, "held", 0..2040, 0);
         let read = hashes(0..2040);
-        let ask = ReloadAsk { ns, hashes: &read, shard: 0, client: CLIENT, session: None, hold: false };
+        let ask = ReloadAsk {
+            ns,
+            hashes: &read,
+            shards: Shards::one(0),
+            client: CLIENT,
+            session: None,
+            hold: false,
+        };
         let lease = pool.begin_reload(ask, 0).unwrap().lease.unwrap();
         let free = turn(&mut pool, ns, "free", 5000..5008, 10);
         assert_eq!((held.len(), free.len()), (2040, 8), "every slot is in use");

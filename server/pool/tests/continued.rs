@@ -6,7 +6,7 @@ mod plain;
 
 use plain::{CLIENT, finish_turn, one_slab};
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, SessionId};
+use turnkv_proto::{BlockHash, SessionId, Shards};
 
 /// Room for a conversation and two others.
 const SLOTS: u64 = 40;
@@ -41,7 +41,7 @@ impl World {
         let ask = ReloadAsk {
             ns: self.ns,
             hashes: &hashes[..found as usize],
-            shard: 0,
+            shards: Shards::one(0),
             client: CLIENT,
             session: Some(&id),
             hold: false,

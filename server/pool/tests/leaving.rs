@@ -5,7 +5,7 @@ mod plain;
 
 use plain::{CLIENT, PAGE, finish_turn, one_slab};
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 const ID: NamespaceId = NamespaceId([1; 32]);
 
@@ -35,8 +35,14 @@ impl World {
 
     fn reload(&mut self, name: u32, pages: u32) {
         let hashes = hashes(name, 0..pages);
-        let ask =
-            ReloadAsk { ns: self.ns, hashes: &hashes, shard: 0, client: CLIENT, session: None, hold: false };
+        let ask = ReloadAsk {
+            ns: self.ns,
+            hashes: &hashes,
+            shards: Shards::one(0),
+            client: CLIENT,
+            session: None,
+            hold: false,
+        };
         let plan = self.pool.begin_reload(ask, self.now).unwrap();
         for step in plan.pages {
             if let ReloadStep::Promote(read) = step {
@@ -257,7 +263,7 @@ fn a_session_longer_than_memory_is_reloaded_to_its_end() {
                 let ask = ReloadAsk {
                     ns: world.ns,
                     hashes: &rest,
-                    shard: 0,
+                    shards: Shards::one(0),
                     client: CLIENT,
                     session: Some(&name),
                     hold: false,

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 const CLIENT: ClientId = ClientId(1);
 
@@ -68,7 +68,7 @@ fn turn(
         session: Some(&session),
         parent: None,
         hashes: list,
-        shard: 0,
+        shards: Shards::one(0),
         tail_tokens: 0,
         client: CLIENT,
     };
@@ -175,7 +175,8 @@ fn protection_is_never_a_lock() {
     // Everything but what is protected is under a read lease: the only pages that can go are the protected ones.
     turn(&mut pool, ns, "read", &chain(2, 4), usual(), 0);
     let list = chain(2, 4);
-    let read = ReloadAsk { ns, hashes: &list, shard: 0, client: CLIENT, session: None, hold: false };
+    let read =
+        ReloadAsk { ns, hashes: &list, shards: Shards::one(0), client: CLIENT, session: None, hold: false };
     assert!(pool.begin_reload(read, 0).unwrap().lease.is_some());
     assert_eq!(turn(&mut pool, ns, "new", &chain(3, 4), usual(), 1), 4, "offloads go on");
     assert_eq!(present(&mut pool, ns, &chain(1, 4)), 0);

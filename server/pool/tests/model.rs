@@ -10,10 +10,10 @@ use turnkv_proto::SessionId;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Offload { space: usize, node: usize, count: usize, shard: u16, client: u64, session: Option<u8> },
+    Offload { space: usize, node: usize, count: usize, moved: (u16, u16), client: u64, session: Option<u8> },
     Commit { at: usize, skip: usize },
     Abort { at: usize },
-    Reload { space: usize, node: usize, shard: u16, client: u64, hold: bool },
+    Reload { space: usize, node: usize, moved: (u16, u16), client: u64, hold: bool },
     Reserve { space: usize, shard: u16, client: u64, pages: u32, extend: Option<usize> },
     CommitReserved { at: usize, node: usize, count: usize, siblings: bool },
     Renew { at: usize },
@@ -44,6 +44,8 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let space = || 0..3_usize;
     let node = || 0..common::NODES;
+    // Which shard, and how many: half of all calls move one.
+    let moved = || (0..4_u16, prop_oneof![Just(0), 1..4_u16]);
     let causes = prop_oneof![
         8 => Just(None),
         1 => Just(Some(MissCause::Checksum)),
@@ -51,14 +53,14 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Some(MissCause::Io)),
     ];
     prop_oneof![
-        20 => (space(), node(), 1..8_usize, 0..2_u16, 0..3_u64, prop::option::of(0..5_u8)).prop_map(
-            |(space, node, count, shard, client, session)| Op::Offload { space, node, count, shard, client, session }
+        20 => (space(), node(), 1..8_usize, moved(), 0..3_u64, prop::option::of(0..5_u8)).prop_map(
+            |(space, node, count, moved, client, session)| Op::Offload { space, node, count, moved, client, session }
         ),
         20 => (any::<usize>(), 0..4_usize).prop_map(|(at, skip)| Op::Commit { at, skip }),
         2 => any::<usize>().prop_map(|at| Op::Abort { at }),
-        12 => (space(), node(), 0..2_u16, 0..3_u64, prop::bool::weighted(0.3))
-            .prop_map(|(space, node, shard, client, hold)| Op::Reload { space, node, shard, client, hold }),
-        6 => (space(), 0..2_u16, 0..3_u64, 1..6_u32, prop::option::of(any::<usize>()))
+        12 => (space(), node(), moved(), 0..3_u64, prop::bool::weighted(0.3))
+            .prop_map(|(space, node, moved, client, hold)| Op::Reload { space, node, moved, client, hold }),
+        6 => (space(), 0..4_u16, 0..3_u64, 1..6_u32, prop::option::of(any::<usize>()))
             .prop_map(|(space, shard, client, pages, extend)| Op::Reserve { space, shard, client, pages, extend }),
         8 => (any::<usize>(), node(), 1..6_usize, prop::bool::weighted(0.2))
             .prop_map(|(at, node, count, siblings)| Op::CommitReserved { at, node, count, siblings }),
@@ -67,7 +69,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(at, some, corrupt)| Op::Release { at, some, corrupt }),
         12 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(at, corrupt)| Op::End { at, corrupt }),
         14 => (any::<usize>(), causes).prop_map(|(at, cause)| Op::Land { at, cause }),
-        3 => (space(), node(), 0..2_u16).prop_map(|(space, node, shard)| Op::Prefetch { space, node, shard }),
+        3 => (space(), node(), 0..4_u16).prop_map(|(space, node, shard)| Op::Prefetch { space, node, shard }),
         8 => (1..60_000_u64).prop_map(|bytes| Op::StartWrites { bytes }),
         20 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(at, fail)| Op::FinishWrite { at, fail }),
         4 => any::<usize>().prop_map(|at| Op::Reclaim { at }),
@@ -111,12 +113,12 @@ fn turn(world: &mut World, space: usize, session: u8, node: usize, keep: u32, la
 
 fn apply(world: &mut World, op: &Op) {
     match *op {
-        Op::Offload { space, node, count, shard, client, session } => {
-            world.offload(space, node, count, shard, client, session.map(name).as_ref());
+        Op::Offload { space, node, count, moved, client, session } => {
+            world.offload(space, node, count, moved, client, session.map(name).as_ref());
         }
         Op::Commit { at, skip } => world.commit(at, skip),
         Op::Abort { at } => world.abort(at),
-        Op::Reload { space, node, shard, client, hold } => world.reload(space, node, shard, client, hold),
+        Op::Reload { space, node, moved, client, hold } => world.reload(space, node, moved, client, hold),
         Op::Reserve { space, shard, client, pages, extend } => {
             world.reserve(space, shard, client, pages, extend);
         }

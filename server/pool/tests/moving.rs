@@ -6,6 +6,7 @@ mod plain;
 
 use plain::{CLIENT, ask, config, desc, hashes, present, write_all};
 use turnkv_pool::*;
+use turnkv_proto::Shards;
 
 const SHARD: u64 = 32 << 10;
 
@@ -65,7 +66,9 @@ type End = fn(&mut World);
 fn store(pool: &mut Pool, ns: NamespaceIndex, shards: u16) -> PageKey {
     let mut kept = Vec::new();
     for shard in 0..shards {
-        let plan = pool.begin_offload(OffloadAsk { shard, ..ask(ns, None, &hashes(0..1)) }, 0).unwrap();
+        let plan = pool
+            .begin_offload(OffloadAsk { shards: Shards::one(shard), ..ask(ns, None, &hashes(0..1)) }, 0)
+            .unwrap();
         kept = pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 0)], 0).unwrap().kept;
     }
     write_all(pool);

@@ -6,7 +6,7 @@ mod plain;
 use plain::{CLIENT, OTHER, config, desc, end_turn, hash, hashes, present, session};
 use turnkv_pool::limits::{HASHES_PER_CALL_MAX, HASHES_PER_LOOK_MAX, LEASE_PAGES_MAX, STEPS_PER_CALL_MAX};
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, SessionId};
+use turnkv_proto::{BlockHash, SessionId, Shards};
 
 const PAGES: u32 = HASHES_PER_CALL_MAX as u32;
 /// Calls that the largest request may be cut into.
@@ -49,7 +49,7 @@ impl Counted {
 
     fn ask<'a>(&self, parent: Option<BlockHash>, hashes: &'a [BlockHash]) -> OffloadAsk<'a> {
         let (ns, session, tail_tokens) = (self.ns, None, 0);
-        OffloadAsk { ns, session, parent, hashes, shard: 0, tail_tokens, client: CLIENT }
+        OffloadAsk { ns, session, parent, hashes, shards: Shards::one(0), tail_tokens, client: CLIENT }
     }
 
     fn offload(&mut self, what: &str, ask: &OffloadAsk<'_>) -> OffloadPlan {
@@ -90,7 +90,8 @@ impl Counted {
     }
 
     fn reload(&mut self, hashes: &[BlockHash], client: ClientId) -> ReloadPlan {
-        let ask = ReloadAsk { ns: self.ns, hashes, shard: 0, client, session: None, hold: false };
+        let ask =
+            ReloadAsk { ns: self.ns, hashes, shards: Shards::one(0), client, session: None, hold: false };
         self.call("reload", |pool| pool.begin_reload(ask, 0)).unwrap()
     }
 }

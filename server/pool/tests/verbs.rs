@@ -5,7 +5,7 @@ mod plain;
 
 use plain::*;
 use turnkv_pool::*;
-use turnkv_proto::NamespaceId;
+use turnkv_proto::{NamespaceId, Shards};
 
 #[test]
 fn configurations_that_cannot_work_are_refused() {
@@ -46,7 +46,7 @@ fn bad_offloads_change_nothing() {
     for bad in [
         ask(ns, None, &[]),
         ask(ns, None, &many),
-        OffloadAsk { shard: 1, ..ask(ns, None, &one) },
+        OffloadAsk { shards: Shards::one(1), ..ask(ns, None, &one) },
         OffloadAsk { tail_tokens: 16, ..ask(ns, None, &one) },
     ] {
         assert!(matches!(pool.begin_offload(bad, 0), Err(PoolError::Invalid(_))));
@@ -100,7 +100,8 @@ fn a_page_of_two_shards_is_there_when_both_are() {
     let list = hashes(0..2);
     for shard in [1, 0] {
         assert_eq!(present(&mut pool, ns, 0..2), 0);
-        let plan = pool.begin_offload(OffloadAsk { shard, ..ask(ns, None, &list) }, 0).unwrap();
+        let plan =
+            pool.begin_offload(OffloadAsk { shards: Shards::one(shard), ..ask(ns, None, &list) }, 0).unwrap();
         let reload = pool.begin_reload(read(ns, &list), 0).unwrap();
         assert_eq!(reload.pages, [ReloadStep::Miss(MissCause::Incomplete)]);
         pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 1), (1, 1)], 0).unwrap();
@@ -413,7 +414,8 @@ fn a_page_that_is_half_in_dram_and_moves_can_be_evicted_when_its_move_ends() {
     let ns = pool.open_namespace(desc(2, "a", 8 << 10, 2)).unwrap();
     let list = hashes(0..1);
     for shard in [0, 1] {
-        let plan = pool.begin_offload(OffloadAsk { shard, ..ask(ns, None, &list) }, 0).unwrap();
+        let plan =
+            pool.begin_offload(OffloadAsk { shards: Shards::one(shard), ..ask(ns, None, &list) }, 0).unwrap();
         pool.commit_offload(plan.lease.unwrap(), CLIENT, &[(0, 1)], 0).unwrap();
     }
     write_all(&mut pool);

@@ -6,7 +6,7 @@ use turnkv_pool::{
     Admit, ClientId, EndTurn, Limits, NamespaceDesc, NamespaceIndex, OffloadAsk, Outcome, PolicyKind, Pool,
     PoolConfig, ReloadAsk,
 };
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 const CLIENT: ClientId = ClientId(1);
 /// Pages of a session.
@@ -36,14 +36,22 @@ pub fn turn(
     let found = found.unwrap_or(begun.pages as usize);
     if found > 0 {
         let (hashes, session) = (&hashes[..found], Some(session));
-        let ask = ReloadAsk { ns, hashes, shard: 0, client: CLIENT, session, hold: false };
+        let ask = ReloadAsk { ns, hashes, shards: Shards::one(0), client: CLIENT, session, hold: false };
         let plan = pool.begin_reload(ask, now).unwrap();
         pool.end_reload(plan.lease.unwrap(), CLIENT, &[], now).unwrap();
     }
     let parent = found.checked_sub(1).map(|at| hashes[at]);
     if found < hashes.len() {
         let (rest, session) = (&hashes[found..], Some(session));
-        let ask = OffloadAsk { ns, session, parent, hashes: rest, shard: 0, tail_tokens: 0, client: CLIENT };
+        let ask = OffloadAsk {
+            ns,
+            session,
+            parent,
+            hashes: rest,
+            shards: Shards::one(0),
+            tail_tokens: 0,
+            client: CLIENT,
+        };
         let plan = pool.begin_offload(ask, now).unwrap();
         let granted = |(_, outcome): &(usize, &Outcome)| matches!(outcome, Outcome::Granted(_));
         let filled: Vec<(u32, u64)> =

@@ -8,9 +8,9 @@ use crate::ids::{NamespaceIndex, Now};
 use crate::lease::LeaseItem;
 use crate::limits::SLOT_ALIGN_BYTES;
 use crate::namespaces::NamespaceDesc;
-use crate::offload::{OffloadAsk, Outcome};
+use crate::offload::{OffloadAsk, Outcome, outcome_of_page};
 use std::ops::Range;
-use turnkv_proto::BlockHash;
+use turnkv_proto::{BlockHash, Shards};
 
 /// What a namespace has of the tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -102,18 +102,18 @@ impl Pool {
         Ok(NamespaceRoom { dram_bytes: slabs * u64::from(class.per_slab) * slot_bytes, nvme_bytes })
     }
 
-    /// A reload serves these pages. Every rank asks for its shard of them: the first one's word counts.
-    pub(crate) fn observe_reload(&mut self, ns: u16, shard: u16, items: &[LeaseItem]) {
-        if shard > 0 {
+    /// A reload serves these whole pages. Every rank asks for its shards of them: the word of whoever moves the first one counts.
+    pub(crate) fn observe_reload(&mut self, ns: u16, shards: Shards, items: &[LeaseItem]) {
+        if shards.first() > 0 {
             return;
         }
         let Some(curve) = self.curves.begin(ns, self.now) else { return };
-        for item in items.iter().rev() {
+        for item in items.iter().step_by(shards.count()).rev() {
             curve.see(&self.pages[item.page.index].hash, Seen::Found);
         }
     }
 
-    /// An offload was answered so, as far as these positions of it. Pages that are here already were computed without need, or offloaded twice: they are no
+    /// An offload was answered so, as far as these pages of it. Pages that are here already were computed without need, or offloaded twice: they are no
     /// references. Neither are those that another turn is offloading now, or whose parent must come first.
     pub(crate) fn observe_offload(
         &mut self,
@@ -122,19 +122,19 @@ impl Pool {
         which: Range<usize>,
         session: Option<u32>,
     ) {
-        if ask.shard > 0 {
+        if ask.shards.first() > 0 {
             return;
         }
         let asker = self.asker(ask, session);
         let Some(curve) = self.curves.begin(ask.ns.0, self.now) else { return };
-        for (hash, outcome) in ask.hashes[which.clone()].iter().zip(&outcomes[which]).rev() {
-            let seen = match outcome {
+        for page in which.rev() {
+            let seen = match outcome_of_page(outcomes, ask.shards, page) {
                 Outcome::Present => Seen::Recent,
                 Outcome::Granted(_) | Outcome::Stored => Seen::Stored(asker),
                 Outcome::NoSpace | Outcome::Outranked | Outcome::LeaseLimit => Seen::Declined(asker),
                 Outcome::InFlight | Outcome::NoParent => continue,
             };
-            curve.see(hash, seen);
+            curve.see(&ask.hashes[page], seen);
         }
     }
 

@@ -10,9 +10,10 @@ impl World {
     pub fn reserve(&mut self, space: usize, shard: u16, client: u64, pages: u32, extend: Option<usize>) {
         let (ns, shards) = self.spaces[space];
         let (mut shard, mut client) = (shard % shards, ClientId(client));
-        let extended = extend.and_then(|at| self.pick_mapped(at)).filter(|(_, held)| held.ns == ns.0);
+        let extended = extend.and_then(|at| self.pick_mapped(at));
+        let extended = extended.filter(|(_, held)| held.ns == ns.0 && held.shards.count() == 1);
         if let Some((_, held)) = &extended {
-            (shard, client) = (held.shard, held.client);
+            (shard, client) = (held.shards.first(), held.client);
         }
         let lease = extended.as_ref().map(|(lease, _)| *lease);
         let reserved = self.pool.reserve(ReserveAsk { ns, shard, client, lease, pages }, self.now);
@@ -35,7 +36,8 @@ impl World {
             slots.push((position, RESERVED, address));
         }
         let (write, mapped, ns, begun) = (false, true, ns.0, self.now);
-        self.leases.insert(lease, Held { client, write, mapped, shard, ns, begun, slots });
+        let shards = Shards::one(shard);
+        self.leases.insert(lease, Held { client, write, mapped, shards, ns, begun, slots });
     }
 
     /// Wants to map what a reload found. False: so much may not be held; it stays a lease to copy from.
@@ -62,22 +64,23 @@ impl World {
         if free.len() < nodes.len() {
             return;
         }
+        let shards = held.shards;
         let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
         let filled: Vec<(u32, u64)> = free
             .iter()
             .rev() // slots are written in any order
             .zip(nodes)
-            .map(|((position, _), node)| (*position, checksum((held.ns, *node, held.shard))))
+            .map(|((position, _), node)| (*position, checksum((held.ns, *node, shards.first()))))
             .collect();
         for ((position, address), node) in free.iter().rev().zip(nodes) {
-            let content = (held.ns, *node, held.shard);
+            let content = (held.ns, *node, shards.first());
             self.memory.insert(*address, content);
             self.seen.insert((lease, *position), (*address, content));
         }
         let ns = NamespaceIndex(held.ns, 0);
         let parent = from.checked_sub(1).map(|at| hash(full[at]));
-        let (shard, client) = (held.shard, held.client);
-        let pages = OffloadAsk { ns, session: None, parent, hashes: &hashes, shard, tail_tokens: 0, client };
+        let client = held.client;
+        let pages = OffloadAsk { ns, session: None, parent, hashes: &hashes, shards, tail_tokens: 0, client };
         let twice = [filled[0], filled[0]];
         let double = OffloadAsk { hashes: &[hashes[0]; 2], ..pages };
         let refused = CommitReservedAsk { pages: double, lease, filled: &twice, siblings };

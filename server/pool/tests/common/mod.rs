@@ -6,7 +6,7 @@ mod nvme;
 
 use std::collections::{BTreeMap, BTreeSet};
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 pub const NODES: usize = 40;
 /// Which bytes: namespace, node, shard.
@@ -83,16 +83,22 @@ pub fn checksum(content: Content) -> u64 {
     u64::from(content.0) << 32 | (content.1 as u64) << 16 | u64::from(content.2)
 }
 
+/// Neighbouring shards of a page of so many, as random numbers choose them.
+pub fn some_shards((first, count): (u16, u16), shards: u16) -> Shards {
+    let first = first % shards;
+    Shards::new(first.into(), (1 + count % (shards - first)).into()).unwrap()
+}
+
 #[derive(Clone, Debug)]
 pub struct Held {
     pub client: ClientId,
     pub write: bool,
     /// Its slots are mapped: time does not end it.
     pub mapped: bool,
-    pub shard: u16,
+    pub shards: Shards,
     pub ns: u16,
     pub begun: u64,
-    /// Position, node, slot.
+    /// Position, node, slot: a node may have several, one a shard.
     pub slots: Vec<(u32, usize, Address)>,
 }
 
@@ -122,10 +128,20 @@ pub struct World {
     pub scribbles: usize,
 }
 
+impl Held {
+    fn page(&self, position: u32) -> usize {
+        self.shards.page(position as usize)
+    }
+
+    fn content(&self, position: u32, node: usize) -> Content {
+        (self.ns, node, self.shards.shard(position as usize))
+    }
+}
+
 impl World {
     pub fn new(nvme: bool, kind: usize) -> World {
         let mut pool = Pool::new(config(nvme, kind)).unwrap();
-        let open = [desc(1, "a", 8 << 10, 1), desc(2, "b", 12 << 10, 2), desc(3, "a", 20_000, 1)];
+        let open = [desc(1, "a", 8 << 10, 1), desc(2, "b", 12 << 10, 2), desc(3, "a", 9_000, 4)];
         let spaces = open.map(|desc| (pool.open_namespace(desc.clone()).unwrap(), desc.shards)).to_vec();
         World {
             pool,
@@ -193,7 +209,7 @@ impl World {
         space: usize,
         node: usize,
         count: usize,
-        shard: u16,
+        moved: (u16, u16),
         client: u64,
         session: Option<&SessionId>,
     ) {
@@ -203,13 +219,13 @@ impl World {
         let nodes = &full[from..];
         let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
         let up = from.checked_sub(1).map(|at| hash(full[at]));
-        let (shard, client) = (shard % shards, ClientId(client));
-        let ask = OffloadAsk { ns, session, parent: up, hashes: &hashes, shard, tail_tokens: 0, client };
+        let (shards, client) = (some_shards(moved, shards), ClientId(client));
+        let ask = OffloadAsk { ns, session, parent: up, hashes: &hashes, shards, tail_tokens: 0, client };
         let plan = self.pool.begin_offload(ask, self.now);
         self.note(&plan);
         let Ok(plan) = plan else { return };
         self.take_actions();
-        assert_eq!(plan.outcomes.len(), hashes.len());
+        assert_eq!(plan.outcomes.len(), shards.positions(hashes.len()));
         let mut declined = false;
         let mut slots = Vec::new();
         for (position, outcome) in plan.outcomes.iter().enumerate() {
@@ -220,17 +236,20 @@ impl World {
                     self.assert_exclusive(*slot);
                     let address = self.address(*slot);
                     assert!(slots.iter().all(|(_, _, other)| *other != address), "one slot, two grants");
-                    let content = (ns.0, nodes[position], shard);
-                    self.memory.insert(address, content);
-                    slots.push((position as u32, nodes[position], address));
+                    let node = nodes[shards.page(position)];
+                    self.memory.insert(address, (ns.0, node, shards.shard(position)));
+                    slots.push((position as u32, node, address));
                 }
-                _ => declined = true,
+                _ => {
+                    assert!(declined || position % shards.count() == 0, "pages are declined whole");
+                    declined = true;
+                }
             }
         }
         assert_eq!(plan.lease.is_some(), !slots.is_empty());
         if let Some(lease) = plan.lease {
             let (write, mapped, ns, begun) = (true, false, ns.0, self.now);
-            let held = Held { client, write, mapped, shard, ns, begun, slots };
+            let held = Held { client, write, mapped, shards, ns, begun, slots };
             assert!(self.leases.insert(lease, held).is_none(), "a lease is never given twice");
         }
     }
@@ -242,14 +261,18 @@ impl World {
             .iter()
             .enumerate()
             .filter(|(index, _)| skip == 0 || index % 4 != skip)
-            .map(|(_, (position, node, _))| (*position, checksum((held.ns, *node, held.shard))))
+            .map(|(_, (position, node, _))| (*position, checksum(held.content(*position, *node))))
             .collect();
         let done = self.pool.commit_offload(lease, held.client, &filled, self.now);
         self.note(&done);
         self.leases.remove(&lease);
         assert_eq!(done.is_ok(), held.begun + 100 >= self.now, "a commit counts until its deadline");
         let Ok(done) = done else { return };
-        assert_eq!(done.kept.len() + done.dropped.len(), filled.len());
+        let torn = |at: &u32| done.dropped.iter().any(|other| held.page(*other) == held.page(*at));
+        let kept: BTreeSet<usize> =
+            filled.iter().map(|(at, _)| at).filter(|at| !torn(at)).map(|at| held.page(*at)).collect();
+        assert_eq!(done.kept.len(), kept.len(), "a page is kept once, or torn");
+        assert!(done.freed >= done.dropped.len() + held.slots.len() - filled.len());
         assert_eq!(
             self.pool.commit_offload(lease, held.client, &filled, self.now),
             Err(PoolError::LeaseUnknown)
@@ -288,20 +311,29 @@ impl World {
         self.leases.remove(&lease);
     }
 
-    pub fn reload(&mut self, space: usize, node: usize, shard: u16, client: u64, hold: bool) {
+    pub fn reload(&mut self, space: usize, node: usize, moved: (u16, u16), client: u64, hold: bool) {
         let (ns, shards) = self.spaces[space];
-        let (shard, client) = (shard % shards, ClientId(client));
+        let (shards, client) = (some_shards(moved, shards), ClientId(client));
         let nodes = path(node);
         let hashes: Vec<BlockHash> = nodes.iter().map(|node| hash(*node)).collect();
-        let ask = ReloadAsk { ns, hashes: &hashes, shard, client, session: None, hold };
+        let ask = ReloadAsk { ns, hashes: &hashes, shards, client, session: None, hold };
         let plan = self.pool.begin_reload(ask, self.now);
         self.note(&plan);
         let Ok(plan) = plan else { return };
         let hold = hold && plan.lease.is_some_and(|lease| self.hold(client, lease));
         self.take_actions();
+        for read in &plan.ahead {
+            let content = *self.disk.get(&read.place).expect("a place that was written");
+            self.start_read(*read, content);
+        }
         let mut slots = Vec::new();
         for (position, step) in plan.pages.iter().enumerate() {
-            let content = (ns.0, nodes[position], shard);
+            if matches!(step, ReloadStep::NoSlot | ReloadStep::Miss(_)) {
+                assert_eq!(position + 1, plan.pages.len(), "nothing follows the end");
+                break;
+            }
+            let node = nodes[shards.page(position)];
+            let content = (ns.0, node, shards.shard(position));
             let slot = match step {
                 ReloadStep::Ready { slot, checksum: sum, .. } => {
                     assert_eq!(self.memory.get(&self.address(*slot)), Some(&content), "the right bytes");
@@ -320,18 +352,16 @@ impl World {
                     assert_eq!(*sum, checksum(content));
                     *slot
                 }
-                ReloadStep::NoSlot | ReloadStep::Miss(_) => {
-                    assert_eq!(position + 1, plan.pages.len(), "nothing follows the end");
-                    break;
-                }
+                ReloadStep::NoSlot | ReloadStep::Miss(_) => break,
             };
-            slots.push((position as u32, nodes[position], self.address(slot)));
+            slots.push((position as u32, node, self.address(slot)));
         }
+        assert_eq!(slots.len() % shards.count(), 0, "pages are covered whole");
         assert_eq!(plan.lease.is_some(), !slots.is_empty());
         if let Some(lease) = plan.lease {
             self.pinned.extend(slots.iter().map(|(_, node, _)| (lease, ns.0, *node)));
             let (write, mapped, ns, begun) = (false, hold, ns.0, self.now);
-            let held = Held { client, write, mapped, shard, ns, begun, slots };
+            let held = Held { client, write, mapped, shards, ns, begun, slots };
             assert!(self.leases.insert(lease, held).is_none(), "a lease is never given twice");
         }
     }
@@ -349,8 +379,8 @@ impl World {
         let pending =
             |address: &Address| self.reads.iter().any(|(read, _, _)| self.address(read.slot) == *address);
         let known = held.begun + 150 >= self.now;
-        for (_, node, address) in &held.slots {
-            let content = (held.ns, *node, held.shard);
+        for (position, node, address) in &held.slots {
+            let content = held.content(*position, *node);
             let landed = self.memory.get(address) == Some(&content);
             // A read that failed leaves whatever was there before: its waiters were told.
             assert!(!known || landed || pending(address) || self.memory.get(address) != Some(&content));

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
 
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 pub const CLIENT: ClientId = ClientId(1);
 pub const OTHER: ClientId = ClientId(2);
@@ -64,14 +64,14 @@ pub fn ask<'a>(ns: NamespaceIndex, parent: Option<u32>, hashes: &'a [BlockHash])
         session: None,
         parent: parent.map(hash),
         hashes,
-        shard: 0,
+        shards: Shards::one(0),
         tail_tokens: 0,
         client: CLIENT,
     }
 }
 
 pub fn read<'a>(ns: NamespaceIndex, hashes: &'a [BlockHash]) -> ReloadAsk<'a> {
-    ReloadAsk { ns, hashes, shard: 0, client: CLIENT, session: None, hold: false }
+    ReloadAsk { ns, hashes, shards: Shards::one(0), client: CLIENT, session: None, hold: false }
 }
 
 /// Offloads pages that are all granted, and returns their keys.

@@ -24,7 +24,7 @@ use turnkv_pool::{
     NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pool, PoolConfig, PoolError, Promotion,
     ReloadAsk, ReloadStep,
 };
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 /// The only client of a simulated pool.
 const CLIENT: ClientId = ClientId(1);
@@ -280,7 +280,7 @@ impl<'a> Replay<'a> {
         let ask = ReloadAsk {
             ns: self.ns,
             hashes: rest,
-            shard: 0,
+            shards: Shards::one(0),
             client: CLIENT,
             session: Some(&turn.session),
             hold: false,
@@ -351,7 +351,7 @@ impl<'a> Replay<'a> {
                 session: Some(&turn.session),
                 parent: from.checked_sub(1).map(|at| hashes[at]),
                 hashes: &hashes[from..end],
-                shard: 0,
+                shards: Shards::one(0),
                 tail_tokens: 0,
                 client: CLIENT,
             };

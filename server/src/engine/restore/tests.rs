@@ -66,7 +66,7 @@ impl World {
             session: None,
             parent: None,
             hashes: &hashes,
-            shard: 0,
+            shards: Shards::one(0),
             tail_tokens: 0,
             client: CLIENT,
         };
