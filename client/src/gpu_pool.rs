@@ -260,6 +260,7 @@ impl GpuPagePool {
         options: &OffloadOptions,
         hashes: &[BlockHash],
     ) -> Result<OffloadReport> {
+        namespace.moved_alone(options.shard, options.shards)?;
         let (_pins, plans) = {
             let mut index = self.inner.index.lock();
             let places = index.prefix(hashes);
@@ -288,6 +289,7 @@ impl GpuPagePool {
         parent: Option<&BlockHash>,
         hashes: &[BlockHash],
     ) -> Result<ReloadReport> {
+        namespace.moved_alone(options.shard, options.shards)?;
         let (_pins, reserved) = self.reserve(hashes);
         let wanted: Vec<BlockHash> = reserved.iter().map(|(number, _)| hashes[number]).collect();
         let targets = reserved.iter().map(|(_, place)| self.plan(place, &None));

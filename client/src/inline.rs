@@ -7,7 +7,7 @@ use crate::limits::{INLINE_PIECE_BYTES, INLINE_PIECES_MAX};
 use crate::namespace::Namespace;
 use crate::offload::{Done, Granted, NotDurable, Window as OffloadWindow};
 use crate::pages::{Arriving, PageSource, PageTarget, Staging};
-use crate::reload::{MissCause, ReloadReport, Window as ReloadWindow, tier};
+use crate::reload::{Arrivals, MissCause, ReloadReport, Window as ReloadWindow, tier};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -37,7 +37,7 @@ impl Namespace {
             .await?
             .begin
             .ok_or_else(|| Error::protocol("no answer to the first message"))?;
-        let granted = Granted::read(&begun, window.pages)?;
+        let granted = Granted::read(&begun, window.pages, window.moved)?;
         if granted.fill.is_empty() {
             let Granted { present, decline, .. } = granted;
             let (durable, retry_after_ms) = (begun.durable, begun.retry_after_ms);
@@ -102,6 +102,7 @@ impl Namespace {
             namespace: begin.namespace.clone(),
             hashes: begin.hashes.clone(),
             shard: begin.shard,
+            shards: begin.shards,
             wait_ms: begin.wait_ms,
             session: begin.session.clone(),
         };
@@ -112,9 +113,9 @@ impl Namespace {
         let mut stream: Incoming<wire::ReloadReply> = self.link.rpc(window.deadline, ask).await?;
         let mut staging = Staging::default();
         let mut page: Option<(Arriving, u64, wire::TierKind)> = None;
-        let mut next = 0;
+        let (mut next, mut arrivals) = (0, Arrivals::new(window.moved));
         while let Some(Received { message: piece, payload }) = stream.message().await? {
-            if piece.index as usize != next || next >= window.pages {
+            if piece.index as usize != next || next >= window.positions() {
                 return Err(Error::protocol(format!("page {} where page {next} was due", piece.index)));
             }
             if let Some(cause) = MissCause::read(piece.miss)? {
@@ -135,7 +136,7 @@ impl Namespace {
                 report.miss = Some(MissCause::Checksum);
                 return Ok(());
             }
-            report.count(found_in);
+            arrivals.count(found_in, report);
             next += 1;
         }
         if page.is_some() { Err(Error::protocol("the stream ended within a page")) } else { Ok(()) }

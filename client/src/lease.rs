@@ -9,10 +9,13 @@ use crate::reload::{MissCause, ReloadOptions};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use turnkv_proto::BlockHash;
+use turnkv_proto::{BlockHash, Shards};
 use turnkv_transfer::{CopyPlan, Slot};
 
 /// A look at pages in the pool's own memory, for a bounded time. What was read counts only if [`ReadLease::finish`] says so.
+///
+/// Its positions are those of [`ReloadOptions::shards`]: with k shards of each page, position `p * k + s` is the s-th of them of page
+/// `p`; with one, positions are pages. All that the lease tells of, it tells by positions.
 #[derive(Debug)]
 pub struct ReadLease {
     pages: Vec<(Slot, u64)>,
@@ -60,38 +63,44 @@ impl Drop for Ending {
 pub struct LeaseExpired;
 
 impl Namespace {
-    /// Leases leading pages for reading in place: up to 64 MiB of them, so it may cover fewer than were asked for.
+    /// Leases whole leading pages for reading in place: up to 64 MiB of them, so it may cover fewer than were asked for.
     /// Needs the shm data plane.
     pub async fn lease(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReadLease> {
         options.check()?;
-        let hashes = &hashes[..hashes.len().min(window_pages(self.shard_bytes()))];
-        self.check_pages(options.shard, hashes, hashes.iter().map(|_| self.page_bytes()))?;
+        let moved = self.moved(options.shard, options.shards)?;
+        let hashes = &hashes[..hashes.len().min(window_pages(self.shard_bytes(), moved))];
         let call = self.link.admit()?;
-        call.end(self.lease_window(options, hashes).await)
+        call.end(self.lease_window(options, moved, hashes).await)
     }
 
-    async fn lease_window(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReadLease> {
+    async fn lease_window(
+        &self,
+        options: &ReloadOptions,
+        moved: Shards,
+        hashes: &[BlockHash],
+    ) -> Result<ReadLease> {
         let deadline = self.link.deadline(options.deadline);
         let mut reopened = false;
         loop {
             let Some(lent) = self.link.lend(deadline).await? else {
                 return Err(Error::invalid("reading in place needs the shm data plane: reload instead"));
             };
-            let window = self.reload_window(options, hashes, deadline);
+            let window = self.reload_window(options, moved, hashes, deadline);
             let mut pages = match Pages::begin(lent, &window).await {
                 Ok(pages) => pages,
                 Err(error) if self.reopened(&error, &mut reopened, deadline).await? => continue,
                 Err(error) => return Err(error),
             };
-            let mut held = Vec::with_capacity(hashes.len());
+            let mut held = Vec::with_capacity(window.positions());
             let miss = loop {
                 match pages.next(self, &window).await? {
                     Next::Page { slot, checksum, .. } => held.push((slot, checksum)),
                     Next::Miss(cause) => break Some(cause),
-                    Next::End if held.len() < hashes.len() => break Some(MissCause::Busy),
+                    Next::End if held.len() < window.positions() => break Some(MissCause::Busy),
                     Next::End => break None,
                 }
             };
+            held.truncate(moved.positions(moved.whole_pages(held.len())));
             let (end, ending) = (pages.lease_end, Ending::of(&mut pages.lent));
             return Ok(ReadLease { pages: held, miss, end, ending });
         }
@@ -99,7 +108,7 @@ impl Namespace {
 }
 
 impl ReadLease {
-    /// How many leading pages it covers.
+    /// How many leading positions it covers, of whole pages: as many times the shards of each as it has pages.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
@@ -114,12 +123,12 @@ impl ReadLease {
         self.miss
     }
 
-    /// The bytes of a page, where the pool has them. They count only if [`ReadLease::finish`] says so afterwards.
+    /// The bytes at a position, where the pool has them. They count only if [`ReadLease::finish`] says so afterwards.
     pub fn page(&self, position: usize) -> Option<&[u8]> {
         self.pages.get(position).map(|(slot, _)| slot.bytes())
     }
 
-    /// Whether a page's bytes match their checksum; if not, the pool is told when the lease ends.
+    /// Whether the bytes at a position match their checksum; if not, the pool is told when the lease ends.
     pub fn verify(&self, position: usize) -> bool {
         let Some((slot, checksum)) = self.pages.get(position) else { return false };
         let matches = slot.checksum() == *checksum;
@@ -129,8 +138,8 @@ impl ReadLease {
         matches
     }
 
-    /// Copies bytes of a page, from `offset` on as many as the plan has, to where the plan says; so a page can be taken
-    /// apart, one layer after another. Nothing is verified here: [`ReadLease::verify`] the page first.
+    /// Copies bytes at a position, from `offset` on as many as the plan has, to where the plan says; so a page can be taken
+    /// apart, one layer after another. Nothing is verified here: [`ReadLease::verify`] the position first.
     pub fn copy_out(&self, position: usize, offset: usize, plan: &CopyPlan) -> Result<()> {
         let (slot, _) =
             self.pages.get(position).ok_or_else(|| Error::invalid("a page that the lease lacks"))?;

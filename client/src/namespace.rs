@@ -5,8 +5,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::grpc;
 use crate::link::Link;
 use std::sync::Arc;
-use turnkv_proto::wire;
 use turnkv_proto::{BlockHash, CheckedSpec, NamespaceId};
+use turnkv_proto::{Shards, wire};
 
 /// An open namespace: everything that needs to know a page's shape. Clones are cheap.
 #[derive(Debug, Clone)]
@@ -84,21 +84,40 @@ impl Namespace {
         Ok(true)
     }
 
-    /// Checks what every verb with pages is given.
+    /// The shards that a call moves of each page: `count` from `first` on, 0 meaning one.
+    pub(crate) fn moved(&self, first: u16, count: u16) -> Result<Shards> {
+        let moved = Shards::new(first.into(), count.into()).filter(|moved| moved.end() <= self.shards());
+        moved.ok_or_else(|| {
+            let (count, all) = (count.max(1), self.shards());
+            Error::invalid(format!("{count} shards from shard {first} on, of a namespace with {all} shards"))
+        })
+    }
+
+    /// The same for what moves one shard alone.
+    pub(crate) fn moved_alone(&self, first: u16, count: u16) -> Result<Shards> {
+        match self.moved(first, count)? {
+            moved if moved.count() == 1 => Ok(moved),
+            _ => Err(Error::invalid(
+                "this call is for one shard of each page: offload and reload move several",
+            )),
+        }
+    }
+
+    /// Checks what every verb with pages is given: the bytes of each shard that is moved, page after page.
     pub(crate) fn check_pages(
         &self,
-        shard: u16,
+        moved: Shards,
         hashes: &[BlockHash],
         lens: impl ExactSizeIterator<Item = usize>,
     ) -> Result<()> {
-        if shard >= self.shards() {
-            return Err(Error::invalid(format!(
-                "shard {shard} of a namespace with {} shards",
-                self.shards()
-            )));
-        }
-        if lens.len() != hashes.len() {
-            return Err(Error::invalid(format!("{} pages for {} hashes", lens.len(), hashes.len())));
+        let (given, pages, wanted) = (lens.len(), hashes.len(), moved.positions(hashes.len()));
+        if given != wanted {
+            return Err(Error::invalid(match moved.count() {
+                1 => format!("{given} pages for {pages} hashes"),
+                count => format!(
+                    "{given} pieces of memory for {pages} hashes: with {count} shards of each page moved it takes {wanted}, page after page"
+                ),
+            }));
         }
         let expected = self.page_bytes();
         for (position, len) in lens.enumerate() {

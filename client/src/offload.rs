@@ -10,7 +10,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
 use turnkv_proto::wire::{self, OffloadOutcome};
-use turnkv_proto::{BlockHash, SessionId, pack_hashes};
+use turnkv_proto::{BlockHash, SessionId, Shards, pack_hashes};
 
 pub(crate) mod device;
 mod shm;
@@ -24,8 +24,11 @@ pub struct OffloadOptions {
     pub session: Option<String>,
     /// Hash of the page before the first one; none at the root.
     pub parent: Option<BlockHash>,
-    /// Which shard of the pages this is.
+    /// The first shard of the pages that this call moves.
     pub shard: u16,
+    /// How many shards from that one on it moves; 0 and 1: that one alone. With k of them `pages` has k entries for each hash:
+    /// page after page, of each page one shard after another. What is reported are whole pages all the same.
+    pub shards: u16,
     /// Greater than 0: the last page is a partial tail of so many tokens.
     pub tail_tokens: u32,
     /// Answer only when the pages are on NVMe and flushed.
@@ -39,9 +42,9 @@ pub struct OffloadOptions {
 /// What became of the pages: `stored + present + declined` is their number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OffloadReport {
-    /// Pages stored by this call.
+    /// Pages of which this call stored a shard, and whose other shards that it moves were there already.
     pub stored: usize,
-    /// Pages that were there already.
+    /// Pages of which all shards that this call moves were there already.
     pub present: usize,
     /// Pages not kept.
     pub declined: usize,
@@ -96,6 +99,7 @@ pub enum Decline {
 pub(crate) struct Window {
     pub(crate) begin: wire::BeginOffloadRequest,
     pub(crate) pages: usize,
+    pub(crate) moved: Shards,
     pub(crate) durable: bool,
     pub(crate) deadline: Deadline,
 }
@@ -105,18 +109,18 @@ pub(crate) trait Sources: Sync {
     /// Bytes of the pages of one window.
     const WINDOW_BYTES_MAX: u64 = WINDOW_BYTES_MAX;
 
-    /// Offers the pages at these positions as one window, and fills the slots that are granted.
+    /// Offers these positions, whole pages, as one window, and fills the slots that are granted.
     fn window(
         &self,
         namespace: &Namespace,
         window: &Window,
-        pages: Range<usize>,
+        positions: Range<usize>,
     ) -> impl Future<Output = Result<Done>> + Send;
 }
 
 impl Sources for [PageSource<'_>] {
-    async fn window(&self, namespace: &Namespace, window: &Window, pages: Range<usize>) -> Result<Done> {
-        let pages = &self[pages];
+    async fn window(&self, namespace: &Namespace, window: &Window, positions: Range<usize>) -> Result<Done> {
+        let pages = &self[positions];
         match namespace.link.lend(window.deadline).await? {
             Some(lent) => namespace.offload_shm(lent, window, pages).await,
             None => namespace.offload_inline(window, pages).await,
@@ -144,7 +148,8 @@ impl Namespace {
         hashes: &[BlockHash],
         pages: &[PageSource<'_>],
     ) -> Result<OffloadReport> {
-        self.check_pages(options.shard, hashes, pages.iter().map(PageSource::len))?;
+        let moved = self.moved(options.shard, options.shards)?;
+        self.check_pages(moved, hashes, pages.iter().map(PageSource::len))?;
         self.offload_from(options, hashes, pages, self.link.deadline(options.deadline)).await
     }
 
@@ -172,7 +177,8 @@ impl Namespace {
         deadline: Deadline,
         report: &mut OffloadReport,
     ) -> Result<()> {
-        let window_pages = pages_within(S::WINDOW_BYTES_MAX, self.shard_bytes());
+        let moved = self.moved(options.shard, options.shards)?;
+        let window_pages = pages_within(S::WINDOW_BYTES_MAX, self.shard_bytes(), moved);
         let patience = deadline.within(options.wait);
         let mut reopened = false;
         loop {
@@ -184,10 +190,12 @@ impl Namespace {
             let window = Window {
                 begin: self.begin(options, hashes, at..end, patience.server_wait_ms()),
                 pages: end - at,
+                moved,
                 durable: options.durable,
                 deadline,
             };
-            let done = match pages.window(self, &window, at..end).await {
+            let positions = moved.positions(at)..moved.positions(end);
+            let done = match pages.window(self, &window, positions).await {
                 Ok(done) => done,
                 Err(error) if self.reopened(&error, &mut reopened, deadline).await? => continue,
                 Err(error) => return Err(error),
@@ -229,6 +237,7 @@ impl Namespace {
             tail_tokens: if range.end == hashes.len() { options.tail_tokens } else { 0 },
             hashes: pack_hashes(&hashes[range]).into(),
             shard: options.shard.into(),
+            shards: options.shards.into(),
             client: 0, // the connection's
             wait_ms,
             durable: options.durable,
@@ -297,74 +306,100 @@ impl Decline {
     }
 }
 
-/// Which pages of a window to fill: the leading run that was not declined.
+/// Which positions of a window to fill: those of the leading run of pages that were not declined.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
-    /// Positions in the window, ascending, with the number of the slot in the reply.
+    /// Positions in the window, ascending; each has the slot of its number here in the reply.
     pub(crate) fill: Vec<u32>,
+    /// Pages of which all positions were there.
     pub(crate) present: usize,
     pub(crate) decline: Option<Decline>,
+    moved: Shards,
 }
 
 impl Granted {
-    /// Reads a reply to a window of `pages` pages.
-    pub(crate) fn read(reply: &wire::BeginOffloadReply, pages: usize) -> Result<Granted> {
-        if reply.outcomes.len() != pages {
-            return Err(Error::protocol(format!("{} outcomes for {pages} pages", reply.outcomes.len())));
+    /// Reads a reply to a window. A page of which one position is declined is not used, nor is anything after it: whatever was
+    /// granted of these the commit gives back.
+    pub(crate) fn read(reply: &wire::BeginOffloadReply, pages: usize, moved: Shards) -> Result<Granted> {
+        let positions = moved.positions(pages);
+        if reply.outcomes.len() != positions {
+            let text = format!("{} outcomes for {positions} shards of pages", reply.outcomes.len());
+            return Err(Error::protocol(text));
         }
-        let mut granted = Granted { fill: Vec::new(), present: 0, decline: None };
+        let mut granted = Granted { fill: Vec::new(), present: 0, decline: None, moved };
         // By number: the generated iterator would skip outcomes it does not know, and shift those after them.
-        for (position, number) in reply.outcomes.iter().enumerate() {
-            let decline = match OffloadOutcome::try_from(*number).unwrap_or_default() {
-                OffloadOutcome::Present => {
-                    granted.present += 1;
-                    continue;
+        for (page, outcomes) in reply.outcomes.chunks(moved.count()).enumerate() {
+            let before = granted.fill.len();
+            for (position, number) in (moved.positions(page)..).zip(outcomes) {
+                match read_outcome(*number)? {
+                    Answer::Present => {}
+                    Answer::Granted => granted.fill.push(position as u32),
+                    Answer::Declined(why) => {
+                        granted.fill.truncate(before);
+                        granted.decline = Some(why);
+                        return Ok(granted);
+                    }
                 }
-                OffloadOutcome::Granted => {
-                    granted.fill.push(position as u32);
-                    continue;
-                }
-                OffloadOutcome::NoSpace => Decline::NoSpace,
-                OffloadOutcome::Outranked => Decline::Outranked,
-                OffloadOutcome::InFlight => Decline::InFlight,
-                OffloadOutcome::NoParent => Decline::NoParent,
-                OffloadOutcome::Draining => Decline::Draining,
-                OffloadOutcome::LeaseLimit => Decline::LeaseLimit,
-                OffloadOutcome::Unspecified | OffloadOutcome::Stored => {
-                    return Err(Error::protocol("an outcome that is none of an offer"));
-                }
-            };
-            // Pages after a declined one are not reachable: whatever is said of them is not used.
-            granted.decline = Some(decline);
-            break;
+            }
+            granted.present += usize::from(granted.fill.len() == before);
         }
         Ok(granted)
     }
 
-    /// What the answer to a commit of all of `fill` leaves.
+    /// What the answer to a commit of all of `fill` leaves: pages of which every position is in the pool.
     pub(crate) fn committed(self, reply: &wire::CommitOffloadReply, retry_after_ms: u32) -> Result<Done> {
         let (durable, not_durable) = (reply.durable, NotDurable::read(reply.not_durable()));
         let Some(first) = reply.dropped.iter().min() else {
-            let (stored, present, decline) = (self.fill.len(), self.present, self.decline);
+            let (stored, present, decline) = (self.pages_filled(usize::MAX), self.present, self.decline);
             return Ok(Done { stored, present, durable, not_durable, decline, retry_after_ms });
         };
-        let stored = self.fill.iter().take_while(|position| *position < first).count();
-        let Some(dropped_at) = self.fill.get(stored).filter(|position| *position == first) else {
+        if !self.fill.contains(first) {
             return Err(Error::protocol("it dropped a page that was not offered"));
-        };
-        // Everything before the first dropped page is in the pool, present or stored.
-        let present = *dropped_at as usize - stored;
+        }
+        // Everything before the first torn page is in the pool, present or stored.
+        let torn = self.moved.page(*first as usize);
+        let stored = self.pages_filled(torn);
         let decline = Some(Decline::NoParent);
-        Ok(Done { stored, present, durable, not_durable, decline, retry_after_ms: 0 })
+        Ok(Done { stored, present: torn - stored, durable, not_durable, decline, retry_after_ms: 0 })
+    }
+
+    /// Pages before this one of which a position is filled.
+    fn pages_filled(&self, end: usize) -> usize {
+        let pages = self.fill.iter().map(|position| self.moved.page(*position as usize));
+        let mut last = None;
+        pages.take_while(|page| *page < end).filter(|page| last.replace(*page) != Some(*page)).count()
     }
 }
 
-/// Pages of a window, at least one.
-pub(crate) fn window_pages(shard_bytes: u64) -> usize {
-    pages_within(WINDOW_BYTES_MAX, shard_bytes)
+/// What a server said of one position of an offer.
+enum Answer {
+    Present,
+    Granted,
+    Declined(Decline),
 }
 
-fn pages_within(bytes_max: u64, shard_bytes: u64) -> usize {
+fn read_outcome(number: i32) -> Result<Answer> {
+    Ok(Answer::Declined(match OffloadOutcome::try_from(number).unwrap_or_default() {
+        OffloadOutcome::Present => return Ok(Answer::Present),
+        OffloadOutcome::Granted => return Ok(Answer::Granted),
+        OffloadOutcome::NoSpace => Decline::NoSpace,
+        OffloadOutcome::Outranked => Decline::Outranked,
+        OffloadOutcome::InFlight => Decline::InFlight,
+        OffloadOutcome::NoParent => Decline::NoParent,
+        OffloadOutcome::Draining => Decline::Draining,
+        OffloadOutcome::LeaseLimit => Decline::LeaseLimit,
+        OffloadOutcome::Unspecified | OffloadOutcome::Stored => {
+            return Err(Error::protocol("an outcome that is none of an offer"));
+        }
+    }))
+}
+
+/// Pages of a window of which these shards are moved, at least one.
+pub(crate) fn window_pages(shard_bytes: u64, moved: Shards) -> usize {
+    pages_within(WINDOW_BYTES_MAX, shard_bytes, moved)
+}
+
+fn pages_within(bytes_max: u64, shard_bytes: u64, moved: Shards) -> usize {
     let fit = usize::try_from(bytes_max / shard_bytes.max(1)).unwrap_or(usize::MAX);
-    fit.clamp(1, WINDOW_PAGES_MAX)
+    moved.whole_pages(fit.min(WINDOW_PAGES_MAX)).max(1)
 }

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
 use turnkv_proto::wire::{self, TierKind};
-use turnkv_proto::{BlockHash, SessionId, pack_hashes};
+use turnkv_proto::{BlockHash, SessionId, Shards, pack_hashes};
 
 pub(crate) mod device;
 pub(crate) mod shm;
@@ -20,8 +20,11 @@ pub(crate) mod shm;
 pub struct ReloadOptions {
     /// The session that reloads.
     pub session: Option<String>,
-    /// Which shard of the pages.
+    /// The first shard of the pages that this call moves.
     pub shard: u16,
+    /// How many shards from that one on it moves; 0 and 1: that one alone. With k of them there are k targets for each hash: page
+    /// after page, of each page one shard after another. What is reported are whole pages all the same.
+    pub shards: u16,
     /// By when to answer; none: the client's `call_ms`.
     pub deadline: Option<Duration>,
 }
@@ -29,11 +32,11 @@ pub struct ReloadOptions {
 /// What came back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// Leading pages that are in their targets, whole and verified. Targets after them hold anything.
+    /// Leading pages of which all shards asked for are in their targets, whole and verified. Targets after them hold anything.
     pub pages: usize,
     /// Of these, found in DRAM.
     pub from_dram: usize,
-    /// Of these, found on NVMe.
+    /// Of these, found on NVMe, at least in part.
     pub from_nvme: usize,
     /// Why the page after them is not there; none: all came back.
     pub miss: Option<MissCause>,
@@ -65,17 +68,25 @@ pub enum MissCause {
 pub(crate) struct Window {
     pub(crate) begin: wire::BeginReloadRequest,
     pub(crate) pages: usize,
+    pub(crate) moved: Shards,
     pub(crate) deadline: Deadline,
+}
+
+impl Window {
+    /// Shards of pages that are asked for.
+    pub(crate) fn positions(&self) -> usize {
+        self.moved.positions(self.pages)
+    }
 }
 
 /// Where the pages of a reload go.
 pub(crate) trait Targets: Send {
-    /// Asks for the pages at these positions as one window, and takes in those that come; counts them in the report.
+    /// Asks for these positions, whole pages, as one window, and takes in those that come; counts whole pages in the report.
     fn window(
         &mut self,
         namespace: &Namespace,
         window: &Window,
-        pages: Range<usize>,
+        positions: Range<usize>,
         report: &mut ReloadReport,
     ) -> impl Future<Output = Result<()>> + Send;
 }
@@ -85,10 +96,10 @@ impl Targets for [PageTarget<'_>] {
         &mut self,
         namespace: &Namespace,
         window: &Window,
-        pages: Range<usize>,
+        positions: Range<usize>,
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let targets = &mut self[pages];
+        let targets = &mut self[positions];
         match namespace.link.lend(window.deadline).await? {
             Some(lent) => namespace.reload_shm(lent, window, targets, report).await,
             None => namespace.reload_inline(window, targets, report).await,
@@ -104,7 +115,8 @@ impl Namespace {
         hashes: &[BlockHash],
         targets: &mut [PageTarget<'_>],
     ) -> Result<ReloadReport> {
-        self.check_pages(options.shard, hashes, targets.iter().map(PageTarget::len))?;
+        let moved = self.moved(options.shard, options.shards)?;
+        self.check_pages(moved, hashes, targets.iter().map(PageTarget::len))?;
         self.reload_into(options, hashes, targets, self.link.deadline(options.deadline)).await
     }
 
@@ -132,13 +144,15 @@ impl Namespace {
         deadline: Deadline,
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let window_pages = window_pages(self.shard_bytes());
+        let moved = self.moved(options.shard, options.shards)?;
+        let window_pages = window_pages(self.shard_bytes(), moved);
         let mut reopened = false;
         while report.pages < hashes.len() && report.miss.is_none() {
             let at = report.pages;
             let end = hashes.len().min(at + window_pages);
-            let window = self.reload_window(options, &hashes[at..end], deadline);
-            match targets.window(self, &window, at..end, report).await {
+            let window = self.reload_window(options, moved, &hashes[at..end], deadline);
+            let positions = moved.positions(at)..moved.positions(end);
+            match targets.window(self, &window, positions, report).await {
                 // An answer that covers nothing and names no cause would be asked for again for ever.
                 Ok(()) if report.pages == at && report.miss.is_none() => report.miss = Some(MissCause::Busy),
                 Ok(()) => {}
@@ -152,19 +166,21 @@ impl Namespace {
     pub(crate) fn reload_window(
         &self,
         options: &ReloadOptions,
+        moved: Shards,
         hashes: &[BlockHash],
         deadline: Deadline,
     ) -> Window {
         let begin = wire::BeginReloadRequest {
             namespace: self.wire_id(),
             hashes: pack_hashes(hashes).into(),
-            shard: options.shard.into(),
+            shard: moved.first().into(),
+            shards: moved.count() as u32,
             client: 0, // the connection's
             wait_ms: deadline.server_wait_ms(),
             session: options.session.clone().unwrap_or_default(),
             hold: false,
         };
-        Window { begin, pages: hashes.len(), deadline }
+        Window { begin, pages: hashes.len(), moved, deadline }
     }
 }
 
@@ -202,6 +218,30 @@ impl ReloadReport {
                 });
                 Ok(self)
             }
+        }
+    }
+}
+
+/// Shards that come one after another: a page is there when the last one of it is.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    moved: Shards,
+    positions: usize,
+    /// A shard of the page under way came from NVMe.
+    nvme: bool,
+}
+
+impl Arrivals {
+    pub(crate) fn new(moved: Shards) -> Arrivals {
+        Arrivals { moved, positions: 0, nvme: false }
+    }
+
+    /// Counts the next shard, which is in its target.
+    pub(crate) fn count(&mut self, found_in: TierKind, report: &mut ReloadReport) {
+        self.nvme |= found_in == TierKind::Nvme;
+        self.positions += 1;
+        if self.positions.is_multiple_of(self.moved.count()) {
+            report.count(if std::mem::take(&mut self.nvme) { TierKind::Nvme } else { found_in });
         }
     }
 }

@@ -29,7 +29,8 @@ impl Namespace {
         let marked = mark(device, after);
         let deadline = self.link.deadline(options.deadline);
         async move {
-            self.check_pages(options.shard, hashes, pages.iter().map(DevicePlan::slot_bytes))?;
+            let moved = self.moved(options.shard, options.shards)?;
+            self.check_pages(moved, hashes, pages.iter().map(DevicePlan::slot_bytes))?;
             device.check()?;
             let after = self.engine_done(device, marked, deadline).await?;
             let sources = DevicePages { device, pages, after };
@@ -63,11 +64,12 @@ struct DevicePages<'a> {
 impl Sources for DevicePages<'_> {
     const WINDOW_BYTES_MAX: u64 = DEVICE_WINDOW_BYTES_MAX;
 
-    async fn window(&self, namespace: &Namespace, window: &Window, pages: Range<usize>) -> Result<Done> {
+    async fn window(&self, namespace: &Namespace, window: &Window, positions: Range<usize>) -> Result<Done> {
         let Some(lent) = namespace.link.lend(window.deadline).await? else {
             return Err(only_shm());
         };
-        let pages = DevicePages { device: self.device, pages: &self.pages[pages], after: self.after.clone() };
+        let pages =
+            DevicePages { device: self.device, pages: &self.pages[positions], after: self.after.clone() };
         namespace.offload_shm(lent, window, pages).await
     }
 }

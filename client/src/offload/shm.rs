@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::Slot;
 
-/// Slots to fill, each with the position of its page in the window.
+/// Slots to fill, each with its position in the window.
 pub(crate) struct Grants<'a> {
     namespace: &'a Namespace,
     window: &'a Window,
@@ -40,7 +40,7 @@ impl Grants<'_> {
         self.window.deadline
     }
 
-    /// One of them: the position of its page in the window, and the slot.
+    /// One of them: its position in the window, and the slot.
     pub(crate) async fn slot(&self, number: usize, lent: &Lent) -> Result<(usize, Slot)> {
         let (server, id, pool) = (lent.server(), self.namespace.id(), Arc::clone(lent.pool()));
         let page_bytes = self.namespace.page_bytes();
@@ -76,7 +76,7 @@ impl Namespace {
         // The lease runs from the server's receipt: counted from before the request was sent, it ends no later here.
         let begun = Instant::now();
         let reply: wire::BeginOffloadReply = lent.call(Verb::BeginOffload, &begin, window.deadline).await?;
-        let granted = Granted::read(&reply, window.pages)?;
+        let granted = Granted::read(&reply, window.pages, window.moved)?;
         if granted.fill.is_empty() {
             let Granted { present, decline, .. } = granted;
             let (durable, retry_after_ms) = (reply.durable, reply.retry_after_ms);

@@ -1,7 +1,7 @@
 //! Reloads into GPU memory. Owns: leasing pages for the device, what became of them once it is done. Must not know: windows, how
 //! pages are copied.
 
-use super::{MissCause, ReloadOptions, ReloadReport, Targets, Window};
+use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, Targets, Window};
 use crate::deadline::Deadline;
 use crate::device::{DeviceOrder, bound, mark};
 use crate::error::{Error, Result};
@@ -13,8 +13,8 @@ use crate::reload::shm::{Next, Pages};
 use std::future::Future;
 use std::ops::Range;
 use std::time::Instant;
-use turnkv_proto::BlockHash;
 use turnkv_proto::wire::TierKind;
+use turnkv_proto::{BlockHash, Shards};
 use turnkv_transfer::device::{Device, DevicePlan, Flight, Mark, SlotPage, Stream};
 
 impl Namespace {
@@ -32,7 +32,8 @@ impl Namespace {
         let marked = mark(device, order.after);
         let deadline = self.link.deadline(options.deadline);
         async move {
-            self.check_pages(options.shard, hashes, pages.iter().map(DevicePlan::slot_bytes))?;
+            let moved = self.moved(options.shard, options.shards)?;
+            self.check_pages(moved, hashes, pages.iter().map(DevicePlan::slot_bytes))?;
             device.check()?;
             let after = marked.transpose()?;
             for page in pages {
@@ -46,7 +47,7 @@ impl Namespace {
                 landing.launch(self, order.layers)?;
             }
             let (legs, verify) = (landing.legs, self.link.config.verify);
-            let reload = DeviceReload { namespace: self.clone(), legs, begun, verify };
+            let reload = DeviceReload { namespace: self.clone(), legs, begun, moved, verify };
             for leg in &reload.legs {
                 bound(deadline, leg.flight.enqueued()).await?;
             }
@@ -63,6 +64,7 @@ pub struct DeviceReload {
     legs: Vec<Leg>,
     /// What was begun, and why no more was.
     begun: ReloadReport,
+    moved: Shards,
     verify: bool,
 }
 
@@ -123,9 +125,9 @@ impl DeviceReload {
 
     /// Counts the leading pages of a leg that are what they should be.
     fn count(&self, leg: &Leg, at: Instant, checksums: Option<&[u64]>, report: &mut ReloadReport) {
-        let mut position = 0;
+        let (mut position, mut arrivals) = (0, Arrivals::new(self.moved));
         for leased in &leg.leased {
-            for (number, (checksum, tier)) in leased.pages.iter().enumerate() {
+            for (number, (checksum, tier)) in leased.shards.iter().enumerate() {
                 if at >= leased.end {
                     report.miss = Some(MissCause::LeaseExpired);
                     return;
@@ -137,18 +139,18 @@ impl DeviceReload {
                     report.miss = Some(MissCause::Checksum);
                     return;
                 }
-                report.count(*tier);
+                arrivals.count(*tier, report);
                 position += 1;
             }
         }
     }
 }
 
-/// Pages of one lease.
+/// Whole pages of one lease.
 #[derive(Debug)]
 struct Leased {
-    /// Of each page, what it must add up to, and where it was found.
-    pages: Vec<(u64, TierKind)>,
+    /// Of each shard, what it must add up to, and where it was found.
+    shards: Vec<(u64, TierKind)>,
     /// What is read at or after this moment may be other pages' bytes.
     end: Instant,
     ending: Ending,
@@ -202,11 +204,14 @@ impl Targets for Landing<'_> {
                 Next::End => break None,
             }
         };
-        let leased = Leased { pages: found, end: pages.lease_end, ending: Ending::of(&mut pages.lent) };
+        // Of a page that did not come whole nothing is copied.
+        let whole = window.moved.positions(window.moved.whole_pages(found.len()));
+        found.truncate(whole);
+        slots.truncate(whole);
+        let leased = Leased { shards: found, end: pages.lease_end, ending: Ending::of(&mut pages.lent) };
         drop(pages); // its connection is free for the next window
-        for (_, tier) in &leased.pages {
-            report.count(*tier);
-        }
+        let mut arrivals = Arrivals::new(window.moved);
+        leased.shards.iter().for_each(|(_, tier)| arrivals.count(*tier, report));
         if !slots.is_empty() {
             self.leased.push((slots, leased));
         }

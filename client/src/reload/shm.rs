@@ -6,7 +6,7 @@ use crate::limits::YIELD_BYTES;
 use crate::local::Lent;
 use crate::namespace::Namespace;
 use crate::pages::PageTarget;
-use crate::reload::{MissCause, ReloadReport, Window, tier};
+use crate::reload::{Arrivals, MissCause, ReloadReport, Window, tier};
 use crate::slabs::Place;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::Slot;
 
-/// The stream of pages that answers one BeginReload.
+/// The stream that answers one BeginReload: a slot for each position.
 #[derive(Debug)]
 pub(crate) struct Pages {
     pub(crate) lent: Lent,
@@ -31,7 +31,7 @@ pub(crate) struct Pages {
 /// The next of [`Pages`].
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A page is in a slot.
+    /// A shard of a page is in a slot.
     Page { position: u32, slot: Slot, checksum: u64, tier: wire::TierKind },
     /// A page is not there, and none after it.
     Miss(MissCause),
@@ -44,7 +44,7 @@ impl Pages {
         let begun = Instant::now();
         let begin = wire::BeginReloadRequest { client: lent.client(), ..window.begin.clone() };
         lent.request(Verb::BeginReload, &begin, window.deadline)?;
-        let asked = window.pages;
+        let asked = window.positions();
         let waiting = VecDeque::new();
         let mut pages =
             Pages { lent, asked, covered: 0, next: 0, waiting, more: true, lease_end: begun, begun };
@@ -108,7 +108,7 @@ impl Namespace {
         report: &mut ReloadReport,
     ) -> Result<()> {
         let mut pages = Pages::begin(lent, window).await?;
-        let mut copied = 0;
+        let (mut copied, mut arrivals) = (0, Arrivals::new(window.moved));
         loop {
             let (position, slot, checksum, tier) = match pages.next(self, window).await? {
                 Next::Page { position, slot, checksum, tier } => (position, slot, checksum, tier),
@@ -130,7 +130,7 @@ impl Namespace {
                 report.miss = Some(MissCause::Checksum);
                 return Ok(());
             }
-            report.count(tier);
+            arrivals.count(tier, report);
             copied += slot.len();
             if copied >= YIELD_BYTES {
                 copied = 0;

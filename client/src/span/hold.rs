@@ -32,7 +32,7 @@ impl PageSpan {
     ) -> Result<ReloadReport> {
         options.check()?;
         let (namespace, link) = (self.namespace.clone(), Arc::clone(&self.namespace.link));
-        namespace.check_pages(options.shard, hashes, hashes.iter().map(|_| namespace.page_bytes()))?;
+        namespace.moved_alone(options.shard, options.shards)?;
         if let Some(last) = hashes.len().checked_sub(1) {
             self.find(row, place + last)?;
         }
@@ -56,8 +56,9 @@ impl PageSpan {
         let mut reopened = false;
         while report.pages < hashes.len() && report.miss.is_none() {
             let at = report.pages;
-            let window = &hashes[at..hashes.len().min(at + window_pages(namespace.shard_bytes()))];
-            let mut window = namespace.reload_window(options, window, deadline);
+            let moved = namespace.moved_alone(options.shard, options.shards)?;
+            let window = &hashes[at..hashes.len().min(at + window_pages(namespace.shard_bytes(), moved))];
+            let mut window = namespace.reload_window(options, moved, window, deadline);
             window.begin.hold = true;
             match self.hold_window((row, place + at), &window, report).await {
                 Ok(()) if report.pages == at && report.miss.is_none() => report.miss = Some(MissCause::Busy),

@@ -8,4 +8,5 @@ mod fake;
 mod faults;
 mod inline;
 mod plans;
+mod shards;
 mod shm;

@@ -5,7 +5,7 @@
 mod plain;
 
 use plain::*;
-use turnkv_pool::limits::{HASHES_PER_CALL_MAX, LEASE_PAGES_MAX};
+use turnkv_pool::limits::{HASHES_PER_CALL_MAX, LEASE_PAGES_MAX, STEPS_PER_CALL_MAX};
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, Shards};
 
@@ -296,23 +296,37 @@ fn reserved_slots_are_of_one_shard() {
 }
 
 #[test]
-fn a_large_call_is_decided_in_slices_that_end_in_the_middle_of_pages() {
-    let mut large = config(0);
+fn a_large_call_is_bounded_and_cut_in_the_middle_of_pages() {
+    let mut large = config(1 << 40);
     large.slab_bytes = 64 << 20;
     let mut pool = Pool::new(large).unwrap();
-    let ns = open(&mut pool);
-    let (list, shards) = (hashes(0..1000), some(0, 3));
+    let ns = pool.open_namespace(desc(2, "a", PAGE, 8)).unwrap();
+    let (list, shards) = (hashes(0..1000), some(0, 7));
     let asked = OffloadAsk { shards, ..ask(ns, None, &list) };
     let mut offloading = pool.start_offload(&asked, 0).unwrap();
     let mut slices = 1;
-    while !pool.offload_some(&asked, &mut offloading, 0).unwrap() {
+    loop {
+        let before = pool.steps();
+        let done = pool.offload_some(&asked, &mut offloading, 0).unwrap();
+        assert!(pool.steps() - before <= STEPS_PER_CALL_MAX);
         pool.check().unwrap();
+        if done {
+            break;
+        }
         slices += 1;
     }
     let plan = pool.offload_plan(offloading);
-    let whole = LEASE_PAGES_MAX / 3 * 3;
+    let whole = LEASE_PAGES_MAX / 7 * 7;
     assert!(slices > 1);
     assert_eq!(granted(&plan), (0..whole).collect::<Vec<u32>>(), "a lease's slots, in whole pages");
-    assert_eq!(plan.outcomes.len(), 3000);
-    assert_eq!(commit(&mut pool, &plan, shards).kept.len() as u32, whole / 3);
+    assert_eq!(plan.outcomes.len(), 7000);
+    assert_eq!(commit(&mut pool, &plan, shards).kept.len() as u32, whole / 7);
+    let rest = begin(&mut pool, ns, &list[..whole as usize / 7], Shards::one(7));
+    commit(&mut pool, &rest, Shards::one(7));
+    write_all(&mut pool);
+    pool.demote_all(None);
+    let before = pool.steps();
+    let read = reload(&mut pool, ns, &list, some(0, 8));
+    assert_eq!(read.pages.len(), LEASE_PAGES_MAX as usize, "128 whole pages");
+    assert!(pool.steps() - before <= STEPS_PER_CALL_MAX);
 }

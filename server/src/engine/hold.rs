@@ -14,7 +14,7 @@ use turnkv_pool::{
     CommitReservedAsk, LeaseId, OffloadAsk, Outcome, PageKey, ReserveAsk, Reserved, ReservedCommit, SlotPlace,
 };
 use turnkv_proto::limits::{LEASE_PAGES_MAX, RENEW_LEASES_MAX, RESERVE_PAGES_MAX};
-use turnkv_proto::{BlockHash, Error, ErrorKind, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, Error, ErrorKind, Shards, unpack_hashes, wire};
 use wire::{NotDurable, OffloadOutcome as Wire};
 
 impl Engine {
@@ -80,7 +80,7 @@ impl Engine {
             session: session.as_ref(),
             parent: BlockHash::parse_optional(&raw.parent).map_err(malformed)?,
             hashes: &hashes,
-            shard: parse_shard(raw.shard)?,
+            shards: Shards::one(parse_shard(raw.shard)?),
             tail_tokens: raw.tail_tokens,
             client: self.clients.check(raw.client)?,
         };

@@ -20,7 +20,7 @@ pub(crate) struct InlineOffload {
     open: bool,
 }
 
-/// One granted page being filled, front to back.
+/// One granted slot being filled, front to back.
 struct Filling {
     position: u32,
     slot: Slot,
@@ -29,7 +29,7 @@ struct Filling {
 }
 
 impl InlineOffload {
-    /// Begins: the reply says which pages to send.
+    /// Begins: the reply says which positions to send.
     pub(crate) async fn begin(
         engine: &Arc<Engine>,
         caller: Caller,
@@ -64,7 +64,7 @@ impl InlineOffload {
         Ok((offload, reply))
     }
 
-    /// Takes the next bytes of a page; pages may be interleaved, the bytes of one page come in order.
+    /// Takes the next bytes of a position; positions may be interleaved, the bytes of one come in order.
     pub(crate) fn fill(&mut self, index: u32, offset: u64, payload: &[u8]) -> Result<(), Error> {
         let page = self.pages.iter_mut().find(|page| page.position == index);
         let page = page.ok_or_else(|| {
@@ -141,7 +141,7 @@ pub(crate) struct InlineReload {
     corrupt: Vec<u32>,
 }
 
-/// One leased page being sent, front to back.
+/// One leased slot being sent, front to back.
 struct Sending {
     index: u32,
     checksum: u64,
@@ -174,9 +174,14 @@ impl InlineReload {
         })
     }
 
-    /// Pages of the request that this run serves.
+    /// Positions of the request that this run serves.
     pub(crate) fn covered(&self) -> u32 {
         self.run.covered
+    }
+
+    /// Whole pages among them.
+    pub(crate) fn pages_covered(&self) -> usize {
+        self.run.shards.whole_pages(self.run.covered as usize)
     }
 
     /// The next message; `None` at the end of the run. Nothing follows a miss, which may come after some of its page's

@@ -12,7 +12,8 @@ use std::time::Duration;
 use turnkv_pool::{
     ClientId, Committed, LeaseId, NamespaceIndex, OffloadAsk, OffloadPlan, Outcome, SlotPlace,
 };
-use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
+use turnkv_proto::limits::HASHES_PER_CALL_MAX;
+use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, Shards, unpack_hashes, wire};
 use wire::{NotDurable, OffloadOutcome as Wire};
 
 /// A checked BeginOffload.
@@ -21,13 +22,13 @@ struct Ask {
     session: Option<SessionId>,
     parent: Option<BlockHash>,
     hashes: Vec<BlockHash>,
-    shard: u16,
+    shards: Shards,
     tail_tokens: u32,
     client: ClientId,
 }
 
 impl Engine {
-    /// Says for each page whether it is there, granted or declined. When the first page wanted finds no slot, waits
+    /// Says for each position whether it is there, granted or declined. When the first page wanted finds no slot, waits
     /// up to `wait_ms` for one.
     pub(crate) async fn begin_offload(
         self: &Arc<Self>,
@@ -86,8 +87,8 @@ impl Engine {
             ns: self.find_namespace(&raw.namespace)?,
             session: parse_session(&raw.session)?,
             parent: BlockHash::parse_optional(&raw.parent).map_err(malformed)?,
+            shards: parse_shards(raw.shard, raw.shards, hashes.len())?,
             hashes,
-            shard: parse_shard(raw.shard)?,
             tail_tokens: raw.tail_tokens,
             client,
         })
@@ -95,7 +96,7 @@ impl Engine {
 
     fn try_offload(&self, ask: &Ask) -> Result<wire::BeginOffloadReply, Error> {
         if self.draining.load(Ordering::Relaxed) {
-            let outcomes = vec![Wire::Draining.into(); ask.hashes.len()];
+            let outcomes = vec![Wire::Draining.into(); ask.shards.positions(ask.hashes.len())];
             return Ok(wire::BeginOffloadReply { outcomes, ..Default::default() });
         }
         let now = self.now();
@@ -104,7 +105,7 @@ impl Engine {
             session: ask.session.as_ref(),
             parent: ask.parent,
             hashes: &ask.hashes,
-            shard: ask.shard,
+            shards: ask.shards,
             tail_tokens: ask.tail_tokens,
             client: ask.client,
         };
@@ -141,17 +142,17 @@ impl Engine {
         }
     }
 
-    /// Counts what a caller is told, once: not every look that a waiting call takes.
+    /// Counts the pages of what a caller is told, once: not every look that a waiting call takes.
     fn answer(&self, ask: &Ask, reply: wire::BeginOffloadReply) -> wire::BeginOffloadReply {
-        let count =
-            |wanted: Wire| reply.outcomes.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
+        let pages = outcomes_of_pages(&reply.outcomes, ask.shards);
+        let count = |wanted: Wire| pages.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
         let present = count(Wire::Present);
         self.metrics.present_pages.increment(present);
         let outranked = count(Wire::Outranked);
         self.metrics.outranked_pages.increment(outranked);
         let taken = present + count(Wire::Granted);
-        self.metrics.declined_pages.increment(reply.outcomes.len() as u64 - taken - outranked);
-        if ask.shard == 0 && present < ask.hashes.len() as u64 {
+        self.metrics.declined_pages.increment(pages.len() as u64 - taken - outranked);
+        if ask.shards.first() == 0 && present < ask.hashes.len() as u64 {
             let full = ask.hashes.len() - usize::from(ask.tail_tokens > 0);
             self.tell(&Told {
                 ns: ask.ns,
@@ -179,7 +180,7 @@ impl Engine {
         client: ClientId,
         ask: &wire::CommitOffloadRequest,
     ) -> Result<wire::CommitOffloadReply, Error> {
-        let Committed { kept, dropped } = self.commit(client, ask)?;
+        let Committed { kept, dropped, .. } = self.commit(client, ask)?;
         self.pump_writes();
         if !ask.durable {
             return Ok(wire::CommitOffloadReply { dropped, ..Default::default() });
@@ -206,7 +207,7 @@ impl Engine {
     ) -> Result<Committed, Error> {
         if ask.pages.len() != ask.checksums.len() {
             let text =
-                format!("{} pages but {} checksums in one commit", ask.pages.len(), ask.checksums.len());
+                format!("{} positions but {} checksums in one commit", ask.pages.len(), ask.checksums.len());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         check_positions("CommitOffload", ask.pages.len())?;
@@ -215,7 +216,7 @@ impl Engine {
         let committed =
             self.core().pool.commit_offload(LeaseId(ask.lease), client, &pages, now).map_err(refuse)?;
         self.metrics.offloaded_pages.increment(committed.kept.len() as u64);
-        if committed.kept.len() < pages.len() {
+        if committed.freed > 0 {
             self.freed.notify_waiters();
         }
         Ok(committed)
@@ -232,6 +233,13 @@ impl Engine {
         self.freed.notify_waiters();
         Ok(())
     }
+}
+
+/// What became of each page: a page is present where all positions of it are, and declined as a whole.
+fn outcomes_of_pages(outcomes: &[i32], shards: Shards) -> Vec<i32> {
+    let present = Wire::Present as i32;
+    let page = |positions: &[i32]| positions.iter().copied().find(|at| *at != present).unwrap_or(present);
+    outcomes.chunks(shards.count()).map(page).collect()
 }
 
 /// Nothing granted, and what was wanted first found no slot.
@@ -272,6 +280,21 @@ pub(super) fn slot_to_wire(place: &SlotPlace) -> wire::SlotRef {
 /// An optional session id.
 pub(super) fn parse_session(text: &str) -> Result<Option<SessionId>, Error> {
     if text.is_empty() { Ok(None) } else { SessionId::parse(text).map(Some).map_err(malformed) }
+}
+
+/// Which shards of so many pages a call moves; whether the namespace has so many is the pool's to say.
+pub(super) fn parse_shards(first: u32, count: u32, pages: usize) -> Result<Shards, Error> {
+    let shards = Shards::new(first, count).ok_or_else(|| {
+        Error::new(ErrorKind::Invalid, format!("{count} shards from shard {first} on are out of range"))
+    })?;
+    if shards.positions(pages) > HASHES_PER_CALL_MAX {
+        let text = format!(
+            "{} shards of {pages} pages are too many for one call, which moves at most {HASHES_PER_CALL_MAX} shards: split it",
+            shards.count()
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(shards)
 }
 
 /// A shard's number; whether the namespace has so many is the pool's to say.

@@ -3,7 +3,7 @@
 
 use super::hold::{check_positions, once};
 use super::metrics::Corrupt;
-use super::offload::{parse_session, parse_shard, slot_to_wire};
+use super::offload::{parse_session, parse_shards, slot_to_wire};
 use super::promote::Waiter;
 use super::record::Told;
 use super::verify::Check;
@@ -18,14 +18,14 @@ use tokio::sync::mpsc;
 use turnkv_pool::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Promotion, ReloadAsk, ReloadPlan, ReloadStep,
 };
-use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, Shards, unpack_hashes, wire};
 
 /// A checked BeginReload.
 pub(super) struct Ask {
     pub(super) ns: NamespaceIndex,
     pub(super) session: Option<SessionId>,
     pub(super) hashes: Vec<BlockHash>,
-    pub(super) shard: u16,
+    pub(super) shards: Shards,
     pub(super) client: ClientId,
     pub(super) deadline: Duration,
     pub(super) clock: Clock,
@@ -35,7 +35,7 @@ pub(super) struct Ask {
     pub(super) check: bool,
 }
 
-/// A reload under way: its pages in the order asked, some still on their way from NVMe.
+/// A reload under way: its positions in the order asked, some still on their way from NVMe.
 pub(crate) struct ReloadRun {
     /// 0 when nothing was leased.
     pub(crate) lease: u64,
@@ -43,8 +43,10 @@ pub(crate) struct ReloadRun {
     pub(crate) lease_ms: u32,
     /// When that time is over, counted from before the lease was given.
     pub(crate) lease_ends: Duration,
-    /// Pages of the request that this call serves.
+    /// Positions of the request that this call serves: whole pages, or up to a miss.
     pub(crate) covered: u32,
+    /// Which shards of its pages that is of.
+    pub(crate) shards: Shards,
     pages: VecDeque<(wire::ReloadedPage, Arrival)>,
     first: u32,
     landed: mpsc::Receiver<(u32, Result<(), MissCause>)>,
@@ -163,8 +165,8 @@ impl Engine {
         Ok(Ask {
             ns: self.find_namespace(&raw.namespace)?,
             session: parse_session(&raw.session)?,
+            shards: parse_shards(raw.shard, raw.shards, hashes.len())?,
             hashes,
-            shard: parse_shard(raw.shard)?,
             client,
             deadline: self.clock.now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into()),
             clock: self.clock.clone(),
@@ -176,49 +178,56 @@ impl Engine {
     /// One decision: `None` when the first page wants a slot and there is none now.
     fn try_reload(self: &Arc<Self>, ask: &Ask) -> Result<Option<ReloadRun>, Error> {
         let (now, began) = (self.now(), self.clock.now());
-        let (plan, run, started, renewals) = {
+        let (plan, laid_out, renewals) = {
             let mut core = self.core();
             core.check_present(ask.client)?;
             let view = ReloadAsk {
                 ns: ask.ns,
                 hashes: &ask.hashes,
-                shard: ask.shard,
+                shards: ask.shards,
                 client: ask.client,
                 session: ask.session.as_ref(),
                 hold: ask.hold,
             };
             let plan = core.pool.begin_reload(view, now).map_err(refuse)?;
-            if matches!(plan.pages.first(), Some(ReloadStep::NoSlot)) {
-                return Ok(None);
-            }
-            let (run, started) = core.lay_out(&plan, ask, began);
-            (plan, run, started, core.pool.take_slab_actions())
+            let stuck = matches!(plan.pages.first(), Some(ReloadStep::NoSlot));
+            let laid_out = (!stuck).then(|| core.lay_out(&plan, ask, began));
+            (plan, laid_out, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);
-        self.count_reload(ask, &plan);
-        self.start_promotions(started.promotions);
-        self.start_checks(started.checks);
+        self.start_promotions(plan.ahead.clone());
+        let run = laid_out.map(|(run, started)| {
+            self.count_reload(ask, &plan);
+            self.start_promotions(started.promotions);
+            self.start_checks(started.checks);
+            run
+        });
         self.forget_dead_extents();
-        Ok(Some(run))
+        Ok(run)
     }
 
     fn count_reload(&self, ask: &Ask, plan: &ReloadPlan) {
-        let count =
-            |wanted: fn(&ReloadStep) -> bool| plan.pages.iter().filter(|step| wanted(step)).count() as u64;
-        let dram = count(|step| matches!(step, ReloadStep::Ready { .. } | ReloadStep::Join { .. }));
-        let nvme = count(|step| matches!(step, ReloadStep::Promote(_)));
+        // A page one of whose shards is read from NVMe comes from there.
+        let (mut dram, mut nvme) = (0, 0);
+        for page in plan.pages.chunks(ask.shards.count()) {
+            match page {
+                [ReloadStep::NoSlot | ReloadStep::Miss(_), ..] => {}
+                steps if steps.iter().any(|step| matches!(step, ReloadStep::Promote(_))) => nvme += 1,
+                _ => dram += 1,
+            }
+        }
         let (tokens, saved_us) = {
             let core = self.core();
             let page_tokens = core.pool.namespace_desc(ask.ns).map_or(0, |desc| desc.page_tokens);
             // A tensor-parallel engine reloads every shard of a page: its tokens are saved once.
-            let tokens = if ask.shard == 0 { (dram + nvme) * u64::from(page_tokens) } else { 0 };
+            let tokens = if ask.shards.first() == 0 { (dram + nvme) * u64::from(page_tokens) } else { 0 };
             (tokens, core.pool.prefill_us(ask.ns, tokens).unwrap_or(0))
         };
         self.metrics.reloaded(dram, nvme, tokens, saved_us);
         if let Some(ReloadStep::Miss(cause)) = plan.pages.last() {
             self.metrics.missed(*cause);
         }
-        if ask.shard == 0 {
+        if ask.shards.first() == 0 {
             self.tell(&Told {
                 ns: ask.ns,
                 kind: wire::RecordedKind::Reload,
@@ -260,14 +269,14 @@ impl super::Core {
         let (tell, landed) = mpsc::channel(plan.pages.len().max(1));
         let mut started = Started::default();
         let mut pages = VecDeque::with_capacity(plan.pages.len());
-        for (index, step) in plan.pages.iter().enumerate() {
-            let index = index as u32;
+        for (position, step) in plan.pages.iter().enumerate() {
+            let (index, shard) = (position as u32, ask.shards.shard(position));
             let (slot, checksum, tier, arrival) = match step {
                 ReloadStep::Ready { page, slot, checksum } if ask.check => {
                     started.checks.push(Check {
                         index,
                         page: *page,
-                        shard: ask.shard,
+                        shard,
                         slot: *slot,
                         place: self.place(*slot),
                         checksum: *checksum,
@@ -285,7 +294,7 @@ impl super::Core {
                     (promotion.slot, promotion.checksum, wire::TierKind::Nvme, Arrival::OnItsWay)
                 }
                 ReloadStep::Join { page, slot, checksum } => {
-                    self.promotions.add(*page, ask.shard, Waiter { index, tell: tell.clone() });
+                    self.promotions.add(*page, shard, Waiter { index, tell: tell.clone() });
                     (*slot, *checksum, wire::TierKind::Nvme, Arrival::OnItsWay)
                 }
                 ReloadStep::NoSlot => break,
@@ -310,6 +319,7 @@ impl super::Core {
             lease_ms: plan.lease_ms,
             lease_ends,
             covered: pages.len() as u32,
+            shards: ask.shards,
             pages,
             first: 0,
             landed,
@@ -329,6 +339,7 @@ fn busy(ask: &Ask) -> ReloadRun {
         lease_ms: 0,
         lease_ends: ask.deadline,
         covered: 1,
+        shards: ask.shards,
         pages: VecDeque::from([(miss, Arrival::Here)]),
         first: 0,
         landed,

@@ -13,6 +13,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::post;
+use bytes::Buf;
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use std::sync::Arc;
@@ -155,6 +156,7 @@ async fn reload(
         namespace: ask.namespace,
         hashes: ask.hashes,
         shard: ask.shard,
+        shards: ask.shards,
         client: 0,
         wait_ms: ask.wait_ms,
         session: ask.session,
@@ -165,14 +167,15 @@ async fn reload(
     Ok(unfold(runs, |mut runs| async { runs.next().await.map(|message| (message, runs)) }))
 }
 
-/// One run after another: each serves as many pages as could be leased at once.
+/// One run after another: each serves as many whole pages as could be leased at once.
 struct Runs {
     engine: Arc<Engine>,
     caller: Caller,
+    /// What is not served by the runs that are finished.
     begin: wire::BeginReloadRequest,
     /// `None`: nothing follows.
     run: Option<InlineReload>,
-    /// Pages of the runs that are finished.
+    /// Positions of the runs that are finished.
     served: u32,
 }
 
@@ -187,16 +190,15 @@ impl Runs {
                 }
                 return Some(Ok(message));
             }
-            let covered = run.covered();
-            self.served += covered;
+            let pages = run.pages_covered();
+            self.served += run.covered();
             // The lease of the finished run ends before the next one begins: a reload may be larger than DRAM.
             self.run = None;
-            let rest = self.begin.hashes.slice(self.served as usize * 32..);
-            if rest.is_empty() || covered == 0 {
+            self.begin.hashes.advance((pages * 32).min(self.begin.hashes.len()));
+            if self.begin.hashes.is_empty() || pages == 0 {
                 return None;
             }
-            let rest = wire::BeginReloadRequest { hashes: rest, ..self.begin.clone() };
-            match InlineReload::begin(&self.engine, self.caller, rest).await {
+            match InlineReload::begin(&self.engine, self.caller, self.begin.clone()).await {
                 Ok(run) => self.run = Some(run),
                 Err(error) => return Some(Err(error.into())),
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use turnkv::simulation::{Random, Server, Time};
-use turnkv_proto::{Error, ErrorKind, wire};
+use turnkv_proto::{Error, ErrorKind, Shards, wire};
 use turnkv_transfer::Slot;
 
 /// How long any call may take, beside what it asked for itself.
@@ -20,6 +20,8 @@ pub(crate) const CALL_MAX: Duration = Duration::from_secs(90);
 pub(crate) struct Context {
     pub(crate) time: Arc<Time>,
     pub(crate) random: RefCell<Random>,
+    /// Chooses how many shards a call moves; none: one.
+    widths: RefCell<Option<Random>>,
     pub(crate) server: RefCell<Option<Server>>,
     pub(crate) model: RefCell<Model>,
     /// Broken promises.
@@ -42,11 +44,18 @@ pub(crate) struct Client {
 }
 
 impl Context {
-    pub(crate) fn new(time: Arc<Time>, random: Random, model: Model, log: bool) -> Rc<Context> {
+    pub(crate) fn new(
+        time: Arc<Time>,
+        random: Random,
+        model: Model,
+        widths: Option<Random>,
+        log: bool,
+    ) -> Rc<Context> {
         let tips = RefCell::new(model.spaces.iter().map(|_| Vec::new()).collect());
         Rc::new(Context {
             time,
             random: RefCell::new(random),
+            widths: RefCell::new(widths),
             server: RefCell::new(None),
             model: RefCell::new(model),
             broken: RefCell::default(),
@@ -72,6 +81,15 @@ impl Context {
     /// Happens so many times in a hundred.
     pub(crate) fn percent(&self, percent: u64) -> bool {
         self.below(100) < percent
+    }
+
+    /// Shards that a call moves, from this one on of a page of so many.
+    pub(crate) fn shards(&self, first: u16, of: u16) -> Shards {
+        let width = match &mut *self.widths.borrow_mut() {
+            Some(widths) => 1 + widths.below(u64::from(of - first)) as u32,
+            None => 1,
+        };
+        Shards::new(first.into(), width).expect("shards of a page")
     }
 
     /// A promise is broken.

@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) cuts: bool,
     /// A server may be started with other sizes than the last one had.
     pub(crate) resizes: bool,
+    /// Some pages have more shards, and a call moves now one of them, now several.
+    pub(crate) wide: bool,
 }
 
 /// Seeds that found something once: every test run plays them, too, with the sizes they had. What else is changed in what a
@@ -33,6 +35,8 @@ pub(crate) const AMPLE_BYTES: u64 = 1 << 30;
 
 /// Makes the chance of new sizes another one than that of everything else.
 const RESIZES: u64 = 0x512E;
+/// The same of how many shards a call moves.
+const WIDTHS: u64 = 0x51DE;
 
 impl Plan {
     /// The plan of a seed.
@@ -49,9 +53,13 @@ impl Plan {
             ends: [6_000, 6_000, 4_000].map(|most| [0, 0, random.below(most) as u32][random.index(3)]),
             cuts: random.coin(),
             resizes: !KEPT.contains(&seed) && Random::new(seed ^ RESIZES).coin(),
+            wide: !KEPT.contains(&seed) && Random::new(seed ^ WIDTHS).coin(),
             shape,
             specs,
         };
+        if plan.wide {
+            plan.specs[0].tp_size = [2, 4][plan.widths().index(2)];
+        }
         plan.pages.slow = Duration::from_millis(50 + random.below(3_000));
         match random.below(8) {
             0 | 1 => {}
@@ -77,6 +85,11 @@ impl Plan {
     /// What chooses new sizes.
     pub(crate) fn resizing(&self) -> Random {
         Random::new(self.seed ^ RESIZES << 16)
+    }
+
+    /// What chooses how many shards a call moves.
+    pub(crate) fn widths(&self) -> Random {
+        Random::new(self.seed ^ WIDTHS << 16)
     }
 
     /// Other sizes for the next server: no smaller than a configuration may make them.

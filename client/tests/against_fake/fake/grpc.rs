@@ -1,6 +1,6 @@
 //! The fake's gRPC socket. Owns: the inline verbs and opening namespaces. Must not know: frames.
 
-use super::{Core, PAGE_BYTES, remove_stale};
+use super::{Core, PAGE_BYTES, remove_stale, shards_of};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -129,7 +129,8 @@ impl Pool for Service {
         self.pace().await;
         let core = Arc::clone(&self.0);
         core.check_namespace(&request.get_ref().namespace)?;
-        let plan = core.begin_reload(&request.get_ref().hashes, false);
+        let ask = request.get_ref();
+        let plan = core.begin_reload(&shards_of(&ask.hashes, ask.shard, ask.shards), false);
         let (replies, outgoing) = mpsc::channel(4);
         tokio::spawn(async move {
             for page in plan.pages {

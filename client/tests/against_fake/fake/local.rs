@@ -1,6 +1,6 @@
 //! The fake's local socket. Owns: frames in and out. Must not know: what leases mean.
 
-use super::{Core, remove_stale};
+use super::{Core, remove_stale, shards_of};
 use prost::Message;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -85,7 +85,7 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
                 Ok(()) if core.script.page_frames.load(Ordering::SeqCst) => {
                     return frames(core, socket, &ask);
                 }
-                Ok(()) => Ok(core.begin_reload(&ask.hashes, true).encode_to_vec()),
+                Ok(()) => Ok(core.begin_reload(&asked(&ask), true).encode_to_vec()),
                 Err(error) => Err(error),
             }
         }
@@ -103,9 +103,13 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
     }
 }
 
+fn asked(ask: &wire::BeginReloadRequest) -> Vec<turnkv_proto::BlockHash> {
+    shards_of(&ask.hashes, ask.shard, ask.shards)
+}
+
 /// One page a frame, late.
 fn frames(core: &Core, socket: &LocalSocket, ask: &wire::BeginReloadRequest) -> std::io::Result<()> {
-    let mut whole = core.begin_reload(&ask.hashes, true);
+    let mut whole = core.begin_reload(&asked(ask), true);
     let pages = std::mem::take(&mut whole.pages);
     let verb = Verb::BeginReload as u8;
     socket.send(verb, FLAG_MORE, &whole.encode_to_vec(), &[])?;

@@ -54,9 +54,9 @@ pub struct Script {
     pub page_frames: AtomicBool,
     /// How long leases last; 0: a minute.
     pub lease_ms: AtomicU32,
-    /// Pages one BeginReload covers; 0: all.
+    /// Positions one BeginReload covers; 0: all.
     pub covered_max: AtomicU32,
-    /// Pages one BeginOffload grants; 0: all.
+    /// Positions one BeginOffload grants; 0: all.
     pub granted_max: AtomicU32,
 }
 
@@ -68,6 +68,8 @@ pub struct Core {
     pub connections: AtomicU32,
     pub accepted: AtomicU32,
     pub lookups: AtomicU32,
+    /// Offloads and reloads that were begun.
+    pub begun: AtomicU32,
     pub opens: AtomicU32,
     sockets: Mutex<Vec<std::sync::Weak<LocalSocket>>>,
 }
@@ -75,7 +77,7 @@ pub struct Core {
 #[derive(Default)]
 pub struct Pool {
     pub namespaces: HashSet<Vec<u8>>,
-    /// Hash to slot and checksum.
+    /// Hash to slot and checksum; a shard has a hash of its own, see [`shards_of`].
     pub pages: HashMap<BlockHash, (usize, u64)>,
     pub writes: HashMap<u64, Write>,
     pub reads: HashSet<u64>,
@@ -115,6 +117,7 @@ impl Fake {
             connections: AtomicU32::new(0),
             accepted: AtomicU32::new(0),
             lookups: AtomicU32::new(0),
+            begun: AtomicU32::new(0),
             opens: AtomicU32::new(0),
             sockets: Mutex::default(),
         };
@@ -221,7 +224,8 @@ impl Core {
     }
 
     pub fn begin_offload(&self, ask: &wire::BeginOffloadRequest) -> wire::BeginOffloadReply {
-        let hashes = turnkv_proto::unpack_hashes(&ask.hashes).unwrap();
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let hashes = shards_of(&ask.hashes, ask.shard, ask.shards);
         let starved = self
             .script
             .no_space
@@ -285,8 +289,8 @@ impl Core {
     }
 
     /// The pages of a reload, and its lease.
-    pub fn begin_reload(&self, hashes: &[u8], lease: bool) -> wire::BeginReloadReply {
-        let hashes = turnkv_proto::unpack_hashes(hashes).unwrap();
+    pub fn begin_reload(&self, hashes: &[BlockHash], lease: bool) -> wire::BeginReloadReply {
+        self.begun.fetch_add(1, Ordering::SeqCst);
         let covered = match self.script.covered_max.load(Ordering::SeqCst) {
             0 => hashes.len(),
             most => hashes.len().min(most as usize),
@@ -376,6 +380,18 @@ pub fn chain(count: usize, seed: u32) -> (Vec<BlockHash>, Vec<Vec<u8>>) {
     let pages = (0..count)
         .map(|index| (0..PAGE_BYTES).map(|at| (at * 7 + index * 13 + seed as usize) as u8).collect());
     (hashes, pages.collect())
+}
+
+/// What a call over packed hashes is about, position by position. Shard 0 has its page's own name.
+pub fn shards_of(hashes: &[u8], shard: u32, shards: u32) -> Vec<BlockHash> {
+    let of_page = |page: BlockHash| {
+        (shard..shard + shards.max(1)).map(move |shard| {
+            let mut name = page;
+            name.0[0] ^= shard as u8;
+            name
+        })
+    };
+    turnkv_proto::unpack_hashes(hashes).unwrap().into_iter().flat_map(of_page).collect()
 }
 
 /// Waits until something holds, for at most two seconds.

@@ -6,7 +6,7 @@ use turnkv_pool::{
     ClientId, CurveTuning, Limits, MissRatioCurve, NamespaceDesc, NamespaceRoom, OffloadAsk, PolicyKind,
     Pool, PoolConfig, ReloadAsk,
 };
-use turnkv_proto::{BlockHash, NamespaceId, wire};
+use turnkv_proto::{BlockHash, NamespaceId, Shards, wire};
 
 const CLIENT: ClientId = ClientId(1);
 
@@ -39,14 +39,28 @@ fn curve() -> MissRatioCurve {
     for session in 0..10 {
         let hashes = chain(session);
         let (hashes, parent) = (hashes.as_slice(), None);
-        let ask = OffloadAsk { ns, session: None, parent, hashes, shards: Shards::one(0), tail_tokens: 0, client: CLIENT };
+        let ask = OffloadAsk {
+            ns,
+            session: None,
+            parent,
+            hashes,
+            shards: Shards::one(0),
+            tail_tokens: 0,
+            client: CLIENT,
+        };
         let lease = pool.begin_offload(ask, 0).unwrap().lease.unwrap();
         let filled: Vec<(u32, u64)> = (0..10).map(|at| (at, 0)).collect();
         pool.commit_offload(lease, CLIENT, &filled, 0).unwrap();
     }
     for session in 0..10 {
-        let ask =
-            ReloadAsk { ns, hashes: &chain(session), shards: Shards::one(0), client: CLIENT, session: None, hold: false };
+        let ask = ReloadAsk {
+            ns,
+            hashes: &chain(session),
+            shards: Shards::one(0),
+            client: CLIENT,
+            session: None,
+            hold: false,
+        };
         let lease = pool.begin_reload(ask, 0).unwrap().lease.unwrap();
         pool.end_reload(lease, CLIENT, &[], 0).unwrap();
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use tempfile::TempDir;
 use turnkv_pool::{ClientId, OffloadAsk, UserId};
-use turnkv_proto::{BlockHash, SessionId, Spec, pack_hashes, wire};
+use turnkv_proto::{BlockHash, SessionId, Shards, Spec, pack_hashes, wire};
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::nvme::{Engine as Io, NvmeConfig, NvmeTier};
 use turnkv_transfer::HugePages;

@@ -8,7 +8,7 @@ use crate::context::{Client, Context};
 use crate::tasks::pause;
 use std::rc::Rc;
 use std::time::Duration;
-use turnkv_proto::{ErrorKind, wire};
+use turnkv_proto::{ErrorKind, Shards, wire};
 use turnkv_transfer::Slot;
 use wire::OffloadOutcome as Outcome;
 
@@ -31,25 +31,30 @@ impl Given {
 struct Grant<'a> {
     space: usize,
     pages: &'a [u32],
+    shards: Shards,
     lease: u64,
     lease_ms: u32,
     given: Vec<Given>,
     durable: bool,
 }
 
-/// Offloads a conversation, shard by shard.
+/// Offloads a conversation, some shards of its pages after the other.
 pub(super) async fn offload(context: &Rc<Context>, client: &Client, space: usize) {
     let path = path(context, space, true);
     let from = if context.percent(60) { 0 } else { context.below(path.len() as u64) as usize };
-    let shards = context.model.borrow().shards(space);
+    let all = context.model.borrow().shards(space);
     let durable = context.percent(25);
-    for shard in 0..shards {
+    let mut next = 0;
+    while next < all {
+        let shards = context.shards(next, all);
+        next = shards.end();
         let ask = wire::BeginOffloadRequest {
             namespace: context.model.borrow().id(space).0.to_vec().into(),
             session: session(context, space, &path),
             parent: parent(context, space, &path, from).into(),
             hashes: hashes(context, space, &path[from..]).into(),
-            shard: shard.into(),
+            shard: shards.first().into(),
+            shards: shards.count() as u32,
             tail_tokens: 0,
             client: client.id,
             wait_ms: wait_ms(context),
@@ -62,17 +67,17 @@ pub(super) async fn offload(context: &Rc<Context>, client: &Client, space: usize
             Err(error) => return context.refused("BeginOffload", &error),
         };
         let pages = &path[from..];
-        if !begun(context, space, shard, pages, &reply) {
+        if !begun(context, space, shards, pages, &reply) {
             return;
         }
         if reply.lease == 0 {
             continue;
         }
-        let Some(given) = take_slots(context, space, shard, pages, &reply) else {
+        let Some(given) = take_slots(context, space, shards, pages, &reply) else {
             return abort(context, client, reply.lease);
         };
         let (lease, lease_ms) = (reply.lease, reply.lease_ms);
-        let grant = Grant { space, pages, lease, lease_ms, given, durable };
+        let grant = Grant { space, pages, shards, lease, lease_ms, given, durable };
         if !fill_and_commit(context, client, &grant).await {
             return;
         }
@@ -83,7 +88,7 @@ pub(super) async fn offload(context: &Rc<Context>, client: &Client, space: usize
 fn begun(
     context: &Context,
     space: usize,
-    shard: u16,
+    shards: Shards,
     pages: &[u32],
     reply: &wire::BeginOffloadReply,
 ) -> bool {
@@ -97,21 +102,28 @@ fn begun(
     let granted = outcomes.iter().filter(|outcome| **outcome == Outcome::Granted).count();
     context.say(|| {
         format!(
-            "BeginOffload {space}:{pages:?} -> {outcomes:?} lease {:x} durable {}",
+            "BeginOffload {space}:{pages:?} {shards:?} -> {outcomes:?} lease {:x} durable {}",
             reply.lease, reply.durable
         )
     });
-    if outcomes.len() != pages.len() || granted != reply.slots.len() || (granted > 0) != (reply.lease != 0) {
+    let taken = |outcome: &Outcome| matches!(outcome, Outcome::Present | Outcome::Granted);
+    let torn = |page: &[Outcome]| page.iter().any(taken) && !page.iter().all(taken);
+    if outcomes.len() != shards.positions(pages.len())
+        || granted != reply.slots.len()
+        || (granted > 0) != (reply.lease != 0)
+        || outcomes.chunks(shards.count()).any(torn)
+    {
         context.broken(format!("BeginOffload answers {reply:?} for {} pages", pages.len()));
         return false;
     }
     let mut model = context.model.borrow_mut();
-    for (page, outcome) in pages.iter().zip(&outcomes) {
-        if *outcome == Outcome::Present && !model.was_shard_offered(Shard { space, page: *page, shard }) {
-            context.broken(format!("page {space}:{page} is said to be there and was never offloaded"));
+    for (position, outcome) in outcomes.iter().enumerate() {
+        let of = shard_at(space, pages, shards, position);
+        if *outcome == Outcome::Present && !model.was_shard_offered(of) {
+            context.broken(format!("{of:?} is said to be there and was never offloaded"));
         }
         if *outcome == Outcome::Granted {
-            model.forgive(space, *page); // it had made way: what was said of it before is over
+            model.forgive(space, of.page); // it had made way: what was said of it before is over
         }
     }
     if reply.durable {
@@ -120,10 +132,15 @@ fn begun(
     true
 }
 
+/// What a position of a call is.
+pub(super) fn shard_at(space: usize, pages: &[u32], shards: Shards, position: usize) -> Shard {
+    Shard { space, page: pages[shards.page(position)], shard: shards.shard(position) }
+}
+
 fn take_slots(
     context: &Context,
     space: usize,
-    shard: u16,
+    shards: Shards,
     pages: &[u32],
     reply: &wire::BeginOffloadReply,
 ) -> Option<Vec<Given>> {
@@ -132,7 +149,7 @@ fn take_slots(
     for ((position, _), at) in granted.zip(&reply.slots) {
         match context.slot(space, at) {
             Ok(slot) => {
-                let of = Shard { space, page: pages[position], shard };
+                let of = shard_at(space, pages, shards, position);
                 let offload = context.model.borrow_mut().next_offload();
                 given.push(Given { of, position: position as u32, offload, slot });
             }
@@ -251,6 +268,6 @@ fn committed(context: &Context, grant: &Grant<'_>, sent: &[&Given], reply: &wire
     if reply.durable
         && let Some(last) = last
     {
-        model.make_durable(grant.space, grant.pages[last as usize]);
+        model.make_durable(grant.space, grant.pages[grant.shards.page(last as usize)]);
     }
 }

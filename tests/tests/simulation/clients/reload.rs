@@ -1,20 +1,22 @@
 //! Reload: pages are read, looked at, sometimes held. Owns: what a reader checks. Must not know: where the pages were.
 
 use super::conversation::{hashes, path, session, wait_ms};
+use super::offload::shard_at;
 use super::open;
 use crate::content::Shard;
 use crate::context::{Client, Context};
 use crate::tasks::pause;
 use std::rc::Rc;
 use std::time::Duration;
-use turnkv_proto::{ErrorKind, wire};
+use turnkv_proto::{ErrorKind, Shards, wire};
 use turnkv_transfer::Slot;
 
 /// Reads a conversation.
 pub(super) async fn reload(context: &Rc<Context>, client: &Client, space: usize) {
     let path = path(context, space, false);
-    let shard = context.below(context.model.borrow().shards(space).into()) as u16;
-    read_path(context, client, space, &path, shard, wait_ms(context), context.percent(25)).await;
+    let all = context.model.borrow().shards(space);
+    let shards = context.shards(context.below(all.into()) as u16, all);
+    read_path(context, client, space, &path, shards, wait_ms(context), context.percent(25)).await;
 }
 
 /// Reads a path, looks at what came, and may keep it mapped for a while.
@@ -23,14 +25,15 @@ async fn read_path(
     client: &Client,
     space: usize,
     path: &[u32],
-    shard: u16,
+    shards: Shards,
     wait_ms: u32,
     hold: bool,
 ) {
     let ask = wire::BeginReloadRequest {
         namespace: context.model.borrow().id(space).0.to_vec().into(),
         hashes: hashes(context, space, path).into(),
-        shard: shard.into(),
+        shard: shards.first().into(),
+        shards: shards.count() as u32,
         client: client.id,
         wait_ms,
         session: session(context, space, path),
@@ -51,9 +54,9 @@ async fn read_path(
     while let Some(ready) = context.call("Reload", run.next()).await {
         for page in ready {
             context.note(u64::from(page.index) << 8 | page.miss as u64);
-            context.say(|| format!("Reload {space}:{} -> {page:?}", path[page.index as usize]));
+            let of = shard_at(space, path, shards, page.index as usize);
+            context.say(|| format!("Reload {of:?} -> {page:?}"));
             let Some(at) = page.slot.filter(|_| page.miss == 0) else { continue };
-            let of = Shard { space, page: path[page.index as usize], shard };
             match context.slot(space, &at) {
                 Ok(slot) => pages.push((of, page.index, slot, page.checksum)),
                 Err(error) if context.time.now() < ends => {
@@ -131,9 +134,12 @@ async fn keep_mapped(
 pub(crate) async fn read_all(context: Rc<Context>, client: Rc<Client>, pages: Vec<(usize, u32)>) {
     for (space, page) in pages {
         let path = context.model.borrow().path(space, page);
-        let shards = context.model.borrow().shards(space);
-        for shard in 0..shards {
-            read_path(&context, &client, space, &path, shard, 2_000, false).await;
+        let all = context.model.borrow().shards(space);
+        let mut next = 0;
+        while next < all {
+            let shards = context.shards(next, all);
+            next = shards.end();
+            read_path(&context, &client, space, &path, shards, 2_000, false).await;
         }
     }
 }

@@ -114,7 +114,8 @@ impl World {
     fn new(plan: Plan, log: bool) -> World {
         let time = Time::new();
         let random = Random::new(plan.seed);
-        let context = Context::new(time, random, Model::new(plan.specs.clone()), log);
+        let context =
+            Context::new(time, random, Model::new(plan.specs.clone()), plan.wide.then(|| plan.widths()), log);
         let pages = SimulatedDisk::new(plan.pages.clone(), plan.disk_bytes).expect("a disk");
         let catalog = SimulatedDisk::new(plan.catalog.clone(), CATALOG_BYTES).expect("a disk");
         World {
