@@ -15,15 +15,37 @@ pub(crate) struct PageBuffers {
 /// K or V of one layer as Python gives it: address, heads, head stride, token stride, row (bytes).
 pub(crate) type View = (usize, usize, usize, usize, usize);
 
+/// For how many hashes a call has memory, and for how many shards of each page: one for 0, too.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) hashes: usize,
+    pub(crate) shards: u16,
+}
+
+impl Wanted {
+    /// That there is something for each shard of each page.
+    pub(crate) fn check(self, what: &str, given: usize) -> PyResult<()> {
+        let Wanted { hashes, shards } = self;
+        let wanted = hashes.saturating_mul(shards.max(1).into());
+        match shards {
+            _ if given == wanted => Ok(()),
+            0 | 1 => Err(PyValueError::new_err(format!("{hashes} hashes need as many {what}, got {given}"))),
+            _ => Err(PyValueError::new_err(format!(
+                "{hashes} hashes with {shards} shards each need {wanted} {what}, page after page, got {given}"
+            ))),
+        }
+    }
+}
+
 impl PageBuffers {
-    /// The memory of `count` buffers of `page_bytes` each.
+    /// The memory of as many buffers as are wanted, of `page_bytes` each.
     pub(crate) fn parse(
         list: &Bound<'_, PyAny>,
-        count: usize,
+        wanted: Wanted,
         page_bytes: u64,
         writable: bool,
     ) -> PyResult<PageBuffers> {
-        let mut buffers = PageBuffers { pages: Vec::with_capacity(count), owners: Vec::new() };
+        let mut buffers = PageBuffers { pages: Vec::with_capacity(wanted.hashes), owners: Vec::new() };
         for buffer in list.try_iter()? {
             let (address, bytes) = buffers.add(&buffer?, writable)?;
             if bytes as u64 != page_bytes {
@@ -36,10 +58,7 @@ impl PageBuffers {
                 return Err(PyValueError::new_err("a page's address is not one of this process"));
             }
         }
-        if buffers.pages.len() != count {
-            let text = format!("{count} hashes need as many buffers, got {}", buffers.pages.len());
-            return Err(PyValueError::new_err(text));
-        }
+        wanted.check("buffers", buffers.pages.len())?;
         Ok(buffers)
     }
 
@@ -126,7 +145,37 @@ pub(crate) fn plans(
     Ok(plans)
 }
 
-/// One plan a page, of pages that lie in runs: `addresses` has the runs' addresses as u64, page after page, `lengths` their
+/// Plans of pages whose heads are divided among neighbouring shards: page after page, of each page one shard after another.
+/// `plans` makes those of one shard, from its part of each view.
+pub(crate) fn of_shards<T>(
+    views: &[View],
+    shards: u16,
+    plans: impl Fn(&[View]) -> PyResult<Vec<T>>,
+) -> PyResult<Vec<T>> {
+    let shards = usize::from(shards.max(1));
+    if shards == 1 {
+        return plans(views);
+    }
+    if let Some((_, heads, ..)) = views.iter().find(|(_, heads, ..)| !heads.is_multiple_of(shards)) {
+        let text = format!("a view of {heads} heads cannot be divided among {shards} shards");
+        return Err(PyValueError::new_err(text));
+    }
+    let part = |shard: usize, &(address, heads, head_stride, token_stride, row): &View| {
+        let heads = heads / shards;
+        let offset = (shard * heads).checked_mul(head_stride).and_then(|bytes| address.checked_add(bytes));
+        let address = offset.ok_or_else(|| PyValueError::new_err("a view's heads end behind all memory"))?;
+        Ok((address, heads, head_stride, token_stride, row))
+    };
+    let mut all = Vec::with_capacity(shards);
+    for shard in 0..shards {
+        let views = views.iter().map(|view| part(shard, view)).collect::<PyResult<Vec<View>>>()?;
+        all.push(plans(&views)?.into_iter());
+    }
+    let pages = all.first().map_or(0, ExactSizeIterator::len);
+    Ok((0..pages * shards).filter_map(|position| all[position % shards].next()).collect())
+}
+
+/// One plan a page (a shard of it, where a call moves several), of pages that lie in runs: `addresses` has the runs' addresses as u64, page after page, `lengths` their
 /// bytes, the same for every page.
 pub(crate) fn run_plans(addresses: &Bound<'_, PyAny>, lengths: &[usize]) -> PyResult<Vec<CopyPlan>> {
     let addresses = run_addresses(addresses, lengths)?;

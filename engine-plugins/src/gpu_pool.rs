@@ -52,7 +52,7 @@ impl GpuPagePool {
         self.shared.device()?;
         let hashes = hashes::parse(hashes)?;
         let parent = parent.map(hashes::one).transpose()?;
-        let (pages, _) = namespace.device_views(&hashes, &views, tokens, keep)?;
+        let (pages, _) = namespace.device_views(py, &hashes, &views, tokens, 1, keep)?;
         let after = stream.map(crate::device::named);
         let put = self.pool.put(parent.as_ref(), &hashes, &pages, after);
         runtime::run(py, runtime::current(py)?, put).map_err(|failed| error::from_client(py, failed))
@@ -74,7 +74,7 @@ impl GpuPagePool {
     ) -> PyResult<GpuHit> {
         self.shared.device()?;
         let hashes = hashes::parse(hashes)?;
-        let (pages, _) = namespace.device_views(&hashes, &views, tokens, keep)?;
+        let (pages, _) = namespace.device_views(py, &hashes, &views, tokens, 1, keep)?;
         let order = DeviceOrder { after: stream.map(crate::device::named), layers };
         let runtime = runtime::current(py)?;
         let hit = runtime::run(py, runtime, self.pool.get(&hashes, &pages, order));

@@ -1,4 +1,4 @@
-//! `turnkv.Lease`: pages read where they lie. Owns: how long the mapping under a memoryview lives. Must not know: how slots
+//! `turnkv.Lease`: pages read where they lie, by position: a page, or a shard of it where the call moves several. Owns: how long the mapping under a memoryview lives. Must not know: how slots
 //! are granted.
 
 use crate::reports::miss_name;
@@ -13,7 +13,7 @@ use turnkv_client::{ErrorKind, ReadLease};
 /// Pages leased for reading in place.
 #[pyclass(module = "turnkv")]
 pub(crate) struct Lease {
-    pages: usize,
+    positions: usize,
     miss: Option<&'static str>,
     /// None once it was finished. Locked with the GIL held only.
     held: Mutex<Option<Arc<Held>>>,
@@ -34,13 +34,13 @@ struct Hold {
 
 impl Lease {
     pub(crate) fn new(py: Python<'_>, lease: ReadLease) -> PyResult<Lease> {
-        let (pages, miss) = (lease.len(), lease.miss().map(miss_name));
+        let (positions, miss) = (lease.len(), lease.miss().map(miss_name));
         let held = Held {
             process: std::process::id(),
             runtime: runtime::current(py)?,
             lease: ManuallyDrop::new(lease),
         };
-        Ok(Lease { pages, miss, held: Mutex::new(Some(Arc::new(held))) })
+        Ok(Lease { positions, miss, held: Mutex::new(Some(Arc::new(held))) })
     }
 
     fn held(&self) -> PyResult<Arc<Held>> {
@@ -56,29 +56,29 @@ impl Lease {
 #[pymethods]
 impl Lease {
     fn __len__(&self) -> usize {
-        self.pages
+        self.positions
     }
 
-    /// Page `index` as a read-only memoryview on the pool's own memory.
+    /// Position `index` as a read-only memoryview on the pool's own memory.
     fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyAny>> {
         let position =
-            if index < 0 { self.pages.checked_add_signed(index) } else { usize::try_from(index).ok() };
+            if index < 0 { self.positions.checked_add_signed(index) } else { usize::try_from(index).ok() };
         let held = self.held()?;
         let out_of_range =
-            || PyIndexError::new_err(format!("page {index} of a lease on {} pages", self.pages));
+            || PyIndexError::new_err(format!("page {index} of a lease on {} pages", self.positions));
         let bytes = position.and_then(|position| held.lease.page(position)).ok_or_else(out_of_range)?;
         let (at, size) = (bytes.as_ptr() as usize, bytes.len());
         let owner = Py::new(py, Hold { _held: Arc::clone(&held) })?;
         py.import("turnkv._buffers")?.getattr("view")?.call1((owner, at, size))
     }
 
-    /// How many leading pages match their checksums, where they lie.
+    /// How many leading positions match their checksums, where they lie.
     fn verify(&self, py: Python<'_>) -> PyResult<usize> {
         let held = self.held()?;
-        Ok(py.detach(|| (0..self.pages).take_while(|page| held.lease.verify(*page)).count()))
+        Ok(py.detach(|| (0..self.positions).take_while(|position| held.lease.verify(*position)).count()))
     }
 
-    /// Copies bytes of the pages from `first` on into runs all over memory.
+    /// Copies bytes of the positions from `first` on into runs all over memory.
     #[pyo3(signature = (first, addresses, lengths, offset = 0))]
     fn copy_out(
         &self,
@@ -90,9 +90,9 @@ impl Lease {
     ) -> PyResult<()> {
         let held = self.held()?;
         let plans = buffers::run_plans(addresses, &lengths)?;
-        if first.checked_add(plans.len()).is_none_or(|end| end > self.pages) {
+        if first.checked_add(plans.len()).is_none_or(|end| end > self.positions) {
             let text =
-                format!("{} pages from page {first} on, of a lease on {} pages", plans.len(), self.pages);
+                format!("{} pages from page {first} on, of a lease on {} pages", plans.len(), self.positions);
             return Err(PyIndexError::new_err(text));
         }
         let mut numbered = plans.iter().enumerate();

@@ -5,6 +5,7 @@
 //! - `lease`: `Lease`: pages read where they lie; `span`: `Span`: pages mapped side by side, written and read in place
 //! - `device`: `Device` and `DeviceReload`: pages in device memory; `gpu_pool`: `GpuPagePool`: pages kept there
 //! - `buffers`: the memory of Python's buffers and tensors; `plans`: the same for device memory; `options`: a call's settings
+//! - `verbs`: what the verbs with pages have in common
 //! - `hashes`: block hashes; `error`: `Error`; `runtime`: the reactor of this process
 
 mod buffers;
@@ -20,6 +21,7 @@ mod pool;
 mod reports;
 mod runtime;
 mod span;
+mod verbs;
 
 use pyo3::prelude::*;
 

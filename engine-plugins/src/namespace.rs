@@ -1,6 +1,6 @@
 //! `turnkv.Namespace`. Owns: each verb's arguments and answer. Must not know: connections, how memory is found.
 
-use crate::buffers::{self, PageBuffers, View};
+use crate::buffers::{PageBuffers, View, Wanted};
 use crate::device::{Device, DeviceReload};
 use crate::lease::Lease;
 use crate::options::{offload_options, reload_options};
@@ -14,19 +14,16 @@ use pyo3::types::PyBytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use turnkv_client::{
-    BlockHash, CopyPlan, DevicePlan, EndTurn, Layout, NamespaceId, NamespaceSpec, OffloadOptions, PageLayout,
-    PageSource, PageTarget, ReloadOptions,
-};
+use turnkv_client::{EndTurn, NamespaceId, NamespaceSpec, PageSource, PageTarget};
 
 /// The pages of one model in one pool.
 #[pyclass(frozen, module = "turnkv")]
 pub(crate) struct Namespace {
     shared: Arc<Shared>,
-    spec: NamespaceSpec,
+    pub(crate) spec: NamespaceSpec,
     id: [u8; 32],
-    shard_bytes: u64,
-    page_tokens: u32,
+    pub(crate) shard_bytes: u64,
+    pub(crate) page_tokens: u32,
 }
 
 impl Namespace {
@@ -38,78 +35,6 @@ impl Namespace {
 
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
         self.shared.namespace(py, &self.spec)
-    }
-
-    fn layout(&self) -> Option<PageLayout> {
-        match self.spec.layout {
-            Layout::LayerKvHeadToken => Some(PageLayout::LayerKvHeadToken),
-            Layout::LayerKvTokenHead => Some(PageLayout::LayerKvTokenHead),
-            Layout::Opaque => None,
-        }
-    }
-
-    fn plans(&self, hashes: &[BlockHash], views: &[View], tokens: usize) -> PyResult<Vec<CopyPlan>> {
-        let page_tokens = self.page_tokens as usize;
-        buffers::check_pages(hashes.len(), tokens, page_tokens)?;
-        buffers::plans(self.layout(), views, page_tokens, tokens, self.shard_bytes)
-    }
-
-    fn run_plans(
-        &self,
-        addresses: &Bound<'_, PyAny>,
-        lengths: &[usize],
-        pages: usize,
-    ) -> PyResult<Vec<CopyPlan>> {
-        let plans = buffers::run_plans(addresses, lengths)?;
-        if plans.len() != pages {
-            let text = format!("{pages} hashes need as many pages of runs, got {}", plans.len());
-            return Err(PyValueError::new_err(text));
-        }
-        match plans.first() {
-            Some(plan) if plan.slot_bytes() as u64 != self.shard_bytes => {
-                let (bytes, page) = (plan.slot_bytes(), self.shard_bytes);
-                Err(PyValueError::new_err(format!("these runs are {bytes} bytes, pages here have {page}")))
-            }
-            _ => Ok(plans),
-        }
-    }
-
-    fn send(
-        &self,
-        py: Python<'_>,
-        options: &OffloadOptions,
-        hashes: &[BlockHash],
-        pages: &[PageSource<'_>],
-    ) -> PyResult<OffloadReport> {
-        let (namespace, runtime) = self.opened(py)?;
-        let report = runtime::run(py, runtime, namespace.offload(options, hashes, pages));
-        Ok(report.map_err(|failed| error::from_client(py, failed))?.into())
-    }
-
-    fn receive(
-        &self,
-        py: Python<'_>,
-        options: &ReloadOptions,
-        hashes: &[BlockHash],
-        targets: &mut [PageTarget<'_>],
-    ) -> PyResult<ReloadReport> {
-        let (namespace, runtime) = self.opened(py)?;
-        let report = runtime::run(py, runtime, namespace.reload(options, hashes, targets));
-        Ok(report.map_err(|failed| error::from_client(py, failed))?.into())
-    }
-
-    /// Pages of strided views on a device, and how many tokens of the last one are a tail.
-    pub(crate) fn device_views(
-        &self,
-        hashes: &[BlockHash],
-        views: &[View],
-        tokens: usize,
-        keep: Option<Py<PyAny>>,
-    ) -> PyResult<(Vec<DevicePlan>, u32)> {
-        let page_tokens = self.page_tokens as usize;
-        buffers::check_pages(hashes.len(), tokens, page_tokens)?;
-        let plans = plans::of_views(self.layout(), views, page_tokens, tokens, self.shard_bytes, keep)?;
-        Ok((plans, u32::try_from(tokens % page_tokens).unwrap_or_default()))
     }
 }
 
@@ -145,7 +70,7 @@ impl Namespace {
     }
 
     /// Stores pages from contiguous buffers.
-    #[pyo3(signature = (hashes, pages, *, session = None, parent = None, shard = 0, tail_tokens = 0, durable = false,
+    #[pyo3(signature = (hashes, pages, *, session = None, parent = None, shard = 0, shards = 1, tail_tokens = 0, durable = false,
         wait_ms = 0, deadline_ms = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn offload(
@@ -156,21 +81,24 @@ impl Namespace {
         session: Option<String>,
         parent: Option<&[u8]>,
         shard: u16,
+        shards: u16,
         tail_tokens: u32,
         durable: bool,
         wait_ms: u64,
         deadline_ms: Option<u64>,
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let buffers = PageBuffers::parse(pages, hashes.len(), self.shard_bytes, false)?;
-        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
+        let buffers =
+            PageBuffers::parse(pages, Wanted { hashes: hashes.len(), shards }, self.shard_bytes, false)?;
+        let options =
+            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
         let sources = buffers.sources();
         let sources: Vec<PageSource<'_>> = sources.into_iter().map(PageSource::Bytes).collect();
         self.send(py, &options, &hashes, &sources)
     }
 
     /// Stores pages straight from strided tensors.
-    #[pyo3(signature = (hashes, views, tokens, *, session = None, parent = None, shard = 0, durable = false, wait_ms = 0,
+    #[pyo3(signature = (hashes, views, tokens, *, session = None, parent = None, shard = 0, shards = 1, durable = false, wait_ms = 0,
         deadline_ms = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn offload_strided(
@@ -182,20 +110,22 @@ impl Namespace {
         session: Option<String>,
         parent: Option<&[u8]>,
         shard: u16,
+        shards: u16,
         durable: bool,
         wait_ms: u64,
         deadline_ms: Option<u64>,
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let plans = self.plans(&hashes, &views, tokens)?;
+        let plans = self.plans(&hashes, &views, tokens, shards)?;
         let tail_tokens = u32::try_from(tokens % self.page_tokens as usize).unwrap_or_default();
-        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
+        let options =
+            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
         let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
         self.send(py, &options, &hashes, &sources)
     }
 
     /// Stores pages that lie in runs all over memory.
-    #[pyo3(signature = (hashes, addresses, lengths, *, session = None, parent = None, shard = 0, tail_tokens = 0,
+    #[pyo3(signature = (hashes, addresses, lengths, *, session = None, parent = None, shard = 0, shards = 1, tail_tokens = 0,
         durable = false, wait_ms = 0, deadline_ms = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn offload_runs(
@@ -207,20 +137,22 @@ impl Namespace {
         session: Option<String>,
         parent: Option<&[u8]>,
         shard: u16,
+        shards: u16,
         tail_tokens: u32,
         durable: bool,
         wait_ms: u64,
         deadline_ms: Option<u64>,
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let plans = self.run_plans(addresses, &lengths, hashes.len())?;
-        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
+        let plans = self.run_plans(addresses, &lengths, Wanted { hashes: hashes.len(), shards })?;
+        let options =
+            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
         let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
         self.send(py, &options, &hashes, &sources)
     }
 
     /// Fills runs all over memory with the leading pages that are there.
-    #[pyo3(signature = (hashes, addresses, lengths, *, session = None, shard = 0, deadline_ms = None))]
+    #[pyo3(signature = (hashes, addresses, lengths, *, session = None, shard = 0, shards = 1, deadline_ms = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn reload_runs(
         &self,
@@ -230,17 +162,19 @@ impl Namespace {
         lengths: Vec<usize>,
         session: Option<String>,
         shard: u16,
+        shards: u16,
         deadline_ms: Option<u64>,
     ) -> PyResult<ReloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let plans = self.run_plans(addresses, &lengths, hashes.len())?;
-        let options = reload_options(session, shard, deadline_ms);
+        let plans = self.run_plans(addresses, &lengths, Wanted { hashes: hashes.len(), shards })?;
+        let options = reload_options(session, (shard, shards), deadline_ms);
         let mut targets: Vec<PageTarget<'_>> = plans.iter().map(PageTarget::Plan).collect();
         self.receive(py, &options, &hashes, &mut targets)
     }
 
     /// Fills writable buffers with the leading pages that are there.
-    #[pyo3(signature = (hashes, pages, *, session = None, shard = 0, deadline_ms = None))]
+    #[pyo3(signature = (hashes, pages, *, session = None, shard = 0, shards = 1, deadline_ms = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn reload(
         &self,
         py: Python<'_>,
@@ -248,18 +182,20 @@ impl Namespace {
         pages: &Bound<'_, PyAny>,
         session: Option<String>,
         shard: u16,
+        shards: u16,
         deadline_ms: Option<u64>,
     ) -> PyResult<ReloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let mut buffers = PageBuffers::parse(pages, hashes.len(), self.shard_bytes, true)?;
-        let options = reload_options(session, shard, deadline_ms);
+        let mut buffers =
+            PageBuffers::parse(pages, Wanted { hashes: hashes.len(), shards }, self.shard_bytes, true)?;
+        let options = reload_options(session, (shard, shards), deadline_ms);
         let mut targets: Vec<PageTarget<'_>> =
             buffers.targets()?.into_iter().map(PageTarget::Bytes).collect();
         self.receive(py, &options, &hashes, &mut targets)
     }
 
     /// Fills strided tensors with the leading pages that are there.
-    #[pyo3(signature = (hashes, views, tokens, *, session = None, shard = 0, deadline_ms = None))]
+    #[pyo3(signature = (hashes, views, tokens, *, session = None, shard = 0, shards = 1, deadline_ms = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn reload_strided(
         &self,
@@ -269,17 +205,18 @@ impl Namespace {
         tokens: usize,
         session: Option<String>,
         shard: u16,
+        shards: u16,
         deadline_ms: Option<u64>,
     ) -> PyResult<ReloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let plans = self.plans(&hashes, &views, tokens)?;
-        let options = reload_options(session, shard, deadline_ms);
+        let plans = self.plans(&hashes, &views, tokens, shards)?;
+        let options = reload_options(session, (shard, shards), deadline_ms);
         let mut targets: Vec<PageTarget<'_>> = plans.iter().map(PageTarget::Plan).collect();
         self.receive(py, &options, &hashes, &mut targets)
     }
 
     /// Stores pages that lie in runs of device memory.
-    #[pyo3(signature = (device, hashes, addresses, lengths, *, stream = None, session = None, parent = None, shard = 0,
+    #[pyo3(signature = (device, hashes, addresses, lengths, *, stream = None, session = None, parent = None, shard = 0, shards = 1,
         tail_tokens = 0, durable = false, wait_ms = 0, deadline_ms = None, keep = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn offload_device_runs(
@@ -293,6 +230,7 @@ impl Namespace {
         session: Option<String>,
         parent: Option<&[u8]>,
         shard: u16,
+        shards: u16,
         tail_tokens: u32,
         durable: bool,
         wait_ms: u64,
@@ -301,12 +239,13 @@ impl Namespace {
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
         let pages = plans::of_runs(addresses, &lengths, self.shard_bytes, keep)?;
-        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
+        let options =
+            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
         device.offload(py, self, &options, &hashes, &pages, stream)
     }
 
     /// Stores pages straight from strided tensors in device memory.
-    #[pyo3(signature = (device, hashes, views, tokens, *, stream = None, session = None, parent = None, shard = 0,
+    #[pyo3(signature = (device, hashes, views, tokens, *, stream = None, session = None, parent = None, shard = 0, shards = 1,
         durable = false, wait_ms = 0, deadline_ms = None, keep = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn offload_device_strided(
@@ -320,19 +259,21 @@ impl Namespace {
         session: Option<String>,
         parent: Option<&[u8]>,
         shard: u16,
+        shards: u16,
         durable: bool,
         wait_ms: u64,
         deadline_ms: Option<u64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let (pages, tail_tokens) = self.device_views(&hashes, &views, tokens, keep)?;
-        let options = offload_options(session, parent, shard, tail_tokens, durable, wait_ms, deadline_ms)?;
+        let (pages, tail_tokens) = self.device_views(py, &hashes, &views, tokens, shards, keep)?;
+        let options =
+            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
         device.offload(py, self, &options, &hashes, &pages, stream)
     }
 
     /// Begins to fill runs of device memory with the leading pages that are there.
-    #[pyo3(signature = (device, hashes, addresses, lengths, *, stream = None, layers = 0, session = None, shard = 0,
+    #[pyo3(signature = (device, hashes, addresses, lengths, *, stream = None, layers = 0, session = None, shard = 0, shards = 1,
         deadline_ms = None, keep = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn reload_device_runs(
@@ -346,17 +287,18 @@ impl Namespace {
         layers: usize,
         session: Option<String>,
         shard: u16,
+        shards: u16,
         deadline_ms: Option<u64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<DeviceReload> {
         let hashes = hashes::parse(hashes)?;
         let pages = plans::of_runs(addresses, &lengths, self.shard_bytes, keep)?;
-        let options = reload_options(session, shard, deadline_ms);
+        let options = reload_options(session, (shard, shards), deadline_ms);
         device.reload(py, self, &options, &hashes, &pages, (stream, layers))
     }
 
     /// Begins to fill strided tensors in device memory with the leading pages that are there.
-    #[pyo3(signature = (device, hashes, views, tokens, *, stream = None, layers = 0, session = None, shard = 0,
+    #[pyo3(signature = (device, hashes, views, tokens, *, stream = None, layers = 0, session = None, shard = 0, shards = 1,
         deadline_ms = None, keep = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn reload_device_strided(
@@ -370,27 +312,29 @@ impl Namespace {
         layers: usize,
         session: Option<String>,
         shard: u16,
+        shards: u16,
         deadline_ms: Option<u64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<DeviceReload> {
         let hashes = hashes::parse(hashes)?;
-        let (pages, _) = self.device_views(&hashes, &views, tokens, keep)?;
-        let options = reload_options(session, shard, deadline_ms);
+        let (pages, _) = self.device_views(py, &hashes, &views, tokens, shards, keep)?;
+        let options = reload_options(session, (shard, shards), deadline_ms);
         device.reload(py, self, &options, &hashes, &pages, (stream, layers))
     }
 
     /// Leases the leading pages that are there for reading in place.
-    #[pyo3(signature = (hashes, *, session = None, shard = 0, deadline_ms = None))]
+    #[pyo3(signature = (hashes, *, session = None, shard = 0, shards = 1, deadline_ms = None))]
     fn lease(
         &self,
         py: Python<'_>,
         hashes: &Bound<'_, PyAny>,
         session: Option<String>,
         shard: u16,
+        shards: u16,
         deadline_ms: Option<u64>,
     ) -> PyResult<Lease> {
         let hashes = hashes::parse(hashes)?;
-        let options = reload_options(session, shard, deadline_ms);
+        let options = reload_options(session, (shard, shards), deadline_ms);
         let (namespace, runtime) = self.opened(py)?;
         let lease = runtime::run(py, runtime, namespace.lease(&options, &hashes));
         Lease::new(py, lease.map_err(|failed| error::from_client(py, failed))?)

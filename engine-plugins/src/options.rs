@@ -9,7 +9,7 @@ use turnkv_client::{OffloadOptions, ReloadOptions};
 pub(crate) fn offload_options(
     session: Option<String>,
     parent: Option<&[u8]>,
-    shard: u16,
+    (shard, shards): (u16, u16),
     tail_tokens: u32,
     durable: bool,
     wait_ms: u64,
@@ -19,6 +19,7 @@ pub(crate) fn offload_options(
         session,
         parent: parent.map(hashes::one).transpose()?,
         shard,
+        shards,
         tail_tokens,
         durable,
         deadline: deadline_ms.map(Duration::from_millis),
@@ -27,6 +28,10 @@ pub(crate) fn offload_options(
 }
 
 /// What Python said of a reload.
-pub(crate) fn reload_options(session: Option<String>, shard: u16, deadline_ms: Option<u64>) -> ReloadOptions {
-    ReloadOptions { session, shard, deadline: deadline_ms.map(Duration::from_millis) }
+pub(crate) fn reload_options(
+    session: Option<String>,
+    (shard, shards): (u16, u16),
+    deadline_ms: Option<u64>,
+) -> ReloadOptions {
+    ReloadOptions { session, shard, shards, deadline: deadline_ms.map(Duration::from_millis) }
 }

@@ -11,7 +11,7 @@ use turnkv_client::{DevicePlan, DeviceView, PageLayout, PlanError, TensorShape};
 /// Whatever keeps device memory from being freed: tensors, most of the time. Let go of on any thread, after the last copy.
 type Keeper = Arc<dyn Any + Send + Sync>;
 
-/// One plan a page, of pages that lie in runs: `addresses` has the runs' addresses as u64, page after page, `lengths` their
+/// One plan a page (a shard of it, where a call moves several), of pages that lie in runs: `addresses` has the runs' addresses as u64, page after page, `lengths` their
 /// bytes, the same for every page.
 pub(crate) fn of_runs(
     addresses: &Bound<'_, PyAny>,

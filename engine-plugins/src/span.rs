@@ -120,7 +120,8 @@ impl Span {
         deadline_ms: Option<u64>,
     ) -> PyResult<ReloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let options = ReloadOptions { session, shard: 0, deadline: deadline_ms.map(Duration::from_millis) };
+        let deadline = deadline_ms.map(Duration::from_millis);
+        let options = ReloadOptions { session, deadline, ..ReloadOptions::default() };
         let hold = |runtime: &Runtime, span: &mut PageSpan| {
             runtime.block_on(span.hold(row, place, &options, &hashes))
         };

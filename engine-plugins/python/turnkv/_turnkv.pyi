@@ -130,7 +130,8 @@ class Pool:
         """The pages of one model: everything that must agree for bytes to be exchangeable. Full attention.
 
         A page is [layer, K/V, head, token, dim] ("layer_kv_head_token"), [layer, K/V, token, head, dim], or the engine's
-        own order of `opaque_shard_bytes`. Raises Error (kind "invalid" for sizes that cannot be).
+        own order of `opaque_shard_bytes`. `tp_size`: shards of a page: tensor-parallel ranks, or the canonical parts of its
+        KV heads. Raises Error (kind "invalid" for sizes that cannot be).
         """
     def stats(self) -> dict[str, Any]:
         """Counters and gauges of the server; "tiers" is a list of dicts."""
@@ -268,7 +269,7 @@ class Namespace:
     def id(self) -> bytes: ...
     @property
     def shard_bytes(self) -> int:
-        """Bytes of a page (of one rank's shard of it)."""
+        """Bytes of a page (of one shard of it)."""
     @property
     def page_tokens(self) -> int: ...
     def evict(self, tier: Literal["dram"] | None = None) -> int:
@@ -283,12 +284,17 @@ class Namespace:
         session: str | None = None,
         parent: bytes | None = None,
         shard: int = 0,
+        shards: int = 1,
         tail_tokens: int = 0,
         durable: bool = False,
         wait_ms: int = 0,
         deadline_ms: int | None = None,
     ) -> OffloadReport:
         """Stores pages, each `shard_bytes` long. `parent`: hash of the page before the first, None at the root.
+
+        `shards`: how many neighbouring shards of each page, from `shard` on, this call moves. With k of them `pages` has
+        len(hashes) * k buffers: page after page, of each page one shard after another. The report counts whole pages: stored
+        is one of which this call stored a shard and all k are in the pool. So for every verb that has `shards`.
 
         `tail_tokens` > 0: the last page is a partial tail of so many tokens. `durable`: return when they are on NVMe.
         `wait_ms`: how long to wait for free slots. Raises Error, ValueError, TypeError.
@@ -302,6 +308,7 @@ class Namespace:
         session: str | None = None,
         parent: bytes | None = None,
         shard: int = 0,
+        shards: int = 1,
         durable: bool = False,
         wait_ms: int = 0,
         deadline_ms: int | None = None,
@@ -311,6 +318,9 @@ class Namespace:
         Views in the order K of layer 0, V of layer 0, K of layer 1, ...; all of them `tokens` long. One hash for every page
         that `tokens` begins: where it is no multiple of page_tokens the last page is a partial tail. Not for "opaque".
         The tensors must stay alive and unchanged during the call.
+
+        `shards` > 1: the views have the heads of so many shards, divided evenly among them: the first heads are those of the
+        first shard. ValueError where a view's heads cannot be divided so.
         """
     def reload(
         self,
@@ -319,9 +329,13 @@ class Namespace:
         *,
         session: str | None = None,
         shard: int = 0,
+        shards: int = 1,
         deadline_ms: int | None = None,
     ) -> ReloadReport:
-        """Fills writable buffers with the leading pages that are there, each verified."""
+        """Fills writable buffers with the leading pages that are there, each verified.
+
+        With k `shards` there are k buffers a page, as for `offload`; the report counts pages that came whole.
+        """
     def reload_strided(
         self,
         hashes: Hashes,
@@ -330,6 +344,7 @@ class Namespace:
         *,
         session: str | None = None,
         shard: int = 0,
+        shards: int = 1,
         deadline_ms: int | None = None,
     ) -> ReloadReport:
         """Like `reload`, straight into tensors laid out as for `offload_strided`."""
@@ -342,6 +357,7 @@ class Namespace:
         session: str | None = None,
         parent: bytes | None = None,
         shard: int = 0,
+        shards: int = 1,
         tail_tokens: int = 0,
         durable: bool = False,
         wait_ms: int = 0,
@@ -351,6 +367,8 @@ class Namespace:
 
         `addresses`: unsigned 64-bit integers in a contiguous buffer (numpy uint64, array('Q')), the runs of the first page,
         then those of the second, ... `lengths`: bytes of each run of a page, the same for every page, `shard_bytes` in all.
+        With k `shards` `lengths` describes one shard still, and `addresses` has len(hashes) * k rows of len(lengths): the first
+        page's shards one after another, then those of the second page, ...
         The runs must stay valid and unchanged during the call.
         """
     def reload_runs(
@@ -361,6 +379,7 @@ class Namespace:
         *,
         session: str | None = None,
         shard: int = 0,
+        shards: int = 1,
         deadline_ms: int | None = None,
     ) -> ReloadReport:
         """Like `reload`, into runs given as for `offload_runs`; nobody else may use them during the call."""
@@ -375,6 +394,7 @@ class Namespace:
         session: str | None = None,
         parent: bytes | None = None,
         shard: int = 0,
+        shards: int = 1,
         tail_tokens: int = 0,
         durable: bool = False,
         wait_ms: int = 0,
@@ -398,6 +418,7 @@ class Namespace:
         session: str | None = None,
         parent: bytes | None = None,
         shard: int = 0,
+        shards: int = 1,
         durable: bool = False,
         wait_ms: int = 0,
         deadline_ms: int | None = None,
@@ -415,6 +436,7 @@ class Namespace:
         layers: int = 0,
         session: str | None = None,
         shard: int = 0,
+        shards: int = 1,
         deadline_ms: int | None = None,
         keep: Any = None,
     ) -> DeviceReload:
@@ -434,6 +456,7 @@ class Namespace:
         layers: int = 0,
         session: str | None = None,
         shard: int = 0,
+        shards: int = 1,
         deadline_ms: int | None = None,
         keep: Any = None,
     ) -> DeviceReload:
@@ -444,9 +467,13 @@ class Namespace:
         *,
         session: str | None = None,
         shard: int = 0,
+        shards: int = 1,
         deadline_ms: int | None = None,
     ) -> Lease:
-        """The right to read the leading pages where they lie (shm only): no copy at all."""
+        """The right to read the leading pages where they lie (shm only): no copy at all.
+
+        With k `shards` the lease has k positions a page, and whole pages only: see `Lease`.
+        """
     def begin_turn(self, session: str, *, engine: str = "") -> TurnBegun:
         """Opens a session's next turn; a new session is made. `engine`: who runs it, up to 128 bytes: the pool's advice to
         routers knows engines by that name."""
@@ -537,19 +564,27 @@ class Span:
         """reserved, held, copied, committed, owned so far; mapped and spare now."""
 
 class Lease:
-    """Pages leased for reading in place. A context manager; `finish` at the end says whether what was read was valid."""
+    """Pages leased for reading in place. A context manager; `finish` at the end says whether what was read was valid.
 
-    def __len__(self) -> int: ...
+    It speaks of positions. With one shard a position is a page; with k of them position p * k + s is the s-th of these shards
+    of page p, and there are whole pages only: `len(lease) // k` of them.
+    """
+
+    def __len__(self) -> int:
+        """How many leading positions it covers."""
     def __getitem__(self, index: int) -> memoryview:
-        """Page `index`, read-only, `shard_bytes` long; numpy.frombuffer takes it. Trust it only if `finish` succeeds.
+        """Position `index`, read-only, `shard_bytes` long; numpy.frombuffer takes it. Trust it only if `finish` succeeds.
 
         Views stay readable memory for as long as they live, and hold the lease's slots until its time is over or they are
         gone: drop them before `finish`.
         """
     def verify(self) -> int:
-        """How many leading pages match their checksums, where they lie; the pool drops one that does not."""
+        """How many leading positions match their checksums, where they lie; the pool drops one that does not.
+
+        With k `shards` that are `verify() // k` whole pages.
+        """
     def copy_out(self, first: int, addresses: Any, lengths: Sequence[int], offset: int = 0) -> None:
-        """Copies bytes [offset, offset + sum(lengths)) of the pages from `first` on into runs, given as for `offload_runs`.
+        """Copies bytes [offset, offset + sum(lengths)) of the positions from `first` on into runs, given as for `offload_runs`.
 
         So pages can be taken apart, one layer after another: `verify` before, `finish` after. Raises IndexError, ValueError.
         """
