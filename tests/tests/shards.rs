@@ -1,0 +1,231 @@
+//! Pages of several shards through a real server: what clients of one width wrote, clients of any other width read, by every
+//! way that bytes travel, from DRAM, from NVMe and after a restart.
+
+use anyhow::{Result, ensure};
+use std::net::SocketAddr;
+use std::time::Duration;
+use turnkv_client::{
+    BlockHash, Client, ClientConfig, DataPlane, DeviceOrder, HostOptions, MissCause, Namespace,
+    OffloadOptions, OffloadReport, PageSource, PageTarget, ReloadOptions, ReloadReport, TierKind,
+};
+use turnkv_tests::gpu::Gpu;
+use turnkv_tests::http::{free_address, get, value};
+use turnkv_tests::pages::{bytes, chain, namespace};
+use turnkv_tests::server::{Server, Setup};
+
+/// Shards of a page.
+const WHOLE: u16 = 8;
+/// Bytes of each.
+const SHARD: usize = 16 << 10;
+const PIECE: usize = 4 << 10;
+
+struct Rank {
+    client: Client,
+    namespace: Namespace,
+    shard: u16,
+    shards: u16,
+}
+
+/// The true bytes of a shard.
+fn truth(hash: &BlockHash, shard: u16) -> Vec<u8> {
+    bytes(&BlockHash::chain(Some(hash), &[shard.into()]), SHARD)
+}
+
+impl Rank {
+    async fn connect(server: &Server, plane: DataPlane, shard: u16, shards: u16) -> Result<Rank> {
+        let config =
+            ClientConfig { data_plane: plane, call_ms: 20_000, ..ClientConfig::at(server.address()) };
+        let client = Client::new(config)?;
+        let spec = namespace("sharded", SHARD as u64).with_tp_size(WHOLE.into());
+        let namespace = client.open_namespace(spec).await?;
+        Ok(Rank { client, namespace, shard, shards })
+    }
+
+    fn truth(&self, hashes: &[BlockHash]) -> Vec<Vec<u8>> {
+        let of_page = |hash| (self.shard..self.shard + self.shards).map(move |shard| truth(hash, shard));
+        hashes.iter().flat_map(of_page).collect()
+    }
+
+    fn reading(&self) -> ReloadOptions {
+        ReloadOptions { shard: self.shard, shards: self.shards, ..ReloadOptions::default() }
+    }
+
+    fn writing(&self) -> OffloadOptions {
+        let wait = Duration::from_secs(10);
+        OffloadOptions { shard: self.shard, shards: self.shards, wait, ..OffloadOptions::default() }
+    }
+
+    async fn offload(&self, options: &OffloadOptions, hashes: &[BlockHash]) -> Result<OffloadReport> {
+        let truth = self.truth(hashes);
+        let sources: Vec<PageSource<'_>> = truth.iter().map(|shard| PageSource::Bytes(shard)).collect();
+        Ok(self.namespace.offload(options, hashes, &sources).await?)
+    }
+
+    /// Waits until DRAM has nothing: a reader's lease ends a little after its answer.
+    async fn cool(&self) -> Result<()> {
+        for _ in 0..1_000 {
+            self.client.evict(None, Some(TierKind::Dram)).await?;
+            if self
+                .client
+                .stats()
+                .await?
+                .tiers
+                .iter()
+                .all(|tier| tier.tier() != TierKind::Dram || tier.used_bytes == 0)
+            {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        anyhow::bail!("pages stay in DRAM")
+    }
+
+    /// Reloads, and checks every byte of every page that the report calls good.
+    async fn reload(&self, hashes: &[BlockHash]) -> Result<ReloadReport> {
+        let truth = self.truth(hashes);
+        let mut found = vec![vec![0u8; SHARD]; truth.len()];
+        let mut targets: Vec<PageTarget<'_>> = found.iter_mut().map(|page| PageTarget::Bytes(page)).collect();
+        let report = self.namespace.reload(&self.reading(), hashes, &mut targets).await?;
+        let whole = report.pages * usize::from(self.shards);
+        ensure!(found[..whole] == truth[..whole], "WRONG BYTES for shards {}..", self.shard);
+        Ok(report)
+    }
+}
+
+/// Readers of every width, on both data planes, find all pages where they should be.
+async fn read_all(server: &Server, hashes: &[BlockHash], from_nvme: bool) -> Result<()> {
+    for (shard, shards) in [(0, 8), (4, 4), (2, 2), (7, 1), (1, 5)] {
+        for plane in [DataPlane::Shm, DataPlane::Inline] {
+            let rank = Rank::connect(server, plane, shard, shards).await?;
+            if from_nvme {
+                rank.cool().await?;
+            }
+            let report = rank.reload(hashes).await?;
+            let found = if from_nvme { report.from_nvme } else { report.from_dram };
+            ensure!((report.pages, found) == (hashes.len(), hashes.len()), "{plane:?} {shards}: {report:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ranks_of_one_width_wrote_those_of_others_read() -> Result<()> {
+    for plane in [DataPlane::Shm, DataPlane::Inline] {
+        let mut server = Server::start(Setup::default())?;
+        let hashes = chain(3, 24);
+        let left = Rank::connect(&server, plane, 0, 4).await?;
+        let right = Rank::connect(&server, plane, 4, 4).await?;
+        ensure!(left.offload(&left.writing(), &hashes).await?.stored == 24);
+        ensure!(left.namespace.lookup(&hashes).await? == 0, "half of a page is none");
+        ensure!(left.reload(&hashes).await?.miss == Some(MissCause::Incomplete));
+        let durable = OffloadOptions { durable: true, ..right.writing() };
+        let report = right.offload(&durable, &hashes).await?;
+        ensure!((report.stored, report.durable) == (24, true), "{report:?}");
+        ensure!(left.namespace.lookup(&hashes).await? == 24);
+        let whole = Rank::connect(&server, plane, 0, 8).await?;
+        let again = whole.offload(&whole.writing(), &hashes).await?;
+        ensure!((again.stored, again.present) == (0, 24), "{again:?}");
+        read_all(&server, &hashes, false).await?;
+        read_all(&server, &hashes, true).await?;
+        server.kill()?;
+        server.restart()?;
+        read_all(&server, &hashes, true).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_died_is_made_good_by_one_of_another_width() -> Result<()> {
+    let server = Server::start(Setup::default())?;
+    let hashes = chain(4, 6);
+    let half = Rank::connect(&server, DataPlane::Shm, 0, 4).await?;
+    ensure!(half.offload(&half.writing(), &hashes).await?.stored == 6);
+    drop(half);
+    let whole = Rank::connect(&server, DataPlane::Inline, 0, 8).await?;
+    let report = whole.offload(&whole.writing(), &hashes).await?;
+    ensure!((report.stored, report.present) == (6, 0), "a page that it completed is stored: {report:?}");
+    ensure!(whole.reload(&hashes).await?.pages == 6);
+    Ok(())
+}
+
+/// Calls of a verb that the server answered.
+fn calls(address: SocketAddr, verb: &str) -> Result<f64> {
+    let (_, page) = get(address, "/metrics")?;
+    let series = format!("turnkv_rpc_call_seconds_count{{door=\"local\",verb=\"{verb}\"}}");
+    Ok(value(&page, &series).unwrap_or(0.0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_shards_take_the_calls_that_one_takes() -> Result<()> {
+    let address = free_address()?;
+    let server = Server::start(Setup { metrics: Some(address.to_string()), ..Setup::default() })?;
+    let mut counts = Vec::new();
+    for (seed, shards) in [(1, 1), (2, WHOLE)] {
+        let rank = Rank::connect(&server, DataPlane::Shm, 0, shards).await?;
+        let hashes = chain(seed, 32);
+        let verbs = ["begin_offload", "commit_offload", "begin_reload"];
+        let counted = || verbs.iter().map(|verb| calls(address, verb)).collect::<Result<Vec<f64>>>();
+        let before = counted()?;
+        ensure!(rank.offload(&rank.writing(), &hashes).await?.stored == 32);
+        let found = rank.reload(&hashes).await?.pages;
+        ensure!(found == if shards == WHOLE { 32 } else { 0 });
+        counts.push(counted()?.iter().zip(&before).map(|(after, before)| after - before).collect::<Vec<_>>());
+    }
+    ensure!(counts[0] == [1.0; 3] && counts[1] == counts[0], "{counts:?}");
+    let (_, page) = get(address, "/metrics")?;
+    ensure!(value(&page, "turnkv_offload_stored_pages_total")? == 64.0, "pages are counted, not shards");
+    ensure!(value(&page, "turnkv_reload_hit_pages_total{tier=\"dram\"}")? == 32.0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn device_memory_holds_some_shards_of_pages() -> Result<()> {
+    let server = Server::start(Setup::default())?;
+    let hashes = chain(5, 12);
+    let mut gpus = Vec::new();
+    for shard in [0, 4] {
+        let rank = Rank::connect(&server, DataPlane::Shm, shard, 4).await?;
+        let gpu = Gpu::new(HostOptions { seed: 5, ..HostOptions::default() }, 96, SHARD)?;
+        let pages = gpu.pages(0, 48, PIECE)?;
+        for (plan, bytes) in pages.iter().zip(rank.truth(&hashes)) {
+            gpu.put(plan, &bytes).await?;
+        }
+        let options = rank.writing();
+        let report = rank.namespace.offload_device(&gpu.device, &options, &hashes, &pages, None).await?;
+        ensure!((report.stored, report.declined) == (12, 0), "{report:?}");
+        gpus.push(gpu);
+    }
+    for layers in [0, 4] {
+        for (shard, shards) in [(0, 8), (2, 2)] {
+            let rank = Rank::connect(&server, DataPlane::Shm, shard, shards).await?;
+            let gpu = &gpus[0];
+            let pages = gpu.pages(0, 12 * usize::from(shards), PIECE)?;
+            let order = DeviceOrder { layers, ..DeviceOrder::default() };
+            let options = rank.reading();
+            let reload = rank.namespace.reload_device(&gpu.device, &options, &hashes, &pages, order).await?;
+            ensure!(reload.pages_begun() == 12);
+            let report = reload.finished().await?;
+            ensure!((report.pages, report.miss) == (12, None), "{layers} layers: {report:?}");
+            for (plan, bytes) in pages.iter().zip(rank.truth(&hashes)) {
+                ensure!(gpu.get(plan).await? == bytes, "WRONG BYTES on the device, {layers} layers");
+            }
+        }
+    }
+    gpus.iter().try_for_each(Gpu::check)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_shows_whole_pages_where_they_lie() -> Result<()> {
+    let server = Server::start(Setup::default())?;
+    let hashes = chain(6, 10);
+    let whole = Rank::connect(&server, DataPlane::Shm, 0, 8).await?;
+    ensure!(whole.offload(&whole.writing(), &hashes[..9]).await?.stored == 9);
+    let part = Rank::connect(&server, DataPlane::Shm, 3, 3).await?;
+    let lease = part.namespace.lease(&part.reading(), &hashes).await?;
+    ensure!((lease.len(), lease.miss()) == (27, Some(MissCause::Absent)), "three positions a page");
+    for (position, truth) in part.truth(&hashes[..9]).iter().enumerate() {
+        ensure!(lease.verify(position) && lease.page(position) == Some(&truth[..]), "position {position}");
+    }
+    lease.finish()?;
+    Ok(())
+}
