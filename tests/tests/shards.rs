@@ -8,8 +8,11 @@ use turnkv_client::{
     BlockHash, Client, ClientConfig, DataPlane, DeviceOrder, HostOptions, MissCause, Namespace,
     OffloadOptions, OffloadReport, PageSource, PageTarget, ReloadOptions, ReloadReport, TierKind,
 };
+use turnkv_proto::ErrorKind;
+use turnkv_proto::wire::{self, Verb};
 use turnkv_tests::gpu::Gpu;
 use turnkv_tests::http::{free_address, get, value};
+use turnkv_tests::local::Local;
 use turnkv_tests::pages::{bytes, chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 
@@ -227,5 +230,41 @@ async fn a_lease_shows_whole_pages_where_they_lie() -> Result<()> {
         ensure!(lease.verify(position) && lease.page(position) == Some(&truth[..]), "position {position}");
     }
     lease.finish()?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_over_shards_that_are_not_are_refused() -> Result<()> {
+    let server = Server::start(Setup::default())?;
+    let local = Local::connect(&server, SHARD as u64).await?; // pages of one shard
+    let rank = Rank::connect(&server, DataPlane::Shm, 0, 1).await?;
+    for draining in [false, true] {
+        if draining {
+            rank.client.drain().await?;
+        }
+        for (pages, shard, shards) in
+            [(1, 1, 0), (1, 0, 2), (65_536, 0, 2), (65_536, 0, u16::MAX.into()), (1, u32::MAX, u32::MAX)]
+        {
+            let (namespace, client) = (local.ns.clone(), local.client);
+            let hashes = bytes::Bytes::from(vec![1; 32 * pages]);
+            let what = format!("{pages} pages, {shards} shards from {shard} on");
+            let offload = wire::BeginOffloadRequest {
+                namespace: namespace.clone(),
+                hashes: hashes.clone(),
+                shard,
+                shards,
+                client,
+                ..Default::default()
+            };
+            // A server that leaves looks at nothing but how long its answer would be.
+            if !draining || pages > 1 {
+                local.refused(Verb::BeginOffload, &offload, ErrorKind::Invalid, &what)?;
+            }
+            let reload =
+                wire::BeginReloadRequest { namespace, hashes, shard, shards, client, ..Default::default() };
+            local.refused(Verb::BeginReload, &reload, ErrorKind::Invalid, &what)?;
+        }
+    }
+    ensure!(rank.client.stats().await?.leases == 0);
     Ok(())
 }
