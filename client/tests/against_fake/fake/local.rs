@@ -56,6 +56,11 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         rustix::io::write(socket.as_fd(), &garbage)?;
         return Ok(());
     }
+    let leases = matches!(verb, Verb::AttachSlab | Verb::BeginOffload | Verb::BeginReload);
+    let busy = if leases { core.check_busy() } else { Ok(()) };
+    if let Err(busy) = busy {
+        return socket.send(frame.verb, FLAG_FAILURE, &busy.to_failure().encode_to_vec(), &[]);
+    }
     let reply = match verb {
         Verb::Hello => {
             let ask = wire::HelloRequest::decode(body).unwrap();
