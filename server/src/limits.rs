@@ -5,6 +5,10 @@ use turnkv_proto::limits::{HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX};
 
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
+/// Slabs that one local client was sent and has not read yet: a client of ours has one connection to attach by.
+pub(crate) const UNREAD_SLABS_PER_CLIENT_MAX: usize = 8;
+/// Local connections for each slab that all clients together may leave unread; of these, one user has half.
+pub(crate) const LOCAL_CONNECTIONS_PER_UNREAD_SLAB: usize = 4;
 /// Connections for /metrics and /healthz: scrapers and probes.
 pub(crate) const HTTP_CONNECTIONS_MAX: usize = 32;
 /// Connections of all doors together where the operator says nothing.
@@ -196,6 +200,8 @@ pub(crate) const PREFILL_REPORT_MAX: u64 = 10_000_000_000;
 pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);
 /// Bytes of all local frames together that are larger than a socket's read buffer, while they arrive and are served.
 pub(crate) const LOCAL_LARGE_BYTES_MAX: usize = 128 << 20;
+/// How often a local call that waits looks whether its caller is still there.
+pub(crate) const LOCAL_LOOK: Duration = Duration::from_millis(200);
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 

@@ -244,6 +244,11 @@ impl Connections {
         self.frames.burst_has_passed()
     }
 
+    /// How many connections, and what goes with them, there may be.
+    pub(crate) fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
     /// The watches' clock.
     pub(crate) fn now(&self) -> u64 {
         self.began.elapsed().as_millis() as u64

@@ -1,17 +1,22 @@
 //! One local connection: receive a frame, do its verb, answer. Owns: the frames' order on one socket. Must not know:
 //! what the verbs decide.
 
+use super::LocalDoor;
+use super::sent::SentSlabs;
+use crate::connections::Peer;
 use crate::connections::watch::Asking;
 use crate::engine::Engine;
 use crate::engine::reload::ReloadRun;
-use crate::limits::{FRAME_MS_MAX, LOCAL_SEND_MS_MAX, LOCAL_SPIN};
+use crate::limits::{FRAME_MS_MAX, LOCAL_LOOK, LOCAL_SEND_MS_MAX, LOCAL_SPIN};
 use prost::Message;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 use turnkv_pool::ClientId;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_proto::{Error, ErrorKind};
@@ -40,9 +45,12 @@ impl From<Error> for End {
     }
 }
 
-/// Serves a connection until its peer leaves. `waits` runs the few verbs that must wait.
-pub(super) fn serve(engine: &Arc<Engine>, socket: &LocalSocket, asking: &Asking, waits: &Handle) {
-    let mut connection = Connection { engine, socket, waits, client: None, arrived: Cell::new(None) };
+/// Serves a connection until its peer leaves.
+pub(super) fn serve(door: &LocalDoor, socket: &Arc<LocalSocket>, asking: &Asking) {
+    let (engine, waits, slabs) = (&door.engine, &door.waits, &door.sent);
+    let (peer, _) = asking.peer();
+    let mut connection =
+        Connection { engine, socket, waits, slabs, peer, client: None, arrived: Cell::new(None) };
     loop {
         let ended = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
             Ok(frame) => {
@@ -64,12 +72,17 @@ pub(super) fn serve(engine: &Arc<Engine>, socket: &LocalSocket, asking: &Asking,
     if let Some(client) = connection.client {
         engine.clients.goodbye(client);
     }
+    // A slab that the peer has not read keeps the socket.
+    socket.shutdown();
 }
 
 struct Connection<'a> {
     engine: &'a Arc<Engine>,
-    socket: &'a LocalSocket,
+    socket: &'a Arc<LocalSocket>,
+    /// Runs the few verbs that must wait.
     waits: &'a Handle,
+    slabs: &'a SentSlabs,
+    peer: Peer,
     client: Option<ClientId>,
     /// When the request in service arrived; taken by its first answer.
     arrived: Cell<Option<Instant>>,
@@ -96,8 +109,8 @@ impl Connection<'_> {
     }
 
     fn act(&mut self, verb: Verb, frame: &Frame) -> Result<(), End> {
-        if verb != Verb::Hello && self.client.is_none() {
-            return Err(Error::invalid("say Hello first on this connection").into());
+        if verb != Verb::Hello {
+            self.said_hello()?;
         }
         match verb {
             Verb::Hello => self.hello(frame),
@@ -148,7 +161,9 @@ impl Connection<'_> {
         let ask: wire::AttachSlabRequest = decode(frame)?;
         let region = self.engine.attach_slab(&ask.namespace, ask.slab, ask.generation)?;
         let reply = wire::AttachSlabReply { slab_bytes: region.len() as u64 };
-        Ok(self.send(frame.verb, 0, &reply, &[region.fd().as_fd()])?)
+        let _sending = self.slabs.begin(self.socket, self.peer, self.said_hello()?)?;
+        self.send(frame.verb, 0, &reply, &[region.fd().as_fd()])
+            .map_err(|error| self.slabs.refused_by_system(&error).map_or(End::Socket(error), End::Refused))
     }
 
     fn lookup(&self, frame: &Frame) -> Result<(), End> {
@@ -161,7 +176,7 @@ impl Connection<'_> {
             self.own(decode(frame)?, |ask: &wire::BeginOffloadRequest| ask.client)?;
         let reply = match self.engine.begin_offload_now(&ask)? {
             Some(reply) => reply,
-            None => self.waits.block_on(self.engine.begin_offload(&ask))?,
+            None => self.wait_for(self.engine.begin_offload(&ask))??,
         };
         Ok(self.send(frame.verb, 0, &reply, &[])?)
     }
@@ -170,7 +185,7 @@ impl Connection<'_> {
         let ask: wire::CommitOffloadRequest =
             self.own(decode(frame)?, |ask: &wire::CommitOffloadRequest| ask.client)?;
         let reply = if ask.durable {
-            self.waits.block_on(self.engine.commit_offload(&ask))?
+            self.wait_for(self.engine.commit_offload(&ask))??
         } else {
             self.engine.commit_offload_now(&ask)?
         };
@@ -184,7 +199,7 @@ impl Connection<'_> {
             self.own(decode(frame)?, |ask: &wire::BeginReloadRequest| ask.client)?;
         let mut run = match self.engine.begin_reload_now(&ask)? {
             Some(run) => run,
-            None => self.waits.block_on(self.engine.begin_reload(&ask))?,
+            None => self.wait_for(self.engine.begin_reload(&ask))??,
         };
         Ok(self.stream_reload(frame.verb, &mut run)?)
     }
@@ -200,7 +215,7 @@ impl Connection<'_> {
         let (mut reply, kept) = self.engine.commit_reserved(&ask)?;
         if ask.durable {
             self.engine.pump_writes();
-            self.waits.block_on(self.engine.reserved_durable(&ask, &mut reply, &kept));
+            self.wait_for(self.engine.reserved_durable(&ask, &mut reply, &kept))?;
         }
         self.send(frame.verb, 0, &reply, &[])?;
         self.engine.pump_writes(); // after the answer, as for a commit
@@ -227,9 +242,13 @@ impl Connection<'_> {
             if !more {
                 return Ok(());
             }
-            self.waits.block_on(run.wait());
+            self.wait_for(run.wait())?;
             reply = wire::BeginReloadReply { pages: run.take_ready(), ..Default::default() };
         }
+    }
+
+    fn said_hello(&self) -> Result<ClientId, Error> {
+        self.client.ok_or_else(|| Error::invalid("say Hello first on this connection"))
     }
 
     /// A request of this connection's own client; another's number is refused.
@@ -238,6 +257,22 @@ impl Connection<'_> {
             return Ok(ask);
         }
         Err(Error::new(ErrorKind::LeaseUnknown, "the request names another client than this connection's"))
+    }
+
+    /// Waits for what a verb waits for, or until the peer hangs up: nobody takes the answer then.
+    fn wait_for<T>(&self, wait: impl Future<Output = T>) -> io::Result<T> {
+        self.waits.block_on(async {
+            let mut wait = pin!(wait);
+            loop {
+                match timeout(LOCAL_LOOK, wait.as_mut()).await {
+                    Ok(done) => return Ok(done),
+                    Err(_) if self.socket.peer_is_gone()? => {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    Err(_) => {}
+                }
+            }
+        })
     }
 
     fn answered(&self, verb: u8) {

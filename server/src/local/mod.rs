@@ -1,8 +1,9 @@
 //! The local door: the hot verbs on a Unix socket, one blocking thread a connection (a round trip costs 8 us, not the
 //! 60 to 100 of HTTP/2). Owns: accepting, waking every thread at shutdown. Must not know:
-//! the verbs (that is [`connection`]).
+//! the verbs (that is [`connection`]); [`sent`] bounds the slabs that wait to be read.
 
 mod connection;
+mod sent;
 
 use crate::connections::accept::Backoff;
 use crate::connections::{Connections, Door, Peer, Place, Refused};
@@ -12,6 +13,7 @@ use crate::supervise::Supervisor;
 use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
 use prost::Message;
+use sent::SentSlabs;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -32,6 +34,7 @@ pub(crate) struct LocalDoor {
     waits: Handle,
     sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
     large: Arc<LargeFrames>,
+    sent: SentSlabs,
     arriving: Gauge,
     closing: AtomicBool,
 }
@@ -53,6 +56,7 @@ impl LocalDoor {
             waits,
             sockets: Mutex::new(HashMap::new()),
             large: LargeFrames::new(LOCAL_LARGE_BYTES_MAX),
+            sent: SentSlabs::new(connections.caps().unread_slabs()),
             arriving: gauge!("turnkv_frames_arriving_bytes", "door" => "local"),
             closing: AtomicBool::new(false),
         });
@@ -93,7 +97,8 @@ impl LocalDoor {
         let door = Arc::clone(self);
         let open = Open { door, id, socket, place };
         let serve = move || {
-            connection::serve(&open.door.engine, &open.socket, &open.place.asking(), &open.door.waits)
+            let Open { door, socket, place, .. } = &open;
+            connection::serve(door, socket, &place.asking());
         };
         if let Err(error) = std::thread::Builder::new().name("turnkv-local".into()).spawn(serve) {
             tracing::warn!(%error, "no thread for a local connection: refused");
@@ -115,6 +120,11 @@ impl LocalDoor {
     pub(crate) fn burst_has_passed(&self) -> bool {
         self.arriving.set(self.large.taken_bytes() as f64);
         self.large.burst_has_passed(BURST_BYTES_MIN as usize)
+    }
+
+    /// Looks after what no connection does. Called about twice a second.
+    pub(crate) fn sweep(&self) {
+        self.sent.sweep();
     }
 
     /// Ends every connection and takes no more.

@@ -33,6 +33,7 @@ impl Caretaker {
         loop {
             ticks.tick().await;
             self.connections.sweep();
+            self.local.sweep();
             // Each is asked: to ask is what brings its gauge up to date.
             let passed = [
                 self.local.burst_has_passed(),

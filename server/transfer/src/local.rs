@@ -263,6 +263,31 @@ impl LocalSocket {
         self.wait(PollFlags::RDHUP, Some(Instant::now()))
     }
 
+    /// Whether the peer closed its end altogether, or the connection was ended here: nobody will read what is sent. A peer that
+    /// only sends no more can still read.
+    ///
+    /// # Errors
+    /// The system has no memory for `poll`.
+    pub fn peer_is_gone(&self) -> io::Result<bool> {
+        // No event is asked for: a hang-up is told nevertheless.
+        self.wait(PollFlags::empty(), Some(Instant::now()))
+    }
+
+    /// Bytes that were sent and that the peer has not read yet, as the system accounts for them: 0 only if it has read all, or
+    /// is gone.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn unread_bytes(&self) -> io::Result<usize> {
+        // SAFETY: on a socket, this request writes one integer to where the getter has room for one.
+        let unread = unsafe {
+            let getter =
+                rustix::ioctl::Getter::<{ libc::TIOCOUTQ as rustix::ioctl::Opcode }, libc::c_int>::new();
+            rustix::ioctl::ioctl(&self.fd, getter)?
+        };
+        Ok(usize::try_from(unread).unwrap_or(0))
+    }
+
     /// Ends the connection in both directions. Threads that wait in it wake with `UnexpectedEof`.
     pub fn shutdown(&self) {
         // NOTCONN: it has ended already.
