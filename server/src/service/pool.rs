@@ -76,7 +76,10 @@ impl Pool for PoolService {
             };
             // A caller that left stops the stream; its lease ends by EndReload or by its deadline.
             while tell.send(Ok(reply)).await.is_ok() && !run.is_done() {
-                run.wait().await;
+                tokio::select! {
+                    () = run.wait() => {}
+                    () = tell.closed() => return,
+                }
                 reply = wire::BeginReloadReply { pages: run.take_ready(), ..Default::default() };
             }
         });
