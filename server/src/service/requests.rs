@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
-use tonic::Status;
+use tonic::{Code, Status};
 use turnkv_proto::{Error, ErrorKind};
 
 /// Bytes before every message: is it compressed, and its length.
@@ -86,7 +86,7 @@ impl Drop for InlineStream {
 pub(super) async fn pass(State(requests): State<Requests>, request: Request, next: Next) -> Response {
     let Some(asking) = request.extensions().get::<Asking>().cloned() else {
         // Every connection of this door has one.
-        return Status::internal("a request without a connection").into_http();
+        return Status::from(Error::new(ErrorKind::Internal, "a request without a connection")).into_http();
     };
     let counted = asking.begin();
     let path = request.uri().path();
@@ -101,12 +101,25 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     let share = Arc::new(Share::new(&requests.budget, asking.watch()));
     let began = Instant::now();
     let request = request.map(|body| Body::new(Arriving::new(body, is_stream, Arc::clone(&share))));
-    let response = next.run(request).await;
+    let response = as_callers_fault(next.run(request).await);
     if let Some(seconds) = seconds {
         seconds.record(began.elapsed());
     }
     drop(share);
     response.map(|body| Body::new(Leaving::new(body, &requests.answers, asking, counted, inline)))
+}
+
+/// Tonic calls its own what it cannot read of a request. What this server refuses says why in details, so an INTERNAL without
+/// any, before an answer has begun, is tonic's.
+fn as_callers_fault(response: Response) -> Response {
+    let status = Status::from_header_map(response.headers());
+    match status.filter(|status| status.code() == Code::Internal && status.details().is_empty()) {
+        Some(status) => {
+            let text = format!("the request does not parse: {}", status.message());
+            Status::from(Error::invalid(text)).into_http()
+        }
+        None => response,
+    }
 }
 
 /// A request's body on its way in.

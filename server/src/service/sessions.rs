@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
-use turnkv_proto::wire;
+use turnkv_proto::{Error, ErrorKind, wire};
 use wire::sessions_server::Sessions;
 
 /// The service.
@@ -13,10 +13,11 @@ pub(crate) struct SessionsService {
 
 /// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
 pub(super) async fn blocking<T: Send + 'static>(
-    verb: impl FnOnce() -> Result<T, turnkv_proto::Error> + Send + 'static,
+    verb: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<Response<T>, Status> {
     let done = tokio::task::spawn_blocking(verb).await;
-    Ok(Response::new(done.map_err(|error| Status::internal(error.to_string()))??))
+    let done = done.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    Ok(Response::new(done?))
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -67,6 +68,7 @@ impl Sessions for SessionsService {
     }
 
     async fn list(&self, request: Request<wire::ListRequest>) -> Answer<wire::ListReply> {
-        Ok(Response::new(self.engine.list_sessions(request.get_ref())?))
+        let engine = Arc::clone(&self.engine);
+        blocking(move || engine.list_sessions(request.get_ref())).await
     }
 }
