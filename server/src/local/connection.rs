@@ -3,8 +3,8 @@
 
 use super::LocalDoor;
 use super::sent::SentSlabs;
-use crate::connections::Peer;
 use crate::connections::watch::Asking;
+use crate::connections::{Cause, Peer, Refusal};
 use crate::engine::Engine;
 use crate::engine::reload::ReloadRun;
 use crate::limits::{FRAME_MS_MAX, LOCAL_LOOK, LOCAL_SEND_MS_MAX, LOCAL_SPIN};
@@ -48,26 +48,29 @@ impl From<Error> for End {
 /// Serves a connection until its peer leaves.
 pub(super) fn serve(door: &LocalDoor, socket: &Arc<LocalSocket>, asking: &Asking) {
     let (engine, waits, slabs) = (&door.engine, &door.waits, &door.sent);
-    let (peer, _) = asking.peer();
     let mut connection =
-        Connection { engine, socket, waits, slabs, peer, client: None, arrived: Cell::new(None) };
+        Connection { engine, socket, waits, slabs, asking, client: None, arrived: Cell::new(None) };
     loop {
-        let ended = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
+        let (cause, error) = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
             Ok(frame) => {
                 // Until Hello a connection is silent, whatever it says.
                 let request = connection.client.map(|_| asking.begin());
                 let answered = connection.answer(&frame);
                 drop(request.or_else(|| connection.client.map(|_| asking.begin())));
-                answered
+                match answered {
+                    Ok(()) => continue,
+                    Err(error) => (sent_in_vain(&error), error),
+                }
             }
-            Err(error) => Err(error),
+            Err(error) => (received_in_vain(&error), error),
         };
-        if let Err(error) = ended {
-            if error.kind() != io::ErrorKind::UnexpectedEof {
-                tracing::debug!(%error, "a local connection ends");
-            }
-            break;
+        if error.kind() != io::ErrorKind::UnexpectedEof {
+            tracing::debug!(%error, "a local connection ends");
         }
+        if let Some(cause) = cause {
+            super::end(socket, asking, cause);
+        }
+        break;
     }
     if let Some(client) = connection.client {
         engine.clients.goodbye(client);
@@ -82,7 +85,7 @@ struct Connection<'a> {
     /// Runs the few verbs that must wait.
     waits: &'a Handle,
     slabs: &'a SentSlabs,
-    peer: Peer,
+    asking: &'a Asking,
     client: Option<ClientId>,
     /// When the request in service arrived; taken by its first answer.
     arrived: Cell<Option<Instant>>,
@@ -150,7 +153,11 @@ impl Connection<'_> {
         if self.client.is_some() {
             return Err(Error::invalid("Hello was said on this connection already").into());
         }
-        let client = self.engine.hello(self.socket)?;
+        let client = self.engine.hello(self.socket).inspect_err(|error| {
+            if error.kind == ErrorKind::Limit {
+                self.asking.refused(Refusal::Clients);
+            }
+        })?;
         self.client = Some(client);
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let reply = wire::HelloReply { client: client.0, version, instance: self.engine.instance };
@@ -161,7 +168,8 @@ impl Connection<'_> {
         let ask: wire::AttachSlabRequest = decode(frame)?;
         let region = self.engine.attach_slab(&ask.namespace, ask.slab, ask.generation)?;
         let reply = wire::AttachSlabReply { slab_bytes: region.len() as u64 };
-        let _sending = self.slabs.begin(self.socket, self.peer, self.said_hello()?)?;
+        let (peer, _): (Peer, _) = self.asking.peer();
+        let _sending = self.slabs.begin(self.socket, peer, self.said_hello()?)?;
         self.send(frame.verb, 0, &reply, &[region.fd().as_fd()])
             .map_err(|error| self.slabs.refused_by_system(&error).map_or(End::Socket(error), End::Refused))
     }
@@ -286,6 +294,21 @@ impl Connection<'_> {
         let deadline = Instant::now() + Duration::from_millis(LOCAL_SEND_MS_MAX);
         self.socket.send_by(verb, flags, &reply.encode_to_vec(), fds, deadline)
     }
+}
+
+/// Why a connection ends on which nothing more can be received; none: its peer left.
+fn received_in_vain(error: &io::Error) -> Option<Cause> {
+    match error.kind() {
+        io::ErrorKind::TimedOut => Some(Cause::Stalled),
+        io::ErrorKind::InvalidData => Some(Cause::Malformed),
+        io::ErrorKind::OutOfMemory => Some(Cause::Memory),
+        _ => None,
+    }
+}
+
+/// The same where nothing more can be sent.
+fn sent_in_vain(error: &io::Error) -> Option<Cause> {
+    (error.kind() == io::ErrorKind::TimedOut).then_some(Cause::Unread)
 }
 
 fn decode<T: Message + Default>(frame: &Frame) -> Result<T, Error> {

@@ -6,7 +6,8 @@ mod connection;
 mod sent;
 
 use crate::connections::accept::Backoff;
-use crate::connections::{Connections, Door, Peer, Place, Refused};
+use crate::connections::watch::Asking;
+use crate::connections::{Cause, Connections, Door, Peer, Place, Refusal, Refused};
 use crate::engine::Engine;
 use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
 use crate::supervise::Supervisor;
@@ -95,6 +96,7 @@ impl LocalDoor {
         };
         self.sockets.lock().insert(id, Arc::clone(&socket));
         let door = Arc::clone(self);
+        let refused = Arc::clone(&socket);
         let open = Open { door, id, socket, place };
         let serve = move || {
             let Open { door, socket, place, .. } = &open;
@@ -102,6 +104,11 @@ impl LocalDoor {
         };
         if let Err(error) = std::thread::Builder::new().name("turnkv-local".into()).spawn(serve) {
             tracing::warn!(%error, "no thread for a local connection: refused");
+            self.connections.refused(Door::Local, Refusal::Threads);
+            refuse(
+                &refused,
+                &Refused("the system has no thread for another connection: try later".to_owned()),
+            );
         }
     }
 
@@ -109,8 +116,9 @@ impl LocalDoor {
         // A peer that the kernel does not name has left, and shares with its like until that is noticed.
         let uid = socket.peer().map_or(u32::MAX, |peer| peer.uid);
         let ending = Arc::downgrade(socket);
-        self.connections.admit(Door::Local, Peer::User(uid), move || {
+        self.connections.admit(Door::Local, Peer::User(uid), move |cause| {
             if let Some(socket) = ending.upgrade() {
+                say(&socket, Verb::Unspecified, cause.words(), Instant::now());
                 socket.shutdown();
             }
         })
@@ -154,10 +162,24 @@ impl Drop for Open {
 
 /// Answers the Hello that the peer is about to say.
 fn refuse(socket: &LocalSocket, refused: &Refused) {
-    let failure = Error::new(ErrorKind::Limit, refused.to_string()).to_failure();
     let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
-    let sent = socket.send_by(Verb::Hello as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
+    say(socket, Verb::Hello, &refused.to_string(), deadline);
+}
+
+/// Says why a connection ends; without a verb, whatever its peer asks.
+fn say(socket: &LocalSocket, verb: Verb, why: &str, deadline: Instant) {
+    let failure = Error::new(ErrorKind::Limit, why).to_failure();
+    let sent = socket.send_by(verb as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
     if let Err(error) = sent {
-        tracing::debug!(%error, "a refused peer had left");
+        tracing::debug!(%error, "a peer that is not served had left");
+    }
+}
+
+/// A connection is ended by its own thread: counts why, and says so where the peer may still listen.
+fn end(socket: &LocalSocket, asking: &Asking, cause: Cause) {
+    asking.ended(cause);
+    if cause != Cause::Unread {
+        let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
+        say(socket, Verb::Unspecified, cause.words(), deadline);
     }
 }
