@@ -17,8 +17,9 @@ pub(crate) const CONNECTIONS_USUAL: u32 = 4096;
 pub(crate) const CONNECTIONS_MIN: u64 = 16;
 /// The most that may be asked for.
 pub(crate) const CONNECTIONS_MAX: u32 = 1 << 20;
-/// Share of a door's connections that one peer may have (a user on Unix sockets, an address on TCP).
-pub(crate) const CONNECTIONS_PER_PEER_PERCENT_MAX: usize = 75;
+/// Share that one peer may have (a user on Unix sockets, an address on TCP) of a door's connections, and of what all connections
+/// share: memory for requests, answers and large frames, inline streams.
+pub(crate) const PEER_PERCENT_MAX: usize = 75;
 /// Descriptors kept for the rest of the process: runtime, listeners, logs, what is read of /proc, connections to be refused.
 pub(crate) const PROCESS_DESCRIPTORS_RESERVED: u64 = 64;
 /// How long a connection may take to its first request: preface, settings, header or Hello included.
@@ -113,6 +114,8 @@ pub(crate) const INLINE_ANSWERS_MAX: usize = 3;
 pub(crate) const STREAM_QUEUE_MAX: usize = 32;
 /// How long a call may wait for slots or reads, whatever the caller asks.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
+/// Peers that are remembered beside twice as many as there are connections, before those that are gone are forgotten.
+pub(crate) const PEERS_SPARE: usize = 16;
 /// What a caller is told to wait before it asks for slots again.
 pub(crate) const RETRY_AFTER_MS: u32 = 20;
 /// How often deadlines, watermarks and dead clients are looked after.

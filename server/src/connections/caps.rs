@@ -4,8 +4,8 @@
 use super::Door;
 use crate::config::Settings;
 use crate::limits::{
-    CONNECTIONS_MIN, CONNECTIONS_PER_PEER_PERCENT_MAX, CONNECTIONS_USUAL, HTTP_CONNECTIONS_MAX,
-    LOCAL_CONNECTIONS_MAX, LOCAL_CONNECTIONS_PER_UNREAD_SLAB, PROCESS_DESCRIPTORS_RESERVED,
+    CONNECTIONS_MIN, CONNECTIONS_USUAL, HTTP_CONNECTIONS_MAX, LOCAL_CONNECTIONS_MAX,
+    LOCAL_CONNECTIONS_PER_UNREAD_SLAB, PEER_PERCENT_MAX, PROCESS_DESCRIPTORS_RESERVED,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -57,7 +57,7 @@ impl Caps {
 
     /// Of one peer at a door.
     pub(crate) fn of_peer(&self, door: Door) -> usize {
-        (self.of(door) * CONNECTIONS_PER_PEER_PERCENT_MAX / 100).max(1)
+        (self.of(door) * PEER_PERCENT_MAX / 100).max(1)
     }
 
     /// Slabs that local clients may leave unread: each may keep a socket open whose connection has ended.

@@ -12,6 +12,7 @@
 //!
 //! - [`caps`]: how many, from the limit of open files
 //! - [`watch`]: one connection, as all doors tell of it; [`unread`]: the answers that its peer has not taken
+//! - [`peers`]: what one peer has of what all share
 //! - [`room`]: who goes where there is no room
 //! - [`accept`], [`stream`]: taking connections, and the bytes of one, for the doors of the async runtime
 //! - [`outgoing`]: why HTTP/2 itself ended a connection
@@ -25,6 +26,7 @@ pub(crate) mod caps;
 mod counters;
 mod frames;
 mod outgoing;
+pub(crate) mod peers;
 mod room;
 pub(crate) mod stream;
 mod unread;
@@ -37,6 +39,7 @@ use caps::Caps;
 use counters::Counters;
 use frames::FrameMemory;
 use parking_lot::Mutex;
+use peers::Peers;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -122,6 +125,7 @@ struct Table {
     open: HashMap<u64, Arc<Watch>>,
     by_door: [usize; Door::ALL.len()],
     by_peer: HashMap<(Door, Peer), usize>,
+    peers: Peers,
     /// Told to end, and not gone yet: not counted as open any more.
     leaving: usize,
     /// No look for room at a door before this moment: looks are not the flood's to order.
@@ -264,7 +268,9 @@ impl Connections {
             },
         };
         table.next += 1;
-        let watch = Arc::new(Watch::new(table.next, door, peer, now, Box::new(end)));
+        let open = table.open.len();
+        let of_peer = table.peers.of(peer, open);
+        let watch = Arc::new(Watch::new(table.next, door, peer, of_peer, now, Box::new(end)));
         table.open.insert(watch.id, Arc::clone(&watch));
         table.count(&watch, 1);
         drop(table);

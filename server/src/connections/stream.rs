@@ -35,7 +35,7 @@ struct Http2 {
 
 impl<Io> DoorStream<Io> {
     pub(super) fn new(io: Io, process: i32, place: Place, ended: Arc<Ended>, door: Door) -> DoorStream<Io> {
-        let room = || FrameRoom::new(place.frames());
+        let room = || FrameRoom::new(place.frames(), &place.watch().of_peer);
         let http2 = matches!(door, Door::Unix | Door::Tcp).then(|| Http2 {
             frames: Frames::default(),
             room: room(),

@@ -1,6 +1,7 @@
 //! One connection as its door tells of it: when it was heard of, whether it is asking. Owns: these few atomics. Must not
 //! know: the table, what is asked.
 
+use super::peers::PeerUse;
 use super::unread::Unread;
 use super::{Cause, Connections, Door, Peer, Refusal};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ pub(crate) struct Watch {
     pub(super) id: u64,
     pub(super) door: Door,
     pub(super) peer: Peer,
+    /// What its peer has, over all its connections.
+    pub(crate) of_peer: Arc<PeerUse>,
     /// It has asked something since it began.
     asked: AtomicBool,
     /// Requests in service.
@@ -47,6 +50,7 @@ impl Watch {
         id: u64,
         door: Door,
         peer: Peer,
+        of_peer: Arc<PeerUse>,
         now: u64,
         end: Box<dyn Fn(Cause) + Send + Sync>,
     ) -> Watch {
@@ -54,6 +58,7 @@ impl Watch {
             id,
             door,
             peer,
+            of_peer,
             asked: AtomicBool::new(false),
             asking: AtomicU32::new(0),
             quiet_since: AtomicU64::new(now),

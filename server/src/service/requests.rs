@@ -8,7 +8,8 @@
 use super::answers::{Answers, Leaving};
 use super::budget::{Budget, Share};
 use super::inline;
-use crate::connections::watch::Asking;
+use crate::connections::peers;
+use crate::connections::watch::{Asking, Watch};
 use crate::engine::Engine;
 use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
 use axum::body::{Body, Bytes, HttpBody};
@@ -18,6 +19,7 @@ use axum::response::Response;
 use metrics::{Counter, Gauge, counter, describe_gauge, gauge};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -46,6 +48,7 @@ pub(super) struct Requests {
 /// One inline stream that is open.
 pub(super) struct InlineStream {
     _permit: OwnedSemaphorePermit,
+    watch: Arc<Watch>,
     open: Gauge,
 }
 
@@ -62,22 +65,31 @@ impl Requests {
         }
     }
 
-    fn inline_stream(&self, path: &str) -> Result<Option<InlineStream>, Error> {
+    fn inline_stream(&self, path: &str, asking: &Asking) -> Result<Option<InlineStream>, Error> {
         if !INLINE.contains(&path) {
             return Ok(None);
         }
-        let Ok(permit) = Arc::clone(&self.inline).try_acquire_owned() else {
+        let refuse = |text: String| {
             self.inline_refused.increment(1);
-            let text = format!("{INLINE_STREAMS_MAX} inline streams are open: open fewer at a time");
-            return Err(Error::new(ErrorKind::Limit, text));
+            Error::new(ErrorKind::Limit, text)
+        };
+        let (watch, most) = (asking.watch(), INLINE_STREAMS_MAX as u64);
+        if !peers::take(&watch.of_peer.inline_streams, 1, most) {
+            let share = peers::share_of(most);
+            return Err(refuse(format!("one peer has {share} inline streams open: open fewer at a time")));
+        }
+        let Ok(permit) = Arc::clone(&self.inline).try_acquire_owned() else {
+            watch.of_peer.inline_streams.fetch_sub(1, Ordering::Relaxed);
+            return Err(refuse(format!("{most} inline streams are open: open fewer at a time")));
         };
         self.inline_open.increment(1.0);
-        Ok(Some(InlineStream { _permit: permit, open: self.inline_open.clone() }))
+        Ok(Some(InlineStream { _permit: permit, watch: Arc::clone(watch), open: self.inline_open.clone() }))
     }
 }
 
 impl Drop for InlineStream {
     fn drop(&mut self) {
+        self.watch.of_peer.inline_streams.fetch_sub(1, Ordering::Relaxed);
         self.open.decrement(1.0);
     }
 }
@@ -91,7 +103,7 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     let counted = asking.begin();
     let path = request.uri().path();
     let admitted = requests.answers.admit(asking.watch());
-    let inline = match admitted.and_then(|()| requests.inline_stream(path)) {
+    let inline = match admitted.and_then(|()| requests.inline_stream(path, &asking)) {
         Ok(inline) => inline,
         Err(error) => return Status::from(error).into_http(),
     };
