@@ -105,6 +105,9 @@ pub(crate) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 pub(crate) const INLINE_STREAMS_MAX: usize = 256;
 /// Bytes of unfinished requests, of unread answers, or of large local frames, after which free memory goes back to the system once they are gone.
 pub(crate) const BURST_BYTES_MIN: u64 = 16 << 20;
+/// Free memory between what is in use of the heap, beyond which it goes back to the system while a burst lasts: what is counted of
+/// requests and answers then is what they take.
+pub(crate) const HEAP_FREE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of payload in one message of an inline stream: small enough to stay in a core's own cache, large enough that what
 /// every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
 pub(crate) const INLINE_CHUNK_BYTES: usize = 512 << 10;
@@ -186,6 +189,8 @@ pub(crate) const DRAIN_LOOK: Duration = Duration::from_millis(10);
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
 /// How long a slab waits that the system had no memory or descriptor for before it is tried again.
 pub(crate) const SLAB_RENEW_RETRY_MS: u64 = 500;
+/// List calls that are answered at a time; others wait for their turn.
+pub(crate) const LISTS_AT_ONCE_MAX: usize = 2;
 /// Sessions one List call returns.
 pub(crate) const SESSION_LIST_MAX: usize = 10_000;
 /// Calls that wait to be taken by a recording.

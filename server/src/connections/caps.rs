@@ -106,7 +106,7 @@ fn plan(settings: &Settings, tiers: u64, allowed: u64) -> Result<Caps, TooFew> {
 /// Descriptors that so many connections may need: a local one, at most a quarter of them, has its process' pidfd beside it, and
 /// for every fourth local one a socket may be kept whose peer has not read its slab.
 const fn descriptors(connections: u64) -> u64 {
-    connections + connections.div_ceil(4) + connections.div_ceil(16)
+    connections + (5 * connections).div_ceil(16)
 }
 
 /// Raises the limit of open files to what the system lets this process have, and returns it.

@@ -6,6 +6,7 @@ mod connection;
 mod sent;
 
 use crate::connections::accept::Backoff;
+use crate::connections::peers;
 use crate::connections::watch::Asking;
 use crate::connections::{Cause, Connections, Door, Peer, Place, Refusal, Refused};
 use crate::engine::Engine;
@@ -18,8 +19,8 @@ use sent::SentSlabs;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use turnkv_proto::wire::Verb;
@@ -35,6 +36,8 @@ pub(crate) struct LocalDoor {
     waits: Handle,
     sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
     large: Arc<LargeFrames>,
+    /// Of these, what each user may have.
+    large_of_users: Mutex<HashMap<u32, Weak<LargeFrames>>>,
     sent: SentSlabs,
     arriving: Gauge,
     closing: AtomicBool,
@@ -57,6 +60,7 @@ impl LocalDoor {
             waits,
             sockets: Mutex::new(HashMap::new()),
             large: LargeFrames::new(LOCAL_LARGE_BYTES_MAX),
+            large_of_users: Mutex::default(),
             sent: SentSlabs::new(connections.caps().unread_slabs()),
             arriving: gauge!("turnkv_frames_arriving_bytes", "door" => "local"),
             closing: AtomicBool::new(false),
@@ -79,7 +83,8 @@ impl LocalDoor {
                 Ok(socket) => {
                     backoff.reset();
                     next += 1;
-                    self.start(next, Arc::new(socket.with_large(&self.large)));
+                    let large = self.large_of(user_of(&socket));
+                    self.start(next, Arc::new(socket.with_large(&large)));
                 }
                 Err(error) => std::thread::sleep(backoff.failed(Door::Local, &error)),
             }
@@ -112,11 +117,21 @@ impl LocalDoor {
         }
     }
 
+    /// Memory for the large frames of a user's connections: one user leaves some to others.
+    fn large_of(&self, user: u32) -> Arc<LargeFrames> {
+        let mut users = self.large_of_users.lock();
+        if let Some(known) = users.get(&user).and_then(Weak::upgrade) {
+            return known;
+        }
+        users.retain(|_, known| known.strong_count() > 0);
+        let share = self.large.share(peers::share_of(LOCAL_LARGE_BYTES_MAX as u64) as usize);
+        users.insert(user, Arc::downgrade(&share));
+        share
+    }
+
     fn admit(&self, socket: &Arc<LocalSocket>) -> Result<Place, Refused> {
-        // A peer that the kernel does not name has left, and shares with its like until that is noticed.
-        let uid = socket.peer().map_or(u32::MAX, |peer| peer.uid);
         let ending = Arc::downgrade(socket);
-        self.connections.admit(Door::Local, Peer::User(uid), move |cause| {
+        self.connections.admit(Door::Local, Peer::User(user_of(socket)), move |cause| {
             if let Some(socket) = ending.upgrade() {
                 say(&socket, Verb::Unspecified, cause.words(), Instant::now());
                 socket.shutdown();
@@ -158,6 +173,11 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.door.sockets.lock().remove(&self.id);
     }
+}
+
+/// Whose process is at the other end. One that the kernel does not name has left, and shares with its like until that is noticed.
+fn user_of(socket: &LocalSocket) -> u32 {
+    socket.peer().map_or(u32::MAX, |peer| peer.uid)
 }
 
 /// Answers the Hello that the peer is about to say.

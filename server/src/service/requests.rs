@@ -155,7 +155,11 @@ impl Arriving {
     fn arrived(&mut self, data: &Bytes) -> Result<(), Error> {
         let was_between = self.messages.is_between();
         let ended = self.messages.pass(data);
-        self.share.take(data.len() as u64, self.messages.bytes)?;
+        let bytes = self.messages.bytes;
+        self.share.take(data.len() as u64, bytes)?;
+        if ended && !self.is_stream {
+            self.share.take(bytes, bytes)?; // what is made of it is as large, and there as long
+        }
         if self.is_stream && (ended || was_between) {
             if ended {
                 self.share.give_back();

@@ -1,14 +1,25 @@
 //! The Sessions service: one method a verb. Owns: nothing else. Must not know: the pool.
 
 use crate::engine::Engine;
+use crate::limits::LISTS_AT_ONCE_MAX;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use turnkv_proto::{Error, ErrorKind, wire};
 use wire::sessions_server::Sessions;
 
 /// The service.
 pub(crate) struct SessionsService {
-    pub(crate) engine: Arc<Engine>,
+    engine: Arc<Engine>,
+    /// Turns to list sessions: what a list is made from is many times as large as it, so few are made at a time.
+    lists: Semaphore,
+}
+
+impl SessionsService {
+    /// Of this engine.
+    pub(super) fn new(engine: &Arc<Engine>) -> SessionsService {
+        SessionsService { engine: Arc::clone(engine), lists: Semaphore::new(LISTS_AT_ONCE_MAX) }
+    }
 }
 
 /// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
@@ -68,6 +79,8 @@ impl Sessions for SessionsService {
     }
 
     async fn list(&self, request: Request<wire::ListRequest>) -> Answer<wire::ListReply> {
+        // It fails once the semaphore is closed, which it never is.
+        let _turn = self.lists.acquire().await.ok();
         let engine = Arc::clone(&self.engine);
         blocking(move || engine.list_sessions(request.get_ref())).await
     }
