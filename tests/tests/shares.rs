@@ -51,9 +51,6 @@ async fn memory_for_requests() -> Result<()> {
     let (metrics, tcp_door) = (Some(http.to_string()), Some(tcp.to_string()));
     let server = Server::start(Setup { nvme_mib: 0, metrics, tcp: tcp_door, ..Setup::default() })?;
     let other = User::connect(&server.address(), DataPlane::Inline, 4 << 20).await?;
-    while get(http, "/healthz").is_err() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
     let (connections, requests) = GREEDY;
     let prefix = [&[0][..], &MESSAGE_BYTES.to_be_bytes()].concat();
     let mut callers = Vec::new();
