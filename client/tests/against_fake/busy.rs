@@ -62,3 +62,17 @@ async fn a_server_that_stays_busy_costs_no_more_than_the_deadline() {
         assert!(begun.elapsed() < deadline + Duration::from_secs(2));
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_room_is_heard() {
+    let fake = Fake::start();
+    let (_client, namespace) = open(&fake, DataPlane::Shm).await;
+    fake.core.script.no_room.store(true, Ordering::SeqCst);
+    let (hashes, _) = chain(1, 1);
+    // Whether it hangs up before or after Hello is sent.
+    for _ in 0..50 {
+        let error = namespace.lookup(&hashes).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Limit && error.message.contains("no room here"), "{error:?}");
+    }
+    assert_eq!(fake.core.refused.load(Ordering::SeqCst), 50);
+}

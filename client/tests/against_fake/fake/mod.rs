@@ -48,6 +48,8 @@ pub struct Script {
     pub wild_slots: AtomicBool,
     /// Declines this many BeginOffloads for want of space.
     pub no_space: AtomicU32,
+    /// Refuses every connection, with words, and hangs up.
+    pub no_room: AtomicBool,
     /// Refuses this many BeginOffloads, BeginReloads and AttachSlabs for now.
     pub busy: AtomicU32,
     /// Waits so long before each answer, in microseconds.
@@ -69,6 +71,7 @@ pub struct Core {
     pub instance: AtomicU64,
     pub connections: AtomicU32,
     pub accepted: AtomicU32,
+    pub refused: AtomicU32,
     pub lookups: AtomicU32,
     pub opens: AtomicU32,
     sockets: Mutex<Vec<std::sync::Weak<LocalSocket>>>,
@@ -116,6 +119,7 @@ impl Fake {
             instance: AtomicU64::new(1),
             connections: AtomicU32::new(0),
             accepted: AtomicU32::new(0),
+            refused: AtomicU32::new(0),
             lookups: AtomicU32::new(0),
             opens: AtomicU32::new(0),
             sockets: Mutex::default(),
