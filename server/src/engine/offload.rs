@@ -45,8 +45,11 @@ impl Engine {
     ) -> Result<wire::BeginOffloadReply, Error> {
         let ask = self.check_offload(client, raw)?;
         let mut reply = self.try_offload(&ask)?;
+        // No wait holds a list of outcomes: where many shards of each page are moved it is longer than the request.
         if raw.durable && all_present(&reply) {
+            let positions = std::mem::take(&mut reply.outcomes).len();
             let outcome = self.make_present_durable(&ask).await;
+            reply.outcomes = vec![Wire::Present.into(); positions];
             reply.durable = outcome.is_ok();
             reply.not_durable = not_durable(outcome);
         }
@@ -54,16 +57,19 @@ impl Engine {
             return Ok(self.answer(&ask, reply));
         }
         let deadline = self.clock.now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
-        while starved(&reply) {
+        loop {
             // Armed before the second look, so that a slot freed in between is not missed.
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             reply = self.try_offload(&ask)?;
-            if !starved(&reply) || !self.slots_freed(freed, deadline).await {
-                break;
+            if !starved(&reply) {
+                return Ok(self.answer(&ask, reply));
+            }
+            drop(reply);
+            if !self.slots_freed(freed, deadline).await {
+                return Ok(self.answer(&ask, self.try_offload(&ask)?));
             }
         }
-        Ok(self.answer(&ask, reply))
     }
 
     /// [`Engine::begin_offload`] without its wait; `None` where a wait would be worth it.
