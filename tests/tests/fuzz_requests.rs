@@ -119,6 +119,7 @@ impl Caller {
             hashes: hashes.clone(),
             client,
             session: "chat".to_owned(),
+            shards: 1,
             ..Default::default()
         };
         let commit = wire::CommitOffloadRequest {
@@ -129,7 +130,8 @@ impl Caller {
             ..Default::default()
         };
         let abort = wire::AbortOffloadRequest { lease: offload, client };
-        let begin_reload = wire::BeginReloadRequest { namespace, hashes, client, ..Default::default() };
+        let begin_reload =
+            wire::BeginReloadRequest { namespace, hashes, client, shards: 1, ..Default::default() };
         let end = wire::EndReloadRequest { lease: reload, client, corrupt: vec![1] };
         vec![
             (Verb::Lookup, lookup.encode_to_vec()),
