@@ -9,9 +9,9 @@ pub const CONNECTIONS_MAX: usize = 16;
 pub const SLABS_MAX: usize = 4096;
 /// Bytes of a new mapping that are faulted in at a time, beside the operations that use it.
 pub const PREFAULT_PIECE_BYTES: usize = 4 << 20;
-/// Bytes of the pages of one window: what one call asks the server to lease.
+/// Bytes that one window moves: what one call asks the server to lease. A page is never cut, so it may be more of one page.
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
-/// Pages of one window: as many as one lease holds. Their hashes fit a socket's buffer, so that sending them never waits for the
+/// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds. Their hashes fit a socket's buffer, so that sending them never waits for the
 /// server.
 pub const WINDOW_PAGES_MAX: usize = turnkv_proto::limits::LEASE_PAGES_MAX;
 /// How long an operation waits for an answer on the calling thread before it goes on in the reactor.

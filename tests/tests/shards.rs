@@ -234,6 +234,25 @@ async fn a_lease_shows_whole_pages_where_they_lie() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_larger_than_dram_comes_back_in_whole_pages() -> Result<()> {
+    let dram = "slab_bytes = \"1MiB\"\n".to_owned();
+    let server = Server::start(Setup { dram_mib: 16, dram, ..Setup::default() })?;
+    let hashes = chain(7, 200); // 25 MiB
+    let writer = Rank::connect(&server, DataPlane::Shm, 0, 8).await?;
+    let report = writer.offload(&writer.writing(), &hashes).await?;
+    ensure!(report.stored == 200, "{report:?}");
+    for (shard, shards) in [(0, 8), (1, 7), (5, 3)] {
+        for plane in [DataPlane::Inline, DataPlane::Shm] {
+            let rank = Rank::connect(&server, plane, shard, shards).await?;
+            let report = rank.reload(&hashes).await?;
+            ensure!((report.pages, report.miss) == (200, None), "{plane:?} {shards}: {report:?}");
+            ensure!(report.from_dram + report.from_nvme == 200, "each page once: {report:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn calls_over_shards_that_are_not_are_refused() -> Result<()> {
     let server = Server::start(Setup::default())?;
     let local = Local::connect(&server, SHARD as u64).await?; // pages of one shard
