@@ -3,7 +3,9 @@
 
 use super::Engine;
 use super::place::place;
-use crate::limits::{RECLAIM_INFLIGHT_MAX, RECLAIM_LOOK, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX};
+use crate::limits::{
+    NVME_SMALLER_MS, RECLAIM_INFLIGHT_MAX, RECLAIM_LOOK, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX,
+};
 use parking_lot::Mutex;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -190,14 +192,20 @@ impl Engine {
         pass.candidate.extents.iter().all(|extent| matches!(self.verdict(extent), Reclaim::Dead))
     }
 
-    /// Tells the pool how many segments the tier can have now: fewer while its disk is full.
-    pub(super) fn follow_capacity(&self) {
+    /// Tells the pool how many segments the tier can have now: fewer while its disk is full, once that has lasted.
+    pub(super) fn follow_capacity(&self, now: u64) {
         let Some(nvme) = &self.nvme else { return };
         let (segments, spare) = nvme.capacity();
         let mut core = self.core();
         if core.nvme_lost || core.nvme_segments == segments {
+            core.nvme_smaller_since = None;
             return;
         }
+        let since = *core.nvme_smaller_since.get_or_insert(now);
+        if segments < core.nvme_segments && now < since + NVME_SMALLER_MS {
+            return;
+        }
+        core.nvme_smaller_since = None;
         let before = std::mem::replace(&mut core.nvme_segments, segments);
         core.pool.resize_nvme(segments * nvme.geometry().2, kept_percent(segments, spare));
         drop(core);

@@ -78,6 +78,7 @@ impl Engine {
             prefetching_bytes: 0,
             writes_paused_until: 0,
             nvme_segments,
+            nvme_smaller_since: None,
             nvme_lost: false,
         };
         let engine = Arc::new(Engine {

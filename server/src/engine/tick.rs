@@ -45,7 +45,7 @@ impl Engine {
         self.pump_prefetches();
         self.forget_dead_extents();
         self.check_nvme_health();
-        self.follow_capacity();
+        self.follow_capacity(now);
         self.sweep_durable();
         self.start_reclaim();
         self.pump_writes();

@@ -23,7 +23,7 @@ use crate::limits::{RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED};
 use crate::tier::{ExtentMeta, Location};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 mod chores;
 mod damage;
@@ -77,6 +77,8 @@ pub(crate) struct Log {
     live_extents: u64,
     /// The disk had no space for a segment: when it is asked again.
     retry_disk_at: Option<Instant>,
+    /// How long it was left alone for before it is asked then.
+    disk_rest: Duration,
     /// The system was short of something: no chore before this moment.
     paused_until: Option<Instant>,
     /// Extents and footers written, since start. What recovery found counts as the first: it may not be synced.
@@ -107,6 +109,7 @@ impl Log {
             live_bytes: 0,
             live_extents: 0,
             retry_disk_at: None,
+            disk_rest: Duration::ZERO,
             paused_until: None,
             changes: 1,
             synced: 0,
