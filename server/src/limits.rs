@@ -128,6 +128,8 @@ pub(crate) const CATALOG_CHUNKS_PER_LOCK: usize = 32;
 pub(crate) const CATALOG_SESSIONS_PER_BATCH: usize = 256;
 /// Bytes that one transaction of the catalog writes, and one session's list more.
 pub(crate) const CATALOG_BATCH_BYTES: usize = 1 << 20;
+/// Bytes of segments' notes that one flush writes to the catalog, and one segment's more: what is left waits for the next.
+pub(crate) const CATALOG_NOTE_BYTES_PER_FLUSH: usize = 1 << 20;
 /// Chunks of lists that one transaction of the catalog drops, and those of one session more.
 pub(crate) const CATALOG_CHUNKS_DROPPED_PER_BATCH: usize = 4096;
 /// Transactions of one flush: what is left waits for the next one.

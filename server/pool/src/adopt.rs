@@ -188,6 +188,9 @@ impl Pool {
         self.promise(index); // whether somebody was told of it is not known any more
         self.settle(index);
         self.settle_durable(index);
+        if first.leaving {
+            self.leave_again(index);
+        }
         Adopted::Visible
     }
 }

@@ -150,6 +150,7 @@ fn what_nvme_found_at_a_start_may_have_been_promised() {
         checksum: 0,
         place: NvmePlace { segment: 0, generation: 0, block: at },
         sequence: u64::from(at),
+        leaving: false,
     };
     assert_eq!(world.pool.keep_strangers((0..8).map(|at| (id, stranger(at)))), 0);
     world.ns = world.pool.open_namespace(plain::desc(5, "", PAGE, 1)).unwrap();

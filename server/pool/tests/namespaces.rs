@@ -43,6 +43,7 @@ fn stranger(at: u32, parent: Option<u32>, block: u32) -> Stranger {
         checksum: 5,
         place: NvmePlace { segment: 1, generation: 0, block },
         sequence: u64::from(block),
+        leaving: false,
     }
 }
 
@@ -64,7 +65,7 @@ fn adopt(pool: &mut Pool, at: u8) -> (NamespaceIndex, u64) {
 }
 
 fn dead_blocks(pool: &mut Pool) -> Vec<u32> {
-    let mut blocks: Vec<u32> = pool.take_dead_places().iter().map(|(place, _)| place.block).collect();
+    let mut blocks: Vec<u32> = dead_places(pool).iter().map(|(place, _)| place.block).collect();
     blocks.sort_unstable();
     blocks
 }
@@ -263,7 +264,7 @@ fn a_long_prefix_is_taken_in_by_bounded_steps_beside_whoever_offloads_and_reclai
     assert!(steps > 5, "in one call it would hold everybody up");
     assert_eq!(present(&mut pool, ns, 0..4000), 3000, "up to the page whose segment was reclaimed");
     while pool.forget_strangers(0).0 {}
-    assert_eq!(pool.take_dead_places().len(), 2 + 1 + 999);
+    assert_eq!(dead_places(&mut pool).len(), 2 + 1 + 999);
     assert_eq!(pool.stats().stranger_extents, 0);
     pool.check().unwrap();
 }
@@ -276,7 +277,7 @@ fn strangers_are_bounded_by_age_and_number_and_go_with_their_device() {
     assert!(more && gone.is_empty(), "a bounded number a call");
     let (more, gone) = pool.forget_strangers(STRANGERS_MS_MAX);
     assert_eq!((more, gone), (false, vec![NamespaceId([7; 32])]));
-    assert_eq!(pool.take_dead_places().len(), 5000);
+    assert_eq!(dead_places(&mut pool).len(), 5000);
 
     let mut config = config(1 << 30);
     config.limits.pages_max = 10;

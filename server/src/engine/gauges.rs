@@ -388,7 +388,7 @@ impl Engine {
             locked_bytes: self.slabs.dram.locked_bytes(),
             huge_bytes: self.slabs.dram.huge_bytes(),
             draining: self.is_draining(),
-            catalog_changes: catalog.map_or(0, |catalog| catalog.waiting_len() as u64),
+            catalog_changes: self.unsaved() as u64,
             catalog_fails: catalog.is_some_and(|catalog| catalog.trouble().is_some()),
             catalogs_set_aside: catalog.map_or(0, Catalog::set_aside),
             catalog_bytes,

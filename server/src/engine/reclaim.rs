@@ -13,7 +13,7 @@ use std::time::Duration;
 use turnkv_pool::{PageKey, Reclaim, Rewrite, kept_percent};
 use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{Candidate, NvmeTier};
-use turnkv_tier::{ExtentMeta, Location, Tier};
+use turnkv_tier::{ExtentMeta, Location};
 
 /// Who reclaims: the pass under way, and the bell of the thread that goes on with it. Without a thread, whoever owns the
 /// engine calls [`Engine::step_reclaim`].
@@ -101,7 +101,7 @@ impl Engine {
         let empty = self.end_pass(pass);
         if empty {
             // A segment that is taken out of use instead of written again counts what is alive in it.
-            pass.candidate.extents.iter().for_each(|(meta, at)| nvme.forget(*at, meta.payload_bytes));
+            pass.candidate.extents.iter().for_each(|(meta, at)| nvme.forget_moved(*at, meta.payload_bytes));
         }
         *under_way = None;
         drop(under_way);
@@ -188,7 +188,7 @@ impl Engine {
         for (_, late) in &pass.moving {
             self.core().pool.rewrite_ended(*late);
         }
-        self.forget_dead_extents();
+        self.pass_place_notes();
         pass.candidate.extents.iter().all(|extent| matches!(self.verdict(extent), Reclaim::Dead))
     }
 

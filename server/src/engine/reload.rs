@@ -198,7 +198,7 @@ impl Engine {
         self.count_reload(ask, &plan);
         self.start_promotions(started.promotions);
         self.start_checks(started.checks);
-        self.forget_dead_extents();
+        self.pass_place_notes();
         Ok(Some(run))
     }
 
@@ -247,7 +247,7 @@ impl Engine {
                 pages = ask.corrupt.len(),
                 "a reader found pages whose bytes do not verify: dropped"
             );
-            self.forget_dead_extents();
+            self.pass_place_notes();
         }
         self.freed.notify_waiters();
         Ok(())

@@ -43,7 +43,7 @@ impl Engine {
         self.clear_namespaces();
         self.renew_postponed();
         self.pump_prefetches();
-        self.forget_dead_extents();
+        self.pass_place_notes();
         self.check_nvme_health();
         self.follow_capacity(now);
         self.sweep_durable();

@@ -31,6 +31,15 @@ pub fn pool_with(config: PoolConfig) -> (Pool, NamespaceIndex) {
     (pool, ns)
 }
 
+/// Places whose bytes nobody needs any more, with the bytes of each, since notes were taken last.
+pub fn dead_places(pool: &mut Pool) -> Vec<(NvmePlace, u64)> {
+    let dead = |(place, note)| match note {
+        PlaceNote::Dead(bytes) | PlaceNote::Moved(bytes) => Some((place, bytes)),
+        PlaceNote::Leaving(_) => None,
+    };
+    pool.take_place_notes().into_iter().filter_map(dead).collect()
+}
+
 /// Bytes of a page of [`one_slab`].
 pub const PAGE: u64 = 4096;
 

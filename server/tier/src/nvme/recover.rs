@@ -368,7 +368,7 @@ fn newest(reads: &[Read], report: &mut OpenReport) -> Vec<Recovered> {
         for record in records {
             let Record { meta, block, sequence } = record.clone();
             let key = (meta.namespace, meta.hash, meta.shard);
-            let found = Recovered { meta, at: first_use(read.segment, block), sequence };
+            let found = Recovered { meta, at: first_use(read.segment, block), sequence, leaving: false };
             match places.get(&key) {
                 None => {
                     places.insert(key, extents.len());
