@@ -52,6 +52,8 @@ pub(crate) struct Tally {
     pub(crate) let_go: u64,
     /// Pages found on NVMe that a full index had no room for.
     pub(crate) crowded_out: u64,
+    /// Extents of namespaces that are not open which were dropped for room.
+    pub(crate) strangers_dropped: u64,
 }
 
 impl Pool {

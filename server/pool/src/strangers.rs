@@ -213,7 +213,9 @@ impl Pool {
     /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its segment is not
     /// emptied after all.
     pub(crate) fn forget_stranger(&mut self, id: &NamespaceId, place: NvmePlace) {
+        let waits = self.has_strangers(id); // else nobody would have asked for it
         if let Some(old) = self.strangers.take_at(id, place) {
+            self.tally.strangers_dropped += u64::from(waits);
             self.note_dead(old.place, old.bytes.into());
         }
     }

@@ -383,6 +383,7 @@ fn what_reclaim_drops_of_strangers_is_dead_whatever_becomes_of_their_segment() {
     assert_eq!(dead_blocks(&mut pool), [1], "who counts what is alive in the segment has to hear of it");
     assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place(1)), Reclaim::Dead);
     assert_eq!(dead_blocks(&mut pool), [], "once");
+    assert_eq!(pool.stats().stranger_drops, 1, "it was kept for somebody who may come");
     let ns = open(&mut pool, 7);
     assert_eq!(
         pool.reclaim_verdict(&id, &hash(0), 0, place(0)),

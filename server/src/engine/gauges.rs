@@ -294,6 +294,11 @@ const COUNTERS: &[CounterRow] = &[
         "Pages found on NVMe that a full index (limits.pages_max) had no room for: forgotten, though NVMe has them",
         |at| at.pool.crowded_out_pages,
     ),
+    (
+        "turnkv_stranger_dropped_extents_total",
+        "Extents of namespaces that are not open which NVMe dropped for room",
+        |at| at.pool.stranger_drops,
+    ),
     ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {
         at.pool.forgotten_sessions

@@ -1,6 +1,8 @@
 //! Plain pools and calls for examples. Owns: one namespace, short ways to say a verb. Must not know: the pool's insides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
 
+pub mod counted;
+
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
