@@ -46,7 +46,7 @@ impl World {
             NvmeConfig { segment_bytes: 4 << 20, engine: Io::Blocking, ..NvmeConfig::new(path, 64 << 20) };
         let (nvme, recovered, _) = NvmeTier::open(wanted, dram.regions()).unwrap();
         let catalog = Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap();
-        let kept = Some(KeptOnDisk { nvme, recovered, catalog });
+        let kept = Some(KeptOnDisk::new(nvme, recovered, catalog));
         let parts = Parts { dram, kept, clock: Clock::system(), instance: 1 };
         let engine = Engine::assemble(settings, parts).unwrap();
         let spec = Spec::opaque("m", 16, PAGE).check().unwrap();
