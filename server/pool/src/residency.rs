@@ -340,7 +340,9 @@ impl Pool {
             if !self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME)) {
                 self.admit_new(index);
             }
-            self.refresh(index, Position::Hot);
+            // What a start found on NVMe was used with what leads to it, not after it.
+            let found = self.pages.cells(index).iter().all(|cell| cell.slot == NONE);
+            self.refresh(index, if found { Position::ColderThan(parent) } else { Position::Hot });
             let mut child = self.pages[index].first_child;
             while child != NONE {
                 waiting.push(child);

@@ -57,7 +57,7 @@ fn adopt(pool: &mut Pool, at: u8) -> (NamespaceIndex, u64) {
     let ns = open(pool, at);
     let Some(adoption) = pool.begin_adoption(ns) else { return (ns, 0) };
     let mut adoption = adoption.plan(pool.namespace_desc(ns).unwrap());
-    while pool.adopt(&mut adoption) {
+    while pool.adopt(&mut adoption, u64::MAX) {
         pool.check().unwrap();
     }
     pool.check().unwrap();
@@ -240,7 +240,7 @@ fn pages_of_several_shards_are_taken_in_when_all_are_there() {
     keep(&mut pool, 7, [shard(0, 0, 1), shard(0, 1, 2), shard(5, 1, 3)]);
     let ns = pool.open_namespace(desc(7, "a", u64::from(BYTES), 2)).unwrap();
     let mut adoption = pool.begin_adoption(ns).unwrap().plan(pool.namespace_desc(ns).unwrap());
-    while pool.adopt(&mut adoption) {}
+    while pool.adopt(&mut adoption, u64::MAX) {}
     assert_eq!((adoption.adopted(), present(&mut pool, ns, 0..1)), (1, 1));
     pool.forget_strangers(0);
     assert_eq!(dead_blocks(&mut pool), [3]);
@@ -257,7 +257,7 @@ fn a_long_prefix_is_taken_in_by_bounded_steps_beside_whoever_offloads_and_reclai
     let gone = NvmePlace { segment: 1, generation: 0, block: 4000 - 3000 };
     assert_eq!(pool.reclaim_verdict(&NamespaceId([7; 32]), &hash(3000), 0, gone), Reclaim::Dead);
     let mut steps = 1;
-    while pool.adopt(&mut adoption) {
+    while pool.adopt(&mut adoption, u64::MAX) {
         steps += 1;
         pool.check().unwrap();
     }

@@ -59,7 +59,7 @@ impl Device {
         let ns = pool.open_namespace(desc(1, "a", PAGE, 1)).unwrap();
         if let Some(adoption) = pool.begin_adoption(ns) {
             let mut adoption = adoption.plan(pool.namespace_desc(ns).unwrap());
-            while pool.adopt(&mut adoption) {}
+            while pool.adopt(&mut adoption, u64::MAX) {}
         }
         pool.check().unwrap();
         (pool, ns)
@@ -136,5 +136,47 @@ fn what_was_chosen_to_leave_before_a_restart_leaves_after_it_and_nothing_else() 
         let (mut pool, _) = device.restart(100);
         let after: Vec<(usize, usize)> = (1..=11).map(|name| device.verdicts(&mut pool, name)).collect();
         assert_eq!(before, after, "{policy:?}");
+    }
+}
+
+#[test]
+fn what_was_written_first_leaves_first_after_a_restart_and_branches_before_what_they_share() {
+    for policy in [PolicyKind::Lru, PolicyKind::Session] {
+        let mut device = Device::default();
+        let (mut pool, ns) = one_slab(400, 1000, policy);
+        // A shared prefix of five pages, then twenty branches of ten, the last one of which goes on with the first one.
+        let path = |name: u32| -> Vec<BlockHash> {
+            (0..5).map(plain::hash).chain((0..10).map(|at| plain::hash(name * 100 + at))).collect()
+        };
+        for name in 1..=20 {
+            let id = session(name);
+            pool.begin_turn(ns, &id, name.into()).unwrap();
+            finish_turn(&mut pool, ns, &id, &path(name), 0, name.into());
+            device.serve(&mut pool, name.into());
+        }
+        let longer: Vec<BlockHash> = path(1).into_iter().chain((5000..5005).map(plain::hash)).collect();
+        pool.begin_turn(ns, &session(1), 30).unwrap();
+        finish_turn(&mut pool, ns, &session(1), &longer, 0, 30);
+        device.serve(&mut pool, 30);
+        // Room for about half of the 210 extents.
+        let (mut pool, ns) = device.restart(140);
+        for at in 0..50 {
+            pool.maintain(at);
+        }
+        let mut cold = Vec::new();
+        for name in 1..=20 {
+            let of = device.extents.values().filter(|one| path(name)[5..].contains(&one.hash));
+            let judged = of.map(|one| pool.reclaim_verdict(&ID, &one.hash, 0, one.place));
+            cold.push(judged.filter(|verdict| matches!(verdict, Reclaim::Cold(_))).count());
+        }
+        let leaving: usize = cold.iter().sum();
+        assert!((80..150).contains(&leaving), "{policy:?}: {cold:?}");
+        assert_eq!(cold[0], 0, "{policy:?}: it was gone on with: {cold:?}");
+        let first_staying = cold[1..].iter().position(|pages| *pages < 10).unwrap() + 1;
+        assert!(
+            cold[first_staying + 1..].iter().all(|pages| *pages == 0),
+            "{policy:?}: oldest first: {cold:?}"
+        );
+        assert_eq!(pool.lookup(ns, &path(1)[..5], 60).unwrap().present, 5);
     }
 }
