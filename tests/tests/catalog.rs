@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 use turnkv_client::{DataPlane, ErrorKind, OffloadOptions};
-use turnkv_tests::http::{free_address, get, value};
+use turnkv_tests::http::{free_address, get_soon, value};
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -139,7 +139,7 @@ async fn a_catalog_cut_to_nothing_is_begun_anew_and_that_is_said() -> Result<()>
     store(&user(&server, PAGE).await?, 1).await?;
     let anew = |server: &Server| {
         anyhow::Ok((
-            value(&get(http, "/metrics")?.1, "turnkv_catalog_set_aside_total")?,
+            value(&get_soon(http, "/metrics")?.1, "turnkv_catalog_set_aside_total")?,
             server.log().contains("the catalog cannot be read"),
         ))
     };

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions};
-use turnkv_tests::http::{free_address, get, value};
+use turnkv_tests::http::{free_address, get_soon, value};
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -47,7 +47,7 @@ async fn present(user: &User, chains: &[Vec<BlockHash>]) -> Result<usize> {
 }
 
 fn gauge(http: SocketAddr, series: &str) -> Result<f64> {
-    value(&get(http, "/metrics")?.1, series)
+    value(&get_soon(http, "/metrics")?.1, series)
 }
 
 /// Waits until all that changed is in the catalog.
