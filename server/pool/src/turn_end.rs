@@ -214,6 +214,7 @@ impl Pool {
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
         for index in &some {
             self.clear_victim(*index);
+            self.stay(*index);
             self.relist_parked(*index);
             self.touch_slots(*index);
             self.policy.turn_page(&mut self.pages, *index, &facts);
