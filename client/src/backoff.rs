@@ -1,7 +1,8 @@
-//! Pauses between attempts to connect. Owns: how they grow and end. Must not know: what is attempted.
+//! Pauses between attempts: to connect, and to be served by a server that is busy. Owns: how they grow and end. Must not know:
+//! what is attempted.
 
 use crate::deadline::Deadline;
-use crate::limits::{CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN};
+use crate::limits::{CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use std::time::Duration;
 
 /// Pauses that double, until a deadline.
@@ -23,5 +24,34 @@ impl Backoff {
         let pause = self.pause;
         self.pause = (pause * 2).min(CONNECT_PAUSE_MAX);
         (pause < left).then_some(pause)
+    }
+}
+
+/// What one call has tried so far.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts {
+    /// It has opened its namespace again.
+    pub(crate) reopened: bool,
+    /// The least pause before the next attempt.
+    least: Duration,
+}
+
+impl Attempts {
+    /// Waits before a server that is busy is asked again, for as long as it said and longer each time. False, at once: the
+    /// deadline comes first.
+    pub(crate) async fn pause(&mut self, retry_after_ms: u32, deadline: Deadline) -> bool {
+        let said = Duration::from_millis(retry_after_ms.into());
+        let pause = said.max(self.least).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
+        if deadline.left() < pause {
+            return false;
+        }
+        self.least = pause * 2;
+        tokio::time::sleep(pause).await;
+        true
+    }
+
+    /// Something was served: whoever is refused next begins with short pauses.
+    pub(crate) fn progressed(&mut self) {
+        self.least = Duration::ZERO;
     }
 }

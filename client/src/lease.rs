@@ -1,5 +1,6 @@
 //! Zero-copy reads: the caller looks at pages in their slots. Owns: [`ReadLease`]. Must not know: how slots are granted.
 
+use crate::backoff::Attempts;
 use crate::error::{Error, Result};
 use crate::local::{Lent, LocalPool, Server};
 use crate::namespace::Namespace;
@@ -72,7 +73,7 @@ impl Namespace {
 
     async fn lease_window(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReadLease> {
         let deadline = self.link.deadline(options.deadline);
-        let mut reopened = false;
+        let mut attempts = Attempts::default();
         loop {
             let Some(lent) = self.link.lend(deadline).await? else {
                 return Err(Error::invalid("reading in place needs the shm data plane: reload instead"));
@@ -80,7 +81,7 @@ impl Namespace {
             let window = self.reload_window(options, hashes, deadline);
             let mut pages = match Pages::begin(lent, &window).await {
                 Ok(pages) => pages,
-                Err(error) if self.reopened(&error, &mut reopened, deadline).await? => continue,
+                Err(error) if self.again(&error, &mut attempts, deadline).await? => continue,
                 Err(error) => return Err(error),
             };
             let mut held = Vec::with_capacity(hashes.len());

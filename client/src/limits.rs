@@ -41,7 +41,8 @@ pub const SETTLE_WAIT: Duration = Duration::from_secs(10);
 pub const ANSWER_FRAMES_MAX: usize = WINDOW_PAGES_MAX + 2;
 /// Finished leases whose end waits for a free connection; the oldest beyond end by time.
 pub const ENDS_MAX: usize = 256;
-/// The shortest and longest pause before a declined page is offered again.
+/// The shortest and longest pause before a busy server is asked again, or offered a page that it declined; within it, what the
+/// server said, doubled with each attempt.
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// See [`RETRY_PAUSE_MIN`].
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(250);

@@ -4,6 +4,7 @@
 //! The index is prefix-closed: if a page is present, so are all before it. So one round asks for a spread sample and learns
 //! between which two of its members the answer lies: two rounds of 96 settle 8,900 hashes.
 
+use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::grpc;
@@ -25,13 +26,13 @@ impl Namespace {
 
     async fn search(&self, hashes: &[BlockHash], deadline: Deadline) -> Result<usize> {
         let mut search = Search::new(hashes.len());
-        let mut reopened = false;
+        let mut attempts = Attempts::default();
         while !search.is_settled() {
             let sample = search.sample();
             let asked: Vec<BlockHash> = sample.iter().map(|count| hashes[count - 1]).collect();
             match self.ask(&asked, deadline).await {
                 Ok(present) => search.narrow(&sample, present)?,
-                Err(error) if self.reopened(&error, &mut reopened, deadline).await? => {}
+                Err(error) if self.again(&error, &mut attempts, deadline).await? => {}
                 Err(error) => return Err(error),
             }
         }

@@ -1,5 +1,6 @@
 //! An open namespace. Owns: its checked shape, opening it again after a server restart. Must not know: connections.
 
+use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grpc;
@@ -68,17 +69,21 @@ impl Namespace {
         Ok(())
     }
 
-    /// After a failed call: true if it failed because the server forgot the namespace, which is now open again.
-    pub(crate) async fn reopened(
+    /// After an attempt at a call that failed: true if another one is worth it. Either the server forgot the namespace, which is
+    /// open again now, or it was busy, did nothing, and said when to ask again, which is now.
+    pub(crate) async fn again(
         &self,
         error: &Error,
-        reopened: &mut bool,
+        attempts: &mut Attempts,
         deadline: Deadline,
     ) -> Result<bool> {
-        if error.kind != ErrorKind::NamespaceUnknown || *reopened {
+        if let ErrorKind::Busy { retry_after_ms: retry_after_ms @ 1.. } = error.kind {
+            return Ok(attempts.pause(retry_after_ms, deadline).await);
+        }
+        if error.kind != ErrorKind::NamespaceUnknown || attempts.reopened {
             return Ok(false);
         }
-        *reopened = true;
+        attempts.reopened = true;
         tracing::debug!(namespace = %self.spec.id(), "the server does not know the namespace: opening it again");
         self.open(deadline).await?;
         Ok(true)

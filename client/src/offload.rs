@@ -1,9 +1,10 @@
 //! Offload: pages go to the pool. Owns: windows, retries, what is reported. Must not know: how bytes travel (see `shm` here
 //! and [`crate::inline`]).
 
+use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, WINDOW_BYTES_MAX, WINDOW_PAGES_MAX};
+use crate::limits::{WINDOW_BYTES_MAX, WINDOW_PAGES_MAX};
 use crate::namespace::Namespace;
 use crate::pages::PageSource;
 use std::future::Future;
@@ -174,7 +175,7 @@ impl Namespace {
     ) -> Result<()> {
         let window_pages = pages_within(S::WINDOW_BYTES_MAX, self.shard_bytes());
         let patience = deadline.within(options.wait);
-        let mut reopened = false;
+        let mut attempts = Attempts::default();
         loop {
             let at = report.stored + report.present;
             if at == hashes.len() {
@@ -189,12 +190,13 @@ impl Namespace {
             };
             let done = match pages.window(self, &window, at..end).await {
                 Ok(done) => done,
-                Err(error) if self.reopened(&error, &mut reopened, deadline).await? => continue,
+                Err(error) if self.again(&error, &mut attempts, deadline).await? => continue,
                 Err(error) => return Err(error),
             };
             report.stored += done.stored;
             report.present += done.present;
             if done.stored + done.present > 0 {
+                attempts.progressed();
                 // A durable page's ancestors are durable too: the last window speaks for all before it.
                 report.durable = options.durable && done.durable;
                 report.not_durable = done.not_durable;
@@ -205,12 +207,9 @@ impl Namespace {
             if freed {
                 continue; // the commit freed the leases that were in the way
             }
-            let pause =
-                Duration::from_millis(done.retry_after_ms.into()).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
-            if !decline.is_passing() || patience.left() < pause {
+            if !decline.is_passing() || !attempts.pause(done.retry_after_ms, patience).await {
                 return Ok(());
             }
-            tokio::time::sleep(pause).await;
         }
     }
 
@@ -264,6 +263,7 @@ impl OffloadReport {
                 ErrorKind::Deadline => Decline::Deadline,
                 ErrorKind::LeaseExpired => Decline::LeaseExpired,
                 ErrorKind::Draining => Decline::Draining,
+                ErrorKind::Busy { .. } => Decline::LeaseLimit,
                 _ => Decline::Unavailable,
             });
         }

@@ -1,6 +1,7 @@
 //! Reload: pages come back from the pool. Owns: windows, what is reported. Must not know: how bytes travel (see `shm` here
 //! and [`crate::inline`]).
 
+use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::Namespace;
@@ -133,7 +134,7 @@ impl Namespace {
         report: &mut ReloadReport,
     ) -> Result<()> {
         let window_pages = window_pages(self.shard_bytes());
-        let mut reopened = false;
+        let mut attempts = Attempts::default();
         while report.pages < hashes.len() && report.miss.is_none() {
             let at = report.pages;
             let end = hashes.len().min(at + window_pages);
@@ -141,8 +142,8 @@ impl Namespace {
             match targets.window(self, &window, at..end, report).await {
                 // An answer that covers nothing and names no cause would be asked for again for ever.
                 Ok(()) if report.pages == at && report.miss.is_none() => report.miss = Some(MissCause::Busy),
-                Ok(()) => {}
-                Err(error) if self.reopened(&error, &mut reopened, deadline).await? => {}
+                Ok(()) => attempts.progressed(),
+                Err(error) if self.again(&error, &mut attempts, deadline).await? => {}
                 Err(error) => return Err(error),
             }
         }
@@ -198,6 +199,7 @@ impl ReloadReport {
                 self.miss = Some(match error.kind {
                     ErrorKind::Deadline => MissCause::Deadline,
                     ErrorKind::LeaseExpired => MissCause::LeaseExpired,
+                    ErrorKind::Busy { .. } => MissCause::Busy,
                     _ => MissCause::Unavailable,
                 });
                 Ok(self)

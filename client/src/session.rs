@@ -1,5 +1,6 @@
 //! Sessions: what the owner of a conversation tells the pool. Owns: one method a verb. Must not know: pages' bytes.
 
+use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::grpc;
@@ -199,11 +200,11 @@ impl Namespace {
         F: FnMut(SessionsClient<Channel>, Q) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let mut reopened = false;
+        let mut attempts = Attempts::default();
         loop {
             match self.link.rpc(deadline, |channel| verb(grpc::sessions(channel), request.clone())).await {
                 Ok(reply) => return Ok(reply),
-                Err(error) if self.reopened(&error, &mut reopened, deadline).await? => {}
+                Err(error) if self.again(&error, &mut attempts, deadline).await? => {}
                 Err(error) => return Err(error),
             }
         }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Weak};
 use turnkv_proto::wire::{self, Verb};
-use turnkv_transfer::{Region, Slot};
+use turnkv_transfer::{FLAG_FAILURE, Region, Slot};
 
 /// A mapping's name: instance of the server, slab, generation.
 type Key = (u64, u32, u32);
@@ -112,7 +112,15 @@ impl LocalPool {
         };
         send(&connection.socket, Verb::AttachSlab, &request, deadline)?;
         let mut frame = receive(&connection.socket, deadline).await?;
-        let reply: wire::AttachSlabReply = decode(Verb::AttachSlab, &frame)?;
+        let reply: wire::AttachSlabReply = match decode(Verb::AttachSlab, &frame) {
+            Ok(reply) => reply,
+            Err(error) => {
+                if frame.flags & FLAG_FAILURE != 0 {
+                    *kept = Some(connection); // a refusal leaves it in step
+                }
+                return Err(error);
+            }
+        };
         let fd = frame.fd.take().ok_or_else(|| Error::protocol("a slab without its memory"))?;
         let bytes = usize::try_from(reply.slab_bytes).map_err(Error::protocol)?;
         let region = Region::from_fd(fd, bytes)

@@ -6,6 +6,10 @@ use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
+/// Slabs that one local client was sent and has not read yet: a client of ours has one connection to attach by.
+pub(crate) const UNREAD_SLABS_PER_CLIENT_MAX: usize = 8;
+/// Local connections for each slab that all clients together may leave unread; of these, one user has half.
+pub(crate) const LOCAL_CONNECTIONS_PER_UNREAD_SLAB: usize = 4;
 /// Connections for /metrics and /healthz: scrapers and probes.
 pub(crate) const HTTP_CONNECTIONS_MAX: usize = 32;
 /// Connections of all doors together where the operator says nothing.
@@ -14,8 +18,9 @@ pub(crate) const CONNECTIONS_USUAL: u32 = 4096;
 pub(crate) const CONNECTIONS_MIN: u64 = 16;
 /// The most that may be asked for.
 pub(crate) const CONNECTIONS_MAX: u32 = 1 << 20;
-/// Share of a door's connections that one peer may have (a user on Unix sockets, an address on TCP).
-pub(crate) const CONNECTIONS_PER_PEER_PERCENT_MAX: usize = 75;
+/// Share that one peer may have (a user on Unix sockets, an address on TCP) of a door's connections, and of what all connections
+/// share: memory for requests, answers and large frames, inline streams.
+pub(crate) const PEER_PERCENT_MAX: usize = 75;
 /// Descriptors kept for the rest of the process: runtime, listeners, logs, what is read of /proc, connections to be refused.
 pub(crate) const PROCESS_DESCRIPTORS_RESERVED: u64 = 64;
 /// How long a connection may take to its first request: preface, settings, header or Hello included.
@@ -101,6 +106,9 @@ pub(crate) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 pub(crate) const INLINE_STREAMS_MAX: usize = 256;
 /// Bytes of unfinished requests, of unread answers, or of large local frames, after which free memory goes back to the system once they are gone.
 pub(crate) const BURST_BYTES_MIN: u64 = 16 << 20;
+/// Free memory between what is in use of the heap, beyond which it goes back to the system while a burst lasts: what is counted of
+/// requests and answers then is what they take.
+pub(crate) const HEAP_FREE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of payload in one message of an inline stream: small enough to stay in a core's own cache, large enough that what
 /// every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
 pub(crate) const INLINE_CHUNK_BYTES: usize = 512 << 10;
@@ -110,6 +118,8 @@ pub(crate) const INLINE_ANSWERS_MAX: usize = 3;
 pub(crate) const STREAM_QUEUE_MAX: usize = 32;
 /// How long a call may wait for slots or reads, whatever the caller asks.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
+/// Peers that are remembered beside twice as many as there are connections, before those that are gone are forgotten.
+pub(crate) const PEERS_SPARE: usize = 16;
 /// What a caller is told to wait before it asks for slots again.
 pub(crate) const RETRY_AFTER_MS: u32 = 20;
 /// How often deadlines, watermarks and dead clients are looked after.
@@ -184,6 +194,8 @@ pub(crate) const DRAIN_LOOK: Duration = Duration::from_millis(10);
 pub(crate) const SLAB_RENEW_WAIT_MS: u64 = 5_000;
 /// How long a slab waits that the system had no memory or descriptor for before it is tried again.
 pub(crate) const SLAB_RENEW_RETRY_MS: u64 = 500;
+/// List calls that are answered at a time; others wait for their turn.
+pub(crate) const LISTS_AT_ONCE_MAX: usize = 2;
 /// Sessions one List call returns.
 pub(crate) const SESSION_LIST_MAX: usize = 10_000;
 /// Calls that wait to be taken by a recording.
@@ -201,6 +213,8 @@ pub(crate) const PREFILL_REPORT_MAX: u64 = 10_000_000_000;
 pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);
 /// Bytes of all local frames together that are larger than a socket's read buffer, while they arrive and are served.
 pub(crate) const LOCAL_LARGE_BYTES_MAX: usize = 128 << 20;
+/// How often a local call that waits looks whether its caller is still there.
+pub(crate) const LOCAL_LOOK: Duration = Duration::from_millis(200);
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 

@@ -10,6 +10,7 @@
 //! - [`local`]: a client that speaks frames by hand; [`heavy`]: the largest legal requests, and a clock beside them
 //! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
+//! - [`raw`]: gRPC calls of bytes that need be no message
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod local;
 pub mod mapped;
 pub mod pages;
 pub mod process;
+pub mod raw;
 pub mod server;
 pub mod user;
 pub mod workspace;

@@ -8,7 +8,7 @@ use prost::Message;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use turnkv_proto::{ErrorKind, pack_hashes, wire};
-use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
+use turnkv_transfer::{FLAG_FAILURE, Frame, LocalSocket};
 use wire::Verb;
 use wire::pool_client::PoolClient;
 
@@ -75,6 +75,22 @@ impl Local {
             return Err(turnkv_proto::Error::from_failure(&failure).into());
         }
         Ok(M::decode(&frame.body[..])?)
+    }
+
+    /// The next frame that comes, within so long.
+    ///
+    /// # Errors
+    /// None does, or the server hung up.
+    pub fn next(&self, wait: Duration) -> Result<Frame> {
+        Ok(self.socket.recv(Some(Instant::now() + wait))?)
+    }
+
+    /// Says that no more requests will come; answers can still be read.
+    ///
+    /// # Errors
+    /// The server hung up.
+    pub fn end_requests(&self) -> Result<()> {
+        Ok(rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write)?)
     }
 
     /// A request that must be refused so.

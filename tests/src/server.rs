@@ -5,6 +5,7 @@ use crate::workspace::server_binary;
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -206,8 +207,10 @@ impl Server {
     fn wait_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
-            let answers = UnixStream::connect(self.socket()).is_ok()
-                && UnixStream::connect(self.local_socket()).is_ok();
+            let sockets = [self.socket(), self.local_socket()];
+            let addresses = [&self.setup.tcp, &self.setup.metrics];
+            let answers = sockets.iter().all(|path| UnixStream::connect(path).is_ok())
+                && addresses.iter().copied().flatten().all(|address| TcpStream::connect(address).is_ok());
             if answers {
                 return Ok(());
             }

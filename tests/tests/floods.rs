@@ -145,7 +145,7 @@ async fn flooded(door: &str, parts: &[&[u8]], target: impl Fn(&Rig) -> Target) -
         tokio::time::sleep(Duration::from_millis(50)).await;
         after = Holdings::of(rig.server.pid())?;
     }
-    let refused = rig.series(&format!("turnkv_door_refused_total{{door=\"{door}\"}}"))?;
+    let refused = rig.series(&format!("turnkv_door_refused_total{{door=\"{door}\",cause=\"room\"}}"))?;
     let ended =
         |cause: &str| rig.series(&format!("turnkv_door_ended_total{{door=\"{door}\",cause=\"{cause}\"}}"));
     let (silent, room) = (ended("silent")?, ended("room")?);

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::time::Duration;
 use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
 use turnkv_client::{DataPlane, OffloadOptions};
 use turnkv_mutate::{Random, each_seed, mutate_bytes, mutate_message};
 use turnkv_proto::{pack_hashes, wire};
 use turnkv_tests::pages::{bytes, chain, namespace};
+use turnkv_tests::raw::Raw;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 use turnkv_transfer::checksum;
@@ -42,44 +42,6 @@ const STANDARD: [&str; 3] = [
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
 ];
-
-/// Messages as they travel.
-#[derive(Clone, Copy)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Raw;
-    type Decoder = Raw;
-
-    fn encoder(&mut self) -> Raw {
-        Raw
-    }
-
-    fn decoder(&mut self) -> Raw {
-        Raw
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, message: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        bytes::BufMut::put_slice(buffer, &message);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        Ok(Some(bytes::Buf::copy_to_bytes(buffer, bytes::Buf::remaining(buffer)).into()))
-    }
-}
 
 /// A call that would be fine: its path, and its messages.
 type Call = (&'static str, Vec<Vec<u8>>);

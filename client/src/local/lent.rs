@@ -4,7 +4,7 @@
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::limits::{ANSWER_FRAMES_MAX, SETTLE_WAIT};
-use crate::local::talk::{decode, readable, receive, send, send_now};
+use crate::local::talk::{check_verb, decode, readable, receive, send, send_now};
 use crate::local::{Connection, LocalPool, Server};
 use prost::Message;
 use std::io;
@@ -157,9 +157,7 @@ impl Lent {
     /// Takes note of what a reply's frame means for the connection: its last one, its lease.
     fn note(&mut self, frame: &Frame) -> Result<()> {
         let Some(verb) = self.outstanding else { return Err(Error::protocol("an answer to nothing")) };
-        if frame.verb != verb as u8 {
-            return Err(Error::protocol(format!("verb {} answered verb {}", frame.verb, verb as u8)));
-        }
+        check_verb(verb, frame)?;
         if frame.flags & FLAG_MORE == 0 {
             self.outstanding = None;
         }

@@ -13,14 +13,29 @@ use turnkv_transfer::{FLAG_FAILURE, Frame, LocalSocket};
 
 /// Decodes a reply, or the failure that came instead.
 pub(crate) fn decode<M: Message + Default>(verb: Verb, frame: &Frame) -> Result<M> {
-    if frame.verb != verb as u8 {
-        return Err(Error::protocol(format!("verb {} answered verb {}", frame.verb, verb as u8)));
-    }
+    check_verb(verb, frame)?;
     if frame.flags & FLAG_FAILURE != 0 {
-        let failure = wire::Failure::decode(&frame.body[..]).map_err(Error::protocol)?;
-        return Err(turnkv_proto::Error::from_failure(&failure).into());
+        return Err(failure(frame));
     }
     M::decode(&frame.body[..]).map_err(Error::protocol)
+}
+
+/// Checks that a frame answers a verb. A failure that names no verb says why the server ends the connection.
+pub(super) fn check_verb(verb: Verb, frame: &Frame) -> Result<()> {
+    if frame.verb == verb as u8 {
+        return Ok(());
+    }
+    if frame.verb == Verb::Unspecified as u8 && frame.flags & FLAG_FAILURE != 0 {
+        return Err(failure(frame));
+    }
+    Err(Error::protocol(format!("verb {} answered verb {}", frame.verb, verb as u8)))
+}
+
+fn failure(frame: &Frame) -> Error {
+    match wire::Failure::decode(&frame.body[..]) {
+        Ok(failure) => turnkv_proto::Error::from_failure(&failure).into(),
+        Err(error) => Error::protocol(error),
+    }
 }
 
 pub(crate) fn send(

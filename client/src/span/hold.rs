@@ -2,6 +2,7 @@
 //! what is reserved.
 
 use super::{Mapped, PageSpan, unmappable};
+use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::held::Holding;
@@ -53,7 +54,7 @@ impl PageSpan {
         report: &mut ReloadReport,
     ) -> Result<()> {
         let namespace = self.namespace.clone();
-        let mut reopened = false;
+        let mut attempts = Attempts::default();
         while report.pages < hashes.len() && report.miss.is_none() {
             let at = report.pages;
             let window = &hashes[at..hashes.len().min(at + window_pages(namespace.shard_bytes()))];
@@ -61,8 +62,8 @@ impl PageSpan {
             window.begin.hold = true;
             match self.hold_window((row, place + at), &window, report).await {
                 Ok(()) if report.pages == at && report.miss.is_none() => report.miss = Some(MissCause::Busy),
-                Ok(()) => {}
-                Err(error) if namespace.reopened(&error, &mut reopened, deadline).await? => {}
+                Ok(()) => attempts.progressed(),
+                Err(error) if namespace.again(&error, &mut attempts, deadline).await? => {}
                 Err(error) => return Err(error),
             }
         }

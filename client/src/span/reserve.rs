@@ -1,6 +1,7 @@
 //! Slots to write in place. Owns: reserving them, making a page's copy of its own. Must not know: commits.
 
 use super::{Mapped, PageSpan, Standing};
+use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::held::Holding;
@@ -66,13 +67,13 @@ impl PageSpan {
     /// Adds up to `count` slots to the spare ones.
     async fn ask_slots(&mut self, count: usize, deadline: Deadline) -> Result<()> {
         let namespace = self.namespace.clone();
-        let (mut reopened, mut left) = (false, count);
+        let (mut attempts, mut left) = (Attempts::default(), count);
         while left > 0 {
             let part = left.min(WINDOW_PAGES_MAX);
             match self.ask_part(part, deadline).await {
                 Ok(got) if got == part => left -= got,
                 Ok(_) => break,
-                Err(error) if namespace.reopened(&error, &mut reopened, deadline).await? => {}
+                Err(error) if namespace.again(&error, &mut attempts, deadline).await? => {}
                 Err(error) if error.kind == ErrorKind::LeaseExpired && self.reserved.take().is_some() => {}
                 Err(error) => return Err(error),
             }

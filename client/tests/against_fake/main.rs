@@ -2,6 +2,7 @@
 //! Owns: the list of the suites. Must not know: the real server.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod busy;
 mod cancel;
 mod embedded;
 mod fake;

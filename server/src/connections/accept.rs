@@ -2,7 +2,7 @@
 //! refusal is said. Must not know: what is served.
 
 use super::stream::DoorStream;
-use super::{Connections, Door, Peer};
+use super::{Connections, Door, Peer, Refusal};
 use crate::limits::{ACCEPT_PAUSE_MAX, ACCEPT_PAUSE_MIN};
 use futures_util::task::AtomicWaker;
 use futures_util::{Stream, stream::unfold};
@@ -147,12 +147,13 @@ impl<L: Accept> Admitting<L> {
             Ok(peer) => peer,
             Err(error) => {
                 tracing::debug!(%error, "a connection of nobody: closed");
+                self.connections.refused(self.door, Refusal::Nobody);
                 return None;
             }
         };
         let ended = Arc::new(Ended::default());
         let end = Arc::clone(&ended);
-        match self.connections.admit(self.door, peer, move || end.end()) {
+        match self.connections.admit(self.door, peer, move |_| end.end()) {
             Ok(place) => {
                 let process = L::process(&io);
                 Some(DoorStream::new(io, process, place, ended, self.door))

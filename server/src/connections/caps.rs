@@ -4,8 +4,8 @@
 use super::Door;
 use crate::config::Settings;
 use crate::limits::{
-    CONNECTIONS_MIN, CONNECTIONS_PER_PEER_PERCENT_MAX, CONNECTIONS_USUAL, HTTP_CONNECTIONS_MAX,
-    LOCAL_CONNECTIONS_MAX, PROCESS_DESCRIPTORS_RESERVED,
+    CONNECTIONS_MIN, CONNECTIONS_USUAL, HTTP_CONNECTIONS_MAX, LOCAL_CONNECTIONS_MAX,
+    LOCAL_CONNECTIONS_PER_UNREAD_SLAB, PEER_PERCENT_MAX, PROCESS_DESCRIPTORS_RESERVED,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -57,7 +57,12 @@ impl Caps {
 
     /// Of one peer at a door.
     pub(crate) fn of_peer(&self, door: Door) -> usize {
-        (self.of(door) * CONNECTIONS_PER_PEER_PERCENT_MAX / 100).max(1)
+        (self.of(door) * PEER_PERCENT_MAX / 100).max(1)
+    }
+
+    /// Slabs that local clients may leave unread: each may keep a socket open whose connection has ended.
+    pub(crate) fn unread_slabs(&self) -> usize {
+        (self.of(Door::Local) / LOCAL_CONNECTIONS_PER_UNREAD_SLAB).max(1)
     }
 
     /// Of all doors.
@@ -78,8 +83,8 @@ impl Caps {
 
 fn plan(settings: &Settings, tiers: u64, allowed: u64) -> Result<Caps, TooFew> {
     let reserved = tiers + PROCESS_DESCRIPTORS_RESERVED;
-    // A fifth more descriptors than connections: see `descriptors`.
-    let fit = allowed.saturating_sub(reserved) * 4 / 5;
+    // Five sixteenths more descriptors than connections: see `descriptors`.
+    let fit = allowed.saturating_sub(reserved) * 16 / 21;
     let wanted = settings.limits.connections_max.unwrap_or(CONNECTIONS_USUAL);
     let total = u64::from(wanted).min(fit);
     if total < CONNECTIONS_MIN {
@@ -98,9 +103,10 @@ fn plan(settings: &Settings, tiers: u64, allowed: u64) -> Result<Caps, TooFew> {
     Ok(Caps { by_door })
 }
 
-/// Descriptors that so many connections may need: a local one, at most a quarter of them, has its process' pidfd beside it.
+/// Descriptors that so many connections may need: a local one, at most a quarter of them, has its process' pidfd beside it, and
+/// for every fourth local one a socket may be kept whose peer has not read its slab.
 const fn descriptors(connections: u64) -> u64 {
-    connections + connections.div_ceil(4)
+    connections + (5 * connections).div_ceil(16)
 }
 
 /// Raises the limit of open files to what the system lets this process have, and returns it.
@@ -149,6 +155,7 @@ mod tests {
                 TIERS + PROCESS_DESCRIPTORS_RESERVED + descriptors(caps.total() as u64) <= allowed,
                 "{allowed}: {parts:?}"
             );
+            assert!((1..=caps.of(Door::Local)).contains(&caps.unread_slabs()));
             assert!(Door::ALL.iter().all(|door| (1..=caps.of(*door)).contains(&caps.of_peer(*door))));
         }
     }

@@ -4,6 +4,7 @@
 //! HTTP/2 keeps a frame until it is whole. So the bytes of a large one are read only once there is room for all of it; until
 //! then they stay in the system's socket buffer, which is bounded too: their sender waits. What is shorter needs no room.
 
+use super::peers::PeerUse;
 use crate::limits::{
     BURST_BYTES_MIN, FRAME_UNCOUNTED_BYTES_MAX, GRPC_FRAME_BYTES_MAX, GRPC_FRAMES_BYTES_MAX,
 };
@@ -15,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// Bytes of one permit: a semaphore counts in 32 bits.
-const UNIT_BYTES: usize = 1 << 10;
+pub(super) const FRAME_UNIT_BYTES: usize = 1 << 10;
 
 /// What all connections may have of them.
 pub(crate) struct FrameMemory {
@@ -25,13 +26,16 @@ pub(crate) struct FrameMemory {
     gauge: Gauge,
 }
 
-type Waiting = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send + Sync>>;
+/// Of the peer's share, and of the common room.
+type Held = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+type Waiting = Pin<Box<dyn Future<Output = Result<Held, AcquireError>> + Send + Sync>>;
 
 /// One connection's part.
 pub(super) struct FrameRoom {
     frames: Arc<FrameMemory>,
+    of_peer: Arc<PeerUse>,
     /// Of the frame that is arriving.
-    held: Option<OwnedSemaphorePermit>,
+    held: Option<Held>,
     waiting: Option<Waiting>,
 }
 
@@ -44,7 +48,7 @@ impl FrameMemory {
         );
         describe_gauge!("turnkv_frames_limit_bytes", "What all connections together may have of these");
         gauge!("turnkv_frames_limit_bytes", "door" => "grpc").set(GRPC_FRAMES_BYTES_MAX as f64);
-        let room = Arc::new(Semaphore::new(GRPC_FRAMES_BYTES_MAX / UNIT_BYTES));
+        let room = Arc::new(Semaphore::new(GRPC_FRAMES_BYTES_MAX / FRAME_UNIT_BYTES));
         let gauge = gauge!("turnkv_frames_arriving_bytes", "door" => "grpc");
         Arc::new(FrameMemory { room, high_bytes: AtomicUsize::new(0), gauge })
     }
@@ -57,13 +61,13 @@ impl FrameMemory {
     }
 
     fn taken_bytes(&self) -> usize {
-        GRPC_FRAMES_BYTES_MAX.saturating_sub(self.room.available_permits() * UNIT_BYTES)
+        GRPC_FRAMES_BYTES_MAX.saturating_sub(self.room.available_permits() * FRAME_UNIT_BYTES)
     }
 }
 
 impl FrameRoom {
-    pub(super) fn new(frames: &Arc<FrameMemory>) -> FrameRoom {
-        FrameRoom { frames: Arc::clone(frames), held: None, waiting: None }
+    pub(super) fn new(frames: &Arc<FrameMemory>, of_peer: &Arc<PeerUse>) -> FrameRoom {
+        FrameRoom { frames: Arc::clone(frames), of_peer: Arc::clone(of_peer), held: None, waiting: None }
     }
 
     /// Waits until there is room for the rest of the frame that is arriving, of so many bytes (0: none is). Ready with how much
@@ -75,10 +79,13 @@ impl FrameRoom {
         }
         if self.held.is_none() {
             // Longer ones are refused as soon as their header is seen.
-            let units = frame_bytes.min(GRPC_FRAME_BYTES_MAX as usize).div_ceil(UNIT_BYTES) as u32;
-            let waiting = self
-                .waiting
-                .get_or_insert_with(|| Box::pin(Arc::clone(&self.frames.room).acquire_many_owned(units)));
+            let units = frame_bytes.min(GRPC_FRAME_BYTES_MAX as usize).div_ceil(FRAME_UNIT_BYTES) as u32;
+            let waiting = self.waiting.get_or_insert_with(|| {
+                let (own, all) = (Arc::clone(&self.of_peer.frames), Arc::clone(&self.frames.room));
+                Box::pin(async move {
+                    Ok((own.acquire_many_owned(units).await?, all.acquire_many_owned(units).await?))
+                })
+            });
             // It fails once the semaphore is closed, which it never is.
             self.held = ready!(waiting.as_mut().poll(context)).ok();
             self.waiting = None;
@@ -96,23 +103,39 @@ impl FrameRoom {
 #[cfg(test)]
 mod tests {
     use super::{FrameMemory, FrameRoom};
+    use crate::connections::Peer;
+    use crate::connections::peers::{Peers, share_of};
     use crate::limits::{FRAME_UNCOUNTED_BYTES_MAX, GRPC_FRAME_BYTES_MAX, GRPC_FRAMES_BYTES_MAX};
     use std::task::{Context, Poll, Waker};
 
     const LARGE: usize = GRPC_FRAME_BYTES_MAX as usize;
 
     #[test]
+    fn one_peer_has_its_share_only() {
+        let (frames, mut all) = (FrameMemory::new(), Peers::default());
+        let (greedy, other) = (all.of(Peer::User(1), 1), all.of(Peer::User(2), 1));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut rooms: Vec<FrameRoom> =
+            (0..GRPC_FRAMES_BYTES_MAX / LARGE).map(|_| FrameRoom::new(&frames, &greedy)).collect();
+        let held = rooms.iter_mut().map(|room| room.poll(LARGE, &mut context)).filter(Poll::is_ready).count();
+        assert_eq!(held, share_of(GRPC_FRAMES_BYTES_MAX as u64) as usize / LARGE);
+        assert_eq!(FrameRoom::new(&frames, &other).poll(LARGE, &mut context), Poll::Ready(None));
+    }
+
+    #[test]
     fn large_frames_wait_for_room_and_small_ones_do_not() {
         let frames = FrameMemory::new();
         let mut context = Context::from_waker(Waker::noop());
+        let mut all = Peers::default();
+        let peers = [all.of(Peer::User(1), 1), all.of(Peer::User(2), 1)];
         let mut rooms: Vec<FrameRoom> =
-            (0..=GRPC_FRAMES_BYTES_MAX / LARGE).map(|_| FrameRoom::new(&frames)).collect();
+            (0..=GRPC_FRAMES_BYTES_MAX / LARGE).map(|at| FrameRoom::new(&frames, &peers[at % 2])).collect();
         let (last, others) = rooms.split_last_mut().unwrap();
         assert!(others.iter_mut().all(|room| room.poll(LARGE, &mut context) == Poll::Ready(None)));
         assert!(others.iter_mut().all(|room| room.poll(LARGE, &mut context) == Poll::Ready(None)), "held");
         assert_eq!(last.poll(LARGE, &mut context), Poll::Pending);
         let bounded = Poll::Ready(Some(FRAME_UNCOUNTED_BYTES_MAX));
-        assert_eq!(FrameRoom::new(&frames).poll(FRAME_UNCOUNTED_BYTES_MAX, &mut context), bounded);
+        assert_eq!(FrameRoom::new(&frames, &peers[0]).poll(FRAME_UNCOUNTED_BYTES_MAX, &mut context), bounded);
         others[0].ended();
         assert_eq!(last.poll(LARGE, &mut context), Poll::Ready(None));
         assert!(!frames.burst_has_passed(), "it lasts");

@@ -12,8 +12,10 @@
 //!
 //! - [`caps`]: how many, from the limit of open files
 //! - [`watch`]: one connection, as all doors tell of it; [`unread`]: the answers that its peer has not taken
+//! - [`peers`]: what one peer has of what all share
 //! - [`room`]: who goes where there is no room
 //! - [`accept`], [`stream`]: taking connections, and the bytes of one, for the doors of the async runtime
+//! - [`outgoing`]: why HTTP/2 itself ended a connection
 //! - [`authority`]: the one header of HTTP/2 that a peer may spell as h2 would not have it
 //! - [`frames`]: memory for large frames of HTTP/2
 //! - [`counters`]: what is counted and shown
@@ -23,6 +25,8 @@ mod authority;
 pub(crate) mod caps;
 mod counters;
 mod frames;
+mod outgoing;
+pub(crate) mod peers;
 mod room;
 pub(crate) mod stream;
 mod unread;
@@ -35,6 +39,7 @@ use caps::Caps;
 use counters::Counters;
 use frames::FrameMemory;
 use parking_lot::Mutex;
+use peers::Peers;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -76,12 +81,33 @@ pub(crate) enum Cause {
     Unread,
     /// Another one needed its place.
     Room,
+    /// What came is not what is spoken here.
+    Malformed,
+    /// It sent too much of what costs it nothing.
+    Flood,
+    /// It did not answer when it was asked whether it is there.
+    Gone,
+    /// A large frame of it found no memory in time.
+    Memory,
+}
+
+/// Why a connection was not served at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There was no place for it.
+    Room,
+    /// The system had no thread for it.
+    Threads,
+    /// Too many processes are clients already.
+    Clients,
+    /// The system did not say whose it is.
+    Nobody,
 }
 
 /// No room: what to tell the peer.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Refused(String);
+pub(crate) struct Refused(pub(crate) String);
 
 /// All open connections.
 pub(crate) struct Connections {
@@ -99,6 +125,7 @@ struct Table {
     open: HashMap<u64, Arc<Watch>>,
     by_door: [usize; Door::ALL.len()],
     by_peer: HashMap<(Door, Peer), usize>,
+    peers: Peers,
     /// Told to end, and not gone yet: not counted as open any more.
     leaving: usize,
     /// No look for room at a door before this moment: looks are not the flood's to order.
@@ -140,6 +167,66 @@ impl Door {
     }
 }
 
+impl Cause {
+    /// Every cause.
+    const ALL: [Cause; 9] = [
+        Cause::Silent,
+        Cause::Idle,
+        Cause::Stalled,
+        Cause::Unread,
+        Cause::Room,
+        Cause::Malformed,
+        Cause::Flood,
+        Cause::Gone,
+        Cause::Memory,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Cause::Silent => "silent",
+            Cause::Idle => "idle",
+            Cause::Stalled => "stalled",
+            Cause::Unread => "unread",
+            Cause::Room => "room",
+            Cause::Malformed => "malformed",
+            Cause::Flood => "flood",
+            Cause::Gone => "gone",
+            Cause::Memory => "memory",
+        }
+    }
+
+    /// What its peer is told, where the protocol has words for it.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Cause::Silent => "this connection asked nothing in time: it is ended",
+            Cause::Idle => "this connection asked nothing for long: it is ended",
+            Cause::Stalled => "a request did not arrive whole in time: its connection is ended",
+            Cause::Unread => "an answer was not taken in time: its connection is ended",
+            Cause::Room => "another connection needs the place of this one: connect again",
+            Cause::Malformed => "what came is not the protocol that is spoken here: the connection is ended",
+            Cause::Flood => "too much came that asks nothing: the connection is ended",
+            Cause::Gone => "nobody answered on this connection: it is ended",
+            Cause::Memory => {
+                "there was no memory for a large request in time: send smaller ones, or try later"
+            }
+        }
+    }
+}
+
+impl Refusal {
+    /// Every one.
+    const ALL: [Refusal; 4] = [Refusal::Room, Refusal::Threads, Refusal::Clients, Refusal::Nobody];
+
+    fn name(self) -> &'static str {
+        match self {
+            Refusal::Room => "room",
+            Refusal::Threads => "threads",
+            Refusal::Clients => "clients",
+            Refusal::Nobody => "nobody",
+        }
+    }
+}
+
 impl Peer {
     /// The peer at an address.
     pub(crate) fn at(address: IpAddr) -> Peer {
@@ -165,7 +252,7 @@ impl Connections {
         self: &Arc<Self>,
         door: Door,
         peer: Peer,
-        end: impl Fn() + Send + Sync + 'static,
+        end: impl Fn(Cause) + Send + Sync + 'static,
     ) -> Result<Place, Refused> {
         let now = self.now();
         let mut table = self.table.lock();
@@ -175,19 +262,21 @@ impl Connections {
                 Some(victim) => Some(victim),
                 None => {
                     drop(table);
-                    self.counters.refused(door);
+                    self.counters.refused(door, Refusal::Room);
                     return Err(Refused(self.caps.refusal(door)));
                 }
             },
         };
         table.next += 1;
-        let watch = Arc::new(Watch::new(table.next, door, peer, now, Box::new(end)));
+        let open = table.open.len();
+        let of_peer = table.peers.of(peer, open);
+        let watch = Arc::new(Watch::new(table.next, door, peer, of_peer, now, Box::new(end)));
         table.open.insert(watch.id, Arc::clone(&watch));
         table.count(&watch, 1);
         drop(table);
         if let Some(victim) = made {
             self.counters.ended(door, Cause::Room);
-            victim.end();
+            victim.end(Cause::Room);
         }
         Ok(Place { connections: Arc::clone(self), watch })
     }
@@ -211,7 +300,7 @@ impl Connections {
         for (watch, cause) in ending {
             tracing::debug!(door = watch.door.name(), ?cause, "a connection is ended");
             self.counters.ended(watch.door, cause);
-            watch.end();
+            watch.end(cause);
         }
     }
 
@@ -233,6 +322,19 @@ impl Connections {
         (idle && !watch.is_asking()).then_some(Cause::Idle)
     }
 
+    /// A connection was not served, for another reason than that there was no place.
+    pub(crate) fn refused(&self, door: Door, why: Refusal) {
+        self.counters.refused(door, why);
+    }
+
+    /// A door ends a connection by itself. One that was told to end is counted already.
+    fn ended(&self, watch: &Watch, cause: Cause) {
+        if !watch.is_leaving() {
+            tracing::debug!(door = watch.door.name(), ?cause, "a connection ends");
+            self.counters.ended(watch.door, cause);
+        }
+    }
+
     /// Brings the gauges up to date; called before they are rendered.
     pub(crate) fn refresh_gauges(&self) {
         let table = self.table.lock();
@@ -242,6 +344,11 @@ impl Connections {
     /// Whether a burst of large frames has passed since the last look.
     pub(crate) fn burst_has_passed(&self) -> bool {
         self.frames.burst_has_passed()
+    }
+
+    /// How many connections, and what goes with them, there may be.
+    pub(crate) fn caps(&self) -> &Caps {
+        &self.caps
     }
 
     /// The watches' clock.
@@ -266,6 +373,11 @@ impl Place {
     /// Memory for its large frames.
     fn frames(&self) -> &Arc<FrameMemory> {
         &self.connections.frames
+    }
+
+    /// Its door ends it.
+    fn ended(&self, cause: Cause) {
+        self.connections.ended(&self.watch, cause);
     }
 
     /// The watch, for whoever tells of requests on this connection.

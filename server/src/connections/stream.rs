@@ -4,6 +4,7 @@
 use super::accept::Ended;
 use super::authority::Frames;
 use super::frames::FrameRoom;
+use super::outgoing::Outgoing;
 use super::watch::Asking;
 use super::{Door, Place};
 use std::io;
@@ -29,14 +30,25 @@ pub(crate) struct DoorStream<Io> {
 struct Http2 {
     frames: Frames,
     room: FrameRoom,
+    outgoing: Outgoing,
 }
 
 impl<Io> DoorStream<Io> {
     pub(super) fn new(io: Io, process: i32, place: Place, ended: Arc<Ended>, door: Door) -> DoorStream<Io> {
-        let room = || FrameRoom::new(place.frames());
-        let http2 =
-            matches!(door, Door::Unix | Door::Tcp).then(|| Http2 { frames: Frames::default(), room: room() });
+        let room = || FrameRoom::new(place.frames(), &place.watch().of_peer);
+        let http2 = matches!(door, Door::Unix | Door::Tcp).then(|| Http2 {
+            frames: Frames::default(),
+            room: room(),
+            outgoing: Outgoing::default(),
+        });
         DoorStream { io, http2, ended, place, process }
+    }
+
+    /// Bytes left for the peer.
+    fn sent(&mut self, bytes: &[u8]) {
+        if let Some(cause) = self.http2.as_mut().and_then(|http2| http2.outgoing.pass(bytes)) {
+            self.place.ended(cause);
+        }
     }
 
     /// For whoever tells of requests on this connection.
@@ -63,7 +75,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for DoorStream<Io> {
         if stream.ended.poll(context) {
             return Poll::Ready(Ok(())); // as if the peer had left
         }
-        let Some(Http2 { frames, room }) = &mut stream.http2 else {
+        let Some(Http2 { frames, room, .. }) = &mut stream.http2 else {
             return Pin::new(&mut stream.io).poll_read(context, buffer);
         };
         let most = ready!(room.poll(frames.payload_bytes(), context));
@@ -101,7 +113,9 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for DoorStream<Io> {
         if stream.ended.poll(context) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        Pin::new(&mut stream.io).poll_write(context, bytes)
+        let sent = ready!(Pin::new(&mut stream.io).poll_write(context, bytes))?;
+        stream.sent(&bytes[..sent]);
+        Poll::Ready(Ok(sent))
     }
 
     fn poll_write_vectored(
@@ -113,7 +127,14 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for DoorStream<Io> {
         if stream.ended.poll(context) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        Pin::new(&mut stream.io).poll_write_vectored(context, pieces)
+        let sent = ready!(Pin::new(&mut stream.io).poll_write_vectored(context, pieces))?;
+        let mut left = sent;
+        for piece in pieces {
+            let part = left.min(piece.len());
+            stream.sent(&piece[..part]);
+            left -= part;
+        }
+        Poll::Ready(Ok(sent))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -12,7 +12,7 @@ fn connections(max: usize) -> Arc<Connections> {
 
 fn open(connections: &Arc<Connections>, peer: u32, ended: &Arc<AtomicUsize>) -> Result<Place, Refused> {
     let ended = Arc::clone(ended);
-    connections.admit(Door::Unix, Peer::User(peer), move || {
+    connections.admit(Door::Unix, Peer::User(peer), move |_| {
         ended.fetch_add(1, Ordering::Relaxed);
     })
 }

@@ -1,8 +1,9 @@
 //! One connection as its door tells of it: when it was heard of, whether it is asking. Owns: these few atomics. Must not
 //! know: the table, what is asked.
 
+use super::peers::PeerUse;
 use super::unread::Unread;
-use super::{Connections, Door, Peer};
+use super::{Cause, Connections, Door, Peer, Refusal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -11,6 +12,8 @@ pub(crate) struct Watch {
     pub(super) id: u64,
     pub(super) door: Door,
     pub(super) peer: Peer,
+    /// What its peer has, over all its connections.
+    pub(crate) of_peer: Arc<PeerUse>,
     /// It has asked something since it began.
     asked: AtomicBool,
     /// Requests in service.
@@ -25,7 +28,7 @@ pub(crate) struct Watch {
     pub(crate) unfinished_bytes: AtomicU64,
     /// Answers that its peer has not taken.
     pub(crate) unread: Unread,
-    end: Box<dyn Fn() + Send + Sync>,
+    end: Box<dyn Fn(Cause) + Send + Sync>,
 }
 
 /// Tells of the requests on one connection.
@@ -43,11 +46,19 @@ pub(crate) struct Request {
 }
 
 impl Watch {
-    pub(super) fn new(id: u64, door: Door, peer: Peer, now: u64, end: Box<dyn Fn() + Send + Sync>) -> Watch {
+    pub(super) fn new(
+        id: u64,
+        door: Door,
+        peer: Peer,
+        of_peer: Arc<PeerUse>,
+        now: u64,
+        end: Box<dyn Fn(Cause) + Send + Sync>,
+    ) -> Watch {
         Watch {
             id,
             door,
             peer,
+            of_peer,
             asked: AtomicBool::new(false),
             asking: AtomicU32::new(0),
             quiet_since: AtomicU64::new(now),
@@ -60,8 +71,8 @@ impl Watch {
     }
 
     /// Tells its door to end it.
-    pub(super) fn end(&self) {
-        (self.end)();
+    pub(super) fn end(&self, cause: Cause) {
+        (self.end)(cause);
     }
 
     /// Bytes arrived: whether they end within a frame, and whether another one ended in them.
@@ -124,6 +135,16 @@ impl Asking {
     /// The watches' clock.
     pub(crate) fn now(&self) -> u64 {
         self.connections.now()
+    }
+
+    /// Its door ends it.
+    pub(crate) fn ended(&self, cause: Cause) {
+        self.connections.ended(&self.watch, cause);
+    }
+
+    /// It is connected, and not served.
+    pub(crate) fn refused(&self, why: Refusal) {
+        self.connections.refused(self.watch.door, why);
     }
 
     /// Its connection.

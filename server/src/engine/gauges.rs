@@ -24,6 +24,7 @@ pub(super) struct Picture {
     route_marks: u64,
     durable_waits: u64,
     catalog_changes: u64,
+    slot_waits: u64,
     catalog_bytes: u64,
     list_pages: u64,
     list_budget_pages: u64,
@@ -62,7 +63,7 @@ const SESSIONS_HELP: &str =
     "Sessions remembered: in a turn, expected back at a time that was told, or idle without one";
 const QUEUE: &str = "turnkv_queue_waiting_operations";
 const QUEUE_HELP: &str = "Operations that wait: pages to be written, operations at the NVMe tier, reads that reloads wait \
-     for, durable commits, sessions to be saved";
+     for, durable commits, calls that wait for slots, sessions to be saved";
 
 const GAUGES: &[GaugeRow] = &[
     (CAPACITY, DRAM, CAPACITY_HELP, |at| at.pool.dram.capacity_bytes as f64),
@@ -223,6 +224,7 @@ const GAUGES: &[GaugeRow] = &[
     (QUEUE, Some(("queue", "nvme")), QUEUE_HELP, |at| at.nvme.queued_ops as f64),
     (QUEUE, Some(("queue", "promotions")), QUEUE_HELP, |at| at.promotions_waited_for as f64),
     (QUEUE, Some(("queue", "durable")), QUEUE_HELP, |at| at.durable_waits as f64),
+    (QUEUE, Some(("queue", "slots")), QUEUE_HELP, |at| at.slot_waits as f64),
     (QUEUE, Some(("queue", "catalog")), QUEUE_HELP, |at| at.catalog_changes as f64),
     ("turnkv_catalog_file_bytes", None, "Bytes of the catalog's file", |at| at.catalog_bytes as f64),
     (
@@ -393,6 +395,7 @@ impl Engine {
             locked_bytes: self.slabs.dram.locked_bytes(),
             huge_bytes: self.slabs.dram.huge_bytes(),
             draining: self.is_draining(),
+            slot_waits: self.waiting_for_slots(),
             catalog_changes: self.unsaved() as u64,
             catalog_fails: catalog.is_some_and(|catalog| catalog.trouble().is_some()),
             catalogs_set_aside: catalog.map_or(0, Catalog::set_aside),

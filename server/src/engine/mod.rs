@@ -6,6 +6,7 @@
 //! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are;
 //!   [`durable`]: who waits for them
 //! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
+//! - [`waits`]: calls that wait for slots
 //! - [`verify`]: pages in DRAM that are checked before a reload is told of them
 //! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
 //! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
@@ -41,6 +42,7 @@ pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod tick;
 mod verify;
+mod waits;
 pub(crate) mod writeback;
 
 use crate::catalog::Catalog;
@@ -50,7 +52,7 @@ use crate::limits::RETRY_AFTER_MS;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::Notify;
 use turnkv_pool::{NamespaceIndex, Pool, PoolError, Router, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind, IdError};
@@ -80,6 +82,8 @@ pub(crate) struct Engine {
     pub(crate) clients: clients::Clients,
     /// Rung whenever slots may have become free.
     freed: Notify,
+    /// Calls that wait for that.
+    waiting_for_slots: AtomicU64,
     /// Tells of calls to whoever records them.
     recorder: record::Recorder,
     /// For pages on their way out in gRPC streams.

@@ -58,7 +58,7 @@ impl Engine {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             reply = self.try_offload(&ask)?;
-            if !starved(&reply) || self.clock.until(deadline, freed).await.is_none() {
+            if !starved(&reply) || !self.slots_freed(freed, deadline).await {
                 break;
             }
         }

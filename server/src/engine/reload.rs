@@ -141,7 +141,7 @@ impl Engine {
             if let Some(run) = self.try_reload(&ask)? {
                 return Ok(run);
             }
-            if self.clock.until(ask.deadline, freed).await.is_none() {
+            if !self.slots_freed(freed, ask.deadline).await {
                 return Ok(busy(&ask));
             }
         }

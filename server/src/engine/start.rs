@@ -10,7 +10,7 @@ use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::Notify;
 use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
 use turnkv_proto::NamespaceId;
@@ -92,6 +92,7 @@ impl Engine {
             saving_pins: Mutex::default(),
             clients: clients::Clients::new(),
             freed: Notify::new(),
+            waiting_for_slots: AtomicU64::new(0),
             recorder: Default::default(),
             pieces: PieceBuffers::new(INLINE_CHUNK_BYTES),
             metrics: metrics::Metrics::new(),

@@ -1,17 +1,22 @@
 //! One local connection: receive a frame, do its verb, answer. Owns: the frames' order on one socket. Must not know:
 //! what the verbs decide.
 
+use super::LocalDoor;
+use super::sent::SentSlabs;
 use crate::connections::watch::Asking;
+use crate::connections::{Cause, Peer, Refusal};
 use crate::engine::Engine;
 use crate::engine::reload::ReloadRun;
-use crate::limits::{FRAME_MS_MAX, LOCAL_SEND_MS_MAX, LOCAL_SPIN};
+use crate::limits::{FRAME_MS_MAX, LOCAL_LOOK, LOCAL_SEND_MS_MAX, LOCAL_SPIN};
 use prost::Message;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 use turnkv_pool::ClientId;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_proto::{Error, ErrorKind};
@@ -40,36 +45,47 @@ impl From<Error> for End {
     }
 }
 
-/// Serves a connection until its peer leaves. `waits` runs the few verbs that must wait.
-pub(super) fn serve(engine: &Arc<Engine>, socket: &LocalSocket, asking: &Asking, waits: &Handle) {
-    let mut connection = Connection { engine, socket, waits, client: None, arrived: Cell::new(None) };
+/// Serves a connection until its peer leaves.
+pub(super) fn serve(door: &LocalDoor, socket: &Arc<LocalSocket>, asking: &Asking) {
+    let (engine, waits, slabs) = (&door.engine, &door.waits, &door.sent);
+    let mut connection =
+        Connection { engine, socket, waits, slabs, asking, client: None, arrived: Cell::new(None) };
     loop {
-        let ended = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
+        let (cause, error) = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
             Ok(frame) => {
                 // Until Hello a connection is silent, whatever it says.
                 let request = connection.client.map(|_| asking.begin());
                 let answered = connection.answer(&frame);
                 drop(request.or_else(|| connection.client.map(|_| asking.begin())));
-                answered
+                match answered {
+                    Ok(()) => continue,
+                    Err(error) => (sent_in_vain(&error), error),
+                }
             }
-            Err(error) => Err(error),
+            Err(error) => (received_in_vain(&error), error),
         };
-        if let Err(error) = ended {
-            if error.kind() != io::ErrorKind::UnexpectedEof {
-                tracing::debug!(%error, "a local connection ends");
-            }
-            break;
+        if error.kind() != io::ErrorKind::UnexpectedEof {
+            tracing::debug!(%error, "a local connection ends");
         }
+        if let Some(cause) = cause {
+            super::end(socket, asking, cause);
+        }
+        break;
     }
     if let Some(client) = connection.client {
         engine.clients.goodbye(client);
     }
+    // A slab that the peer has not read keeps the socket.
+    socket.shutdown();
 }
 
 struct Connection<'a> {
     engine: &'a Arc<Engine>,
-    socket: &'a LocalSocket,
+    socket: &'a Arc<LocalSocket>,
+    /// Runs the few verbs that must wait.
     waits: &'a Handle,
+    slabs: &'a SentSlabs,
+    asking: &'a Asking,
     client: Option<ClientId>,
     /// When the request in service arrived; taken by its first answer.
     arrived: Cell<Option<Instant>>,
@@ -96,8 +112,8 @@ impl Connection<'_> {
     }
 
     fn act(&mut self, verb: Verb, frame: &Frame) -> Result<(), End> {
-        if verb != Verb::Hello && self.client.is_none() {
-            return Err(Error::invalid("say Hello first on this connection").into());
+        if verb != Verb::Hello {
+            self.said_hello()?;
         }
         match verb {
             Verb::Hello => self.hello(frame),
@@ -137,7 +153,11 @@ impl Connection<'_> {
         if self.client.is_some() {
             return Err(Error::invalid("Hello was said on this connection already").into());
         }
-        let client = self.engine.hello(self.socket)?;
+        let client = self.engine.hello(self.socket).inspect_err(|error| {
+            if error.kind == ErrorKind::Limit {
+                self.asking.refused(Refusal::Clients);
+            }
+        })?;
         self.client = Some(client);
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let reply = wire::HelloReply { client: client.0, version, instance: self.engine.instance };
@@ -148,7 +168,10 @@ impl Connection<'_> {
         let ask: wire::AttachSlabRequest = decode(frame)?;
         let region = self.engine.attach_slab(&ask.namespace, ask.slab, ask.generation)?;
         let reply = wire::AttachSlabReply { slab_bytes: region.len() as u64 };
-        Ok(self.send(frame.verb, 0, &reply, &[region.fd().as_fd()])?)
+        let (peer, _): (Peer, _) = self.asking.peer();
+        let _sending = self.slabs.begin(self.socket, peer, self.said_hello()?)?;
+        self.send(frame.verb, 0, &reply, &[region.fd().as_fd()])
+            .map_err(|error| self.slabs.refused_by_system(&error).map_or(End::Socket(error), End::Refused))
     }
 
     fn lookup(&self, frame: &Frame) -> Result<(), End> {
@@ -161,7 +184,7 @@ impl Connection<'_> {
             self.own(decode(frame)?, |ask: &wire::BeginOffloadRequest| ask.client)?;
         let reply = match self.engine.begin_offload_now(&ask)? {
             Some(reply) => reply,
-            None => self.waits.block_on(self.engine.begin_offload(&ask))?,
+            None => self.wait_for(self.engine.begin_offload(&ask))??,
         };
         Ok(self.send(frame.verb, 0, &reply, &[])?)
     }
@@ -170,7 +193,7 @@ impl Connection<'_> {
         let ask: wire::CommitOffloadRequest =
             self.own(decode(frame)?, |ask: &wire::CommitOffloadRequest| ask.client)?;
         let reply = if ask.durable {
-            self.waits.block_on(self.engine.commit_offload(&ask))?
+            self.wait_for(self.engine.commit_offload(&ask))??
         } else {
             self.engine.commit_offload_now(&ask)?
         };
@@ -184,7 +207,7 @@ impl Connection<'_> {
             self.own(decode(frame)?, |ask: &wire::BeginReloadRequest| ask.client)?;
         let mut run = match self.engine.begin_reload_now(&ask)? {
             Some(run) => run,
-            None => self.waits.block_on(self.engine.begin_reload(&ask))?,
+            None => self.wait_for(self.engine.begin_reload(&ask))??,
         };
         Ok(self.stream_reload(frame.verb, &mut run)?)
     }
@@ -200,7 +223,7 @@ impl Connection<'_> {
         let (mut reply, kept) = self.engine.commit_reserved(&ask)?;
         if ask.durable {
             self.engine.pump_writes();
-            self.waits.block_on(self.engine.reserved_durable(&ask, &mut reply, &kept));
+            self.wait_for(self.engine.reserved_durable(&ask, &mut reply, &kept))?;
         }
         self.send(frame.verb, 0, &reply, &[])?;
         self.engine.pump_writes(); // after the answer, as for a commit
@@ -227,9 +250,13 @@ impl Connection<'_> {
             if !more {
                 return Ok(());
             }
-            self.waits.block_on(run.wait());
+            self.wait_for(run.wait())?;
             reply = wire::BeginReloadReply { pages: run.take_ready(), ..Default::default() };
         }
+    }
+
+    fn said_hello(&self) -> Result<ClientId, Error> {
+        self.client.ok_or_else(|| Error::invalid("say Hello first on this connection"))
     }
 
     /// A request of this connection's own client; another's number is refused.
@@ -238,6 +265,22 @@ impl Connection<'_> {
             return Ok(ask);
         }
         Err(Error::new(ErrorKind::LeaseUnknown, "the request names another client than this connection's"))
+    }
+
+    /// Waits for what a verb waits for, or until the peer hangs up: nobody takes the answer then.
+    fn wait_for<T>(&self, wait: impl Future<Output = T>) -> io::Result<T> {
+        self.waits.block_on(async {
+            let mut wait = pin!(wait);
+            loop {
+                match timeout(LOCAL_LOOK, wait.as_mut()).await {
+                    Ok(done) => return Ok(done),
+                    Err(_) if self.socket.peer_is_gone()? => {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    Err(_) => {}
+                }
+            }
+        })
     }
 
     fn answered(&self, verb: u8) {
@@ -251,6 +294,21 @@ impl Connection<'_> {
         let deadline = Instant::now() + Duration::from_millis(LOCAL_SEND_MS_MAX);
         self.socket.send_by(verb, flags, &reply.encode_to_vec(), fds, deadline)
     }
+}
+
+/// Why a connection ends on which nothing more can be received; none: its peer left.
+fn received_in_vain(error: &io::Error) -> Option<Cause> {
+    match error.kind() {
+        io::ErrorKind::TimedOut => Some(Cause::Stalled),
+        io::ErrorKind::InvalidData => Some(Cause::Malformed),
+        io::ErrorKind::OutOfMemory => Some(Cause::Memory),
+        _ => None,
+    }
+}
+
+/// The same where nothing more can be sent.
+fn sent_in_vain(error: &io::Error) -> Option<Cause> {
+    (error.kind() == io::ErrorKind::TimedOut).then_some(Cause::Unread)
 }
 
 fn decode<T: Message + Default>(frame: &Frame) -> Result<T, Error> {

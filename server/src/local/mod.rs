@@ -1,22 +1,26 @@
 //! The local door: the hot verbs on a Unix socket, one blocking thread a connection (a round trip costs 8 us, not the
 //! 60 to 100 of HTTP/2). Owns: accepting, waking every thread at shutdown. Must not know:
-//! the verbs (that is [`connection`]).
+//! the verbs (that is [`connection`]); [`sent`] bounds the slabs that wait to be read.
 
 mod connection;
+mod sent;
 
 use crate::connections::accept::Backoff;
-use crate::connections::{Connections, Door, Peer, Place, Refused};
+use crate::connections::peers;
+use crate::connections::watch::Asking;
+use crate::connections::{Cause, Connections, Door, Peer, Place, Refusal, Refused};
 use crate::engine::Engine;
 use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
 use crate::supervise::Supervisor;
 use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
 use prost::Message;
+use sent::SentSlabs;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use turnkv_proto::wire::Verb;
@@ -32,6 +36,9 @@ pub(crate) struct LocalDoor {
     waits: Handle,
     sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
     large: Arc<LargeFrames>,
+    /// Of these, what each user may have.
+    large_of_users: Mutex<HashMap<u32, Weak<LargeFrames>>>,
+    sent: SentSlabs,
     arriving: Gauge,
     closing: AtomicBool,
 }
@@ -53,6 +60,8 @@ impl LocalDoor {
             waits,
             sockets: Mutex::new(HashMap::new()),
             large: LargeFrames::new(LOCAL_LARGE_BYTES_MAX),
+            large_of_users: Mutex::default(),
+            sent: SentSlabs::new(connections.caps().unread_slabs()),
             arriving: gauge!("turnkv_frames_arriving_bytes", "door" => "local"),
             closing: AtomicBool::new(false),
         });
@@ -74,7 +83,8 @@ impl LocalDoor {
                 Ok(socket) => {
                     backoff.reset();
                     next += 1;
-                    self.start(next, Arc::new(socket.with_large(&self.large)));
+                    let large = self.large_of(user_of(&socket));
+                    self.start(next, Arc::new(socket.with_large(&large)));
                 }
                 Err(error) => std::thread::sleep(backoff.failed(Door::Local, &error)),
             }
@@ -91,21 +101,39 @@ impl LocalDoor {
         };
         self.sockets.lock().insert(id, Arc::clone(&socket));
         let door = Arc::clone(self);
+        let refused = Arc::clone(&socket);
         let open = Open { door, id, socket, place };
         let serve = move || {
-            connection::serve(&open.door.engine, &open.socket, &open.place.asking(), &open.door.waits)
+            let Open { door, socket, place, .. } = &open;
+            connection::serve(door, socket, &place.asking());
         };
         if let Err(error) = std::thread::Builder::new().name("turnkv-local".into()).spawn(serve) {
             tracing::warn!(%error, "no thread for a local connection: refused");
+            self.connections.refused(Door::Local, Refusal::Threads);
+            refuse(
+                &refused,
+                &Refused("the system has no thread for another connection: try later".to_owned()),
+            );
         }
     }
 
+    /// Memory for the large frames of a user's connections: one user leaves some to others.
+    fn large_of(&self, user: u32) -> Arc<LargeFrames> {
+        let mut users = self.large_of_users.lock();
+        if let Some(known) = users.get(&user).and_then(Weak::upgrade) {
+            return known;
+        }
+        users.retain(|_, known| known.strong_count() > 0);
+        let share = self.large.share(peers::share_of(LOCAL_LARGE_BYTES_MAX as u64) as usize);
+        users.insert(user, Arc::downgrade(&share));
+        share
+    }
+
     fn admit(&self, socket: &Arc<LocalSocket>) -> Result<Place, Refused> {
-        // A peer that the kernel does not name has left, and shares with its like until that is noticed.
-        let uid = socket.peer().map_or(u32::MAX, |peer| peer.uid);
         let ending = Arc::downgrade(socket);
-        self.connections.admit(Door::Local, Peer::User(uid), move || {
+        self.connections.admit(Door::Local, Peer::User(user_of(socket)), move |cause| {
             if let Some(socket) = ending.upgrade() {
+                say(&socket, Verb::Unspecified, cause.words(), Instant::now());
                 socket.shutdown();
             }
         })
@@ -115,6 +143,11 @@ impl LocalDoor {
     pub(crate) fn burst_has_passed(&self) -> bool {
         self.arriving.set(self.large.taken_bytes() as f64);
         self.large.burst_has_passed(BURST_BYTES_MIN as usize)
+    }
+
+    /// Looks after what no connection does. Called about twice a second.
+    pub(crate) fn sweep(&self) {
+        self.sent.sweep();
     }
 
     /// Ends every connection and takes no more.
@@ -142,12 +175,31 @@ impl Drop for Open {
     }
 }
 
+/// Whose process is at the other end. One that the kernel does not name has left, and shares with its like until that is noticed.
+fn user_of(socket: &LocalSocket) -> u32 {
+    socket.peer().map_or(u32::MAX, |peer| peer.uid)
+}
+
 /// Answers the Hello that the peer is about to say.
 fn refuse(socket: &LocalSocket, refused: &Refused) {
-    let failure = Error::new(ErrorKind::Limit, refused.to_string()).to_failure();
     let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
-    let sent = socket.send_by(Verb::Hello as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
+    say(socket, Verb::Hello, &refused.to_string(), deadline);
+}
+
+/// Says why a connection ends; without a verb, whatever its peer asks.
+fn say(socket: &LocalSocket, verb: Verb, why: &str, deadline: Instant) {
+    let failure = Error::new(ErrorKind::Limit, why).to_failure();
+    let sent = socket.send_by(verb as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
     if let Err(error) = sent {
-        tracing::debug!(%error, "a refused peer had left");
+        tracing::debug!(%error, "a peer that is not served had left");
+    }
+}
+
+/// A connection is ended by its own thread: counts why, and says so where the peer may still listen.
+fn end(socket: &LocalSocket, asking: &Asking, cause: Cause) {
+    asking.ended(cause);
+    if cause != Cause::Unread {
+        let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
+        say(socket, Verb::Unspecified, cause.words(), deadline);
     }
 }

@@ -71,8 +71,8 @@ impl Answers {
             return Err(self.refuse("on one connection", UNREAD_CONNECTION_BYTES_MAX));
         }
         self.total
-            .take(bytes, then_bytes)
-            .map_err(|most| self.refuse("on all connections together", most))?;
+            .take(bytes, then_bytes, &watch.of_peer.unread_bytes)
+            .map_err(|full| self.refuse(full.whose, full.bytes_max))?;
         let number = watch.unread.add(bytes, asking.now());
         let (answers, watch) = (Arc::clone(self), Arc::clone(watch));
         Ok(Bytes::from_owner(Piece { data, number, answers, watch }))
@@ -106,7 +106,7 @@ impl Drop for Piece {
     fn drop(&mut self) {
         let bytes = self.data.len() as u64;
         self.watch.unread.remove(self.number, bytes);
-        self.answers.total.give_back(bytes);
+        self.answers.total.give_back(bytes, &self.watch.of_peer.unread_bytes);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Bytes of requests that are not finished. Owns: the budgets of a connection and of all, and what is counted of them. Must
 //! not know: HTTP, messages.
 
+use crate::connections::peers;
 use crate::connections::watch::Watch;
 use crate::limits::{
     BURST_BYTES_MIN, LITTLE_BYTES, SMALL_MESSAGE_BYTES, UNFINISHED_BYTES_MAX, UNFINISHED_CONNECTION_BYTES_MAX,
@@ -22,27 +23,41 @@ pub(super) struct Total {
     gauge: Gauge,
 }
 
+/// Whose part of a common room is used up, and what that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Full {
+    pub(super) whose: &'static str,
+    pub(super) bytes_max: u64,
+}
+
 impl Total {
     pub(super) fn new(bytes_max: u64, little_bytes: u64, gauge: Gauge) -> Total {
         let (bytes, high_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         Total { bytes, high_bytes, bytes_max, little_bytes, gauge }
     }
 
-    /// Takes some, for who has so many of them then; or says how many its like may have together.
-    pub(super) fn take(&self, bytes: u64, then_bytes: u64) -> Result<(), u64> {
+    /// Takes some, for who has so many of them then, and counts them for its peer; or says who may have how many.
+    pub(super) fn take(&self, bytes: u64, then_bytes: u64, of_peer: &AtomicU64) -> Result<(), Full> {
+        if !peers::take(of_peer, bytes, self.bytes_max) {
+            return Err(Full {
+                whose: "on one peer's connections",
+                bytes_max: peers::share_of(self.bytes_max),
+            });
+        }
         let for_others = if then_bytes > self.little_bytes { LITTLE_BYTES } else { 0 };
         let most = self.bytes_max - for_others;
         let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if now > most {
-            self.give_back(bytes);
-            return Err(most);
+            self.give_back(bytes, of_peer);
+            return Err(Full { whose: "on all connections together", bytes_max: most });
         }
         self.high_bytes.fetch_max(now, Ordering::Relaxed);
         Ok(())
     }
 
-    pub(super) fn give_back(&self, bytes: u64) {
+    pub(super) fn give_back(&self, bytes: u64, of_peer: &AtomicU64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        of_peer.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether a burst has passed since the last look: much was taken, and little is now. Brings the gauge up to date.
@@ -105,11 +120,12 @@ impl Budget {
         self.late.increment(1);
     }
 
-    fn refuse(&self, what: &str, most: u64) -> Error {
+    fn refuse(&self, full: Full) -> Error {
         self.refused.increment(1);
         let text = format!(
-            "{what} may have {} MiB of unfinished requests: send fewer or smaller ones at a time",
-            most >> 20
+            "there may be {} MiB of unfinished requests {}: send fewer or smaller ones at a time",
+            full.bytes_max >> 20,
+            full.whose
         );
         Error::new(ErrorKind::Limit, text)
     }
@@ -126,11 +142,13 @@ impl Share {
         let own = &self.watch.unfinished_bytes;
         if own.fetch_add(bytes, Ordering::Relaxed) + bytes > UNFINISHED_CONNECTION_BYTES_MAX {
             own.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(self.budget.refuse("one connection", UNFINISHED_CONNECTION_BYTES_MAX));
+            let bytes_max = UNFINISHED_CONNECTION_BYTES_MAX;
+            return Err(self.budget.refuse(Full { whose: "on one connection", bytes_max }));
         }
-        if let Err(most) = self.budget.total.take(bytes, message_bytes) {
+        if let Err(full) = self.budget.total.take(bytes, message_bytes, &self.watch.of_peer.unfinished_bytes)
+        {
             own.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(self.budget.refuse("all connections together", most));
+            return Err(self.budget.refuse(full));
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -140,7 +158,7 @@ impl Share {
     pub(crate) fn give_back(&self) {
         let bytes = self.bytes.swap(0, Ordering::Relaxed);
         self.watch.unfinished_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.budget.total.give_back(bytes);
+        self.budget.total.give_back(bytes, &self.watch.of_peer.unfinished_bytes);
     }
 
     /// The request did not arrive in time.
@@ -152,5 +170,35 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Total;
+    use crate::connections::peers::share_of;
+    use crate::limits::LITTLE_BYTES;
+    use metrics::Gauge;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn one_peer_cannot_use_up_what_all_share() {
+        let all = 8 * LITTLE_BYTES;
+        let total = Total::new(all, 1, Gauge::noop());
+        let (greedy, other) = (AtomicU64::new(0), AtomicU64::new(0));
+        let taken = (0..all).step_by(1 << 20).take_while(|_| total.take(1 << 20, 2, &greedy).is_ok()).count();
+        assert_eq!(taken as u64, share_of(all) >> 20);
+        assert_eq!(total.take(1 << 20, 2, &greedy).unwrap_err().bytes_max, share_of(all));
+        assert!(total.take(LITTLE_BYTES / 2, 2, &other).is_ok(), "another one is served");
+        let rest = all - LITTLE_BYTES;
+        assert_eq!(
+            total.take(LITTLE_BYTES, 2, &other).unwrap_err().bytes_max,
+            rest,
+            "what is for little ones"
+        );
+        assert!(total.take(LITTLE_BYTES, 1, &other).is_ok());
+        total.give_back(share_of(all), &greedy);
+        assert_eq!(greedy.load(Ordering::Relaxed), 0);
+        assert!(total.take(1 << 20, 2, &greedy).is_ok());
     }
 }

@@ -5,14 +5,15 @@ use super::budget::Budget;
 use super::pool::PoolService;
 use crate::connections::Connections;
 use crate::engine::Engine;
-use crate::limits::SWEEP_MS;
+use crate::limits::{HEAP_FREE_BYTES_MAX, SWEEP_MS};
 use crate::local::LocalDoor;
+use metrics::{describe_gauge, gauge};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic_health::server::HealthReporter;
 use turnkv_proto::wire::unary::pool_server::PoolServer;
-use turnkv_transfer::trim_heap;
+use turnkv_transfer::{free_heap_bytes, trim_heap};
 
 /// What it looks after.
 pub(super) struct Caretaker {
@@ -28,11 +29,17 @@ impl Caretaker {
     /// Looks after it for as long as it is polled.
     pub(super) async fn run(self) -> Result<(), Infallible> {
         let mut serving = None;
+        describe_gauge!(
+            "turnkv_server_heap_free_bytes",
+            "Memory of the server's heap that nobody uses, about twice a second"
+        );
+        let free = gauge!("turnkv_server_heap_free_bytes");
         let mut ticks = tokio::time::interval(Duration::from_millis(SWEEP_MS));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             self.connections.sweep();
+            self.local.sweep();
             // Each is asked: to ask is what brings its gauge up to date.
             let passed = [
                 self.local.burst_has_passed(),
@@ -40,10 +47,12 @@ impl Caretaker {
                 self.budget.burst_has_passed(),
                 self.answers.burst_has_passed(),
             ];
-            if passed.contains(&true) {
+            let free_bytes = free_heap_bytes();
+            free.set(free_bytes as f64);
+            if passed.contains(&true) || free_bytes > HEAP_FREE_BYTES_MAX {
                 // Takes milliseconds: not on an async thread.
                 let trimmed = tokio::task::spawn_blocking(trim_heap).await;
-                tracing::debug!(worked = trimmed.is_ok(), "free memory went back after a burst");
+                tracing::debug!(worked = trimmed.is_ok(), "free memory went back");
             }
             let now = !self.engine.is_draining();
             if serving != Some(now) {

@@ -48,7 +48,7 @@ impl Grpc {
         let pool = PoolServer::new(PoolService { engine: Arc::clone(engine) })
             .max_decoding_message_size(POOL_REQUEST_BYTES_MAX)
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
-        let sessions = SessionsServer::new(SessionsService { engine: Arc::clone(engine) })
+        let sessions = SessionsServer::new(SessionsService::new(engine))
             .max_decoding_message_size(SESSIONS_REQUEST_BYTES_MAX)
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
         let admin = AdminServer::new(AdminService { engine: Arc::clone(engine) })

@@ -106,7 +106,11 @@ async fn offload_stream(
         .message
         .begin
         .ok_or_else(|| Error::invalid("the first message of Offload must hold `begin`"))?;
-    let (mut offload, begin) = InlineOffload::begin(engine, caller, &header).await?;
+    let (mut offload, begin) = tokio::select! {
+        biased;
+        begun = InlineOffload::begin(engine, caller, &header) => begun?,
+        () = tell.closed() => return Ok(()), // the caller left: it wants no slots any more
+    };
     let deadline = Instant::now() + Duration::from_millis(engine.settings.limits.lease_ms);
     let reply = wire::OffloadReply { begin: Some(begin), commit: None };
     if tell.send(Ok(reply)).await.is_err() {

@@ -1,6 +1,7 @@
 //! The Pool service less its inline streams: one method a verb, each decode -> ask -> reply. Owns: nothing else. Must not
 //! know: the pool.
 
+use super::sessions::blocking;
 use crate::engine::Engine;
 use crate::limits::STREAM_QUEUE_MAX;
 use std::sync::Arc;
@@ -26,8 +27,7 @@ impl Pool for PoolService {
         let spec = request.into_inner().spec.unwrap_or_default();
         let engine = Arc::clone(&self.engine);
         // A new namespace is written to the catalog, durably: not on an async thread.
-        let opened = tokio::task::spawn_blocking(move || engine.open_namespace(&spec)).await;
-        Ok(Response::new(opened.map_err(|error| Status::internal(error.to_string()))??))
+        blocking(move || engine.open_namespace(&spec)).await
     }
 
     async fn lookup(&self, request: Request<wire::LookupRequest>) -> Answer<wire::LookupReply> {
@@ -76,7 +76,10 @@ impl Pool for PoolService {
             };
             // A caller that left stops the stream; its lease ends by EndReload or by its deadline.
             while tell.send(Ok(reply)).await.is_ok() && !run.is_done() {
-                run.wait().await;
+                tokio::select! {
+                    () = run.wait() => {}
+                    () = tell.closed() => return,
+                }
                 reply = wire::BeginReloadReply { pages: run.take_ready(), ..Default::default() };
             }
         });

@@ -8,7 +8,8 @@
 use super::answers::{Answers, Leaving};
 use super::budget::{Budget, Share};
 use super::inline;
-use crate::connections::watch::Asking;
+use crate::connections::peers;
+use crate::connections::watch::{Asking, Watch};
 use crate::engine::Engine;
 use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
 use axum::body::{Body, Bytes, HttpBody};
@@ -18,11 +19,12 @@ use axum::response::Response;
 use metrics::{Counter, Gauge, counter, describe_gauge, gauge};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
-use tonic::Status;
+use tonic::{Code, Status};
 use turnkv_proto::{Error, ErrorKind};
 
 /// Bytes before every message: is it compressed, and its length.
@@ -46,6 +48,7 @@ pub(super) struct Requests {
 /// One inline stream that is open.
 pub(super) struct InlineStream {
     _permit: OwnedSemaphorePermit,
+    watch: Arc<Watch>,
     open: Gauge,
 }
 
@@ -62,22 +65,31 @@ impl Requests {
         }
     }
 
-    fn inline_stream(&self, path: &str) -> Result<Option<InlineStream>, Error> {
+    fn inline_stream(&self, path: &str, asking: &Asking) -> Result<Option<InlineStream>, Error> {
         if !INLINE.contains(&path) {
             return Ok(None);
         }
-        let Ok(permit) = Arc::clone(&self.inline).try_acquire_owned() else {
+        let refuse = |text: String| {
             self.inline_refused.increment(1);
-            let text = format!("{INLINE_STREAMS_MAX} inline streams are open: open fewer at a time");
-            return Err(Error::new(ErrorKind::Limit, text));
+            Error::new(ErrorKind::Limit, text)
+        };
+        let (watch, most) = (asking.watch(), INLINE_STREAMS_MAX as u64);
+        if !peers::take(&watch.of_peer.inline_streams, 1, most) {
+            let share = peers::share_of(most);
+            return Err(refuse(format!("one peer has {share} inline streams open: open fewer at a time")));
+        }
+        let Ok(permit) = Arc::clone(&self.inline).try_acquire_owned() else {
+            watch.of_peer.inline_streams.fetch_sub(1, Ordering::Relaxed);
+            return Err(refuse(format!("{most} inline streams are open: open fewer at a time")));
         };
         self.inline_open.increment(1.0);
-        Ok(Some(InlineStream { _permit: permit, open: self.inline_open.clone() }))
+        Ok(Some(InlineStream { _permit: permit, watch: Arc::clone(watch), open: self.inline_open.clone() }))
     }
 }
 
 impl Drop for InlineStream {
     fn drop(&mut self) {
+        self.watch.of_peer.inline_streams.fetch_sub(1, Ordering::Relaxed);
         self.open.decrement(1.0);
     }
 }
@@ -86,12 +98,12 @@ impl Drop for InlineStream {
 pub(super) async fn pass(State(requests): State<Requests>, request: Request, next: Next) -> Response {
     let Some(asking) = request.extensions().get::<Asking>().cloned() else {
         // Every connection of this door has one.
-        return Status::internal("a request without a connection").into_http();
+        return Status::from(Error::new(ErrorKind::Internal, "a request without a connection")).into_http();
     };
     let counted = asking.begin();
     let path = request.uri().path();
     let admitted = requests.answers.admit(asking.watch());
-    let inline = match admitted.and_then(|()| requests.inline_stream(path)) {
+    let inline = match admitted.and_then(|()| requests.inline_stream(path, &asking)) {
         Ok(inline) => inline,
         Err(error) => return Status::from(error).into_http(),
     };
@@ -101,12 +113,25 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     let share = Arc::new(Share::new(&requests.budget, asking.watch()));
     let began = Instant::now();
     let request = request.map(|body| Body::new(Arriving::new(body, is_stream, Arc::clone(&share))));
-    let response = next.run(request).await;
+    let response = as_callers_fault(next.run(request).await);
     if let Some(seconds) = seconds {
         seconds.record(began.elapsed());
     }
     drop(share);
     response.map(|body| Body::new(Leaving::new(body, &requests.answers, asking, counted, inline)))
+}
+
+/// Tonic calls its own what it cannot read of a request. What this server refuses says why in details, so an INTERNAL without
+/// any, before an answer has begun, is tonic's.
+fn as_callers_fault(response: Response) -> Response {
+    let status = Status::from_header_map(response.headers());
+    match status.filter(|status| status.code() == Code::Internal && status.details().is_empty()) {
+        Some(status) => {
+            let text = format!("the request does not parse: {}", status.message());
+            Status::from(Error::invalid(text)).into_http()
+        }
+        None => response,
+    }
 }
 
 /// A request's body on its way in.
@@ -130,7 +155,11 @@ impl Arriving {
     fn arrived(&mut self, data: &Bytes) -> Result<(), Error> {
         let was_between = self.messages.is_between();
         let ended = self.messages.pass(data);
-        self.share.take(data.len() as u64, self.messages.bytes)?;
+        let bytes = self.messages.bytes;
+        self.share.take(data.len() as u64, bytes)?;
+        if ended && !self.is_stream {
+            self.share.take(bytes, bytes)?; // what is made of it is as large, and there as long
+        }
         if self.is_stream && (ended || was_between) {
             if ended {
                 self.share.give_back();

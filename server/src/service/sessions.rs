@@ -1,22 +1,34 @@
 //! The Sessions service: one method a verb. Owns: nothing else. Must not know: the pool.
 
 use crate::engine::Engine;
+use crate::limits::LISTS_AT_ONCE_MAX;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
-use turnkv_proto::wire;
+use turnkv_proto::{Error, ErrorKind, wire};
 use wire::sessions_server::Sessions;
 
 /// The service.
 pub(crate) struct SessionsService {
-    pub(crate) engine: Arc<Engine>,
+    engine: Arc<Engine>,
+    /// Turns to list sessions: what a list is made from is many times as large as it, so few are made at a time.
+    lists: Semaphore,
+}
+
+impl SessionsService {
+    /// Of this engine.
+    pub(super) fn new(engine: &Arc<Engine>) -> SessionsService {
+        SessionsService { engine: Arc::clone(engine), lists: Semaphore::new(LISTS_AT_ONCE_MAX) }
+    }
 }
 
 /// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
 pub(super) async fn blocking<T: Send + 'static>(
-    verb: impl FnOnce() -> Result<T, turnkv_proto::Error> + Send + 'static,
+    verb: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<Response<T>, Status> {
     let done = tokio::task::spawn_blocking(verb).await;
-    Ok(Response::new(done.map_err(|error| Status::internal(error.to_string()))??))
+    let done = done.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    Ok(Response::new(done?))
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -67,6 +79,9 @@ impl Sessions for SessionsService {
     }
 
     async fn list(&self, request: Request<wire::ListRequest>) -> Answer<wire::ListReply> {
-        Ok(Response::new(self.engine.list_sessions(request.get_ref())?))
+        // It fails once the semaphore is closed, which it never is.
+        let _turn = self.lists.acquire().await.ok();
+        let engine = Arc::clone(&self.engine);
+        blocking(move || engine.list_sessions(request.get_ref())).await
     }
 }

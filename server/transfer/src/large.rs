@@ -14,6 +14,8 @@ pub struct LargeFrames {
     taken: Mutex<Taken>,
     freed: Condvar,
     bytes: usize,
+    /// What these are a share of.
+    whole: Option<Arc<LargeFrames>>,
 }
 
 #[derive(Debug, Default)]
@@ -28,13 +30,22 @@ struct Taken {
 pub(crate) struct Held {
     of: Arc<LargeFrames>,
     bytes: usize,
+    /// The same part of what it is a share of: held for its end only.
+    _whole: Option<Box<Held>>,
 }
 
 impl LargeFrames {
     /// So many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Arc<LargeFrames> {
-        Arc::new(LargeFrames { taken: Mutex::default(), freed: Condvar::new(), bytes })
+        Arc::new(LargeFrames { taken: Mutex::default(), freed: Condvar::new(), bytes, whole: None })
+    }
+
+    /// At most so many of these, for some of the connections.
+    #[must_use]
+    pub fn share(self: &Arc<Self>, bytes: usize) -> Arc<LargeFrames> {
+        let whole = Some(Arc::clone(self));
+        Arc::new(LargeFrames { taken: Mutex::default(), freed: Condvar::new(), bytes, whole })
     }
 
     /// Bytes that are taken.
@@ -63,7 +74,12 @@ impl LargeFrames {
         }
         taken.bytes += bytes;
         taken.most_bytes = taken.most_bytes.max(taken.bytes);
-        Some(Held { of: Arc::clone(self), bytes })
+        drop(taken);
+        let mut held = Held { of: Arc::clone(self), bytes, _whole: None };
+        if let Some(whole) = &self.whole {
+            held._whole = Some(Box::new(whole.hold(bytes, deadline)?));
+        }
+        Some(held)
     }
 }
 
@@ -95,5 +111,19 @@ mod tests {
         });
         assert!(all.burst_has_passed(8) && !all.burst_has_passed(8), "said once");
         assert!(all.hold(10, soon()).is_some());
+    }
+
+    #[test]
+    fn a_share_leaves_the_rest_to_others() {
+        let all = LargeFrames::new(10);
+        let soon = || Instant::now() + Duration::from_millis(30);
+        let (greedy, other) = (all.share(7), all.share(7));
+        let held = greedy.hold(7, soon()).unwrap();
+        assert!(greedy.hold(1, soon()).is_none() && other.hold(4, soon()).is_none());
+        assert_eq!((all.taken_bytes(), other.taken_bytes()), (7, 0), "what found no room is given back");
+        let rest = other.hold(3, soon()).unwrap();
+        assert_eq!(all.taken_bytes(), 10);
+        drop((held, rest));
+        assert_eq!((all.taken_bytes(), greedy.taken_bytes()), (0, 0));
     }
 }

@@ -43,7 +43,7 @@ pub use large::LargeFrames;
 pub use limits::FRAME_BYTES_MAX;
 pub use listener::{LocalListener, SocketFile, bind_unix};
 pub use local::{LocalSocket, Peer};
-pub use pieces::{PieceBuffers, keep_heap, share_heaps, trim_heap};
+pub use pieces::{PieceBuffers, free_heap_bytes, keep_heap, share_heaps, trim_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};
 pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};

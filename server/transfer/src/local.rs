@@ -12,7 +12,7 @@
 //! at every turn, so whoever else has work there is served first.
 //!
 //! Errors: `UnexpectedEof` the peer is gone; `TimedOut` the deadline passed; `WouldBlock` nothing there yet; `InvalidData`
-//! the peer does not speak this protocol; else what the system says. After any error but `WouldBlock`, and `TimedOut` of a
+//! the peer does not speak this protocol; `OutOfMemory` there was no room for a large frame by the deadline; else what the system says. After any error but `WouldBlock`, and `TimedOut` of a
 //! receive, the connection is of no further use.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -144,7 +144,7 @@ impl LocalSocket {
                 format!("{} descriptors are over FDS_PER_FRAME_MAX ({FDS_PER_FRAME_MAX})", fds.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let _turn = self.outbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.outbound(deadline)?;
         let total = header.len() + body.len();
         let mut sent = 0;
         while sent < total {
@@ -192,7 +192,10 @@ impl LocalSocket {
                 deadline = Some(deadline.map_or(end, |deadline| deadline.min(end)));
             }
             if !self.begin_large(&mut inbound, deadline.unwrap_or_else(|| Instant::now() + HOLD_WAIT)) {
-                return Err(timed_out("to find room for a large frame"));
+                return Err(io::Error::new(
+                    io::ErrorKind::OutOfMemory,
+                    "no room for a large frame by the deadline",
+                ));
             }
             if deadline.is_some() && !self.wait(PollFlags::IN, deadline)? {
                 return Err(timed_out("to receive"));
@@ -263,6 +266,31 @@ impl LocalSocket {
         self.wait(PollFlags::RDHUP, Some(Instant::now()))
     }
 
+    /// Whether the peer closed its end altogether, or the connection was ended here: nobody will read what is sent. A peer that
+    /// only sends no more can still read.
+    ///
+    /// # Errors
+    /// The system has no memory for `poll`.
+    pub fn peer_is_gone(&self) -> io::Result<bool> {
+        // No event is asked for: a hang-up is told nevertheless.
+        self.wait(PollFlags::empty(), Some(Instant::now()))
+    }
+
+    /// Bytes that were sent and that the peer has not read yet, as the system accounts for them: 0 only if it has read all, or
+    /// is gone.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn unread_bytes(&self) -> io::Result<usize> {
+        // SAFETY: on a socket, this request writes one integer to where the getter has room for one.
+        let unread = unsafe {
+            let getter =
+                rustix::ioctl::Getter::<{ libc::TIOCOUTQ as rustix::ioctl::Opcode }, libc::c_int>::new();
+            rustix::ioctl::ioctl(&self.fd, getter)?
+        };
+        Ok(usize::try_from(unread).unwrap_or(0))
+    }
+
     /// Ends the connection in both directions. Threads that wait in it wake with `UnexpectedEof`.
     pub fn shutdown(&self) {
         // NOTCONN: it has ended already.
@@ -279,6 +307,16 @@ impl LocalSocket {
 
     fn inbound(&self) -> MutexGuard<'_, Inbound> {
         self.inbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The turn to send. One whose deadline is over does not wait for another sender.
+    fn outbound(&self, deadline: Instant) -> io::Result<MutexGuard<'_, ()>> {
+        match self.outbound.try_lock() {
+            Ok(turn) => Ok(turn),
+            Err(TryLockError::Poisoned(turn)) => Ok(turn.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => Err(timed_out("to send")),
+            Err(TryLockError::WouldBlock) => Ok(self.outbound.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
     }
 
     /// Gives a large frame that began its memory; false: there was none by the deadline.

@@ -73,6 +73,17 @@ pub fn share_heaps() {
     };
 }
 
+/// Memory of this process's heaps that nobody uses: it was needed once, and lies between what is still in use.
+#[must_use]
+pub fn free_heap_bytes() -> usize {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes nothing and returns a struct of numbers, and glibc's allocator may be asked from any thread at any time.
+    let free_bytes = unsafe { libc::mallinfo2() }.fordblks;
+    #[cfg(not(target_env = "gnu"))]
+    let free_bytes = 0;
+    free_bytes
+}
+
 /// Gives free memory of this process's heap back to the system: after a burst, what was needed for it would stay. It takes
 /// milliseconds, and the next allocations fault their memory in again.
 pub fn trim_heap() {

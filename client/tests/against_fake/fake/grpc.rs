@@ -92,6 +92,7 @@ impl Pool for Service {
         let (replies, outgoing) = mpsc::channel(4);
         let begin = stream.message().await?.unwrap().begin.unwrap();
         core.check_namespace(&begin.namespace)?;
+        core.check_busy()?;
         tokio::spawn(async move {
             let begun = core.begin_offload(&begin);
             let lease = begun.lease;
@@ -129,6 +130,7 @@ impl Pool for Service {
         self.pace().await;
         let core = Arc::clone(&self.0);
         core.check_namespace(&request.get_ref().namespace)?;
+        core.check_busy()?;
         let plan = core.begin_reload(&request.get_ref().hashes, false);
         let (replies, outgoing) = mpsc::channel(4);
         tokio::spawn(async move {

@@ -17,6 +17,14 @@ pub(super) fn serve(path: &Path, core: &Arc<Core>) -> (Arc<LocalListener>, JoinH
     let (acceptor, core) = (Arc::clone(&listener), Arc::clone(core));
     let accept = move || {
         while let Ok(socket) = acceptor.accept() {
+            if core.script.no_room.load(Ordering::SeqCst) {
+                let full = turnkv_proto::Error::new(turnkv_proto::ErrorKind::Limit, "no room here");
+                socket
+                    .send(Verb::Hello as u8, FLAG_FAILURE, &full.to_failure().encode_to_vec(), &[])
+                    .unwrap();
+                core.refused.fetch_add(1, Ordering::SeqCst);
+                continue;
+            }
             let socket = Arc::new(socket);
             core.sockets.lock().unwrap().push(Arc::downgrade(&socket));
             core.connections.fetch_add(1, Ordering::SeqCst);
@@ -55,6 +63,11 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         let garbage = [0xff; 64];
         rustix::io::write(socket.as_fd(), &garbage)?;
         return Ok(());
+    }
+    let leases = matches!(verb, Verb::AttachSlab | Verb::BeginOffload | Verb::BeginReload);
+    let busy = if leases { core.check_busy() } else { Ok(()) };
+    if let Err(busy) = busy {
+        return socket.send(frame.verb, FLAG_FAILURE, &busy.to_failure().encode_to_vec(), &[]);
     }
     let reply = match verb {
         Verb::Hello => {

@@ -48,6 +48,10 @@ pub struct Script {
     pub wild_slots: AtomicBool,
     /// Declines this many BeginOffloads for want of space.
     pub no_space: AtomicU32,
+    /// Refuses every connection, with words, and hangs up.
+    pub no_room: AtomicBool,
+    /// Refuses this many BeginOffloads, BeginReloads and AttachSlabs for now.
+    pub busy: AtomicU32,
     /// Waits so long before each answer, in microseconds.
     pub delay_us: AtomicU64,
     /// One page a frame, with the delay before each.
@@ -67,6 +71,7 @@ pub struct Core {
     pub instance: AtomicU64,
     pub connections: AtomicU32,
     pub accepted: AtomicU32,
+    pub refused: AtomicU32,
     pub lookups: AtomicU32,
     pub opens: AtomicU32,
     sockets: Mutex<Vec<std::sync::Weak<LocalSocket>>>,
@@ -114,6 +119,7 @@ impl Fake {
             instance: AtomicU64::new(1),
             connections: AtomicU32::new(0),
             accepted: AtomicU32::new(0),
+            refused: AtomicU32::new(0),
             lookups: AtomicU32::new(0),
             opens: AtomicU32::new(0),
             sockets: Mutex::default(),
@@ -328,6 +334,17 @@ impl Core {
         let hashes = turnkv_proto::unpack_hashes(&ask.hashes).unwrap();
         let present = hashes.iter().take_while(|hash| pool.pages.contains_key(hash)).count() as u32;
         Ok(wire::LookupReply { present, dram: present })
+    }
+
+    /// Whether the script refuses a call that would lease something.
+    pub fn check_busy(&self) -> Result<(), turnkv_proto::Error> {
+        let busy = &self.script.busy;
+        match busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+            Ok(_) => {
+                Err(turnkv_proto::Error::new(turnkv_proto::ErrorKind::Busy { retry_after_ms: 2 }, "no lease"))
+            }
+            Err(_) => Ok(()),
+        }
     }
 
     pub fn check_namespace(&self, id: &[u8]) -> Result<(), turnkv_proto::Error> {

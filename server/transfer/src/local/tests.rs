@@ -43,6 +43,23 @@ fn frames_arrive_as_sent() {
 }
 
 #[test]
+fn what_is_unread_and_who_is_gone_is_told() {
+    let (one, other) = LocalSocket::pair().unwrap();
+    assert_eq!(one.unread_bytes().unwrap(), 0);
+    one.send(7, 0, b"hello", &[]).unwrap();
+    assert!(one.unread_bytes().unwrap() > 0);
+    other.recv(late()).unwrap();
+    assert_eq!(one.unread_bytes().unwrap(), 0);
+    one.send(7, 0, b"hello", &[]).unwrap();
+    rustix::net::shutdown(&other, Shutdown::Write).unwrap();
+    assert!(one.peer_hung_up().unwrap() && !one.peer_is_gone().unwrap(), "it can still read");
+    one.shutdown();
+    assert!(one.unread_bytes().unwrap() > 0 && one.peer_is_gone().unwrap());
+    drop(other);
+    assert_eq!(one.unread_bytes().unwrap(), 0, "nobody can read it any more");
+}
+
+#[test]
 fn a_region_travels_and_both_sides_see_its_bytes() {
     let (one, other) = LocalSocket::pair().unwrap();
     let bytes = 1 << 20;
