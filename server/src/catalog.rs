@@ -6,8 +6,8 @@
 //!
 //! - [`place`]: where its bytes are; [`open`]: opening it, reopening it, setting a damaged one aside; [`guard`]: panics over a
 //!   damaged file; [`error`]: which failures pass
-//! - [`namespaces`], [`sessions`], [`pins`], [`lists`] (those of both, in pieces that they share): one table each; [`rows`]:
-//!   those that have lists; [`waiting`]: what is to be written
+//! - [`namespaces`], [`sessions`], [`pins`], [`lists`] (those of both, in pieces that they share), [`segments`]: one table each;
+//!   [`rows`]: those that have lists; [`waiting`]: what is to be written
 
 mod error;
 mod guard;
@@ -17,6 +17,7 @@ mod open;
 mod pins;
 mod place;
 mod rows;
+mod segments;
 mod sessions;
 mod waiting;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 use turnkv_proto::limits::{HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX};
+use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
@@ -137,6 +138,8 @@ pub(crate) const CATALOG_CHUNKS_PER_LOCK: usize = 32;
 pub(crate) const CATALOG_SESSIONS_PER_BATCH: usize = 256;
 /// Bytes that one transaction of the catalog writes, and one session's list more.
 pub(crate) const CATALOG_BATCH_BYTES: usize = 1 << 20;
+/// Bytes of segments' notes that one flush writes to the catalog, and one segment's more: what is left waits for the next.
+pub(crate) const CATALOG_NOTE_BYTES_PER_FLUSH: usize = 1 << 20;
 /// Chunks of lists that one transaction of the catalog drops, and those of one session more.
 pub(crate) const CATALOG_CHUNKS_DROPPED_PER_BATCH: usize = 4096;
 /// Transactions of one flush: what is left waits for the next one.
@@ -181,6 +184,8 @@ pub(crate) const RECLAIM_INFLIGHT_MAX: usize = 8;
 pub(crate) const RECLAIM_REWRITE_PERCENT_MAX: u64 = 85;
 /// How long one segment's reclaim may take before it is given up and tried again.
 pub(crate) const RECLAIM_PASS_MS_MAX: u64 = 20_000;
+/// How long the disk has less space than NVMe was promised before pages are to leave for it: it may be full for a moment.
+pub(crate) const NVME_SMALLER_MS: u64 = 2_000;
 /// How long reclaim waits for pages that are on their way before it looks again.
 pub(crate) const RECLAIM_LOOK: Duration = Duration::from_millis(1);
 /// How often a server that leaves looks whether all is written.
@@ -214,6 +219,10 @@ pub(crate) const LOCAL_LOOK: Duration = Duration::from_millis(200);
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 
 const _: () = assert!(CATALOGS_ASIDE_MAX >= 1, "a damaged catalog is set aside, not deleted");
+const _: () = assert!(
+    NVME_SMALLER_MS > DISK_FULL_RETRY_MIN.as_millis() as u64,
+    "a disk is asked once more before pages leave"
+);
 const _: () = assert!(CATALOG_RETRY_MS >= TICK_MS, "a failed catalog rests");
 const _: () =
     assert!(INLINE_CHUNK_BYTES * 2 <= INLINE_MESSAGE_BYTES_MAX, "a chunk and its fields fit one message");

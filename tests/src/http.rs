@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A port that was free a moment ago.
 ///
@@ -25,6 +25,20 @@ pub fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     stream.read_to_string(&mut answer)?;
     let status = answer.split(' ').nth(1).context("no status line")?.parse()?;
     Ok((status, answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned()))
+}
+
+/// [`get`] from a server that may have just started: its pages may answer, and it not yet here.
+///
+/// # Errors
+/// Nobody answers for long.
+pub fn get_soon(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match get(address, path) {
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            answer => return answer,
+        }
+    }
 }
 
 /// The value of a series of a metrics page, by its name with labels.

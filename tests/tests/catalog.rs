@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 use turnkv_client::{DataPlane, ErrorKind, OffloadOptions};
+use turnkv_tests::http::{free_address, get_soon, value};
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -129,4 +130,24 @@ async fn a_catalog_that_is_gone_or_damaged_costs_no_page() -> Result<()> {
     });
     ensure!((1..=3).contains(&aside.count()), "a few are kept, not all");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_catalog_cut_to_nothing_is_begun_anew_and_that_is_said() -> Result<()> {
+    let http = free_address()?;
+    let mut server = Server::start(Setup { metrics: Some(http.to_string()), ..Setup::default() })?;
+    store(&user(&server, PAGE).await?, 1).await?;
+    let anew = |server: &Server| {
+        anyhow::Ok((
+            value(&get_soon(http, "/metrics")?.1, "turnkv_catalog_set_aside_total")?,
+            server.log().contains("the catalog cannot be read"),
+        ))
+    };
+    ensure!(anew(&server)? == (0.0, false), "the first one replaces none");
+    server.kill()?;
+    let file = server.nvme_dir().join("catalog.redb");
+    std::fs::OpenOptions::new().write(true).open(&file)?.set_len(0).context("the catalog")?;
+    server.restart()?;
+    ensure!(anew(&server)? == (1.0, true), "{}", server.log());
+    served(&user(&server, PAGE).await?, 1, &server).await
 }

@@ -68,7 +68,7 @@ async fn who_waits_stays_and_what_was_acknowledged_is_there_or_counted() -> Resu
     server.kill()?;
     server.restart()?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await.context("after the kill")?;
-    // What had been evicted may be found again, where its segment was not emptied yet.
+    // What was evicted in the last second may be found again, where its segment was not emptied yet.
     let left = present(&user, &waiting).await? + present(&user, &closed).await?;
     let gone = value(&get(http, "/metrics")?.1, "turnkv_pool_evicted_pages_total")?;
     ensure!(

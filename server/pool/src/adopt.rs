@@ -1,8 +1,9 @@
 //! Adoption: a namespace is opened, and what the segments have of it becomes part of the index. Owns: in which order, and which
 //! of it is whole. Must not know: segments, files.
 //!
-//! What is found is put in order without the pool (`plan`: parents before children), then taken in by steps. In between pages
-//! may be offloaded, strangers reclaimed: each page is looked at for itself, so a reader sees whole prefixes at any moment.
+//! What is found is put in order without the pool (`plan`: parents before children, what was written last comes last, for nothing
+//! else is known of its use), then taken in by steps. In between pages may be offloaded, strangers reclaimed: each page is looked
+//! at for itself, so a reader sees whole prefixes at any moment.
 
 use crate::Pool;
 use crate::entry::NONE;
@@ -21,6 +22,8 @@ pub struct Adoption {
     found: Arc<[Stranger]>,
     /// The extents of whole pages: all shards of a page side by side, parents before children.
     order: Vec<u32>,
+    /// When the last page was written of those that hang together with each page.
+    newest: Vec<u64>,
     shards: usize,
     /// How many of these were looked at.
     done: usize,
@@ -59,10 +62,19 @@ impl Adoption {
         let sorted = latest(&found, fits);
         self.shards = usize::from(desc.shards);
         let pages = whole_pages(&sorted, &found, self.shards);
-        for page in parents_first(&pages) {
-            self.order.extend_from_slice(&sorted[pages[page].first..pages[page].first + self.shards]);
+        let extents = |page: &Page| &sorted[page.first..page.first + self.shards];
+        let written = |page: &Page| extents(page).iter().map(|at| found[*at as usize].sequence).max();
+        let written: Vec<u64> = pages.iter().map(|page| written(page).unwrap_or(0)).collect();
+        for (page, newest) in newest_last(&pages, written) {
+            self.order.extend_from_slice(extents(&pages[page]));
+            self.newest.push(newest);
         }
         self
+    }
+
+    /// When the last page was written of those that come next and hang together; none: there are no more.
+    pub fn next_newest(&self) -> Option<u64> {
+        self.newest.get(self.done / self.shards).copied()
     }
 }
 
@@ -128,21 +140,54 @@ pub(crate) fn parents_first(pages: &[Page]) -> Vec<usize> {
     order
 }
 
+/// The pages in order, parents first, each after those that hang on its parent and were written before whatever hangs on it; and
+/// with each when the last of its tree was written.
+fn newest_last(pages: &[Page], written: Vec<u64>) -> Vec<(usize, u64)> {
+    let mut newest = written;
+    let order = parents_first(pages);
+    for page in order.iter().rev().copied() {
+        if let Some(parent) = pages[page].parent {
+            newest[parent] = newest[parent].max(newest[page]);
+        }
+    }
+    let mut children: Vec<Vec<u32>> = vec![Vec::new(); pages.len()];
+    let (mut left, mut ordered) = (Vec::new(), Vec::with_capacity(order.len()));
+    let mut by_age = order;
+    by_age.sort_by_key(|page| std::cmp::Reverse(newest[*page]));
+    // The oldest is on top, among the roots as among the children of each page.
+    for page in by_age {
+        match pages[page].parent {
+            Some(parent) => children[parent].push(page as u32),
+            None => left.push((page, newest[page])),
+        }
+    }
+    while let Some((page, tree)) = left.pop() {
+        ordered.push((page, tree));
+        left.extend(std::mem::take(&mut children[page]).into_iter().map(|child| (child as usize, tree)));
+    }
+    ordered
+}
+
 impl Pool {
     /// Begins to take in what NVMe has of a namespace that was just opened. None: it has nothing.
     pub fn begin_adoption(&self, ns: NamespaceIndex) -> Option<Adoption> {
         let id = self.namespace_of_strangers(ns)?;
         let found = self.strangers.extents_of(&id)?;
         let crowded_out = HashSet::new();
-        Some(Adoption { ns, id, found, order: Vec::new(), shards: 1, done: 0, adopted: 0, crowded_out })
+        let (order, newest) = (Vec::new(), Vec::new());
+        Some(Adoption { ns, id, found, order, newest, shards: 1, done: 0, adopted: 0, crowded_out })
     }
 
-    /// Takes in some of the pages that were planned. True: there are more. What is not whole, or hangs on nothing, is forgotten
-    /// by and by (`forget_strangers`).
-    pub fn adopt(&mut self, adoption: &mut Adoption) -> bool {
+    /// Takes in some of the pages that were planned, of those trees whose last page was written no later than `until`, so that
+    /// several namespaces come in one order. True: there are more. What is not whole, or hangs on nothing, is forgotten by and
+    /// by (`forget_strangers`).
+    pub fn adopt(&mut self, adoption: &mut Adoption, until: u64) -> bool {
         let open = self.namespaces.get(adoption.ns).is_some_and(|desc| desc.id == adoption.id);
         let pages = (ADOPT_SHARDS_PER_CALL / adoption.shards).max(1);
         for _ in 0..pages {
+            if adoption.next_newest().is_some_and(|newest| newest > until) {
+                return true;
+            }
             let Some(shards) = adoption.order.get(adoption.done..adoption.done + adoption.shards) else {
                 break;
             };
@@ -188,6 +233,9 @@ impl Pool {
         self.promise(index); // whether somebody was told of it is not known any more
         self.settle(index);
         self.settle_durable(index);
+        if first.leaving {
+            self.leave_again(index);
+        }
         Adopted::Visible
     }
 }

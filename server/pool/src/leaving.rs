@@ -20,6 +20,7 @@ use crate::limits::{
     VICTIM_CHILDREN_MAX, VICTIM_SCAN_MAX,
 };
 use crate::policy::{ListId, Position};
+use crate::reclaim::PlaceNote;
 use crate::residency::{Eviction, Removal};
 
 /// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of the rest a tenth, and
@@ -261,7 +262,25 @@ impl Pool {
         for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
             self.kept.take(cell.place, bytes, promised);
         }
+        self.note_leaving(index);
         self.refresh(index, Position::Hot);
+    }
+
+    /// Whether a page goes before others is kept beside its extents, so that a restart does not take it for one that stays.
+    pub(crate) fn note_leaving(&mut self, index: u32) {
+        if !self.nvme_alive {
+            return;
+        }
+        let note = PlaceNote::Leaving(self.pages[index].has(LEAVING | VICTIM));
+        let places = self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)).map(|cell| cell.place);
+        self.place_notes.extend(places.map(|place| (place, note)));
+    }
+
+    /// A page found on NVMe that went before others when the pool was left: it goes first again.
+    pub(crate) fn leave_again(&mut self, index: u32) {
+        if self.may_leave(index) {
+            self.mark_leaving(index);
+        }
     }
 
     /// Somebody uses the page, or it moves: it is among those that stay.
@@ -282,6 +301,7 @@ impl Pool {
         for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
             self.kept.add(cell.place, bytes, promised);
         }
+        self.note_leaving(index);
     }
 
     pub(crate) fn is_promised(&self, index: u32) -> bool {

@@ -87,6 +87,7 @@ impl Pool {
                 }
                 self.step();
                 self.pages[at.page].flags |= VICTIM;
+                self.note_leaving(at.page);
                 at = End { page: self.pages[at.page].parent, pages: at.pages - 1 };
             }
             branch.stage = Stage::Down(at.pages);
@@ -105,6 +106,14 @@ impl Pool {
             branch.stage = Stage::Down(to);
         }
         true
+    }
+
+    /// Somebody uses a page: it does not go first any more.
+    pub(crate) fn clear_victim(&mut self, index: u32) {
+        if self.pages[index].has(VICTIM) {
+            self.pages[index].flags &= !VICTIM;
+            self.note_leaving(index);
+        }
     }
 
     fn has_no_use(&self, index: u32, tails: bool) -> bool {

@@ -96,7 +96,7 @@ pub use pin::{Pinned, Pinning};
 pub use pool::Pool;
 pub use prefetch::{Expecting, Prefetching};
 pub use promote::Promotion;
-pub use reclaim::{Reclaim, Rewrite};
+pub use reclaim::{PlaceNote, Reclaim, Rewrite};
 pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use retain::Retaining;

@@ -13,6 +13,7 @@ use crate::left::Left;
 use crate::namespaces::Namespaces;
 use crate::policy::EvictionPolicy;
 use crate::protection::Protections;
+use crate::reclaim::PlaceNote;
 use crate::residency::Tally;
 use crate::sessions::Sessions;
 use crate::slots::Slots;
@@ -45,8 +46,8 @@ pub struct Pool {
     pub(crate) behind: Behind,
     /// What is to stay on NVMe.
     pub(crate) kept: Kept,
-    /// Places nobody needs any more, with their bytes.
-    pub(crate) dead: Vec<(NvmePlace, u64)>,
+    /// What became of extents, for whoever keeps the bytes.
+    pub(crate) place_notes: Vec<(NvmePlace, PlaceNote)>,
     /// What is on NVMe of namespaces that are not open.
     pub(crate) strangers: Strangers,
     /// There is an NVMe tier, and it works.
@@ -89,7 +90,7 @@ impl Pool {
             kept: Kept::new(config.nvme_bytes),
             budget: WriteBudget::new(config.nvme_bytes_per_day),
             behind: Behind::default(),
-            dead: Vec::new(),
+            place_notes: Vec::new(),
             strangers: Strangers::default(),
             nvme_alive: config.nvme_bytes > 0,
             protected: NONE,

@@ -20,6 +20,17 @@ pub enum Reclaim {
     Cold(PageKey),
 }
 
+/// What became of an extent, for whoever keeps the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceNote {
+    /// Nobody needs it any more: so many bytes.
+    Dead(u64),
+    /// Its bytes have another place now: so many.
+    Moved(u64),
+    /// Its page goes before others (`true`), or does not any more. To be kept across restarts.
+    Leaving(bool),
+}
+
 /// How a hot page is written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewrite {
@@ -142,8 +153,13 @@ impl Pool {
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))
     }
 
-    /// Extents nobody needs any more, with the bytes of each.
-    pub fn take_dead_places(&mut self) -> Vec<(NvmePlace, u64)> {
-        std::mem::take(&mut self.dead)
+    /// What became of extents since the last call, in order.
+    pub fn take_place_notes(&mut self) -> Vec<(NvmePlace, PlaceNote)> {
+        std::mem::take(&mut self.place_notes)
+    }
+
+    /// So many bytes at a place are of no use any more.
+    pub(crate) fn note_dead(&mut self, place: NvmePlace, bytes: u64) {
+        self.place_notes.push((place, PlaceNote::Dead(bytes)));
     }
 }

@@ -9,6 +9,7 @@ use crate::entry::{
 use crate::ids::NvmePlace;
 use crate::limits::{TOUCH_ANCESTORS_MAX, VICTIM_CHILDREN_MAX};
 use crate::policy::Position;
+use crate::reclaim::PlaceNote;
 use crate::slots::SlotState;
 
 /// Why a page leaves the index.
@@ -51,6 +52,8 @@ pub(crate) struct Tally {
     pub(crate) let_go: u64,
     /// Pages found on NVMe that a full index had no room for.
     pub(crate) crowded_out: u64,
+    /// Extents of namespaces that are not open which were dropped for room.
+    pub(crate) strangers_dropped: u64,
 }
 
 impl Pool {
@@ -109,13 +112,16 @@ impl Pool {
     /// The shard is on NVMe at a place; an earlier place of it is dead.
     pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
         let (bytes, before) = (self.shard_bytes(index), self.is_bound_for_nvme(index));
-        self.forget_place(index, shard);
+        self.forget_place(index, shard, PlaceNote::Moved);
         let cell = self.pages.cell_mut(index, shard);
         cell.place = place;
         cell.state |= ON_NVME;
         self.tally.nvme_bytes += bytes;
         if !self.pages[index].has(LEAVING) {
             self.kept.add(place, self.extent_bytes(index), self.is_promised(index));
+        }
+        if self.pages[index].has(LEAVING | VICTIM) {
+            self.place_notes.push((place, PlaceNote::Leaving(true)));
         }
         if !before {
             self.pages.move_first(index);
@@ -124,12 +130,12 @@ impl Pool {
 
     /// The shard is not on NVMe any more; its place is dead.
     pub(crate) fn clear_place(&mut self, index: u32, shard: u16) {
-        if self.forget_place(index, shard) {
+        if self.forget_place(index, shard, PlaceNote::Dead) {
             self.sink(index);
         }
     }
 
-    fn forget_place(&mut self, index: u32, shard: u16) -> bool {
+    fn forget_place(&mut self, index: u32, shard: u16, note: impl FnOnce(u64) -> PlaceNote) -> bool {
         let (bytes, extent_bytes) = (self.shard_bytes(index), self.extent_bytes(index));
         let (kept, promised) = (!self.pages[index].has(LEAVING), self.is_promised(index));
         let cell = self.pages.cell_mut(index, shard);
@@ -143,7 +149,7 @@ impl Pool {
             self.kept.take(place, extent_bytes, promised);
         }
         if self.nvme_alive {
-            self.dead.push((place, bytes));
+            self.place_notes.push((place, note(bytes)));
         }
         true
     }
@@ -290,7 +296,7 @@ impl Pool {
     /// The page goes last from now on.
     pub(crate) fn make_recent(&mut self, index: u32) {
         self.step();
-        self.pages[index].flags &= !VICTIM;
+        self.clear_victim(index);
         self.stay(index);
         self.relist_parked(index);
         self.policy.touch(&mut self.pages, index);
@@ -312,7 +318,7 @@ impl Pool {
             if ancestor == NONE || !self.pages[ancestor].has(LEAVING | VICTIM) {
                 return;
             }
-            self.pages[ancestor].flags &= !VICTIM;
+            self.clear_victim(ancestor);
             self.stay(ancestor);
             ancestor = self.pages[ancestor].parent;
         }
@@ -334,7 +340,9 @@ impl Pool {
             if !self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME)) {
                 self.admit_new(index);
             }
-            self.refresh(index, Position::Hot);
+            // What a start found on NVMe was used with what leads to it, not after it.
+            let found = self.pages.cells(index).iter().all(|cell| cell.slot == NONE);
+            self.refresh(index, if found { Position::ColderThan(parent) } else { Position::Hot });
             let mut child = self.pages[index].first_child;
             while child != NONE {
                 waiting.push(child);

@@ -112,6 +112,8 @@ pub struct PoolStats {
     pub behind: bool,
     /// Pages found on NVMe that the index had no room for, ever: they are forgotten.
     pub crowded_out_pages: u64,
+    /// Extents of namespaces that are not open which NVMe dropped for room.
+    pub stranger_drops: u64,
     /// Slabs cut for another namespace, ever.
     pub recut_slabs: u64,
     /// Sessions forgotten to make room, ever.
@@ -196,6 +198,7 @@ impl Pool {
             let_go_pages: tally.let_go,
             behind: self.behind.is_any(),
             crowded_out_pages: tally.crowded_out,
+            stranger_drops: tally.strangers_dropped,
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count,
             ..self.lease_stats()

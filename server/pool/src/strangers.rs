@@ -8,6 +8,7 @@
 use crate::Pool;
 use crate::ids::{NamespaceIndex, Now, NvmePlace};
 use crate::limits::{STRANGERS_MS_MAX, STRANGERS_PER_CALL};
+use crate::reclaim::PlaceNote;
 use crate::thin::thin;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct Stranger {
     pub place: NvmePlace,
     /// When it was written, in the tier's own order.
     pub sequence: u64,
+    /// It went before others when the pool was left.
+    pub leaving: bool,
 }
 
 /// The strangers of one namespace.
@@ -155,7 +158,7 @@ impl Pool {
         let pages_max = self.config.limits.pages_max as usize;
         if all > pages_max {
             let thinned = thin(&mut families, pages_max);
-            self.dead.extend(thinned.extents.iter().map(|old| (old.place, u64::from(old.bytes))));
+            thinned.extents.iter().for_each(|old| self.note_dead(old.place, old.bytes.into()));
             self.tally.crowded_out += thinned.pages;
         }
         for (id, extents) in families {
@@ -190,7 +193,7 @@ impl Pool {
                 if let Some(old) = family.take(at) {
                     self.strangers.count -= 1;
                     self.strangers.bytes -= u64::from(old.bytes);
-                    self.dead.push((old.place, u64::from(old.bytes)));
+                    self.place_notes.push((old.place, PlaceNote::Dead(old.bytes.into())));
                 }
             }
             family.doomed_to = Some(to);
@@ -210,8 +213,10 @@ impl Pool {
     /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its segment is not
     /// emptied after all.
     pub(crate) fn forget_stranger(&mut self, id: &NamespaceId, place: NvmePlace) {
+        let waits = self.has_strangers(id); // else nobody would have asked for it
         if let Some(old) = self.strangers.take_at(id, place) {
-            self.dead.push((old.place, u64::from(old.bytes)));
+            self.tally.strangers_dropped += u64::from(waits);
+            self.note_dead(old.place, old.bytes.into());
         }
     }
 

@@ -163,7 +163,7 @@ impl Pool {
     #[must_use]
     pub fn nvme_lost(&mut self) -> Sweep {
         self.nvme_alive = false;
-        self.dead.clear();
+        self.place_notes.clear();
         self.strangers = Strangers::default();
         self.writes = WriteQueue::default();
         Sweep::default()

@@ -9,7 +9,7 @@
 //! is gone, ends it.
 
 use crate::Pool;
-use crate::entry::{VICTIM, VISIBLE};
+use crate::entry::VISIBLE;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
@@ -213,7 +213,8 @@ impl Pool {
         let facts = self.facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
         for index in &some {
-            self.pages[*index].flags &= !VICTIM;
+            self.clear_victim(*index);
+            self.stay(*index);
             self.relist_parked(*index);
             self.touch_slots(*index);
             self.policy.turn_page(&mut self.pages, *index, &facts);

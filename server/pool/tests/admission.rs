@@ -3,7 +3,7 @@
 
 mod plain;
 
-use plain::{CLIENT, finish_turn};
+use plain::{CLIENT, dead_places, finish_turn};
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
@@ -149,7 +149,7 @@ fn a_page_that_leaves_nvme_stays_in_dram() {
     pool.drop_page(pages[4]);
     pool.check().unwrap();
     assert_eq!(pool.lookup(ns, &hashes(0..8), 0).unwrap().dram, 8, "DRAM keeps what it has");
-    assert_eq!((on_nvme(&pool, &pages), pool.take_dead_places().len()), (4, 4));
+    assert_eq!((on_nvme(&pool, &pages), dead_places(&mut pool).len()), (4, 4));
     assert_eq!(pool.demote_all(None), 4);
     pool.drop_page(pages[2]);
     assert_eq!(pool.lookup(ns, &hashes(0..8), 0).unwrap().present, 2, "what NVMe alone had is gone");

@@ -150,12 +150,13 @@ fn what_nvme_found_at_a_start_may_have_been_promised() {
         checksum: 0,
         place: NvmePlace { segment: 0, generation: 0, block: at },
         sequence: u64::from(at),
+        leaving: false,
     };
     assert_eq!(world.pool.keep_strangers((0..8).map(|at| (id, stranger(at)))), 0);
     world.ns = world.pool.open_namespace(plain::desc(5, "", PAGE, 1)).unwrap();
     let mut adoption =
         world.pool.begin_adoption(world.ns).unwrap().plan(world.pool.namespace_desc(world.ns).unwrap());
-    while world.pool.adopt(&mut adoption) {}
+    while world.pool.adopt(&mut adoption, u64::MAX) {}
     world.reload(0..8);
     let key = world.pool.page_key(world.ns, &plain::hash(2)).unwrap();
     world.pool.drop_page(key);

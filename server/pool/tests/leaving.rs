@@ -288,3 +288,34 @@ fn a_session_longer_than_memory_is_reloaded_to_its_end() {
         }
     }
 }
+
+/// An engine that has all of a session in its own cache neither reloads nor offloads: the turn's end is all that the pool hears.
+#[test]
+fn a_turn_that_moved_no_page_brings_its_pages_back_too() {
+    for policy in [PolicyKind::Lru, PolicyKind::Session] {
+        let mut world = World::new(20, 100, policy);
+        for name in 0..9 {
+            world.turn(name, 10);
+        }
+        let cold =
+            |world: &mut World, name: u32| (0..10).filter(|page| is_cold(world.verdict(name, *page))).count();
+        let coldest = (0..9).find(|name| cold(&mut world, *name) > 0).unwrap();
+        let session = SessionId::parse(&format!("s{coldest}")).unwrap();
+        world.now += 1000;
+        world.pool.begin_turn(world.ns, &session, world.now).unwrap();
+        let end = EndTurn {
+            keep: 10,
+            hashes: &[],
+            tail_tokens: 0,
+            expected_return_ms: 0,
+            ttl_ms: 0,
+            priority: 0,
+            last: false,
+        };
+        world.pool.end_turn(world.ns, &session, end, world.now).unwrap();
+        world.pool.check().unwrap();
+        assert_eq!(cold(&mut world, coldest), 0, "{policy:?}: the turn used them");
+        world.turn(9, 10);
+        assert_eq!(cold(&mut world, coldest), 0, "{policy:?}: others leave instead");
+    }
+}

@@ -43,6 +43,7 @@ fn stranger(at: u32, parent: Option<u32>, block: u32) -> Stranger {
         checksum: 5,
         place: NvmePlace { segment: 1, generation: 0, block },
         sequence: u64::from(block),
+        leaving: false,
     }
 }
 
@@ -56,7 +57,7 @@ fn adopt(pool: &mut Pool, at: u8) -> (NamespaceIndex, u64) {
     let ns = open(pool, at);
     let Some(adoption) = pool.begin_adoption(ns) else { return (ns, 0) };
     let mut adoption = adoption.plan(pool.namespace_desc(ns).unwrap());
-    while pool.adopt(&mut adoption) {
+    while pool.adopt(&mut adoption, u64::MAX) {
         pool.check().unwrap();
     }
     pool.check().unwrap();
@@ -64,7 +65,7 @@ fn adopt(pool: &mut Pool, at: u8) -> (NamespaceIndex, u64) {
 }
 
 fn dead_blocks(pool: &mut Pool) -> Vec<u32> {
-    let mut blocks: Vec<u32> = pool.take_dead_places().iter().map(|(place, _)| place.block).collect();
+    let mut blocks: Vec<u32> = dead_places(pool).iter().map(|(place, _)| place.block).collect();
     blocks.sort_unstable();
     blocks
 }
@@ -239,7 +240,7 @@ fn pages_of_several_shards_are_taken_in_when_all_are_there() {
     keep(&mut pool, 7, [shard(0, 0, 1), shard(0, 1, 2), shard(5, 1, 3)]);
     let ns = pool.open_namespace(desc(7, "a", u64::from(BYTES), 2)).unwrap();
     let mut adoption = pool.begin_adoption(ns).unwrap().plan(pool.namespace_desc(ns).unwrap());
-    while pool.adopt(&mut adoption) {}
+    while pool.adopt(&mut adoption, u64::MAX) {}
     assert_eq!((adoption.adopted(), present(&mut pool, ns, 0..1)), (1, 1));
     pool.forget_strangers(0);
     assert_eq!(dead_blocks(&mut pool), [3]);
@@ -256,14 +257,14 @@ fn a_long_prefix_is_taken_in_by_bounded_steps_beside_whoever_offloads_and_reclai
     let gone = NvmePlace { segment: 1, generation: 0, block: 4000 - 3000 };
     assert_eq!(pool.reclaim_verdict(&NamespaceId([7; 32]), &hash(3000), 0, gone), Reclaim::Dead);
     let mut steps = 1;
-    while pool.adopt(&mut adoption) {
+    while pool.adopt(&mut adoption, u64::MAX) {
         steps += 1;
         pool.check().unwrap();
     }
     assert!(steps > 5, "in one call it would hold everybody up");
     assert_eq!(present(&mut pool, ns, 0..4000), 3000, "up to the page whose segment was reclaimed");
     while pool.forget_strangers(0).0 {}
-    assert_eq!(pool.take_dead_places().len(), 2 + 1 + 999);
+    assert_eq!(dead_places(&mut pool).len(), 2 + 1 + 999);
     assert_eq!(pool.stats().stranger_extents, 0);
     pool.check().unwrap();
 }
@@ -276,7 +277,7 @@ fn strangers_are_bounded_by_age_and_number_and_go_with_their_device() {
     assert!(more && gone.is_empty(), "a bounded number a call");
     let (more, gone) = pool.forget_strangers(STRANGERS_MS_MAX);
     assert_eq!((more, gone), (false, vec![NamespaceId([7; 32])]));
-    assert_eq!(pool.take_dead_places().len(), 5000);
+    assert_eq!(dead_places(&mut pool).len(), 5000);
 
     let mut config = config(1 << 30);
     config.limits.pages_max = 10;
@@ -382,6 +383,7 @@ fn what_reclaim_drops_of_strangers_is_dead_whatever_becomes_of_their_segment() {
     assert_eq!(dead_blocks(&mut pool), [1], "who counts what is alive in the segment has to hear of it");
     assert_eq!(pool.reclaim_verdict(&id, &hash(1), 0, place(1)), Reclaim::Dead);
     assert_eq!(dead_blocks(&mut pool), [], "once");
+    assert_eq!(pool.stats().stranger_drops, 1, "it was kept for somebody who may come");
     let ns = open(&mut pool, 7);
     assert_eq!(
         pool.reclaim_verdict(&id, &hash(0), 0, place(0)),

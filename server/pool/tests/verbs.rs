@@ -222,7 +222,7 @@ fn bad_ends_change_nothing_and_corrupt_pages_go() {
     assert_eq!(present(&mut pool, ns, 0..3), 1, "the page and what hung on it are gone");
     assert!(!pool.promoted(promotion.page, 0, 0), "a stale key");
     pool.check().unwrap();
-    assert_eq!(pool.take_dead_places().len(), 2);
+    assert_eq!(dead_places(&mut pool).len(), 2);
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn reclaim_moves_what_stays() {
     assert_eq!(pool.demote_all(None), 1, "only the other page: this one's old place is about to go");
     let again = pool.next_writes(u64::MAX, 0);
     pool.written(again[0].page, 0, elsewhere, 0);
-    assert_eq!(pool.take_dead_places(), [(at(&writes[0]), 8 << 10)]);
+    assert_eq!(dead_places(&mut pool), [(at(&writes[0]), 8 << 10)]);
     assert_eq!(pool.reclaim_verdict(&id, &hash(0), 0, elsewhere), Reclaim::Hot(writes[0].page));
     pool.demote_all(None);
     assert!(matches!(pool.rewrite(writes[0].page, 0), Rewrite::Promotion(_)));

@@ -11,7 +11,7 @@
 
 use super::guard::guarded;
 use super::place::Place;
-use super::{Catalog, CatalogError, namespaces, pins, sessions};
+use super::{Catalog, CatalogError, namespaces, pins, segments, sessions};
 use crate::clock::Clock;
 use crate::limits::{CATALOG_CACHE_BYTES, CATALOG_RETRY_MS};
 use redb::{Builder, Database, Durability, WriteTransaction};
@@ -215,6 +215,7 @@ fn open_tables(place: &dyn Place) -> Result<Database, CatalogError> {
         namespaces::create(&write)?;
         sessions::create(&write)?;
         pins::create(&write)?;
+        segments::create(&write)?;
         write.commit()?;
         Ok(database)
     })

@@ -2,7 +2,7 @@
 //! in it.
 
 use crate::limits::CATALOGS_ASIDE_MAX;
-use redb::{Builder, Database, DatabaseError};
+use redb::{Builder, Database, DatabaseError, StorageError};
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
@@ -54,6 +54,10 @@ impl Place for CatalogFile {
         if made {
             // Like all else here it is nobody else's to read: who talked about what lies in it.
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
+        }
+        if !made && std::fs::metadata(&self.path)?.len() == 0 {
+            // A database would be begun in it as if there had been none: whoever cut it off is to hear of it.
+            return Err(StorageError::Corrupted("its file is empty".to_owned()).into());
         }
         let database = builder.create(&self.path)?;
         if made {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use turnkv_pool::{PinRecord, SessionRecord};
 use turnkv_proto::{BlockHash, Spec};
+use turnkv_tier::nvme::SegmentNote;
 
 fn spec(model: &str) -> CheckedSpec {
     Spec::opaque(model, 16, 4096).check().unwrap()
@@ -302,6 +303,29 @@ fn one_that_is_damaged_while_the_server_runs_is_written_anew() {
     assert!(catalog.take_rebuilt() && !catalog.take_rebuilt(), "sessions are to be marked again, once");
     assert_eq!((catalog.set_aside(), catalog.waiting_len(), catalog.trouble()), (1, 0, None));
     assert_eq!(on(&disk).load().unwrap().namespaces.len(), 3);
+}
+
+#[test]
+fn notes_of_segments_come_back_the_latest_of_each_and_rows_that_do_not_check_are_left_out() {
+    let disk = Disk::new(Errno::IO);
+    let catalog = on(&disk);
+    let note =
+        |segment, dead: &[u8]| SegmentNote { segment, nonce: [3; 16], dead: dead.to_vec(), leaving: vec![1] };
+    catalog.put_segment_notes(&[note(7, &[1]), note(300, &[2])]).unwrap();
+    catalog.put_segment_notes(&[note(7, &[5])]).unwrap();
+    catalog.put_segment_notes(&[]).unwrap();
+    assert_eq!(on(&disk).segment_notes().unwrap(), [note(7, &[5]), note(300, &[2])]);
+    drop(catalog);
+    let database = disk.open(&Builder::new()).unwrap();
+    let write = database.begin_write().unwrap();
+    {
+        let mut table = write.open_table(redb::TableDefinition::<&[u8], &[u8]>::new("segments")).unwrap();
+        table.insert([0u8, 1].as_slice(), [0xFF; 9].as_slice()).unwrap();
+        table.insert([0u8, 1, 2].as_slice(), [].as_slice()).unwrap();
+    }
+    write.commit().unwrap();
+    drop(database);
+    assert_eq!(on(&disk).segment_notes().unwrap().len(), 2);
 }
 
 #[test]

@@ -296,6 +296,11 @@ const COUNTERS: &[CounterRow] = &[
         "Pages found on NVMe that a full index (limits.pages_max) had no room for: forgotten, though NVMe has them",
         |at| at.pool.crowded_out_pages,
     ),
+    (
+        "turnkv_stranger_dropped_extents_total",
+        "Extents of namespaces that are not open which NVMe dropped for room",
+        |at| at.pool.stranger_drops,
+    ),
     ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {
         at.pool.forgotten_sessions
@@ -391,7 +396,7 @@ impl Engine {
             huge_bytes: self.slabs.dram.huge_bytes(),
             draining: self.is_draining(),
             slot_waits: self.waiting_for_slots(),
-            catalog_changes: catalog.map_or(0, |catalog| catalog.waiting_len() as u64),
+            catalog_changes: self.unsaved() as u64,
             catalog_fails: catalog.is_some_and(|catalog| catalog.trouble().is_some()),
             catalogs_set_aside: catalog.map_or(0, Catalog::set_aside),
             catalog_bytes,

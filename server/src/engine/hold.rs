@@ -43,7 +43,7 @@ impl Engine {
             (reserved, slots, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);
-        self.forget_dead_extents();
+        self.pass_place_notes();
         let starved = reserved.short == Some(Outcome::NoSpace);
         Ok(wire::ReserveReply {
             lease: reserved.lease.map_or(0, |lease| lease.0),
@@ -96,7 +96,7 @@ impl Engine {
         let ask = CommitReservedAsk { pages, lease, filled: &filled, siblings };
         let now = self.now();
         let ReservedCommit { outcomes, kept } = self.core().pool.commit_reserved(ask, now).map_err(refuse)?;
-        self.forget_dead_extents();
+        self.pass_place_notes();
         let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
         let (stored, present) = (count(Outcome::Stored), count(Outcome::Present));
         if !siblings && raw.shard == 0 && stored > 0 {
@@ -159,7 +159,7 @@ impl Engine {
         if !corrupt.is_empty() {
             self.metrics.corrupted(Corrupt::Reader, corrupt.len() as u64);
             tracing::warn!(pages = corrupt.len(), "a reader found pages whose bytes do not verify: dropped");
-            self.forget_dead_extents();
+            self.pass_place_notes();
         }
         self.freed.notify_waiters();
         Ok(())

@@ -119,6 +119,8 @@ struct Core {
     writes_paused_until: u64,
     /// Segments that the pool was told NVMe can have.
     nvme_segments: u64,
+    /// Since when NVMe can have fewer than that.
+    nvme_smaller_since: Option<u64>,
     /// The NVMe device failed and was taken out of service.
     nvme_lost: bool,
 }

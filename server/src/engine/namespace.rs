@@ -5,7 +5,9 @@ use super::restore::Return;
 use super::{Engine, malformed, refuse};
 use crate::catalog::Loaded;
 use crate::limits::RETIRE_CALLS_PER_TICK;
-use turnkv_pool::{NamespaceDesc, NamespaceIndex, PoolError};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use turnkv_pool::{Adoption, NamespaceDesc, NamespaceIndex, PoolError};
 use turnkv_proto::{CheckedSpec, Error, ErrorKind, NamespaceId, wire};
 
 impl Engine {
@@ -25,7 +27,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Limit, text));
         }
         if let Some(ns) = self.open_new(desc)? {
-            self.adopt(ns);
+            self.adopt(&[ns]);
             self.restore(ns);
             if let Some(catalog) = &self.catalog {
                 catalog.put_namespace(&spec);
@@ -77,19 +79,30 @@ impl Engine {
         Error::new(ErrorKind::Limit, text)
     }
 
-    /// Takes what NVMe has of a namespace into the index, a bounded number of pages under one lock.
-    fn adopt(&self, ns: NamespaceIndex) -> u64 {
-        let begun = {
+    /// Takes what NVMe has of namespaces into the index, a bounded number of pages under one lock: those written last come last,
+    /// whose namespace ever they are of, so that they stay longest.
+    fn adopt(&self, namespaces: &[NamespaceIndex]) -> u64 {
+        let begin = |ns: &NamespaceIndex| {
             let core = self.core();
-            core.pool.begin_adoption(ns).zip(core.pool.namespace_desc(ns).cloned())
+            core.pool.begin_adoption(*ns).zip(core.pool.namespace_desc(*ns).cloned())
         };
-        let Some((adoption, desc)) = begun else { return 0 };
-        let mut adoption = adoption.plan(&desc);
-        while self.core().pool.adopt(&mut adoption) {
-            std::thread::yield_now();
+        let begun = namespaces.iter().filter_map(begin).map(|(adoption, desc)| (adoption.plan(&desc), desc));
+        let mut begun: Vec<(Adoption, NamespaceDesc)> = begun.collect();
+        let next = |(at, (adoption, _)): (usize, &(Adoption, NamespaceDesc))| {
+            Reverse((adoption.next_newest().unwrap_or(0), at))
+        };
+        let mut order: BinaryHeap<Reverse<(u64, usize)>> = begun.iter().enumerate().map(next).collect();
+        while let Some(Reverse((_, at))) = order.pop() {
+            let until = order.peek().map_or(u64::MAX, |Reverse((newest, _))| *newest);
+            if self.core().pool.adopt(&mut begun[at].0, until) {
+                order.push(next((at, &begun[at])));
+                std::thread::yield_now();
+            }
         }
-        tracing::info!(namespace = %desc.id, pages = adoption.adopted(), "pages found on NVMe are served");
-        adoption.adopted()
+        for (adoption, desc) in &begun {
+            tracing::info!(namespace = %desc.id, pages = adoption.adopted(), "pages found on NVMe are served");
+        }
+        begun.iter().map(|(adoption, _)| adoption.adopted()).sum()
     }
 
     /// Brings back what was saved, as far as it fits this server: those namespaces first whose pages are on NVMe. What does not
@@ -98,7 +111,7 @@ impl Engine {
         let Some(catalog) = &self.catalog else { return };
         let mut specs = loaded.namespaces;
         specs.sort_by_cached_key(|spec| !self.core().pool.has_strangers(&spec.id()));
-        let (mut pages, mut sessions) = (0, 0);
+        let mut opened_now = Vec::new();
         for spec in &specs {
             let opened = {
                 let mut core = self.core();
@@ -108,8 +121,7 @@ impl Engine {
             match opened {
                 Ok(ns) => {
                     catalog.note_namespace(spec, true);
-                    pages += self.adopt(ns);
-                    sessions += self.restore(ns);
+                    opened_now.push(ns);
                 }
                 Err(error) => tracing::warn!(
                     namespace = %spec.id(),
@@ -117,6 +129,8 @@ impl Engine {
                 ),
             }
         }
+        let pages = self.adopt(&opened_now);
+        let sessions: u64 = opened_now.into_iter().map(|ns| self.restore(ns)).sum();
         let unknown = |id: &NamespaceId| {
             let core = self.core();
             core.pool.namespace(id).is_none() && !core.pool.has_strangers(id)

@@ -128,7 +128,7 @@ impl Engine {
             (plan, slots, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);
-        self.forget_dead_extents();
+        self.pass_place_notes();
         Ok(wire::BeginOffloadReply {
             lease: plan.lease.map_or(0, |lease| lease.0),
             lease_ms: plan.lease_ms,

@@ -95,7 +95,7 @@ impl Engine {
             if let Err(error) = result {
                 tracing::warn!(%error, "a page could not be read back: it is a miss");
             }
-            self.forget_dead_extents();
+            self.pass_place_notes();
             self.check_nvme_health();
         }
         self.freed.notify_waiters();

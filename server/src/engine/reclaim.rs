@@ -3,7 +3,9 @@
 
 use super::Engine;
 use super::place::place;
-use crate::limits::{RECLAIM_INFLIGHT_MAX, RECLAIM_LOOK, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX};
+use crate::limits::{
+    NVME_SMALLER_MS, RECLAIM_INFLIGHT_MAX, RECLAIM_LOOK, RECLAIM_PASS_MS_MAX, RECLAIM_REWRITE_PERCENT_MAX,
+};
 use parking_lot::Mutex;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +13,7 @@ use std::time::Duration;
 use turnkv_pool::{PageKey, Reclaim, Rewrite, kept_percent};
 use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{Candidate, NvmeTier};
-use turnkv_tier::{ExtentMeta, Location, Tier};
+use turnkv_tier::{ExtentMeta, Location};
 
 /// Who reclaims: the pass under way, and the bell of the thread that goes on with it. Without a thread, whoever owns the
 /// engine calls [`Engine::step_reclaim`].
@@ -99,7 +101,7 @@ impl Engine {
         let empty = self.end_pass(pass);
         if empty {
             // A segment that is taken out of use instead of written again counts what is alive in it.
-            pass.candidate.extents.iter().for_each(|(meta, at)| nvme.forget(*at, meta.payload_bytes));
+            pass.candidate.extents.iter().for_each(|(meta, at)| nvme.forget_moved(*at, meta.payload_bytes));
         }
         *under_way = None;
         drop(under_way);
@@ -186,18 +188,24 @@ impl Engine {
         for (_, late) in &pass.moving {
             self.core().pool.rewrite_ended(*late);
         }
-        self.forget_dead_extents();
+        self.pass_place_notes();
         pass.candidate.extents.iter().all(|extent| matches!(self.verdict(extent), Reclaim::Dead))
     }
 
-    /// Tells the pool how many segments the tier can have now: fewer while its disk is full.
-    pub(super) fn follow_capacity(&self) {
+    /// Tells the pool how many segments the tier can have now: fewer while its disk is full, once that has lasted.
+    pub(super) fn follow_capacity(&self, now: u64) {
         let Some(nvme) = &self.nvme else { return };
         let (segments, spare) = nvme.capacity();
         let mut core = self.core();
         if core.nvme_lost || core.nvme_segments == segments {
+            core.nvme_smaller_since = None;
             return;
         }
+        let since = *core.nvme_smaller_since.get_or_insert(now);
+        if segments < core.nvme_segments && now < since + NVME_SMALLER_MS {
+            return;
+        }
+        core.nvme_smaller_since = None;
         let before = std::mem::replace(&mut core.nvme_segments, segments);
         core.pool.resize_nvme(segments * nvme.geometry().2, kept_percent(segments, spare));
         drop(core);

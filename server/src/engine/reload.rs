@@ -202,7 +202,7 @@ impl Engine {
             self.start_checks(started.checks);
             run
         });
-        self.forget_dead_extents();
+        self.pass_place_notes();
         Ok(run)
     }
 
@@ -256,7 +256,7 @@ impl Engine {
                 pages = ask.corrupt.len(),
                 "a reader found pages whose bytes do not verify: dropped"
             );
-            self.forget_dead_extents();
+            self.pass_place_notes();
         }
         self.freed.notify_waiters();
         Ok(())

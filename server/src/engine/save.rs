@@ -5,8 +5,8 @@ use super::Engine;
 use crate::catalog::{Catalog, CatalogError, ListSource, Written};
 use crate::limits::{
     CATALOG_BATCHES_PER_FLUSH, CATALOG_CHUNKS_MIN, CATALOG_CHUNKS_PER_LOCK, CATALOG_LAST_FLUSHES,
-    CATALOG_LIST_PAGES_PER_PAGE, CATALOG_ROWS_SWEPT_PER_FLUSH, CATALOG_SESSIONS_PER_BATCH,
-    CATALOG_SESSIONS_PER_LOCK,
+    CATALOG_LIST_PAGES_PER_PAGE, CATALOG_NOTE_BYTES_PER_FLUSH, CATALOG_ROWS_SWEPT_PER_FLUSH,
+    CATALOG_SESSIONS_PER_BATCH, CATALOG_SESSIONS_PER_LOCK,
 };
 use turnkv_pool::{LIST_CHUNK_PAGES, ListChunk, NamespaceIndex, Pool};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
@@ -30,6 +30,7 @@ impl Engine {
         if catalog.take_rebuilt() {
             self.mark_all(catalog);
         }
+        self.flush_segment_notes(catalog);
         // The catalog says what is wrong when it begins and when it is over. What was not written is tried again.
         if let Err(error) = self.flush_pins(catalog) {
             tracing::debug!(%error, "pins are not saved yet");
@@ -42,6 +43,23 @@ impl Engine {
         if let Err(error) = saved {
             tracing::debug!(%error, "sessions are not saved yet");
         }
+    }
+
+    /// Writes what the tier notes of extents: a start would else find what died, and not know what goes first.
+    fn flush_segment_notes(&self, catalog: &Catalog) {
+        let Some(nvme) = &self.nvme else { return };
+        self.pass_place_notes();
+        let notes = nvme.take_notes(CATALOG_NOTE_BYTES_PER_FLUSH);
+        if let Err(error) = catalog.put_segment_notes(&notes) {
+            tracing::debug!(%error, "notes of segments are not saved yet");
+            nvme.notes_failed(&notes);
+        }
+    }
+
+    /// Changes that wait for the catalog.
+    pub(super) fn unsaved(&self) -> usize {
+        let notes = self.nvme.as_ref().map_or(0, |nvme| nvme.notes_waiting());
+        self.catalog.as_ref().map_or(0, Catalog::waiting_len) + notes
     }
 
     /// Writes pins that changed or ended.
@@ -129,9 +147,9 @@ impl Engine {
     /// Writes all that changed: the server is leaving.
     pub(super) fn flush_catalog_whole(&self) {
         for _ in 0..CATALOG_LAST_FLUSHES {
-            let before = self.catalog.as_ref().map_or(0, Catalog::waiting_len);
+            let before = self.unsaved();
             self.flush_catalog();
-            let left = self.catalog.as_ref().map_or(0, Catalog::waiting_len);
+            let left = self.unsaved();
             if left == 0 || left >= before {
                 return;
             }
@@ -214,6 +232,9 @@ impl Engine {
 
     /// The catalog was begun anew: every session and every pin is to be written again.
     fn mark_all(&self, catalog: &Catalog) {
+        if let Some(nvme) = &self.nvme {
+            nvme.note_all_again();
+        }
         let mut next = Some(0);
         while let Some(from) = next {
             let (sessions, further) = self.core().pool.session_names(from);

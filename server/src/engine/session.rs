@@ -54,7 +54,7 @@ impl Engine {
         }
         self.settle_home(ns, &session, ask.r#final)?;
         self.remember(ns, &session);
-        self.forget_dead_extents();
+        self.pass_place_notes();
         Ok(wire::EndTurnReply { pages })
     }
 

@@ -34,11 +34,11 @@ pub(crate) struct Parts {
 /// What a disk has: the pages' log and the catalog.
 pub(crate) struct KeptOnDisk {
     /// The segment log.
-    pub(crate) nvme: NvmeTier,
+    nvme: NvmeTier,
     /// The pages found in it.
     pub(crate) recovered: Vec<Recovered>,
     /// Namespaces, sessions, pins.
-    pub(crate) catalog: Catalog,
+    catalog: Catalog,
 }
 
 impl Engine {
@@ -78,6 +78,7 @@ impl Engine {
             prefetching_bytes: 0,
             writes_paused_until: 0,
             nvme_segments,
+            nvme_smaller_since: None,
             nvme_lost: false,
         };
         let engine = Arc::new(Engine {
@@ -104,8 +105,26 @@ impl Engine {
             clock: parts.clock,
         });
         engine.load_catalog();
-        engine.forget_dead_extents();
+        engine.pass_place_notes();
         Ok(engine)
+    }
+}
+
+impl KeptOnDisk {
+    /// Puts together what a disk has: of the extents that were found, those that nobody needed any more when the server was
+    /// left are gone. Where the catalog cannot be read now, they come back.
+    pub(crate) fn new(nvme: NvmeTier, mut recovered: Vec<Recovered>, catalog: Catalog) -> KeptOnDisk {
+        match catalog.segment_notes() {
+            Ok(notes) => {
+                let dead = nvme.recall(&notes, &mut recovered);
+                tracing::debug!(dead, "extents that nobody needed any more stay gone");
+            }
+            Err(error) => tracing::warn!(
+                %error,
+                "notes of segments cannot be read: what was given up on NVMe before is found again, and goes by the policy's order"
+            ),
+        }
+        KeptOnDisk { nvme, recovered, catalog }
     }
 }
 
@@ -117,7 +136,7 @@ fn find_kept(config: &Nvme, dram: &DramTier, clock: &Clock) -> anyhow::Result<Ke
     let (nvme, recovered) = start_nvme(config, dram.regions())?;
     let catalog = Catalog::open(&config.state_dir, clock.clone())
         .context("the catalog of namespaces and sessions: is another server running?")?;
-    Ok(KeptOnDisk { nvme, recovered, catalog })
+    Ok(KeptOnDisk::new(nvme, recovered, catalog))
 }
 
 fn start_dram(settings: &Settings) -> anyhow::Result<DramTier> {
@@ -221,6 +240,7 @@ fn stranger(extent: Recovered) -> (NamespaceId, Stranger) {
         checksum: meta.checksum,
         place: place(at),
         sequence: extent.sequence,
+        leaving: extent.leaving,
     };
     (meta.namespace, stranger)
 }

@@ -82,7 +82,7 @@ impl Engine {
                 return Err(turnkv_proto::Error::invalid(text));
             }
         };
-        self.forget_dead_extents();
+        self.pass_place_notes();
         self.freed.notify_waiters();
         Ok(wire::EvictReply { pages })
     }

@@ -43,9 +43,9 @@ impl Engine {
         self.clear_namespaces();
         self.renew_postponed();
         self.pump_prefetches();
-        self.forget_dead_extents();
+        self.pass_place_notes();
         self.check_nvme_health();
-        self.follow_capacity();
+        self.follow_capacity(now);
         self.sweep_durable();
         self.start_reclaim();
         self.pump_writes();

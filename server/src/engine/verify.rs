@@ -84,7 +84,7 @@ impl Engine {
                 self.core().pool.slot_changed(check.page, check.shard, check.slot, now);
                 self.metrics.corrupted(Corrupt::Dram, 1);
                 tracing::warn!("a page in DRAM does not match its checksum: dropped before it was read");
-                self.forget_dead_extents();
+                self.pass_place_notes();
             }
             if let Err(cause) = outcome {
                 self.metrics.missed(cause);

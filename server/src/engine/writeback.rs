@@ -7,7 +7,7 @@ use super::place::{location, place};
 use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
 use std::sync::Arc;
 use std::time::Instant;
-use turnkv_pool::{SlotPlace, WriteBehind};
+use turnkv_pool::{PlaceNote, SlotPlace, WriteBehind};
 use turnkv_proto::wire::NotDurable;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
@@ -118,17 +118,22 @@ impl Engine {
             }
         };
         self.freed.notify_waiters();
-        self.forget_dead_extents();
+        self.pass_place_notes();
         self.start_reclaim();
         taken
     }
 
-    /// Tells the tier which extents nobody needs any more.
-    pub(super) fn forget_dead_extents(&self) {
+    /// Tells the tier what became of extents: which of them nobody needs any more, which go before others.
+    pub(super) fn pass_place_notes(&self) {
         let Some(nvme) = &self.nvme else { return };
-        let dead = self.core().pool.take_dead_places();
-        for (place, bytes) in dead {
-            nvme.forget(location(place), bytes as u32);
+        let notes = self.core().pool.take_place_notes();
+        for (place, note) in notes {
+            let at = location(place);
+            match note {
+                PlaceNote::Dead(bytes) => nvme.forget(at, bytes as u32),
+                PlaceNote::Moved(bytes) => nvme.forget_moved(at, bytes as u32),
+                PlaceNote::Leaving(leaving) => nvme.note_leaving(at, leaving),
+            }
         }
     }
 

@@ -103,8 +103,9 @@ impl Server {
                 Box::new(SimulatedPlace(catalog.clone())),
                 Clock::Simulated(Arc::clone(time)),
             );
-            found.extend(recovered.iter().map(|extent| (extent.meta.namespace, extent.meta.hash)));
-            kept = Some(KeptOnDisk { nvme, recovered, catalog: catalog.context("the catalog")? });
+            let on_disk = KeptOnDisk::new(nvme, recovered, catalog.context("the catalog")?);
+            found.extend(on_disk.recovered.iter().map(|extent| (extent.meta.namespace, extent.meta.hash)));
+            kept = Some(on_disk);
         }
         let parts = Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance };
         Ok(Server { engine: Engine::assemble(settings, parts)?, found: Arc::new(found) })

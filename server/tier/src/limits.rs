@@ -75,8 +75,10 @@ pub const CLOSE_WAIT: Duration = Duration::from_secs(30);
 pub const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// How often it asks.
 pub const LOCK_RETRY: Duration = Duration::from_millis(20);
-/// How often a disk that was full is asked again for a new segment.
-pub const DISK_FULL_RETRY: Duration = Duration::from_secs(30);
+/// How soon a disk that had no space for a segment is asked again: it may have been full for a moment, and writes wait;
+pub const DISK_FULL_RETRY_MIN: Duration = Duration::from_secs(1);
+/// each time without success twice as late, up to this: a disk that stays full is not kept busy by being asked.
+pub const DISK_FULL_RETRY_MAX: Duration = Duration::from_secs(8);
 /// Registered buffers of a ring: what the kernel allows.
 pub const RING_BUFFERS_MAX: usize = 16_384;
 /// Bytes of one registered buffer: what the kernel allows.
@@ -108,6 +110,10 @@ const _: () = assert!(
 );
 const _: () =
     assert!(REREADS_MAX < RETRIES_MAX, "a device that fails is asked less often than one that is busy");
+const _: () = assert!(
+    DISK_FULL_RETRY_MIN.as_millis() <= DISK_FULL_RETRY_MAX.as_millis(),
+    "a disk is asked ever more rarely"
+);
 const _: () = assert!(RECOVERY_WINDOW.is_multiple_of(BLOCK), "recovery reads whole blocks");
 const _: () =
     assert!(UNREADABLE_SEQUENCES > SEGMENT_BYTES_MAX / BLOCK_BYTES, "more than a segment's extents");

@@ -51,6 +51,15 @@ pub fn config(nvme: bool, kind: usize) -> PoolConfig {
     }
 }
 
+/// Places whose bytes nobody needs any more, with the bytes of each, since notes were taken last.
+pub fn dead_places(pool: &mut Pool) -> Vec<(NvmePlace, u64)> {
+    let dead = |(place, note)| match note {
+        PlaceNote::Dead(bytes) | PlaceNote::Moved(bytes) => Some((place, bytes)),
+        PlaceNote::Leaving(_) => None,
+    };
+    pool.take_place_notes().into_iter().filter_map(dead).collect()
+}
+
 pub fn desc(at: u8, tenant: &str, shard_bytes: u64, shards: u16) -> NamespaceDesc {
     NamespaceDesc { id: NamespaceId([at; 32]), tenant: tenant.into(), shard_bytes, page_tokens: 16, shards }
 }
@@ -438,7 +447,7 @@ impl World {
     }
 
     pub fn bury(&mut self) {
-        for (place, bytes) in self.pool.take_dead_places() {
+        for (place, bytes) in dead_places(&mut self.pool) {
             assert!(bytes > 0);
             assert!(self.disk.remove(&place).is_some(), "a place dies once");
         }

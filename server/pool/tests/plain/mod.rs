@@ -1,6 +1,8 @@
 //! Plain pools and calls for examples. Owns: one namespace, short ways to say a verb. Must not know: the pool's insides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
 
+pub mod counted;
+
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
@@ -29,6 +31,15 @@ pub fn pool_with(config: PoolConfig) -> (Pool, NamespaceIndex) {
     let mut pool = Pool::new(config).unwrap();
     let ns = pool.open_namespace(desc(1, "a", 8 << 10, 1)).unwrap();
     (pool, ns)
+}
+
+/// Places whose bytes nobody needs any more, with the bytes of each, since notes were taken last.
+pub fn dead_places(pool: &mut Pool) -> Vec<(NvmePlace, u64)> {
+    let dead = |(place, note)| match note {
+        PlaceNote::Dead(bytes) | PlaceNote::Moved(bytes) => Some((place, bytes)),
+        PlaceNote::Leaving(_) => None,
+    };
+    pool.take_place_notes().into_iter().filter_map(dead).collect()
 }
 
 /// Bytes of a page of [`one_slab`].

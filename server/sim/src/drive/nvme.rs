@@ -4,7 +4,7 @@
 use super::{Event, Replay, block_of, hash_of};
 use crate::device::Device;
 use std::collections::VecDeque;
-use turnkv_pool::{Now, NvmePlace, PageKey, Promotion, Reclaim, Rewrite, WriteBehind};
+use turnkv_pool::{Now, NvmePlace, PageKey, PlaceNote, Promotion, Reclaim, Rewrite, WriteBehind};
 use turnkv_proto::NamespaceId;
 
 /// Pages written in one go, after which room is looked after.
@@ -82,8 +82,11 @@ impl Replay<'_> {
 
     fn forget_dead(&mut self) {
         if let Some(device) = &mut self.device {
-            for (place, _) in self.pool.take_dead_places() {
-                device.forget(place);
+            for (place, note) in self.pool.take_place_notes() {
+                match note {
+                    PlaceNote::Dead(_) | PlaceNote::Moved(_) => device.forget(place),
+                    PlaceNote::Leaving(_) => {} // there is no restart here
+                }
             }
         }
     }

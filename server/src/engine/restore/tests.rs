@@ -46,7 +46,7 @@ impl World {
             NvmeConfig { segment_bytes: 4 << 20, engine: Io::Blocking, ..NvmeConfig::new(path, 64 << 20) };
         let (nvme, recovered, _) = NvmeTier::open(wanted, dram.regions()).unwrap();
         let catalog = Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap();
-        let kept = Some(KeptOnDisk { nvme, recovered, catalog });
+        let kept = Some(KeptOnDisk::new(nvme, recovered, catalog));
         let parts = Parts { dram, kept, clock: Clock::system(), instance: 1 };
         let engine = Engine::assemble(settings, parts).unwrap();
         let spec = Spec::opaque("m", 16, PAGE).check().unwrap();
@@ -188,4 +188,42 @@ fn what_is_not_back_yet_is_not_removed() {
     world.lose_session("s");
     world.engine.flush_catalog();
     assert_eq!(world.saved().0, 0, "what the pool gave up since goes");
+}
+
+#[test]
+fn notes_of_extents_wait_for_a_catalog_that_fails_and_for_one_that_is_begun_anew() {
+    let world = World::new();
+    let engine = &world.engine;
+    let nvme = engine.nvme.as_ref().unwrap();
+    let place = turnkv_pool::SlotPlace { slab: 0, generation: 0, offset: 0, bytes: 4096 };
+    let slot = engine.slabs.slot(place).unwrap();
+    let meta = turnkv_tier::ExtentMeta {
+        namespace: world.id,
+        hash: BlockHash([9; 32]),
+        parent: None,
+        shard: 0,
+        shards: 1,
+        tail_tokens: 0,
+        payload_bytes: 4096,
+        checksum: turnkv_transfer::checksum(slot.bytes()),
+    };
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    turnkv_tier::Tier::write(&**nvme, meta, slot, Box::new(move |result| tell.send(result).unwrap()));
+    let at = told.recv().unwrap().unwrap();
+    turnkv_tier::Tier::forget(&**nvme, at, 4096);
+    world.disk.fail(u32::MAX);
+    engine.flush_catalog();
+    assert!(engine.unsaved() > 0, "it is tried again");
+    world.disk.fail(0);
+    std::thread::sleep(std::time::Duration::from_millis(crate::limits::CATALOG_RETRY_MS + 50));
+    engine.flush_catalog();
+    assert_eq!(nvme.notes_waiting(), 0);
+    world.disk.spoil();
+    world.disk.fail(1);
+    world.begin_turn("s");
+    for _ in 0..4 {
+        engine.flush_catalog();
+    }
+    let catalog = Catalog::open_with(Box::new(world.disk.clone()), Clock::system()).unwrap();
+    assert_eq!(catalog.segment_notes().unwrap().len(), 1, "all that is known was written again");
 }

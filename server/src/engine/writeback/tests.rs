@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config;
+use crate::limits::NVME_SMALLER_MS;
 use tempfile::TempDir;
 use turnkv_pool::LeaseId;
 use turnkv_proto::{BlockHash, Spec, wire};
@@ -129,7 +130,25 @@ fn the_pool_follows_what_the_disk_has_room_for() {
     assert_eq!(engine.core().pool.stats().nvme.capacity_bytes, 32 << 20);
     engine.core().pool.resize_nvme(1 << 20, 50);
     engine.core().nvme_segments = 3;
-    engine.follow_capacity();
+    engine.follow_capacity(0);
     assert_eq!(engine.core().nvme_segments, engine.nvme.as_ref().unwrap().capacity().0);
     assert_eq!(engine.core().pool.stats().nvme.capacity_bytes, 32 << 20);
+}
+
+#[test]
+fn pages_do_not_leave_for_a_disk_that_is_full_for_a_moment() {
+    let (_dir, engine, _) = engine();
+    let segments = engine.nvme.as_ref().unwrap().capacity().0;
+    let told = || engine.core().nvme_segments;
+    engine.core().nvme_segments = segments + 4; // the disk has four fewer now
+    engine.follow_capacity(1_000);
+    engine.follow_capacity(1_000 + NVME_SMALLER_MS - 1);
+    assert_eq!(told(), segments + 4);
+    engine.core().nvme_segments = segments;
+    engine.follow_capacity(1_000 + NVME_SMALLER_MS - 1); // and had space again
+    engine.core().nvme_segments = segments + 4;
+    engine.follow_capacity(1_000 + NVME_SMALLER_MS);
+    assert_eq!(told(), segments + 4, "the time counts anew");
+    engine.follow_capacity(1_000 + 2 * NVME_SMALLER_MS);
+    assert_eq!(told(), segments);
 }

@@ -93,6 +93,8 @@ pub struct Recovered {
     pub at: Location,
     /// When it was written, in the tier's own order.
     pub sequence: u64,
+    /// It goes before others: known once the tier's notes were recalled.
+    pub leaving: bool,
 }
 
 /// What opening found and what it got from the system.

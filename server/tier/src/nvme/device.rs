@@ -1,7 +1,9 @@
 //! The place where segments lie: a directory with one file a segment, or one device with segments at fixed offsets.
 //!
-//! Owns: opening, the lock that keeps a second process out, making segment files, what else lies beside them, whole reads
-//! and writes for the control plane. Must not know: what a segment holds, which are in use.
+//! Owns: opening, the lock that keeps a second process out, making segment files, what else lies beside them (`strays`), whole
+//! reads and writes for the control plane. Must not know: what a segment holds, which are in use.
+
+mod strays;
 
 use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError};
@@ -12,7 +14,7 @@ use super::storage::{File, Folder, Open, patiently};
 use super::superblock;
 use super::time::Clock;
 use crate::errno::Fault;
-use crate::limits::{BLOCK_BYTES, SEGMENTS_MAX, STRAYS_NAMED_MAX};
+use crate::limits::{BLOCK_BYTES, SEGMENTS_MAX};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -23,9 +25,6 @@ use std::sync::Arc;
 
 /// Where segments begin on a block device: the superblock's copies have the space before.
 pub(super) const DEVICE_BASE: u64 = 1 << 20;
-/// What the server keeps beside the segments begins so.
-const NEIGHBOUR: &str = "catalog.redb";
-
 /// Where one segment lies. An operation in flight owns it, and so its descriptor.
 #[derive(Debug)]
 pub(crate) struct SegmentFile {
@@ -225,6 +224,7 @@ impl Device {
         let device =
             Device { path, place, clock, direct, id, segment_bytes, segments, numbers, files: count };
         device.open_files(&surplus, warnings)?;
+        device.part_links()?;
         device.name_strays(warnings)?;
         Ok(device)
     }
@@ -381,7 +381,7 @@ impl Device {
         let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
         for segment in surplus.iter().copied().chain(0..self.segments) {
             let Err(error) = self.open_file(folder, files, segment) else { continue };
-            if is_stray(&error) {
+            if strays::says(&error) {
                 set_slot(files, segment, Slot::Stray);
                 continue;
             }
@@ -392,26 +392,6 @@ impl Device {
             warnings.push(format!("{path}: no room for the names of {left} segments ({error})"));
             return Ok(());
         }
-        Ok(())
-    }
-
-    /// Names what lies in the directory and is not the tier's: it may take space that segments are to have.
-    fn name_strays(&self, warnings: &mut Vec<String>) -> Result<(), OpenError> {
-        let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
-        let names = folder.names().map_err(|errno| failed("cannot list", &self.path, errno.into()))?;
-        let stray = |name: &String| match number(name) {
-            Some(number) => matches!(slot(files, number), Slot::Stray),
-            None => !is_ours(name),
-        };
-        let mut strays: Vec<String> = names.into_iter().filter(stray).collect();
-        if strays.is_empty() {
-            return Ok(());
-        }
-        strays.sort_unstable();
-        let (count, path) = (strays.len(), self.path.display());
-        strays.truncate(STRAYS_NAMED_MAX);
-        let names = strays.join(", ");
-        warnings.push(format!("{path}: {count} of its entries are not the tier's and left alone: {names}"));
         Ok(())
     }
 
@@ -455,13 +435,6 @@ pub(super) fn number(text: &str) -> Option<u32> {
     (name(number) == text).then_some(number)
 }
 
-/// Is it the name of something that the tier, or the server beside it, makes here?
-fn is_ours(name: &str) -> bool {
-    let itself = name == "." || name == "..";
-    let ours = name == lock::NAME || superblock::NAMES.contains(&name);
-    itself || ours || name.starts_with(NEIGHBOUR)
-}
-
 fn slot(files: &Files, segment: u32) -> Slot {
     files.lock().get(segment as usize).cloned().unwrap_or_default()
 }
@@ -470,13 +443,6 @@ fn set_slot(files: &Files, segment: u32, slot: Slot) {
     if let Some(place) = files.lock().get_mut(segment as usize) {
         *place = slot;
     }
-}
-
-/// Says an error that one name is no file of ours, or not for us, while the directory is well?
-fn is_stray(error: &io::Error) -> bool {
-    let strays =
-        [Errno::ISDIR, Errno::NXIO, Errno::LOOP, Errno::ACCESS, Errno::PERM, Errno::IO, Errno::TXTBSY];
-    Errno::from_io_error(error).is_some_and(|errno| strays.contains(&errno))
 }
 
 /// Segments that were made when the capacity was larger, ascending.

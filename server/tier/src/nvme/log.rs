@@ -14,6 +14,7 @@
 //! - `chores`: what the keeper has to do
 //! - `damage`: what cannot be read, and segments that are worn
 //! - `durable`: what a sync covers, and which segments wait for one
+//! - `notes`: what is known of extents that their bytes do not tell
 //! - `restore`: what recovery puts in
 
 use super::device::SegmentFile;
@@ -21,16 +22,18 @@ use super::format::{Nonce, Record, entry_blocks, extent_blocks};
 use super::segment::{Segment, State};
 use crate::limits::{RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED};
 use crate::tier::{ExtentMeta, Location};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 mod chores;
 mod damage;
 mod durable;
+mod notes;
 mod restore;
 
 pub(crate) use chores::Chore;
+pub use notes::SegmentNote;
 pub(crate) use restore::Found;
 
 /// Where an extent was placed.
@@ -77,6 +80,8 @@ pub(crate) struct Log {
     live_extents: u64,
     /// The disk had no space for a segment: when it is asked again.
     retry_disk_at: Option<Instant>,
+    /// How long it was left alone for before it is asked then.
+    disk_rest: Duration,
     /// The system was short of something: no chore before this moment.
     paused_until: Option<Instant>,
     /// Extents and footers written, since start. What recovery found counts as the first: it may not be synced.
@@ -85,6 +90,10 @@ pub(crate) struct Log {
     synced: u64,
     /// Since when a released segment waits for a sync.
     waiting_since: Option<Instant>,
+    /// Segments of which something is known that was not taken note of elsewhere.
+    unsaved: BTreeSet<u32>,
+    /// The segment whose notes were taken last.
+    noted: u32,
 }
 
 impl Log {
@@ -107,10 +116,13 @@ impl Log {
             live_bytes: 0,
             live_extents: 0,
             retry_disk_at: None,
+            disk_rest: Duration::ZERO,
             paused_until: None,
             changes: 1,
             synced: 0,
             waiting_since: None,
+            unsaved: BTreeSet::new(),
+            noted: 0,
         }
     }
 
@@ -208,22 +220,30 @@ impl Log {
         self.leave_if_idle(at.segment.into());
     }
 
-    /// An extent is dead. A sealed segment with nothing alive is free as soon as a sync covers what was written so far. A
-    /// place of an earlier use of the segment is ignored.
+    /// Nobody needs an extent any more: it is dead, also after a restart.
     pub(crate) fn forget(&mut self, at: Location, payload_bytes: u32) {
-        let Some(segment) = self.segments.get_mut(usize::from(at.segment)) else { return };
+        if self.kill(at, payload_bytes) {
+            self.note_dead(at);
+        }
+    }
+
+    /// An extent is dead. True: it was alive. A sealed segment with nothing alive is free as soon as a sync covers what was written so far. A
+    /// place of an earlier use of the segment is ignored.
+    pub(crate) fn kill(&mut self, at: Location, payload_bytes: u32) -> bool {
+        let Some(segment) = self.segments.get_mut(usize::from(at.segment)) else { return false };
         if !segment.is_current(at) {
-            return;
+            return false;
         }
         let freed = segment.kill(at.block, payload_bytes);
         if freed == 0 {
-            return;
+            return false;
         }
         self.live_bytes -= freed.min(self.live_bytes);
         self.live_extents -= 1;
         if segment.state == State::Sealed && segment.live_extents == 0 {
             self.leave(at.segment.into());
         }
+        true
     }
 
     /// Everything in a claimed segment is dead; in a worn one, whatever is still alive stays readable. `false` if it is not
@@ -261,6 +281,7 @@ impl Log {
             return;
         }
         segment.clear();
+        self.unsaved.remove(&number);
         if segment.worn {
             segment.state = State::Retired;
             return;

@@ -10,7 +10,8 @@
 //! - `descriptors`: file descriptors that it needs
 //! - `device`: directory or block device, the lock, whole-block I/O of the control plane
 //! - `superblock`: its two copies, and what one or none of them good means
-//! - `segment`, `log`: the books; pure
+//! - `segment`, `bits`, `log`: the books; pure
+//! - `notes`: what is known of extents that their bytes do not tell, across restarts
 //! - `recover`: reading the books back
 //! - `core`: what the threads share: admission, poison, the end of an operation
 //! - `operation`, `schedule`: reads and writes on their way
@@ -20,6 +21,7 @@
 //! - `storage`, `time`: the seam to files, clock and randomness, real or simulated
 //! - `simulation`: a disk that fails as it is told, and the tier on it without threads (feature `simulation`)
 
+mod bits;
 mod blocking;
 mod buffer;
 mod config;
@@ -33,6 +35,7 @@ mod format;
 mod keeper;
 mod lock;
 mod log;
+mod notes;
 mod operation;
 mod reclaim;
 mod recover;
@@ -52,7 +55,7 @@ use device::Device;
 use engine::Driver;
 use finish::FinishQueue;
 use flush::Flushes;
-use log::Append;
+use log::{Append, Log};
 use operation::{Operation, Work, padded_slot};
 use parking_lot::Mutex;
 use std::io;
@@ -63,6 +66,7 @@ use std::time::{Duration, Instant};
 use turnkv_transfer::{Region, Slot};
 
 pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Recovered};
+pub use log::SegmentNote;
 
 /// What the keeper and the callers share: the core, and the engine to give operations to.
 struct Shared {
@@ -167,6 +171,17 @@ impl NvmeTier {
         }
     }
 
+    /// Changes the books so that a segment may become free.
+    fn end_extent(&self, end: impl FnOnce(&mut Log)) {
+        let mut books = self.shared.core.books.lock();
+        end(&mut books.log);
+        let vacated = books.log.has_vacant();
+        drop(books);
+        if vacated {
+            self.shared.core.chore.notify_one();
+        }
+    }
+
     fn close(&self, stop: Stop) -> Result<(), TierError> {
         let mut threads = self.threads.lock();
         if std::mem::replace(&mut threads.closed, true) {
@@ -262,13 +277,7 @@ impl Tier for NvmeTier {
     }
 
     fn forget(&self, at: Location, payload_bytes: u32) {
-        let mut books = self.shared.core.books.lock();
-        books.log.forget(at, payload_bytes);
-        let vacated = books.log.has_vacant();
-        drop(books);
-        if vacated {
-            self.shared.core.chore.notify_one();
-        }
+        self.end_extent(|log| log.forget(at, payload_bytes));
     }
 
     fn usage(&self) -> Usage {

@@ -165,7 +165,7 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
         }
         return Ok(match resized {
             true => None,
-            false => Some(Read { damaged, ..Read::new(segment, file, Found::Vacant) }),
+            false => Some(Read { damaged, ..Read::of(segment, Some(file), Found::Vacant) }),
         });
     };
     if resized {
@@ -195,8 +195,9 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
         (true, false) => Found::Blank,
         (false, _) => Found::Extents { nonce: header.nonce, records, sealed: !scanned },
     };
-    let read = Read::new(segment, file, found);
-    Ok(Some(Read { highest, scanned, unreadable: unreadable > 0, worn, damaged: resized, ..read }))
+    let (unreadable, damaged) = (unreadable > 0, resized);
+    let read = Read::of(segment, Some(file), found);
+    Ok(Some(Read { highest, scanned, unreadable, worn, damaged, ..read }))
 }
 
 /// A segment's extents: by its footer, or, where that does not verify, by their own headers (the second value says so). And
@@ -220,32 +221,13 @@ fn void_footer(file: &SegmentFile, segment_blocks: u32) -> io::Result<()> {
 }
 
 impl Read {
-    fn new(segment: u32, file: SegmentFile, found: Found) -> Read {
-        let file = Some(file);
-        Read {
-            segment,
-            file,
-            found,
-            highest: 0,
-            scanned: false,
-            unreadable: false,
-            worn: false,
-            damaged: false,
-        }
+    fn of(segment: u32, file: Option<SegmentFile>, found: Found) -> Read {
+        let (highest, scanned, unreadable, worn, damaged) = (0, false, false, false, false);
+        Read { segment, file, found, highest, scanned, unreadable, worn, damaged }
     }
 
     fn lost(segment: u32, unreadable: bool) -> Read {
-        let found = Found::Lost;
-        Read {
-            segment,
-            file: None,
-            found,
-            highest: 0,
-            scanned: false,
-            unreadable,
-            worn: true,
-            damaged: false,
-        }
+        Read { unreadable, worn: true, ..Read::of(segment, None, Found::Lost) }
     }
 }
 
@@ -368,7 +350,7 @@ fn newest(reads: &[Read], report: &mut OpenReport) -> Vec<Recovered> {
         for record in records {
             let Record { meta, block, sequence } = record.clone();
             let key = (meta.namespace, meta.hash, meta.shard);
-            let found = Recovered { meta, at: first_use(read.segment, block), sequence };
+            let found = Recovered { meta, at: first_use(read.segment, block), sequence, leaving: false };
             match places.get(&key) {
                 None => {
                     places.insert(key, extents.len());

@@ -12,6 +12,7 @@
 //! A worn segment, one in which several extents could not be read, goes the same way without being written again: it
 //! is sealed without a footer, and ends as retired, where what is still alive in it can be read until it is forgotten.
 
+use super::bits::Bits;
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, extent_blocks};
 use crate::limits::BLOCK_BYTES;
@@ -76,7 +77,12 @@ pub(crate) struct Segment {
     pub(crate) worn: bool,
     /// Extents that could not be read, in this process's time.
     pub(crate) unreadable: u32,
-    live: Vec<u64>,
+    /// Extents that somebody needs.
+    live: Bits,
+    /// Extents that nobody needs any more, which their bytes do not tell.
+    pub(crate) dead: Bits,
+    /// Extents that go before others, as their owner says.
+    pub(crate) leaving: Bits,
 }
 
 impl Segment {
@@ -98,7 +104,9 @@ impl Segment {
             released_at: 0,
             worn: false,
             unreadable: 0,
-            live: Vec::new(),
+            live: Bits::default(),
+            dead: Bits::default(),
+            leaving: Bits::default(),
         }
     }
 
@@ -132,7 +140,7 @@ impl Segment {
         );
         self.cursor = 1;
         self.records = Vec::new();
-        self.live = Vec::new();
+        (self.live, self.dead, self.leaving) = (Bits::default(), Bits::default(), Bits::default());
         self.live_bytes = 0;
         self.live_extents = 0;
         self.changed_at = 0;
@@ -140,18 +148,13 @@ impl Segment {
     }
 
     pub(crate) fn is_live(&self, block: u32) -> bool {
-        let word = self.live.get(block as usize / 64).copied().unwrap_or(0);
-        word >> (block % 64) & 1 == 1
+        self.live.has(block)
     }
 
     /// Marks an extent live; returns the bytes it adds.
     pub(crate) fn revive(&mut self, block: u32, payload_bytes: u32) -> u64 {
-        let word = block as usize / 64;
-        if self.live.len() <= word {
-            self.live.resize(word + 1, 0);
-        }
-        debug_assert!(!self.is_live(block), "an extent comes alive once");
-        self.live[word] |= 1 << (block % 64);
+        let is_new = self.live.insert(block);
+        debug_assert!(is_new, "an extent comes alive once");
         let bytes = extent_bytes(payload_bytes);
         self.live_bytes += bytes;
         self.live_extents += 1;
@@ -160,10 +163,9 @@ impl Segment {
 
     /// Marks an extent dead; returns the bytes that frees, 0 if it was not live.
     pub(crate) fn kill(&mut self, block: u32, payload_bytes: u32) -> u64 {
-        if !self.is_live(block) {
+        if !self.live.remove(block) {
             return 0;
         }
-        self.live[block as usize / 64] &= !(1 << (block % 64));
         let bytes = extent_bytes(payload_bytes).min(self.live_bytes);
         self.live_bytes -= bytes;
         self.live_extents -= 1;
@@ -172,11 +174,7 @@ impl Segment {
 
     /// Live extents' header blocks, ascending.
     pub(crate) fn live_blocks(&self) -> Vec<u32> {
-        let bits = |(index, word): (usize, &u64)| {
-            let word = *word;
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index as u32 * 64 + bit)
-        };
-        self.live.iter().enumerate().flat_map(bits).collect()
+        self.live.blocks().collect()
     }
 }
 

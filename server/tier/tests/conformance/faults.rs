@@ -227,6 +227,31 @@ fn a_device_that_others_wrote_to_is_not_repaired() {
 }
 
 #[test]
+fn a_segment_linked_under_another_name_has_one_and_the_other_is_a_stray() {
+    for (engine, other) in ENGINES.into_iter().flat_map(|engine| [(engine, 0), (engine, 5)]) {
+        let dir = place();
+        let bench = Bench::new(dir.path().to_owned(), engine);
+        let (tier, _, _) = bench.open();
+        let places: Vec<_> =
+            (1..=5).map(|seed| (seed, write(&tier, &bench, seed, 250_000).unwrap())).collect();
+        tier.shutdown().unwrap();
+        drop(tier);
+        let (seed, at) = places[4];
+        assert_eq!(at.segment, 1, "four pages fill a segment");
+        let ((own, _), (other_name, _)) = (segment_file(&bench, 1), segment_file(&bench, other));
+        std::fs::remove_file(&other_name).unwrap();
+        std::fs::hard_link(&own, &other_name).unwrap();
+        let (tier, recovered, report) = bench.open();
+        let name = other_name.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(report.warnings.iter().any(|warning| warning.contains(&name)), "{:?}", report.warnings);
+        let left = places.iter().filter(|(_, at)| at.segment != other).count();
+        assert_eq!((recovered.len(), report.retired, report.damaged), (left, 1, 0));
+        while write(&tier, &bench, 9000, 250_000).is_ok() {}
+        read(&tier, &bench, at, seed, 250_000).unwrap();
+    }
+}
+
+#[test]
 fn strays_are_named_and_left_alone() {
     let dir = place();
     let bench = Bench::new(dir.path().to_owned(), ENGINES[0]);

@@ -6,4 +6,5 @@ mod crash;
 mod descriptors;
 mod faults;
 mod life;
+mod notes;
 mod support;

@@ -6,9 +6,9 @@ use super::super::format::{Nonce, Record};
 use super::super::segment::State;
 use super::Log;
 use crate::errno::Fault;
-use crate::limits::{DISK_FULL_RETRY, SEGMENTS_READY, SHORT_RETRY};
+use crate::limits::{DISK_FULL_RETRY_MAX, DISK_FULL_RETRY_MIN, SEGMENTS_READY, SHORT_RETRY};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the keeper does next. Each is answered by the method of the same name in the past tense.
 #[derive(Debug)]
@@ -131,6 +131,7 @@ impl Log {
         let segment = &mut self.segments[number as usize];
         if segment.file.is_none() {
             self.growing -= 1;
+            self.disk_rest = Duration::ZERO;
             if self.absent.is_empty() {
                 self.retry_disk_at = None; // the disk had space for all of the tier
             }
@@ -159,7 +160,10 @@ impl Log {
         segment.state = State::Absent;
         self.absent.push_front(number);
         match fault {
-            Fault::Full => self.retry_disk_at = Some(now + DISK_FULL_RETRY),
+            Fault::Full => {
+                self.disk_rest = (self.disk_rest * 2).clamp(DISK_FULL_RETRY_MIN, DISK_FULL_RETRY_MAX);
+                self.retry_disk_at = Some(now + self.disk_rest);
+            }
             Fault::Interrupted | Fault::Short | Fault::Device => self.pause(now),
         }
     }

@@ -25,7 +25,7 @@ impl Log {
         }
         segment.unreadable += 1;
         let worn = segment.unreadable >= UNREADABLE_EXTENTS_MAX && self.wear(at.segment.into());
-        self.forget(at, payload_bytes);
+        self.kill(at, payload_bytes); // it may be read again after the next start
         worn
     }
 

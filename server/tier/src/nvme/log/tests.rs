@@ -91,6 +91,24 @@ fn a_full_disk_makes_the_tier_smaller_until_it_has_space_again() {
 }
 
 #[test]
+fn a_disk_without_space_is_asked_again_soon_and_then_more_rarely() {
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    let mut now = Instant::now();
+    let mut rests = Vec::new();
+    for _ in 0..6 {
+        refuse(&mut log, Fault::Full, now);
+        let next = log.next_look().unwrap();
+        rests.push((next - now).as_secs());
+        assert!(log.next_chore(next - Duration::from_millis(1)).is_none(), "not before");
+        now = next;
+    }
+    assert_eq!(rests, [1, 2, 4, 8, 8, 8], "a disk that was full for a moment costs a second");
+    make(&mut log, now);
+    refuse(&mut log, Fault::Full, now);
+    assert_eq!((log.next_look().unwrap() - now).as_secs(), 1, "it had space meanwhile");
+}
+
+#[test]
 fn the_last_segment_with_space_is_for_what_moves() {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     let now = Instant::now();

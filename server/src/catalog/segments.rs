@@ -1,0 +1,64 @@
+//! The catalog's rows of segments: what the tier notes of extents that their bytes do not tell. Owns: their form. Must not
+//! know: what a note means.
+
+use super::namespaces::Table;
+use super::{Catalog, CatalogError};
+use prost::Message;
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use turnkv_tier::nvme::SegmentNote;
+
+/// A segment's number -> [`Saved`].
+const SEGMENTS: Table = TableDefinition::new("segments");
+
+/// A segment's note as saved.
+#[derive(Clone, PartialEq, Message)]
+struct Saved {
+    /// Of the use of the segment that the note is about.
+    #[prost(bytes = "vec", tag = "1")]
+    nonce: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    dead: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    leaving: Vec<u8>,
+}
+
+impl Catalog {
+    /// Saves notes in one transaction, each in place of an earlier one of its segment. Blocking.
+    pub(crate) fn put_segment_notes(&self, notes: &[SegmentNote]) -> Result<(), CatalogError> {
+        if notes.is_empty() {
+            return Ok(());
+        }
+        self.write(|write| {
+            let mut table = write.open_table(SEGMENTS)?;
+            for note in notes {
+                let SegmentNote { segment, nonce, dead, leaving } = note.clone();
+                let row = Saved { nonce: nonce.to_vec(), dead, leaving }.encode_to_vec();
+                table.insert(segment.to_be_bytes().as_slice(), row.as_slice())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// All that is saved of segments; rows that do not check are left out. Blocking.
+    pub(crate) fn segment_notes(&self) -> Result<Vec<SegmentNote>, CatalogError> {
+        self.read(|read| {
+            let mut notes = Vec::new();
+            for row in read.open_table(SEGMENTS)?.iter()? {
+                let (key, row) = row?;
+                notes.extend(saved_note(key.value(), row.value()));
+            }
+            Ok(notes)
+        })
+    }
+}
+
+pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
+    write.open_table(SEGMENTS)?;
+    Ok(())
+}
+
+fn saved_note(key: &[u8], row: &[u8]) -> Option<SegmentNote> {
+    let Saved { nonce, dead, leaving } = Saved::decode(row).ok()?;
+    let segment = u16::from_be_bytes(key.try_into().ok()?);
+    Some(SegmentNote { segment, nonce: nonce.try_into().ok()?, dead, leaving })
+}
