@@ -223,7 +223,7 @@ def test_until_the_name_is_known_no_page_moves(
     assert WeightsName.of("local:", [folder], LOG) is name, "the sides of an engine hash once"
     begun = time.monotonic()
     assert not name.wait(0.2) and time.monotonic() - begun < 5
-    options = PoolOptions(server.address, name, "", 1, 1000)
+    options = PoolOptions(server.address, name, "", 1000)
     door = Door(options, [GroupPages(0, 16, 1, None, b"")], {0: 4096})
     with pytest.raises(turnkv.Error) as refused:
         door.namespace(0)

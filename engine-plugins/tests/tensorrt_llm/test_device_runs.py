@@ -75,9 +75,9 @@ def on_device(caches: dict[str, torch.Tensor], device: turnkv.Device) -> DeviceR
 def door(server: Any) -> Any:
     """Opens a namespace for pages of one size; new names each time."""
 
-    def open_door(page_bytes: int) -> Door:
+    def open_door(shard_bytes: int) -> Door:
         group = GroupPages(0, 4, 1, None, turnkv.chain_hashes(b"\0\0\0\0", 1)[:8] + np.random.bytes(8))
-        return Door(PoolOptions(server.address, "on-device", "", 1, 3000), [group], {0: page_bytes})
+        return Door(PoolOptions(server.address, "on-device", "", 3000), [group], {0: shard_bytes})
 
     return open_door
 
@@ -89,10 +89,10 @@ def test_what_either_way_writes_the_other_reads(door: Any, device: turnkv.Device
     straight, ours = in_place(caches), on_device(caches, device)
     assert (ours.page_bytes, ours.lengths) == (straight.page_bytes, straight.lengths)
     names = [bytes([at]) * 32 for at in range(5)]
-    opened = door(straight.page_bytes)
+    opened = door(straight.shard_bytes)
     for at, (source, target) in enumerate(((ours, straight), (straight, ours), (ours, ours))):
-        sending = Saver(opened, {0: source}, shard=0, deadline_ms=3000, durable=False, threads=2)
-        bringing = Loader(opened, {0: target}, shard=0, deadline_ms=3000, threads=2)
+        sending = Saver(opened, {0: source}, deadline_ms=3000, durable=False, threads=2)
+        bringing = Loader(opened, {0: target}, deadline_ms=3000, threads=2)
         run = PageRun(0, 0, [bytes([at]) + name[1:] for name in names], [0, 1, 2, 3, 4])
         source.mark()
         sending.add(SaveJob("r", None, [run]))
@@ -112,10 +112,10 @@ def test_what_either_way_writes_the_other_reads(door: Any, device: turnkv.Device
 def test_a_save_says_why_it_is_not_durable(make_server: Any) -> None:
     memory = in_place(caches_of(KINDS[0]))
     group = GroupPages(0, 4, 1, None, b"fleeting" + bytes(16))
-    opened = Door(PoolOptions(make_server(nvme=None).address, "durable", "", 1, 3000), [group], {0: memory.page_bytes})
+    opened = Door(PoolOptions(make_server(nvme=None).address, "durable", "", 3000), [group], {0: memory.shard_bytes})
     run = PageRun(0, 0, [bytes([at]) * 32 for at in range(2)], [0, 1])
     for durable, why in ((False, None), (True, "no_tier")):
-        sending = Saver(opened, {0: memory}, shard=0, deadline_ms=3000, durable=durable, threads=1)
+        sending = Saver(opened, {0: memory}, deadline_ms=3000, durable=durable, threads=1)
         with sending._state:  # only what a request still has to store when it ends is waited for
             sending.add(SaveJob("r", None, [run]))
             sending.finish(FinishJob("r", None, [run]))
@@ -142,9 +142,9 @@ def test_layer_by_layer(door: Any, device: turnkv.Device, kind: str, damaged: bo
     """A layer is in place once it was waited for; a damaged page is told as failed at the end of the step."""
     caches = caches_of(kind)
     ours = on_device(caches, device)
-    opened = door(ours.page_bytes)
+    opened = door(ours.shard_bytes)
     names = [bytes([page]) * 32 for page in range(6)]
-    sending = Saver(opened, {0: ours}, shard=0, deadline_ms=3000, durable=False, threads=2)
+    sending = Saver(opened, {0: ours}, deadline_ms=3000, durable=False, threads=2)
     for request, at in (("a", 0), ("b", 3)):
         run = PageRun(0, 0, names[at : at + 3], [at, at + 1, at + 2])
         sending.add(SaveJob(request, None, [run]))
@@ -152,7 +152,7 @@ def test_layer_by_layer(door: Any, device: turnkv.Device, kind: str, damaged: bo
     sending.close(5)
     if damaged:
         poison(opened, names[4])
-    layers = DeviceLayerLoader(opened, {0: ours}, shard=0, deadline_ms=3000, threads=2)
+    layers = DeviceLayerLoader(opened, {0: ours}, deadline_ms=3000, threads=2)
     jobs = [LoadJob(request, [PageRun(0, 0, names[at : at + 3], [at + 6, at + 7, at + 8])], 12)
             for request, at in (("a", 0), ("b", 3))]
     layers.begin(jobs)
@@ -174,7 +174,7 @@ def test_layer_by_layer(door: Any, device: turnkv.Device, kind: str, damaged: bo
 def test_layers_that_lie_differently_are_refused(door: Any, device: turnkv.Device) -> None:
     caches = {"a": filled((BLOCKS, 2, 4, 16), torch.bfloat16), "b": filled((2, BLOCKS, 4, 16), torch.bfloat16).transpose(0, 1)}
     with pytest.raises(ValueError, match='use load="async"'):
-        DeviceLayerLoader(door(512), {0: on_device(caches, device)}, shard=0, deadline_ms=100, threads=1)
+        DeviceLayerLoader(door(512), {0: on_device(caches, device)}, deadline_ms=100, threads=1)
 
 
 def test_memory_that_nobody_reaches_is_refused() -> None:
@@ -190,8 +190,8 @@ def test_memory_that_nobody_reaches_is_refused() -> None:
 def test_a_broken_device_stores_and_loads_nothing(door: Any) -> None:
     broken = turnkv.Device(kind="host", fail_after=0)
     ours = on_device(caches_of("dense"), broken)
-    opened = door(ours.page_bytes)
-    sending = Saver(opened, {0: ours}, shard=0, deadline_ms=500, durable=False, threads=1)
+    opened = door(ours.shard_bytes)
+    sending = Saver(opened, {0: ours}, deadline_ms=500, durable=False, threads=1)
     run = PageRun(0, 0, [b"x" * 32], [0])
     sending.add(SaveJob("r", None, [run]))
     sending.finish(FinishJob("r", None, [run]))

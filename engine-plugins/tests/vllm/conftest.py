@@ -21,7 +21,7 @@ collect_ignore_glob = [] if HAS_VLLM else ["test_*.py"]
 if HAS_VLLM:
     sys.path.insert(0, str(HERE))
     from engine import Engine
-    from models import write_hybrid, write_plain
+    from models import write_grouped, write_hybrid, write_plain
 
 
 def _common() -> Any:
@@ -42,7 +42,8 @@ Greedy = Callable[..., list[list[int]]]
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
     """Model folders by name."""
     folder = tmp_path_factory.mktemp("models")
-    return {"plain": write_plain(folder / "plain"), "hybrid": write_hybrid(folder / "hybrid")}
+    makers = {"plain": write_plain, "hybrid": write_hybrid, "grouped": write_grouped}
+    return {name: write(folder / name) for name, write in makers.items()}
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +97,14 @@ def prompt_of(tokens: int, seed: int = 1) -> list[int]:
 def whole_blocks(prompt: list[int], reply: list[int], block: int = 32) -> int:
     """Tokens of the blocks that are computed when a turn ends: the last sampled token has no KV."""
     return (len(prompt) + len(reply) - 1) // block * block
+
+
+def ranks_of(count: int) -> dict[str, Any]:
+    """Settings of an engine with so many tensor-parallel ranks, on the two processors that there are at least."""
+    if count == 1:
+        return {}
+    environment = {
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(rank % 2) for rank in range(count)),
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+    }
+    return {"tensor_parallel_size": count, "distributed_executor_backend": "mp", "environment": environment}

@@ -113,7 +113,7 @@ class FakeDoor:
     def __init__(self, *windows: int | None) -> None:
         windows = windows or (None,)
         self.groups = {at: GroupPages(at, BLOCK_TOKENS, 1, window, b"salt") for at, window in enumerate(windows)}
-        self.page_bytes = dict.fromkeys(self.groups, PAGE)
+        self.shard_bytes = dict.fromkeys(self.groups, PAGE)
         self.namespaces = {group: FakeNamespace() for group in self.groups}
         self.is_shut, self.epoch = False, b""
 
@@ -172,7 +172,7 @@ def wait_until(fact: Any, seconds: float = 5.0) -> None:
 
 def saver_of(door: FakeDoor, memory: Any, **options: Any) -> Saver:
     """A saver with short deadlines."""
-    values = {"shard": 0, "deadline_ms": 300, "durable": False, "threads": 2} | options
+    values = {"deadline_ms": 300, "durable": False, "threads": 2} | options
     return Saver(door, dict.fromkeys(door.groups, memory), **values)
 
 

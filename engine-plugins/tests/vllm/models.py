@@ -42,6 +42,13 @@ def write_plain(folder: pathlib.Path, seed: int = 0) -> pathlib.Path:
     return _write(Qwen3ForCausalLM(Qwen3Config(**COMMON, num_hidden_layers=4, num_attention_heads=8)), folder)
 
 
+def write_grouped(folder: pathlib.Path) -> pathlib.Path:
+    """The same with 4 KV heads, which four ranks can share out."""
+    torch.manual_seed(0)
+    sizes = COMMON | {"num_key_value_heads": 4}
+    return _write(Qwen3ForCausalLM(Qwen3Config(**sizes, num_hidden_layers=4, num_attention_heads=8)), folder)
+
+
 def write_wide(folder: pathlib.Path) -> pathlib.Path:
     """Qwen3 with about 40 million parameters: slow enough to prefill that a reload shows."""
     torch.manual_seed(0)

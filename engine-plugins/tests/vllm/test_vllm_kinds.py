@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from conftest import Greedy, common, prompt_of, whole_blocks
+from conftest import Greedy, common, prompt_of, ranks_of, whole_blocks
 from engine import Engine
 from models import WINDOW
 
@@ -53,13 +53,7 @@ def test_prefill_hands_over_to_decode(
 
 def test_two_ranks(models: dict[str, pathlib.Path], pool_server: Any) -> None:
     """Each rank stores and loads its own shard of a page."""
-    engine = Engine(
-        models["plain"],
-        {"pool": pool_server.address},
-        tensor_parallel_size=2,
-        distributed_executor_backend="mp",
-        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"},
-    )
+    engine = Engine(models["plain"], {"pool": pool_server.address}, **ranks_of(2))
     prompt = prompt_of(900, seed=11)
     computed = turn(engine, prompt)
     engine.forget()

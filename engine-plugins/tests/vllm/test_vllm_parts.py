@@ -26,7 +26,7 @@ from fakes import (
 )
 
 from turnkv.connector import BlockRuns, FinishJob, Hints, LoadJob, Loader, PageRun, SaveJob, names_of
-from turnkv.connector.runs import parts_of
+from turnkv.connector.runs import Shards, parts_of
 from turnkv.vllm.options import Options
 
 
@@ -91,6 +91,43 @@ def test_runs_cover_a_block_whatever_the_layout(order: str) -> None:
     share = runs.layers["layer.1"]
     own = gather(runs.layer_addresses("layer.1", [3]), share.lengths, 1)[0]
     assert own == gathered[0][share.offset : share.offset + len(own)], "a layer's share lies at its offset"
+
+
+@pytest.mark.parametrize("order", ["LBHNC", "LBNHC", "BLHNC", "BLNHC", "BHLNC", "LHBNC"])
+@pytest.mark.parametrize("rows", [1, 2], ids=["whole", "kernel-blocks"])
+def test_shards_are_the_same_bytes_whatever_the_ranks(order: str, rows: int) -> None:
+    """Eight heads in four shards: what one rank has of a block is what two and four ranks have of it, shard by shard."""
+    sizes = {"L": 2, "B": 5 * rows, "H": 8, "N": 4, "C": 16}
+    raw = torch.arange(2 * 5 * rows * 8 * 4 * 16, dtype=torch.int32).reshape([sizes[dim] for dim in order])
+    whole = raw.permute([order.index(dim) for dim in "LBHNC"])
+
+    def of_rank(rank: int, ranks: int) -> tuple[BlockRuns, torch.Tensor]:
+        # A rank's own memory, in the same order of dimensions.
+        heads = 8 // ranks
+        own = whole[:, :, rank * heads : (rank + 1) * heads].permute(["LBHNC".index(dim) for dim in order]).contiguous()
+        own = own.permute([order.index(dim) for dim in "LBHNC"])
+        count = 4 // ranks
+        layers = {
+            f"layer.{at}": parts_of(own[at].data_ptr(), own[at].shape, own[at].stride(), 4, rows, cut=(1, count))
+            for at in range(2)
+        }
+        return BlockRuns(layers, Shards(rank * count, count)), own
+
+    pages: dict[int, list[bytes]] = {}
+    shares: dict[int, list[bytes]] = {}
+    for ranks in (1, 2, 4):
+        pages[ranks], shares[ranks] = [], []
+        for rank in range(ranks):
+            runs, own = of_rank(rank, ranks)
+            assert runs.shard_bytes * 4 == whole[:, :rows].numel() * 4 and runs.page_bytes * ranks == runs.shard_bytes * 4
+            pages[ranks] += gather(runs.addresses([3]), runs.lengths, runs.shards.count)
+            share = runs.layers["layer.1"]
+            shares[ranks] += gather(runs.layer_addresses("layer.1", [3]), share.lengths, runs.shards.count)
+            assert all(one in page[share.offset :] for one, page in zip(shares[ranks][-runs.shards.count :], pages[ranks][-runs.shards.count :]))
+            del own
+    assert pages[1] == pages[2] == pages[4] and shares[1] == shares[2] == shares[4]
+    values = numpy.sort(numpy.frombuffer(b"".join(pages[1]), dtype=numpy.int32))
+    assert (values == numpy.sort(whole[:, 3 * rows : 4 * rows].reshape(-1).numpy())).all(), "all of the block, once"
 
 
 def test_kernel_blocks_within_a_block() -> None:
@@ -195,7 +232,7 @@ def test_loads_fill_blocks_and_name_those_that_did_not_come() -> None:
     door, memory, names = FakeDoor(), Memory(8), hashes_of(4)
     content = [bytes([at]) * PAGE for at in range(4)]
     door.namespaces[0].pages = dict(zip(names[:3], content))
-    loader = Loader(door, {0: memory.runs}, shard=0, deadline_ms=300, threads=2)
+    loader = Loader(door, {0: memory.runs}, deadline_ms=300, threads=2)
     loaded = load(loader, LoadJob("r", [run_of(names, [2, 3, 4])], 96))
     assert (loaded.outcome.pages, loaded.outcome.failed, loaded.failed) == (3, 0, [])
     assert [memory.bytes[block].tobytes() for block in (2, 3, 4)] == content[:3]
@@ -206,7 +243,7 @@ def test_loads_fill_blocks_and_name_those_that_did_not_come() -> None:
 def test_a_load_is_told_by_its_deadline() -> None:
     door, names = FakeDoor(), hashes_of(2)
     door.namespaces[0].gate.clear()
-    loader = Loader(door, {0: Memory(4).runs}, shard=0, deadline_ms=150, threads=1)
+    loader = Loader(door, {0: Memory(4).runs}, deadline_ms=150, threads=1)
     for request in ("a", "b"):
         loader.start(LoadJob(request, [run_of(names, [1, 2])], 64))
     found: dict[str, Any] = {}

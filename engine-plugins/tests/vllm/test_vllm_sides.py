@@ -262,7 +262,7 @@ def test_stats_travel_and_add_up() -> None:
 
 def test_what_ran_on_a_failed_layerwise_load_is_not_stored() -> None:
     door, memory, names = FakeDoor(), Memory(8), hashes_of(4)
-    worker = Worker(Options.parse({}), door, {0: memory.runs}, shard=0, stores=True)
+    worker = Worker(Options.parse({}), door, {0: memory.runs}, stores=True)
     ended = {"r": SimpleNamespace(outcome=LoadOutcome(1, 1, "checksum", 0.1), failed=[(0, 2)])}
     worker.layers = SimpleNamespace(end=lambda: {**ended, **(ended.clear() or {})}, close=lambda: None)
     step = scheduler_of(door).step
@@ -278,7 +278,7 @@ def test_what_ran_on_a_failed_layerwise_load_is_not_stored() -> None:
 
 def test_a_replica_stores_nothing_and_holds_nothing_up() -> None:
     door, names = FakeDoor(), hashes_of(2)
-    worker = Worker(Options.parse({}), door, {0: Memory(4).runs}, shard=0, stores=False)
+    worker = Worker(Options.parse({}), door, {0: Memory(4).runs}, stores=False)
     step = scheduler_of(door).step
     step.saves = [SaveJob("r", None, [run_of(names, [1])])]
     step.finishes = [FinishJob("r", None, [run_of(names, [1])])]
@@ -291,7 +291,7 @@ def test_a_replica_stores_nothing_and_holds_nothing_up() -> None:
 def test_a_step_lost_half_way_ends_storing_until_a_reset(told: bool) -> None:
     """vLLM's model runners differ: one calls `wait_for_save` after an exception too, the other leaves it out."""
     door, names = FakeDoor(), hashes_of(4)
-    worker = Worker(Options.parse({}), door, {0: Memory(8).runs}, shard=0, stores=True)
+    worker = Worker(Options.parse({}), door, {0: Memory(8).runs}, stores=True)
     scheduler, output = scheduler_of(FakeDoor()), step_of({"r": 1}, {})
 
     def step(save: int, finish: bool = False, whole: bool | None = True) -> None:
@@ -319,7 +319,7 @@ def test_a_step_lost_half_way_ends_storing_until_a_reset(told: bool) -> None:
 def test_nothing_old_reaches_a_new_epoch() -> None:
     """Weights were changed: a save under way ends in the old namespace, what is queued goes nowhere."""
     door, names = FakeDoor(), hashes_of(4)
-    worker = Worker(Options.parse({"save_threads": 1}), door, {0: Memory(8).runs}, shard=0, stores=True)
+    worker = Worker(Options.parse({"save_threads": 1}), door, {0: Memory(8).runs}, stores=True)
     old = door.namespaces[0]
     old.gate.clear()
     worker.saver.add(SaveJob("r", None, [run_of(names, [1])]))

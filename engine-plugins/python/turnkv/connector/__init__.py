@@ -15,7 +15,7 @@ from .lookup import Answer, Lookups
 from .names import names_of
 from .outcomes import LoadOutcome, Outcomes, SaveOutcome
 from .prefill import PrefillClock
-from .runs import BlockRuns
+from .runs import BlockRuns, Shards
 from .saver import Saver
 from .sessions import Hints, SessionDesk
 
@@ -38,5 +38,6 @@ __all__ = [
     "SaveOutcome",
     "Saver",
     "SessionDesk",
+    "Shards",
     "names_of",
 ]

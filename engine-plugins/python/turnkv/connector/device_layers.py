@@ -43,13 +43,12 @@ class DeviceLayerLoader:
         door: Door,
         runs: Mapping[int, DeviceRuns],
         *,
-        shard: int,
         deadline_ms: int,
         threads: int,
     ) -> None:
         for memory in runs.values():
             memory.check_layers()
-        self._door, self._runs, self._shard = door, runs, shard
+        self._door, self._runs = door, runs
         self._deadline_seconds = deadline_ms / 1000
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="turnkv-begin")
         self._numbers = {name: at for memory in runs.values() for at, name in enumerate(memory.layers)}
@@ -109,8 +108,7 @@ class DeviceLayerLoader:
         memory = self._runs[piece.run.group]
         try:
             piece.flight = memory.begin_layers(
-                self._door.namespace(piece.run.group), piece.run.names, piece.run.blocks, shard=self._shard,
-                deadline_ms=left_ms,
+                self._door.namespace(piece.run.group), piece.run.names, piece.run.blocks, deadline_ms=left_ms,
             )
         except turnkv.Error as error:
             piece.cause = error.kind

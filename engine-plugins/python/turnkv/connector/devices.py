@@ -19,7 +19,7 @@ import torch
 
 import turnkv
 
-from .runs import BlockRuns, Part, parts_of
+from .runs import BlockRuns, Part, Shards, parts_of
 
 
 class Marker:
@@ -48,12 +48,22 @@ def current(device: torch.device) -> int | None:
 class DeviceRuns(BlockRuns):
     """One group's blocks in device memory: the same pages as `BlockRuns` has of them in CPU memory."""
 
-    def __init__(self, caches: Mapping[str, torch.Tensor], device: turnkv.Device, *, blocks: int) -> None:
-        """`caches`: each layer's tensor, whose leading rows are `blocks` blocks of one or more rows each."""
+    def __init__(
+        self,
+        caches: Mapping[str, torch.Tensor],
+        device: turnkv.Device,
+        *,
+        blocks: int,
+        shards: Shards = Shards(),
+        axis: int = 0,
+    ) -> None:
+        """`caches`: each layer's tensor, whose leading rows are `blocks` blocks of one or more rows each. Several `shards` are
+        cut along `axis`."""
         places = {cache.device for cache in caches.values()}
         if len(places) > 1:
             raise ValueError(f"the layers of a group lie on several devices: {', '.join(map(str, places))}")
-        super().__init__({name: _parts(cache, blocks) for name, cache in caches.items()})
+        cut = (axis, shards.count)
+        super().__init__({name: _parts(cache, blocks, cut) for name, cache in caches.items()}, shards)
         self._device, self._tensors = device, tuple(caches.values())
         self.place = places.pop()
         """Where the tensors are, in torch's words."""
@@ -69,7 +79,7 @@ class DeviceRuns(BlockRuns):
         """See `BlockRuns`."""
         return pages.offload_device_runs(
             self._device, names, self.addresses(blocks), self.lengths, stream=self._marker.handle, keep=self._tensors,
-            **settings,
+            **self._named, **settings,
         )
 
     def reload(
@@ -78,7 +88,7 @@ class DeviceRuns(BlockRuns):
         """See `BlockRuns`."""
         return pages.reload_device_runs(
             self._device, names, self.addresses(blocks), self.lengths, stream=self._marker.handle, keep=self._tensors,
-            **settings,
+            **self._named, **settings,
         ).result()
 
     def begin_layers(
@@ -88,7 +98,7 @@ class DeviceRuns(BlockRuns):
         addresses, lengths = self._by_layer(blocks)
         return pages.reload_device_runs(
             self._device, names, addresses, lengths, stream=self._marker.handle, layers=len(self.layers),
-            keep=self._tensors, **settings,
+            keep=self._tensors, **self._named, **settings,
         )
 
     def check_layers(self) -> None:
@@ -99,17 +109,26 @@ class DeviceRuns(BlockRuns):
 
     def _by_layer(self, blocks: Sequence[int]) -> tuple[np.ndarray, list[int]]:
         """As `addresses` and `lengths`, but no run holds more than one layer."""
-        rows = [self.layer_addresses(name, blocks).reshape(len(blocks), -1) for name in self.layers]
+        shards = len(blocks) * self.shards.count
+        rows = [self.layer_addresses(name, blocks).reshape(shards, -1) for name in self.layers]
         lengths = [length for layer in self.layers.values() for length in layer.lengths]
         return np.ascontiguousarray(np.concatenate(rows, axis=1)).reshape(-1), lengths
 
 
-def memory_of(caches: Mapping[str, torch.Tensor], *, blocks: int, staging_bytes: int | None = None) -> BlockRuns:
-    """A group's blocks, wherever they lie. Raises ValueError for memory that nobody here can reach."""
+def memory_of(
+    caches: Mapping[str, torch.Tensor],
+    *,
+    blocks: int,
+    staging_bytes: int | None = None,
+    shards: Shards = Shards(),
+    axis: int = 0,
+) -> BlockRuns:
+    """A group's blocks, wherever they lie; several `shards` are cut along `axis`. Raises ValueError for memory that nobody
+    here can reach."""
     device = device_of(next(iter(caches.values())), staging_bytes)
     if device is not None:
-        return DeviceRuns(caches, device, blocks=blocks)
-    return BlockRuns({name: _parts(cache, blocks) for name, cache in caches.items()})
+        return DeviceRuns(caches, device, blocks=blocks, shards=shards, axis=axis)
+    return BlockRuns({name: _parts(cache, blocks, (axis, shards.count)) for name, cache in caches.items()}, shards)
 
 
 def device_of(tensor: torch.Tensor, staging_bytes: int | None = None) -> turnkv.Device | None:
@@ -122,7 +141,8 @@ def device_of(tensor: torch.Tensor, staging_bytes: int | None = None) -> turnkv.
     return turnkv.shared_device(torch.cuda.current_device() if index is None else index, staging_bytes=staging_bytes)
 
 
-def _parts(cache: torch.Tensor, blocks: int) -> list[Part]:
+def _parts(cache: torch.Tensor, blocks: int, cut: tuple[int, int]) -> list[Part]:
     if blocks < 1 or cache.shape[0] % blocks:
         raise ValueError(f"a cache of {cache.shape[0]} rows is not {blocks} blocks")
-    return parts_of(cache.data_ptr(), cache.shape, cache.stride(), cache.element_size(), cache.shape[0] // blocks)
+    per_block = cache.shape[0] // blocks
+    return parts_of(cache.data_ptr(), cache.shape, cache.stride(), cache.element_size(), per_block, cut)

@@ -26,6 +26,8 @@ class GroupPages:
     """Trailing blocks that a request of this group needs to go on; None: all of them."""
     salt: bytes
     """Digest of all that must agree for the group's bytes to be exchangeable."""
+    shards: int = 1
+    """Of a page, over all ranks."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,6 @@ class PoolOptions:
     model: str | WeightsName
     """Name of the weights; no page moves before it is known."""
     tenant: str
-    shards: int
     call_ms: int
     connect_ms: int = 250
 
@@ -44,10 +45,10 @@ class PoolOptions:
 class Door:
     """Namespaces of one pool. Threads may share it. No call before the first use: no pool, no delay."""
 
-    def __init__(self, options: PoolOptions, groups: list[GroupPages], page_bytes: dict[int, int]) -> None:
+    def __init__(self, options: PoolOptions, groups: list[GroupPages], shard_bytes: dict[int, int]) -> None:
         self.options = options
         self.groups = {group.group: group for group in groups}
-        self.page_bytes = page_bytes
+        self.shard_bytes = shard_bytes
         self._pool = turnkv.Pool(options.address, call_ms=options.call_ms, connect_ms=options.connect_ms)
         self._lock = threading.Lock()
         self._opened: dict[int, turnkv.Namespace] = {}
@@ -69,8 +70,8 @@ class Door:
             dtype="u8",
             layout="opaque",
             page_tokens=spec.block_tokens,
-            tp_size=options.shards,
-            opaque_shard_bytes=self.page_bytes[group],
+            tp_size=spec.shards,
+            opaque_shard_bytes=self.shard_bytes[group],
             tenant=options.tenant,
             salt=hashlib.sha256(spec.salt + epoch).digest() if epoch else spec.salt,
         )
@@ -81,6 +82,12 @@ class Door:
         """From here on other pages: what was stored so far is not found any more (the weights changed, say)."""
         with self._lock:
             self.epoch, self._opened = epoch, {}
+
+    def know(self, groups: list[GroupPages], shard_bytes: dict[int, int]) -> None:
+        """What the memory turned out to be: before the first use."""
+        with self._lock:
+            self.groups = {group.group: group for group in groups}
+            self.shard_bytes, self._opened = shard_bytes, {}
 
     def close(self) -> None:
         """Lets go of the pool."""

@@ -72,9 +72,9 @@ class LayerLoader:
     """Loads of one worker, a step at a time. The engine's thread alone calls it. Needs a pool with shared memory."""
 
     def __init__(
-        self, door: Door, runs: Mapping[int, BlockRuns], *, shard: int, deadline_ms: int, threads: int
+        self, door: Door, runs: Mapping[int, BlockRuns], *, deadline_ms: int, threads: int
     ) -> None:
-        self._door, self._runs, self._shard = door, runs, shard
+        self._door, self._runs = door, runs
         self._deadline_seconds = deadline_ms / 1000
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="turnkv-lease")
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="turnkv-layers")
@@ -127,11 +127,13 @@ class LayerLoader:
             piece.cause = "deadline"
             return
         try:
+            memory = self._runs[piece.run.group]
             pages = self._door.namespace(piece.run.group)
-            piece.lease = pages.lease(piece.run.names, shard=self._shard, deadline_ms=left_ms)
-            piece.pages = piece.lease.verify()
+            piece.lease = memory.lease(pages, piece.run.names, deadline_ms=left_ms)
+            whole = piece.lease.verify()
+            piece.pages = whole // memory.shards.count
             if piece.pages < len(piece.run.names):
-                piece.cause = "checksum" if piece.pages < len(piece.lease) else piece.lease.miss
+                piece.cause = "checksum" if whole < len(piece.lease) else piece.lease.miss
         except turnkv.Error as error:
             piece.cause, piece.pages = error.kind, 0
 

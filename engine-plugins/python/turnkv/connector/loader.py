@@ -52,11 +52,10 @@ class Loader:
         door: Door,
         runs: Mapping[int, BlockRuns],
         *,
-        shard: int,
         deadline_ms: int,
         threads: int,
     ) -> None:
-        self._door, self._runs, self._shard = door, runs, shard
+        self._door, self._runs = door, runs
         self._deadline_seconds = deadline_ms / 1000
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="turnkv-load")
         self._state = threading.Condition()
@@ -120,7 +119,7 @@ class Loader:
             return 0, "deadline"
         try:
             report = self._runs[run.group].reload(
-                self._door.namespace(run.group), run.names, run.blocks, shard=self._shard, deadline_ms=left_ms
+                self._door.namespace(run.group), run.names, run.blocks, deadline_ms=left_ms
             )
         except turnkv.Error as error:
             return 0, error.kind

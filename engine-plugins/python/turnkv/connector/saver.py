@@ -61,12 +61,11 @@ class Saver:
         door: Door,
         runs: Mapping[int, BlockRuns],
         *,
-        shard: int,
         deadline_ms: int,
         durable: bool,
         threads: int,
     ) -> None:
-        self._door, self._runs, self._shard = door, runs, shard
+        self._door, self._runs = door, runs
         self._deadline_ms, self._durable = deadline_ms, durable
         self._primary = next(iter(door.groups))
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="turnkv-save")
@@ -249,7 +248,6 @@ class Saver:
                 run.blocks[first:end],
                 session=saves.session if run.group == self._primary else None,
                 parent=parent,
-                shard=self._shard,
                 durable=self._durable and saves.finish is not None,
                 deadline_ms=left_ms,
             )

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from turnkv.connector import Door, LoadJob, Loader, PageRun, devices
+from turnkv.connector import Door, LoadJob, Loader, PageRun, Shards, devices
 
 from .identity import GROUP
 
@@ -38,7 +38,7 @@ class Fetcher:
     """One per rank. The engine's thread and the one that answers rank 0 call it."""
 
     def __init__(
-        self, door: Door, cache: torch.Tensor, *, shard: int, bytes_max: int, deadline_ms: int, threads: int
+        self, door: Door, cache: torch.Tensor, *, shards: Shards, bytes_max: int, deadline_ms: int, threads: int
     ) -> None:
         """`cache`: the blocks, one contiguous tensor. Raises ValueError where there is no room for pages."""
         self._blocks = cache.view(cache.shape[0], -1).view(torch.uint8)
@@ -53,9 +53,9 @@ class Fetcher:
         except torch.OutOfMemoryError as error:
             raise ValueError(f"{cache.device} has no room for TURNKV_LOAD_BYTES={bytes_max}: lower it, or the engine's "
                              f"free_gpu_memory_fraction: {error}") from error
-        memory = devices.memory_of({"page": self._arena}, blocks=self.pages_max)
+        memory = devices.memory_of({"page": self._arena}, blocks=self.pages_max, shards=shards)
         memory.mark()  # whoever had this memory before may not have ended
-        self._loader = Loader(door, {GROUP: memory}, shard=shard, deadline_ms=deadline_ms, threads=threads)
+        self._loader = Loader(door, {GROUP: memory}, deadline_ms=deadline_ms, threads=threads)
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._used = 0

@@ -123,7 +123,7 @@ def group_of(llm_args: Any, known: Checkpoint, cache: torch.Tensor, shards: int)
         "ranks": [llm_args.tensor_parallel_size, shards],
     }
     salt = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).digest()
-    return GroupPages(GROUP, block_tokens(llm_args), 1, None, salt)
+    return GroupPages(GROUP, block_tokens(llm_args), 1, None, salt, shards)
 
 
 def is_replicated(cache: torch.Tensor) -> bool:

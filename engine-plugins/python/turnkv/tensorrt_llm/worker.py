@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from turnkv.connector import BlockRuns, Door, FinishJob, Saver, devices
+from turnkv.connector import BlockRuns, Door, FinishJob, Saver, Shards, devices
 from turnkv.connector.door import PoolOptions
 
 from . import compat, identity
@@ -59,14 +59,15 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         shard = 0 if replicated else self._rank
         self._stores = not replicated or self._rank == 0
         group = identity.group_of(self._llm_args, self._checkpoint, cache, shards)
-        runs = devices.memory_of({"blocks": cache}, blocks=cache.shape[0], staging_bytes=options.staging_bytes)
-        pool = PoolOptions(options.pool, self._checkpoint.model, options.tenant, shards, options.load_ms)
-        door = Door(pool, [group], {GROUP: runs.page_bytes})
+        runs = devices.memory_of({"blocks": cache}, blocks=cache.shape[0], staging_bytes=options.staging_bytes,
+                                 shards=Shards(shard))
+        pool = PoolOptions(options.pool, self._checkpoint.model, options.tenant, options.load_ms)
+        door = Door(pool, [group], {GROUP: runs.shard_bytes})
         self._cache, self._runs = cache, runs
-        self._saver = Saver(door, {GROUP: runs}, shard=shard, deadline_ms=options.save_ms, durable=options.durable,
+        self._saver = Saver(door, {GROUP: runs}, deadline_ms=options.save_ms, durable=options.durable,
                             threads=options.save_threads)
         if options.load:
-            self._fetcher = Fetcher(door, cache, shard=shard, bytes_max=options.load_bytes,
+            self._fetcher = Fetcher(door, cache, shards=runs.shards, bytes_max=options.load_bytes,
                                     deadline_ms=options.load_ms, threads=options.load_threads)
             if self._crew is not None:
                 self._crew.set_out(door, self._fetcher, options.load_ms)

@@ -24,10 +24,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from turnkv.checkpoint import WeightsName
-from turnkv.connector import Door
+from turnkv.connector import BlockRuns, Door
 from turnkv.connector.door import PoolOptions
 
-from . import compat, pages, prefixes
+from . import compat, heads, pages, prefixes
 from .events import Announcer
 from .meta import PageBytes, StepMeta, WorkerMeta
 from .metrics import TurnKVPromMetrics, TurnKVStats
@@ -58,8 +58,7 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         compat.warn_if_untested()
         self._options = Options.parse(self._kv_transfer_config.kv_connector_extra_config)
-        self._groups = pages.groups_of(vllm_config, kv_cache_config)
-        self._shards = pages.shards_of(vllm_config, kv_cache_config)
+        self._cut()
         self._weights = pages.weights_name(vllm_config, self._options.model_id)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
@@ -86,28 +85,46 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
             logger.warning("TurnKV: block hashes of --prefix-caching-hash-algo %s are random in every process, so "
                            "pages are reused by this engine only, until it stops; use sha256_cbor",
                            self._vllm_config.cache_config.prefix_caching_hash_algo)
-        logger.info("TurnKV: pool %s, %d KV cache group(s), %d shard(s), blocks of %s tokens",
-                    self._options.pool or "embedded", len(self._groups), self._shards,
+        logger.info("TurnKV: pool %s, %d KV cache group(s) in %s shard(s), blocks of %s tokens",
+                    self._options.pool or "embedded", len(self._groups),
+                    "/".join(str(group.shards) for group in self._groups),
                     "/".join(str(group.block_tokens) for group in self._groups))
+        self._say_uncut()
 
-    def _door(self, page_bytes: dict[int, int], call_ms: int) -> Door:
+    def _say_uncut(self) -> None:
+        for group in self._groups:
+            why_not = self._cuts[group.group].why_not
+            if why_not is not None:
+                logger.info("TurnKV: KV cache group %d is not cut by KV heads (%s): engines of other tensor-parallel sizes do "
+                            "not find its pages", group.group, why_not)
+
+    def _cut(self, uncut: frozenset[int] = frozenset()) -> None:
+        """How pages are cut, and so what they are called."""
+        config, kv_config = self._vllm_config, self._kv_cache_config
+        self._uncut = uncut
+        self._cuts = pages.cuts_of(config, kv_config, self._options.canonical_shards, uncut)
+        self._groups = pages.groups_of(config, kv_config, self._cuts)
+
+    def _door(self, shard_bytes: dict[int, int], call_ms: int) -> Door:
         options = PoolOptions(
             address=self._options.pool,
             model=self._weights,
             tenant=self._options.tenant,
-            shards=self._shards,
             call_ms=call_ms,
         )
-        return Door(options, self._groups, page_bytes)
+        return Door(options, self._groups, shard_bytes)
 
     def _make_scheduler(self) -> Scheduler:
         config, transfer = self._kv_cache_config, self._kv_transfer_config
-        page_bytes = {group.group: pages.page_bytes_of(config.kv_cache_groups[group.group]) for group in self._groups}
+        shard_bytes = {
+            group.group: pages.rank_bytes_of(config.kv_cache_groups[group.group]) // self._cuts[group.group].rank_shards
+            for group in self._groups
+        }
         events = self._vllm_config.kv_events_config
         return Scheduler(
             options=self._options,
             groups=self._groups,
-            door=self._door(page_bytes, self._options.lookup_ms),
+            door=self._door(shard_bytes, self._options.lookup_ms),
             announcer=Announcer(
                 events is not None and events.enable_kv_cache_events,
                 self._options.events_medium,
@@ -174,10 +191,14 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         unfit = next((part.unfit for part in parts if part.unfit is not None), None)
         if unfit is not None:
             self._scheduler.stand_aside(unfit)
-        said = [part.page_bytes for part in parts]
-        if any(page_bytes != said[0] for page_bytes in said):
+        said = [(part.shard_bytes, part.uncut) for part in parts]
+        if any(theirs != said[0] for theirs in said):
             raise ValueError(f"ranks have pages of different sizes, {said}: this parallel layout is not supported")
-        self._scheduler.door.page_bytes.update(said[0])
+        shard_bytes, uncut = said[0]
+        if uncut != self._uncut:
+            self._cut(uncut)
+            self._say_uncut()
+        self._scheduler.door.know(self._groups, shard_bytes)
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
@@ -236,13 +257,26 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         """The blocks' memory exists now."""
         from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
-        runs = pages.memory_of(self._kv_cache_config, self._groups, kv_caches, self._options.staging_bytes)
         rank = get_pp_group().rank_in_group * get_tp_group().world_size + get_tp_group().rank_in_group
-        shard, stores = pages.shard_of(rank, self._kv_cache_config)
-        door = self._door({group: run.page_bytes for group, run in runs.items()}, self._options.load_ms)
+        runs, stores = self._memory(rank, kv_caches)
+        door = self._door({group: run.shard_bytes for group, run in runs.items()}, self._options.load_ms)
         self._kv_caches = dict(kv_caches)  # while these live, the addresses in `runs` are good
         unfit = prefixes.unfit_reason(self._vllm_config, self._kv_cache_config)
-        self._worker = Worker(self._options, door, runs, shard=shard, stores=stores, unfit=unfit)
+        self._worker = Worker(self._options, door, runs, stores=stores, uncut=self._uncut, unfit=unfit)
+
+    def _memory(self, rank: int, kv_caches: dict[str, torch.Tensor]) -> tuple[dict[int, BlockRuns], bool]:
+        """Where each group's blocks lie, cut if that can be, and whether this rank is the one of its replicas that stores."""
+        config, runs, stores = self._kv_cache_config, {}, True
+        for group in [group.group for group in self._groups]:
+            shards, stores = heads.held_by(rank, config, self._cuts[group])
+            memory = pages.memory_of(config, group, kv_caches, self._options.staging_bytes, shards, self._cuts[group])
+            if memory is None:
+                self._cut(self._uncut | {group})
+                shards, stores = heads.held_by(rank, config, self._cuts[group])
+                memory = pages.memory_of(config, group, kv_caches, self._options.staging_bytes, shards, self._cuts[group])
+            assert memory is not None, "blocks that are not cut are taken as they are"
+            runs[group] = memory
+        return runs, stores
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """Sizes of pages, for the scheduler's side."""

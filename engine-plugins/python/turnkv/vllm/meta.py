@@ -53,7 +53,9 @@ class WorkerMeta(KVConnectorWorkerMetadata):
 class PageBytes(KVConnectorHandshakeMetadata):
     """A worker to the scheduler, once: what it knows of itself."""
 
-    page_bytes: dict[int, int]
-    """Bytes of a page of each group as they lie in its memory."""
+    shard_bytes: dict[int, int]
+    """Bytes of a shard of each group's pages as they lie in its memory."""
+    uncut: frozenset[int] = frozenset()
+    """Groups whose heads its memory does not tell apart."""
     unfit: str | None = None
     """Why pages must be neither stored nor loaded."""

@@ -23,6 +23,9 @@ class Options:
     """Name of the weights. None: derived from their bytes, or from the hub's commit."""
     engine: str = ""
     """Name of this engine, by which the pool's advice to routers knows who ran a session's last turn. Empty: unsaid."""
+    canonical_shards: int | None = None
+    """Into how many shards a page is cut by KV heads, so that engines of other sizes of tensor parallelism find it. None: 8, or
+    one a head. 0: as many as there are ranks, and each size keeps pages of its own."""
     load: Literal["async", "layerwise", "off"] = "async"
     """async: pages come while other requests run. layerwise: within the forward pass, each layer just ahead of it."""
     save: Literal["filled", "finished", "off"] = "filled"
@@ -71,6 +74,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "save": ("filled", "finished", "off"),
 }
 _BOUNDS: dict[str, tuple[float, float]] = {
+    "canonical_shards": (0, 256),
     "min_tokens": (0, 1 << 31),
     "lookup_wait_ms": (0, 1000),
     "lookup_ms": (1, 60_000),
@@ -90,6 +94,8 @@ def _check(key: str, value: Any) -> None:
     if key in _CHOICES:
         if value not in _CHOICES[key]:
             raise ValueError(_said(key, " or ".join(map(repr, _CHOICES[key])), value))
+    elif key == "canonical_shards" and value is None:
+        pass
     elif key in _BOUNDS:
         least, most = _BOUNDS[key]
         kind = (int, float) if key == "lookup_wait_ms" else int

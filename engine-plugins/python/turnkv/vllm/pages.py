@@ -8,23 +8,26 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 import vllm
 
 from turnkv.checkpoint import WeightsName, weights_path
-from turnkv.connector import BlockRuns, GroupPages, devices
+from turnkv.connector import BlockRuns, GroupPages, Shards, devices
 
-from . import compat
+from . import compat, heads
+from .heads import Cut
 
 VOLATILE_CONFIG_KEYS = frozenset({"_name_or_path", "transformers_version", "use_cache", "architectures"})
 ISOLATED_HASHES = ("xxhash", "xxhash_cbor")
 """Hash algorithms that vLLM seeds at random in every process."""
 
 
-def groups_of(vllm_config: Any, kv_cache_config: Any) -> list[GroupPages]:
-    """The groups to keep. Raises ValueError for models and settings whose cache cannot be kept page by page."""
+def groups_of(vllm_config: Any, kv_cache_config: Any, cuts: Mapping[int, Cut]) -> list[GroupPages]:
+    """The groups to keep, each with its cut. Raises ValueError for models and settings whose cache cannot be kept page by
+    page."""
     parallel = vllm_config.parallel_config
     for axis in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, axis, 1) > 1:
@@ -43,7 +46,8 @@ def groups_of(vllm_config: Any, kv_cache_config: Any) -> list[GroupPages]:
                 block_tokens=spec.block_size,
                 hashes_per_block=spec.block_size // hash_tokens,
                 window_blocks=_window_blocks(spec),
-                salt=_salt(vllm_config, kv_cache_config, index, spec),
+                salt=_salt(vllm_config, kv_cache_config, index, cuts[index]),
+                shards=heads.shards_of(vllm_config, kv_cache_config, cuts[index]),
             )
         )
     if not groups:
@@ -52,7 +56,17 @@ def groups_of(vllm_config: Any, kv_cache_config: Any) -> list[GroupPages]:
     return sorted(groups, key=lambda group: (group.window_blocks is not None, group.group))
 
 
-def page_bytes_of(group: Any) -> int:
+def cuts_of(vllm_config: Any, kv_cache_config: Any, wanted: int | None, uncut: Collection[int] = ()) -> dict[int, Cut]:
+    """How each group's pages are cut. `uncut`: groups whose memory was found not to allow it."""
+    return {
+        group: Cut(why_not="its blocks are stored in an unknown way")
+        if group in uncut
+        else heads.cut_of(vllm_config, kv_cache_config, group, wanted)
+        for group in range(len(kv_cache_config.kv_cache_groups))
+    }
+
+
+def rank_bytes_of(group: Any) -> int:
     """Bytes of one block of all the group's layers on one rank, from its spec."""
     specs = compat.layer_specs(group.kv_cache_spec)
     repeat = len(group.layer_names) if len(specs) == 1 else 1
@@ -61,14 +75,28 @@ def page_bytes_of(group: Any) -> int:
 
 
 def memory_of(
-    kv_cache_config: Any, groups: list[GroupPages], kv_caches: dict[str, torch.Tensor], staging_bytes: int
-) -> dict[int, BlockRuns]:
-    """Where each group's blocks lie in this worker."""
-    caches = {group.group: _caches_of(kv_cache_config, group.group, kv_caches) for group in groups}
-    return {
-        group: devices.memory_of(layers, blocks=kv_cache_config.num_blocks, staging_bytes=staging_bytes)
-        for group, layers in caches.items()
-    }
+    kv_cache_config: Any, group: int, kv_caches: dict[str, torch.Tensor], staging_bytes: int, shards: Shards, cut: Cut
+) -> BlockRuns | None:
+    """Where a group's blocks lie in this worker; None where they cannot be cut like this."""
+    caches = _caches_of(kv_cache_config, group, kv_caches)
+    axis = 0
+    if cut.heads is not None:
+        specs = _specs_of(kv_cache_config.kv_cache_groups[group])
+        axes = {heads.axis_of(specs[name], cache) for name, cache in caches.items()}
+        known = next(iter(axes)) if len(axes) == 1 else None
+        if known is None:
+            return None
+        axis = known
+    memory = devices.memory_of(
+        caches, blocks=kv_cache_config.num_blocks, staging_bytes=staging_bytes, shards=shards, axis=axis
+    )
+    return None if shards.count > 1 and min(memory.lengths) < heads.RUN_BYTES_MIN else memory
+
+
+def _specs_of(group: Any) -> dict[str, Any]:
+    """Each layer's spec."""
+    spec = group.kv_cache_spec
+    return getattr(spec, "kv_cache_specs", None) or dict.fromkeys(group.layer_names, spec)
 
 
 def _caches_of(kv_cache_config: Any, group: int, kv_caches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -84,17 +112,6 @@ def _caches_of(kv_cache_config: Any, group: int, kv_caches: dict[str, torch.Tens
             raise ValueError(f"the cache of {name} has {cache.shape[0]} rows for {kv_cache_config.num_blocks} blocks")
         caches[name] = cache
     return caches
-
-
-def shards_of(vllm_config: Any, kv_cache_config: Any) -> int:
-    """Different shards of a page: ranks that hold the same KV share one."""
-    return vllm_config.parallel_config.world_size // compat.kv_tp_replicas(kv_cache_config)
-
-
-def shard_of(rank: int, kv_cache_config: Any) -> tuple[int, bool]:
-    """This rank's shard, and whether it is the one of its replicas that stores it."""
-    replicas = compat.kv_tp_replicas(kv_cache_config)
-    return rank // replicas, rank % replicas == 0
 
 
 def weights_name(vllm_config: Any, model_id: str | None) -> str | WeightsName:
@@ -144,12 +161,24 @@ def _window_blocks(spec: Any) -> int | None:
     return max(1, -(-(window - 1 + getattr(spec, "extra_retained_tokens", 0)) // spec.block_size))
 
 
-def _salt(vllm_config: Any, kv_cache_config: Any, index: int, spec: Any) -> bytes:
+def _salt(vllm_config: Any, kv_cache_config: Any, index: int, cut: Cut) -> bytes:
     """Digest of all that must agree for the bytes of a group's blocks to be exchangeable, but weights and tenant."""
     model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
     config = model.hf_config.to_dict() if hasattr(model.hf_config, "to_dict") else {}
     group = kv_cache_config.kv_cache_groups[index]
-    parts = {
+    ranks = [parallel.tensor_parallel_size, parallel.pipeline_parallel_size]
+    stored: dict[str, Any]
+    if cut.heads is None:
+        stored = {
+            "spec": _named_spec(group.kv_cache_spec),
+            "parallel": ranks,
+            "replicas": compat.kv_tp_replicas(kv_cache_config),
+        }
+    else:
+        # Other numbers of ranks add up in another order. Who asks for the same bits each time shares with its like only.
+        alike = ranks if compat.is_batch_invariant() else ranks[1:]
+        stored = {"spec": heads.lasting(group.kv_cache_spec, cut), "parallel": alike}
+    parts = stored | {
         # What vLLM stores within a block is its own affair and may change with any minor version.
         "vllm": compat.version() if compat.version() != (0, 0) else vllm.__version__,
         "config": _lasting(config),
@@ -158,12 +187,9 @@ def _salt(vllm_config: Any, kv_cache_config: Any, index: int, spec: Any) -> byte
         "weights": _other_weights(vllm_config),
         "cache_dtype": cache.cache_dtype,
         "layout": getattr(kv_cache_config, "kv_cache_layout", None),
-        "spec": [type(spec).__name__, repr(spec)],
         "layers": len(group.layer_names),
         "group": index,
         "groups": len(kv_cache_config.kv_cache_groups),
-        "parallel": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size],
-        "replicas": compat.kv_tp_replicas(kv_cache_config),
         "hash": cache.prefix_caching_hash_algo,
         # Pickled hashes follow the interpreter; CBOR ones do not.
         "python": None if cache.prefix_caching_hash_algo.endswith("_cbor") else sys.version_info[:2],
@@ -172,6 +198,11 @@ def _salt(vllm_config: Any, kv_cache_config: Any, index: int, spec: Any) -> byte
         "engine": vllm_config.kv_transfer_config.engine_id if is_isolated(vllm_config) else None,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).digest()
+
+
+def _named_spec(spec: Any) -> list[str]:
+    first = compat.layer_specs(spec)[0]
+    return [type(first).__name__, repr(first)]
 
 
 def _other_weights(vllm_config: Any) -> Any:

@@ -29,25 +29,25 @@ class Worker:
         door: Door,
         runs: dict[int, BlockRuns],
         *,
-        shard: int,
         stores: bool,
+        uncut: frozenset[int] = frozenset(),
         unfit: str | None = None,
     ) -> None:
-        """`unfit`: why pages must be neither stored nor loaded, for the scheduler's side to know."""
+        """For the scheduler's side to know: `uncut`, groups whose heads this memory does not tell apart; `unfit`, why pages
+        must be neither stored nor loaded."""
         self.options, self.door, self.runs = options, door, runs
-        self._unfit = unfit
+        self._uncut, self._unfit = uncut, unfit
         self._stores = stores
         self._several_groups = len(runs) > 1
         self.saver = Saver(
             door,
             runs,
-            shard=shard,
             deadline_ms=options.save_ms,
             durable=options.durable,
             threads=options.save_threads,
         )
-        self.loader = Loader(door, runs, shard=shard, deadline_ms=options.load_ms, threads=options.load_threads)
-        self.layers = self._layer_loader(shard) if options.load == "layerwise" else None
+        self.loader = Loader(door, runs, deadline_ms=options.load_ms, threads=options.load_threads)
+        self.layers = self._layer_loader() if options.load == "layerwise" else None
         self._forwards_ended = 0
         self._blocks_known = True
         """False once a forward pass did not end: the engine itself may go on with whatever its blocks hold since."""
@@ -61,7 +61,7 @@ class Worker:
 
     def page_bytes(self) -> PageBytes:
         """For the scheduler's side."""
-        return PageBytes({group: runs.page_bytes for group, runs in self.runs.items()}, self._unfit)
+        return PageBytes({group: runs.shard_bytes for group, runs in self.runs.items()}, self._uncut, self._unfit)
 
     def before_step(self, step: StepMeta) -> None:
         """Blocks change hands in this step: saves that read them end first."""
@@ -146,8 +146,8 @@ class Worker:
             self.layers.close()
         self.door.close()
 
-    def _layer_loader(self, shard: int) -> LayerLoader | DeviceLayerLoader:
-        patience = {"shard": shard, "deadline_ms": self.options.load_ms, "threads": self.options.load_threads}
+    def _layer_loader(self) -> LayerLoader | DeviceLayerLoader:
+        patience = {"deadline_ms": self.options.load_ms, "threads": self.options.load_threads}
         on_device = {group: memory for group, memory in self.runs.items() if isinstance(memory, DeviceRuns)}
         if len(on_device) == len(self.runs):
             return DeviceLayerLoader(self.door, on_device, **patience)
