@@ -25,6 +25,8 @@ use wire::sessions_client::SessionsClient;
 pub const PAGE: u64 = 4096;
 /// DRAM that such a server wants beside the pages of its longest session, MiB.
 const ROOM_MIB: u64 = 128;
+/// How long a request may wait for slots that are being given back.
+const SLOTS_WAIT: Duration = Duration::from_secs(10);
 /// The name of that session.
 const LONG: &str = "long";
 
@@ -291,11 +293,18 @@ impl Heavy {
         self.local.tell(Verb::EndReload, &end)
     }
 
-    /// As many slots as one lease holds.
+    /// As many slots as one lease holds. What the last request gave back may not all be free yet.
     fn reserve(&self) -> Result<wire::ReserveReply> {
-        let reply: wire::ReserveReply =
-            self.local.ask(Verb::Reserve, &self.local.reserve(RESERVE_PAGES_MAX, 0))?;
-        ensure!(!reply.slots.is_empty(), "{reply:?}");
+        let ask = self.local.reserve(RESERVE_PAGES_MAX, 0);
+        let patience = Instant::now() + SLOTS_WAIT;
+        let reply: wire::ReserveReply = loop {
+            let reply: wire::ReserveReply = self.local.ask(Verb::Reserve, &ask)?;
+            if !reply.slots.is_empty() {
+                break reply;
+            }
+            ensure!(reply.retry_after_ms > 0 && Instant::now() < patience, "{reply:?}");
+            std::thread::sleep(Duration::from_millis(reply.retry_after_ms.into()));
+        };
         ensure!(self.local.renew(reply.lease)?.gone.is_empty());
         Ok(reply)
     }
