@@ -20,6 +20,8 @@ struct Saved {
     dead: Vec<u8>,
     #[prost(bytes = "vec", tag = "3")]
     leaving: Vec<u8>,
+    #[prost(uint64, tag = "4")]
+    upto: u64,
 }
 
 impl Catalog {
@@ -31,8 +33,8 @@ impl Catalog {
         self.write(|write| {
             let mut table = write.open_table(SEGMENTS)?;
             for note in notes {
-                let SegmentNote { segment, nonce, dead, leaving } = note.clone();
-                let row = Saved { nonce: nonce.to_vec(), dead, leaving }.encode_to_vec();
+                let SegmentNote { segment, nonce, upto, dead, leaving } = note.clone();
+                let row = Saved { nonce: nonce.to_vec(), dead, leaving, upto }.encode_to_vec();
                 table.insert(segment.to_be_bytes().as_slice(), row.as_slice())?;
             }
             Ok(())
@@ -58,7 +60,7 @@ pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
 }
 
 fn saved_note(key: &[u8], row: &[u8]) -> Option<SegmentNote> {
-    let Saved { nonce, dead, leaving } = Saved::decode(row).ok()?;
+    let Saved { nonce, dead, leaving, upto } = Saved::decode(row).ok()?;
     let segment = u16::from_be_bytes(key.try_into().ok()?);
-    Some(SegmentNote { segment, nonce: nonce.try_into().ok()?, dead, leaving })
+    Some(SegmentNote { segment, nonce: nonce.try_into().ok()?, upto, dead, leaving })
 }

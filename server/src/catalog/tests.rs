@@ -309,8 +309,13 @@ fn one_that_is_damaged_while_the_server_runs_is_written_anew() {
 fn notes_of_segments_come_back_the_latest_of_each_and_rows_that_do_not_check_are_left_out() {
     let disk = Disk::new(Errno::IO);
     let catalog = on(&disk);
-    let note =
-        |segment, dead: &[u8]| SegmentNote { segment, nonce: [3; 16], dead: dead.to_vec(), leaving: vec![1] };
+    let note = |segment, dead: &[u8]| SegmentNote {
+        segment,
+        nonce: [3; 16],
+        upto: 9,
+        dead: dead.to_vec(),
+        leaving: vec![1],
+    };
     catalog.put_segment_notes(&[note(7, &[1]), note(300, &[2])]).unwrap();
     catalog.put_segment_notes(&[note(7, &[5])]).unwrap();
     catalog.put_segment_notes(&[]).unwrap();

@@ -119,10 +119,13 @@ impl KeptOnDisk {
                 let dead = nvme.recall(&notes, &mut recovered);
                 tracing::debug!(dead, "extents that nobody needed any more stay gone");
             }
-            Err(error) => tracing::warn!(
-                %error,
-                "notes of segments cannot be read: what was given up on NVMe before is found again, and goes by the policy's order"
-            ),
+            Err(error) => {
+                nvme.recall_nothing();
+                tracing::warn!(
+                    %error,
+                    "notes of segments cannot be read: what was given up on NVMe before is found again, and goes by the policy's order"
+                );
+            }
         }
         KeptOnDisk { nvme, recovered, catalog }
     }

@@ -20,7 +20,7 @@ mod plan;
 mod tasks;
 mod world;
 
-use plan::{KEPT, Plan};
+use plan::{KEPT, KEPT_WIDE, Plan};
 use std::io::Write;
 use std::time::Instant;
 use world::{Outcome, Totals, run};
@@ -34,7 +34,8 @@ const STEPS: u64 = 800;
 fn no_promise_is_broken() {
     let (first, seeds, steps) = (setting("FIRST", 0), setting("SEEDS", SEEDS), setting("STEPS", STEPS));
     let (began, mut totals, mut failed, mut played) = (Instant::now(), Totals::default(), Vec::new(), 0);
-    let kept = KEPT.into_iter().filter(|_| std::env::var_os("TURNKV_SIMULATION_SEEDS").is_none());
+    let kept =
+        KEPT.into_iter().chain(KEPT_WIDE).filter(|_| std::env::var_os("TURNKV_SIMULATION_SEEDS").is_none());
     for seed in (first..first + seeds).chain(kept) {
         played += 1;
         let outcome = play(&Plan::of(seed, steps), setting("LOG", 0) > 0);

@@ -4,10 +4,10 @@
 use super::NvmeTier;
 use super::config::Recovered;
 use super::log::SegmentNote;
-use crate::tier::{Location, Tier};
+use crate::tier::Location;
 
 impl NvmeTier {
-    /// An extent has another place now. As [`Tier::forget`], but nothing is noted: until that copy is on stable storage, this
+    /// An extent has another place now. As [`crate::Tier::forget`], but nothing is noted: until that copy is on stable storage, this
     /// one may be what a start finds.
     pub fn forget_moved(&self, at: Location, payload_bytes: u32) {
         self.end_extent(|log| {
@@ -45,22 +45,26 @@ impl NvmeTier {
     /// nobody needed any more go from the list, and their space is free; of the others it says which go first. Returns how
     /// many went.
     pub fn recall(&self, notes: &[SegmentNote], recovered: &mut Vec<Recovered>) -> u64 {
-        let known = {
-            let log = &mut self.shared.core.books.lock().log;
-            notes.iter().filter(|note| log.recall(note)).count()
-        };
-        if known == 0 {
+        let recalled = self.shared.core.books.lock().log.recall(notes);
+        if recalled.is_empty() {
             return 0;
         }
         let before = recovered.len();
         recovered.retain_mut(|extent| {
-            let (dead, leaving) = self.shared.core.books.lock().log.recalled(extent.at);
+            let (dead, leaving) = recalled.of(extent.at, extent.sequence);
             extent.leaving = leaving;
+            self.shared.core.books.lock().log.recall_extent(extent.at, dead, leaving);
             if dead {
-                self.forget(extent.at, extent.meta.payload_bytes);
+                self.forget_moved(extent.at, extent.meta.payload_bytes);
             }
             !dead
         });
         (before - recovered.len()) as u64
+    }
+
+    /// In place of [`NvmeTier::recall`], where what was noted cannot be read now: once it can, it must not be taken for a word
+    /// about extents that are written from here on.
+    pub fn recall_nothing(&self) {
+        self.shared.core.books.lock().log.pass_unread_notes();
     }
 }

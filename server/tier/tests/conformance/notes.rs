@@ -103,3 +103,38 @@ fn segments_take_turns_and_one_that_is_free_has_no_note() {
         });
     });
 }
+
+#[test]
+fn a_note_of_an_extent_that_was_lost_says_nothing_of_the_one_in_its_place() {
+    everywhere(|bench| {
+        for unread in [false, true] {
+            let (tier, mut recovered, _) = bench.open();
+            recovered.drain(..).for_each(|extent| tier.forget(extent.at, PAGE)); // of the round before
+            write(&tier, &bench, 1, PAGE).unwrap();
+            let lost = write(&tier, &bench, 2, PAGE).unwrap();
+            tier.forget(lost, PAGE);
+            let notes = tier.take_notes(usize::MAX);
+            drop(tier);
+            // As after power loss: what was not synced is gone, what was noted is not.
+            let (path, offset) = segment_file(&bench, lost.segment);
+            let at = offset + u64::from(lost.block) * 4096;
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; PAGE as usize], at).unwrap();
+
+            let (tier, mut recovered, _) = bench.open();
+            if unread {
+                tier.recall_nothing();
+            } else {
+                tier.recall(&notes, &mut recovered);
+            }
+            let instead = write(&tier, &bench, 3, PAGE).unwrap();
+            assert_eq!((instead.segment, instead.block), (lost.segment, lost.block), "it is in its place");
+            drop(tier);
+
+            let (tier, mut recovered, _) = bench.open();
+            tier.recall(&notes, &mut recovered);
+            assert!(seeds(&recovered).contains(&(3, false)), "unread {unread}: {:?}", seeds(&recovered));
+            recovered.drain(..).for_each(|extent| tier.forget(extent.at, PAGE));
+        }
+    });
+}

@@ -3,7 +3,9 @@
 //!
 //! A footer lists what was written, and a start finds all of that again, also what died since: garbage that takes the room of
 //! what is needed until it is reclaimed. With its notes a segment is found as it was left. They name the use of the segment by
-//! its nonce, and an extent dies once, so old ones are harmless.
+//! its nonce, and an extent dies once, so old ones are harmless: but for the extent that was lost with the power after it was
+//! noted. Another one may be in its place, in the same use of the segment. So a note also says up to where the tier's sequence
+//! had come, it speaks of no extent after that, and what is written once it was recalled comes after it.
 //!
 //! An extent that was moved is not noted: until the copy is on stable storage it may be what is left.
 
@@ -12,6 +14,7 @@ use crate::nvme::bits::Bits;
 use crate::nvme::format::Nonce;
 use crate::nvme::segment::Segment;
 use crate::tier::Location;
+use std::collections::HashMap;
 
 /// What is known of one segment's extents. Sets of their first blocks, a bit for each block of the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub struct SegmentNote {
     pub segment: u16,
     /// Which use of it.
     pub nonce: [u8; 16],
+    /// The tier's sequence when this was noted: of extents from here on it says nothing.
+    pub upto: u64,
     /// Those that nobody needs any more.
     pub dead: Vec<u8>,
     /// Those that go before others.
@@ -62,7 +67,7 @@ impl Log {
         {
             self.unsaved.remove(&number);
             self.noted = number;
-            let note = note_of(number, &self.segments[number as usize]);
+            let note = self.note_of(number);
             bytes += note.bytes();
             notes.push(note);
         }
@@ -90,29 +95,69 @@ impl Log {
         self.unsaved.len()
     }
 
-    /// What was known of a segment's extents before this start; false: that was another use of it.
-    pub(crate) fn recall(&mut self, note: &SegmentNote) -> bool {
-        let blocks = self.segment_blocks;
-        let segment = self.segments.get_mut(usize::from(note.segment));
-        let Some(segment) = segment.filter(|segment| is_of(note, segment)) else { return false };
-        segment.dead = Bits::from_bytes(&note.dead, blocks);
-        segment.leaving = Bits::from_bytes(&note.leaving, blocks);
-        true
+    /// What was known of segments' extents before this start, of those that are in the same use.
+    pub(crate) fn recall(&mut self, notes: &[SegmentNote]) -> Recalled {
+        let mut recalled = Recalled::default();
+        for note in notes {
+            self.restore_sequence(note.upto);
+            let segment = self.segments.get(usize::from(note.segment));
+            if segment.is_some_and(|segment| is_of(note, segment)) {
+                let bits = |bytes: &[u8]| Bits::from_bytes(bytes, self.segment_blocks);
+                let known = Known { upto: note.upto, dead: bits(&note.dead), leaving: bits(&note.leaving) };
+                recalled.0.insert(note.segment, known);
+            }
+        }
+        recalled
     }
 
-    /// Whether an extent was recalled as dead, or as one that goes before others.
-    pub(crate) fn recalled(&self, at: Location) -> (bool, bool) {
-        let segment = &self.segments[usize::from(at.segment)];
-        (segment.dead.has(at.block), segment.leaving.has(at.block))
+    /// An extent that was found is dead, or goes before others, as was known before this start.
+    pub(crate) fn recall_extent(&mut self, at: Location, dead: bool, leaving: bool) {
+        let segment = &mut self.segments[usize::from(at.segment)];
+        if dead {
+            segment.dead.insert(at.block);
+        }
+        if leaving {
+            segment.leaving.insert(at.block);
+        }
+    }
+
+    /// There may be notes that nobody can read now: what is written from here on comes after all of which they could speak.
+    pub(crate) fn pass_unread_notes(&mut self) {
+        let most = (self.segments.len() as u64).saturating_mul(self.segment_blocks.into());
+        self.restore_sequence(self.next_sequence.saturating_add(most));
+    }
+
+    fn note_of(&self, number: u32) -> SegmentNote {
+        let segment = &self.segments[number as usize];
+        SegmentNote {
+            segment: segment.at(number, 0).segment,
+            nonce: segment.nonce.0,
+            upto: self.next_sequence,
+            dead: segment.dead.to_bytes(),
+            leaving: segment.leaving.to_bytes(),
+        }
     }
 }
 
-fn note_of(number: u32, segment: &Segment) -> SegmentNote {
-    SegmentNote {
-        segment: segment.at(number, 0).segment,
-        nonce: segment.nonce.0,
-        dead: segment.dead.to_bytes(),
-        leaving: segment.leaving.to_bytes(),
+/// What notes said of segments that are in the same use.
+#[derive(Default)]
+pub(crate) struct Recalled(HashMap<u16, Known>);
+
+struct Known {
+    upto: u64,
+    dead: Bits,
+    leaving: Bits,
+}
+
+impl Recalled {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether an extent is dead, or goes before others.
+    pub(crate) fn of(&self, at: Location, sequence: u64) -> (bool, bool) {
+        let known = self.0.get(&at.segment).filter(|known| sequence < known.upto);
+        known.map_or((false, false), |known| (known.dead.has(at.block), known.leaving.has(at.block)))
     }
 }
 
