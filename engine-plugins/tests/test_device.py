@@ -138,11 +138,11 @@ def test_dropped_in_mid_flight_its_tensors_live_until_the_copies_end(server: Ser
     places = views(back)
     memory = back.untyped_storage()
     watched = weakref.ref(back)
+    gc.collect()  # may take longer than the copies, where much was left behind: not while they are under way
     flight = pages.reload_device_strided(slow, hashes, places, 1024, layers=LAYERS, keep=(back, memory))
     del back
     assert not flight.done() and watched() is not None
     del flight
-    gc.collect()
     assert watched() is not None, "the tensor was freed while copies into it were under way"
     deadline = time.monotonic() + 20
     while watched() is not None:
