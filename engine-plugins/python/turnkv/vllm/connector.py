@@ -266,17 +266,20 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _memory(self, rank: int, kv_caches: dict[str, torch.Tensor]) -> tuple[dict[int, BlockRuns], bool]:
         """Where each group's blocks lie, cut if that can be, and whether this rank is the one of its replicas that stores."""
-        config, runs, stores = self._kv_cache_config, {}, True
+        runs, stores = {}, True
         for group in [group.group for group in self._groups]:
-            shards, stores = heads.held_by(rank, config, self._cuts[group])
-            memory = pages.memory_of(config, group, kv_caches, self._options.staging_bytes, shards, self._cuts[group])
+            memory, stores = self._memory_of(group, rank, kv_caches)
             if memory is None:
                 self._cut(self._uncut | {group})
-                shards, stores = heads.held_by(rank, config, self._cuts[group])
-                memory = pages.memory_of(config, group, kv_caches, self._options.staging_bytes, shards, self._cuts[group])
+                memory, stores = self._memory_of(group, rank, kv_caches)
             assert memory is not None, "blocks that are not cut are taken as they are"
             runs[group] = memory
         return runs, stores
+
+    def _memory_of(self, group: int, rank: int, kv_caches: dict[str, torch.Tensor]) -> tuple[BlockRuns | None, bool]:
+        config, cut = self._kv_cache_config, self._cuts[group]
+        shards, stores = heads.held_by(rank, config, cut)
+        return pages.memory_of(config, group, kv_caches, self._options.staging_bytes, shards, cut), stores
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """Sizes of pages, for the scheduler's side."""

@@ -227,8 +227,8 @@ impl Log {
         }
     }
 
-    /// An extent is dead. True: it was alive. A sealed segment with nothing alive is free as soon as a sync covers what was written so far. A
-    /// place of an earlier use of the segment is ignored.
+    /// An extent is dead. True: it was alive. A sealed segment with nothing alive is free as soon as a sync covers what was
+    /// written so far. A place of an earlier use of the segment is ignored.
     pub(crate) fn kill(&mut self, at: Location, payload_bytes: u32) -> bool {
         let Some(segment) = self.segments.get_mut(usize::from(at.segment)) else { return false };
         if !segment.is_current(at) {

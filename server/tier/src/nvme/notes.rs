@@ -7,8 +7,8 @@ use super::log::SegmentNote;
 use crate::tier::Location;
 
 impl NvmeTier {
-    /// An extent has another place now. As [`crate::Tier::forget`], but nothing is noted: until that copy is on stable storage, this
-    /// one may be what a start finds.
+    /// An extent has another place now. As [`crate::Tier::forget`], but nothing is noted: until that copy is on stable
+    /// storage, this one may be what a start finds.
     pub fn forget_moved(&self, at: Location, payload_bytes: u32) {
         self.end_extent(|log| {
             log.kill(at, payload_bytes);
