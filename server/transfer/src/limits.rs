@@ -85,6 +85,10 @@ pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
 pub const POLL_PAUSE_MAX: Duration = Duration::from_micros(300);
 /// Within these, the part of the wait so far after which is looked again.
 pub const POLL_PART: u32 = 16;
+/// How long the first work on a device may take, when it is opened: its kernels are compiled and loaded meanwhile.
+pub const OPENING_WAIT: Duration = Duration::from_secs(60);
+/// Of that, for how long the thread that opens it looks without a pause.
+pub const OPENING_SPIN: Duration = Duration::from_millis(5);
 /// Copies that have not ended after so long never will.
 pub const STUCK_AFTER: Duration = Duration::from_secs(120);
 /// Slabs that one device knows of; copies of others are staged.

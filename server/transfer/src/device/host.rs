@@ -2,12 +2,13 @@
 //! know: plans, lanes, slots.
 //!
 //! It obeys CUDA's rules (one thread a stream, work in order, events between them), and it is stricter: work on memory that is
-//! not the device's, freed memory, and two streams that touch the same bytes without an order between them are faults, so that
-//! a test fails for an order that a GPU would keep by luck.
+//! not the device's, freed memory, two streams that touch the same bytes without an order between them, and a kernel's first
+//! launch beside other streams' work (a GPU's driver loads it then, and others' launches wait) are faults, so that a test fails
+//! for what a GPU would forgive by luck.
 //!
 //! - `memory`: what may be touched; `order`: what must come before what; `worker`: a stream's thread; `kernels`: their work
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -98,6 +99,8 @@ struct Shared {
     passed: Condvar,
     streams: Mutex<HashMap<u64, SyncSender<Call>>>,
     order: Mutex<Order>,
+    /// Functions that were launched once.
+    loaded: Mutex<HashSet<&'static str>>,
     next: AtomicU64,
 }
 
@@ -123,6 +126,7 @@ impl HostDriver {
             passed: Condvar::new(),
             streams: Mutex::default(),
             order: Mutex::default(),
+            loaded: Mutex::default(),
             next: AtomicU64::new(1),
         };
         Self { shared: Arc::new(shared) }
@@ -331,6 +335,12 @@ unsafe impl Driver for HostDriver {
     unsafe fn launch(&self, kernel: Kernel, stream: Stream) -> Result<(), DeviceError> {
         if !self.shared.options.kernels {
             return Err(unsupported("kernels"));
+        }
+        let function = kernels::function(&kernel);
+        if self.shared.loaded.lock().insert(function)
+            && let Some(busy) = self.shared.order.lock().busy_beside(stream.0)
+        {
+            self.shared.control.fault(format!("{function} is loaded while stream {busy} is at work"));
         }
         // SAFETY: the caller's promise: the kernel's tables are valid memory.
         let touched = unsafe { kernels::touched(&kernel) };

@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::device::buffer::Scratch;
 use crate::device::choose::Means;
-use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Priority, Stream};
+use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
 use crate::device::flight::{Landed, Mark, OwnedEvent, Shared};
 use crate::device::handle::Core;
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
-use crate::limits::{LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
+use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
 use crate::region::Slot;
 
 mod enqueue;
@@ -134,8 +135,8 @@ pub(crate) struct Lane {
     /// For the tables of kernels and for checksums.
     tables: Ring,
     staging: Ring,
-    /// For the checksum kernel, taken when it is first needed.
-    scratch: Option<DeviceAddress>,
+    /// For the checksum kernel, where there is one.
+    scratch: Option<Scratch>,
     /// Up to where the rings are used by work that is enqueued: later pieces are still being prepared.
     tables_done: u64,
     staging_done: u64,
@@ -157,9 +158,12 @@ impl Lane {
         let driver = &core.driver;
         let tables = Ring::new(Arc::clone(driver), tables_bytes)?;
         let staging = Ring::new(Arc::clone(driver), staging_bytes)?;
+        let means = core.means;
+        let sums = core.checksums && means.kernels;
+        let scratch =
+            sums.then(|| Scratch::new(driver, CHECKSUM_PIECES_MAX * size_of::<u64>())).transpose()?;
         let stream = driver.new_stream(priority)?;
         let queue = Arc::new(Queue::default());
-        let means = core.means;
         let lane = Self {
             core,
             queue: Arc::clone(&queue),
@@ -167,7 +171,7 @@ impl Lane {
             means,
             tables,
             staging,
-            scratch: None,
+            scratch,
             tables_done: 0,
             staging_done: 0,
             steps: VecDeque::new(),
@@ -348,16 +352,20 @@ impl Lane {
 
     /// The device is broken: nothing that it was given is ever touched or given back again.
     fn lose_all(&mut self) {
-        self.tables.lose();
-        self.staging.lose();
+        self.lose_memory();
         for step in std::mem::take(&mut self.steps) {
             self.lose(step.act);
         }
     }
 
-    fn lose(&mut self, act: Act) {
+    fn lose_memory(&mut self) {
         self.tables.lose();
         self.staging.lose();
+        self.scratch.iter_mut().for_each(Scratch::lose);
+    }
+
+    fn lose(&mut self, act: Act) {
+        self.lose_memory();
         let error = self.core.broken();
         let error =
             error.unwrap_or_else(|| DeviceError::new(DeviceErrorKind::Broken, "the device is broken"));
@@ -386,11 +394,5 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // SAFETY: the stream is ours, and nobody uses it after this.
         unsafe { self.core.driver.end_stream(self.stream) };
-        let Some(scratch) = self.scratch.take().filter(|_| self.core.broken().is_none()) else { return };
-        // SAFETY: it came from `allocate`, and all steps are done: the thread ends only then.
-        let freed = unsafe { self.core.driver.free(scratch) };
-        if let Err(error) = freed {
-            self.core.fail(error);
-        }
     }
 }

@@ -6,8 +6,19 @@ use super::memory::Span;
 use super::order::Touched;
 use crate::checksum::Checksum;
 use crate::device::driver::{DeviceAddress, Kernel, PagePieces, Piece};
+use crate::limits::CHECKSUM_WARP_PIECES_MIN;
 
 const ZEROS: [u8; 4096] = [0; 4096];
+
+/// The function that a GPU would load for a kernel when it is first launched.
+pub(super) fn function(kernel: &Kernel) -> &'static str {
+    match kernel {
+        Kernel::Copy { .. } => "copy",
+        Kernel::Checksum { count, .. } if *count >= CHECKSUM_WARP_PIECES_MIN => "checksum by warp",
+        Kernel::Checksum { .. } => "checksum by block",
+        Kernel::Sha256 { .. } => "sha256",
+    }
+}
 
 /// What a kernel reads and writes, by its tables as they are now.
 ///

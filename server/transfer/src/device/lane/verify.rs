@@ -2,6 +2,7 @@
 //! are compared with.
 
 use super::{Act, Job, Lane, Page};
+use crate::device::buffer::Scratch;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
 use crate::device::staging::Taken;
 use crate::limits::{CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
@@ -80,13 +81,10 @@ impl Lane {
         on_cpu: &mut Vec<usize>,
     ) -> Result<(), DeviceError> {
         let pages = first..first + table.pages.len();
-        if !self.core.checksums || !self.means.kernels {
+        let scratch = self.scratch.as_ref().filter(|_| self.means.kernels).map(Scratch::address);
+        let Some(scratch) = scratch else {
             on_cpu.extend(pages);
             return Ok(());
-        }
-        let scratch = match self.scratch {
-            Some(scratch) => scratch,
-            None => *self.scratch.insert(self.core.driver.allocate(CHECKSUM_PIECES_MAX * size_of::<u64>())?),
         };
         let (pieces_bytes, pages_bytes) = (size_of_val(&*table.pieces), size_of_val(&*table.pages));
         let output_bytes = table.pages.len() * size_of::<u64>();
