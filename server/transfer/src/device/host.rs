@@ -44,6 +44,8 @@ pub struct HostOptions {
     pub memory_bytes: u64,
     /// Host memory that can be pinned, staging memory included.
     pub pinned_bytes: u64,
+    /// What it says that its speed depends on; None: nothing is measured when it is opened.
+    pub speed_key: Option<String>,
     /// The NUMA node that it says it is nearest to.
     pub numa_node: Option<u32>,
     /// Whether mapped memory can be registered.
@@ -70,6 +72,7 @@ impl Default for HostOptions {
             device: DeviceOptions::default(),
             memory_bytes: 1 << 30,
             pinned_bytes: u64::MAX,
+            speed_key: None,
             numa_node: None,
             registers: true,
             register_pause: Duration::ZERO,
@@ -101,6 +104,8 @@ struct Shared {
     order: Mutex<Order>,
     /// Functions that were launched once.
     loaded: Mutex<HashSet<&'static str>>,
+    /// The last copy that each stream was given: a kernel's table may be on its way in it.
+    last: Mutex<HashMap<u64, CopyRequest>>,
     next: AtomicU64,
 }
 
@@ -127,6 +132,7 @@ impl HostDriver {
             streams: Mutex::default(),
             order: Mutex::default(),
             loaded: Mutex::default(),
+            last: Mutex::default(),
             next: AtomicU64::new(1),
         };
         Self { shared: Arc::new(shared) }
@@ -206,6 +212,10 @@ unsafe impl Driver for HostDriver {
         "host memory".to_owned()
     }
 
+    fn speed_key(&self) -> Option<String> {
+        self.shared.options.speed_key.clone()
+    }
+
     fn numa_node(&self) -> Option<u32> {
         self.shared.options.numa_node
     }
@@ -265,6 +275,7 @@ unsafe impl Driver for HostDriver {
 
     unsafe fn end_stream(&self, stream: Stream) {
         self.shared.streams.lock().remove(&stream.0);
+        self.shared.last.lock().remove(&stream.0);
     }
 
     fn new_event(&self) -> Result<Event, DeviceError> {
@@ -322,6 +333,7 @@ unsafe impl Driver for HostDriver {
 
     unsafe fn copy(&self, request: CopyRequest, stream: Stream) -> Result<(), DeviceError> {
         let touched = Touched::of_copies(&[request]);
+        self.shared.last.lock().insert(stream.0, request);
         self.shared.enqueue(stream, touched, Call::Copies(vec![request]))
     }
 
@@ -342,8 +354,9 @@ unsafe impl Driver for HostDriver {
         {
             self.shared.control.fault(format!("{function} is loaded while stream {busy} is at work"));
         }
-        // SAFETY: the caller's promise: the kernel's tables are valid memory.
-        let touched = unsafe { kernels::touched(&kernel) };
+        let last = self.shared.last.lock().get(&stream.0).copied();
+        // SAFETY: the caller's promise: the kernel's tables are valid memory, as is where one comes from that is on its way.
+        let touched = unsafe { kernels::touched(&kernel, last) };
         self.shared.enqueue(stream, touched, Call::Kernel(kernel))
     }
 }

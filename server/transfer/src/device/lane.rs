@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::device::buffer::Scratch;
-use crate::device::choose::Means;
+use crate::device::choose::{Means, Way};
 use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
 use crate::device::flight::{Landed, Mark, OwnedEvent, Shared};
 use crate::device::handle::Core;
@@ -55,6 +55,17 @@ pub(crate) struct Job {
     /// Whether the pages' checksums are wanted.
     pub(crate) checksums: bool,
     pub(crate) flight: Arc<Shared>,
+}
+
+impl Job {
+    /// Which way its pieces go: all of one job go the same.
+    fn way(&self) -> Way {
+        match self.pages.first().map(|page| &page.other) {
+            _ if self.to_slots => Way::ToSlots,
+            Some(Other::Source(_)) => Way::Within,
+            Some(Other::Slot(_)) | None => Way::ToDevice,
+        }
+    }
 }
 
 /// The way to a lane's thread.
@@ -137,6 +148,8 @@ pub(crate) struct Lane {
     staging: Ring,
     /// For the checksum kernel, where there is one.
     scratch: Option<Scratch>,
+    /// Where tables are copied to before kernels read them, at the places that they have in the ring.
+    uploads: Option<Scratch>,
     /// Up to where the rings are used by work that is enqueued: later pieces are still being prepared.
     tables_done: u64,
     staging_done: u64,
@@ -162,6 +175,8 @@ impl Lane {
         let sums = core.checksums && means.kernels;
         let scratch =
             sums.then(|| Scratch::new(driver, CHECKSUM_PIECES_MAX * size_of::<u64>())).transpose()?;
+        let uploaded = means.kernels && means.speeds.upload_tables;
+        let uploads = uploaded.then(|| Scratch::new(driver, tables.len())).transpose()?;
         let stream = driver.new_stream(priority)?;
         let queue = Arc::new(Queue::default());
         let lane = Self {
@@ -172,6 +187,7 @@ impl Lane {
             tables,
             staging,
             scratch,
+            uploads,
             tables_done: 0,
             staging_done: 0,
             steps: VecDeque::new(),
@@ -361,7 +377,7 @@ impl Lane {
     fn lose_memory(&mut self) {
         self.tables.lose();
         self.staging.lose();
-        self.scratch.iter_mut().for_each(Scratch::lose);
+        self.scratch.iter_mut().chain(&mut self.uploads).for_each(Scratch::lose);
     }
 
     fn lose(&mut self, act: Act) {

@@ -1,9 +1,13 @@
 //! What a device does once, before its first copy. Owns: a stream and some memory for that, the first launch of every kernel.
 //! Must not know: lanes, plans, slots.
 //!
+//! - `calibrate`: what a kernel copies faster than the copy engines
+//!
 //! CUDA's driver loads a function when it is first launched, and holds the context's lock until all queues have drained: an
 //! engine's launches would wait for it, and for good where a kernel of the engine's waits for a later one. So it is all done
 //! here, where the engine does not work yet.
+
+mod calibrate;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +19,8 @@ use crate::device::driver::{
 use crate::device::flight::OwnedEvent;
 use crate::device::staging::{Ring, Taken};
 use crate::limits::{CHECKSUM_WARP_PIECES_MIN, OPENING_SPIN, OPENING_WAIT, POLL_PAUSE_MAX};
+
+pub(crate) use calibrate::speeds;
 
 /// Bytes of a piece that a kernel's first launch works on.
 const PIECE_BYTES: usize = 8;

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use super::{Act, Job, Lane, Other, Page};
-use crate::device::choose::{Work, choose, push_merged};
-use crate::device::driver::{CopyRequest, DeviceError, DeviceErrorKind, Kernel, Piece};
+use crate::device::choose::{Way, Work, choose, push_merged};
+use crate::device::driver::{CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece};
 use crate::device::flight::OwnedEvent;
 use crate::device::staging::Taken;
 use crate::limits::STAGED_PIECE_BYTES_MAX;
@@ -38,7 +38,7 @@ impl Lane {
                     }
                 }
             }
-            self.issue(pieces)?;
+            self.issue(pieces, job.way())?;
             if job.layers > 0 {
                 let event = OwnedEvent::new(&self.core.driver)?;
                 event.record(self.stream)?;
@@ -101,7 +101,7 @@ impl Lane {
                 let place = staged.address() + (run.slot_offset - start) as u64;
                 push_merged(&mut pieces, request(job.to_slots, run.memory, place, run.bytes));
             }
-            self.issue(pieces)?;
+            self.issue(pieces, job.way())?;
             self.staging_done = self.staging.end();
             let slot = slot.clone();
             self.step(if job.to_slots { Act::ToSlot { staged, slot, offset: start } } else { Act::Nothing });
@@ -111,8 +111,8 @@ impl Lane {
     }
 
     /// Enqueues pieces in whatever way suits them.
-    fn issue(&mut self, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
-        for work in choose(pieces, self.means) {
+    fn issue(&mut self, pieces: Vec<CopyRequest>, way: Way) -> Result<(), DeviceError> {
+        for work in choose(pieces, way, self.means) {
             match work {
                 Work::Engine(requests) => self.engine(&requests)?,
                 Work::Batch(requests) => self.batch(&requests)?,
@@ -155,7 +155,7 @@ impl Lane {
             // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to more).
             unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
             let (blocks, count) = (self.core.kernel_blocks, pieces.len() as u32);
-            let launch = Kernel::Copy { pieces: table.address(), count, blocks };
+            let launch = Kernel::Copy { pieces: self.upload(&table, table.bytes)?, count, blocks };
             // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has passed.
             let launched = unsafe { self.core.driver.launch(launch, self.stream) };
             self.tables_done = self.tables.end();
@@ -175,6 +175,16 @@ impl Lane {
         };
         let requests: Vec<CopyRequest> = pieces.into_iter().map(request).collect();
         self.batch(&requests)
+    }
+
+    /// Where kernels find a table of so many bytes: copied to the device before they run, or where it is.
+    pub(super) fn upload(&self, table: &Taken, bytes: usize) -> Result<DeviceAddress, DeviceError> {
+        let Some(uploads) = &self.uploads else { return Ok(table.address()) };
+        let target = uploads.address() + self.tables.offset(table) as u64;
+        let request = CopyRequest { target, source: table.address(), bytes };
+        // SAFETY: both are ours until a step behind the kernel has passed; the place on the device is free when that in the ring
+        // is.
+        unsafe { self.core.driver.copy(request, self.stream) }.map(|()| target)
     }
 
     /// A piece of the ring of tables, when older work has freed it.

@@ -97,10 +97,11 @@ impl Lane {
             std::ptr::copy_nonoverlapping(table.pages.as_ptr(), pages_at.cast(), table.pages.len());
             Taken { memory: pages_at.add(pages_bytes), bytes: output_bytes }
         };
+        let pieces = self.upload(&taken, pieces_bytes + pages_bytes)?;
         let kernel = Kernel::Checksum {
-            pieces: taken.address(),
+            pieces,
             count: table.pieces.len() as u32,
-            pages: taken.address() + pieces_bytes as u64,
+            pages: pieces + pieces_bytes as u64,
             page_count: table.pages.len() as u32,
             scratch,
             output: output.address(),
