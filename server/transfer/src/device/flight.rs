@@ -116,6 +116,11 @@ impl Flight {
         self.shared.cancel();
     }
 
+    /// Waits until nothing of it goes on, however it ended.
+    pub async fn ended(&self) {
+        poll_fn(|context| self.shared.poll(context, |state| state.done.as_ref().map(|_| ()))).await;
+    }
+
     /// Whether all copies are done, or failed.
     #[must_use]
     pub fn is_done(&self) -> bool {
