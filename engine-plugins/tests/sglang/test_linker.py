@@ -388,3 +388,27 @@ def test_what_cannot_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "resolve_hybrid_device_pool_group", lambda **_: group)
     with pytest.raises(ValueError, match="HiCacheBackend"):
         engine.device_pool_group(None, linker_params(), set())
+
+
+def test_a_window_that_raises_does_not_end_a_load_while_others_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang gives the pages to another request once it is told."""
+    copying, let_go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def copy(want: Any, deadline: float, counts: Any) -> bool:
+        if want == "first":
+            copying.wait(10)
+            threading.Timer(0.2, let_go.set).start()
+            raise MemoryError
+        copying.set()
+        let_go.wait(10)
+        ended.set()
+        return True
+
+    monkeypatch.setattr(loading, "_windows", lambda want: ["first", "second"])
+    monkeypatch.setattr(loading, "_copy_window", copy)
+    pages: Any = types.SimpleNamespace(device=object())
+    with ThreadPoolExecutor(2) as threads, pytest.raises(MemoryError):
+        try:
+            loading.hold([loading.Wanted(pages, b"", torch.empty(0))], 1000, threads, loading.Counts())
+        finally:
+            assert ended.is_set(), "told while bytes were on their way"

@@ -94,6 +94,15 @@ pub const STAGED_PIECE_BYTES_MAX: usize = 4 << 20;
 pub const RING_ALIGN: usize = 256;
 /// Copies that may wait for a lane, and marks that may be watched.
 pub const LANE_JOBS_MAX: usize = 1024;
+/// Calls that a lane's stream is given before older ones are done. A driver's queue holds about a thousand; when it is full, the
+/// driver keeps the thread that calls, and whoever else launches.
+pub const STREAM_CALLS_MAX: usize = 512;
+/// Calls between two events that say how far a stream is.
+pub const STEP_CALLS_MAX: usize = 128;
+/// Calls that one launch of the copy kernel takes: its table's copy, and itself.
+pub const COPY_LAUNCH_CALLS: usize = 2;
+/// Calls that the checksums of one table take: its copy, and two launches.
+pub const CHECKSUM_CALLS: usize = 3;
 /// The shortest and longest pause between two looks at whether copies are done.
 pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
 /// See [`POLL_PAUSE_MIN`].
@@ -104,7 +113,7 @@ pub const POLL_PART: u32 = 16;
 pub const OPENING_WAIT: Duration = Duration::from_secs(60);
 /// Of that, for how long the thread that opens it looks without a pause.
 pub const OPENING_SPIN: Duration = Duration::from_millis(5);
-/// Copies that have not ended after so long never will.
+/// A device whose copies have not ended after so long counts as broken.
 pub const STUCK_AFTER: Duration = Duration::from_secs(120);
 /// Slabs that one device knows of; copies of others are staged.
 pub const REGIONS_MAX: usize = 4096;
@@ -138,6 +147,8 @@ const _: () = assert!(
     CHECKSUM_PIECES_MAX * 24 + CHECKSUM_PIECES_MAX * 16 + RING_ALIGN <= TABLE_BYTES,
     "the table of a launch of checksums fits, with a page for every piece"
 );
+const _: () =
+    assert!(STREAM_CALLS_MAX >= 2 * STEP_CALLS_MAX, "a part's calls find room when older parts are done");
 const _: () = assert!(STAGING_BYTES_MIN / 4 >= RING_ALIGN, "a lane's half holds two pieces");
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(64), "chunks end on cache lines");
 const _: () = assert!(STREAMING_RUN_BYTES_MIN <= CHUNK_BYTES, "a chunk can be streamed");

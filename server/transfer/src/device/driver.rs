@@ -62,6 +62,8 @@ pub enum DeviceErrorKind {
     Unsupported,
     /// The caller's fault.
     Invalid,
+    /// Its starter took it back: it never began, or what had begun of it is done.
+    Cancelled,
     /// The device or its context is broken: nothing that was begun may be taken for done.
     Broken,
 }

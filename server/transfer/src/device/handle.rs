@@ -39,7 +39,8 @@ pub struct DeviceOptions {
     pub chunk_bytes: usize,
     /// Whether the device takes the pages' checksums; else the CPU does, over the slots.
     pub checksum: bool,
-    /// Copies that have not ended after so long never will: the device counts as broken.
+    /// A device whose copies have not ended after so long counts as broken: no more is begun on it. Offloads are given up then;
+    /// what is to be written to an engine's memory is waited for, for as long as it takes.
     pub stuck_after: Duration,
 }
 
@@ -143,9 +144,9 @@ impl Device {
             stuck_after: options.stuck_after,
             broken: Mutex::default(),
         });
-        let lane = |priority| Lane::new(Arc::clone(&core), priority, TABLE_BYTES, options.staging_bytes / 2);
-        let (low, offloads) = lane(Priority::Low)?;
-        let (high, reloads) = lane(Priority::High)?;
+        let lane = |kind| Lane::new(Arc::clone(&core), kind, TABLE_BYTES, options.staging_bytes / 2);
+        let (low, offloads) = lane((Priority::Low, true))?;
+        let (high, reloads) = lane((Priority::High, false))?;
         let inner = Arc::new(Inner { core, offloads, reloads });
         start(low, "turnkv-offload")?;
         start(high, "turnkv-reload")?;
@@ -307,7 +308,7 @@ impl Core {
         self.broken.lock().clone()
     }
 
-    /// The device broke: all later calls are refused at once, and what is under way is lost. The first reason stays.
+    /// The device broke: all later calls are refused at once. The first reason stays.
     pub(crate) fn fail(&self, error: DeviceError) {
         let text = format!("the device is broken and not used any more: {}", error.message);
         self.broken.lock().get_or_insert(DeviceError::new(DeviceErrorKind::Broken, text));

@@ -260,9 +260,10 @@ unsafe impl Driver for HostDriver {
         self.shared.release(Kind::Registered, base.addr())
     }
 
-    fn new_stream(&self, _: Priority) -> Result<Stream, DeviceError> {
+    fn new_stream(&self, priority: Priority) -> Result<Stream, DeviceError> {
         self.shared.check()?;
         let stream = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        self.shared.control.note_stream(stream, priority);
         let (sender, calls) = sync_channel(HOST_STREAM_CALLS_MAX);
         let shared = Arc::clone(&self.shared);
         let spawned = thread::Builder::new()

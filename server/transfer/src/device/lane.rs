@@ -5,8 +5,9 @@
 //!   jobs --> thread --enqueue--> stream        steps: (event, what becomes free, what to do) in stream order
 //!               ^----- polls the first step's event, with a bounded pause ------/
 //! ```
-//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory back; when the
-//! device is broken, or a step does not end within the time allowed, the memory of all steps is lost for good.
+//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory back and ends a
+//! flight; when a driver says that the device is broken, the memory of all steps is lost for good. A device that hangs is
+//! refused from then on; what it was given to write into an engine's memory goes on being waited for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::device::buffer::Scratch;
 use crate::device::choose::{Means, Way};
 use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
-use crate::device::flight::{Landed, Mark, OwnedEvent, Shared};
+use crate::device::flight::{Landed, Mark, OwnedEvent, Shared, cancelled};
 use crate::device::handle::Core;
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
@@ -129,11 +130,23 @@ enum Act {
 
 #[derive(Debug)]
 struct Step {
-    event: OwnedEvent,
+    /// None: the driver would not record one; it is asked again, since without an event nobody knows that the step is done.
+    event: Option<OwnedEvent>,
     since: Instant,
     tables_end: u64,
     staging_end: u64,
+    calls_end: u64,
     act: Act,
+}
+
+/// Calls that a stream was given.
+#[derive(Debug, Default)]
+struct Calls {
+    given: u64,
+    /// Of these, up to the last step.
+    stepped: u64,
+    /// Of these, up to the last step that passed.
+    done: u64,
 }
 
 /// The thread's side of a lane.
@@ -143,6 +156,10 @@ pub(crate) struct Lane {
     queue: Arc<Queue>,
     stream: Stream,
     means: Means,
+    /// Whether work that does not end in time is given up: where only slots are lost. An engine would use its memory again.
+    gives_up: bool,
+    /// The device is broken: no step is waited for any more.
+    lost: bool,
     /// For the tables of kernels and for checksums.
     tables: Ring,
     staging: Ring,
@@ -153,6 +170,7 @@ pub(crate) struct Lane {
     /// Up to where the rings are used by work that is enqueued: later pieces are still being prepared.
     tables_done: u64,
     staging_done: u64,
+    calls: Calls,
     steps: VecDeque<Step>,
     /// Checksums of the job whose steps are passing.
     sums: Vec<u64>,
@@ -164,7 +182,7 @@ impl Lane {
     /// A lane with all that it needs, before its thread begins.
     pub(crate) fn new(
         core: Arc<Core>,
-        priority: Priority,
+        (priority, gives_up): (Priority, bool),
         tables_bytes: usize,
         staging_bytes: usize,
     ) -> Result<(Self, Arc<Queue>), DeviceError> {
@@ -184,12 +202,15 @@ impl Lane {
             queue: Arc::clone(&queue),
             stream,
             means,
+            gives_up,
+            lost: false,
             tables,
             staging,
             scratch,
             uploads,
             tables_done: 0,
             staging_done: 0,
+            calls: Calls::default(),
             steps: VecDeque::new(),
             sums: Vec::new(),
             moved: Instant::now(),
@@ -231,6 +252,9 @@ impl Lane {
 
     /// Enqueues a job, and the step that ends it.
     fn begin(&mut self, job: Job) {
+        if !job.flight.begin() {
+            return self.core.stats.flights.sub(1);
+        }
         if let Some(error) = self.core.broken() {
             self.core.stats.flights.sub(1);
             return job.flight.set_done(Err(error));
@@ -250,37 +274,44 @@ impl Lane {
 
     /// Records an event behind what was enqueued so far.
     fn step(&mut self, act: Act) {
-        let event = OwnedEvent::new(&self.core.driver);
-        let recorded = event.and_then(|event| event.record(self.stream).map(|()| event));
-        let event = match recorded {
-            Ok(event) => Ok(event),
-            Err(error) => {
-                // Without an event nobody can say when the memory is free.
-                self.core.fail(error.clone());
-                Err(error)
-            }
-        };
-        match event {
-            Ok(event) => self.steps.push_back(Step {
-                event,
-                since: Instant::now(),
-                tables_end: self.tables_done,
-                staging_end: self.staging_done,
-                act,
-            }),
-            Err(_) => self.lose(act),
+        if self.lost {
+            return self.lose(act);
         }
+        let event = self.record().map_err(|error| self.core.fail(error)).ok();
+        self.calls.stepped = self.calls.given;
+        self.steps.push_back(Step {
+            event,
+            since: Instant::now(),
+            tables_end: self.tables_done,
+            staging_end: self.staging_done,
+            calls_end: self.calls.given,
+            act,
+        });
+    }
+
+    fn record(&self) -> Result<OwnedEvent, DeviceError> {
+        let event = OwnedEvent::new(&self.core.driver)?;
+        event.record(self.stream)?;
+        Ok(event)
     }
 
     /// Waits for the oldest step, so that what it used becomes free.
-    fn wait_step(&mut self) -> Result<(), DeviceError> {
+    fn wait_step(&mut self, flight: &Shared) -> Result<(), DeviceError> {
         let before = self.steps.len();
-        while !self.steps.is_empty() && self.steps.len() == before {
+        loop {
+            if let Some(error) = self.core.broken() {
+                return Err(error);
+            }
+            if flight.is_cancelled() {
+                return Err(cancelled());
+            }
+            if self.steps.is_empty() || self.steps.len() != before {
+                return Ok(());
+            }
             if !self.poll() {
                 std::thread::sleep(pause_after(self.moved));
             }
         }
-        self.core.broken().map_or(Ok(()), Err)
     }
 
     fn poll_gates(&mut self) -> bool {
@@ -307,30 +338,50 @@ impl Lane {
     fn poll_steps(&mut self) -> bool {
         let mut moved = false;
         while let Some(first) = self.steps.front() {
-            let passed = match self.core.broken() {
-                Some(error) => Err(error),
-                None => first.event.passed(),
+            let hangs = first.since.elapsed() >= self.core.stuck_after;
+            let passed = match &first.event {
+                Some(event) => event.passed(),
+                None => self.record_first(),
             };
             match passed {
                 Ok(true) => {}
-                Ok(false) if first.since.elapsed() < self.core.stuck_after => return moved,
+                Ok(false) if !hangs => return moved,
                 Ok(false) => {
                     let text = format!("copies have not ended within {:?}", self.core.stuck_after);
                     self.core.fail(DeviceError::new(DeviceErrorKind::Broken, text));
+                    if self.gives_up {
+                        self.lose_all();
+                    }
+                    return moved;
                 }
-                Err(error) => self.core.fail(error),
-            }
-            if self.core.broken().is_some() {
-                self.lose_all();
-                return true;
+                Err(error) => {
+                    self.core.fail(error);
+                    self.lose_all();
+                    return true;
+                }
             }
             let Some(step) = self.steps.pop_front() else { return moved };
             self.act(step.act);
             self.tables.free_to(step.tables_end);
             self.staging.free_to(step.staging_end);
+            self.calls.done = step.calls_end;
             moved = true;
         }
         moved
+    }
+
+    /// Records the event that the first step lacks. It comes behind all that was enqueued since, which is late, but not wrong.
+    fn record_first(&mut self) -> Result<bool, DeviceError> {
+        match self.record() {
+            Ok(event) => {
+                if let Some(first) = self.steps.front_mut() {
+                    first.event = Some(event);
+                }
+                Ok(false)
+            }
+            Err(error) if error.kind == DeviceErrorKind::Broken => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     fn act(&mut self, act: Act) {
@@ -368,20 +419,16 @@ impl Lane {
 
     /// The device is broken: nothing that it was given is ever touched or given back again.
     fn lose_all(&mut self) {
-        self.lose_memory();
+        self.lost = true;
+        self.tables.lose();
+        self.staging.lose();
+        self.scratch.iter_mut().chain(&mut self.uploads).for_each(Scratch::lose);
         for step in std::mem::take(&mut self.steps) {
             self.lose(step.act);
         }
     }
 
-    fn lose_memory(&mut self) {
-        self.tables.lose();
-        self.staging.lose();
-        self.scratch.iter_mut().chain(&mut self.uploads).for_each(Scratch::lose);
-    }
-
     fn lose(&mut self, act: Act) {
-        self.lose_memory();
         let error = self.core.broken();
         let error =
             error.unwrap_or_else(|| DeviceError::new(DeviceErrorKind::Broken, "the device is broken"));
@@ -394,7 +441,7 @@ impl Lane {
                 self.core.stats.quarantined_bytes.add(bytes as u64);
                 self.core.stats.flights.sub(1);
                 std::mem::forget(pages);
-                flight.set_done(Err(error));
+                flight.set_lost(error);
             }
         }
     }

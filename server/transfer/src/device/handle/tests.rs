@@ -9,6 +9,8 @@ use crate::checksum;
 use crate::device::host::HostControl;
 use crate::region::{HugePages, Region, RegionOptions};
 
+mod early;
+
 const PAGE: usize = 96 << 10;
 
 /// Waits for a future on this thread: flights need no runtime.

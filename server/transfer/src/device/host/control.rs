@@ -1,12 +1,12 @@
 //! What a test lets go wrong on a host device, and what it finds. Owns: that switchboard. Must not know: streams' work.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::memory::Span;
-use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Stream};
+use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Priority, Stream};
 
 /// Says what goes wrong on a host device while it is in use, and what it found wrong. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -26,10 +26,21 @@ struct State {
     fail_at: Option<(u64, DeviceErrorKind)>,
     broken: Option<String>,
     held: HashSet<u64>,
+    /// Streams of a priority that is held.
+    held_priority: Option<Priority>,
+    priorities: HashMap<u64, Priority>,
     all_held: bool,
     faults: Vec<String>,
     adopted: Vec<Span>,
     closed: bool,
+}
+
+impl State {
+    fn is_held(&self, stream: u64) -> bool {
+        let held_priority =
+            self.held_priority.is_some() && self.priorities.get(&stream) == self.held_priority.as_ref();
+        self.all_held || held_priority || self.held.contains(&stream)
+    }
 }
 
 impl HostControl {
@@ -55,6 +66,11 @@ impl HostControl {
         self.shared.state.lock().held.insert(stream.raw());
     }
 
+    /// Stops the streams of a priority: of reloads, or of offloads and whoever else is in no hurry.
+    pub fn hold_priority(&self, priority: Priority) {
+        self.shared.state.lock().held_priority = Some(priority);
+    }
+
     /// Stops all streams.
     pub fn hold_all(&self) {
         self.shared.state.lock().all_held = true;
@@ -64,6 +80,7 @@ impl HostControl {
     pub fn let_go(&self) {
         let mut state = self.shared.state.lock();
         state.held.clear();
+        state.held_priority = None;
         state.all_held = false;
         self.shared.changed.notify_all();
     }
@@ -113,10 +130,14 @@ impl HostControl {
         Err(DeviceError::new(kind, text))
     }
 
+    pub(super) fn note_stream(&self, stream: u64, priority: Priority) {
+        self.shared.state.lock().priorities.insert(stream, priority);
+    }
+
     /// Waits while a stream is held. False: nothing is to be done any more.
     pub(super) fn may_go_on(&self, stream: u64) -> bool {
         let mut state = self.shared.state.lock();
-        while (state.all_held || state.held.contains(&stream)) && !state.closed && state.broken.is_none() {
+        while state.is_held(stream) && !state.closed && state.broken.is_none() {
             self.shared.changed.wait(&mut state);
         }
         !state.closed && state.broken.is_none()

@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use super::{Act, Job, Lane, Other, Page};
-use crate::device::choose::{Way, Work, choose, push_merged};
+use crate::device::choose::{Work, choose, push_merged};
 use crate::device::driver::{CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece};
-use crate::device::flight::OwnedEvent;
+use crate::device::flight::{OwnedEvent, cancelled};
 use crate::device::staging::Taken;
-use crate::limits::STAGED_PIECE_BYTES_MAX;
+use crate::limits::{COPY_LAUNCH_CALLS, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX, STREAM_CALLS_MAX};
 use crate::region::Slot;
 
 impl Lane {
@@ -38,8 +38,9 @@ impl Lane {
                     }
                 }
             }
-            self.issue(pieces, job.way())?;
+            self.issue(job, pieces)?;
             if job.layers > 0 {
+                self.take_calls(job, 1)?;
                 let event = OwnedEvent::new(&self.core.driver)?;
                 event.record(self.stream)?;
                 layers.push(event);
@@ -88,7 +89,7 @@ impl Lane {
         let mut start = part.start;
         while start < part.end {
             let end = part.end.min(start + piece_bytes);
-            let staged = self.take_staging(end - start)?;
+            let staged = self.take_staging(job, end - start)?;
             // SAFETY: the piece was just taken: nothing that is enqueued uses it.
             let bytes = unsafe { staged.bytes_mut() };
             if !job.to_slots {
@@ -101,7 +102,7 @@ impl Lane {
                 let place = staged.address() + (run.slot_offset - start) as u64;
                 push_merged(&mut pieces, request(job.to_slots, run.memory, place, run.bytes));
             }
-            self.issue(pieces, job.way())?;
+            self.issue(job, pieces)?;
             self.staging_done = self.staging.end();
             let slot = slot.clone();
             self.step(if job.to_slots { Act::ToSlot { staged, slot, offset: start } } else { Act::Nothing });
@@ -111,19 +112,20 @@ impl Lane {
     }
 
     /// Enqueues pieces in whatever way suits them.
-    fn issue(&mut self, pieces: Vec<CopyRequest>, way: Way) -> Result<(), DeviceError> {
-        for work in choose(pieces, way, self.means) {
+    fn issue(&mut self, job: &Job, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
+        for work in choose(pieces, job.way(), self.means) {
             match work {
-                Work::Engine(requests) => self.engine(&requests)?,
-                Work::Batch(requests) => self.batch(&requests)?,
-                Work::Kernel(pieces) => self.kernel(pieces)?,
+                Work::Engine(requests) => self.engine(job, &requests)?,
+                Work::Batch(requests) => self.batch(job, &requests)?,
+                Work::Kernel(pieces) => self.kernel(job, pieces)?,
             }
         }
         Ok(())
     }
 
-    fn engine(&mut self, requests: &[CopyRequest]) -> Result<(), DeviceError> {
+    fn engine(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
         for request in requests {
+            self.take_calls(job, 1)?;
             // SAFETY: one side is a plan's memory, whose maker vouched for it; the other is a slot of a registered region,
             // staging memory, or another plan's. All are owned by the job until its last event has passed, slots are under a
             // lease that lasts as long, and the order against the engine's streams is by the mark that we waited for.
@@ -133,25 +135,29 @@ impl Lane {
         Ok(())
     }
 
-    fn batch(&mut self, requests: &[CopyRequest]) -> Result<(), DeviceError> {
-        if !self.means.batch {
-            return self.engine(requests);
-        }
-        // SAFETY: as in `engine`.
-        match unsafe { self.core.driver.copy_batch(requests, self.stream) } {
-            Ok(()) => self.core.stats.engine_calls.add(1),
-            Err(error) if error.kind == DeviceErrorKind::Unsupported => {
-                self.means.batch = false;
-                self.engine(requests)?;
+    fn batch(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
+        for (at, part) in requests.chunks(STEP_CALLS_MAX).enumerate() {
+            if !self.means.batch {
+                return self.engine(job, &requests[at * STEP_CALLS_MAX..]);
             }
-            Err(error) => return Err(error),
+            self.take_calls(job, part.len())?;
+            // SAFETY: as in `engine`.
+            match unsafe { self.core.driver.copy_batch(part, self.stream) } {
+                Ok(()) => self.core.stats.engine_calls.add(1),
+                Err(error) if error.kind == DeviceErrorKind::Unsupported => {
+                    self.means.batch = false;
+                    self.engine(job, part)?;
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
 
-    fn kernel(&mut self, pieces: Vec<Piece>) -> Result<(), DeviceError> {
+    fn kernel(&mut self, job: &Job, pieces: Vec<Piece>) -> Result<(), DeviceError> {
         if self.means.kernels {
-            let table = self.take_tables(size_of_val(&*pieces))?;
+            self.take_calls(job, COPY_LAUNCH_CALLS)?;
+            let table = self.take_tables(job, size_of_val(&*pieces))?;
             // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to more).
             unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
             let (blocks, count) = (self.core.kernel_blocks, pieces.len() as u32);
@@ -174,7 +180,24 @@ impl Lane {
             bytes: piece.bytes as usize,
         };
         let requests: Vec<CopyRequest> = pieces.into_iter().map(request).collect();
-        self.batch(&requests)
+        self.batch(job, &requests)
+    }
+
+    /// Room for so many more calls in the stream, when older ones are done: a driver whose queue is full keeps the calling
+    /// thread, and with it locks that the engine's own launches need.
+    pub(super) fn take_calls(&mut self, job: &Job, calls: usize) -> Result<(), DeviceError> {
+        if job.flight.is_cancelled() {
+            return Err(cancelled());
+        }
+        let calls = calls as u64;
+        if self.calls.given - self.calls.stepped + calls > STEP_CALLS_MAX as u64 {
+            self.step(Act::Nothing);
+        }
+        while self.calls.given - self.calls.done + calls > STREAM_CALLS_MAX as u64 {
+            self.wait_step(&job.flight)?;
+        }
+        self.calls.given += calls;
+        Ok(())
     }
 
     /// Where kernels find a table of so many bytes: copied to the device before they run, or where it is.
@@ -188,31 +211,31 @@ impl Lane {
     }
 
     /// A piece of the ring of tables, when older work has freed it.
-    pub(super) fn take_tables(&mut self, bytes: usize) -> Result<Taken, DeviceError> {
+    pub(super) fn take_tables(&mut self, job: &Job, bytes: usize) -> Result<Taken, DeviceError> {
         loop {
             if let Some(taken) = self.tables.take(bytes) {
                 return Ok(taken);
             }
-            self.wait_room()?;
+            self.wait_room(job)?;
         }
     }
 
-    fn take_staging(&mut self, bytes: usize) -> Result<Taken, DeviceError> {
+    fn take_staging(&mut self, job: &Job, bytes: usize) -> Result<Taken, DeviceError> {
         loop {
             if let Some(taken) = self.staging.take(bytes) {
                 return Ok(taken);
             }
-            self.wait_room()?;
+            self.wait_room(job)?;
         }
     }
 
     /// Waits for older work. What was enqueued since the last step gets one, or it would be waited for in vain.
-    fn wait_room(&mut self) -> Result<(), DeviceError> {
+    fn wait_room(&mut self, job: &Job) -> Result<(), DeviceError> {
         let last = self.steps.back().map(|step| (step.tables_end, step.staging_end));
         if last != Some((self.tables_done, self.staging_done)) {
             self.step(Act::Nothing);
         }
-        self.wait_step()
+        self.wait_step(&job.flight)
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Act, Job, Lane, Page};
 use crate::device::buffer::Scratch;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
 use crate::device::staging::Taken;
-use crate::limits::{CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
+use crate::limits::{CHECKSUM_CALLS, CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
 
 /// Pages of one launch.
 #[derive(Default)]
@@ -66,16 +66,17 @@ impl Lane {
             let full = table.pieces.len() + pieces_max(page) > CHECKSUM_PIECES_MAX
                 || table.bytes + page.plan.slot_bytes() > self.means.chunk_bytes;
             if full && !table.pages.is_empty() {
-                self.launch_checksums(&std::mem::take(&mut table), first, on_cpu)?;
+                self.launch_checksums(job, &std::mem::take(&mut table), first, on_cpu)?;
                 first = position;
             }
             table.push(page);
         }
-        if table.pages.is_empty() { Ok(()) } else { self.launch_checksums(&table, first, on_cpu) }
+        if table.pages.is_empty() { Ok(()) } else { self.launch_checksums(job, &table, first, on_cpu) }
     }
 
     fn launch_checksums(
         &mut self,
+        job: &Job,
         table: &Table,
         first: usize,
         on_cpu: &mut Vec<usize>,
@@ -88,7 +89,8 @@ impl Lane {
         };
         let (pieces_bytes, pages_bytes) = (size_of_val(&*table.pieces), size_of_val(&*table.pages));
         let output_bytes = table.pages.len() * size_of::<u64>();
-        let taken = self.take_tables(pieces_bytes + pages_bytes + output_bytes)?;
+        self.take_calls(job, CHECKSUM_CALLS)?;
+        let taken = self.take_tables(job, pieces_bytes + pages_bytes + output_bytes)?;
         // SAFETY: the piece was just taken, and is as long as all three; pieces, pages and sums are multiples of 8 bytes, so
         // that each begins aligned behind the one before.
         let output = unsafe {
