@@ -63,6 +63,11 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Pieces of all its pages, before those that touch are joined.
+    fn pieces(&self) -> usize {
+        self.pages.iter().map(|page| page.plan.pieces().len()).sum()
+    }
+
     /// Which way its pieces go: all of one job go the same.
     fn way(&self) -> Way {
         match self.pages.first().map(|page| &page.other) {

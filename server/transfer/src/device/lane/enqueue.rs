@@ -10,8 +10,13 @@ use crate::device::driver::{
 };
 use crate::device::flight::cancelled;
 use crate::device::staging::Taken;
-use crate::limits::{COPY_LAUNCH_CALLS, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX, STREAM_CALLS_MAX};
+use crate::limits::{
+    BATCH_COPIES_A_CALL, COPY_LAUNCH_CALLS, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX, STREAM_CALLS_MAX,
+};
 use crate::region::Slot;
+
+/// Of one batch.
+const BATCH_COPIES_MAX: usize = STEP_CALLS_MAX * BATCH_COPIES_A_CALL;
 
 impl Lane {
     /// Enqueues all of a job. `on_cpu`: the pages whose checksums the device does not take.
@@ -130,7 +135,7 @@ impl Lane {
 
     /// Enqueues pieces in whatever way suits them.
     fn issue(&mut self, job: &Job, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
-        for work in choose(pieces, job.way(), self.means) {
+        for work in choose(pieces, job.way(), self.means.of_job(job.layers, job.pieces())) {
             match work {
                 Work::Engine(requests) => self.engine(job, &requests)?,
                 Work::Batch(requests) => self.batch(job, &requests)?,
@@ -153,11 +158,11 @@ impl Lane {
     }
 
     fn batch(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
-        for (at, part) in requests.chunks(STEP_CALLS_MAX).enumerate() {
+        for (at, part) in requests.chunks(BATCH_COPIES_MAX).enumerate() {
             if !self.means.batch {
-                return self.engine(job, &requests[at * STEP_CALLS_MAX..]);
+                return self.engine(job, &requests[at * BATCH_COPIES_MAX..]);
             }
-            self.take_calls(job, part.len())?;
+            self.take_calls(job, part.len().div_ceil(BATCH_COPIES_A_CALL))?;
             // SAFETY: as in `engine`.
             match unsafe { self.core.driver.copy_batch(part, self.stream) } {
                 Ok(()) => self.core.stats.engine_calls.add(1),
