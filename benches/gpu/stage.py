@@ -5,12 +5,14 @@ Owns: one model and one device for all parts, where results go. Must not know: w
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import pathlib
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -45,9 +47,12 @@ class Stage:
         out.mkdir(parents=True, exist_ok=True)
         self.place = torch.device("cpu" if tiny else "cuda:0")
         self.device = turnkv.Device(kind="host") if tiny else turnkv.shared_device(0)
-        self.wrong: list[str] = []
+        found = out / "results.json"
+        self.results: dict[str, Any] = json.loads(found.read_text()) if found.is_file() else {}
+        """What this run has found so far, perhaps in a process before this one."""
+        self.wrong: list[str] = self.results.pop("wrong", [])
         """Checks that did not hold."""
-        self.results: dict[str, Any] = {"conditions": self._conditions()}
+        self.results["conditions"] = self._conditions()
         self._part, self._until = "", 0.0
         begun = time.monotonic()
         self.model = _model(self.place, tiny)
@@ -61,6 +66,7 @@ class Stage:
         """A part begins, and has so much time."""
         self._part, self._until = part, time.monotonic() + seconds
         self.results[part] = {"seconds_allowed": round(seconds, 1), "rows": []}
+        self._write()
         self._begun = time.monotonic()
         gc.collect()
         if self.place.type == "cuda":
@@ -102,8 +108,9 @@ class Stage:
         self.note(seconds=round(time.monotonic() - self._begun, 1))
 
     def _write(self) -> None:
-        text = json.dumps(self.results | {"wrong": self.wrong}, indent=1)
-        (self.out / "results.json").write_text(text + "\n")
+        new = self.out / "results.part"
+        new.write_text(json.dumps(self.results | {"wrong": self.wrong}, indent=1) + "\n")
+        new.replace(self.out / "results.json")  # whole, whenever this process is ended
 
     # ---- the device -----------------------------------------------------------------------------------------------
 
@@ -234,7 +241,9 @@ class Served:
         """Starts it and waits until it answers: it touches all its memory first."""
         with open(self._folder / "log", "ab") as log:
             command = [os.environ["TURNKV_SERVER"], "serve", "--config", str(self._folder / "turnkv.toml")]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
+            )
         until = time.monotonic() + START_SECONDS_MAX
         while True:
             try:
@@ -262,6 +271,15 @@ class Served:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ends this process when the one that started it ends, however that ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _model(place: torch.device, tiny: bool) -> Qwen3ForCausalLM:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -16,12 +17,15 @@ import turnkv
 RUN = ROOT / "benches/gpu/run.sh"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def environment() -> dict[str, str]:
     package = pathlib.Path(turnkv.__file__).parents[1]
-    environment = os.environ | {
+    return os.environ | {
         "PYTHON": sys.executable, "PYTHONPATH": str(package), "TURNKV_SERVER": str(server_binary()), "OMP_NUM_THREADS": "1",
     }
-    return subprocess.run([str(RUN), *arguments], env=environment, capture_output=True, text=True, timeout=540, check=False)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(RUN), *arguments], env=environment(), capture_output=True, text=True, timeout=540, check=False)
 
 
 def test_all_parts_tiny(tmp_path: pathlib.Path) -> None:
@@ -34,6 +38,23 @@ def test_all_parts_tiny(tmp_path: pathlib.Path) -> None:
     ways = results["ttft"]["rows"][-1]["ttft_seconds"]
     assert set(ways) == {f"{tier}, {how}" for tier in ("DRAM", "GPU", "NVMe") for how in ("blocking", "layer by layer")}
     assert (tmp_path / "ttft.svg").read_text().startswith("<svg")
+
+
+def test_a_part_that_never_ends_costs_itself_alone(tmp_path: pathlib.Path) -> None:
+    shutil.copytree(RUN.parent, tmp_path / "gpu")
+    (tmp_path / "gpu/exact.py").write_text("import ctypes\ndef run(stage):\n    stage.row(begun=True)\n    ctypes.CDLL(None).pause()\n")
+    command = [sys.executable, str(tmp_path / "gpu/run.py"), "--tiny", "--out", str(tmp_path / "out"), "--grace", "1"]
+    # The part that hangs is second: what the first one found is kept, and the third runs.
+    command += ["--parts", "ttft,exact,interference", "--seconds", "30"]
+    (tmp_path / "gpu/ttft.py").write_text("def run(stage):\n    stage.row(first=1)\n    stage.check(False, 'kept too')\n")
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    said = done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 1, said
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["ttft"]["rows"] == [{"first": 1}] and results["wrong"] == ["ttft: kept too"], said
+    assert results["exact"]["rows"] == [{"begun": True}] and "did not end" in results["exact"]["error"], said
+    assert len(results["interference"]["rows"]) == 1 and "error" not in results["interference"], said
+    assert "exact failed" in done.stdout, said
 
 
 def test_without_a_gpu_they_say_so_in_one_line(tmp_path: pathlib.Path) -> None:

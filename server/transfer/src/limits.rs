@@ -50,10 +50,25 @@ pub const MAPPINGS_MAX_USUAL: usize = 65_530;
 pub const PLAN_VIEWS_MAX: usize = 2048;
 /// Pieces of device memory that one page may be in.
 pub const DEVICE_RUNS_MAX: usize = 1 << 16;
-/// Pieces at least as large go to the copy engines: a call costs some microseconds, and moves them in more. Not measured yet.
-pub const ENGINE_PIECE_BYTES_MIN: usize = 512 << 10;
-/// So few smaller pieces go to the copy engines too: less than a launch and its table cost. Not measured yet.
-pub const ENGINE_COPIES_MAX: usize = 4;
+/// Pieces up to so many bytes are copied faster by a kernel than in a batch, where that was not measured: from 28 KiB on batches
+/// win, by published figures.
+pub const KERNEL_PIECE_BYTES_USUAL: usize = 28 << 10;
+/// So many pieces at least make a launch worth it: published figures say 16 to 64.
+pub const KERNEL_PIECES_MIN: usize = 32;
+/// How long it may take to measure what a kernel copies faster, when a device is opened.
+pub const CALIBRATION_MAX: Duration = Duration::from_millis(200);
+/// Pieces of one measured copy, and the largest of them. Powers of two below that are measured.
+pub const CALIBRATION_PIECES: usize = 256;
+/// See [`CALIBRATION_PIECES`].
+pub const CALIBRATION_PIECE_BYTES_MAX: usize = 64 << 10;
+/// The smallest of them.
+pub const CALIBRATION_PIECE_BYTES_MIN: usize = 1 << 10;
+/// Times that each is measured; the shortest counts.
+pub const CALIBRATION_ROUNDS: usize = 3;
+/// Share of a batch's time, in percent, that a kernel must stay under to count as faster: it costs the engine processors.
+pub const KERNEL_TIME_PERCENT_MAX: u32 = 90;
+/// Devices and drivers whose speeds a process remembers.
+pub const SPEEDS_KNOWN_MAX: usize = 64;
 /// Pieces of one launch of the copy kernel.
 pub const COPY_PIECES_MAX: usize = 1 << 15;
 /// Bytes of a run that one block or warp of threads takes the checksum of; more where a page would come to too many parts.
@@ -84,14 +99,20 @@ pub const LANE_JOBS_MAX: usize = 1024;
 pub const STREAM_CALLS_MAX: usize = 512;
 /// Calls between two events that say how far a stream is.
 pub const STEP_CALLS_MAX: usize = 128;
-/// Launches that the checksums of one table take.
-pub const CHECKSUM_LAUNCHES: usize = 2;
+/// Calls that one launch of the copy kernel takes: its table's copy, and itself.
+pub const COPY_LAUNCH_CALLS: usize = 2;
+/// Calls that the checksums of one table take: its copy, and two launches.
+pub const CHECKSUM_CALLS: usize = 3;
 /// The shortest and longest pause between two looks at whether copies are done.
 pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
 /// See [`POLL_PAUSE_MIN`].
 pub const POLL_PAUSE_MAX: Duration = Duration::from_micros(300);
 /// Within these, the part of the wait so far after which is looked again.
 pub const POLL_PART: u32 = 16;
+/// How long the first work on a device may take, when it is opened: its kernels are compiled and loaded meanwhile.
+pub const OPENING_WAIT: Duration = Duration::from_secs(60);
+/// Of that, for how long the thread that opens it looks without a pause.
+pub const OPENING_SPIN: Duration = Duration::from_millis(5);
 /// A device whose copies have not ended after so long counts as broken.
 pub const STUCK_AFTER: Duration = Duration::from_secs(120);
 /// Slabs that one device knows of; copies of others are staged.

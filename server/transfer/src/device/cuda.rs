@@ -177,6 +177,10 @@ unsafe impl Driver for CudaDriver {
         self.name.clone()
     }
 
+    fn speed_key(&self) -> Option<String> {
+        Some(self.name.clone())
+    }
+
     fn numa_node(&self) -> Option<u32> {
         self.numa_node
     }

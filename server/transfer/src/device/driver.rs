@@ -179,6 +179,9 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// Its name and kind, for people.
     fn name(&self) -> String;
 
+    /// Names what its speed depends on: the device, and its driver's version. None: its times mean nothing.
+    fn speed_key(&self) -> Option<String>;
+
     /// Which NUMA node of the host is nearest, if that is known.
     fn numa_node(&self) -> Option<u32>;
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::device::buffer::DeviceBuffer;
-use crate::device::choose::{CopyChoice, Means};
+use crate::device::choose::{CopyChoice, Means, Speeds};
 use crate::device::cuda::CudaDriver;
 use crate::device::driver::{DeviceError, DeviceErrorKind, DeviceMemory, Driver, Priority, Stream};
 use crate::device::flight::{Flight, Mark, OwnedEvent};
 use crate::device::host::{HostDriver, HostOptions};
 use crate::device::lane::{Job, Lane, Other, Page, Queue};
+use crate::device::opening::{load_kernels, speeds};
 use crate::device::plan::DevicePlan;
 use crate::device::register::Registry;
 use crate::device::stats::{DeviceStats, Stats};
@@ -117,17 +118,22 @@ impl Device {
         Self::with_driver(Arc::new(HostDriver::new(options)), device)
     }
 
-    /// A device on any driver. Takes all that copies need, or nothing.
+    /// A device on any driver. Takes all that copies need, or nothing, and launches each kernel once: later copies neither load
+    /// nor take anything, so that an engine's launches never wait for that. Open it before the engine works on the device.
     ///
     /// # Errors
     /// Options out of bounds; not enough device or pinned memory; the device is broken.
     pub fn with_driver(driver: Arc<dyn Driver>, options: DeviceOptions) -> Result<Self, DeviceError> {
         check(&options)?;
         driver.memory()?;
+        let by_kernel = matches!(options.copy, CopyChoice::Auto | CopyChoice::Kernel);
+        let kernels = (by_kernel || options.checksum) && load_kernels(&driver)?;
         let stats = Arc::<Stats>::default();
         let registry = Registry::start(Arc::clone(&driver), Arc::clone(&stats), options.pinned_bytes_max)?;
-        let means =
-            Means { choice: options.copy, batch: true, kernels: true, chunk_bytes: options.chunk_bytes };
+        let calibrated = kernels && options.copy == CopyChoice::Auto;
+        let speeds = if calibrated { speeds(&driver, options.kernel_blocks)? } else { Speeds::default() };
+        let chunk_bytes = options.chunk_bytes;
+        let means = Means { choice: options.copy, batch: true, kernels, chunk_bytes, speeds };
         let core = Arc::new(Core {
             driver,
             registry,

@@ -2,12 +2,13 @@
 //! know: plans, lanes, slots.
 //!
 //! It obeys CUDA's rules (one thread a stream, work in order, events between them), and it is stricter: work on memory that is
-//! not the device's, freed memory, and two streams that touch the same bytes without an order between them are faults, so that
-//! a test fails for an order that a GPU would keep by luck.
+//! not the device's, freed memory, two streams that touch the same bytes without an order between them, and a kernel's first
+//! launch beside other streams' work (a GPU's driver loads it then, and others' launches wait) are faults, so that a test fails
+//! for what a GPU would forgive by luck.
 //!
 //! - `memory`: what may be touched; `order`: what must come before what; `worker`: a stream's thread; `kernels`: their work
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -43,6 +44,8 @@ pub struct HostOptions {
     pub memory_bytes: u64,
     /// Host memory that can be pinned, staging memory included.
     pub pinned_bytes: u64,
+    /// What it says that its speed depends on; None: nothing is measured when it is opened.
+    pub speed_key: Option<String>,
     /// The NUMA node that it says it is nearest to.
     pub numa_node: Option<u32>,
     /// Whether mapped memory can be registered.
@@ -69,6 +72,7 @@ impl Default for HostOptions {
             device: DeviceOptions::default(),
             memory_bytes: 1 << 30,
             pinned_bytes: u64::MAX,
+            speed_key: None,
             numa_node: None,
             registers: true,
             register_pause: Duration::ZERO,
@@ -98,6 +102,10 @@ struct Shared {
     passed: Condvar,
     streams: Mutex<HashMap<u64, SyncSender<Call>>>,
     order: Mutex<Order>,
+    /// Functions that were launched once.
+    loaded: Mutex<HashSet<&'static str>>,
+    /// The last copy that each stream was given: a kernel's table may be on its way in it.
+    last: Mutex<HashMap<u64, CopyRequest>>,
     next: AtomicU64,
 }
 
@@ -123,6 +131,8 @@ impl HostDriver {
             passed: Condvar::new(),
             streams: Mutex::default(),
             order: Mutex::default(),
+            loaded: Mutex::default(),
+            last: Mutex::default(),
             next: AtomicU64::new(1),
         };
         Self { shared: Arc::new(shared) }
@@ -202,6 +212,10 @@ unsafe impl Driver for HostDriver {
         "host memory".to_owned()
     }
 
+    fn speed_key(&self) -> Option<String> {
+        self.shared.options.speed_key.clone()
+    }
+
     fn numa_node(&self) -> Option<u32> {
         self.shared.options.numa_node
     }
@@ -262,6 +276,7 @@ unsafe impl Driver for HostDriver {
 
     unsafe fn end_stream(&self, stream: Stream) {
         self.shared.streams.lock().remove(&stream.0);
+        self.shared.last.lock().remove(&stream.0);
     }
 
     fn new_event(&self) -> Result<Event, DeviceError> {
@@ -319,6 +334,7 @@ unsafe impl Driver for HostDriver {
 
     unsafe fn copy(&self, request: CopyRequest, stream: Stream) -> Result<(), DeviceError> {
         let touched = Touched::of_copies(&[request]);
+        self.shared.last.lock().insert(stream.0, request);
         self.shared.enqueue(stream, touched, Call::Copies(vec![request]))
     }
 
@@ -333,8 +349,15 @@ unsafe impl Driver for HostDriver {
         if !self.shared.options.kernels {
             return Err(unsupported("kernels"));
         }
-        // SAFETY: the caller's promise: the kernel's tables are valid memory.
-        let touched = unsafe { kernels::touched(&kernel) };
+        let function = kernels::function(&kernel);
+        if self.shared.loaded.lock().insert(function)
+            && let Some(busy) = self.shared.order.lock().busy_beside(stream.0)
+        {
+            self.shared.control.fault(format!("{function} is loaded while stream {busy} is at work"));
+        }
+        let last = self.shared.last.lock().get(&stream.0).copied();
+        // SAFETY: the caller's promise: the kernel's tables are valid memory, as is where one comes from that is on its way.
+        let touched = unsafe { kernels::touched(&kernel, last) };
         self.shared.enqueue(stream, touched, Call::Kernel(kernel))
     }
 }

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::device::choose::Means;
-use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Priority, Stream};
+use crate::device::buffer::Scratch;
+use crate::device::choose::{Means, Way};
+use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
 use crate::device::flight::{Landed, Mark, OwnedEvent, Shared, cancelled};
 use crate::device::handle::Core;
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
-use crate::limits::{LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
+use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
 use crate::region::Slot;
 
 mod enqueue;
@@ -55,6 +56,17 @@ pub(crate) struct Job {
     /// Whether the pages' checksums are wanted.
     pub(crate) checksums: bool,
     pub(crate) flight: Arc<Shared>,
+}
+
+impl Job {
+    /// Which way its pieces go: all of one job go the same.
+    fn way(&self) -> Way {
+        match self.pages.first().map(|page| &page.other) {
+            _ if self.to_slots => Way::ToSlots,
+            Some(Other::Source(_)) => Way::Within,
+            Some(Other::Slot(_)) | None => Way::ToDevice,
+        }
+    }
 }
 
 /// The way to a lane's thread.
@@ -151,8 +163,10 @@ pub(crate) struct Lane {
     /// For the tables of kernels and for checksums.
     tables: Ring,
     staging: Ring,
-    /// For the checksum kernel, taken when it is first needed.
-    scratch: Option<DeviceAddress>,
+    /// For the checksum kernel, where there is one.
+    scratch: Option<Scratch>,
+    /// Where tables are copied to before kernels read them, at the places that they have in the ring.
+    uploads: Option<Scratch>,
     /// Up to where the rings are used by work that is enqueued: later pieces are still being prepared.
     tables_done: u64,
     staging_done: u64,
@@ -175,9 +189,14 @@ impl Lane {
         let driver = &core.driver;
         let tables = Ring::new(Arc::clone(driver), tables_bytes)?;
         let staging = Ring::new(Arc::clone(driver), staging_bytes)?;
+        let means = core.means;
+        let sums = core.checksums && means.kernels;
+        let scratch =
+            sums.then(|| Scratch::new(driver, CHECKSUM_PIECES_MAX * size_of::<u64>())).transpose()?;
+        let uploaded = means.kernels && means.speeds.upload_tables;
+        let uploads = uploaded.then(|| Scratch::new(driver, tables.len())).transpose()?;
         let stream = driver.new_stream(priority)?;
         let queue = Arc::new(Queue::default());
-        let means = core.means;
         let lane = Self {
             core,
             queue: Arc::clone(&queue),
@@ -187,7 +206,8 @@ impl Lane {
             lost: false,
             tables,
             staging,
-            scratch: None,
+            scratch,
+            uploads,
             tables_done: 0,
             staging_done: 0,
             calls: Calls::default(),
@@ -402,6 +422,7 @@ impl Lane {
         self.lost = true;
         self.tables.lose();
         self.staging.lose();
+        self.scratch.iter_mut().chain(&mut self.uploads).for_each(Scratch::lose);
         for step in std::mem::take(&mut self.steps) {
             self.lose(step.act);
         }
@@ -436,11 +457,5 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // SAFETY: the stream is ours, and nobody uses it after this.
         unsafe { self.core.driver.end_stream(self.stream) };
-        let Some(scratch) = self.scratch.take().filter(|_| self.core.broken().is_none()) else { return };
-        // SAFETY: it came from `allocate`, and all steps are done: the thread ends only then.
-        let freed = unsafe { self.core.driver.free(scratch) };
-        if let Err(error) = freed {
-            self.core.fail(error);
-        }
     }
 }

@@ -3,11 +3,14 @@
 
 mod library;
 
+use std::sync::Arc;
+
 use cudarc::driver::sys;
 
 use super::CudaDriver;
 use super::api::Api;
 use crate::device::driver::{CopyRequest, DeviceErrorKind, Driver, Event, Kernel, Priority, Stream};
+use crate::device::opening::load_kernels;
 use crate::limits::{COPY_BATCH_MAX, KERNEL_BLOCKS_MAX};
 
 use self::library::*;
@@ -353,4 +356,32 @@ fn refused_kernels_are_unsupported_for_good_and_a_full_device_only_for_now() {
     fail("cuModuleGetFunction", 500);
     assert_eq!(launch(&driver).expect_err("told to fail").kind, DeviceErrorKind::Unsupported);
     assert_eq!(noted("unload").len(), 1, "the half-loaded module");
+}
+
+#[test]
+fn a_device_that_is_opened_has_every_function_launched_and_waited_for() {
+    let (_turn, api) = library();
+    let driver: Arc<dyn Driver> = Arc::new(open(api));
+    assert_eq!(load_kernels(&driver), Ok(true));
+    assert_eq!(count("cuModuleLoadDataEx"), 1);
+    for function in FUNCTIONS {
+        assert!(!noted(function).is_empty(), "{function} is left to the first copy");
+    }
+    assert_eq!(count("cuEventQuery"), 4, "every launch is waited for");
+    assert_eq!((count("cuMemAlloc_v2"), count("cuMemHostAlloc")), (1, 1));
+    assert_eq!((count("cuMemFree_v2"), count("cuMemFreeHost")), (1, 1), "and nothing is kept");
+}
+
+#[test]
+fn a_device_without_our_kernels_opens_and_a_broken_one_does_not() {
+    let (_turn, api) = library();
+    let driver: Arc<dyn Driver> = Arc::new(open(api));
+    fail("cuModuleLoadDataEx", 222);
+    assert_eq!(load_kernels(&driver), Ok(false));
+    fake().codes.clear();
+    let driver: Arc<dyn Driver> = Arc::new(open(api));
+    fail("cuEventQuery", 719);
+    let before = count("cuMemFree_v2");
+    assert_eq!(load_kernels(&driver).expect_err("told to fail").kind, DeviceErrorKind::Broken);
+    assert_eq!(count("cuMemFree_v2"), before, "what a broken device has, it keeps");
 }

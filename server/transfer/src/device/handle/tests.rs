@@ -169,6 +169,24 @@ fn round_trip(rig: &Rig, piece: usize) {
     }
 }
 
+/// A driver that loads a kernel, or takes memory, has an engine's launches wait meanwhile: all of that is done at the opening.
+#[test]
+fn an_open_device_has_nothing_left_to_load_or_to_take() {
+    let rig = Rig::new(strict(), 6).registered();
+    let free = rig.device.memory().unwrap().free_bytes;
+    rig.control.hold(rig.engine);
+    engine_copies(&rig, 4, 5);
+    for piece in [768, PAGE] {
+        let filled = rig.device.fill(rig.pages(0..4, piece), None).unwrap();
+        wait(filled.landed()).unwrap();
+        let drained = rig.device.drain(rig.pages(0..4, piece), None, 1, true).unwrap();
+        wait(drained.landed()).unwrap();
+    }
+    rig.control.let_go();
+    rig.assert_no_faults();
+    assert_eq!(rig.device.memory().unwrap().free_bytes, free, "taken while the engine is at work");
+}
+
 /// What an engine's kernel would do: write a page, or read one, on its own stream.
 fn engine_copies(rig: &Rig, source: usize, target: usize) {
     let at = |page: usize| rig.memory.address() + (page * PAGE) as u64;

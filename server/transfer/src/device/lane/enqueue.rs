@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use super::{Act, Job, Lane, Other, Page};
 use crate::device::choose::{Work, choose, push_merged};
-use crate::device::driver::{CopyRequest, DeviceError, DeviceErrorKind, Kernel, Piece};
+use crate::device::driver::{CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece};
 use crate::device::flight::{OwnedEvent, cancelled};
 use crate::device::staging::Taken;
-use crate::limits::{STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX, STREAM_CALLS_MAX};
+use crate::limits::{COPY_LAUNCH_CALLS, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX, STREAM_CALLS_MAX};
 use crate::region::Slot;
 
 impl Lane {
@@ -113,7 +113,7 @@ impl Lane {
 
     /// Enqueues pieces in whatever way suits them.
     fn issue(&mut self, job: &Job, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
-        for work in choose(pieces, self.means) {
+        for work in choose(pieces, job.way(), self.means) {
             match work {
                 Work::Engine(requests) => self.engine(job, &requests)?,
                 Work::Batch(requests) => self.batch(job, &requests)?,
@@ -156,12 +156,12 @@ impl Lane {
 
     fn kernel(&mut self, job: &Job, pieces: Vec<Piece>) -> Result<(), DeviceError> {
         if self.means.kernels {
-            self.take_calls(job, 1)?;
+            self.take_calls(job, COPY_LAUNCH_CALLS)?;
             let table = self.take_tables(job, size_of_val(&*pieces))?;
             // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to more).
             unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
             let (blocks, count) = (self.core.kernel_blocks, pieces.len() as u32);
-            let launch = Kernel::Copy { pieces: table.address(), count, blocks };
+            let launch = Kernel::Copy { pieces: self.upload(&table, table.bytes)?, count, blocks };
             // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has passed.
             let launched = unsafe { self.core.driver.launch(launch, self.stream) };
             self.tables_done = self.tables.end();
@@ -198,6 +198,16 @@ impl Lane {
         }
         self.calls.given += calls;
         Ok(())
+    }
+
+    /// Where kernels find a table of so many bytes: copied to the device before they run, or where it is.
+    pub(super) fn upload(&self, table: &Taken, bytes: usize) -> Result<DeviceAddress, DeviceError> {
+        let Some(uploads) = &self.uploads else { return Ok(table.address()) };
+        let target = uploads.address() + self.tables.offset(table) as u64;
+        let request = CopyRequest { target, source: table.address(), bytes };
+        // SAFETY: both are ours until a step behind the kernel has passed; the place on the device is free when that in the ring
+        // is.
+        unsafe { self.core.driver.copy(request, self.stream) }.map(|()| target)
     }
 
     /// A piece of the ring of tables, when older work has freed it.

@@ -2,11 +2,10 @@
 //! are compared with.
 
 use super::{Act, Job, Lane, Page};
+use crate::device::buffer::Scratch;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
 use crate::device::staging::Taken;
-use crate::limits::{
-    CHECKSUM_LAUNCHES, CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN,
-};
+use crate::limits::{CHECKSUM_CALLS, CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
 
 /// Pages of one launch.
 #[derive(Default)]
@@ -83,17 +82,14 @@ impl Lane {
         on_cpu: &mut Vec<usize>,
     ) -> Result<(), DeviceError> {
         let pages = first..first + table.pages.len();
-        if !self.core.checksums || !self.means.kernels {
+        let scratch = self.scratch.as_ref().filter(|_| self.means.kernels).map(Scratch::address);
+        let Some(scratch) = scratch else {
             on_cpu.extend(pages);
             return Ok(());
-        }
-        let scratch = match self.scratch {
-            Some(scratch) => scratch,
-            None => *self.scratch.insert(self.core.driver.allocate(CHECKSUM_PIECES_MAX * size_of::<u64>())?),
         };
         let (pieces_bytes, pages_bytes) = (size_of_val(&*table.pieces), size_of_val(&*table.pages));
         let output_bytes = table.pages.len() * size_of::<u64>();
-        self.take_calls(job, CHECKSUM_LAUNCHES)?;
+        self.take_calls(job, CHECKSUM_CALLS)?;
         let taken = self.take_tables(job, pieces_bytes + pages_bytes + output_bytes)?;
         // SAFETY: the piece was just taken, and is as long as all three; pieces, pages and sums are multiples of 8 bytes, so
         // that each begins aligned behind the one before.
@@ -103,10 +99,11 @@ impl Lane {
             std::ptr::copy_nonoverlapping(table.pages.as_ptr(), pages_at.cast(), table.pages.len());
             Taken { memory: pages_at.add(pages_bytes), bytes: output_bytes }
         };
+        let pieces = self.upload(&taken, pieces_bytes + pages_bytes)?;
         let kernel = Kernel::Checksum {
-            pieces: taken.address(),
+            pieces,
             count: table.pieces.len() as u32,
-            pages: taken.address() + pieces_bytes as u64,
+            pages: pieces + pieces_bytes as u64,
             page_count: table.pages.len() as u32,
             scratch,
             output: output.address(),

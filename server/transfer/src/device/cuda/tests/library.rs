@@ -133,9 +133,9 @@ library! {
         *address = 0x1000;
     }
     cuMemFree_v2(_address: sys::CUdeviceptr) {}
-    cuMemHostAlloc(memory: *mut *mut c_void, _bytes: usize, flags: c_uint) {
+    cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint) {
         note("pinned", &[u64::from(flags)]);
-        *memory = std::ptr::without_provenance_mut(0x2000);
+        *memory = Box::leak(vec![0_u8; bytes].into_boxed_slice()).as_mut_ptr().cast(); // tables are written there
     }
     cuMemFreeHost(_memory: *mut c_void) {}
     cuMemHostRegister_v2(_base: *mut c_void, bytes: usize, flags: c_uint) {
