@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +20,7 @@ from test_keys import keys
 
 import turnkv
 from turnkv.connector import devices
-from turnkv.sglang import HiCacheBackend, Linker, engine, identity
+from turnkv.sglang import HiCacheBackend, Linker, engine, identity, loading
 from turnkv.sglang.chain import block_hashes
 
 from sglang.srt.managers import kv_hints
@@ -406,7 +408,7 @@ def test_a_window_that_raises_does_not_end_a_load_while_others_are_copied(monkey
 
     monkeypatch.setattr(loading, "_windows", lambda want: ["first", "second"])
     monkeypatch.setattr(loading, "_copy_window", copy)
-    pages: Any = types.SimpleNamespace(device=object())
+    pages: Any = SimpleNamespace(device=object())
     with ThreadPoolExecutor(2) as threads, pytest.raises(MemoryError):
         try:
             loading.hold([loading.Wanted(pages, b"", torch.empty(0))], 1000, threads, loading.Counts())

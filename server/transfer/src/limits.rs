@@ -119,6 +119,13 @@ pub const OPENING_SPIN: Duration = Duration::from_millis(5);
 pub const STUCK_AFTER: Duration = Duration::from_secs(120);
 /// Slabs that one device knows of; copies of others are staged.
 pub const REGIONS_MAX: usize = 4096;
+/// Bytes of a slab that are pinned at a time: a driver walks their pages under locks that every process of the machine needs, at
+/// about 0.1 s a GB.
+pub const REGISTER_PIECE_BYTES: usize = 64 << 20;
+/// The shortest and longest pause after a piece; within these, as long as the piece took.
+pub const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(1);
+/// See [`REGISTER_PAUSE_MIN`].
+pub const REGISTER_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// How often slabs that nobody maps any more are looked for.
 pub const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 /// Calls that a stream of the host device holds before the next one waits.
@@ -155,6 +162,10 @@ const _: () = assert!(
 );
 const _: () =
     assert!(STREAM_CALLS_MAX >= 2 * STEP_CALLS_MAX, "a part's calls find room when older parts are done");
+const _: () = assert!(
+    REGISTER_PIECE_BYTES.is_multiple_of(2 << 20),
+    "pieces end with a page, also where pages are huge"
+);
 const _: () = assert!(STAGING_BYTES_MIN / 4 >= RING_ALIGN, "a lane's half holds two pieces");
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(64), "chunks end on cache lines");
 const _: () = assert!(STREAMING_RUN_BYTES_MIN <= CHUNK_BYTES, "a chunk can be streamed");

@@ -129,11 +129,12 @@ impl Device {
         let by_kernel = matches!(options.copy, CopyChoice::Auto | CopyChoice::Kernel);
         let kernels = (by_kernel || options.checksum) && load_kernels(&driver)?;
         let stats = Arc::<Stats>::default();
-        let registry = Registry::start(Arc::clone(&driver), Arc::clone(&stats), options.pinned_bytes_max)?;
         let calibrated = kernels && options.copy == CopyChoice::Auto;
         let speeds = if calibrated { speeds(&driver, options.kernel_blocks)? } else { Speeds::default() };
         let chunk_bytes = options.chunk_bytes;
         let means = Means { choice: options.copy, batch: true, kernels, chunk_bytes, speeds };
+        // Last of what may fail before there is somebody to end its thread.
+        let registry = Registry::start(Arc::clone(&driver), Arc::clone(&stats), options.pinned_bytes_max)?;
         let core = Arc::new(Core {
             driver,
             registry,
@@ -317,7 +318,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.registry.close();
+        self.registry.close(self.broken().is_some());
     }
 }
 

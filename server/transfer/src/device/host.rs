@@ -162,6 +162,12 @@ impl Shared {
     /// Checks work before it is enqueued: its memory, its order.
     fn enqueue(&self, stream: Stream, touched: Touched, call: Call) -> Result<(), DeviceError> {
         self.count()?;
+        let spanning = touched.ranges().find(|range| self.memory.lock().leaves_a_registration(range));
+        if let Some(range) = spanning {
+            let text = format!("invalid value: {range:?} is not in one registration");
+            self.control.fault(text.clone());
+            return Err(DeviceError::new(DeviceErrorKind::Invalid, text));
+        }
         let unknown = {
             let (memory, adopted) = (self.memory.lock(), self.control.adopted());
             touched.ranges().find(|range| {
@@ -252,7 +258,9 @@ unsafe impl Driver for HostDriver {
             return Err(unsupported("registration"));
         }
         thread::sleep(self.shared.options.register_pause);
-        self.shared.memory.lock().register(base, bytes)
+        let span = self.shared.memory.lock().register(base, bytes)?;
+        self.shared.control.note_registered(span);
+        Ok(())
     }
 
     unsafe fn unregister(&self, base: *mut u8) -> Result<(), DeviceError> {
@@ -371,6 +379,9 @@ impl Shared {
             self.control.fault(text.clone());
             return Err(DeviceError::new(DeviceErrorKind::Invalid, text));
         };
+        if kind == Kind::Registered {
+            self.control.note_unregistered(range);
+        }
         if self.order.lock().uses(&range) {
             self.control.fault(format!("{kind:?} memory {range:?} is given back while a stream uses it"));
         }

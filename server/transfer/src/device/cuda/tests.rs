@@ -227,6 +227,32 @@ fn devices_of_a_process_share_a_registration_and_the_last_one_ends_it() {
 }
 
 #[test]
+fn a_copy_that_spans_two_registrations_is_refused() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    let piece = |at: usize| std::ptr::without_provenance_mut(0x10_000 + at * 4096);
+    for at in [0, 1] {
+        // SAFETY: this library does not touch the memory.
+        unsafe { driver.register(piece(at), 4096) }.expect("it takes any");
+    }
+    let copy = |target, bytes| {
+        let request = CopyRequest { target, source: 0x90_000, bytes };
+        // SAFETY: this library copies nothing.
+        unsafe { (driver.copy(request, Stream(1)), driver.copy_batch(&[request], Stream(1))) }
+    };
+    for (target, bytes) in [(0x10_000, 4096), (0x11_000, 4096), (0x10_800, 2048)] {
+        assert_eq!(copy(target, bytes), (Ok(()), Ok(())));
+    }
+    let (one, many) = copy(0x10_800, 4096);
+    assert_eq!(one.expect_err("two registrations").kind, DeviceErrorKind::Invalid);
+    assert_eq!(many.expect_err("two registrations").kind, DeviceErrorKind::Invalid);
+    for at in [0, 1] {
+        // SAFETY: as above.
+        unsafe { driver.unregister(piece(at)) }.expect("it is registered");
+    }
+}
+
+#[test]
 fn an_event_has_passed_or_not_or_the_device_is_broken() {
     let (_turn, api) = library();
     let driver = open(api);

@@ -10,6 +10,7 @@ use crate::device::host::HostControl;
 use crate::region::{HugePages, Region, RegionOptions};
 
 mod early;
+mod pinning;
 
 const PAGE: usize = 96 << 10;
 
@@ -74,7 +75,7 @@ impl Rig {
 
     /// Waits until the slab is pinned.
     fn registered(self) -> Self {
-        self.device.inner.core.registry.is_direct(&self.region);
+        self.device.inner.core.registry.is_direct(&self.region.slot(0, PAGE).unwrap());
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.device.stats().registered_bytes == 0 {
             assert!(Instant::now() < deadline);

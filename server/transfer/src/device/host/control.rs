@@ -1,6 +1,6 @@
 //! What a test lets go wrong on a host device, and what it finds. Owns: that switchboard. Must not know: streams' work.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
@@ -33,6 +33,7 @@ struct State {
     checksums_held: bool,
     faults: Vec<String>,
     adopted: Vec<Span>,
+    registered: BTreeMap<u64, Span>,
     closed: bool,
 }
 
@@ -102,10 +103,24 @@ impl HostControl {
         self.shared.state.lock().faults.clone()
     }
 
+    /// How many bytes each registration has that there is now, in order of address; also when the device is gone.
+    #[must_use]
+    pub fn registered(&self) -> Vec<u64> {
+        self.shared.state.lock().registered.values().map(|span| span.end - span.start).collect()
+    }
+
     /// How many calls were made that could fail.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.shared.state.lock().calls
+    }
+
+    pub(super) fn note_registered(&self, span: Span) {
+        self.shared.state.lock().registered.insert(span.start, span);
+    }
+
+    pub(super) fn note_unregistered(&self, span: Span) {
+        self.shared.state.lock().registered.remove(&span.start);
     }
 
     pub(super) fn adopted(&self) -> Vec<Span> {

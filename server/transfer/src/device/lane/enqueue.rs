@@ -9,9 +9,11 @@ use crate::device::driver::{
     CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece, Stream,
 };
 use crate::device::flight::cancelled;
+use crate::device::register::cut_after;
 use crate::device::staging::Taken;
 use crate::limits::{
-    BATCH_COPIES_A_CALL, COPY_LAUNCH_CALLS, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX, STREAM_CALLS_MAX,
+    BATCH_COPIES_A_CALL, COPY_LAUNCH_CALLS, REGISTER_PIECE_BYTES, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX,
+    STREAM_CALLS_MAX,
 };
 use crate::region::Slot;
 
@@ -78,7 +80,7 @@ impl Lane {
 
     fn is_direct(&self, page: &Page) -> bool {
         match &page.other {
-            Other::Slot(slot) => self.core.registry.is_direct(slot.region()),
+            Other::Slot(slot) => self.core.registry.is_direct(slot),
             Other::Source(_) => true,
         }
     }
@@ -100,7 +102,19 @@ impl Lane {
             }
         }
         for run in page.plan.within(part) {
-            push_merged(pieces, request(job.to_slots, run.memory, base + run.slot_offset as u64, run.bytes));
+            let mut done = 0;
+            while done < run.bytes {
+                let offset = run.slot_offset + done;
+                let after = cut_after(slot.offset() + offset);
+                let bytes = after.min(run.bytes - done);
+                let next = request(job.to_slots, run.memory + done as u64, base + offset as u64, bytes);
+                if after == REGISTER_PIECE_BYTES {
+                    pieces.push(next); // a registration begins here: no copy may come from before it
+                } else {
+                    push_merged(pieces, next);
+                }
+                done += bytes;
+            }
         }
     }
 
