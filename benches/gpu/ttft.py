@@ -47,6 +47,10 @@ def run(stage: Stage) -> None:
         _warm(stage, served)
         try:
             for tokens in LENGTHS_TINY if stage.tiny else LENGTHS:
+                if 1.5 * stage.kv_bytes(tokens) > served.dram_bytes:
+                    stage.note(too_long_for_the_pool=tokens)
+                    print(f"{tokens} tokens: {stage.kv_bytes(tokens) / GIB:.1f} GiB, and the pool has {served.dram_bytes / GIB:.1f}")
+                    continue
                 done.append(_length(stage, served, tokens))
                 _report(stage, done[-1], rates)
         except OutOfTime as error:
@@ -90,7 +94,8 @@ def _length(stage: Stage, served: Served, tokens: int) -> _Length:
     if tokens <= GPU_TOKENS_MAX:
         for overlap in (False, True):
             _way(stage, served, length, longer, "GPU", overlap, rounds, gpu_bytes=64 << 20 if stage.tiny else GPU_BYTES)
-    if tokens <= NVME_TOKENS_MAX and (stage.tiny or stage.left() > 60):
+    on_disk = tokens <= NVME_TOKENS_MAX and 1.5 * stage.kv_bytes(tokens) < served.nvme_bytes
+    if on_disk and (stage.tiny or stage.left() > 60):
         if served.to_nvme(25):
             for overlap in (False, True):
                 _way(stage, served, length, longer, "NVMe", overlap, 3)

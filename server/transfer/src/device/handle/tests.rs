@@ -404,7 +404,7 @@ fn copies_within_the_device_follow_the_slot_order() {
 
 #[test]
 fn a_slab_without_room_is_staged_until_another_one_goes() {
-    let device = DeviceOptions { pinned_bytes_max: 4 * PAGE as u64, ..DeviceOptions::default() };
+    let device = DeviceOptions { pinned_bytes_max: Some(4 * PAGE as u64), ..DeviceOptions::default() };
     let rig = Rig::new(HostOptions { device, ..strict() }, 4).registered();
     let other = region(4);
     let pages = |region: &Arc<Region>| {
