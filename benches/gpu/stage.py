@@ -206,11 +206,12 @@ class Stage:
             pool.stop()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def registered(self, seconds: float = REGISTER_SECONDS_MAX) -> float:
-        """Waits until the device has stopped registering the pool's memory; GiB that it has."""
+    def registered(self, seconds: float = REGISTER_SECONDS_MAX, device: turnkv.Device | None = None) -> float:
+        """Waits until a device (None: the one of this run) has stopped registering the pool's memory; GiB that it has."""
+        device = device or self.device
         until, last, still = time.monotonic() + seconds, -1, 0
         while time.monotonic() < until and still < (1 if self.tiny else 6):
-            now = self.device.stats()["registered_bytes"]
+            now = device.stats()["registered_bytes"]
             still = still + 1 if now == last else 0
             last = now
             time.sleep(0.02 if self.tiny else 0.5)
