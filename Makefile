@@ -127,7 +127,7 @@ bench: server
 # them. A GPU machine without a toolchain needs this tree, .gpu as packed elsewhere and python3 with torch, transformers and numpy,
 # nothing else; without make, run benches/gpu.sh. Results: tables, JSON and plots in $OUT, or target/gpu-results. PARTS="driver" or
 # "engine" runs half of it, SECONDS_MAX bounds each half.
-.PHONY: bench-gpu gpu-pack ptx ptx-check
+.PHONY: bench-gpu gpu-pack gpu-rehearsal ptx ptx-check
 bench-gpu:
 	@PARTS="$(PARTS)" SECONDS_MAX="$(SECONDS_MAX)" benches/gpu.sh
 
@@ -138,6 +138,11 @@ gpu-pack: server python
 	@for binary in turnkv gpu; do strip -o .gpu/$$binary $(TARGET_DIR)/release/$$binary; done
 	@$(VENV)/bin/maturin build --locked --release --strip --quiet --manifest-path engine-plugins/Cargo.toml --interpreter $(VENV)/bin/python --out .gpu
 	@du -sh .gpu
+
+# What a GPU machine without a toolchain will run, run here without a GPU, from what would be carried alone.
+gpu-rehearsal: gpu-pack
+	@$(call say,'GPU benches from the packed tree')
+	@PYTHON=$(VENV)/bin/python benches/gpu/rehearse.sh
 
 KERNELS = $(addprefix server/transfer/src/device/,kernels.py kernels.cu) benches/gpu/stand_in.cu
 # The kernels' PTX is checked in; NVRTC, which makes it of kernels.cu, is a PyPI package (23 MB) and needs no GPU.
