@@ -34,8 +34,9 @@ fn run(device: &str, library: Option<&Path>, settings: &[(&str, &str)]) -> Run {
     }
     let done = command.output().expect("the bench can be started");
     let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    let text = std::fs::read_to_string(&json).unwrap_or_else(|error| panic!("no results ({error}): {said}"));
-    Run { done, said, results: serde_json::from_str(&text).expect("JSON") }
+    let text = std::fs::read_to_string(&json);
+    assert!(text.is_ok(), "no results: {said}");
+    Run { done, said, results: serde_json::from_str(&text.expect("looked at")).expect("JSON") }
 }
 
 /// All parts run, and find what they should.
