@@ -83,9 +83,13 @@ python: server
 	@$(VENV)/bin/maturin build --locked --release --quiet --manifest-path engine-plugins/Cargo.toml --interpreter $(VENV)/bin/python --out $(WHEELS)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/turnkv-*.whl
 
-.PHONY: engines
-engines: python
+.PHONY: engines environments
+engines: python environments
+
+# All that is only downloaded: it can be done beside a build.
+environments: tools
 	@$(call say,'environments of the engines in .engines')
+	@engine-plugins/setup_env.sh
 	@for engine in vllm sglang transformers-5.17; do engine-plugins/setup_engine.sh $$engine; done
 
 # ---- checks ----

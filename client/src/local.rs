@@ -129,13 +129,17 @@ impl LocalPool {
         let socket = self.open(deadline).await?;
         prepare(&socket).map_err(|error| Error::from_io("the local socket", &error))?;
         let joined = self.state.lock().server.client;
-        let hello = wire::HelloRequest { protocol: PROTOCOL, client: joined };
-        let frame = match send(&socket, Verb::Hello, &hello, deadline) {
+        let hello = wire::HelloRequest { protocol: PROTOCOL, client: joined, rings: true };
+        let mut frame = match send(&socket, Verb::Hello, &hello, deadline) {
             Ok(()) => receive(&socket, deadline).await?,
             // A server that takes no connection says why, and does not wait to be asked.
             Err(unsent) => socket.try_recv().map_err(|_| unsent)?,
         };
         let reply: wire::HelloReply = decode(Verb::Hello, &frame)?;
+        if let Some(rings) = frame.fd.take() {
+            let taken = socket.take_rings(&rings);
+            taken.map_err(|error| Error::from_io("the rings of the local socket", &error))?;
+        }
         if reply.client == 0 {
             return Err(Error::protocol("Hello gave no client number").into());
         }

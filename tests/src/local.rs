@@ -49,7 +49,7 @@ impl Local {
         let socket = LocalSocket::connect(socket, Instant::now() + Duration::from_secs(5))?;
         let mut local = Local { socket, client: 0, ns };
         let hello: wire::HelloReply =
-            local.ask(Verb::Hello, &wire::HelloRequest { protocol: 1, client: 0 })?;
+            local.ask(Verb::Hello, &wire::HelloRequest { protocol: 1, ..Default::default() })?;
         local.client = hello.client;
         Ok(local)
     }

@@ -28,7 +28,7 @@ impl Mapped {
         let socket = LocalSocket::connect(&server.local_socket(), Instant::now() + Duration::from_secs(5))?;
         let mut mapped = Mapped { socket, client: 0, namespace: namespace.to_vec(), page_bytes };
         let hello: wire::HelloReply =
-            mapped.ask(Verb::Hello, &wire::HelloRequest { protocol: 1, client: 0 })?;
+            mapped.ask(Verb::Hello, &wire::HelloRequest { protocol: 1, ..Default::default() })?;
         mapped.client = hello.client;
         Ok(mapped)
     }

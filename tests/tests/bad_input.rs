@@ -351,8 +351,8 @@ async fn the_local_door_refuses_nonsense_and_goes_on() -> Result<()> {
     let socket = LocalSocket::connect(&server.local_socket(), deadline)?;
     let lookup = wire::LookupRequest { namespace: ns.clone(), hashes: packed(1), session: String::new() };
     failure(&ask(&socket, wire::Verb::Lookup, &lookup)?)?; // before Hello
-    failure(&ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 99, client: 0 })?)?;
-    let hello = ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 1, client: 0 })?;
+    failure(&ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 99, ..Default::default() })?)?;
+    let hello = ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 1, ..Default::default() })?;
     let hello: wire::HelloReply = prost::Message::decode(hello.body.as_slice())?;
     let foreign = wire::BeginOffloadRequest {
         namespace: ns.clone(),

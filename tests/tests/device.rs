@@ -340,7 +340,7 @@ fn flip(server: &Server, user: &User, hashes: &[BlockHash], page: usize) -> Resu
         socket.send_by(verb as u8, 0, &body, &[], by())?;
         Ok::<_, anyhow::Error>(socket.recv(Some(by()))?)
     };
-    let hello = ask(Verb::Hello, wire::HelloRequest { protocol: 1, client: 0 }.encode_to_vec())?;
+    let hello = ask(Verb::Hello, wire::HelloRequest { protocol: 1, ..Default::default() }.encode_to_vec())?;
     let client = wire::HelloReply::decode(&hello.body[..])?.client;
     let namespace = bytes::Bytes::copy_from_slice(&user.namespace.id().0);
     let hashes = turnkv_proto::pack_hashes(hashes).into();

@@ -58,7 +58,7 @@ fn told(server: &Server, bytes: &[u8]) -> Result<String> {
 }
 
 fn hello() -> Result<Vec<u8>> {
-    let body = wire::HelloRequest { protocol: 1, client: 0 }.encode_to_vec();
+    let body = wire::HelloRequest { protocol: 1, ..Default::default() }.encode_to_vec();
     Ok([&FrameHeader::new(Verb::Hello as u8, 0, body.len())?.encode()[..], &body].concat())
 }
 

@@ -36,8 +36,13 @@ impl Caller {
         let deadline = Instant::now() + Duration::from_secs(10);
         let socket = LocalSocket::connect(&server.local_socket(), deadline)?;
         let mut caller = Caller { socket, client: 0, leases: [0; 3], chains: 0 };
-        let hello = wire::HelloRequest { protocol: 1, ..Default::default() };
-        caller.client = caller.ask::<wire::HelloReply>(Verb::Hello, &hello)?.client;
+        let hello = wire::HelloRequest { protocol: 1, rings: true, ..Default::default() };
+        caller.tell(Verb::Hello, &hello)?;
+        let reply = caller.socket.recv(Some(deadline))?;
+        caller.client = wire::HelloReply::decode(reply.body.as_slice())?.client;
+        if let Some(rings) = reply.fd {
+            caller.socket.take_rings(&rings)?;
+        }
         caller.lease(namespace)?;
         Ok(caller)
     }
@@ -145,7 +150,7 @@ impl Caller {
 
     fn requests_for_slots(&self, namespace: &bytes::Bytes) -> Vec<(Verb, Vec<u8>)> {
         let (client, namespace, [_, reload, lease]) = (self.client, namespace.clone(), self.leases);
-        let hello = wire::HelloRequest { protocol: 1, client };
+        let hello = wire::HelloRequest { protocol: 1, client, rings: true };
         let attach = wire::AttachSlabRequest { namespace: namespace.clone(), slab: 0, generation: 1 };
         let reserve =
             wire::ReserveRequest { client, namespace: namespace.clone(), lease, pages: 2, shard: 0 };

@@ -93,6 +93,11 @@ class Commands:
 
             device = turnkv.Device(kind="host", delay_ms_max=1, seed=5)
             devices.device_of = lambda tensor, staging_bytes=None: device
+        if settings.pop("unknown_memory", False):
+            # As with an attention back end whose blocks nobody here knows.
+            from turnkv.vllm import heads
+
+            heads.axis_of = lambda spec, cache: None
         events = settings.pop("kv_events", None)
         values = {
             "skip_tokenizer_init": True,

@@ -161,7 +161,23 @@ impl Connection<'_> {
         self.client = Some(client);
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let reply = wire::HelloReply { client: client.0, version, instance: self.engine.instance };
-        Ok(self.send(frame.verb, 0, &reply, &[])?)
+        let (peer, _): (Peer, _) = self.asking.peer();
+        // A descriptor that may not be sent now is no reason to turn anybody away: the socket alone does too.
+        match ask.rings.then(|| self.slabs.begin(self.socket, peer, client)) {
+            Some(Ok(_sending)) => Ok(self.send_with_rings(frame.verb, &reply)?),
+            _ => Ok(self.send(frame.verb, 0, &reply, &[])?),
+        }
+    }
+
+    fn send_with_rings(&self, verb: u8, reply: &impl Message) -> io::Result<()> {
+        let body = reply.encode_to_vec();
+        match self.socket.send_with_rings(verb, 0, &body, send_deadline()) {
+            Err(error) if self.slabs.refused_by_system(&error).is_some() => self.send(verb, 0, reply, &[]),
+            sent => {
+                self.answered(verb);
+                sent
+            }
+        }
     }
 
     fn attach_slab(&self, frame: &Frame) -> Result<(), End> {
@@ -291,9 +307,12 @@ impl Connection<'_> {
 
     fn send(&self, verb: u8, flags: u8, reply: &impl Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.answered(verb);
-        let deadline = Instant::now() + Duration::from_millis(LOCAL_SEND_MS_MAX);
-        self.socket.send_by(verb, flags, &reply.encode_to_vec(), fds, deadline)
+        self.socket.send_by(verb, flags, &reply.encode_to_vec(), fds, send_deadline())
     }
+}
+
+fn send_deadline() -> Instant {
+    Instant::now() + Duration::from_millis(LOCAL_SEND_MS_MAX)
 }
 
 /// Why a connection ends on which nothing more can be received; none: its peer left.

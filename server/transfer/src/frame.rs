@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 4 | length of the body, little endian, at most [`FRAME_BYTES_MAX`] |
 //! | 4 | 1 | verb |
-//! | 5 | 1 | flags: [`FLAG_FAILURE`], [`FLAG_MORE`] |
+//! | 5 | 1 | flags: [`FLAG_FAILURE`], [`FLAG_MORE`]; beside a ring also [`FLAG_ON_SOCKET`], [`FLAG_BELL`] |
 //! | 6 | 2 | zero |
 
 use std::io;
@@ -17,6 +17,11 @@ use crate::limits::{FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
 pub const FLAG_FAILURE: u8 = 1;
 /// More frames of the same reply follow.
 pub const FLAG_MORE: u8 = 2;
+
+/// In a ring: the next frame is not here, it comes on the socket.
+pub const FLAG_ON_SOCKET: u8 = 4;
+/// On a socket beside rings: no frame, it wakes a reader that dozed.
+pub const FLAG_BELL: u8 = 8;
 
 const LENGTH_AT: usize = 0;
 const VERB_AT: usize = 4;
@@ -46,6 +51,15 @@ impl FrameHeader {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         Ok(Self { body_bytes: body_bytes as u32, verb, flags })
+    }
+
+    /// What rings on a socket.
+    pub(crate) const BELL: Self = Self { body_bytes: 0, verb: 0, flags: FLAG_BELL };
+    /// What stands in a ring for a frame on the socket.
+    pub(crate) const ON_SOCKET: Self = Self { body_bytes: 0, verb: 0, flags: FLAG_ON_SOCKET };
+
+    pub(crate) fn is_bell(self) -> bool {
+        self == Self::BELL
     }
 
     /// The header as it travels.

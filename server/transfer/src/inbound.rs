@@ -128,6 +128,17 @@ impl Inbound {
         Ok(None)
     }
 
+    /// Takes bells out of what comes next. Whether anything but bells is there.
+    pub(crate) fn skip_bells(&mut self) -> io::Result<bool> {
+        while let Some((header, _)) = self.buffer[self.start..self.end].split_first_chunk() {
+            if !FrameHeader::decode(*header)?.is_bell() {
+                return Ok(true);
+            }
+            self.start += FRAME_HEADER_BYTES;
+        }
+        Ok(false)
+    }
+
     /// A descriptor arrives with the first byte of its frame, and the kernel ends a receive after bytes that carry one. So it
     /// belongs to the last frame that began in that receive: the first one whose end is not before the receive's end.
     ///

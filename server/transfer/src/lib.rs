@@ -16,6 +16,7 @@
 //! - [`local`]: the local socket: frames and descriptors over a Unix socket
 //! - [`listener`]: binding a Unix socket path, accepting local sockets
 //! - [`pieces`]: copies of parts of pages for a socket, in memory that is used again
+//! - `ring`: frames through memory that both sides have mapped
 //! - [`process`]: is the process at the other end still there?
 //! - [`limits`]: the named bounds of all of them
 
@@ -33,6 +34,7 @@ pub mod pieces;
 pub mod plan;
 pub mod process;
 pub mod region;
+mod ring;
 pub mod span;
 mod strided;
 

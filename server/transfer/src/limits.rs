@@ -11,6 +11,14 @@ pub const READ_BUFFER_BYTES: usize = 16 << 10;
 /// Bytes that the system is asked to hold for a peer that has not read them yet: a hash list of a long prompt (8,900 hashes
 /// are 285 KB) leaves in one piece.
 pub const SEND_BUFFER_BYTES: usize = 512 << 10;
+/// Words of 8 bytes of one direction of a connection's rings: 16 KiB.
+pub const RING_WORDS: usize = 2 << 10;
+/// Bytes of a frame's body that goes through a ring: some 200 pages of any verb. Larger frames take the socket.
+pub const RING_BODY_BYTES_MAX: usize = 8 << 10;
+/// Looks at a ring between two yields of the core.
+pub const RING_LOOKS: u32 = 16;
+/// The longest pause between two looks for room in a ring whose reader does not read.
+pub const RING_ROOM_PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Descriptors one frame may carry.
 pub const FDS_PER_FRAME_MAX: usize = 4;
 /// Descriptors received for frames that are not complete yet; more is a peer that misbehaves.

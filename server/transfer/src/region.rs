@@ -248,10 +248,7 @@ impl Region {
     }
 
     fn create_ordinary(options: &RegionOptions) -> io::Result<Self> {
-        let fd = memfd(&options.name, MemfdFlags::empty())?;
-        rustix::fs::ftruncate(&fd, options.bytes as u64)?;
-        seal(&fd)?;
-        Ok(Self::map(fd, options.bytes, 1)?)
+        Ok(Self::map(sealed_memfd(&options.name, options.bytes)?, options.bytes, 1)?)
     }
 
     /// A region of reserved 2 MiB pages, or why not. `mmap` reserves the pages, so that no later touch can fail.
@@ -454,6 +451,14 @@ impl Slot {
 
 /// Flags of get_mempolicy, which libc does not name: MPOL_F_NODE and MPOL_F_ADDR.
 const NODE_OF_ADDRESS: libc::c_ulong = 1 | 2;
+
+/// A memfd of ordinary pages that never changes its size.
+pub(crate) fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
+    let fd = memfd(name, MemfdFlags::empty())?;
+    rustix::fs::ftruncate(&fd, bytes as u64)?;
+    seal(&fd)?;
+    Ok(fd)
+}
 
 fn memfd(name: &str, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

@@ -1,12 +1,15 @@
 //! The socket against a real kernel: descriptors, partial transfers, deadlines, peers that leave or misbehave.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::thread;
 
+use super::send::send_some;
 use super::*;
-use crate::frame::{FLAG_FAILURE, FLAG_MORE};
-use crate::limits::{FDS_PENDING_MAX, FRAME_BYTES_MAX};
+use crate::frame::{FLAG_FAILURE, FLAG_MORE, FrameHeader};
+use crate::limits::{FDS_PENDING_MAX, FDS_PER_FRAME_MAX, FRAME_BYTES_MAX};
 use crate::region::{HugePages, Region, RegionOptions};
+
+mod rings;
 
 const SOON: Duration = Duration::from_millis(30);
 const LATE: Duration = Duration::from_secs(20);
