@@ -163,7 +163,8 @@ def test_layer_by_layer(door: Any, device: turnkv.Device, kind: str, damaged: bo
     ended = layers.end()
     assert (ended["a"].outcome.pages, ended["a"].failed) == (3, [])
     if damaged:
-        assert ended["b"].outcome.pages == 1 and ended["b"].outcome.cause == "checksum"
+        # Write-behind may find the damage first: the page is gone then.
+        assert ended["b"].outcome.pages == 1 and ended["b"].outcome.cause in ("checksum", "absent")
         assert ended["b"].failed == [(0, 10), (0, 11)], "a page that did not verify was not told"
     else:
         assert ended["b"].outcome.pages == 3
