@@ -31,6 +31,7 @@ from turnkv.transformers import TurnKVCache
 GIB = 1 << 30
 START_SECONDS_MAX = 120
 REGISTER_SECONDS_MAX = 60
+NVME_BYTES_MIN = 2 * GIB
 LINK_BYTES = 1 << 30
 """Of the plain copies that a link is measured with."""
 
@@ -192,6 +193,11 @@ class Stage:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="turnkv-"))
         if self.tiny:
             dram_bytes, nvme_bytes = min(dram_bytes, 256 << 20), min(nvme_bytes, 1 << 30)
+        else:
+            wanted = dram_bytes, nvme_bytes
+            dram_bytes, nvme_bytes = sizes(*wanted, memory_bytes(), shutil.disk_usage(folder).free)
+            if wanted != (dram_bytes, nvme_bytes):
+                self.note(pool_bytes={"wanted": wanted, "had": (dram_bytes, nvme_bytes)})
         pool = Served(folder, dram_bytes, nvme_bytes)
         try:
             pool.start()
@@ -200,11 +206,12 @@ class Stage:
             pool.stop()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def registered(self, seconds: float = REGISTER_SECONDS_MAX) -> float:
-        """Waits until the device has stopped registering the pool's memory; GiB that it has."""
+    def registered(self, seconds: float = REGISTER_SECONDS_MAX, device: turnkv.Device | None = None) -> float:
+        """Waits until a device (None: the one of this run) has stopped registering the pool's memory; GiB that it has."""
+        device = device or self.device
         until, last, still = time.monotonic() + seconds, -1, 0
         while time.monotonic() < until and still < (1 if self.tiny else 6):
-            now = self.device.stats()["registered_bytes"]
+            now = device.stats()["registered_bytes"]
             still = still + 1 if now == last else 0
             last = now
             time.sleep(0.02 if self.tiny else 0.5)
@@ -228,7 +235,8 @@ class Served:
 
     def __init__(self, folder: pathlib.Path, dram_bytes: int, nvme_bytes: int) -> None:
         self._folder = folder
-        text = f'listen = "unix:{folder}/turnkv.sock"\n[dram]\nbytes = "{dram_bytes >> 20}MiB"\n'
+        self.dram_bytes, self.nvme_bytes = dram_bytes, nvme_bytes
+        text = f'listen = "unix:{folder}/turnkv.sock"\n[dram]\nbytes = "{dram_bytes >> 20}MiB"\ncheck_available = false\n'
         if nvme_bytes:
             (folder / "nvme").mkdir()
             text += f'[nvme]\npath = "{folder}/nvme"\nbytes = "{nvme_bytes >> 20}MiB"\n'
@@ -271,6 +279,19 @@ class Served:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+def memory_bytes() -> int:
+    """What this machine has; $MEMORY_GIB where its memory grows as it is used, and it says less than it can have."""
+    said = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(said, int(os.environ.get("MEMORY_GIB", "0")) * GIB)
+
+
+def sizes(dram_bytes: int, nvme_bytes: int, memory: int, disk_free: int) -> tuple[int, int]:
+    """What a pool gets of what it wants: half of the memory at most, as the model's process needs some; half of what the disk
+    has free, and no tier there where that is too little to hold a session."""
+    dram_bytes, nvme_bytes = min(dram_bytes, memory // 2), min(nvme_bytes, disk_free // 2)
+    return dram_bytes >> 26 << 26, nvme_bytes >> 26 << 26 if nvme_bytes >= NVME_BYTES_MIN else 0
 
 
 _LIBC = ctypes.CDLL(None)

@@ -194,7 +194,7 @@ impl Device {
         let usual = DeviceOptions::default();
         let options = DeviceOptions {
             staging_bytes: staging_bytes.unwrap_or(usual.staging_bytes),
-            pinned_bytes_max: pinned_bytes_max.unwrap_or(usual.pinned_bytes_max),
+            pinned_bytes_max,
             copy: parse_copy(copy)?,
             kernel_blocks: kernel_blocks.unwrap_or(usual.kernel_blocks),
             chunk_bytes: chunk_bytes.unwrap_or(usual.chunk_bytes),

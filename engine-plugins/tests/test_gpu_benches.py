@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 import torch
 from conftest import ROOT, server_binary
 
@@ -40,12 +42,25 @@ def test_all_parts_tiny(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "ttft.svg").read_text().startswith("<svg")
 
 
+def test_pools_are_sized_from_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RUN.parent))
+    stage = importlib.import_module("stage")
+    gib = 1 << 30
+    assert stage.sizes(36 * gib, 24 * gib, 128 * gib, 60 * gib) == (36 * gib, 24 * gib)
+    assert stage.sizes(36 * gib, 24 * gib, 16 * gib, 10 * gib) == (8 * gib, 5 * gib)
+    assert stage.sizes(36 * gib, 24 * gib, 16 * gib, 3 * gib)[1] == 0, "no tier rather than one that holds nothing"
+    monkeypatch.setenv("MEMORY_GIB", "100000")
+    assert stage.memory_bytes() == 100_000 * gib, "a machine whose memory grows says too little"
+    monkeypatch.setenv("MEMORY_GIB", "0")
+    assert 0 < stage.memory_bytes() < 100_000 * gib
+
+
 def test_a_part_that_never_ends_costs_itself_alone(tmp_path: pathlib.Path) -> None:
     shutil.copytree(RUN.parent, tmp_path / "gpu")
     (tmp_path / "gpu/exact.py").write_text("import ctypes\ndef run(stage):\n    stage.row(begun=True)\n    ctypes.CDLL(None).pause()\n")
-    command = [sys.executable, str(tmp_path / "gpu/run.py"), "--tiny", "--out", str(tmp_path / "out"), "--grace", "1"]
+    command = [sys.executable, str(tmp_path / "gpu/run.py"), "--tiny", "--out", str(tmp_path / "out"), "--grace", "30"]
     # The part that hangs is second: what the first one found is kept, and the third runs.
-    command += ["--parts", "ttft,exact,interference", "--seconds", "30"]
+    command += ["--parts", "ttft,exact,interference", "--seconds", "2"]
     (tmp_path / "gpu/ttft.py").write_text("def run(stage):\n    stage.row(first=1)\n    stage.check(False, 'kept too')\n")
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
     said = done.stdout[-3000:] + done.stderr[-3000:]

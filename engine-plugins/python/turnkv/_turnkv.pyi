@@ -154,7 +154,8 @@ class Device:
     share it. A forked child cannot use its parent's (RuntimeError).
 
     `kind`: "cuda", or "host": memory and threads of this process, under the same rules; any memory of this process counts as
-    device memory then. `pinned_bytes_max`: how much of the pool's memory is registered. `copy`: who copies: the planner decides
+    device memory then. `pinned_bytes_max`: how much of the pool's memory is registered (None: all that the host has
+    memory for). `copy`: who copies: the planner decides
     ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks and at most `chunk_bytes` a launch.
     `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for
     tests): calls take up to so long, by chance; they fail after so many. Raises Error (kind "device") without such a GPU,

@@ -107,6 +107,8 @@ pub const LANE_JOBS_MAX: usize = 1024;
 pub const STREAM_CALLS_MAX: usize = 512;
 /// Calls between two events that say how far a stream is.
 pub const STEP_CALLS_MAX: usize = 128;
+/// Copies of a batch that count as one call: a driver submits many of them at once. Not measured yet.
+pub const BATCH_COPIES_A_CALL: usize = 16;
 /// Calls that one launch of the copy kernel takes: its table's copy, and itself.
 pub const COPY_LAUNCH_CALLS: usize = 2;
 /// Calls that the checksums of one table take: its copy, and two launches.
@@ -161,6 +163,10 @@ const _: () = assert!(COPY_PIECES_MAX * 24 + RING_ALIGN <= TABLE_BYTES / 2, "two
 const _: () = assert!(
     CHECKSUM_PIECES_MAX * 24 + CHECKSUM_PIECES_MAX * 16 + RING_ALIGN <= TABLE_BYTES,
     "the table of a launch of checksums fits, with a page for every piece"
+);
+const _: () = assert!(
+    BATCH_COPIES_A_CALL * STREAM_CALLS_MAX < 50_000,
+    "some drivers are said to hang with as many copies of batches under way"
 );
 const _: () =
     assert!(STREAM_CALLS_MAX >= 2 * STEP_CALLS_MAX, "a part's calls find room when older parts are done");

@@ -58,6 +58,10 @@ def current(device: torch.device) -> int | None:
 class DeviceRuns(BlockRuns):
     """One group's blocks in device memory: the same pages as `BlockRuns` has of them in CPU memory."""
 
+    load_bytes_max = 256 << 20
+    """The device copies by itself: what costs is a call's request and its wait for the end, so calls are as large as what the
+    client leases at once."""
+
     def __init__(
         self,
         caches: Mapping[str, torch.Tensor],

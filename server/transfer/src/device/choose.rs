@@ -6,7 +6,9 @@
 //! them a wave.
 
 use crate::device::driver::{CopyRequest, Piece};
-use crate::limits::{COPY_PIECES_MAX, KERNEL_PIECE_BYTES_USUAL, KERNEL_PIECES_MIN};
+use crate::limits::{
+    BATCH_COPIES_A_CALL, COPY_PIECES_MAX, KERNEL_PIECE_BYTES_USUAL, KERNEL_PIECES_MIN, STREAM_CALLS_MAX,
+};
 
 /// Who copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +69,14 @@ impl Default for Speeds {
 }
 
 impl Means {
+    /// For pages in so many layers and pieces. An engine begins with the first layer when all of them are enqueued: more pieces
+    /// than a stream is given at once would have it wait for the last ones, so they go by kernel, which few launches move.
+    pub(crate) fn of_job(self, layers: usize, pieces: usize) -> Means {
+        let at_once = STREAM_CALLS_MAX * if self.batch { BATCH_COPIES_A_CALL } else { 1 };
+        let all_by_kernel = self.choice == CopyChoice::Auto && layers > 1 && pieces > at_once;
+        Means { choice: if all_by_kernel { CopyChoice::Kernel } else { self.choice }, ..self }
+    }
+
     /// Pieces up to so many bytes go to a kernel.
     fn kernel_bytes_max(&self, way: Way) -> usize {
         match (self.choice, way) {

@@ -29,8 +29,9 @@ use crate::region::Slot;
 pub struct DeviceOptions {
     /// Pinned memory that copies go through where a slab is not pinned (yet): half for offloads, half for reloads.
     pub staging_bytes: usize,
-    /// Slabs are pinned up to so many bytes; copies of the others are staged.
-    pub pinned_bytes_max: u64,
+    /// Slabs are pinned up to so many bytes; copies of the others are staged. None: as much as the host has when a slab is pinned,
+    /// since the memory of a virtual machine may grow.
+    pub pinned_bytes_max: Option<u64>,
     /// Who copies.
     pub copy: CopyChoice,
     /// Thread blocks of a copy kernel: few, so that the rest of the device stays with its owner.
@@ -48,7 +49,7 @@ impl Default for DeviceOptions {
     fn default() -> Self {
         Self {
             staging_bytes: STAGING_BYTES_USUAL,
-            pinned_bytes_max: host_memory_bytes(),
+            pinned_bytes_max: None,
             copy: CopyChoice::Auto,
             kernel_blocks: KERNEL_BLOCKS_USUAL,
             chunk_bytes: KERNEL_CHUNK_BYTES_USUAL,
@@ -375,13 +376,6 @@ fn check(options: &DeviceOptions) -> Result<(), DeviceError> {
         ));
     }
     Ok(())
-}
-
-/// All memory of this host: no more can be pinned.
-fn host_memory_bytes() -> u64 {
-    // SAFETY: `sysconf` only reads a setting of the system.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    u64::try_from(pages).unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
 }
 
 #[cfg(test)]

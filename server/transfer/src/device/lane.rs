@@ -2,9 +2,13 @@
 //! it used or losing it. Must not know: how pieces become calls (`enqueue`), why pages are copied.
 //!
 //! ```text
-//!   jobs --> thread --enqueue--> stream        steps: (event, what becomes free, what to do) in stream order
-//!               ^----- polls the first step's event, with a bounded pause ------/
+//!   jobs --> thread --enqueue--> stream: copies      steps: (event, what becomes free, what to do), in order
+//!               ^   \---enqueue--> sums: checksums                                                      |
+//!               \------------- polls the first step's event, with a bounded pause ----------------------/
 //! ```
+//! Checksums take long enough to be worth a stream of their own, so that copies go on meanwhile. Steps of both pass in one order:
+//! what a step frees was used by work before it in its own stream, or before a step before it.
+//!
 //! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory back and ends a
 //! flight; when a driver says that the device is broken, the memory of all steps is lost for good. A device that hangs is
 //! refused from then on; what it was given to write into an engine's memory goes on being waited for.
@@ -59,6 +63,11 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Pieces of all its pages, before those that touch are joined.
+    fn pieces(&self) -> usize {
+        self.pages.iter().map(|page| page.plan.pieces().len()).sum()
+    }
+
     /// Which way its pieces go: all of one job go the same.
     fn way(&self) -> Way {
         match self.pages.first().map(|page| &page.other) {
@@ -132,6 +141,7 @@ enum Act {
 struct Step {
     /// None: the driver would not record one; it is asked again, since without an event nobody knows that the step is done.
     event: Option<OwnedEvent>,
+    stream: Stream,
     since: Instant,
     tables_end: u64,
     staging_end: u64,
@@ -154,7 +164,10 @@ struct Calls {
 pub(crate) struct Lane {
     core: Arc<Core>,
     queue: Arc<Queue>,
+    /// For copies.
     stream: Stream,
+    /// For checksums.
+    sums_stream: Stream,
     means: Means,
     /// Whether work that does not end in time is given up: where only slots are lost. An engine would use its memory again.
     gives_up: bool,
@@ -195,12 +208,13 @@ impl Lane {
             sums.then(|| Scratch::new(driver, CHECKSUM_PIECES_MAX * size_of::<u64>())).transpose()?;
         let uploaded = means.kernels && means.speeds.upload_tables;
         let uploads = uploaded.then(|| Scratch::new(driver, tables.len())).transpose()?;
-        let stream = driver.new_stream(priority)?;
+        let (stream, sums_stream) = (driver.new_stream(priority)?, driver.new_stream(priority)?);
         let queue = Arc::new(Queue::default());
         let lane = Self {
             core,
             queue: Arc::clone(&queue),
             stream,
+            sums_stream,
             means,
             gives_up,
             lost: false,
@@ -272,15 +286,21 @@ impl Lane {
         self.step(Act::Finish { job: Box::new(job), on_cpu, result });
     }
 
-    /// Records an event behind what was enqueued so far.
+    /// Records an event behind the copies that were enqueued so far.
     fn step(&mut self, act: Act) {
+        self.step_in(self.stream, act);
+    }
+
+    /// Records an event behind what was enqueued in a stream so far.
+    fn step_in(&mut self, stream: Stream, act: Act) {
         if self.lost {
             return self.lose(act);
         }
-        let event = self.record().map_err(|error| self.core.fail(error)).ok();
+        let event = self.record(stream).map_err(|error| self.core.fail(error)).ok();
         self.calls.stepped = self.calls.given;
         self.steps.push_back(Step {
             event,
+            stream,
             since: Instant::now(),
             tables_end: self.tables_done,
             staging_end: self.staging_done,
@@ -289,9 +309,9 @@ impl Lane {
         });
     }
 
-    fn record(&self) -> Result<OwnedEvent, DeviceError> {
+    fn record(&self, stream: Stream) -> Result<OwnedEvent, DeviceError> {
         let event = OwnedEvent::new(&self.core.driver)?;
-        event.record(self.stream)?;
+        event.record(stream)?;
         Ok(event)
     }
 
@@ -372,7 +392,8 @@ impl Lane {
 
     /// Records the event that the first step lacks. It comes behind all that was enqueued since, which is late, but not wrong.
     fn record_first(&mut self) -> Result<bool, DeviceError> {
-        match self.record() {
+        let Some(stream) = self.steps.front().map(|first| first.stream) else { return Ok(false) };
+        match self.record(stream) {
             Ok(event) => {
                 if let Some(first) = self.steps.front_mut() {
                     first.event = Some(event);
@@ -455,7 +476,9 @@ fn pause_after(moved: Instant) -> Duration {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // SAFETY: the stream is ours, and nobody uses it after this.
-        unsafe { self.core.driver.end_stream(self.stream) };
+        for stream in [self.stream, self.sums_stream] {
+            // SAFETY: the stream is ours, and nobody uses it after this.
+            unsafe { self.core.driver.end_stream(stream) };
+        }
     }
 }

@@ -29,7 +29,8 @@ type Base = usize;
 pub(crate) struct Registry {
     driver: Arc<dyn Driver>,
     stats: Arc<Stats>,
-    bytes_max: u64,
+    /// None: all memory of the host.
+    bytes_max: Option<u64>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -87,7 +88,7 @@ impl Registry {
     pub(crate) fn start(
         driver: Arc<dyn Driver>,
         stats: Arc<Stats>,
-        bytes_max: u64,
+        bytes_max: Option<u64>,
     ) -> Result<Arc<Self>, DeviceError> {
         let state = Mutex::default();
         let registry = Arc::new(Self { driver, stats, bytes_max, state, changed: Condvar::new() });
@@ -172,7 +173,8 @@ impl Registry {
                 return;
             };
             let piece = piece_bytes(region, *bytes) as u64;
-            let room = self.bytes_max.saturating_sub(state.bytes) >= piece;
+            let bytes_max = self.bytes_max.unwrap_or_else(host_memory_bytes);
+            let room = bytes_max.saturating_sub(state.bytes) >= piece;
             (Arc::clone(region), *bytes, room)
         };
         let bytes = piece_bytes(&region, from);
@@ -302,4 +304,11 @@ impl Entry {
 /// Bytes of the piece that begins there.
 fn piece_bytes(region: &Region, from: usize) -> usize {
     REGISTER_PIECE_BYTES.min(region.mapped_bytes() - from)
+}
+
+/// All memory of this host now: no more can be pinned.
+fn host_memory_bytes() -> u64 {
+    // SAFETY: `sysconf` only reads a setting of the system.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
 }

@@ -68,6 +68,21 @@ fn pieces_that_a_kernel_copies_faster_go_to_one_if_they_are_enough() {
     assert!(matches!(&one[..], [Work::Engine(_)]), "one copy is no batch");
 }
 
+/// What an engine waits for layer by layer is enqueued as a whole, or it waits for the last layer.
+#[test]
+fn layers_in_more_pieces_than_a_stream_is_given_at_once_go_by_kernel() {
+    let at_once = STREAM_CALLS_MAX * BATCH_COPIES_A_CALL;
+    let by = |layers, pieces, means: Means| {
+        choose(many(100, 32 << 10), Way::ToDevice, means.of_job(layers, pieces))
+    };
+    assert!(matches!(&by(36, at_once, MEANS)[..], [Work::Batch(_)]));
+    assert!(by(36, at_once + 1, MEANS).iter().all(|work| matches!(work, Work::Kernel(_))));
+    assert!(matches!(&by(1, at_once + 1, MEANS)[..], [Work::Batch(_)]), "nobody begins with a part of it");
+    assert!(matches!(&by(36, at_once + 1, Means { kernels: false, ..MEANS })[..], [Work::Batch(_)]));
+    let batch = Means { choice: CopyChoice::Batch, ..MEANS };
+    assert!(matches!(&by(36, at_once + 1, batch)[..], [Work::Batch(_)]), "the owner chose");
+}
+
 #[test]
 fn the_owner_of_a_device_may_choose() {
     let large = || many(10, 1 << 20);

@@ -30,6 +30,7 @@ struct State {
     held_priority: Option<Priority>,
     priorities: HashMap<u64, Priority>,
     all_held: bool,
+    checksums_held: bool,
     faults: Vec<String>,
     adopted: Vec<Span>,
     registered: BTreeMap<u64, Span>,
@@ -78,12 +79,17 @@ impl HostControl {
         self.shared.state.lock().all_held = true;
     }
 
+    /// Stops streams before kernels that take checksums.
+    pub fn hold_checksums(&self) {
+        self.shared.state.lock().checksums_held = true;
+    }
+
     /// Lets all streams go on.
     pub fn let_go(&self) {
         let mut state = self.shared.state.lock();
         state.held.clear();
         state.held_priority = None;
-        state.all_held = false;
+        (state.all_held, state.checksums_held) = (false, false);
         self.shared.changed.notify_all();
     }
 
@@ -165,9 +171,10 @@ impl HostControl {
     }
 
     /// Waits while a stream is held. False: nothing is to be done any more.
-    pub(super) fn may_go_on(&self, stream: u64) -> bool {
+    pub(super) fn may_go_on(&self, stream: u64, checksums: bool) -> bool {
         let mut state = self.shared.state.lock();
-        while state.is_held(stream) && !state.closed && state.broken.is_none() {
+        let held = |state: &State| state.is_held(stream) || (checksums && state.checksums_held);
+        while held(&state) && !state.closed && state.broken.is_none() {
             self.shared.changed.wait(&mut state);
         }
         !state.closed && state.broken.is_none()

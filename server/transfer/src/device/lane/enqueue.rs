@@ -5,14 +5,20 @@ use std::ops::Range;
 
 use super::{Act, Job, Lane, Other, Page};
 use crate::device::choose::{Work, choose, push_merged};
-use crate::device::driver::{CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece};
-use crate::device::flight::{OwnedEvent, cancelled};
+use crate::device::driver::{
+    CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece, Stream,
+};
+use crate::device::flight::cancelled;
 use crate::device::register::cut_after;
 use crate::device::staging::Taken;
 use crate::limits::{
-    COPY_LAUNCH_CALLS, REGISTER_PIECE_BYTES, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX, STREAM_CALLS_MAX,
+    BATCH_COPIES_A_CALL, COPY_LAUNCH_CALLS, REGISTER_PIECE_BYTES, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX,
+    STREAM_CALLS_MAX,
 };
 use crate::region::Slot;
+
+/// Of one batch.
+const BATCH_COPIES_MAX: usize = STEP_CALLS_MAX * BATCH_COPIES_A_CALL;
 
 impl Lane {
     /// Enqueues all of a job. `on_cpu`: the pages whose checksums the device does not take.
@@ -20,41 +26,56 @@ impl Lane {
         if let Some(after) = &job.after {
             after.0.hold_up(self.stream)?;
         }
-        let direct: Vec<bool> = job.pages.iter().map(|page| self.is_direct(page)).collect();
         if job.checksums && job.to_slots {
-            // From where the bytes come: what is damaged on the way does not verify later.
-            self.enqueue_checksums(job, on_cpu)?;
+            // From where the bytes come, beside the copies: what is damaged on the way does not verify later.
+            if let Some(after) = &job.after {
+                after.0.hold_up(self.sums_stream)?;
+            }
+            self.enqueue_checksums(job, 0..job.pages.len(), on_cpu)?;
         }
+        let direct: Vec<bool> = job.pages.iter().map(|page| self.is_direct(page)).collect();
         let parts = parts(job)?;
         let mut layers = Vec::with_capacity(job.layers);
-        for part in 0..job.layers.max(1) {
-            let mut pieces = Vec::new();
-            for ((page, direct), parts) in job.pages.iter().zip(&direct).zip(&parts) {
-                match &page.other {
-                    Other::Slot(slot) if *direct => {
-                        self.push_slot(job, page, slot, parts[part].clone(), &mut pieces);
-                    }
-                    Other::Slot(slot) => self.stage(job, page, slot, parts[part].clone())?,
-                    Other::Source(source) => {
-                        push_within(page, source, parts[part].clone(), &mut pieces);
-                        self.core.stats.device_bytes.add(parts[part].len() as u64);
-                    }
+        for group in groups(job, self.means.chunk_bytes) {
+            for part in 0..job.layers.max(1) {
+                self.enqueue_part(job, &direct, &parts, group.clone(), part)?;
+                if job.layers > 0 && group.end == job.pages.len() {
+                    self.take_calls(job, 1)?;
+                    layers.push(self.record(self.stream)?);
                 }
             }
-            self.issue(job, pieces)?;
-            if job.layers > 0 {
-                self.take_calls(job, 1)?;
-                let event = OwnedEvent::new(&self.core.driver)?;
-                event.record(self.stream)?;
-                layers.push(event);
+            if job.checksums && !job.to_slots {
+                // Where the bytes have come to, so that the way here is checked too; the next group comes meanwhile.
+                self.record(self.stream)?.hold_up(self.sums_stream)?;
+                self.enqueue_checksums(job, group, on_cpu)?;
             }
-        }
-        if job.checksums && !job.to_slots {
-            // Where the bytes have come to: the way here is checked too.
-            self.enqueue_checksums(job, on_cpu)?;
         }
         job.flight.set_enqueued(Ok(()), layers);
         Ok(())
+    }
+
+    /// Enqueues one of the parts of a group of pages.
+    fn enqueue_part(
+        &mut self,
+        job: &Job,
+        direct: &[bool],
+        parts: &[Vec<Range<usize>>],
+        group: Range<usize>,
+        part: usize,
+    ) -> Result<(), DeviceError> {
+        let mut pieces = Vec::new();
+        for number in group {
+            let (page, part) = (&job.pages[number], parts[number][part].clone());
+            match &page.other {
+                Other::Slot(slot) if direct[number] => self.push_slot(job, page, slot, part, &mut pieces),
+                Other::Slot(slot) => self.stage(job, page, slot, part)?,
+                Other::Source(source) => {
+                    self.core.stats.device_bytes.add(part.len() as u64);
+                    push_within(page, source, part, &mut pieces);
+                }
+            }
+        }
+        self.issue(job, pieces)
     }
 
     fn is_direct(&self, page: &Page) -> bool {
@@ -128,7 +149,7 @@ impl Lane {
 
     /// Enqueues pieces in whatever way suits them.
     fn issue(&mut self, job: &Job, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
-        for work in choose(pieces, job.way(), self.means) {
+        for work in choose(pieces, job.way(), self.means.of_job(job.layers, job.pieces())) {
             match work {
                 Work::Engine(requests) => self.engine(job, &requests)?,
                 Work::Batch(requests) => self.batch(job, &requests)?,
@@ -151,11 +172,11 @@ impl Lane {
     }
 
     fn batch(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
-        for (at, part) in requests.chunks(STEP_CALLS_MAX).enumerate() {
+        for (at, part) in requests.chunks(BATCH_COPIES_MAX).enumerate() {
             if !self.means.batch {
-                return self.engine(job, &requests[at * STEP_CALLS_MAX..]);
+                return self.engine(job, &requests[at * BATCH_COPIES_MAX..]);
             }
-            self.take_calls(job, part.len())?;
+            self.take_calls(job, part.len().div_ceil(BATCH_COPIES_A_CALL))?;
             // SAFETY: as in `engine`.
             match unsafe { self.core.driver.copy_batch(part, self.stream) } {
                 Ok(()) => self.core.stats.engine_calls.add(1),
@@ -176,7 +197,8 @@ impl Lane {
             // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to more).
             unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
             let (blocks, count) = (self.core.kernel_blocks, pieces.len() as u32);
-            let launch = Kernel::Copy { pieces: self.upload(&table, table.bytes)?, count, blocks };
+            let launch =
+                Kernel::Copy { pieces: self.upload(&table, table.bytes, self.stream)?, count, blocks };
             // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has passed.
             let launched = unsafe { self.core.driver.launch(launch, self.stream) };
             self.tables_done = self.tables.end();
@@ -216,13 +238,18 @@ impl Lane {
     }
 
     /// Where kernels find a table of so many bytes: copied to the device before they run, or where it is.
-    pub(super) fn upload(&self, table: &Taken, bytes: usize) -> Result<DeviceAddress, DeviceError> {
+    pub(super) fn upload(
+        &self,
+        table: &Taken,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<DeviceAddress, DeviceError> {
         let Some(uploads) = &self.uploads else { return Ok(table.address()) };
         let target = uploads.address() + self.tables.offset(table) as u64;
         let request = CopyRequest { target, source: table.address(), bytes };
         // SAFETY: both are ours until a step behind the kernel has passed; the place on the device is free when that in the ring
         // is.
-        unsafe { self.core.driver.copy(request, self.stream) }.map(|()| target)
+        unsafe { self.core.driver.copy(request, stream) }.map(|()| target)
     }
 
     /// A piece of the ring of tables, when older work has freed it.
@@ -252,6 +279,22 @@ impl Lane {
         }
         self.wait_step(&job.flight)
     }
+}
+
+/// The pages that are copied and then verified together. Pages that come layer by layer are only whole when all are.
+fn groups(job: &Job, bytes_max: usize) -> Vec<Range<usize>> {
+    let (count, mut groups) = (job.pages.len(), Vec::new());
+    let whole = job.to_slots || !job.checksums || job.layers > 1;
+    let (mut first, mut bytes) = (0, 0);
+    for (number, page) in job.pages.iter().enumerate() {
+        if !whole && bytes > 0 && bytes + page.plan.slot_bytes() > bytes_max {
+            groups.push(first..number);
+            (first, bytes) = (number, 0);
+        }
+        bytes += page.plan.slot_bytes();
+    }
+    groups.push(first..count);
+    groups
 }
 
 /// The parts of each page that are copied one after another.

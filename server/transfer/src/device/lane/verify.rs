@@ -1,6 +1,8 @@
 //! Checksums of pages, taken by the device. Owns: the tables that say what a page is made of. Must not know: what the checksums
 //! are compared with.
 
+use std::ops::Range;
+
 use super::{Act, Job, Lane, Page};
 use crate::device::buffer::Scratch;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
@@ -54,15 +56,17 @@ fn pieces_max(page: &Page) -> usize {
 }
 
 impl Lane {
-    /// Enqueues the checksums of all pages. `on_cpu`: those that the device cannot take.
+    /// Enqueues the checksums of some pages. `on_cpu`: those that the device cannot take.
     pub(super) fn enqueue_checksums(
         &mut self,
         job: &Job,
+        pages: Range<usize>,
         on_cpu: &mut Vec<usize>,
     ) -> Result<(), DeviceError> {
         let mut table = Table::default();
-        let mut first = 0;
-        for (position, page) in job.pages.iter().enumerate() {
+        let mut first = pages.start;
+        for position in pages {
+            let page = &job.pages[position];
             let full = table.pieces.len() + pieces_max(page) > CHECKSUM_PIECES_MAX
                 || table.bytes + page.plan.slot_bytes() > self.means.chunk_bytes;
             if full && !table.pages.is_empty() {
@@ -99,7 +103,7 @@ impl Lane {
             std::ptr::copy_nonoverlapping(table.pages.as_ptr(), pages_at.cast(), table.pages.len());
             Taken { memory: pages_at.add(pages_bytes), bytes: output_bytes }
         };
-        let pieces = self.upload(&taken, pieces_bytes + pages_bytes)?;
+        let pieces = self.upload(&taken, pieces_bytes + pages_bytes, self.sums_stream)?;
         let kernel = Kernel::Checksum {
             pieces,
             count: table.pieces.len() as u32,
@@ -110,17 +114,19 @@ impl Lane {
         };
         // SAFETY: the pieces are of plans, whose makers vouched for them; table, scratch and output are ours until a step
         // behind this has passed. The scratch is used by this stream only, launch after launch.
-        let launched = unsafe { self.core.driver.launch(kernel, self.stream) };
+        let launched = unsafe { self.core.driver.launch(kernel, self.sums_stream) };
         self.tables_done = self.tables.end();
+        // Whatever became of it, what it may have begun is waited for.
+        let act = if launched.is_ok() { Act::Sums { output, first } } else { Act::Nothing };
+        self.step_in(self.sums_stream, act);
         match launched {
-            Ok(()) => self.step(Act::Sums { output, first }),
             Err(error) if error.kind == DeviceErrorKind::Unsupported => {
                 self.means.kernels = false;
                 on_cpu.extend(pages);
+                Ok(())
             }
-            Err(error) => return Err(error),
+            launched => launched,
         }
-        Ok(())
     }
 
     /// Takes note of the checksums of a launch that is done.

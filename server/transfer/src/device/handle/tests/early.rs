@@ -159,12 +159,12 @@ fn what_never_began_on_a_device_that_broke_is_safe() {
 /// A driver whose queue is full keeps the thread that calls, and with it locks that an engine's launches need.
 #[test]
 fn a_stream_that_does_not_go_on_is_given_a_bounded_number_of_calls() {
-    for copy in [CopyChoice::Engine, CopyChoice::Batch] {
+    for (copy, piece) in [(CopyChoice::Engine, 768), (CopyChoice::Batch, 192)] {
         let device = DeviceOptions { copy, ..DeviceOptions::default() };
         let rig = rig(HostOptions { device, ..strict() });
         rig.control.hold_all();
         let before = rig.control.calls();
-        let flight = rig.device.drain(rig.pages(0..24, 768), None, PAGE / 768, true).unwrap();
+        let flight = rig.device.drain(rig.pages(0..24, piece), None, PAGE / piece, true).unwrap();
         assert!(!ends_soon(&flight));
         let given = rig.control.calls() - before;
         let most = (STREAM_CALLS_MAX + STREAM_CALLS_MAX / STEP_CALLS_MAX) as u64;
@@ -172,7 +172,7 @@ fn a_stream_that_does_not_go_on_is_given_a_bounded_number_of_calls() {
         flight.cancel();
         rig.control.let_go();
         assert_eq!(wait(flight.landed()).unwrap_err().kind, DeviceErrorKind::Cancelled);
-        wait(rig.device.drain(rig.pages(0..24, 768), None, PAGE / 768, true).unwrap().landed()).unwrap();
+        wait(rig.device.drain(rig.pages(0..24, piece), None, PAGE / piece, true).unwrap().landed()).unwrap();
         assert!(rig.read(23) == pattern(123, PAGE));
         rig.assert_no_faults();
     }

@@ -85,7 +85,7 @@ fn no_copy_spans_the_ends_of_two_slabs() {
 #[test]
 fn as_much_of_a_slab_is_pinned_as_there_is_room_for() {
     let device =
-        DeviceOptions { pinned_bytes_max: REGISTER_PIECE_BYTES as u64 + 1, ..DeviceOptions::default() };
+        DeviceOptions { pinned_bytes_max: Some(REGISTER_PIECE_BYTES as u64 + 1), ..DeviceOptions::default() };
     let rig = Rig::new(HostOptions { device, ..strict() }, 4);
     let slab = slab(LARGE);
     let (first, last) = (slab.slot(0, PAGE).unwrap(), slab.slot(LARGE - PAGE, PAGE).unwrap());
