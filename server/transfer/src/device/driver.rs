@@ -264,6 +264,12 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// It is not used again.
     unsafe fn end_event(&self, event: Event);
 
+    /// Whether the stream is being captured into a graph: nothing of ours may be recorded there, nor be waited for.
+    ///
+    /// # Errors
+    /// `Invalid`: it is the legacy default stream, and another one is being captured.
+    fn is_capturing(&self, stream: Stream) -> Result<bool, DeviceError>;
+
     /// The event passes when all that the stream was given so far is done. An event recorded again forgets the first time.
     ///
     /// # Safety

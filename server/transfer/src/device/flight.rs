@@ -60,6 +60,16 @@ impl OwnedEvent {
     pub(crate) fn passed(&self) -> Result<bool, DeviceError> {
         self.driver.passed(self.event)
     }
+
+    /// Refuses an engine's stream that is being captured into a graph. An event recorded there would be part of the graph, and
+    /// asking for it an error that breaks the device; one waited for there would void the capture.
+    pub(crate) fn check_capture(&self, stream: Stream) -> Result<(), DeviceError> {
+        if !self.driver.is_capturing(stream)? {
+            return Ok(());
+        }
+        let text = "the stream is being captured into a graph: offload and reload outside of captures";
+        Err(DeviceError::new(DeviceErrorKind::Invalid, text))
+    }
 }
 
 impl Drop for OwnedEvent {
@@ -80,6 +90,15 @@ impl Mark {
     /// The device is broken.
     pub fn passed(&self) -> Result<bool, DeviceError> {
         self.0.passed()
+    }
+
+    /// Holds what `stream` is given from here on up until the mark has passed. Never waits itself.
+    ///
+    /// # Errors
+    /// `Invalid`: the stream is being captured into a graph. The device is broken.
+    pub fn hold_up(&self, stream: Stream) -> Result<(), DeviceError> {
+        self.0.check_capture(stream)?;
+        self.0.hold_up(stream)
     }
 }
 
@@ -130,7 +149,7 @@ impl Flight {
     /// Holds what `stream` is given from here on up until the copies of a layer are done. Never waits itself.
     ///
     /// # Errors
-    /// The copies are not enqueued yet, there is no such layer, or the device is broken.
+    /// The copies are not enqueued yet, there is no such layer, the stream is being captured into a graph, or the device is broken.
     pub fn wait_layer(&self, layer: usize, stream: Stream) -> Result<(), DeviceError> {
         let state = self.shared.state.lock();
         if let Some(Err(error)) = &state.enqueued {
@@ -144,6 +163,7 @@ impl Flight {
         let event = event
             .ok_or_else(|| invalid(format!("layer {layer} of a copy in {} layers", state.layers.len())))?;
         drop(state); // a driver may be slow, and others look at the flight
+        event.check_capture(stream)?;
         event.hold_up(stream)
     }
 

@@ -204,11 +204,14 @@ impl Device {
     /// Marks where a stream's work is now. Never waits.
     ///
     /// # Errors
-    /// The device is broken.
+    /// `Invalid`: the stream is being captured into a graph. The device is broken.
     pub fn mark(&self, stream: Stream) -> Result<Mark, DeviceError> {
         self.check()?;
         let core = &self.inner.core;
-        let event = OwnedEvent::new(&core.driver).and_then(|event| event.record(stream).map(|()| event));
+        let event = OwnedEvent::new(&core.driver).and_then(|event| {
+            event.check_capture(stream)?;
+            event.record(stream).map(|()| event)
+        });
         let event = event.inspect_err(|error| {
             if error.kind == DeviceErrorKind::Broken {
                 core.fail(error.clone());

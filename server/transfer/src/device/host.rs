@@ -153,6 +153,17 @@ impl Shared {
         self.control.broken().map_or(Ok(()), Err)
     }
 
+    /// An event of ours in a stream that is captured is part of the graph from then on: whoever asks for it breaks the device.
+    fn check_capture(&self, stream: Stream) -> Result<(), DeviceError> {
+        if !self.control.is_captured(stream) {
+            return Ok(());
+        }
+        let text = format!("{stream:?} is captured into a graph, and ours with it");
+        self.control.fault(text.clone());
+        self.control.break_device(&text);
+        Err(broken(&text))
+    }
+
     /// One more call that a test may want to fail.
     fn count(&self) -> Result<(), DeviceError> {
         self.check()?;
@@ -302,8 +313,14 @@ unsafe impl Driver for HostDriver {
         }
     }
 
+    fn is_capturing(&self, stream: Stream) -> Result<bool, DeviceError> {
+        self.shared.check()?;
+        Ok(self.shared.control.is_captured(stream))
+    }
+
     unsafe fn record(&self, event: Event, stream: Stream) -> Result<(), DeviceError> {
         self.shared.count()?;
+        self.shared.check_capture(stream)?;
         if !self.shared.is_known(stream) && !self.shared.options.strict {
             return Ok(()); // an engine without streams: what it did is done
         }
@@ -319,6 +336,7 @@ unsafe impl Driver for HostDriver {
 
     unsafe fn wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         self.shared.count()?;
+        self.shared.check_capture(stream)?;
         let known =
             self.shared.events.lock().get(&event.0).map(|state| (state.recorded, state.clock.clone()));
         let Some((number, clock)) = known else { return Ok(()) };

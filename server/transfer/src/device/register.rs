@@ -155,7 +155,7 @@ impl Registry {
         }
     }
 
-    /// Lets others have the driver's locks, for as long as we had them.
+    /// Lets others have the driver's locks, for as long as we had them; not where the device is closed.
     fn pause(&self, taken: Duration) {
         let until = Instant::now() + taken.clamp(REGISTER_PAUSE_MIN, REGISTER_PAUSE_MAX);
         let mut state = self.state.lock();
@@ -236,9 +236,11 @@ impl Registry {
     fn unregister(&self, pinned: Pinned) {
         let mut ended = true;
         for piece in (0..pinned.bytes).step_by(REGISTER_PIECE_BYTES) {
+            let begun = Instant::now();
             // SAFETY: the piece was registered, and no copy under way has a slot in it: we are the region's only owner, or
             // nothing is under way at all.
             ended &= unsafe { self.driver.unregister(pinned.region.as_ptr().add(piece)) }.is_ok();
+            self.pause(begun.elapsed());
         }
         if !ended {
             self.quarantine(pinned);

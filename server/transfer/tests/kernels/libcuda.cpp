@@ -125,6 +125,10 @@ CALL(cuStreamDestroy_v2, u64) {
     IN_CONTEXT;
     return 0;
 }
+CALL(cuStreamIsCapturing, u64, u32 *status) {
+    IN_CONTEXT;
+    return *status = 0, 0;
+}
 CALL(cuStreamWaitEvent, u64, u64, u32 flags) {
     IN_CONTEXT;
     return flags;

@@ -90,6 +90,7 @@ fn call_everything(driver: &CudaDriver) {
     driver.new_stream(Priority::Low).ok();
     driver.new_event().ok();
     driver.passed(event).ok();
+    driver.is_capturing(stream).ok();
     // SAFETY: this library dereferences none of it.
     unsafe {
         driver.free(0x1000).ok();
@@ -250,6 +251,20 @@ fn a_copy_that_spans_two_registrations_is_refused() {
         // SAFETY: as above.
         unsafe { driver.unregister(piece(at)) }.expect("it is registered");
     }
+}
+
+#[test]
+fn a_stream_that_is_captured_says_so() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    fake().captures.extend([(0x3001, 1), (0x3002, 2), (0x3003, 77)]);
+    assert_eq!(driver.is_capturing(Stream(0x3000)), Ok(false));
+    for stream in [0x3001, 0x3002, 0x3003] {
+        assert_eq!(driver.is_capturing(Stream(stream)), Ok(true), "{stream:#x}");
+    }
+    fail("cuStreamIsCapturing", 906);
+    let failed = driver.is_capturing(Stream(0)).expect_err("the legacy stream, and another is captured");
+    assert_eq!(failed.kind, DeviceErrorKind::Invalid, "{failed}");
 }
 
 #[test]

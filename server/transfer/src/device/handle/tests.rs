@@ -10,6 +10,7 @@ use crate::device::host::HostControl;
 use crate::region::{HugePages, Region, RegionOptions};
 
 mod early;
+mod engine;
 mod pinning;
 
 const PAGE: usize = 96 << 10;

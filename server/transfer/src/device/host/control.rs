@@ -34,6 +34,7 @@ struct State {
     faults: Vec<String>,
     adopted: Vec<Span>,
     registered: BTreeMap<u64, Span>,
+    captured: HashSet<u64>,
     closed: bool,
 }
 
@@ -92,6 +93,16 @@ impl HostControl {
         self.shared.changed.notify_all();
     }
 
+    /// Begins to capture a stream into a graph, as an engine does.
+    pub fn begin_capture(&self, stream: Stream) {
+        self.shared.state.lock().captured.insert(stream.raw());
+    }
+
+    /// Ends the capture.
+    pub fn end_capture(&self, stream: Stream) {
+        self.shared.state.lock().captured.remove(&stream.raw());
+    }
+
     /// Announces memory of an engine, for a strict device.
     pub fn adopt(&self, address: DeviceAddress, bytes: usize) {
         self.shared.state.lock().adopted.push(Span::new(address, bytes as u64));
@@ -121,6 +132,10 @@ impl HostControl {
 
     pub(super) fn note_unregistered(&self, span: Span) {
         self.shared.state.lock().registered.remove(&span.start);
+    }
+
+    pub(super) fn is_captured(&self, stream: Stream) -> bool {
+        self.shared.state.lock().captured.contains(&stream.raw())
     }
 
     pub(super) fn adopted(&self) -> Vec<Span> {

@@ -22,6 +22,8 @@ pub(super) struct Fake {
     pub(super) attributes: HashMap<u32, c_int>,
     /// Host memory that is registered: where each registration begins and ends.
     pub(super) registered: Vec<(u64, u64)>,
+    /// What streams' captures are like; others are not captured.
+    pub(super) captures: HashMap<usize, u32>,
     /// The thread's contexts, the current one last.
     pub(super) contexts: Vec<usize>,
     pub(super) mode: u32,
@@ -41,6 +43,7 @@ pub(super) fn fresh() -> Fake {
         codes: HashMap::new(),
         attributes: HashMap::new(),
         registered: Vec::new(),
+        captures: HashMap::new(),
         contexts: Vec::new(),
         mode: 0,
     }
@@ -159,6 +162,9 @@ library! {
         *stream = std::ptr::without_provenance_mut(0x3000);
     }
     cuStreamDestroy_v2(_stream: sys::CUstream) {}
+    cuStreamIsCapturing(stream: sys::CUstream, status: *mut u32) {
+        *status = fake().captures.get(&stream.addr()).copied().unwrap_or(0);
+    }
     cuStreamWaitEvent(_stream: sys::CUstream, _event: sys::CUevent, _flags: c_uint) {}
     cuEventCreate(event: *mut sys::CUevent, flags: c_uint) {
         note("event", &[u64::from(flags)]);
