@@ -165,7 +165,8 @@ impl Log {
     /// Is the rest of the open segment for what moves out of another one? It is the last there is, and if new extents filled
     /// it, those that are to stay would have nowhere to go.
     fn is_for_moves(&self) -> bool {
-        let empties = |segment: &Segment| matches!(segment.state, State::Full | State::Sealed | State::Claimed);
+        let empties =
+            |segment: &Segment| matches!(segment.state, State::Full | State::Sealed | State::Claimed);
         self.free_segments() < SEGMENTS_RESERVED && self.segments.iter().any(empties)
     }
 
