@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions};
+use turnkv_proto::wire;
 use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
@@ -75,5 +76,51 @@ async fn who_waits_stays_and_what_was_acknowledged_is_there_or_counted() -> Resu
         left as f64 + gone >= all as f64,
         "{left} of {all} pages are here after a kill -9, {gone} were evicted"
     );
+    Ok(())
+}
+
+/// Durable pages are a quarter of the tier, and most of the rest is dead: emptying segments is all that is needed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_durable_stays_while_most_of_the_tier_is_dead() -> Result<()> {
+    const TIER: u64 = 64 << 20;
+    let http = free_address()?;
+    let metrics = Some(http.to_string());
+    let setup = Setup { metrics, dram_mib: 16, nvme_mib: TIER >> 20, segment_mib: 4, ..Setup::default() };
+    let server = Server::start(setup)?;
+    let keeps = User::connect(&server.address(), DataPlane::Shm, 32 << 10).await?;
+    let passes = User::connect(&server.address(), DataPlane::Shm, 28 << 10).await?;
+    let channel = tonic::transport::Endpoint::from_shared(server.address())?.connect().await?;
+    let mut admin = wire::admin_client::AdminClient::new(channel);
+    let wait = Duration::from_secs(20);
+    let durable = OffloadOptions { durable: true, wait, ..OffloadOptions::default() };
+    let passing = OffloadOptions { wait, ..OffloadOptions::default() };
+    let (mut kept, mut kept_bytes, mut came, mut number) = (Vec::new(), 0, 0, 0);
+    while came < 5 * TIER {
+        number += 1;
+        if number % 4 == 1 {
+            let (_, page) = get(http, "/metrics")?;
+            let live = value(&page, "turnkv_nvme_live_bytes")? + value(&page, "turnkv_pool_dirty_bytes")?;
+            if live > 0.33 * TIER as f64 {
+                let namespace = bytes::Bytes::copy_from_slice(&passes.namespace.id().0);
+                admin.evict(wire::EvictRequest { namespace, ..Default::default() }).await?;
+            }
+        }
+        let pages = 1 + number % 9;
+        if number % 5 < 2 && kept_bytes < TIER / 4 {
+            let hashes = chain(50_000 + number, pages as usize);
+            let report = keeps.offload(&durable, &hashes).await?;
+            if report.durable && report.declined == 0 {
+                kept_bytes += pages * (32 << 10);
+                kept.push(hashes);
+            }
+            came += pages * (32 << 10);
+        } else {
+            passes.offload(&passing, &chain(90_000 + number, pages as usize)).await?;
+            came += pages * (28 << 10);
+        }
+    }
+    let stored: usize = kept.iter().map(Vec::len).sum();
+    let left = present(&keeps, &kept).await?;
+    ensure!(kept_bytes > TIER / 5 && left == stored, "{left} of {stored} durable pages are left");
     Ok(())
 }

@@ -120,18 +120,19 @@ impl Pool {
         }
     }
 
-    /// What a write does to what may be written again.
-    pub(crate) fn count_rewrite(&mut self, bytes: u64, moves: bool) {
+    /// Bytes are written again.
+    pub(crate) fn count_move(&mut self, bytes: u64) {
+        self.kept.moves_left = self.kept.moves_left.saturating_sub(bytes);
+        self.kept.credit = self.kept.credit.saturating_sub(bytes);
+    }
+
+    /// Bytes came that were not on NVMe: they are there now. A try that found no room counts for nothing, or moving could go on
+    /// for ever without making any.
+    pub(crate) fn count_arrival(&mut self, bytes: u64) {
         let most = self.config.nvme_bytes / REWRITE_BURST_SHARE;
-        let credit = self.kept.credit;
-        self.kept.moves_left = match moves {
-            true => self.kept.moves_left.saturating_sub(bytes),
-            false => self.config.nvme_bytes,
-        };
-        self.kept.credit = match moves {
-            true => credit.saturating_sub(bytes),
-            false => (credit + bytes * REWRITE_PERCENT_MAX / 100).min(most.max(credit)),
-        };
+        self.kept.moves_left = self.config.nvme_bytes;
+        self.kept.credit =
+            (self.kept.credit + bytes * REWRITE_PERCENT_MAX / 100).min(most.max(self.kept.credit));
     }
 
     /// Bytes that may move now, whatever they are: all of NVMe once, after each write that is no move.

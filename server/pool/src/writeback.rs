@@ -144,6 +144,9 @@ impl Pool {
             self.refresh(index, Position::Hot);
             return false;
         }
+        if !self.pages.cell(index, shard).has(ON_NVME) {
+            self.count_arrival(self.shard_bytes(index));
+        }
         self.set_place(index, shard, place);
         self.clear_dirty(index, shard);
         self.tally.written += 1;
@@ -248,7 +251,9 @@ impl Pool {
         self.tally.writing += 1;
         let bytes = self.shard_bytes(index);
         self.spend_budget(bytes);
-        self.count_rewrite(bytes, moves);
+        if moves {
+            self.count_move(bytes);
+        }
         let entry = &self.pages[index];
         let (ns, hash, tail_tokens) =
             (self.namespaces.index(entry.ns), entry.hash, u32::from(entry.cell.tail_tokens));
