@@ -63,7 +63,7 @@ struct NvmeFile {
     engine: Option<NvmeEngine>,
     /// Bytes in flight to the device; default `16MiB`.
     inflight_bytes: Option<Bytes>,
-    /// Directory of the catalog; default: `path`, which must then be a directory.
+    /// Directory of the catalog; default: `path`, which must then be a directory. It belongs to one `path`.
     state_dir: Option<PathBuf>,
     /// Which new pages are written at once: `all` (default), or `reused`: those of sessions that came back or are
     /// expected. The others are written when they are used again, and are dropped if DRAM needs their room before.

@@ -84,6 +84,17 @@ impl NvmeConfig {
     }
 }
 
+/// Which tier a place has: the same as long as its superblock is, wherever it is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierId(pub [u8; 16]);
+
+impl std::fmt::Display for TierId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Enough to tell two apart that an operator sees side by side.
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 /// An extent found at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
