@@ -62,7 +62,7 @@ impl Owner {
             return Ok(());
         }
         if let Some((id, path)) = saved.and_then(other).filter(|(id, _)| *id != self.id) {
-            if !self.is_new || NvmeTier::peek(&path) == Some(id) {
+            if !self.is_new || NvmeTier::peek(&path).is_some_and(|found| found.id == id) {
                 let own = self.path.clone();
                 return Err(CatalogError::OtherTier { id, path, own_id: self.id, own });
             }

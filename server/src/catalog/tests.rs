@@ -8,6 +8,7 @@ use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 use rustix::io::Errno;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 use turnkv_pool::{PinRecord, SessionRecord};
@@ -452,4 +453,15 @@ fn one_of_another_tier_is_refused_and_one_of_a_tier_that_is_gone_becomes_a_new_o
     assert!(open(owner(1, false)).is_err() && open(owner(2, false)).is_ok());
     let moved = Owner { path: dir.path().join("elsewhere"), ..owner(2, false) };
     assert!(open(moved).is_ok(), "the same tier, mounted elsewhere");
+}
+
+#[test]
+fn what_a_catalog_takes_on_its_disk_is_what_the_system_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(file_bytes(dir.path()), 0);
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
+    catalog.put_namespace(&spec("a"));
+    let file = std::fs::metadata(dir.path().join("catalog.redb")).unwrap();
+    assert_eq!(file_bytes(dir.path()), file.blocks() * 512);
+    assert!(file_bytes(dir.path()) < file.len(), "its file has holes");
 }

@@ -209,7 +209,7 @@ impl Device {
         let path = &config.path;
         let opened = superblock::of_folder(&folder, path, config.segment_bytes, warnings)?;
         let (superblock, is_new) = (opened.superblock, opened.is_new);
-        let segments = config.segments(superblock.segment_bytes)?;
+        let segments = config.segments(superblock.segment_bytes, is_new)?;
         let surplus =
             surplus_numbers(&folder, segments).map_err(|errno| failed("cannot list", path, errno.into()))?;
         let numbers = surplus.last().map_or(segments, |last| last + 1);
@@ -269,7 +269,7 @@ impl Device {
             ));
         }
         let capped = NvmeConfig { capacity_bytes: config.capacity_bytes.min(room), ..config.clone() };
-        let segments = capped.segments(segment_bytes)?;
+        let segments = capped.segments(segment_bytes, is_new)?;
         let numbers = (room / segment_bytes).min(SEGMENTS_MAX) as u32;
         let (place, clock, id) = (Place::Device { file }, Clock::System, superblock.device);
         let path = path.clone();

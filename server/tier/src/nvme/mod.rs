@@ -66,7 +66,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use turnkv_transfer::{Region, Slot};
 
-pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Recovered, TierId};
+pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Peeked, Recovered, TierId};
 pub use log::SegmentNote;
 
 /// What the keeper and the callers share: the core, and the engine to give operations to.
@@ -131,8 +131,8 @@ impl NvmeTier {
         Ok(Claimed { device, config, report })
     }
 
-    /// Which tier a place has, where that can be read without taking it.
-    pub fn peek(path: &Path) -> Option<TierId> {
+    /// What a place holds, where that can be read without taking it.
+    pub fn peek(path: &Path) -> Option<Peeked> {
         superblock::peek(path)
     }
 

@@ -5,7 +5,7 @@
 //! agree the superblock is made again from them. Nothing is written over what may be somebody else's data.
 
 use super::buffer::AlignedBuffer;
-use super::config::{NvmeConfig, OpenError, TierId};
+use super::config::{NvmeConfig, OpenError, Peeked, TierId};
 use super::device::{DEVICE_BASE, failed, name, number};
 use super::format::{SegmentHeader, Superblock, Version};
 use super::storage::{File, Folder, Open, patiently};
@@ -82,13 +82,15 @@ pub(super) struct Opened {
     pub(super) is_new: bool,
 }
 
-/// Which tier a place has, where that can be read; nothing is repaired, locked or made.
-pub(super) fn peek(path: &Path) -> Option<TierId> {
+/// What a place holds, where that can be read; nothing is repaired, locked or made.
+pub(super) fn peek(path: &Path) -> Option<Peeked> {
     let read = |path: &Path, offset: u64| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
         match read_block(&File::Descriptor(file), offset) {
-            Copy::Good(superblock) => Some(TierId(superblock.device)),
+            Copy::Good(Superblock { segment_bytes, device }) => {
+                Some(Peeked { id: TierId(device), segment_bytes })
+            }
             _ => None,
         }
     };
