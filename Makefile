@@ -128,9 +128,10 @@ bench: server
 	@for bench in shm lookup inline nvme mixed prefetch; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
 
 # The GPU benches, Rust and Python: where no GPU is, one line says so. Binaries and wheel run from .gpu, where `gpu-pack` puts
-# them. A GPU machine without a toolchain needs this tree, .gpu as packed elsewhere and python3 with torch, nothing else. Results: tables, JSON and plots in $OUT, or target/gpu-results. PARTS="driver" or "engine" runs half of it, SECONDS_MAX
-# bounds each half.
-.PHONY: bench-gpu gpu-pack ptx ptx-check
+# them. A GPU machine without a toolchain needs this tree, .gpu as packed elsewhere and python3 with torch, transformers and numpy,
+# nothing else; without make, run benches/gpu.sh. Results: tables, JSON and plots in $OUT, or target/gpu-results. PARTS="driver" or
+# "engine" runs half of it, SECONDS_MAX bounds each half.
+.PHONY: bench-gpu gpu-pack gpu-rehearsal ptx ptx-check
 bench-gpu:
 	@PARTS="$(PARTS)" SECONDS_MAX="$(SECONDS_MAX)" benches/gpu.sh
 
@@ -142,13 +143,19 @@ gpu-pack: server python
 	@$(VENV)/bin/maturin build --locked --release --strip --quiet --manifest-path engine-plugins/Cargo.toml --interpreter $(VENV)/bin/python --out .gpu
 	@du -sh .gpu
 
+# What a GPU machine without a toolchain will run, run here without a GPU, from what would be carried alone.
+gpu-rehearsal: gpu-pack
+	@$(call say,'GPU benches from the packed tree')
+	@PYTHON=$(VENV)/bin/python benches/gpu/rehearse.sh
+
+KERNELS = $(addprefix server/transfer/src/device/,kernels.py kernels.cu) benches/gpu/stand_in.cu
 # The kernels' PTX is checked in; NVRTC, which makes it of kernels.cu, is a PyPI package (23 MB) and needs no GPU.
 ptx: .tools/nvrtc/installed
-	@$(call say,'kernels.ptx')
-	@.tools/nvrtc/bin/python server/transfer/src/device/kernels.py
+	@$(call say,'kernels.ptx and stand_in.ptx')
+	@.tools/nvrtc/bin/python $(KERNELS)
 
 ptx-check: .tools/nvrtc/installed
-	@.tools/nvrtc/bin/python server/transfer/src/device/kernels.py --check
+	@.tools/nvrtc/bin/python $(firstword $(KERNELS)) --check $(wordlist 2,3,$(KERNELS))
 
 .tools/nvrtc/installed: server/transfer/src/device/kernels.py
 	@$(call say,'NVRTC into .tools/nvrtc')

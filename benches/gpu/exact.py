@@ -53,6 +53,9 @@ def _prompt(stage: Stage, served: Served, tokens: int) -> list[list[Any]]:
         "DRAM, blocking": {"overlap": False}, "DRAM, layer by layer": {}, "NVMe": {},
         "GPU tier (filling)": {"gpu_bytes": gpu_bytes}, "GPU tier": {"gpu_bytes": gpu_bytes},
     }.items():
+        if tier == "NVMe" and not served.nvme_bytes:
+            stage.note(left_out="NVMe: the disk has no room")
+            continue
         if tier == "NVMe" and not served.to_nvme(30):
             stage.check(False, "the pages are not written to NVMe in time")
             continue

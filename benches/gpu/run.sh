@@ -1,6 +1,6 @@
 #!/bin/bash
 # The GPU benches of the Python side: nothing is built or downloaded here.
-#   benches/gpu/run.sh [--tiny] [--out DIR] [--parts ttft,exact,turns,interference] [--seconds 540]
+#   benches/gpu/run.sh [--tiny] [--out DIR] [--parts ttft,exact,turns,interference] [--seconds 180]
 # Needs python3 with torch (CUDA), transformers and numpy; $PYTHON names another one. The package comes from $TURNKV_WHEEL, the
 # source tree if its compiled module is there, an installed one, or the newest target/wheels/turnkv-*.whl; the server from
 # $TURNKV_SERVER or target/release/turnkv. Results: tables on stdout, results.json and SVG plots in DIR ($OUT, or target/gpu-results).

@@ -5,12 +5,14 @@ Owns: one model and one device for all parts, where results go. Must not know: w
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import pathlib
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -29,6 +31,7 @@ from turnkv.transformers import TurnKVCache
 GIB = 1 << 30
 START_SECONDS_MAX = 120
 REGISTER_SECONDS_MAX = 60
+NVME_BYTES_MIN = 2 * GIB
 LINK_BYTES = 1 << 30
 """Of the plain copies that a link is measured with."""
 
@@ -45,9 +48,12 @@ class Stage:
         out.mkdir(parents=True, exist_ok=True)
         self.place = torch.device("cpu" if tiny else "cuda:0")
         self.device = turnkv.Device(kind="host") if tiny else turnkv.shared_device(0)
-        self.wrong: list[str] = []
+        found = out / "results.json"
+        self.results: dict[str, Any] = json.loads(found.read_text()) if found.is_file() else {}
+        """What this run has found so far, perhaps in a process before this one."""
+        self.wrong: list[str] = self.results.pop("wrong", [])
         """Checks that did not hold."""
-        self.results: dict[str, Any] = {"conditions": self._conditions()}
+        self.results["conditions"] = self._conditions()
         self._part, self._until = "", 0.0
         begun = time.monotonic()
         self.model = _model(self.place, tiny)
@@ -61,6 +67,7 @@ class Stage:
         """A part begins, and has so much time."""
         self._part, self._until = part, time.monotonic() + seconds
         self.results[part] = {"seconds_allowed": round(seconds, 1), "rows": []}
+        self._write()
         self._begun = time.monotonic()
         gc.collect()
         if self.place.type == "cuda":
@@ -102,8 +109,9 @@ class Stage:
         self.note(seconds=round(time.monotonic() - self._begun, 1))
 
     def _write(self) -> None:
-        text = json.dumps(self.results | {"wrong": self.wrong}, indent=1)
-        (self.out / "results.json").write_text(text + "\n")
+        new = self.out / "results.part"
+        new.write_text(json.dumps(self.results | {"wrong": self.wrong}, indent=1) + "\n")
+        new.replace(self.out / "results.json")  # whole, whenever this process is ended
 
     # ---- the device -----------------------------------------------------------------------------------------------
 
@@ -185,6 +193,11 @@ class Stage:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="turnkv-"))
         if self.tiny:
             dram_bytes, nvme_bytes = min(dram_bytes, 256 << 20), min(nvme_bytes, 1 << 30)
+        else:
+            wanted = dram_bytes, nvme_bytes
+            dram_bytes, nvme_bytes = sizes(*wanted, memory_bytes(), shutil.disk_usage(folder).free)
+            if wanted != (dram_bytes, nvme_bytes):
+                self.note(pool_bytes={"wanted": wanted, "had": (dram_bytes, nvme_bytes)})
         pool = Served(folder, dram_bytes, nvme_bytes)
         try:
             pool.start()
@@ -193,11 +206,12 @@ class Stage:
             pool.stop()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def registered(self, seconds: float = REGISTER_SECONDS_MAX) -> float:
-        """Waits until the device has stopped registering the pool's memory; GiB that it has."""
+    def registered(self, seconds: float = REGISTER_SECONDS_MAX, device: turnkv.Device | None = None) -> float:
+        """Waits until a device (None: the one of this run) has stopped registering the pool's memory; GiB that it has."""
+        device = device or self.device
         until, last, still = time.monotonic() + seconds, -1, 0
         while time.monotonic() < until and still < (1 if self.tiny else 6):
-            now = self.device.stats()["registered_bytes"]
+            now = device.stats()["registered_bytes"]
             still = still + 1 if now == last else 0
             last = now
             time.sleep(0.02 if self.tiny else 0.5)
@@ -221,7 +235,8 @@ class Served:
 
     def __init__(self, folder: pathlib.Path, dram_bytes: int, nvme_bytes: int) -> None:
         self._folder = folder
-        text = f'listen = "unix:{folder}/turnkv.sock"\n[dram]\nbytes = "{dram_bytes >> 20}MiB"\n'
+        self.dram_bytes, self.nvme_bytes = dram_bytes, nvme_bytes
+        text = f'listen = "unix:{folder}/turnkv.sock"\n[dram]\nbytes = "{dram_bytes >> 20}MiB"\ncheck_available = false\n'
         if nvme_bytes:
             (folder / "nvme").mkdir()
             text += f'[nvme]\npath = "{folder}/nvme"\nbytes = "{nvme_bytes >> 20}MiB"\n'
@@ -234,7 +249,9 @@ class Served:
         """Starts it and waits until it answers: it touches all its memory first."""
         with open(self._folder / "log", "ab") as log:
             command = [os.environ["TURNKV_SERVER"], "serve", "--config", str(self._folder / "turnkv.toml")]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
+            )
         until = time.monotonic() + START_SECONDS_MAX
         while True:
             try:
@@ -262,6 +279,28 @@ class Served:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+def memory_bytes() -> int:
+    """What this machine has; $MEMORY_GIB where its memory grows as it is used, and it says less than it can have."""
+    said = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(said, int(os.environ.get("MEMORY_GIB", "0")) * GIB)
+
+
+def sizes(dram_bytes: int, nvme_bytes: int, memory: int, disk_free: int) -> tuple[int, int]:
+    """What a pool gets of what it wants: half of the memory at most, as the model's process needs some; half of what the disk
+    has free, and no tier there where that is too little to hold a session."""
+    dram_bytes, nvme_bytes = min(dram_bytes, memory // 2), min(nvme_bytes, disk_free // 2)
+    return dram_bytes >> 26 << 26, nvme_bytes >> 26 << 26 if nvme_bytes >= NVME_BYTES_MIN else 0
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ends this process when the one that started it ends, however that ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _model(place: torch.device, tiny: bool) -> Qwen3ForCausalLM:

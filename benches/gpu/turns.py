@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from stage import GIB, OutOfTime, Served, Stage, percentile, table
+from stage import GIB, OutOfTime, Served, Stage, memory_bytes, percentile, sizes, table
 
 SESSIONS, TURNS = 24, 3
 FIRST_TOKENS, MESSAGE_TOKENS, REPLY_TOKENS = 4096, 128, 8
@@ -50,10 +50,13 @@ class _Turn:
 
 def run(stage: Stage) -> None:
     """Prints the table."""
-    turns = _workload(stage)
     tokens = FIRST_TOKENS + TURNS * (MESSAGE_TOKENS + REPLY_TOKENS) if not stage.tiny else 300
-    budget = SESSIONS * stage.kv_bytes(tokens) // OVERSUBSCRIBED
-    stage.note(sessions=SESSIONS, turns=TURNS, budget_bytes=budget, oversubscribed=OVERSUBSCRIBED)
+    sessions = SESSIONS
+    if not stage.tiny:  # all of them fit the pool, or it is the pool's size that is measured
+        sessions = min(SESSIONS, int(0.6 * sizes(DRAM_BYTES, 0, memory_bytes(), 0)[0] / stage.kv_bytes(tokens)))
+    turns = _workload(stage, sessions)
+    budget = sessions * stage.kv_bytes(tokens) // OVERSUBSCRIBED
+    stage.note(sessions=sessions, turns=TURNS, budget_bytes=budget, oversubscribed=OVERSUBSCRIBED)
     ways: dict[str, Callable[[], _Way]] = {
         "turnkv": lambda: _with_pool(stage, turns, budget),
         "nothing": lambda: _with_budget(stage, turns, budget),
@@ -72,10 +75,10 @@ def run(stage: Stage) -> None:
             break
         _report(stage, name, done[name])
     # Not a check: a prompt computed in one piece may be rounded otherwise than in two. `exact` compares like with like.
-    agree = sum(all(torch.equal(way.said[at], done["turnkv"].said[at]) for way in done.values()) for at in range(SESSIONS))
+    agree = sum(all(torch.equal(way.said[at], done["turnkv"].said[at]) for way in done.values()) for at in range(sessions))
     stage.note(sessions_that_all_ways_answer_alike=agree)
     table(
-        f"{SESSIONS} sessions, {TURNS} turns, K and V are {OVERSUBSCRIBED} times the budget of {budget / GIB:.2f} GiB",
+        f"{sessions} sessions, {TURNS} turns, K and V are {OVERSUBSCRIBED} times the budget of {budget / GIB:.2f} GiB",
         ["way", "first turns p50, ms", "turn 2+ TTFT p50, ms", "p99, ms", "all turns, s"],
         [
             [name, percentile(way.first, 50) * 1e3, percentile(way.later, 50) * 1e3, percentile(way.later, 99) * 1e3, way.seconds]
@@ -84,7 +87,7 @@ def run(stage: Stage) -> None:
     )
 
 
-def _workload(stage: Stage) -> list[_Turn]:
+def _workload(stage: Stage, count: int) -> list[_Turn]:
     """Every session's turns, in an order that returns to each after others."""
     order = random.Random(5)
     first = 256 if stage.tiny else FIRST_TOKENS
@@ -92,7 +95,7 @@ def _workload(stage: Stage) -> list[_Turn]:
     system = stage.tokens(first // 4 if stage.tiny else SHARED_TOKENS, seed=99)
     turns = []
     for number in range(TURNS):
-        sessions = list(range(SESSIONS))
+        sessions = list(range(count))
         order.shuffle(sessions)
         for session in sessions:
             own = stage.tokens(message if number else first - system.shape[1], seed=1000 * session + number)
@@ -131,7 +134,8 @@ def _with_pool(stage: Stage, turns: list[_Turn], gpu_bytes: int) -> _Way:
     settings = {"gpu_bytes": gpu_bytes} if gpu_bytes else {}
     with stage.pool(DRAM_BYTES) as served:
         _warm(stage, served)
-        caches = {at: stage.cache(f"turns-{at}", served.door, **settings) for at in range(SESSIONS)}
+        sessions = {turn.session for turn in turns}
+        caches = {at: stage.cache(f"turns-{at}", served.door, **settings) for at in sessions}
 
         def begin(session: int, ids: torch.Tensor) -> Any:
             caches[session].begin(ids)

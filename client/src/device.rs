@@ -4,7 +4,7 @@
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::Lent;
-use turnkv_transfer::device::{Device, DeviceError, Flight, Landed, Mark, Stream};
+use turnkv_transfer::device::{Device, DeviceError, DeviceErrorKind, Flight, Landed, Mark, Stream};
 
 /// In what order a reload comes among an engine's work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,15 +23,35 @@ pub(crate) fn mark(device: &Device, after: Option<Stream>) -> Marked {
     after.map(|stream| device.mark(stream))
 }
 
-/// Waits for a device, no longer than until the deadline. A deadline that passes says nothing about the pool.
+/// Waits for a device, no longer than until the deadline. A deadline that passes says nothing about the pool, nor that copies
+/// under way are over.
 pub(crate) async fn bound<T>(
     deadline: Deadline,
     waiting: impl Future<Output = std::result::Result<T, DeviceError>>,
 ) -> Result<T> {
     match deadline.bound(waiting).await {
         Ok(done) => Ok(done?),
-        Err(_) => Err(Error::new(ErrorKind::Device, "the device was not done by the deadline")),
+        Err(_) => Err(late()),
     }
+}
+
+/// Waits for copies. At the deadline they are taken back, and those that had begun are waited for beyond it: memory of which an
+/// error was told is another request's at once.
+async fn landed(deadline: Deadline, flight: &Flight) -> Result<Landed> {
+    match deadline.bound(flight.landed()).await {
+        Ok(done) => Ok(done?),
+        Err(_) => {
+            flight.cancel();
+            match flight.landed().await {
+                Err(error) if error.kind == DeviceErrorKind::Cancelled => Err(late()),
+                done => Ok(done?),
+            }
+        }
+    }
+}
+
+fn late() -> Error {
+    Error::new(ErrorKind::Device, "the device was not done by the deadline")
 }
 
 /// Copies into granted slots, and the connection whose write lease is on these. However this ends, the lease ends only when
@@ -46,10 +66,10 @@ impl Filling {
         Filling { parts: Some((flight, lent)) }
     }
 
-    /// Waits until the slots are filled.
+    /// Waits until the slots are filled. An error comes when nothing is read any more.
     pub(crate) async fn landed(mut self, deadline: Deadline) -> Result<(Lent, Landed)> {
         let Some((flight, _)) = &self.parts else { return Err(Error::invalid("nothing is under way")) };
-        let landed = bound(deadline, flight.landed()).await?;
+        let landed = landed(deadline, flight).await?;
         match self.parts.take() {
             Some((_, lent)) => Ok((lent, landed)),
             None => Err(Error::invalid("nothing is under way")),
@@ -60,6 +80,7 @@ impl Filling {
 impl Drop for Filling {
     fn drop(&mut self) {
         let Some((flight, mut lent)) = self.parts.take() else { return };
+        flight.cancel();
         flight.abandon(Box::new(move |safe| {
             if !safe {
                 lent.keep_lease(); // the server's quarantine has it

@@ -106,6 +106,7 @@ impl From<DeviceError> for Error {
             DeviceErrorKind::Absent
             | DeviceErrorKind::NoMemory
             | DeviceErrorKind::Unsupported
+            | DeviceErrorKind::Cancelled
             | DeviceErrorKind::Broken => ErrorKind::Device,
         };
         Error { kind, message: error.message }

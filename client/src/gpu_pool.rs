@@ -140,9 +140,11 @@ impl GpuPagePool {
         let marked = mark(&self.inner.device, order.after);
         async move {
             self.check(hashes, targets)?;
-            let flight = self.copy_out(hashes, targets, marked.transpose()?, order.layers)?;
-            flight.1.enqueued().await?;
-            let (pages, flight) = flight;
+            let (pages, flight) = self.copy_out(hashes, targets, marked.transpose()?, order.layers)?;
+            if let Err(error) = flight.enqueued().await {
+                flight.ended().await; // what was enqueued before goes on, and the targets are their owner's after this
+                return Err(error.into());
+            }
             self.inner.hits.fetch_add(pages as u64, Ordering::Relaxed);
             self.inner.misses.fetch_add((hashes.len() - pages) as u64, Ordering::Relaxed);
             Ok(GpuHit { pages, flight })
@@ -261,12 +263,14 @@ impl GpuPagePool {
         hashes: &[BlockHash],
     ) -> Result<OffloadReport> {
         namespace.moved_alone(options.shard, options.shards)?;
-        let (_pins, plans) = {
+        let plans = {
             let mut index = self.inner.index.lock();
             let places = index.prefix(hashes);
             let plans = places.iter().map(|place| self.plan(*place, &index.filled(*place)));
             let plans = plans.collect::<Result<Vec<_>>>()?;
-            (Pins::new(&self.inner, &mut index, &places), plans)
+            // The plans own the pins: should this call be dropped, the pages stay until the device has read them.
+            let pins = Arc::new(Pins::new(&self.inner, &mut index, &places));
+            plans.into_iter().map(|plan| plan.owned_by(Arc::clone(&pins) as _)).collect::<Vec<_>>()
         };
         if plans.is_empty() {
             return Err(Error::invalid("none of these pages is in the GPU page pool: put them there first"));

@@ -1,4 +1,4 @@
-//! `turnkv.Device` and `turnkv.DeviceReload`. Owns: which process a device belongs to, streams as integers, reloads under way.
+//! `turnkv.Device`, `turnkv.DeviceStream` and `turnkv.DeviceReload`. Owns: which process a device belongs to, streams as integers, reloads under way.
 //! Must not know: how copies are planned or ordered.
 
 use crate::namespace::Namespace;
@@ -131,6 +131,46 @@ impl Device {
     }
 }
 
+/// A stream of ours, which nobody else's work shares.
+#[pyclass(frozen, module = "turnkv")]
+pub(crate) struct DeviceStream {
+    shared: Arc<Shared>,
+    stream: Stream,
+}
+
+#[pymethods]
+impl DeviceStream {
+    #[new]
+    fn new(py: Python<'_>, device: &Device) -> PyResult<DeviceStream> {
+        let shared = device.shared()?;
+        let stream = shared.device.driver().new_stream(DevicePriority::High);
+        let stream = stream.map_err(|failed| error::from_client(py, failed.into()))?;
+        Ok(DeviceStream { shared, stream })
+    }
+
+    /// Its handle, for the calls that come after what it waits for. It ends with this object.
+    #[getter]
+    fn handle(&self) -> u64 {
+        self.stream.raw()
+    }
+
+    /// Comes after all that another stream was given so far. The calling thread does not wait.
+    fn wait(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        let device = self.shared.device()?;
+        let held_up = device.mark(named(stream)).and_then(|mark| mark.hold_up(self.stream));
+        held_up.map_err(|failed| error::from_client(py, failed.into()))
+    }
+}
+
+impl Drop for DeviceStream {
+    fn drop(&mut self) {
+        if let Ok(device) = self.shared.device() {
+            // SAFETY: the stream is ours; whoever was given its handle promised (documented there) to keep this object meanwhile.
+            unsafe { device.driver().end_stream(self.stream) };
+        }
+    }
+}
+
 #[pymethods]
 impl Device {
     #[new]
@@ -154,7 +194,7 @@ impl Device {
         let usual = DeviceOptions::default();
         let options = DeviceOptions {
             staging_bytes: staging_bytes.unwrap_or(usual.staging_bytes),
-            pinned_bytes_max: pinned_bytes_max.unwrap_or(usual.pinned_bytes_max),
+            pinned_bytes_max,
             copy: parse_copy(copy)?,
             kernel_blocks: kernel_blocks.unwrap_or(usual.kernel_blocks),
             chunk_bytes: chunk_bytes.unwrap_or(usual.chunk_bytes),

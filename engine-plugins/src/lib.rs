@@ -36,6 +36,7 @@ fn _turnkv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::Lease>()?;
     module.add_class::<span::Span>()?;
     module.add_class::<device::Device>()?;
+    module.add_class::<device::DeviceStream>()?;
     module.add_class::<device::DeviceReload>()?;
     module.add_class::<gpu_pool::GpuPagePool>()?;
     module.add_class::<gpu_pool::GpuHit>()?;

@@ -47,6 +47,8 @@ struct DramFile {
     huge_pages: Option<bool>,
     /// mlock the slabs; default true. A refusal is reported, never fatal.
     lock: Option<bool>,
+    /// Refuse to start where the host says that it has less memory available; default true. False where its memory grows.
+    check_available: Option<bool>,
 }
 
 /// `[nvme]`
@@ -183,6 +185,8 @@ pub(crate) struct Dram {
     pub(crate) huge_pages: bool,
     /// mlock wanted.
     pub(crate) lock: bool,
+    /// The host must have as much memory available at the start.
+    pub(crate) check_available: bool,
 }
 
 /// Checked `[nvme]`.
@@ -260,6 +264,7 @@ impl Settings {
                 slab_bytes: Some(Bytes(self.dram.slab_bytes)),
                 huge_pages: Some(self.dram.huge_pages),
                 lock: Some(self.dram.lock),
+                check_available: Some(self.dram.check_available),
             },
             nvme: self.nvme.as_ref().map(|nvme| NvmeFile {
                 path: nvme.path.clone(),
@@ -368,6 +373,7 @@ fn check_dram(file: &DramFile) -> Result<Dram, ConfigError> {
         slab_bytes,
         huge_pages: file.huge_pages.unwrap_or(true),
         lock: file.lock.unwrap_or(true),
+        check_available: file.check_available.unwrap_or(true),
     })
 }
 

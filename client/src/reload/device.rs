@@ -20,7 +20,10 @@ use turnkv_transfer::device::{Device, DevicePlan, Flight, Mark, SlotPage, Stream
 impl Namespace {
     /// Begins to reload pages into device memory, in prefix order. Nothing is written before what the engine's stream
     /// `order.after` was given before this call is done. Ready when all copies are enqueued: [`DeviceReload`] says which pages
-    /// that are, and holds an engine's stream up until they are there. Needs the shm data plane.
+    /// that are, and holds an engine's stream up until they are there. An error comes when nothing of it is being written any
+    /// more, and nothing will be: where copies had begun by the deadline, after it. Dropped before it is ready, it writes no more
+    /// than what had begun: the pages' memory must not be used for anything else before that has ended, which the owners of
+    /// their plans see. Needs the shm data plane.
     pub fn reload_device<'a>(
         &'a self,
         device: &'a Device,
@@ -42,16 +45,19 @@ impl Namespace {
             let layered = order.layers > 1;
             let mut landing =
                 Landing { device, pages, after, layered, deadline, leased: Vec::new(), legs: Vec::new() };
-            let begun = self.reload_into(options, hashes, &mut landing, deadline).await?;
-            if layered {
-                landing.launch(self, order.layers)?;
-            }
+            let begun = self.reload_into(options, hashes, &mut landing, deadline).await;
+            let begun = match begun {
+                Ok(begun) => landing.enqueued(self, order.layers).await.map(|()| begun),
+                Err(error) => Err(error),
+            };
             let (legs, verify) = (landing.legs, self.link.config.verify);
-            let reload = DeviceReload { namespace: self.clone(), legs, begun, moved, verify };
-            for leg in &reload.legs {
-                bound(deadline, leg.flight.enqueued()).await?;
+            match begun {
+                Ok(begun) => Ok(DeviceReload { namespace: self.clone(), legs, begun, moved, verify }),
+                Err(error) => {
+                    call_off(legs).await;
+                    Err(error)
+                }
             }
-            Ok(reload)
         }
     }
 }
@@ -163,8 +169,19 @@ struct Leg {
     leased: Vec<Leased>,
 }
 
+/// Ends copies that nobody waits for any more: those that have not begun never do, the others are waited for.
+async fn call_off(legs: Vec<Leg>) {
+    for leg in &legs {
+        leg.flight.cancel();
+    }
+    for leg in &legs {
+        leg.flight.ended().await;
+    }
+}
+
 impl Drop for Leg {
     fn drop(&mut self) {
+        self.flight.cancel();
         let leased = std::mem::take(&mut self.leased);
         self.flight.abandon(Box::new(move |_| drop(leased)));
     }
@@ -193,7 +210,7 @@ impl Targets for Landing<'_> {
         let Some(lent) = namespace.link.lend(window.deadline).await? else { return Err(only_shm()) };
         let mut pages = Pages::begin(lent, window).await?;
         let (mut found, mut slots) = (Vec::new(), Vec::new());
-        report.miss = loop {
+        let miss = loop {
             match pages.next(namespace, window).await? {
                 Next::Page { position, slot, checksum, tier } => {
                     let plan = self.pages[range.start + position as usize].clone();
@@ -210,23 +227,39 @@ impl Targets for Landing<'_> {
         slots.truncate(whole);
         let leased = Leased { shards: found, end: pages.lease_end, ending: Ending::of(&mut pages.lent) };
         drop(pages); // its connection is free for the next window
-        let mut arrivals = Arrivals::new(window.moved);
-        leased.shards.iter().for_each(|(_, tier)| arrivals.count(*tier, report));
+        let tiers: Vec<TierKind> = leased.shards.iter().map(|(_, tier)| *tier).collect();
         if !slots.is_empty() {
             self.leased.push((slots, leased));
         }
-        if !self.layered && !self.leased.is_empty() {
+        let launched = !self.layered && !self.leased.is_empty();
+        if launched {
             self.launch(namespace, 1)?;
-            if let Some(oldest) = self.legs.len().checked_sub(DEVICE_WINDOWS_AHEAD_MAX) {
-                // Leases are not piled up: what is far ahead of the copies could expire before its turn.
-                bound(self.deadline, self.legs[oldest].flight.landed()).await?;
-            }
+        }
+        // Not before they are under way: what is counted is waited for.
+        report.miss = miss;
+        let mut arrivals = Arrivals::new(window.moved);
+        tiers.into_iter().for_each(|tier| arrivals.count(tier, report));
+        let oldest = self.legs.len().checked_sub(DEVICE_WINDOWS_AHEAD_MAX).filter(|_| launched);
+        if let Some(oldest) = oldest {
+            // Leases are not piled up: what is far ahead of the copies could expire before its turn.
+            bound(self.deadline, self.legs[oldest].flight.landed()).await?;
         }
         Ok(())
     }
 }
 
 impl Landing<'_> {
+    /// Begins what is not begun yet, and waits until all copies are enqueued.
+    async fn enqueued(&mut self, namespace: &Namespace, layers: usize) -> Result<()> {
+        if self.layered {
+            self.launch(namespace, layers)?;
+        }
+        for leg in &self.legs {
+            bound(self.deadline, leg.flight.enqueued()).await?;
+        }
+        Ok(())
+    }
+
     /// Begins to copy all that is leased.
     fn launch(&mut self, namespace: &Namespace, layers: usize) -> Result<()> {
         let (slots, leased): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leased).into_iter().unzip();

@@ -12,6 +12,7 @@ Plugins: `turnkv.transformers`, `turnkv.vllm`, `turnkv.sglang`, `turnkv.tensorrt
 from ._turnkv import (
     Device,
     DeviceReload,
+    DeviceStream,
     Error,
     GpuHit,
     GpuPagePool,
@@ -30,6 +31,7 @@ from ._turnkv import (
 __all__ = [
     "Device",
     "DeviceReload",
+    "DeviceStream",
     "Error",
     "GpuHit",
     "GpuPagePool",

@@ -148,12 +148,14 @@ class Device:
     """A GPU whose memory pages are copied from and to. Needs a pool with shared memory (a Unix socket on this host).
 
     Copies run on streams of the device's own, in the primary context: what they wait for, and what waits for them, is said
-    with each call. The pool's memory is registered with the device in the background when it is first used; until then, and
-    where that is refused, copies go through `staging_bytes` of pinned memory. One a process and GPU is enough: threads may
+    with each call. The pool's memory is registered with the device in the background when it is first used, piece by piece; until
+    then, and where that is refused, copies go through `staging_bytes` of pinned memory. A call's `deadline_ms` bounds what it
+    begins: copies that have begun by then are waited for, so that memory of which an error was raised is the caller's again. One a process and GPU is enough: threads may
     share it. A forked child cannot use its parent's (RuntimeError).
 
     `kind`: "cuda", or "host": memory and threads of this process, under the same rules; any memory of this process counts as
-    device memory then. `pinned_bytes_max`: how much of the pool's memory is registered. `copy`: who copies: the planner decides
+    device memory then. `pinned_bytes_max`: how much of the pool's memory is registered (None: all that the host has
+    memory for). `copy`: who copies: the planner decides
     ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks and at most `chunk_bytes` a launch.
     `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for
     tests): calls take up to so long, by chance; they fail after so many. Raises Error (kind "device") without such a GPU,
@@ -187,6 +189,18 @@ class Device:
     def stats(self) -> dict[str, int]:
         """registered_bytes, of these far_bytes (on another NUMA node than the device), quarantined_bytes and flights now; refused
         registrations, direct_bytes, staged_bytes, device_bytes, engine_calls and launches so far."""
+
+class DeviceStream:
+    """A stream of ours on a device, which nobody else's work shares: torch's own streams come from a pool, and two users of one
+    wait for one another."""
+
+    def __init__(self, device: Device) -> None: ...
+    @property
+    def handle(self) -> int:
+        """For the calls that come after what it waits for. It ends with this object: keep it until they have returned."""
+    def wait(self, stream: int) -> None:
+        """Comes after all that another stream was given so far. The calling thread does not wait. Raises Error (kind "invalid")
+        where that stream is being captured into a graph."""
 
 class DeviceReload:
     """A reload whose copies are enqueued. Dropped, its copies end by themselves, and keep what `keep` was until then."""

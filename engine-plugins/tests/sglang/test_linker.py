@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +20,7 @@ from test_keys import keys
 
 import turnkv
 from turnkv.connector import devices
-from turnkv.sglang import HiCacheBackend, Linker, engine, identity
+from turnkv.sglang import HiCacheBackend, Linker, engine, identity, loading
 from turnkv.sglang.chain import block_hashes
 
 from sglang.srt.managers import kv_hints
@@ -388,3 +390,27 @@ def test_what_cannot_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "resolve_hybrid_device_pool_group", lambda **_: group)
     with pytest.raises(ValueError, match="HiCacheBackend"):
         engine.device_pool_group(None, linker_params(), set())
+
+
+def test_a_window_that_raises_does_not_end_a_load_while_others_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang gives the pages to another request once it is told."""
+    copying, let_go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def copy(want: Any, deadline: float, counts: Any) -> bool:
+        if want == "first":
+            copying.wait(10)
+            threading.Timer(0.2, let_go.set).start()
+            raise MemoryError
+        copying.set()
+        let_go.wait(10)
+        ended.set()
+        return True
+
+    monkeypatch.setattr(loading, "_windows", lambda want: ["first", "second"])
+    monkeypatch.setattr(loading, "_copy_window", copy)
+    pages: Any = SimpleNamespace(device=object())
+    with ThreadPoolExecutor(2) as threads, pytest.raises(MemoryError):
+        try:
+            loading.hold([loading.Wanted(pages, b"", torch.empty(0))], 1000, threads, loading.Counts())
+        finally:
+            assert ended.is_set(), "told while bytes were on their way"

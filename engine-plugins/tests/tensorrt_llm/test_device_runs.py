@@ -6,6 +6,7 @@ Owns: DeviceRuns beside BlockRuns, on CPU tensors and the host device; loads lay
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,8 @@ def test_layer_by_layer(door: Any, device: turnkv.Device, kind: str, damaged: bo
     ended = layers.end()
     assert (ended["a"].outcome.pages, ended["a"].failed) == (3, [])
     if damaged:
-        assert ended["b"].outcome.pages == 1 and ended["b"].outcome.cause == "checksum"
+        # Write-behind may find the damage first: the page is gone then.
+        assert ended["b"].outcome.pages == 1 and ended["b"].outcome.cause in ("checksum", "absent")
         assert ended["b"].failed == [(0, 10), (0, 11)], "a page that did not verify was not told"
     else:
         assert ended["b"].outcome.pages == 3
@@ -201,33 +203,54 @@ def test_a_broken_device_stores_and_loads_nothing(door: Any) -> None:
     assert opened.namespace(0).lookup([b"x" * 32]) == 0, "a page was committed that no copy filled"
 
 
-class Notes:
-    """Streams that only note what they are told."""
+class Ours:
+    """A stream that only notes what it waits for."""
 
-    def __init__(self) -> None:
-        self.said: list[tuple[str, str]] = []
+    handle = 77
 
-    def stream(self, name: str) -> Any:
-        notes = self
+    def __init__(self, device: Any) -> None:
+        self.waits: list[int] = []
+        self.refuses: turnkv.Error | None = None
 
-        class Stream:
-            cuda_stream = 77
-
-            def wait_stream(self, other: Any) -> None:
-                notes.said.append((name, other.name))
-
-        made = Stream()
-        made.name = name
-        return made
+    def wait(self, stream: int) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.waits.append(stream)
 
 
 def test_the_marker_waits_for_the_compute_stream_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread waits: the copies come after the marker, and it after what was enqueued when it was set."""
-    notes = Notes()
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: notes.stream("marker"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: notes.stream("current"))
-    marker = Marker(torch.device("cuda:0"))
+    """No thread waits: the copies come after the marker, and it after what was enqueued when it was set. Torch's own streams
+    come from a pool that others' work shares: none of them is the marker."""
+    monkeypatch.setattr(turnkv, "DeviceStream", Ours)
+    monkeypatch.setattr(torch.cuda, "Stream", None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=5))
+    device: Any = None
+    marker = Marker(torch.device("cuda:0"), device)
     marker.mark()
-    marker.mark(notes.stream("forward"))
-    assert notes.said == [("marker", "current"), ("marker", "forward")] and marker.handle == 77
-    assert Marker(torch.device("cpu")).handle is None
+    marker.mark(SimpleNamespace(cuda_stream=6))
+    ours: Any = marker._stream
+    assert ours.waits == [5, 6] and marker.handle == 77
+    assert Marker(torch.device("cpu"), device).handle is None
+
+
+def test_nothing_moves_after_a_mark_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is captured into a graph: the copies would come at any time."""
+    monkeypatch.setattr(turnkv, "DeviceStream", Ours)
+    device: Any = None
+    marker, compute = Marker(torch.device("cuda:0"), device), SimpleNamespace(cuda_stream=5)
+    ours: Any = marker._stream
+    ours.refuses = turnkv.Error("captured")
+    marker.mark(compute)
+    with pytest.raises(turnkv.Error, match="captured"):
+        marker.handle
+    ours.refuses = None
+    marker.mark(compute)
+    assert marker.handle == 77
+
+
+def test_a_stream_of_ours_comes_after_another(device: turnkv.Device) -> None:
+    one, other = turnkv.DeviceStream(device), turnkv.DeviceStream(device)
+    assert one.handle != other.handle
+    one.wait(other.handle)
+    del other
+    one.wait(one.handle)

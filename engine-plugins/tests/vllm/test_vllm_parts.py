@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import types
 from typing import Any
 
 import numpy
@@ -26,6 +27,7 @@ from fakes import (
 )
 
 from turnkv.connector import BlockRuns, FinishJob, Hints, LoadJob, Loader, PageRun, SaveJob, names_of
+from turnkv.connector.devices import DeviceRuns
 from turnkv.connector.runs import Shards, parts_of
 from turnkv.vllm.options import Options
 
@@ -226,6 +228,27 @@ def test_an_unexpected_exception_still_frees_the_blocks(caplog: pytest.LogCaptur
 
 
 # ---- loader
+
+
+@pytest.mark.parametrize(("memory", "calls"), [(BlockRuns, [16] * 37 + [8]), (DeviceRuns, [256, 256, 88])])
+def test_a_load_is_cut_into_calls_that_suit_its_memory(memory: type[BlockRuns], calls: list[int]) -> None:
+    """On a CPU a call copies with one thread; on a device it is one request and one wait, and the device copies by itself."""
+
+    class Noting:
+        page_bytes = 1 << 20
+        load_bytes_max = memory.load_bytes_max
+        made: list[int] = []
+
+        def reload(self, pages: Any, names: list[bytes], blocks: list[int], **settings: Any) -> Any:
+            self.made.append(len(names))
+            return types.SimpleNamespace(pages=len(names), miss=None)
+
+    noting = Noting()
+    loader = Loader(FakeDoor(), {0: noting}, deadline_ms=10_000, threads=1)  # type: ignore[dict-item]
+    done = load(loader, LoadJob("r", [PageRun(0, 0, [bytes(32)] * 600, list(range(600)))], 9600))
+    assert noting.made == calls and done.outcome.pages == 600
+    loader.close(1)
+
 
 
 def test_loads_fill_blocks_and_name_those_that_did_not_come() -> None:

@@ -152,6 +152,7 @@ fn start_dram(settings: &Settings) -> anyhow::Result<DramTier> {
         slab_count: (settings.dram.bytes / settings.dram.slab_bytes) as u32,
         huge_pages: if settings.dram.huge_pages { HugePages::Auto } else { HugePages::Off },
         lock: settings.dram.lock,
+        check_available: settings.dram.check_available,
     };
     let (dram, report) = DramTier::new(config).context("page memory (dram.bytes)")?;
     for warning in [&report.lock_warning, &report.huge_warning].into_iter().flatten() {

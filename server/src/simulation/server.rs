@@ -90,6 +90,7 @@ impl Server {
             slab_count: (shape.dram_bytes / shape.slab_bytes) as u32,
             huge_pages: HugePages::Off,
             lock: false,
+            check_available: true,
         })?;
         let (mut kept, mut found) = (None, BTreeSet::new());
         if let (Some((pages, catalog)), Some(nvme)) = (disks, &settings.nvme) {

@@ -50,6 +50,7 @@ impl Shape {
                 slab_bytes: self.slab_bytes,
                 huge_pages: false,
                 lock: false,
+                check_available: true,
             },
             nvme: (self.nvme_bytes > 0).then(|| Nvme {
                 path: PathBuf::new(),

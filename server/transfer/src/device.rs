@@ -4,6 +4,7 @@
 //! - [`driver`]: the seam to whoever runs the copies: a CUDA driver, or this process's own memory
 //!   - `host`: this process's own memory and threads
 //! - `handle`: [`Device`], its options and lanes
+//!   - `opening`: what is loaded and launched once, before the first copy
 //!   - `lane`: one stream and the thread that feeds it; `flight`: copies under way; `staging`: pinned memory
 //!   - `register`: pinning slabs for direct copies
 //! - `plan`: [`DevicePlan`], which bytes of a slot lie where in device memory; `choose`: who copies them
@@ -17,6 +18,7 @@ mod flight;
 mod handle;
 mod host;
 mod lane;
+mod opening;
 mod plan;
 mod register;
 mod staging;

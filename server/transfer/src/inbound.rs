@@ -130,6 +130,9 @@ impl Inbound {
 
     /// Takes bells out of what comes next. Whether anything but bells is there.
     pub(crate) fn skip_bells(&mut self) -> io::Result<bool> {
+        if self.large.is_some() {
+            return Ok(true); // a frame that has begun: the buffer is empty beside it
+        }
         while let Some((header, _)) = self.buffer[self.start..self.end].split_first_chunk() {
             if !FrameHeader::decode(*header)?.is_bell() {
                 return Ok(true);

@@ -58,10 +58,25 @@ pub const MAPPINGS_MAX_USUAL: usize = 65_530;
 pub const PLAN_VIEWS_MAX: usize = 2048;
 /// Pieces of device memory that one page may be in.
 pub const DEVICE_RUNS_MAX: usize = 1 << 16;
-/// Pieces at least as large go to the copy engines: a call costs some microseconds, and moves them in more. Not measured yet.
-pub const ENGINE_PIECE_BYTES_MIN: usize = 512 << 10;
-/// So few smaller pieces go to the copy engines too: less than a launch and its table cost. Not measured yet.
-pub const ENGINE_COPIES_MAX: usize = 4;
+/// Pieces up to so many bytes are copied faster by a kernel than in a batch, where that was not measured: from 28 KiB on batches
+/// win, by published figures.
+pub const KERNEL_PIECE_BYTES_USUAL: usize = 28 << 10;
+/// So many pieces at least make a launch worth it: published figures say 16 to 64.
+pub const KERNEL_PIECES_MIN: usize = 32;
+/// How long it may take to measure what a kernel copies faster, when a device is opened.
+pub const CALIBRATION_MAX: Duration = Duration::from_millis(200);
+/// Pieces of one measured copy, and the largest of them. Powers of two below that are measured.
+pub const CALIBRATION_PIECES: usize = 256;
+/// See [`CALIBRATION_PIECES`].
+pub const CALIBRATION_PIECE_BYTES_MAX: usize = 64 << 10;
+/// The smallest of them.
+pub const CALIBRATION_PIECE_BYTES_MIN: usize = 1 << 10;
+/// Times that each is measured; the shortest counts.
+pub const CALIBRATION_ROUNDS: usize = 3;
+/// Share of a batch's time, in percent, that a kernel must stay under to count as faster: it costs the engine processors.
+pub const KERNEL_TIME_PERCENT_MAX: u32 = 90;
+/// Devices and drivers whose speeds a process remembers.
+pub const SPEEDS_KNOWN_MAX: usize = 64;
 /// Pieces of one launch of the copy kernel.
 pub const COPY_PIECES_MAX: usize = 1 << 15;
 /// Bytes of a run that one block or warp of threads takes the checksum of; more where a page would come to too many parts.
@@ -87,16 +102,38 @@ pub const STAGED_PIECE_BYTES_MAX: usize = 4 << 20;
 pub const RING_ALIGN: usize = 256;
 /// Copies that may wait for a lane, and marks that may be watched.
 pub const LANE_JOBS_MAX: usize = 1024;
+/// Calls that a lane's stream is given before older ones are done. A driver's queue holds about a thousand; when it is full, the
+/// driver keeps the thread that calls, and whoever else launches.
+pub const STREAM_CALLS_MAX: usize = 512;
+/// Calls between two events that say how far a stream is.
+pub const STEP_CALLS_MAX: usize = 128;
+/// Copies of a batch that count as one call: a driver submits many of them at once. Not measured yet.
+pub const BATCH_COPIES_A_CALL: usize = 16;
+/// Calls that one launch of the copy kernel takes: its table's copy, and itself.
+pub const COPY_LAUNCH_CALLS: usize = 2;
+/// Calls that the checksums of one table take: its copy, and two launches.
+pub const CHECKSUM_CALLS: usize = 3;
 /// The shortest and longest pause between two looks at whether copies are done.
 pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
 /// See [`POLL_PAUSE_MIN`].
 pub const POLL_PAUSE_MAX: Duration = Duration::from_micros(300);
 /// Within these, the part of the wait so far after which is looked again.
 pub const POLL_PART: u32 = 16;
-/// Copies that have not ended after so long never will.
+/// How long the first work on a device may take, when it is opened: its kernels are compiled and loaded meanwhile.
+pub const OPENING_WAIT: Duration = Duration::from_secs(60);
+/// Of that, for how long the thread that opens it looks without a pause.
+pub const OPENING_SPIN: Duration = Duration::from_millis(5);
+/// A device whose copies have not ended after so long counts as broken.
 pub const STUCK_AFTER: Duration = Duration::from_secs(120);
 /// Slabs that one device knows of; copies of others are staged.
 pub const REGIONS_MAX: usize = 4096;
+/// Bytes of a slab that are pinned at a time: a driver walks their pages under locks that every process of the machine needs, at
+/// about 0.1 s a GB.
+pub const REGISTER_PIECE_BYTES: usize = 64 << 20;
+/// The shortest and longest pause after a piece; within these, as long as the piece took.
+pub const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(1);
+/// See [`REGISTER_PAUSE_MIN`].
+pub const REGISTER_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// How often slabs that nobody maps any more are looked for.
 pub const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 /// Calls that a stream of the host device holds before the next one waits.
@@ -126,6 +163,16 @@ const _: () = assert!(COPY_PIECES_MAX * 24 + RING_ALIGN <= TABLE_BYTES / 2, "two
 const _: () = assert!(
     CHECKSUM_PIECES_MAX * 24 + CHECKSUM_PIECES_MAX * 16 + RING_ALIGN <= TABLE_BYTES,
     "the table of a launch of checksums fits, with a page for every piece"
+);
+const _: () = assert!(
+    BATCH_COPIES_A_CALL * STREAM_CALLS_MAX < 50_000,
+    "some drivers are said to hang with as many copies of batches under way"
+);
+const _: () =
+    assert!(STREAM_CALLS_MAX >= 2 * STEP_CALLS_MAX, "a part's calls find room when older parts are done");
+const _: () = assert!(
+    REGISTER_PIECE_BYTES.is_multiple_of(2 << 20),
+    "pieces end with a page, also where pages are huge"
 );
 const _: () = assert!(STAGING_BYTES_MIN / 4 >= RING_ALIGN, "a lane's half holds two pieces");
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(64), "chunks end on cache lines");

@@ -10,7 +10,7 @@ use turnkv_transfer::device::{Driver, Priority};
 
 use crate::contents;
 use crate::report::{Report, Section, TIME_IS_UP};
-use crate::rig::{Lane, Means, Memory, Moves};
+use crate::rig::{Lane, Means, Memory, Moves, attempted};
 use crate::scale::Scale;
 use crate::shapes::{CONTIGUOUS, FRAGMENTED, Shape, Spread};
 
@@ -19,6 +19,21 @@ use crate::shapes::{CONTIGUOUS, FRAGMENTED, Shape, Spread};
 enum Way {
     ToDevice,
     ToSlots,
+}
+
+/// Which means are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// Copy engines a call a piece, and kernels.
+    CallsAndKernels,
+    /// Copy engines a call for many: measured last, since some drivers are said to hang in them.
+    Batches,
+}
+
+impl By {
+    fn words(self) -> &'static str {
+        if self == By::Batches { ", in batches" } else { "" }
+    }
 }
 
 /// One way to copy: its name, who copies, and how much a launch moves.
@@ -42,37 +57,48 @@ struct Place {
     contents: Vec<u8>,
 }
 
-/// All shapes, one way at a time.
-pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Report) -> Result<()> {
+/// All shapes, one way at a time, by these means.
+pub(crate) fn measure(driver: &Arc<dyn Driver>, by: By, scale: &Scale, report: &mut Report) -> Result<()> {
     for shape in [CONTIGUOUS].into_iter().chain(FRAGMENTED) {
-        if scale.is_over() {
-            report.leave_out(&format!("{}, driver only", shape.name), TIME_IS_UP);
-            continue;
-        }
-        let place = Place::new(driver, shape, scale.copied_bytes)?;
         for (way, arrow) in [(Way::ToDevice, "slots -> device"), (Way::ToSlots, "device -> slots")] {
-            let title = format!("{}, {arrow}, driver only, slots in {}", shape.name, place.kind);
-            report.add_to(title, |section, report| {
-                compare(driver, &[(&place, way)], scale, section, report, wanted(shape))
-            })?;
+            let title = format!("{}, {arrow}, driver only{}", shape.name, by.words());
+            if scale.is_over() {
+                report.leave_out(&title, TIME_IS_UP)?;
+                continue;
+            }
+            let measured = Place::new(driver, shape, scale.copied_bytes).and_then(|place| {
+                let mut section = Section::new(format!("{title}, slots in {}", place.kind));
+                compare(driver, &[(&place, way)], by, scale, &mut section, report, wanted(shape))?;
+                report.add(section)
+            });
+            attempted(report, &title, measured)?;
         }
     }
     Ok(())
 }
 
 /// Both directions at once, each with its own memory: whether the link and the means are full duplex.
-pub(crate) fn measure_both(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Report) -> Result<()> {
+pub(crate) fn measure_both(
+    driver: &Arc<dyn Driver>,
+    by: By,
+    scale: &Scale,
+    report: &mut Report,
+) -> Result<()> {
     for shape in [CONTIGUOUS, FRAGMENTED[0]] {
+        let title =
+            format!("{}, both directions at once, both counted, driver only{}", shape.name, by.words());
         if scale.is_over() {
-            report.leave_out(&format!("{}, both directions", shape.name), TIME_IS_UP);
+            report.leave_out(&title, TIME_IS_UP)?;
             continue;
         }
         let place = || Place::new(driver, shape, scale.copied_bytes);
-        let (down, up) = (place()?, place()?);
-        let title = format!("{}, both directions at once, both counted, driver only", shape.name);
-        report.add_to(title, |section, report| {
-            compare(driver, &[(&down, Way::ToDevice), (&up, Way::ToSlots)], scale, section, report, "")
-        })?;
+        let measured = place().and_then(|down| {
+            let (up, mut section) = (place()?, Section::new(&title));
+            let legs = [(&down, Way::ToDevice), (&up, Way::ToSlots)];
+            compare(driver, &legs, by, scale, &mut section, report, "")?;
+            report.add(section)
+        });
+        attempted(report, &title, measured)?;
     }
     Ok(())
 }
@@ -81,6 +107,7 @@ pub(crate) fn measure_both(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut
 fn compare(
     driver: &Arc<dyn Driver>,
     legs: &[(&Place, Way)],
+    by: By,
     scale: &Scale,
     section: &mut Section,
     report: &mut Report,
@@ -92,14 +119,14 @@ fn compare(
     let mut lanes = legs.iter().map(lane).collect::<Result<Vec<_>>>()?;
     let plain = legs.iter().map(|(place, way)| place.plain_moves(*way)).collect::<Result<Vec<_>>>()?;
     let mut found = Vec::new();
-    for variant in variants(scale) {
+    for variant in variants(by, scale) {
         let moves = legs.iter().map(|(place, way)| place.moves(*way, variant.chunk_bytes));
         let moves = moves.collect::<Result<Vec<_>>>()?;
         for ((place, way), lane) in legs.iter().zip(&mut lanes) {
             place.poison(lane, *way)?;
         }
         if timed(&mut lanes, &moves, variant.means)?.is_none() {
-            report.leave_out(&variant.name, "this device has no such call");
+            report.leave_out(&variant.name, "this device has no such call")?;
             continue;
         }
         for ((place, way), lane) in legs.iter().zip(&mut lanes) {
@@ -138,11 +165,12 @@ fn wanted(shape: Shape) -> &'static str {
     if shape.fragments == 1 { "best >= 0.97" } else { "best >= 0.85" }
 }
 
-fn variants(scale: &Scale) -> Vec<Variant> {
-    let mut variants = vec![
-        Variant { name: "copy engine".to_owned(), means: Means::Engine, chunk_bytes: usize::MAX },
-        Variant { name: "batch".to_owned(), means: Means::Batch, chunk_bytes: usize::MAX },
-    ];
+fn variants(by: By, scale: &Scale) -> Vec<Variant> {
+    if by == By::Batches {
+        return vec![Variant { name: "batch".to_owned(), means: Means::Batch, chunk_bytes: usize::MAX }];
+    }
+    let mut variants =
+        vec![Variant { name: "copy engine".to_owned(), means: Means::Engine, chunk_bytes: usize::MAX }];
     for &chunk_bytes in &scale.chunks {
         for &blocks in &scale.blocks {
             let name = format!("kernel, {blocks} blocks, {} MiB a launch", chunk_bytes >> 20);

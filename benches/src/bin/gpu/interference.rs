@@ -15,6 +15,7 @@ use turnkv_benches::stats::{Series, quantile};
 use turnkv_transfer::device::{Driver, Priority};
 
 use crate::contents;
+use crate::copies::By;
 use crate::report::{NO_KERNELS, Report, Section};
 use crate::rig::{Lane, Means, Memory, Moves};
 use crate::scale::Scale;
@@ -40,12 +41,11 @@ struct Case {
 }
 
 /// Steps alone and beside each kind of offload, interleaved.
-pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Report) -> Result<()> {
+pub(crate) fn measure(driver: &Arc<dyn Driver>, by: By, scale: &Scale, report: &mut Report) -> Result<()> {
     let Some(decode) = Decode::fit(driver, scale)? else {
-        report.leave_out("interference", NO_KERNELS);
-        return Ok(());
+        return report.leave_out("interference", NO_KERNELS);
     };
-    let mut cases = cases(scale);
+    let mut cases = cases(by, scale);
     let (mut alone50, mut alone99) = (Series::new(), Series::new());
     let offload = Offload::new(driver, scale)?;
     for _ in 0..scale.decode_rounds {
@@ -70,18 +70,17 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Repo
     section.row("alone, p99", "ms", &alone99, "");
     for case in &cases {
         if case.rate.median().is_nan() {
-            report.leave_out(&case.name, "this device has no such call");
+            report.leave_out(&case.name, "this device has no such call")?;
             continue;
         }
         section.row(&format!("{}: offload", case.name), "GB/s", &case.rate, "");
         section.row(&format!("{}: p50 / alone", case.name), "x", &case.p50.over(&alone50), "");
         section.row(&format!("{}: p99 / alone", case.name), "x", &case.p99.over(&alone99), "best <= 1.05");
     }
-    report.add(section);
-    Ok(())
+    report.add(section)
 }
 
-fn cases(scale: &Scale) -> Vec<Case> {
+fn cases(by: By, scale: &Scale) -> Vec<Case> {
     let case = |name: String, shape, means, chunk_bytes| Case {
         name,
         shape,
@@ -92,10 +91,15 @@ fn cases(scale: &Scale) -> Vec<Case> {
         rate: Series::new(),
     };
     let fragments = FRAGMENTED[0];
+    if by == By::Batches {
+        return vec![
+            case("2 MiB pieces, batch".to_owned(), CONTIGUOUS, Means::Batch, usize::MAX),
+            case("32 KiB pieces, batch".to_owned(), fragments, Means::Batch, usize::MAX),
+        ];
+    }
     let mut cases = vec![
         case("2 MiB pieces, copy engine".to_owned(), CONTIGUOUS, Means::Engine, usize::MAX),
         case("32 KiB pieces, copy engine".to_owned(), fragments, Means::Engine, usize::MAX),
-        case("32 KiB pieces, batch".to_owned(), fragments, Means::Batch, usize::MAX),
     ];
     // A small scale has one kernel only.
     let (blocks, chunks) =

@@ -19,13 +19,14 @@ mod sums;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
 use turnkv_benches::memory::with_huge_pages;
 use turnkv_benches::options::Common;
 use turnkv_benches::sampling::Random;
 use turnkv_client::{CopyChoice, Device, DeviceOptions, HostOptions};
 
+use crate::copies::By;
 use crate::report::{Report, TIME_IS_UP};
 use crate::scale::Scale;
 
@@ -51,7 +52,10 @@ struct Options {
     /// After so many seconds what is not measured yet is left out; 0: never.
     #[arg(long, default_value_t = 0)]
     seconds: u64,
-    /// Where all tables go as JSON.
+    /// Seconds after which work that has not ended never will: the device is lost, and the run ends.
+    #[arg(long, default_value_t = 20)]
+    patience: u64,
+    /// Where all tables go as JSON, each as soon as it is complete.
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -66,16 +70,18 @@ enum Kind {
 enum Part {
     /// Pinning a slab, with huge pages and without.
     Registration,
-    /// Driver only: slots and tensors of every shape, one way, by every means.
+    /// Driver only: slots and tensors of every shape, one way, by every means but batches.
     Copies,
-    /// Through the client and a server.
-    Pool,
     /// Checksums and digests on the device.
     Sums,
     /// Decode-like steps beside an offload.
     Interference,
     /// Driver only: both ways at once.
     Both,
+    /// Through the client and a server.
+    Pool,
+    /// Copies, both ways and interference once more, in batches: last, since some drivers are said to hang in them.
+    Batches,
 }
 
 /// The device under test, opened anew for every way to use it.
@@ -91,7 +97,7 @@ impl Opened {
     fn device(&self, copy: CopyChoice) -> Result<Device> {
         let usual = DeviceOptions::default();
         let kernel_blocks = self.kernel_blocks.unwrap_or(usual.kernel_blocks);
-        let device = DeviceOptions { copy, kernel_blocks, ..usual };
+        let device = DeviceOptions { copy, kernel_blocks, stuck_after: rig::patience(), ..usual };
         match self.kind {
             Kind::Cuda => Device::cuda(self.ordinal, device),
             Kind::Host => Device::host(HostOptions { device, ..HostOptions::default() }),
@@ -109,6 +115,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     with_huge_pages()?;
+    rig::set_patience(options.patience);
     let bound = (options.seconds > 0).then(|| Duration::from_secs(options.seconds));
     let tiny = options.tiny || options.device == Kind::Host;
     let scale = if tiny {
@@ -119,25 +126,48 @@ fn main() -> Result<()> {
     let kernel_blocks = tiny.then_some(scale.blocks[0]);
     let opened = Opened { kind: options.device, ordinal: options.ordinal, kernel_blocks };
     let device = opened.device(CopyChoice::Auto)?;
-    let driver = device.driver();
-    println!("## {}", driver.name());
-    let mut report = Report::new(driver.name(), !tiny);
+    println!("## {}", device.driver().name());
+    let mut report = Report::new(device.driver().name(), !tiny, options.json.clone());
     for part in &options.parts {
-        match part {
-            _ if scale.is_over() => report.leave_out(&format!("{part:?}"), TIME_IS_UP),
-            Part::Registration => registration::measure(driver, &scale, &mut report)?,
-            Part::Copies => copies::measure(driver, &scale, &mut report)?,
-            Part::Both => copies::measure_both(driver, &scale, &mut report)?,
-            Part::Sums => sums::measure(driver, &scale, &mut report)?,
-            Part::Interference => interference::measure(driver, &scale, &mut report)?,
-            Part::Pool => pool::measure(&opened, &options.common, &scale, &mut report)?,
-        }
-        if let Some(path) = &options.json {
-            report.write(path)?; // what was measured stays, even if a later part fails
+        let name = format!("{part:?}");
+        if rig::is_lost() {
+            report.leave_out(&name, "the device is lost")?;
+        } else if scale.is_over() {
+            report.leave_out(&name, TIME_IS_UP)?;
+        } else if let Err(error) = measure(*part, &device, &opened, &options.common, &scale, &mut report) {
+            report.fail(&name, &error)?;
         }
     }
+    if rig::is_lost() {
+        rig::leave(1);
+    }
+    ensure!(report.failed().is_empty(), "failed: {}", report.failed().join("; "));
     println!("Every byte and every sum was compared with what it must be.");
     Ok(())
+}
+
+fn measure(
+    part: Part,
+    device: &Device,
+    opened: &Opened,
+    common: &Common,
+    scale: &Scale,
+    report: &mut Report,
+) -> Result<()> {
+    let (driver, first, last) = (device.driver(), By::CallsAndKernels, By::Batches);
+    match part {
+        Part::Registration => registration::measure(driver, scale, report),
+        Part::Copies => copies::measure(driver, first, scale, report),
+        Part::Sums => sums::measure(driver, scale, report),
+        Part::Interference => interference::measure(driver, first, scale, report),
+        Part::Both => copies::measure_both(driver, first, scale, report),
+        Part::Pool => pool::measure(opened, common, scale, report),
+        Part::Batches => {
+            copies::measure(driver, last, scale, report)?;
+            copies::measure_both(driver, last, scale, report)?;
+            interference::measure(driver, last, scale, report)
+        }
+    }
 }
 
 /// Bytes that repeat nowhere near a page's or a piece's size.

@@ -17,7 +17,7 @@ use turnkv_transfer::device::{DeviceBuffer, Driver, Priority};
 
 use crate::Opened;
 use crate::report::{Report, Section, TIME_IS_UP};
-use crate::rig::{Lane, Means, Memory, Moves};
+use crate::rig::{Lane, Means, Memory, Moves, attempted};
 use crate::scale::Scale;
 use crate::shapes::{CONTIGUOUS, FRAGMENTED, Shape, Spread};
 
@@ -32,16 +32,18 @@ struct Rates {
     offload: Series,
 }
 
-/// All shapes by all choices.
+/// All shapes by all choices: those that copy in batches come last.
 pub(crate) fn measure(opened: &Opened, common: &Common, scale: &Scale, report: &mut Report) -> Result<()> {
-    for shape in [CONTIGUOUS].into_iter().chain(FRAGMENTED).take(scale.pool_shapes) {
-        for choice in [CopyChoice::Auto, CopyChoice::Engine, CopyChoice::Batch, CopyChoice::Kernel] {
+    for choice in [CopyChoice::Engine, CopyChoice::Kernel, CopyChoice::Auto, CopyChoice::Batch] {
+        for shape in [CONTIGUOUS].into_iter().chain(FRAGMENTED).take(scale.pool_shapes) {
+            let title = format!("{} through the client, {choice:?}", shape.name);
             if scale.is_over() {
-                report.leave_out(&format!("{} through the client, {choice:?}", shape.name), TIME_IS_UP);
+                report.leave_out(&title, TIME_IS_UP)?;
                 continue;
             }
-            let bench = Bench::new(opened, common, scale, shape, choice)?;
-            bench.measure(scale, report)?;
+            let bench = Bench::new(opened, common, scale, shape, choice);
+            let measured = bench.and_then(|bench| bench.measure(scale, report));
+            attempted(report, &title, measured)?;
         }
     }
     Ok(())
@@ -118,8 +120,7 @@ impl Bench {
         section.row("plain copy from the device", "GB/s", &to_slots, "");
         section.row("offload", "GB/s", &rates.offload, "");
         section.row("offload / plain", "x", &rates.offload.over(&to_slots), wanted);
-        report.add(section);
-        Ok(())
+        report.add(section)
     }
 
     /// Rounds until the slabs in use are pinned, or will not be. Returns the next round's number.

@@ -8,7 +8,7 @@ use turnkv_transfer::HugePages;
 use turnkv_transfer::device::Driver;
 
 use crate::report::{Report, Section};
-use crate::rig::{Memory, is_refusal};
+use crate::rig::Memory;
 use crate::scale::Scale;
 
 /// Registers and ends the registration of a fresh, touched slab, round by round.
@@ -21,11 +21,7 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Repo
         for (huge_pages, seconds) in [HugePages::Off, HugePages::Auto].into_iter().zip(&mut seconds) {
             let (_memory, took, huge) = match Memory::slab(driver, bytes, huge_pages) {
                 Ok(made) => made,
-                Err(error) if is_refusal(&error) => {
-                    report.leave_out("registration", &error.to_string());
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
+                Err(error) => return report.leave_out("registration", &format!("{error:#}")),
             };
             granted &= huge || huge_pages == HugePages::Off;
             seconds.push(took / gib);
@@ -38,6 +34,5 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Repo
     section.row("4 KiB pages", "s/GiB", &small, "");
     section.row(&format!("huge pages{note}"), "s/GiB", &large, "");
     section.row("huge / 4 KiB pages", "x", &large.over(&small), "");
-    report.add(section);
-    Ok(())
+    report.add(section)
 }

@@ -4,13 +4,25 @@
 //! What is enqueued holds the memory it works on, and a lane lets go of it only when an event behind it has passed.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use turnkv_transfer::device::{
     CopyRequest, DeviceError, DeviceErrorKind, Driver, Event, Kernel, PagePieces, Piece, Priority, Stream,
 };
 use turnkv_transfer::{HugePages, Region, RegionOptions};
+
+use crate::report::Report;
+
+/// Work did not end in time, or failed on the device: what it uses may be in use for ever, and calls that wait for the device may
+/// wait for ever.
+static LOST: AtomicBool = AtomicBool::new(false);
+/// How long work may take, in seconds.
+static PATIENCE_SECONDS: AtomicU64 = AtomicU64::new(20);
+
+/// What a part ends with on a lost device; its cause is told already.
+const LOST_DEVICE: &str = "the device is lost";
 
 /// Slabs are of whole huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -84,10 +96,7 @@ impl Memory {
     pub(crate) fn slots(driver: &Arc<dyn Driver>, bytes: usize) -> Result<(Arc<Memory>, &'static str)> {
         match Self::slab(driver, bytes, HugePages::Auto) {
             Ok((memory, ..)) => Ok((memory, "a registered slab")),
-            Err(error) if is_refusal(&error) => {
-                Ok((Self::pinned(driver, bytes)?, "pinned memory (the system lets no slab be registered)"))
-            }
-            Err(error) => Err(error),
+            Err(_) => Ok((Self::pinned(driver, bytes)?, "pinned memory (no slab can be registered)")),
         }
     }
 
@@ -121,6 +130,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if is_lost() {
+            if let Kind::Registered(region) = &self.kind {
+                std::mem::forget(Arc::clone(region));
+            }
+            return;
+        }
         let base = std::ptr::with_exposed_provenance_mut(self.address as usize);
         // SAFETY: taken or registered once by this driver; all that is enqueued on it holds it, so nothing is.
         let ended = unsafe {
@@ -334,22 +349,33 @@ impl Lane {
         supported(unsafe { self.driver.launch(kernel, self.stream) })
     }
 
-    /// Waits, spinning, until all is done.
+    /// Waits, spinning, until all is done; no longer than the patience.
     pub(crate) fn finish(&mut self) -> Result<()> {
+        let waited = self.wait();
+        if waited.is_err() {
+            LOST.store(true, Ordering::Relaxed);
+        }
+        waited.map(|()| self.held.clear())
+    }
+
+    fn wait(&self) -> Result<()> {
+        ensure!(!is_lost(), LOST_DEVICE);
         // SAFETY: both are of this driver, and live.
         unsafe { self.driver.record(self.event, self.stream) }?;
+        let (started, patience) = (Instant::now(), patience());
         while !self.driver.passed(self.event)? {
+            ensure!(started.elapsed() < patience, "what was enqueued did not end within {patience:?}");
             std::hint::spin_loop();
         }
-        self.held.clear();
         Ok(())
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if self.finish().is_err() {
-            std::mem::forget(std::mem::take(&mut self.held)); // a broken device may still use it
+        if is_lost() || self.finish().is_err() {
+            // The device may still use it, and ending a stream may wait for it.
+            return std::mem::forget(std::mem::take(&mut self.held));
         }
         // SAFETY: nobody uses them again.
         unsafe {
@@ -359,10 +385,37 @@ impl Drop for Lane {
     }
 }
 
-/// Whether the device or the system has no room or no way for it: no fault of ours.
-pub(crate) fn is_refusal(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<DeviceError>().map(|error| error.kind);
-    matches!(kind, Some(DeviceErrorKind::NoMemory | DeviceErrorKind::Unsupported))
+/// How long work may take before the device counts as lost.
+pub(crate) fn patience() -> Duration {
+    Duration::from_secs(PATIENCE_SECONDS.load(Ordering::Relaxed))
+}
+
+/// Sets the patience.
+pub(crate) fn set_patience(seconds: u64) {
+    PATIENCE_SECONDS.store(seconds, Ordering::Relaxed);
+}
+
+/// Whether the device is lost: nothing more can be measured.
+pub(crate) fn is_lost() -> bool {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Takes note of what failed. Only a device that is lost, or results that cannot be written, end the part.
+pub(crate) fn attempted(report: &mut Report, what: &str, measured: Result<()>) -> Result<()> {
+    let Err(error) = measured else { return Ok(()) };
+    let broken = error.chain().filter_map(|cause| cause.downcast_ref::<DeviceError>());
+    if broken.into_iter().any(|cause| cause.kind == DeviceErrorKind::Broken) {
+        LOST.store(true, Ordering::Relaxed);
+    }
+    report.fail(what, &error)?;
+    ensure!(!is_lost(), LOST_DEVICE);
+    Ok(())
+}
+
+/// Ends the process without a word to the driver, which would wait for a lost device.
+pub(crate) fn leave(status: i32) -> ! {
+    // SAFETY: nothing of this process is needed any more, and its results are on disk.
+    unsafe { libc::_exit(status) }
 }
 
 fn supported(begun: Result<(), DeviceError>) -> Result<Option<()>> {

@@ -47,7 +47,7 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Repo
     for case in CASES {
         let sums = Sums::new(&memory, &pieces(pages, case.piece_bytes))?;
         if run(&mut lane, &case, &sums)?.is_none() {
-            report.leave_out(case.name, NO_KERNELS);
+            report.leave_out(case.name, NO_KERNELS)?;
             continue;
         }
         check(&case, &sums, &contents)?;
@@ -76,8 +76,7 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, scale: &Scale, report: &mut Repo
         section.row(&format!("{}: pages", case.name), "1/s", &page_rates, "");
         section.row(&format!("{} / copy", case.name), "x", &rates.over(&limit), "");
     }
-    report.add(section);
-    Ok(())
+    report.add(section)
 }
 
 fn pieces(pages: usize, piece_bytes: usize) -> Vec<Vec<(usize, usize)>> {

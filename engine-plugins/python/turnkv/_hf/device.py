@@ -147,9 +147,12 @@ class DeviceCache(TurnCache):
     def _arrive(self, number: int) -> None:
         """The model is about to read a layer. The last one tells whether all of them were good."""
         stream = current(self._place)
-        for copies in (self._hit, self._flight):
-            if copies is not None:
-                copies.wait_layer(number, stream)
+        try:
+            for copies in (self._hit, self._flight):
+                if copies is not None:
+                    copies.wait_layer(number, stream)
+        except turnkv.Error as error:
+            self._give_up(f"error:{error.kind}")
         if number == self._shape.layers - 1:
             self._settle()
 

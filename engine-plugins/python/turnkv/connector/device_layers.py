@@ -8,6 +8,7 @@ Owns: the reloads of one step, which layer is which, what came of them. Must not
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,8 @@ from .door import Door
 from .jobs import LoadJob, PageRun
 from .layers import loaded_of
 from .loader import Loaded, pieces_of
+
+logger = logging.getLogger("turnkv.connector")
 
 CALL_BYTES_MAX = 4 << 30
 """Of one reload: all layers of one come before the next one's first, so few are better."""
@@ -57,7 +60,9 @@ class DeviceLayerLoader:
         self._begun = 0.0
 
     def begin(self, jobs: list[LoadJob]) -> None:
-        """Finds all pages and enqueues their copies, behind all that the compute stream was given so far."""
+        """Finds all pages and enqueues their copies, behind all that the compute stream was given so far. Whatever fails is told
+        by `end`, as late as for the others: until then the blocks of all of them may be written to."""
+        self._wait_all()  # of a step that never ended
         self._begun = time.monotonic()
         deadline = self._begun + self._deadline_seconds
         for memory in self._runs.values():
@@ -87,10 +92,8 @@ class DeviceLayerLoader:
 
     def end(self) -> dict[str, Loaded]:
         """The step's work is enqueued: what came of its loads, by request. Waits for their copies, not for the step."""
-        pieces, self._pieces = self._pieces, []
         requests: dict[str, list[_Piece]] = {}
-        for piece in pieces:
-            self._finish(piece)
+        for piece in self._wait_all():
             requests.setdefault(piece.request, []).append(piece)
         seconds = time.monotonic() - self._begun
         return {request: loaded_of(its, seconds) for request, its in requests.items()}
@@ -110,16 +113,31 @@ class DeviceLayerLoader:
             piece.flight = memory.begin_layers(
                 self._door.namespace(piece.run.group), piece.run.names, piece.run.blocks, deadline_ms=left_ms,
             )
-        except turnkv.Error as error:
-            piece.cause = error.kind
+        except Exception as error:
+            piece.cause = _kind(error, "beginning to load pages failed")
+
+    def _wait_all(self) -> list[_Piece]:
+        """The pieces of the step, none of which is being written to any more."""
+        pieces, self._pieces = self._pieces, []
+        for piece in pieces:
+            self._finish(piece)
+        return pieces
 
     def _finish(self, piece: _Piece) -> None:
         if piece.flight is None:
             return
         try:
             report = piece.flight.result()
-        except turnkv.Error as error:
-            piece.cause = error.kind
+        except Exception as error:
+            piece.cause = _kind(error, "loading pages failed")
             return
         if piece.cause is None:  # a wait that could not be enqueued: attention may have read too early
             piece.pages, piece.cause = report.pages, report.miss
+
+
+def _kind(error: Exception, what: str) -> str:
+    """Why pages did not come. What is no error of the pool must not keep the other pieces from being waited for."""
+    if isinstance(error, turnkv.Error):
+        return error.kind
+    logger.error("turnkv: %s", what, exc_info=error)
+    return "internal"

@@ -23,21 +23,31 @@ from .runs import BlockRuns, Part, Shards, parts_of
 
 
 class Marker:
-    """What a device's compute stream had been given when it was last marked, as a stream that has waited for just that."""
+    """What a device's compute stream had been given when it was last marked, as a stream of ours that has waited for just that."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device=device) if device.type == "cuda" else None
+    def __init__(self, place: torch.device, device: turnkv.Device) -> None:
+        self._place = place
+        self._stream = turnkv.DeviceStream(device) if place.type == "cuda" else None
+        self._refused: turnkv.Error | None = None
 
     def mark(self, stream: Any = None) -> None:
-        """From here on all that `stream` (None: the current one) has been given so far counts, and nothing later."""
-        if self._stream is not None:
-            self._stream.wait_stream(stream if stream is not None else torch.cuda.current_stream(self._device))
+        """From here on all that `stream` (None: the current one) has been given so far counts, and nothing later. Never raises:
+        where that cannot be said, nothing moves until it can."""
+        if self._stream is None:
+            return
+        compute = stream if stream is not None else torch.cuda.current_stream(self._place)
+        try:
+            self._stream.wait(int(compute.cuda_stream))
+            self._refused = None
+        except turnkv.Error as error:
+            self._refused = error
 
     @property
     def handle(self) -> int | None:
-        """The stream to come after; None where there are no streams."""
-        return None if self._stream is None else int(self._stream.cuda_stream)
+        """The stream to come after; None where there are no streams. Raises turnkv.Error where the last mark was refused."""
+        if self._refused is not None:
+            raise self._refused
+        return None if self._stream is None else self._stream.handle
 
 
 def current(device: torch.device) -> int | None:
@@ -47,6 +57,10 @@ def current(device: torch.device) -> int | None:
 
 class DeviceRuns(BlockRuns):
     """One group's blocks in device memory: the same pages as `BlockRuns` has of them in CPU memory."""
+
+    load_bytes_max = 256 << 20
+    """The device copies by itself: what costs is a call's request and its wait for the end, so calls are as large as what the
+    client leases at once."""
 
     def __init__(
         self,
@@ -67,7 +81,7 @@ class DeviceRuns(BlockRuns):
         self._device, self._tensors = device, tuple(caches.values())
         self.place = places.pop()
         """Where the tensors are, in torch's words."""
-        self._marker = Marker(self.place)
+        self._marker = Marker(self.place, device)
 
     def mark(self, stream: Any = None) -> None:
         """What moves from here on comes after all that the compute stream (None: the current one) was given."""

@@ -21,9 +21,6 @@ from .runs import BlockRuns
 
 logger = logging.getLogger("turnkv.connector")
 
-CALL_BYTES_MAX = 16 << 20
-"""Of one reload: a large load is spread over the threads in pieces of this size."""
-
 
 @dataclass
 class Loaded:
@@ -64,7 +61,10 @@ class Loader:
 
     def start(self, job: LoadJob) -> None:
         """Begins a load; returns at once."""
-        pieces = [piece for run in job.runs for piece in pieces_of(run, self._runs[run.group], CALL_BYTES_MAX)]
+        pieces = [
+            piece for run in job.runs
+            for piece in pieces_of(run, self._runs[run.group], self._runs[run.group].load_bytes_max)
+        ]
         now = time.monotonic()
         blocks = [(run.group, block) for run in job.runs for block in run.blocks]
         load = _Load(now, now + self._deadline_seconds, len(pieces), blocks)

@@ -50,6 +50,9 @@ class Layer:
 class BlockRuns:
     """The memory of one group's blocks, layer by layer."""
 
+    load_bytes_max = 16 << 20
+    """Of one reload: a call copies with one thread, so a large load is spread over several in pieces of this size."""
+
     def __init__(self, layers: dict[str, list[Part]], shards: Shards = Shards()) -> None:
         if not layers or not all(layers.values()):
             raise ValueError("a group of blocks needs at least one layer with memory")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy
 import torch
@@ -20,6 +21,8 @@ import turnkv
 from .chain import cut, pages_in
 from .door import Counts, Door
 from .runs import DeviceRuns
+
+T = TypeVar("T")
 
 WINDOW_BYTES = 64 << 20
 """What one lease covers at most."""
@@ -102,8 +105,7 @@ class Load:
             for _, copy in copies:
                 copy()
             return
-        for done in [threads.submit(copy) for _, copy in copies]:
-            done.result()
+        _results([threads.submit(copy) for _, copy in copies])
 
     def finish(self) -> None:
         """Ends the leases. Raises turnkv.Error if one was over before: what was copied may be anything."""
@@ -133,10 +135,13 @@ def hold(wanted: Sequence[Wanted], load_ms: int, threads: ThreadPoolExecutor, co
     """
     deadline = time.monotonic() + load_ms / 1e3
     windows = [window for want in wanted for window in _windows(want)]
+
+    def copied() -> Load | None:
+        return Load([]) if all(_results([threads.submit(_copy_window, each, deadline, counts) for each in windows])) else None
+
     if any(want.pages.device is not None for want in wanted):
-        came = threads.map(lambda window: _copy_window(window, deadline, counts), windows)
-        return Load([]) if all(list(came)) else None
-    results = list(threads.map(lambda window: _hold_window(window, deadline, counts), windows))
+        return copied()
+    results = _results([threads.submit(_hold_window, window, deadline, counts) for window in windows])
     held = [piece for pieces, _ in results for piece in pieces]
     failures = {failure for _, failure in results if failure is not None}
     if not failures:
@@ -145,8 +150,13 @@ def hold(wanted: Sequence[Wanted], load_ms: int, threads: ThreadPoolExecutor, co
     if "missing" in failures:
         return None
     # An inline pool leases nothing, and one with less memory than this load cannot lease all of it at once.
-    came = threads.map(lambda window: _copy_window(window, deadline, counts), windows)
-    return Load([]) if all(list(came)) else None
+    return copied()
+
+
+def _results(begun: Sequence[Future[T]]) -> list[T]:
+    """What came of each, when all have ended: after one of them raised, the others still write to the pages' memory."""
+    wait(begun)
+    return [each.result() for each in begun]
 
 
 def _windows(want: Wanted) -> list[Wanted]:

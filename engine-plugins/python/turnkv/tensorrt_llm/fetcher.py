@@ -86,10 +86,12 @@ class Fetcher:
             raise RuntimeError(f"turnkv: pages that were promised are not here (fetch {ticket}, {len(blocks)} pages)")
         with _on(stream, self._arena.device):
             index = torch.tensor(blocks, dtype=torch.int64).to(self._arena.device, non_blocking=True)
+            # From here on the stream may read these pages: they are used again only when it has, or never.
+            placed = _Passed(self._arena.device)
+            with self._lock:
+                held.placed = placed
             self._blocks.index_copy_(0, index, self._arena[held.first : held.first + len(blocks)])
-            done = _Passed(self._arena.device)
-        with self._lock:
-            held.placed = done
+            placed.record()
 
     def drop(self, ticket: int) -> None:
         """Nobody will place these."""
@@ -114,15 +116,20 @@ class Fetcher:
 
 
 class _Passed:
-    """The end of what a device's current stream has been given so far. On a CPU that is over when it returns."""
+    """The end of what a device's current stream was given up to `record`. On a CPU that is over when it returns."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device, self._recorded = device, False
         self._event = torch.cuda.Event() if device.type == "cuda" else None
+
+    def record(self) -> None:
+        """All is given."""
         if self._event is not None:
-            self._event.record(torch.cuda.current_stream(device))
+            self._event.record(torch.cuda.current_stream(self._device))
+        self._recorded = True
 
     def __call__(self) -> bool:
-        return self._event is None or self._event.query()
+        return self._recorded and (self._event is None or self._event.query())
 
 
 def _on(stream: Any, device: torch.device) -> Any:

@@ -59,8 +59,8 @@ def cut_of(vllm_config: Any, kv_cache_config: Any, group: int, wanted: int | Non
         # One vector for all heads, the same on every rank.
         return Cut(1, 1) if ranks == 1 else Cut(why_not="every rank stores the one MLA vector of a token")
     heads = specs[0].num_kv_heads * ranks
-    if compat.version() < (0, 31) and ranks > 1 and heads != vllm_config.model_config.get_total_num_kv_heads():
-        return Cut(why_not="its ranks share KV heads")
+    if ranks > 1 and _are_copies(heads, ranks, vllm_config.model_config.get_total_num_kv_heads()):
+        return Cut(why_not="its ranks hold copies of the same KV heads")
     if wanted is None:
         shards = heads if heads <= SHARDS_DEFAULT else math.gcd(heads, SHARDS_DEFAULT)
     else:
@@ -70,6 +70,11 @@ def cut_of(vllm_config: Any, kv_cache_config: Any, group: int, wanted: int | Non
     if shards % ranks:
         return Cut(why_not=f"{shards} shards cannot be split among {ranks} ranks: set canonical_shards to a multiple")
     return Cut(shards // ranks, heads)
+
+
+def _are_copies(heads: int, ranks: int, total: int) -> bool:
+    """Whether ranks that hold one head each hold some of them twice."""
+    return heads == ranks and heads > total or compat.version() < (0, 31) and heads != total
 
 
 def held_by(rank: int, kv_cache_config: Any, cut: Cut) -> tuple[Shards, bool]:

@@ -40,8 +40,13 @@ impl World {
         );
         std::fs::write(&file, text).unwrap();
         let settings = config::load(Some(&file)).unwrap();
-        let slabs =
-            DramConfig { slab_bytes: 1 << 20, slab_count: 16, huge_pages: HugePages::Off, lock: false };
+        let slabs = DramConfig {
+            slab_bytes: 1 << 20,
+            slab_count: 16,
+            huge_pages: HugePages::Off,
+            lock: false,
+            check_available: true,
+        };
         let (dram, _) = DramTier::new(slabs).unwrap();
         let wanted =
             NvmeConfig { segment_bytes: 4 << 20, engine: Io::Blocking, ..NvmeConfig::new(path, 64 << 20) };

@@ -6,8 +6,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::path::{Path, PathBuf};
 use turnkv_transfer::{HugePages, Region};
 
-/// Bytes that can be taken now, and what sets that limit.
-pub fn available_bytes(huge_pages: HugePages) -> (u64, &'static str) {
+/// Bytes that can be taken now, and what sets that limit. A host whose memory grows as it is used says too little of itself, so
+/// it is not asked with `ask_host` false; the limit of a cgroup always counts.
+pub(super) fn available_bytes(huge_pages: HugePages, ask_host: bool) -> (u64, &'static str) {
     let huge = match huge_pages {
         HugePages::Auto => huge_free_bytes(),
         HugePages::Off => 0,
@@ -15,9 +16,18 @@ pub fn available_bytes(huge_pages: HugePages) -> (u64, &'static str) {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let host = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
     let host = host.saturating_sub(HOST_SPARE_BYTES).saturating_add(huge);
-    match cgroup_free_bytes() {
-        Some(free) if free < host => (free, "the memory limit of this process's cgroup"),
-        _ => (host, "the host's available memory"),
+    tightest(ask_host.then_some(host), cgroup_free_bytes())
+}
+
+fn tightest(host: Option<u64>, cgroup: Option<u64>) -> (u64, &'static str) {
+    match (host, cgroup) {
+        (host, Some(free)) if host.is_none_or(|host| free < host) => {
+            (free, "the memory limit of this process's cgroup")
+        }
+        (Some(host), _) => {
+            (host, "the host's available memory; dram.check_available = false where that grows")
+        }
+        (None, _) => (u64::MAX, "nothing"),
     }
 }
 
@@ -93,8 +103,18 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_grows_is_not_asked_and_a_cgroup_always_counts() {
+        let (bytes, limited_by) = tightest(Some(5), Some(7));
+        assert_eq!(bytes, 5);
+        assert!(limited_by.contains("dram.check_available"), "{limited_by}");
+        assert_eq!(tightest(Some(7), Some(5)).0, 5);
+        assert_eq!(tightest(None, Some(7)).0, 7);
+        assert_eq!(tightest(None, None).0, u64::MAX);
+    }
+
+    #[test]
     fn this_host_has_memory() {
-        let (bytes, limited_by) = available_bytes(HugePages::Off);
+        let (bytes, limited_by) = available_bytes(HugePages::Off, true);
         assert!(bytes > 0, "{limited_by}");
     }
 }

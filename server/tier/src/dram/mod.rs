@@ -16,8 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use turnkv_transfer::{HugePages, Region, RegionOptions, RegionReport, Slot};
 
-pub use memory::available_bytes;
-
 /// How much DRAM, and how.
 #[derive(Clone, Debug)]
 pub struct DramConfig {
@@ -29,6 +27,9 @@ pub struct DramConfig {
     pub huge_pages: HugePages,
     /// Whether to lock slabs in memory.
     pub lock: bool,
+    /// Whether the host must say that it has so much memory available before any is taken. A virtual machine whose memory grows
+    /// as it is used says too little; without this its limit shows only when it is reached.
+    pub check_available: bool,
 }
 
 /// What the slabs got from the system.
@@ -108,7 +109,8 @@ impl DramTier {
     pub fn new(config: DramConfig) -> Result<(DramTier, DramReport), DramError> {
         check(&config)?;
         let asked_bytes = config.slab_bytes * u64::from(config.slab_count);
-        let (available_bytes, limited_by) = available_bytes(config.huge_pages);
+        let (available_bytes, limited_by) =
+            memory::available_bytes(config.huge_pages, config.check_available);
         if asked_bytes > available_bytes {
             return Err(DramError::Budget { asked_bytes, available_bytes, limited_by });
         }

@@ -5,7 +5,13 @@ use super::*;
 const SLAB: u64 = 1 << 20;
 
 fn config(slabs: u32) -> DramConfig {
-    DramConfig { slab_bytes: SLAB, slab_count: slabs, huge_pages: HugePages::Off, lock: false }
+    DramConfig {
+        slab_bytes: SLAB,
+        slab_count: slabs,
+        huge_pages: HugePages::Off,
+        lock: false,
+        check_available: true,
+    }
 }
 
 #[test]
@@ -49,7 +55,13 @@ fn a_renewal_that_comes_late_changes_nothing() {
 
 #[test]
 fn a_budget_above_the_hosts_memory_is_refused_with_both_numbers() {
-    let huge = DramConfig { slab_bytes: 1 << 40, slab_count: 64, huge_pages: HugePages::Off, lock: false };
+    let huge = DramConfig {
+        slab_bytes: 1 << 40,
+        slab_count: 64,
+        huge_pages: HugePages::Off,
+        lock: false,
+        check_available: true,
+    };
     let error = DramTier::new(huge).unwrap_err();
     assert!(matches!(error, DramError::Budget { asked_bytes, .. } if asked_bytes == 64 << 40));
     assert!(error.to_string().contains("70368744177664"));
@@ -58,7 +70,13 @@ fn a_budget_above_the_hosts_memory_is_refused_with_both_numbers() {
 #[test]
 fn impossible_slabs_are_refused() {
     for (slab_bytes, slab_count) in [(0, 1), (4097, 1), (4096, 0), (4096, SLABS_MAX + 1)] {
-        let config = DramConfig { slab_bytes, slab_count, huge_pages: HugePages::Off, lock: false };
+        let config = DramConfig {
+            slab_bytes,
+            slab_count,
+            huge_pages: HugePages::Off,
+            lock: false,
+            check_available: true,
+        };
         assert!(matches!(DramTier::new(config), Err(DramError::Config(_))));
     }
 }

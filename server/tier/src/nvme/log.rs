@@ -142,9 +142,9 @@ impl Log {
             <= u64::from(self.segment_blocks)
     }
 
-    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk.
+    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk, and what is left of it.
     pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
-        if !self.has_room(meta.payload_bytes) {
+        if !self.has_room(meta.payload_bytes) || !reserve && self.is_for_moves() {
             let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
             if self.allocated() <= kept {
                 return if self.may_grow() { Append::Wait } else { Append::Full };
@@ -160,6 +160,14 @@ impl Log {
             Some(placed) => Append::Placed(placed),
             None => Append::Full,
         }
+    }
+
+    /// Is the rest of the open segment for what moves out of another one? It is the last there is, and if new extents filled
+    /// it, those that are to stay would have nowhere to go.
+    fn is_for_moves(&self) -> bool {
+        let empties =
+            |segment: &Segment| matches!(segment.state, State::Full | State::Sealed | State::Claimed);
+        self.free_segments() < SEGMENTS_RESERVED && self.segments.iter().any(empties)
     }
 
     fn place(&mut self, meta: &ExtentMeta) -> Option<Placed> {

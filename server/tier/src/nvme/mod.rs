@@ -370,10 +370,12 @@ impl Tier for NvmeTier {
 }
 
 impl Shared {
-    /// Places a write and gives it to the engine, unless others wait already or it must wait itself.
+    /// Places a write and gives it to the engine, unless others wait already or it must wait itself. What moves waits for other
+    /// moves only: new extents wait for the room that these make.
     fn place(&self, pending: Pending) {
         let mut books = self.core.books.lock();
-        if !books.waiting.is_empty() && books.stop.is_none() {
+        let others_wait = books.waiting.iter().any(|other| other.reserve || !pending.reserve);
+        if others_wait && books.stop.is_none() {
             books.waiting.push_back(pending);
             return;
         }
@@ -397,7 +399,8 @@ impl Shared {
     fn place_waiting(&self) {
         loop {
             let mut books = self.core.books.lock();
-            let Some(pending) = books.waiting.pop_front() else { return };
+            let moves = books.waiting.iter().position(|pending| pending.reserve);
+            let Some(pending) = books.waiting.remove(moves.unwrap_or(0)) else { return };
             let append = books.log.append(&pending.meta, pending.reserve);
             let go_on = books.stop.is_none() && self.core.poisoned().is_none();
             if matches!(append, Append::Wait) && go_on {

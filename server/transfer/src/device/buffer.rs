@@ -1,9 +1,9 @@
-//! Device memory of ours. Owns: one allocation, and giving it back when no plan uses it any more. Must not know: what is in it.
+//! Device memory of ours. Owns: one allocation, and giving it back when nothing uses it any more. Must not know: what is in it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::device::driver::{DeviceAddress, DeviceError};
+use crate::device::driver::{DeviceAddress, DeviceError, Driver};
 use crate::device::handle::Core;
 use crate::device::plan::DevicePlan;
 use crate::plan::PlanError;
@@ -73,5 +73,42 @@ impl Drop for DeviceBuffer {
         if let Err(error) = freed {
             self.core.fail(error);
         }
+    }
+}
+
+/// Device memory that only work of its owner's own streams uses.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    driver: Arc<dyn Driver>,
+    address: DeviceAddress,
+    lost: bool,
+}
+
+impl Scratch {
+    pub(crate) fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+        let address = driver.allocate(bytes)?;
+        Ok(Self { driver: Arc::clone(driver), address, lost: false })
+    }
+
+    /// Where it begins, as the device knows it.
+    pub(crate) fn address(&self) -> DeviceAddress {
+        self.address
+    }
+
+    /// The device may go on using the memory for ever.
+    pub(crate) fn lose(&mut self) {
+        self.lost = true;
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.lost {
+            return;
+        }
+        // SAFETY: it came from `allocate` and is given back once; its owner's work is done, or else it was lost.
+        let freed = unsafe { self.driver.free(self.address) };
+        // A broken device keeps it.
+        drop(freed);
     }
 }

@@ -1,15 +1,19 @@
 //! How pieces are copied: by copy engine, as a batch, or by a kernel. Owns: merging, the choice, cutting a kernel's work into
-//! bounded launches. Must not know: drivers, streams. Pure.
+//! bounded launches. Must not know: drivers, streams, how speeds are measured. Pure.
 //!
-//! The numbers that decide are conservative guesses until a GPU has been measured; [`CopyChoice`] overrides them.
+//! Batches of the copy engines take nothing of the processors that the engine computes with, so they are the rule. A kernel only
+//! copies pieces that are so small that it is faster, and only where someone waits for them: its blocks cost whatever runs beside
+//! them a wave.
 
 use crate::device::driver::{CopyRequest, Piece};
-use crate::limits::{COPY_PIECES_MAX, ENGINE_COPIES_MAX, ENGINE_PIECE_BYTES_MIN};
+use crate::limits::{
+    BATCH_COPIES_A_CALL, COPY_PIECES_MAX, KERNEL_PIECE_BYTES_USUAL, KERNEL_PIECES_MIN, STREAM_CALLS_MAX,
+};
 
 /// Who copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyChoice {
-    /// By the size and number of the pieces.
+    /// By the way, the size and the number of the pieces, and what was measured when the device was opened.
     #[default]
     Auto,
     /// The copy engines, one call a piece.
@@ -28,6 +32,63 @@ pub(crate) struct Means {
     pub(crate) kernels: bool,
     /// A launch moves no more.
     pub(crate) chunk_bytes: usize,
+    pub(crate) speeds: Speeds,
+}
+
+/// Which way pieces go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the device to the host: offloads.
+    ToSlots,
+    /// From the host to the device: reloads.
+    ToDevice,
+    /// From the device to itself.
+    Within,
+}
+
+/// What a kernel copies faster than the copy engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Speeds {
+    /// Pieces up to so many bytes, from the host to the device; 0: none.
+    pub(crate) to_device_bytes_max: usize,
+    /// The same within the device.
+    pub(crate) within_bytes_max: usize,
+    /// Whether a kernel's table is copied to the device first: all blocks read all of it, else over the link.
+    pub(crate) upload_tables: bool,
+}
+
+impl Default for Speeds {
+    /// Where nothing was measured.
+    fn default() -> Self {
+        Self {
+            to_device_bytes_max: KERNEL_PIECE_BYTES_USUAL,
+            within_bytes_max: KERNEL_PIECE_BYTES_USUAL,
+            upload_tables: true,
+        }
+    }
+}
+
+impl Means {
+    /// For pages in so many layers and pieces. An engine begins with the first layer when all of them are enqueued: more pieces
+    /// than a stream is given at once would have it wait for the last ones, so they go by kernel, which few launches move.
+    pub(crate) fn of_job(self, layers: usize, pieces: usize) -> Means {
+        let at_once = STREAM_CALLS_MAX * if self.batch { BATCH_COPIES_A_CALL } else { 1 };
+        let all_by_kernel = self.choice == CopyChoice::Auto && layers > 1 && pieces > at_once;
+        Means { choice: if all_by_kernel { CopyChoice::Kernel } else { self.choice }, ..self }
+    }
+
+    /// Pieces up to so many bytes go to a kernel.
+    fn kernel_bytes_max(&self, way: Way) -> usize {
+        match (self.choice, way) {
+            _ if !self.kernels => 0,
+            (CopyChoice::Kernel, _) => usize::MAX,
+            (CopyChoice::Engine | CopyChoice::Batch, _) => 0,
+            // Nobody waits for an offload, and the engine computes beside it.
+            (CopyChoice::Auto, Way::ToSlots) if self.batch => 0,
+            (CopyChoice::Auto, Way::ToSlots | Way::ToDevice) => self.speeds.to_device_bytes_max,
+            (CopyChoice::Auto, Way::Within) => self.speeds.within_bytes_max,
+        }
+    }
 }
 
 /// Work for one or a few calls of a driver.
@@ -54,30 +115,27 @@ pub(crate) fn push_merged(pieces: &mut Vec<CopyRequest>, next: CopyRequest) {
 }
 
 /// Divides a call's merged pieces among those who copy.
-pub(crate) fn choose(pieces: Vec<CopyRequest>, means: Means) -> Vec<Work> {
-    let kernel = means.kernels && matches!(means.choice, CopyChoice::Auto | CopyChoice::Kernel);
-    let batch = means.batch && means.choice != CopyChoice::Engine;
-    let whole = |piece: &CopyRequest| match means.choice {
-        CopyChoice::Engine | CopyChoice::Batch => true,
-        CopyChoice::Kernel => !kernel,
-        CopyChoice::Auto => piece.bytes >= ENGINE_PIECE_BYTES_MIN,
-    };
-    let (large, small): (Vec<_>, Vec<_>) = pieces.into_iter().partition(whole);
+pub(crate) fn choose(pieces: Vec<CopyRequest>, way: Way, means: Means) -> Vec<Work> {
+    let bytes_max = means.kernel_bytes_max(way);
+    let is_small = |piece: &CopyRequest| piece.bytes <= bytes_max;
+    let few = pieces.iter().filter(|piece| is_small(piece)).count() < KERNEL_PIECES_MIN;
     let mut work = Vec::new();
-    if !large.is_empty() {
-        let batched = batch && large.len() > 1 && means.choice == CopyChoice::Batch;
-        work.push(if batched { Work::Batch(large) } else { Work::Engine(large) });
-    }
-    if small.is_empty() {
+    if few && means.choice == CopyChoice::Auto {
+        by_engine(pieces, means, &mut work);
         return work;
     }
-    let few = small.len() <= ENGINE_COPIES_MAX && means.choice != CopyChoice::Kernel;
-    match (few, kernel, batch) {
-        (true, ..) | (false, false, false) => work.push(Work::Engine(small)),
-        (false, true, _) => launches(small, means.chunk_bytes, &mut work),
-        (false, false, true) => work.push(Work::Batch(small)),
-    }
+    let (small, large) = pieces.into_iter().partition(is_small);
+    by_engine(large, means, &mut work);
+    launches(small, means.chunk_bytes, &mut work);
     work
+}
+
+fn by_engine(pieces: Vec<CopyRequest>, means: Means, work: &mut Vec<Work>) {
+    match pieces.len() {
+        0 => {}
+        2.. if means.batch && means.choice != CopyChoice::Engine => work.push(Work::Batch(pieces)),
+        _ => work.push(Work::Engine(pieces)),
+    }
 }
 
 /// Cuts a kernel's work into launches that move at most `chunk_bytes` each, and name at most [`COPY_PIECES_MAX`] pieces.

@@ -4,12 +4,14 @@
 //! - `api`: the library's functions, found by name
 //! - `context`: the device's primary context
 //! - `error`: what the library's numbers mean
+//! - `library`: loading it
 //! - `module`: our kernels
 //! - `registered`: host memory that several devices of this process share
 
 mod api;
 mod context;
 mod error;
+mod library;
 mod module;
 mod registered;
 
@@ -177,6 +179,10 @@ unsafe impl Driver for CudaDriver {
         self.name.clone()
     }
 
+    fn speed_key(&self) -> Option<String> {
+        Some(self.name.clone())
+    }
+
     fn numa_node(&self) -> Option<u32> {
         self.numa_node
     }
@@ -272,6 +278,15 @@ unsafe impl Driver for CudaDriver {
         // As for streams.
         // SAFETY: the caller vouches that nobody uses the event again.
         self.call("ending an event", |api| unsafe { (api.event_end)(event_handle(event)) }).ok();
+    }
+
+    fn is_capturing(&self, stream: Stream) -> Result<bool, DeviceError> {
+        let mut status = 0;
+        // SAFETY: `status` has room for a number; streams are made by this driver, or vouched for by who named them.
+        self.call("asking whether a stream is being captured", |api| unsafe {
+            (api.stream_capturing)(handle(stream), &raw mut status)
+        })?;
+        Ok(status != 0) // 1: it is; 2: it is, and went wrong
     }
 
     unsafe fn record(&self, event: Event, stream: Stream) -> Result<(), DeviceError> {

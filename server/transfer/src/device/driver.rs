@@ -62,6 +62,8 @@ pub enum DeviceErrorKind {
     Unsupported,
     /// The caller's fault.
     Invalid,
+    /// Its starter took it back: it never began, or what had begun of it is done.
+    Cancelled,
     /// The device or its context is broken: nothing that was begun may be taken for done.
     Broken,
 }
@@ -177,6 +179,9 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// Its name and kind, for people.
     fn name(&self) -> String;
 
+    /// Names what its speed depends on: the device, and its driver's version. None: its times mean nothing.
+    fn speed_key(&self) -> Option<String>;
+
     /// Which NUMA node of the host is nearest, if that is known.
     fn numa_node(&self) -> Option<u32>;
 
@@ -258,6 +263,12 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// # Safety
     /// It is not used again.
     unsafe fn end_event(&self, event: Event);
+
+    /// Whether the stream is being captured into a graph: nothing of ours may be recorded there, nor be waited for.
+    ///
+    /// # Errors
+    /// `Invalid`: it is the legacy default stream, and another one is being captured.
+    fn is_capturing(&self, stream: Stream) -> Result<bool, DeviceError>;
 
     /// The event passes when all that the stream was given so far is done. An event recorded again forgets the first time.
     ///

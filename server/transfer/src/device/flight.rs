@@ -2,9 +2,13 @@
 //! drivers' calls, which memory is copied.
 //!
 //! ```text
-//!   queued --enqueued on the stream--> enqueued --its events passed--> done
-//!      \______________________ device broken __________________________/
+//!   queued --the lane begins--> begun --enqueued on the stream--> enqueued --its events passed--> done
+//!      \--taken back: done         \--taken back: no more is enqueued--/                           |
+//!                                   \----------- the driver says that the device is broken -------/
 //! ```
+//! A flight that is done uses its memory no more, whether it failed or not; only where a driver says that the device is broken
+//! can nobody know that any more. Time alone ends no flight that writes to an engine's memory.
+//!
 //! Everything that the copies use is owned by the lane that runs them until they are done, so a flight may be dropped at any
 //! moment. Who must do something only then, like ending a lease, leaves it with [`Flight::abandon`].
 
@@ -14,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::device::driver::{DeviceError, DeviceErrorKind, Driver, Event, Stream};
 
@@ -56,6 +60,16 @@ impl OwnedEvent {
     pub(crate) fn passed(&self) -> Result<bool, DeviceError> {
         self.driver.passed(self.event)
     }
+
+    /// Refuses an engine's stream that is being captured into a graph. An event recorded there would be part of the graph, and
+    /// asking for it an error that breaks the device; one waited for there would void the capture.
+    pub(crate) fn check_capture(&self, stream: Stream) -> Result<(), DeviceError> {
+        if !self.driver.is_capturing(stream)? {
+            return Ok(());
+        }
+        let text = "the stream is being captured into a graph: offload and reload outside of captures";
+        Err(DeviceError::new(DeviceErrorKind::Invalid, text))
+    }
 }
 
 impl Drop for OwnedEvent {
@@ -77,6 +91,15 @@ impl Mark {
     pub fn passed(&self) -> Result<bool, DeviceError> {
         self.0.passed()
     }
+
+    /// Holds what `stream` is given from here on up until the mark has passed. Never waits itself.
+    ///
+    /// # Errors
+    /// `Invalid`: the stream is being captured into a graph. The device is broken.
+    pub fn hold_up(&self, stream: Stream) -> Result<(), DeviceError> {
+        self.0.check_capture(stream)?;
+        self.0.hold_up(stream)
+    }
 }
 
 /// Copies under way. Dropping it changes nothing: they go on, and what they use is kept until they are done.
@@ -97,9 +120,24 @@ impl Flight {
     /// Waits until all copies are done.
     ///
     /// # Errors
-    /// `Broken`: some may still be going on, and their memory is lost. Otherwise some were refused, and none is going on.
+    /// `Broken`: the driver says that nothing on this device can be known any more, and their memory is lost; or the device was
+    /// broken before they began. Otherwise some were refused or taken back, and none is going on.
     pub async fn landed(&self) -> Result<Landed, DeviceError> {
-        poll_fn(|context| self.shared.poll(context, |state| state.done.clone())).await
+        poll_fn(|context| {
+            self.shared.poll(context, |state| state.done.as_ref().map(|done| done.result.clone()))
+        })
+        .await
+    }
+
+    /// Takes the copies back: those that have not begun never will, and of those that were begun no more is enqueued.
+    /// [`Flight::landed`] says when none is going on: at once if none had begun.
+    pub fn cancel(&self) {
+        self.shared.cancel();
+    }
+
+    /// Waits until nothing of it goes on, however it ended.
+    pub async fn ended(&self) {
+        poll_fn(|context| self.shared.poll(context, |state| state.done.as_ref().map(|_| ()))).await;
     }
 
     /// Whether all copies are done, or failed.
@@ -111,7 +149,7 @@ impl Flight {
     /// Holds what `stream` is given from here on up until the copies of a layer are done. Never waits itself.
     ///
     /// # Errors
-    /// The copies are not enqueued yet, there is no such layer, or the device is broken.
+    /// The copies are not enqueued yet, there is no such layer, the stream is being captured into a graph, or the device is broken.
     pub fn wait_layer(&self, layer: usize, stream: Stream) -> Result<(), DeviceError> {
         let state = self.shared.state.lock();
         if let Some(Err(error)) = &state.enqueued {
@@ -125,6 +163,7 @@ impl Flight {
         let event = event
             .ok_or_else(|| invalid(format!("layer {layer} of a copy in {} layers", state.layers.len())))?;
         drop(state); // a driver may be slow, and others look at the flight
+        event.check_capture(stream)?;
         event.hold_up(stream)
     }
 
@@ -134,7 +173,7 @@ impl Flight {
         match &state.done {
             None => state.afterwards.push(afterwards),
             Some(done) => {
-                let safe = is_safe(done);
+                let safe = !done.lost;
                 drop(state);
                 afterwards(safe);
             }
@@ -142,8 +181,17 @@ impl Flight {
     }
 }
 
-fn is_safe(done: &Result<Landed, DeviceError>) -> bool {
-    !matches!(done, Err(error) if error.kind == DeviceErrorKind::Broken)
+/// How a flight ended.
+#[derive(Debug)]
+struct Done {
+    result: Result<Landed, DeviceError>,
+    /// Nobody can say whether the device still uses its memory.
+    lost: bool,
+}
+
+/// What a flight that was taken back ends with.
+pub(crate) fn cancelled() -> DeviceError {
+    DeviceError::new(DeviceErrorKind::Cancelled, "the copies were taken back before all of them had begun")
 }
 
 /// What a lane and the starter of a flight share.
@@ -154,8 +202,11 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// A lane works on it: it ends with its last copy, and no earlier.
+    begun: bool,
+    cancelled: bool,
     enqueued: Option<Result<(), DeviceError>>,
-    done: Option<Result<Landed, DeviceError>>,
+    done: Option<Done>,
     layers: Vec<Arc<OwnedEvent>>,
     wakers: Vec<Waker>,
     afterwards: Vec<Afterwards>,
@@ -189,6 +240,26 @@ impl Shared {
         !self.state.lock().afterwards.is_empty()
     }
 
+    /// Begins it. False: it has ended already.
+    pub(crate) fn begin(&self) -> bool {
+        let mut state = self.state.lock();
+        state.begun = true;
+        state.done.is_none()
+    }
+
+    /// Whether no more of it is to be enqueued.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.state.lock().cancelled
+    }
+
+    fn cancel(&self) {
+        let mut state = self.state.lock();
+        state.cancelled = true;
+        if !state.begun {
+            self.end(state, Done { result: Err(cancelled()), lost: false });
+        }
+    }
+
     pub(crate) fn set_enqueued(&self, result: Result<(), DeviceError>, layers: Vec<OwnedEvent>) {
         let mut state = self.state.lock();
         state.enqueued = Some(result);
@@ -198,14 +269,26 @@ impl Shared {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// It ended: nothing of it goes on.
     pub(crate) fn set_done(&self, result: Result<Landed, DeviceError>) {
-        let mut state = self.state.lock();
-        debug_assert!(state.done.is_none(), "a flight ends once");
-        let safe = is_safe(&result);
-        if state.enqueued.is_none() {
-            state.enqueued = Some(result.as_ref().map(|_| ()).map_err(Clone::clone));
+        self.end(self.state.lock(), Done { result, lost: false });
+    }
+
+    /// The device broke under it: nobody can say whether it goes on.
+    pub(crate) fn set_lost(&self, error: DeviceError) {
+        self.end(self.state.lock(), Done { result: Err(error), lost: true });
+    }
+
+    /// Ends it, unless it has ended already.
+    fn end(&self, mut state: MutexGuard<'_, State>, done: Done) {
+        if state.done.is_some() {
+            return;
         }
-        state.done = Some(result);
+        let safe = !done.lost;
+        if state.enqueued.is_none() {
+            state.enqueued = Some(done.result.as_ref().map(|_| ()).map_err(Clone::clone));
+        }
+        state.done = Some(done);
         let (wakers, afterwards) = (std::mem::take(&mut state.wakers), std::mem::take(&mut state.afterwards));
         drop(state);
         for afterwards in afterwards {

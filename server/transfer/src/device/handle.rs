@@ -8,12 +8,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::device::buffer::DeviceBuffer;
-use crate::device::choose::{CopyChoice, Means};
+use crate::device::choose::{CopyChoice, Means, Speeds};
 use crate::device::cuda::CudaDriver;
 use crate::device::driver::{DeviceError, DeviceErrorKind, DeviceMemory, Driver, Priority, Stream};
 use crate::device::flight::{Flight, Mark, OwnedEvent};
 use crate::device::host::{HostDriver, HostOptions};
 use crate::device::lane::{Job, Lane, Other, Page, Queue};
+use crate::device::opening::{load_kernels, speeds};
 use crate::device::plan::DevicePlan;
 use crate::device::register::Registry;
 use crate::device::stats::{DeviceStats, Stats};
@@ -28,8 +29,9 @@ use crate::region::Slot;
 pub struct DeviceOptions {
     /// Pinned memory that copies go through where a slab is not pinned (yet): half for offloads, half for reloads.
     pub staging_bytes: usize,
-    /// Slabs are pinned up to so many bytes; copies of the others are staged.
-    pub pinned_bytes_max: u64,
+    /// Slabs are pinned up to so many bytes; copies of the others are staged. None: as much as the host has when a slab is pinned,
+    /// since the memory of a virtual machine may grow.
+    pub pinned_bytes_max: Option<u64>,
     /// Who copies.
     pub copy: CopyChoice,
     /// Thread blocks of a copy kernel: few, so that the rest of the device stays with its owner.
@@ -38,7 +40,8 @@ pub struct DeviceOptions {
     pub chunk_bytes: usize,
     /// Whether the device takes the pages' checksums; else the CPU does, over the slots.
     pub checksum: bool,
-    /// Copies that have not ended after so long never will: the device counts as broken.
+    /// A device whose copies have not ended after so long counts as broken: no more is begun on it. Offloads are given up then;
+    /// what is to be written to an engine's memory is waited for, for as long as it takes.
     pub stuck_after: Duration,
 }
 
@@ -46,7 +49,7 @@ impl Default for DeviceOptions {
     fn default() -> Self {
         Self {
             staging_bytes: STAGING_BYTES_USUAL,
-            pinned_bytes_max: host_memory_bytes(),
+            pinned_bytes_max: None,
             copy: CopyChoice::Auto,
             kernel_blocks: KERNEL_BLOCKS_USUAL,
             chunk_bytes: KERNEL_CHUNK_BYTES_USUAL,
@@ -116,17 +119,23 @@ impl Device {
         Self::with_driver(Arc::new(HostDriver::new(options)), device)
     }
 
-    /// A device on any driver. Takes all that copies need, or nothing.
+    /// A device on any driver. Takes all that copies need, or nothing, and launches each kernel once: later copies neither load
+    /// nor take anything, so that an engine's launches never wait for that. Open it before the engine works on the device.
     ///
     /// # Errors
     /// Options out of bounds; not enough device or pinned memory; the device is broken.
     pub fn with_driver(driver: Arc<dyn Driver>, options: DeviceOptions) -> Result<Self, DeviceError> {
         check(&options)?;
         driver.memory()?;
+        let by_kernel = matches!(options.copy, CopyChoice::Auto | CopyChoice::Kernel);
+        let kernels = (by_kernel || options.checksum) && load_kernels(&driver)?;
         let stats = Arc::<Stats>::default();
+        let calibrated = kernels && options.copy == CopyChoice::Auto;
+        let speeds = if calibrated { speeds(&driver, options.kernel_blocks)? } else { Speeds::default() };
+        let chunk_bytes = options.chunk_bytes;
+        let means = Means { choice: options.copy, batch: true, kernels, chunk_bytes, speeds };
+        // Last of what may fail before there is somebody to end its thread.
         let registry = Registry::start(Arc::clone(&driver), Arc::clone(&stats), options.pinned_bytes_max)?;
-        let means =
-            Means { choice: options.copy, batch: true, kernels: true, chunk_bytes: options.chunk_bytes };
         let core = Arc::new(Core {
             driver,
             registry,
@@ -137,9 +146,9 @@ impl Device {
             stuck_after: options.stuck_after,
             broken: Mutex::default(),
         });
-        let lane = |priority| Lane::new(Arc::clone(&core), priority, TABLE_BYTES, options.staging_bytes / 2);
-        let (low, offloads) = lane(Priority::Low)?;
-        let (high, reloads) = lane(Priority::High)?;
+        let lane = |kind| Lane::new(Arc::clone(&core), kind, TABLE_BYTES, options.staging_bytes / 2);
+        let (low, offloads) = lane((Priority::Low, true))?;
+        let (high, reloads) = lane((Priority::High, false))?;
         let inner = Arc::new(Inner { core, offloads, reloads });
         start(low, "turnkv-offload")?;
         start(high, "turnkv-reload")?;
@@ -195,11 +204,14 @@ impl Device {
     /// Marks where a stream's work is now. Never waits.
     ///
     /// # Errors
-    /// The device is broken.
+    /// `Invalid`: the stream is being captured into a graph. The device is broken.
     pub fn mark(&self, stream: Stream) -> Result<Mark, DeviceError> {
         self.check()?;
         let core = &self.inner.core;
-        let event = OwnedEvent::new(&core.driver).and_then(|event| event.record(stream).map(|()| event));
+        let event = OwnedEvent::new(&core.driver).and_then(|event| {
+            event.check_capture(stream)?;
+            event.record(stream).map(|()| event)
+        });
         let event = event.inspect_err(|error| {
             if error.kind == DeviceErrorKind::Broken {
                 core.fail(error.clone());
@@ -301,7 +313,7 @@ impl Core {
         self.broken.lock().clone()
     }
 
-    /// The device broke: all later calls are refused at once, and what is under way is lost. The first reason stays.
+    /// The device broke: all later calls are refused at once. The first reason stays.
     pub(crate) fn fail(&self, error: DeviceError) {
         let text = format!("the device is broken and not used any more: {}", error.message);
         self.broken.lock().get_or_insert(DeviceError::new(DeviceErrorKind::Broken, text));
@@ -310,7 +322,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.registry.close();
+        self.registry.close(self.broken().is_some());
     }
 }
 
@@ -364,13 +376,6 @@ fn check(options: &DeviceOptions) -> Result<(), DeviceError> {
         ));
     }
     Ok(())
-}
-
-/// All memory of this host: no more can be pinned.
-fn host_memory_bytes() -> u64 {
-    // SAFETY: `sysconf` only reads a setting of the system.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    u64::try_from(pages).unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 //! know: plans, lanes, slots.
 //!
 //! It obeys CUDA's rules (one thread a stream, work in order, events between them), and it is stricter: work on memory that is
-//! not the device's, freed memory, and two streams that touch the same bytes without an order between them are faults, so that
-//! a test fails for an order that a GPU would keep by luck.
+//! not the device's, freed memory, two streams that touch the same bytes without an order between them, and a kernel's first
+//! launch beside other streams' work (a GPU's driver loads it then, and others' launches wait) are faults, so that a test fails
+//! for what a GPU would forgive by luck.
 //!
 //! - `memory`: what may be touched; `order`: what must come before what; `worker`: a stream's thread; `kernels`: their work
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -43,6 +44,8 @@ pub struct HostOptions {
     pub memory_bytes: u64,
     /// Host memory that can be pinned, staging memory included.
     pub pinned_bytes: u64,
+    /// What it says that its speed depends on; None: nothing is measured when it is opened.
+    pub speed_key: Option<String>,
     /// The NUMA node that it says it is nearest to.
     pub numa_node: Option<u32>,
     /// Whether mapped memory can be registered.
@@ -69,6 +72,7 @@ impl Default for HostOptions {
             device: DeviceOptions::default(),
             memory_bytes: 1 << 30,
             pinned_bytes: u64::MAX,
+            speed_key: None,
             numa_node: None,
             registers: true,
             register_pause: Duration::ZERO,
@@ -98,6 +102,10 @@ struct Shared {
     passed: Condvar,
     streams: Mutex<HashMap<u64, SyncSender<Call>>>,
     order: Mutex<Order>,
+    /// Functions that were launched once.
+    loaded: Mutex<HashSet<&'static str>>,
+    /// The last copy that each stream was given: a kernel's table may be on its way in it.
+    last: Mutex<HashMap<u64, CopyRequest>>,
     next: AtomicU64,
 }
 
@@ -123,6 +131,8 @@ impl HostDriver {
             passed: Condvar::new(),
             streams: Mutex::default(),
             order: Mutex::default(),
+            loaded: Mutex::default(),
+            last: Mutex::default(),
             next: AtomicU64::new(1),
         };
         Self { shared: Arc::new(shared) }
@@ -143,6 +153,17 @@ impl Shared {
         self.control.broken().map_or(Ok(()), Err)
     }
 
+    /// An event of ours in a stream that is captured is part of the graph from then on: whoever asks for it breaks the device.
+    fn check_capture(&self, stream: Stream) -> Result<(), DeviceError> {
+        if !self.control.is_captured(stream) {
+            return Ok(());
+        }
+        let text = format!("{stream:?} is captured into a graph, and ours with it");
+        self.control.fault(text.clone());
+        self.control.break_device(&text);
+        Err(broken(&text))
+    }
+
     /// One more call that a test may want to fail.
     fn count(&self) -> Result<(), DeviceError> {
         self.check()?;
@@ -152,6 +173,12 @@ impl Shared {
     /// Checks work before it is enqueued: its memory, its order.
     fn enqueue(&self, stream: Stream, touched: Touched, call: Call) -> Result<(), DeviceError> {
         self.count()?;
+        let spanning = touched.ranges().find(|range| self.memory.lock().leaves_a_registration(range));
+        if let Some(range) = spanning {
+            let text = format!("invalid value: {range:?} is not in one registration");
+            self.control.fault(text.clone());
+            return Err(DeviceError::new(DeviceErrorKind::Invalid, text));
+        }
         let unknown = {
             let (memory, adopted) = (self.memory.lock(), self.control.adopted());
             touched.ranges().find(|range| {
@@ -202,6 +229,10 @@ unsafe impl Driver for HostDriver {
         "host memory".to_owned()
     }
 
+    fn speed_key(&self) -> Option<String> {
+        self.shared.options.speed_key.clone()
+    }
+
     fn numa_node(&self) -> Option<u32> {
         self.shared.options.numa_node
     }
@@ -238,7 +269,9 @@ unsafe impl Driver for HostDriver {
             return Err(unsupported("registration"));
         }
         thread::sleep(self.shared.options.register_pause);
-        self.shared.memory.lock().register(base, bytes)
+        let span = self.shared.memory.lock().register(base, bytes)?;
+        self.shared.control.note_registered(span);
+        Ok(())
     }
 
     unsafe fn unregister(&self, base: *mut u8) -> Result<(), DeviceError> {
@@ -246,9 +279,10 @@ unsafe impl Driver for HostDriver {
         self.shared.release(Kind::Registered, base.addr())
     }
 
-    fn new_stream(&self, _: Priority) -> Result<Stream, DeviceError> {
+    fn new_stream(&self, priority: Priority) -> Result<Stream, DeviceError> {
         self.shared.check()?;
         let stream = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        self.shared.control.note_stream(stream, priority);
         let (sender, calls) = sync_channel(HOST_STREAM_CALLS_MAX);
         let shared = Arc::clone(&self.shared);
         let spawned = thread::Builder::new()
@@ -261,6 +295,7 @@ unsafe impl Driver for HostDriver {
 
     unsafe fn end_stream(&self, stream: Stream) {
         self.shared.streams.lock().remove(&stream.0);
+        self.shared.last.lock().remove(&stream.0);
     }
 
     fn new_event(&self) -> Result<Event, DeviceError> {
@@ -278,8 +313,14 @@ unsafe impl Driver for HostDriver {
         }
     }
 
+    fn is_capturing(&self, stream: Stream) -> Result<bool, DeviceError> {
+        self.shared.check()?;
+        Ok(self.shared.control.is_captured(stream))
+    }
+
     unsafe fn record(&self, event: Event, stream: Stream) -> Result<(), DeviceError> {
         self.shared.count()?;
+        self.shared.check_capture(stream)?;
         if !self.shared.is_known(stream) && !self.shared.options.strict {
             return Ok(()); // an engine without streams: what it did is done
         }
@@ -295,6 +336,7 @@ unsafe impl Driver for HostDriver {
 
     unsafe fn wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         self.shared.count()?;
+        self.shared.check_capture(stream)?;
         let known =
             self.shared.events.lock().get(&event.0).map(|state| (state.recorded, state.clock.clone()));
         let Some((number, clock)) = known else { return Ok(()) };
@@ -318,6 +360,7 @@ unsafe impl Driver for HostDriver {
 
     unsafe fn copy(&self, request: CopyRequest, stream: Stream) -> Result<(), DeviceError> {
         let touched = Touched::of_copies(&[request]);
+        self.shared.last.lock().insert(stream.0, request);
         self.shared.enqueue(stream, touched, Call::Copies(vec![request]))
     }
 
@@ -332,8 +375,15 @@ unsafe impl Driver for HostDriver {
         if !self.shared.options.kernels {
             return Err(unsupported("kernels"));
         }
-        // SAFETY: the caller's promise: the kernel's tables are valid memory.
-        let touched = unsafe { kernels::touched(&kernel) };
+        let function = kernels::function(&kernel);
+        if self.shared.loaded.lock().insert(function)
+            && let Some(busy) = self.shared.order.lock().busy_beside(stream.0)
+        {
+            self.shared.control.fault(format!("{function} is loaded while stream {busy} is at work"));
+        }
+        let last = self.shared.last.lock().get(&stream.0).copied();
+        // SAFETY: the caller's promise: the kernel's tables are valid memory, as is where one comes from that is on its way.
+        let touched = unsafe { kernels::touched(&kernel, last) };
         self.shared.enqueue(stream, touched, Call::Kernel(kernel))
     }
 }
@@ -347,6 +397,9 @@ impl Shared {
             self.control.fault(text.clone());
             return Err(DeviceError::new(DeviceErrorKind::Invalid, text));
         };
+        if kind == Kind::Registered {
+            self.control.note_unregistered(range);
+        }
         if self.order.lock().uses(&range) {
             self.control.fault(format!("{kind:?} memory {range:?} is given back while a stream uses it"));
         }

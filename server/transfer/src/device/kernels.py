@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Makes kernels.ptx of kernels.cu with NVRTC, NVIDIA's compiler as a library; or checks that it is what the source makes.
+"""Makes PTX of CUDA C++ with NVRTC, NVIDIA's compiler as a library; or checks that it is what the source makes.
 
-    kernels.py            writes kernels.ptx beside this file
-    kernels.py --check    compares; exit 1 and a line saying so where they differ
+    kernels.py [--check] [FILE.cu ...]
+
+Without files: kernels.cu beside this one. The PTX is written beside each; with --check it is compared: exit 1 and a line saying so
+where they differ.
 
 No GPU and no CUDA toolkit is needed, only the PyPI package named below, found by the Python that runs this. That version is old
 on purpose: a driver takes PTX of its own CUDA version and older, so PTX of 12.2 runs on every driver from 535 on, and nothing
@@ -18,28 +20,36 @@ import sys
 PACKAGE = "nvidia-cuda-nvrtc-cu12==12.2.140"
 OPTIONS = [b"--gpu-architecture=compute_75", b"--std=c++17"]
 
-SOURCE = pathlib.Path(__file__).with_name("kernels.cu")
-TARGET = pathlib.Path(__file__).with_name("kernels.ptx")
+OURS = pathlib.Path(__file__).with_name("kernels.cu")
 
 
 def main():
-    text = SOURCE.read_bytes()
-    made = f"// Made by kernels.py of kernels.cu, whose SHA-256 is {hashlib.sha256(text).hexdigest()}\n" + compiled(text)
-    if sys.argv[1:] == ["--check"]:
-        if TARGET.read_text() != made:
-            sys.exit(f"{TARGET.name} is not what {SOURCE.name} makes: run {pathlib.Path(__file__).name}")
-        print(f"{TARGET.name} is what {SOURCE.name} makes")
-    elif sys.argv[1:]:
-        sys.exit(__doc__)
+    checks = sys.argv[1:2] == ["--check"]
+    named = sys.argv[2:] if checks else sys.argv[1:]
+    for source in [pathlib.Path(name) for name in named] or [OURS]:
+        if source.suffix != ".cu":
+            sys.exit(__doc__)
+        make(source, checks)
+
+
+def make(source, checks):
+    """Writes the PTX of a source beside it, or compares."""
+    text, target = source.read_bytes(), source.with_suffix(".ptx")
+    digest = hashlib.sha256(text).hexdigest()
+    made = f"// Made by kernels.py of {source.name}, whose SHA-256 is {digest}\n" + compiled(text, source.name)
+    if not checks:
+        target.write_text(made)
+    elif target.read_text() != made:
+        sys.exit(f"{target.name} is not what {source.name} makes: run {pathlib.Path(__file__).name}")
     else:
-        TARGET.write_text(made)
+        print(f"{target.name} is what {source.name} makes")
 
 
-def compiled(text):
+def compiled(text, name):
     """The PTX of a source text."""
     nvrtc = library()
     program = ctypes.c_void_p()
-    check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, SOURCE.name.encode(), 0, None, None))
+    check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name.encode(), 0, None, None))
     options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
     failed = nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options)
     log = answer(nvrtc, program, "ProgramLog")

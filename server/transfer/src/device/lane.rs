@@ -2,11 +2,16 @@
 //! it used or losing it. Must not know: how pieces become calls (`enqueue`), why pages are copied.
 //!
 //! ```text
-//!   jobs --> thread --enqueue--> stream        steps: (event, what becomes free, what to do) in stream order
-//!               ^----- polls the first step's event, with a bounded pause ------/
+//!   jobs --> thread --enqueue--> stream: copies      steps: (event, what becomes free, what to do), in order
+//!               ^   \---enqueue--> sums: checksums                                                      |
+//!               \------------- polls the first step's event, with a bounded pause ----------------------/
 //! ```
-//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory back; when the
-//! device is broken, or a step does not end within the time allowed, the memory of all steps is lost for good.
+//! Checksums take long enough to be worth a stream of their own, so that copies go on meanwhile. Steps of both pass in one order:
+//! what a step frees was used by work before it in its own stream, or before a step before it.
+//!
+//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory back and ends a
+//! flight; when a driver says that the device is broken, the memory of all steps is lost for good. A device that hangs is
+//! refused from then on; what it was given to write into an engine's memory goes on being waited for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,13 +19,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::device::choose::Means;
-use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Priority, Stream};
-use crate::device::flight::{Landed, Mark, OwnedEvent, Shared};
+use crate::device::buffer::Scratch;
+use crate::device::choose::{Means, Way};
+use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
+use crate::device::flight::{Landed, Mark, OwnedEvent, Shared, cancelled};
 use crate::device::handle::Core;
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
-use crate::limits::{LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
+use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
 use crate::region::Slot;
 
 mod enqueue;
@@ -54,6 +60,22 @@ pub(crate) struct Job {
     /// Whether the pages' checksums are wanted.
     pub(crate) checksums: bool,
     pub(crate) flight: Arc<Shared>,
+}
+
+impl Job {
+    /// Pieces of all its pages, before those that touch are joined.
+    fn pieces(&self) -> usize {
+        self.pages.iter().map(|page| page.plan.pieces().len()).sum()
+    }
+
+    /// Which way its pieces go: all of one job go the same.
+    fn way(&self) -> Way {
+        match self.pages.first().map(|page| &page.other) {
+            _ if self.to_slots => Way::ToSlots,
+            Some(Other::Source(_)) => Way::Within,
+            Some(Other::Slot(_)) | None => Way::ToDevice,
+        }
+    }
 }
 
 /// The way to a lane's thread.
@@ -117,11 +139,24 @@ enum Act {
 
 #[derive(Debug)]
 struct Step {
-    event: OwnedEvent,
+    /// None: the driver would not record one; it is asked again, since without an event nobody knows that the step is done.
+    event: Option<OwnedEvent>,
+    stream: Stream,
     since: Instant,
     tables_end: u64,
     staging_end: u64,
+    calls_end: u64,
     act: Act,
+}
+
+/// Calls that a stream was given.
+#[derive(Debug, Default)]
+struct Calls {
+    given: u64,
+    /// Of these, up to the last step.
+    stepped: u64,
+    /// Of these, up to the last step that passed.
+    done: u64,
 }
 
 /// The thread's side of a lane.
@@ -129,16 +164,26 @@ struct Step {
 pub(crate) struct Lane {
     core: Arc<Core>,
     queue: Arc<Queue>,
+    /// For copies.
     stream: Stream,
+    /// For checksums.
+    sums_stream: Stream,
     means: Means,
+    /// Whether work that does not end in time is given up: where only slots are lost. An engine would use its memory again.
+    gives_up: bool,
+    /// The device is broken: no step is waited for any more.
+    lost: bool,
     /// For the tables of kernels and for checksums.
     tables: Ring,
     staging: Ring,
-    /// For the checksum kernel, taken when it is first needed.
-    scratch: Option<DeviceAddress>,
+    /// For the checksum kernel, where there is one.
+    scratch: Option<Scratch>,
+    /// Where tables are copied to before kernels read them, at the places that they have in the ring.
+    uploads: Option<Scratch>,
     /// Up to where the rings are used by work that is enqueued: later pieces are still being prepared.
     tables_done: u64,
     staging_done: u64,
+    calls: Calls,
     steps: VecDeque<Step>,
     /// Checksums of the job whose steps are passing.
     sums: Vec<u64>,
@@ -150,26 +195,36 @@ impl Lane {
     /// A lane with all that it needs, before its thread begins.
     pub(crate) fn new(
         core: Arc<Core>,
-        priority: Priority,
+        (priority, gives_up): (Priority, bool),
         tables_bytes: usize,
         staging_bytes: usize,
     ) -> Result<(Self, Arc<Queue>), DeviceError> {
         let driver = &core.driver;
         let tables = Ring::new(Arc::clone(driver), tables_bytes)?;
         let staging = Ring::new(Arc::clone(driver), staging_bytes)?;
-        let stream = driver.new_stream(priority)?;
-        let queue = Arc::new(Queue::default());
         let means = core.means;
+        let sums = core.checksums && means.kernels;
+        let scratch =
+            sums.then(|| Scratch::new(driver, CHECKSUM_PIECES_MAX * size_of::<u64>())).transpose()?;
+        let uploaded = means.kernels && means.speeds.upload_tables;
+        let uploads = uploaded.then(|| Scratch::new(driver, tables.len())).transpose()?;
+        let (stream, sums_stream) = (driver.new_stream(priority)?, driver.new_stream(priority)?);
+        let queue = Arc::new(Queue::default());
         let lane = Self {
             core,
             queue: Arc::clone(&queue),
             stream,
+            sums_stream,
             means,
+            gives_up,
+            lost: false,
             tables,
             staging,
-            scratch: None,
+            scratch,
+            uploads,
             tables_done: 0,
             staging_done: 0,
+            calls: Calls::default(),
             steps: VecDeque::new(),
             sums: Vec::new(),
             moved: Instant::now(),
@@ -211,6 +266,9 @@ impl Lane {
 
     /// Enqueues a job, and the step that ends it.
     fn begin(&mut self, job: Job) {
+        if !job.flight.begin() {
+            return self.core.stats.flights.sub(1);
+        }
         if let Some(error) = self.core.broken() {
             self.core.stats.flights.sub(1);
             return job.flight.set_done(Err(error));
@@ -228,39 +286,52 @@ impl Lane {
         self.step(Act::Finish { job: Box::new(job), on_cpu, result });
     }
 
-    /// Records an event behind what was enqueued so far.
+    /// Records an event behind the copies that were enqueued so far.
     fn step(&mut self, act: Act) {
-        let event = OwnedEvent::new(&self.core.driver);
-        let recorded = event.and_then(|event| event.record(self.stream).map(|()| event));
-        let event = match recorded {
-            Ok(event) => Ok(event),
-            Err(error) => {
-                // Without an event nobody can say when the memory is free.
-                self.core.fail(error.clone());
-                Err(error)
-            }
-        };
-        match event {
-            Ok(event) => self.steps.push_back(Step {
-                event,
-                since: Instant::now(),
-                tables_end: self.tables_done,
-                staging_end: self.staging_done,
-                act,
-            }),
-            Err(_) => self.lose(act),
+        self.step_in(self.stream, act);
+    }
+
+    /// Records an event behind what was enqueued in a stream so far.
+    fn step_in(&mut self, stream: Stream, act: Act) {
+        if self.lost {
+            return self.lose(act);
         }
+        let event = self.record(stream).map_err(|error| self.core.fail(error)).ok();
+        self.calls.stepped = self.calls.given;
+        self.steps.push_back(Step {
+            event,
+            stream,
+            since: Instant::now(),
+            tables_end: self.tables_done,
+            staging_end: self.staging_done,
+            calls_end: self.calls.given,
+            act,
+        });
+    }
+
+    fn record(&self, stream: Stream) -> Result<OwnedEvent, DeviceError> {
+        let event = OwnedEvent::new(&self.core.driver)?;
+        event.record(stream)?;
+        Ok(event)
     }
 
     /// Waits for the oldest step, so that what it used becomes free.
-    fn wait_step(&mut self) -> Result<(), DeviceError> {
+    fn wait_step(&mut self, flight: &Shared) -> Result<(), DeviceError> {
         let before = self.steps.len();
-        while !self.steps.is_empty() && self.steps.len() == before {
+        loop {
+            if let Some(error) = self.core.broken() {
+                return Err(error);
+            }
+            if flight.is_cancelled() {
+                return Err(cancelled());
+            }
+            if self.steps.is_empty() || self.steps.len() != before {
+                return Ok(());
+            }
             if !self.poll() {
                 std::thread::sleep(pause_after(self.moved));
             }
         }
-        self.core.broken().map_or(Ok(()), Err)
     }
 
     fn poll_gates(&mut self) -> bool {
@@ -287,30 +358,51 @@ impl Lane {
     fn poll_steps(&mut self) -> bool {
         let mut moved = false;
         while let Some(first) = self.steps.front() {
-            let passed = match self.core.broken() {
-                Some(error) => Err(error),
-                None => first.event.passed(),
+            let hangs = first.since.elapsed() >= self.core.stuck_after;
+            let passed = match &first.event {
+                Some(event) => event.passed(),
+                None => self.record_first(),
             };
             match passed {
                 Ok(true) => {}
-                Ok(false) if first.since.elapsed() < self.core.stuck_after => return moved,
+                Ok(false) if !hangs => return moved,
                 Ok(false) => {
                     let text = format!("copies have not ended within {:?}", self.core.stuck_after);
                     self.core.fail(DeviceError::new(DeviceErrorKind::Broken, text));
+                    if self.gives_up {
+                        self.lose_all();
+                    }
+                    return moved;
                 }
-                Err(error) => self.core.fail(error),
-            }
-            if self.core.broken().is_some() {
-                self.lose_all();
-                return true;
+                Err(error) => {
+                    self.core.fail(error);
+                    self.lose_all();
+                    return true;
+                }
             }
             let Some(step) = self.steps.pop_front() else { return moved };
             self.act(step.act);
             self.tables.free_to(step.tables_end);
             self.staging.free_to(step.staging_end);
+            self.calls.done = step.calls_end;
             moved = true;
         }
         moved
+    }
+
+    /// Records the event that the first step lacks. It comes behind all that was enqueued since, which is late, but not wrong.
+    fn record_first(&mut self) -> Result<bool, DeviceError> {
+        let Some(stream) = self.steps.front().map(|first| first.stream) else { return Ok(false) };
+        match self.record(stream) {
+            Ok(event) => {
+                if let Some(first) = self.steps.front_mut() {
+                    first.event = Some(event);
+                }
+                Ok(false)
+            }
+            Err(error) if error.kind == DeviceErrorKind::Broken => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     fn act(&mut self, act: Act) {
@@ -348,16 +440,16 @@ impl Lane {
 
     /// The device is broken: nothing that it was given is ever touched or given back again.
     fn lose_all(&mut self) {
+        self.lost = true;
         self.tables.lose();
         self.staging.lose();
+        self.scratch.iter_mut().chain(&mut self.uploads).for_each(Scratch::lose);
         for step in std::mem::take(&mut self.steps) {
             self.lose(step.act);
         }
     }
 
     fn lose(&mut self, act: Act) {
-        self.tables.lose();
-        self.staging.lose();
         let error = self.core.broken();
         let error =
             error.unwrap_or_else(|| DeviceError::new(DeviceErrorKind::Broken, "the device is broken"));
@@ -370,7 +462,7 @@ impl Lane {
                 self.core.stats.quarantined_bytes.add(bytes as u64);
                 self.core.stats.flights.sub(1);
                 std::mem::forget(pages);
-                flight.set_done(Err(error));
+                flight.set_lost(error);
             }
         }
     }
@@ -384,13 +476,9 @@ fn pause_after(moved: Instant) -> Duration {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // SAFETY: the stream is ours, and nobody uses it after this.
-        unsafe { self.core.driver.end_stream(self.stream) };
-        let Some(scratch) = self.scratch.take().filter(|_| self.core.broken().is_none()) else { return };
-        // SAFETY: it came from `allocate`, and all steps are done: the thread ends only then.
-        let freed = unsafe { self.core.driver.free(scratch) };
-        if let Err(error) = freed {
-            self.core.fail(error);
+        for stream in [self.stream, self.sums_stream] {
+            // SAFETY: the stream is ours, and nobody uses it after this.
+            unsafe { self.core.driver.end_stream(stream) };
         }
     }
 }

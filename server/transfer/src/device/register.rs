@@ -1,23 +1,26 @@
-//! Pinning mapped slabs for a device. Owns: which regions are registered, one registration at a time in the background, their
-//! end. Must not know: slots, copies.
+//! Pinning mapped slabs for a device. Owns: which regions are registered and how far, one piece at a time in the background, their
+//! end. Must not know: slots' contents, copies.
 //!
 //! ```text
-//!   unknown --first use--> waiting --> registered --nobody else has it mapped--> unregistered, unmapped
-//!                             \--> refused (no room, or the system says no): its copies are staged
+//!   unknown --first use--> waiting --piece by piece--> whole --nobody else has it mapped, or closed--> unregistered, unmapped
+//!                             \--> refused (no room, or the system says no): copies of the rest are staged
 //! ```
-//! A registered region is kept mapped by its entry here; copies under way keep it too, through their slots. So it is
-//! unregistered exactly when the entry is its last owner: before it is unmapped, and never under a copy.
+//! A driver pins under locks that every process of the machine needs, so a slab is registered in pieces with pauses, and copies
+//! use the pieces that are there. A registered region is kept mapped by its entry here; copies under way keep it too, through
+//! their slots. So it is unregistered exactly when the entry is its last owner, or when the device is closed and nothing is under
+//! way: before it is unmapped, and never under a copy.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::device::driver::{DeviceError, DeviceErrorKind, Driver};
 use crate::device::stats::Stats;
-use crate::limits::{REGIONS_MAX, SWEEP_PAUSE};
-use crate::region::Region;
+use crate::limits::{REGIONS_MAX, REGISTER_PAUSE_MAX, REGISTER_PAUSE_MIN, REGISTER_PIECE_BYTES, SWEEP_PAUSE};
+use crate::region::{Region, Slot};
 
 /// Where a region's memory begins: its name, as long as it is mapped.
 type Base = usize;
@@ -26,7 +29,8 @@ type Base = usize;
 pub(crate) struct Registry {
     driver: Arc<dyn Driver>,
     stats: Arc<Stats>,
-    bytes_max: u64,
+    /// None: all memory of the host.
+    bytes_max: Option<u64>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -36,15 +40,47 @@ struct State {
     entries: HashMap<Base, Entry>,
     waiting: VecDeque<Base>,
     bytes: u64,
-    closed: bool,
+    closed: Option<Closed>,
+}
+
+/// How a device was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closed {
+    /// Nothing is under way.
+    Quiet,
+    /// It is broken: copies that were given up may use any region that somebody else holds.
+    Broken,
 }
 
 #[derive(Debug)]
 enum Entry {
-    Waiting(Arc<Region>),
-    Registered(Arc<Region>),
+    /// A region of which some is pinned, or will be.
+    Pinned(Pinned),
     /// A region that could not be pinned, and whether that may change when another one goes.
     Refused(Weak<Region>, bool),
+}
+
+#[derive(Debug)]
+struct Pinned {
+    region: Arc<Region>,
+    /// Leading bytes that are registered, in pieces that begin at multiples of [`REGISTER_PIECE_BYTES`].
+    bytes: usize,
+    rest: Rest,
+}
+
+/// What becomes of the bytes that are not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// There are none.
+    None,
+    Waiting,
+    /// They could not be, and whether that may change when another region goes.
+    Refused(bool),
+}
+
+/// Where a copy between a slot and a device must be cut: at these offsets in a region another registration begins.
+pub(crate) fn cut_after(offset: usize) -> usize {
+    REGISTER_PIECE_BYTES - offset % REGISTER_PIECE_BYTES
 }
 
 impl Registry {
@@ -52,7 +88,7 @@ impl Registry {
     pub(crate) fn start(
         driver: Arc<dyn Driver>,
         stats: Arc<Stats>,
-        bytes_max: u64,
+        bytes_max: Option<u64>,
     ) -> Result<Arc<Self>, DeviceError> {
         let state = Mutex::default();
         let registry = Arc::new(Self { driver, stats, bytes_max, state, changed: Condvar::new() });
@@ -64,20 +100,22 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Whether copies may use the region directly. The first question has it registered, beside whatever else goes on.
-    pub(crate) fn is_direct(&self, region: &Arc<Region>) -> bool {
+    /// Whether copies may use the slot directly, cut where [`cut_after`] says. The first question has its region registered,
+    /// beside whatever else goes on.
+    pub(crate) fn is_direct(&self, slot: &Slot) -> bool {
+        let region = slot.region();
         let base = region.as_ptr().addr();
         let mut state = self.state.lock();
         match state.entries.get(&base) {
-            Some(Entry::Registered(_)) => return true,
-            Some(Entry::Waiting(_)) => return false,
+            Some(Entry::Pinned(pinned)) => return slot.offset() + slot.len() <= pinned.bytes,
             Some(Entry::Refused(known, _)) if std::ptr::eq(known.as_ptr(), Arc::as_ptr(region)) => {
                 return false;
             }
             Some(Entry::Refused(..)) | None => {}
         }
-        if state.entries.len() < REGIONS_MAX && !state.closed {
-            state.entries.insert(base, Entry::Waiting(Arc::clone(region)));
+        if state.entries.len() < REGIONS_MAX && state.closed.is_none() {
+            let pinned = Pinned { region: Arc::clone(region), bytes: 0, rest: Rest::Waiting };
+            state.entries.insert(base, Entry::Pinned(pinned));
             state.waiting.push_back(base);
             self.changed.notify_all();
         }
@@ -89,9 +127,10 @@ impl Registry {
         self.changed.notify_all();
     }
 
-    /// Ends the thread, and all registrations that no lost copy may be using.
-    pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
+    /// Ends all registrations, and the thread: the device has nothing under way any more. On a broken one copies that were given
+    /// up may go on; what they may use stays registered and mapped as long as the process lives.
+    pub(crate) fn close(&self, broken: bool) {
+        self.state.lock().closed = Some(if broken { Closed::Broken } else { Closed::Quiet });
         self.changed.notify_all();
     }
 
@@ -99,45 +138,77 @@ impl Registry {
         loop {
             self.sweep();
             let mut state = self.state.lock();
-            let Some(base) = state.waiting.pop_front() else {
-                if state.closed {
-                    return;
-                }
-                if state.entries.is_empty() {
-                    self.changed.wait(&mut state);
-                } else {
-                    self.changed.wait_for(&mut state, SWEEP_PAUSE);
-                }
-                continue;
-            };
-            let Some(Entry::Waiting(region)) = state.entries.get(&base) else { continue };
-            let region = Arc::clone(region);
-            let room = self.bytes_max.saturating_sub(state.bytes) >= region.len() as u64;
-            drop(state);
-            self.register(base, region, room);
+            if let Some(closed) = state.closed {
+                drop(state);
+                return self.end_all(closed);
+            }
+            if let Some(base) = state.waiting.pop_front() {
+                drop(state);
+                let begun = Instant::now();
+                self.register_piece(base);
+                self.pause(begun.elapsed());
+            } else if state.entries.is_empty() {
+                self.changed.wait(&mut state);
+            } else {
+                self.changed.wait_for(&mut state, SWEEP_PAUSE);
+            }
         }
     }
 
-    fn register(&self, base: Base, region: Arc<Region>, room: bool) {
-        let bytes = region.mapped_bytes();
+    /// Lets others have the driver's locks, for as long as we had them; not where the device is closed.
+    fn pause(&self, taken: Duration) {
+        let until = Instant::now() + taken.clamp(REGISTER_PAUSE_MIN, REGISTER_PAUSE_MAX);
+        let mut state = self.state.lock();
+        while state.closed.is_none() && Instant::now() < until {
+            self.changed.wait_until(&mut state, until);
+        }
+    }
+
+    /// Registers the next piece of a region.
+    fn register_piece(&self, base: Base) {
+        let (region, from, room) = {
+            let state = self.state.lock();
+            let Some(Entry::Pinned(Pinned { region, bytes, rest: Rest::Waiting })) = state.entries.get(&base)
+            else {
+                return;
+            };
+            let piece = piece_bytes(region, *bytes) as u64;
+            let bytes_max = self.bytes_max.unwrap_or_else(host_memory_bytes);
+            let room = bytes_max.saturating_sub(state.bytes) >= piece;
+            (Arc::clone(region), *bytes, room)
+        };
+        let bytes = piece_bytes(&region, from);
         let registered = if room {
-            // SAFETY: the region's whole mapping, which begins on a page; the entry keeps it mapped until `unregister`.
-            unsafe { self.driver.register(region.as_ptr(), bytes) }
+            // SAFETY: a piece of the region's mapping, which begins on a page, as pieces do; the entry keeps it mapped until
+            // the piece is unregistered.
+            unsafe { self.driver.register(region.as_ptr().add(from), bytes) }
         } else {
             Err(DeviceError::new(DeviceErrorKind::NoMemory, "pinned_bytes_max is reached"))
         };
         let mut state = self.state.lock();
         if registered.is_ok() {
             state.bytes += bytes as u64;
+            self.stats.registered_bytes.add(bytes as u64);
             if self.is_far(&region) {
                 self.stats.far_bytes.add(bytes as u64);
             }
-            self.stats.registered_bytes.add(bytes as u64);
-            state.entries.insert(base, Entry::Registered(region));
         } else {
             self.stats.refused.add(1);
-            state.entries.insert(base, Entry::Refused(Arc::downgrade(&region), !room));
         }
+        let entry = match (registered, from) {
+            (Ok(()), _) => {
+                let bytes = from + bytes;
+                let whole = bytes == region.mapped_bytes();
+                if !whole {
+                    state.waiting.push_front(base);
+                }
+                let rest = if whole { Rest::None } else { Rest::Waiting };
+                Entry::Pinned(Pinned { region, bytes, rest })
+            }
+            (Err(_), 0) => Entry::Refused(Arc::downgrade(&region), !room),
+            (Err(_), bytes) => Entry::Pinned(Pinned { region, bytes, rest: Rest::Refused(!room) }),
+        };
+        state.entries.insert(base, entry);
     }
 
     /// Whether a region lies on another NUMA node than the device. Pinned memory does not move, so the answer stays.
@@ -147,45 +218,97 @@ impl Registry {
 
     /// Ends the registrations of regions that nobody else uses any more.
     fn sweep(&self) {
-        for region in self.take_unused() {
-            // SAFETY: it was registered (only such are taken), and we are its only owner: no copy under way has a slot in it.
-            let ended = unsafe { self.driver.unregister(region.as_ptr()) };
-            if ended.is_err() {
-                // The device may still write to it: it stays mapped for as long as the process lives.
-                self.stats.quarantined_bytes.add(region.len() as u64);
-                std::mem::forget(region);
+        for pinned in self.take(Entry::is_unused) {
+            self.unregister(pinned);
+        }
+    }
+
+    fn end_all(&self, closed: Closed) {
+        for pinned in self.take(|_| true) {
+            if closed == Closed::Quiet {
+                self.unregister(pinned);
+            } else {
+                self.quarantine(pinned);
             }
         }
     }
 
-    fn take_unused(&self) -> Vec<Arc<Region>> {
+    fn unregister(&self, pinned: Pinned) {
+        let mut ended = true;
+        for piece in (0..pinned.bytes).step_by(REGISTER_PIECE_BYTES) {
+            let begun = Instant::now();
+            // SAFETY: the piece was registered, and no copy under way has a slot in it: we are the region's only owner, or
+            // nothing is under way at all.
+            ended &= unsafe { self.driver.unregister(pinned.region.as_ptr().add(piece)) }.is_ok();
+            self.pause(begun.elapsed());
+        }
+        if !ended {
+            self.quarantine(pinned);
+        }
+    }
+
+    /// The device may still write to it: it stays mapped for as long as the process lives.
+    fn quarantine(&self, pinned: Pinned) {
+        self.stats.quarantined_bytes.add(pinned.bytes as u64);
+        std::mem::forget(pinned.region);
+    }
+
+    /// Takes entries out, and gives those of which something is registered.
+    fn take(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Pinned> {
         let mut state = self.state.lock();
-        let unused: Vec<Base> =
-            state.entries.iter().filter(|(_, entry)| entry.is_unused()).map(|e| *e.0).collect();
-        let mut ended = Vec::new();
-        for base in unused {
-            if let Some(Entry::Registered(region)) = state.entries.remove(&base) {
-                state.bytes -= region.mapped_bytes() as u64;
-                self.stats.registered_bytes.sub(region.mapped_bytes() as u64);
-                if self.is_far(&region) {
-                    self.stats.far_bytes.sub(region.mapped_bytes() as u64);
+        let bases: Vec<Base> =
+            state.entries.iter().filter(|(_, entry)| wanted(entry)).map(|e| *e.0).collect();
+        let mut taken = Vec::new();
+        for base in bases {
+            if let Some(Entry::Pinned(pinned)) = state.entries.remove(&base) {
+                let bytes = pinned.bytes as u64;
+                state.bytes -= bytes;
+                self.stats.registered_bytes.sub(bytes);
+                if self.is_far(&pinned.region) {
+                    self.stats.far_bytes.sub(bytes);
                 }
-                ended.push(region);
+                taken.push(pinned);
             }
         }
-        if !ended.is_empty() {
-            // There is room again for those that found none: their next use asks anew.
-            state.entries.retain(|_, entry| !matches!(entry, Entry::Refused(_, true)));
+        if taken.iter().any(|pinned| pinned.bytes > 0) {
+            state.ask_again();
         }
-        ended
+        taken
+    }
+}
+
+impl State {
+    /// There is room again for those that found none: their next use asks anew, and what is pinned in part goes on.
+    fn ask_again(&mut self) {
+        self.entries.retain(|_, entry| !matches!(entry, Entry::Refused(_, true)));
+        for (base, entry) in &mut self.entries {
+            if let Entry::Pinned(pinned) = entry
+                && pinned.rest == Rest::Refused(true)
+            {
+                pinned.rest = Rest::Waiting;
+                self.waiting.push_back(*base);
+            }
+        }
     }
 }
 
 impl Entry {
     fn is_unused(&self) -> bool {
         match self {
-            Entry::Waiting(region) | Entry::Registered(region) => Arc::strong_count(region) == 1,
+            Entry::Pinned(pinned) => Arc::strong_count(&pinned.region) == 1,
             Entry::Refused(region, _) => region.strong_count() == 0,
         }
     }
+}
+
+/// Bytes of the piece that begins there.
+fn piece_bytes(region: &Region, from: usize) -> usize {
+    REGISTER_PIECE_BYTES.min(region.mapped_bytes() - from)
+}
+
+/// All memory of this host now: no more can be pinned.
+fn host_memory_bytes() -> u64 {
+    // SAFETY: `sysconf` only reads a setting of the system.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
 }

@@ -93,6 +93,11 @@ impl Ring {
         Some(Taken { memory: unsafe { self.base.add(at) }, bytes })
     }
 
+    /// Where a piece of it begins, counted from its start.
+    pub(crate) fn offset(&self, taken: &Taken) -> usize {
+        taken.memory.addr() - self.base.addr()
+    }
+
     /// Where the ring's use ends now: what to free up to when all taken so far is done with.
     pub(crate) fn end(&self) -> u64 {
         self.taken

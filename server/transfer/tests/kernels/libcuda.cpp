@@ -3,6 +3,9 @@
 //
 // It does everything in the call itself: order is the host device's affair (src/device/host). It is strict in what a GPU is strict
 // in: a call outside a context, memory that nobody took or registered, a batch with attributes it does not know, are errors.
+//
+// It fails when the environment says so: TEST_CUDA_REGISTER=<number> is what registrations return, and a batch of at least
+// TEST_CUDA_HANG_AT copies never ends, nor does anything after it.
 
 #include "host.cpp"
 
@@ -15,7 +18,13 @@ static std::map<u64, u64> &memory = *new std::map<u64, u64>; // start -> bytes, 
 static thread_local std::vector<void *> contexts;
 static void *const OURS = (void *)0x51;
 
-static const u32 INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, REGISTERED = 712;
+static const u32 INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, REGISTERED = 712;
+
+static u64 setting(const char *name, u64 usual) {
+    const char *text = getenv(name);
+    return text != nullptr ? strtoull(text, nullptr, 10) : usual;
+}
+static bool hangs = false;
 
 #define CALL(name, ...) extern "C" u32 name(__VA_ARGS__)
 #define IN_CONTEXT                                                                                                     \
@@ -96,6 +105,7 @@ CALL(cuMemFreeHost, u64 address) {
 CALL(cuMemHostRegister_v2, u64 address, size_t bytes, u32) {
     IN_CONTEXT;
     if (bytes == 0 || address % 4096 != 0) return INVALID_VALUE;
+    if (u64 code = setting("TEST_CUDA_REGISTER", 0)) return (u32)code;
     if (known(address, 1)) return REGISTERED;
     memory[address] = bytes;
     return 0;
@@ -115,6 +125,10 @@ CALL(cuStreamDestroy_v2, u64) {
     IN_CONTEXT;
     return 0;
 }
+CALL(cuStreamIsCapturing, u64, u32 *status) {
+    IN_CONTEXT;
+    return *status = 0, 0;
+}
 CALL(cuStreamWaitEvent, u64, u64, u32 flags) {
     IN_CONTEXT;
     return flags;
@@ -133,7 +147,7 @@ CALL(cuEventRecord, u64, u64) {
 }
 CALL(cuEventQuery, u64) {
     IN_CONTEXT;
-    return 0;
+    return hangs ? NOT_READY : 0;
 }
 
 CALL(cuMemcpyAsync, u64 target, u64 source, size_t bytes, u64) {
@@ -151,6 +165,7 @@ static u32 batch(u64 *targets, u64 *sources, size_t *sizes, size_t count, Attrib
                  size_t attribute_count, size_t *failed, u64 stream) {
     if (attribute_count != 1 || places[0] != 0 || attributes->order != 1 || attributes->flags != 0 || stream == 0)
         return INVALID_VALUE;
+    hangs = hangs || count >= setting("TEST_CUDA_HANG_AT", ~0ull);
     for (size_t at = 0; at < count; at++) {
         *failed = at;
         u32 code = cuMemcpyAsync(targets[at], sources[at], sizes[at], stream);

@@ -123,6 +123,25 @@ fn the_last_segment_with_space_is_for_what_moves() {
 }
 
 #[test]
+fn what_is_left_of_the_last_segment_is_for_what_moves_too() {
+    let mut log = Log::new(SEGMENTS, BLOCKS);
+    let now = Instant::now();
+    make(&mut log, now);
+    make(&mut log, now);
+    assert!(write(&mut log, BIG).is_some());
+    refuse(&mut log, Fault::Full, now);
+    let small = BIG / 8;
+    assert!(matches!(log.append(&meta(small), true), Append::Placed(_)), "the open one has room");
+    while write(&mut log, small).is_some() {}
+    assert_eq!(log.free_segments(), 1, "what comes leaves the last one alone");
+    for _ in 0..3 {
+        assert!(matches!(log.append(&meta(small), true), Append::Placed(_)));
+        assert!(matches!(log.append(&meta(small), false), Append::Full), "also when a move has opened it");
+    }
+    assert!(log.can_move(small));
+}
+
+#[test]
 fn what_the_system_is_short_of_is_waited_for_and_costs_no_capacity() {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     let now = Instant::now();

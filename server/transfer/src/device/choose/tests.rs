@@ -4,7 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-const MEANS: Means = Means { choice: CopyChoice::Auto, batch: true, kernels: true, chunk_bytes: 1 << 20 };
+const SPEEDS: Speeds =
+    Speeds { to_device_bytes_max: 8 << 10, within_bytes_max: 4 << 10, upload_tables: true };
+const MEANS: Means =
+    Means { choice: CopyChoice::Auto, batch: true, kernels: true, chunk_bytes: 1 << 20, speeds: SPEEDS };
 
 fn piece(target: u64, source: u64, bytes: usize) -> CopyRequest {
     CopyRequest { target, source, bytes }
@@ -24,31 +27,74 @@ fn pieces_that_touch_on_both_sides_are_one() {
 }
 
 #[test]
-fn large_pieces_go_to_the_copy_engines_and_many_small_ones_to_a_kernel() {
+fn an_offload_goes_in_one_batch_whatever_its_pieces_are() {
     let mut pieces = many(100, 4 << 10);
-    pieces.push(piece(1 << 50, 1 << 51, ENGINE_PIECE_BYTES_MIN));
-    let work = choose(pieces, MEANS);
+    pieces.push(piece(1 << 50, 1 << 51, 2 << 20));
+    let work = choose(pieces.clone(), Way::ToSlots, MEANS);
     assert!(
-        matches!(&work[..], [Work::Engine(large), Work::Kernel(small)] if large.len() == 1 && small.len() == 100)
+        matches!(&work[..], [Work::Batch(all)] if all.len() == 101),
+        "it takes nothing of the engine's: {work:?}"
     );
-    let few = choose(many(ENGINE_COPIES_MAX as u64, 4 << 10), MEANS);
-    assert!(matches!(&few[..], [Work::Engine(_)]), "too few for a launch: {few:?}");
-    let without = choose(many(100, 4 << 10), Means { kernels: false, ..MEANS });
+    let without = choose(pieces, Way::ToSlots, Means { batch: false, ..MEANS });
+    assert!(
+        matches!(&without[..], [Work::Engine(large), Work::Kernel(small)] if large.len() == 1 && small.len() == 100),
+        "a call for each small piece costs more than a kernel: {without:?}"
+    );
+}
+
+#[test]
+fn pieces_that_a_kernel_copies_faster_go_to_one_if_they_are_enough() {
+    let mut pieces = many(100, 8 << 10);
+    pieces.extend(many(2, (8 << 10) + 1));
+    let work = choose(pieces.clone(), Way::ToDevice, MEANS);
+    assert!(
+        matches!(&work[..], [Work::Batch(large), Work::Kernel(small)] if large.len() == 2 && small.len() == 100)
+    );
+    let within = choose(pieces, Way::Within, MEANS);
+    assert!(
+        matches!(&within[..], [Work::Batch(all)] if all.len() == 102),
+        "within the device the bound is its own"
+    );
+    let few = choose(many(KERNEL_PIECES_MIN as u64 - 1, 4 << 10), Way::ToDevice, MEANS);
+    assert!(matches!(&few[..], [Work::Batch(_)]), "too few for a launch: {few:?}");
+    let slow = Speeds { to_device_bytes_max: 0, ..SPEEDS };
+    let never = choose(many(100, 64), Way::ToDevice, Means { speeds: slow, ..MEANS });
+    assert!(matches!(&never[..], [Work::Batch(_)]), "a kernel that is never faster: {never:?}");
+    let without = choose(many(100, 4 << 10), Way::ToDevice, Means { kernels: false, ..MEANS });
     assert!(matches!(&without[..], [Work::Batch(_)]));
-    let neither = choose(many(100, 4 << 10), Means { kernels: false, batch: false, ..MEANS });
+    let neither = choose(many(100, 4 << 10), Way::ToDevice, Means { kernels: false, batch: false, ..MEANS });
     assert!(matches!(&neither[..], [Work::Engine(_)]));
+    let one = choose(many(1, 2 << 20), Way::ToDevice, MEANS);
+    assert!(matches!(&one[..], [Work::Engine(_)]), "one copy is no batch");
+}
+
+/// What an engine waits for layer by layer is enqueued as a whole, or it waits for the last layer.
+#[test]
+fn layers_in_more_pieces_than_a_stream_is_given_at_once_go_by_kernel() {
+    let at_once = STREAM_CALLS_MAX * BATCH_COPIES_A_CALL;
+    let by = |layers, pieces, means: Means| {
+        choose(many(100, 32 << 10), Way::ToDevice, means.of_job(layers, pieces))
+    };
+    assert!(matches!(&by(36, at_once, MEANS)[..], [Work::Batch(_)]));
+    assert!(by(36, at_once + 1, MEANS).iter().all(|work| matches!(work, Work::Kernel(_))));
+    assert!(matches!(&by(1, at_once + 1, MEANS)[..], [Work::Batch(_)]), "nobody begins with a part of it");
+    assert!(matches!(&by(36, at_once + 1, Means { kernels: false, ..MEANS })[..], [Work::Batch(_)]));
+    let batch = Means { choice: CopyChoice::Batch, ..MEANS };
+    assert!(matches!(&by(36, at_once + 1, batch)[..], [Work::Batch(_)]), "the owner chose");
 }
 
 #[test]
 fn the_owner_of_a_device_may_choose() {
     let large = || many(10, 1 << 20);
     let means = |choice| Means { choice, ..MEANS };
-    assert!(matches!(&choose(large(), means(CopyChoice::Batch))[..], [Work::Batch(_)]));
-    assert!(matches!(&choose(many(100, 64), means(CopyChoice::Engine))[..], [Work::Engine(_)]));
-    let kernels = choose(large(), means(CopyChoice::Kernel));
-    assert!(kernels.len() == 10 && kernels.iter().all(|work| matches!(work, Work::Kernel(_))));
-    let cannot = choose(large(), Means { kernels: false, ..means(CopyChoice::Kernel) });
-    assert!(matches!(&cannot[..], [Work::Engine(_)]), "{cannot:?}");
+    for way in [Way::ToSlots, Way::ToDevice, Way::Within] {
+        assert!(matches!(&choose(large(), way, means(CopyChoice::Batch))[..], [Work::Batch(_)]));
+        assert!(matches!(&choose(many(100, 64), way, means(CopyChoice::Engine))[..], [Work::Engine(_)]));
+        let kernels = choose(large(), way, means(CopyChoice::Kernel));
+        assert!(kernels.len() == 10 && kernels.iter().all(|work| matches!(work, Work::Kernel(_))));
+        let cannot = choose(large(), way, Means { kernels: false, ..means(CopyChoice::Kernel) });
+        assert!(matches!(&cannot[..], [Work::Batch(_)]), "{cannot:?}");
+    }
 }
 
 fn bytes_of(work: &[Work]) -> Vec<(u64, u64)> {
@@ -77,6 +123,7 @@ proptest! {
         sizes in proptest::collection::vec((1usize..600, 0u64..3, 0u64..3), 1..40),
         chunk_bytes in 64usize..2000,
         choice in prop_oneof![Just(CopyChoice::Auto), Just(CopyChoice::Engine), Just(CopyChoice::Batch), Just(CopyChoice::Kernel)],
+        way in prop_oneof![Just(Way::ToSlots), Just(Way::ToDevice), Just(Way::Within)],
         kernels in any::<bool>(),
         batch in any::<bool>(),
     ) {
@@ -88,7 +135,7 @@ proptest! {
             push_merged(&mut merged, piece(target, source, bytes));
             (target, source) = (target + bytes as u64, source + bytes as u64);
         }
-        let work = choose(merged, Means { choice, batch, kernels, chunk_bytes });
+        let work = choose(merged, way, Means { choice, batch, kernels, chunk_bytes, speeds: SPEEDS });
         prop_assert_eq!(bytes_of(&work), bytes_of(&[Work::Engine(plain)]));
         for work in &work {
             if let Work::Kernel(pieces) = work {

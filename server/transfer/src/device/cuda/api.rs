@@ -5,16 +5,20 @@
 //! it has no variant for. So its declarations serve as types only: each function is found by name, once, and returns a plain
 //! number; a missing one is an error like any other.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
 
+use super::library::Library;
 use crate::device::driver::{DeviceError, DeviceErrorKind};
 
 /// What every function returns: a `CUresult` of this driver's version, known to us or not.
 pub(super) type Code = u32;
 
+/// What the driver's library is called, the real one's name first: under the other, which is a linker's, CUDA's toolkit keeps a
+/// stub that cannot do anything.
+const LIBRARY_NAMES: [&CStr; 2] = [c"libcuda.so.1", c"libcuda.so"];
 /// The symbol whose type changed between CUDA 12 and 13; found by version, never by name alone.
 const BATCH_SYMBOL: &str = "cuMemcpyBatchAsync\0";
 /// The version of CUDA whose type of [`BATCH_SYMBOL`] we use: the first that has it.
@@ -123,10 +127,11 @@ functions! {
     module_unload: cuModuleUnload(sys::CUmodule);
     launch: cuLaunchKernel(sys::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, sys::CUstream, *mut *mut c_void, *mut *mut c_void);
 }
-// The header's argument is the enum that an unknown number must not become.
+// The header's argument is an enum that an unknown number must not become.
 loose {
     error_name: cuGetErrorName(Code, *mut *const c_char);
     error_text: cuGetErrorString(Code, *mut *const c_char);
+    stream_capturing: cuStreamIsCapturing(sys::CUstream, *mut u32);
 }
 }
 
@@ -155,20 +160,13 @@ impl Api {
     }
 
     fn load() -> Result<Api, DeviceError> {
-        // SAFETY: loading NVIDIA's library runs its constructors; it has no other demands.
-        if !unsafe { sys::is_culib_present() } {
+        let Some(library) = Library::open(&LIBRARY_NAMES) else {
             return Err(DeviceError::new(
                 DeviceErrorKind::Absent,
-                "no CUDA driver library (libcuda.so) was found: install NVIDIA's driver, or go on without a GPU",
+                "no CUDA driver library (libcuda.so.1) was found: install NVIDIA's driver, or go on without a GPU",
             ));
-        }
-        // SAFETY: the library is there, so this does not panic; it is never unloaded.
-        let library = unsafe { sys::culib() };
-        let find = |name: &str| {
-            // SAFETY: the symbol is only asked for its address; its type is `resolve`'s affair.
-            let found = unsafe { library.get::<*const c_void>(name.as_bytes()) };
-            found.ok().map(|symbol| *symbol).filter(|address| !address.is_null())
         };
+        let find = |name: &str| library.find(name);
         // SAFETY: the names are looked up in the driver library itself.
         let api = unsafe { Self::resolve(find) }?;
         api.start()?;

@@ -3,11 +3,14 @@
 
 mod library;
 
+use std::sync::Arc;
+
 use cudarc::driver::sys;
 
 use super::CudaDriver;
 use super::api::Api;
 use crate::device::driver::{CopyRequest, DeviceErrorKind, Driver, Event, Kernel, Priority, Stream};
+use crate::device::opening::load_kernels;
 use crate::limits::{COPY_BATCH_MAX, KERNEL_BLOCKS_MAX};
 
 use self::library::*;
@@ -87,6 +90,7 @@ fn call_everything(driver: &CudaDriver) {
     driver.new_stream(Priority::Low).ok();
     driver.new_event().ok();
     driver.passed(event).ok();
+    driver.is_capturing(stream).ok();
     // SAFETY: this library dereferences none of it.
     unsafe {
         driver.free(0x1000).ok();
@@ -224,6 +228,46 @@ fn devices_of_a_process_share_a_registration_and_the_last_one_ends_it() {
 }
 
 #[test]
+fn a_copy_that_spans_two_registrations_is_refused() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    let piece = |at: usize| std::ptr::without_provenance_mut(0x10_000 + at * 4096);
+    for at in [0, 1] {
+        // SAFETY: this library does not touch the memory.
+        unsafe { driver.register(piece(at), 4096) }.expect("it takes any");
+    }
+    let copy = |target, bytes| {
+        let request = CopyRequest { target, source: 0x90_000, bytes };
+        // SAFETY: this library copies nothing.
+        unsafe { (driver.copy(request, Stream(1)), driver.copy_batch(&[request], Stream(1))) }
+    };
+    for (target, bytes) in [(0x10_000, 4096), (0x11_000, 4096), (0x10_800, 2048)] {
+        assert_eq!(copy(target, bytes), (Ok(()), Ok(())));
+    }
+    let (one, many) = copy(0x10_800, 4096);
+    assert_eq!(one.expect_err("two registrations").kind, DeviceErrorKind::Invalid);
+    assert_eq!(many.expect_err("two registrations").kind, DeviceErrorKind::Invalid);
+    for at in [0, 1] {
+        // SAFETY: as above.
+        unsafe { driver.unregister(piece(at)) }.expect("it is registered");
+    }
+}
+
+#[test]
+fn a_stream_that_is_captured_says_so() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    fake().captures.extend([(0x3001, 1), (0x3002, 2), (0x3003, 77)]);
+    assert_eq!(driver.is_capturing(Stream(0x3000)), Ok(false));
+    for stream in [0x3001, 0x3002, 0x3003] {
+        assert_eq!(driver.is_capturing(Stream(stream)), Ok(true), "{stream:#x}");
+    }
+    fail("cuStreamIsCapturing", 906);
+    let failed = driver.is_capturing(Stream(0)).expect_err("the legacy stream, and another is captured");
+    assert_eq!(failed.kind, DeviceErrorKind::Invalid, "{failed}");
+}
+
+#[test]
 fn an_event_has_passed_or_not_or_the_device_is_broken() {
     let (_turn, api) = library();
     let driver = open(api);
@@ -353,4 +397,32 @@ fn refused_kernels_are_unsupported_for_good_and_a_full_device_only_for_now() {
     fail("cuModuleGetFunction", 500);
     assert_eq!(launch(&driver).expect_err("told to fail").kind, DeviceErrorKind::Unsupported);
     assert_eq!(noted("unload").len(), 1, "the half-loaded module");
+}
+
+#[test]
+fn a_device_that_is_opened_has_every_function_launched_and_waited_for() {
+    let (_turn, api) = library();
+    let driver: Arc<dyn Driver> = Arc::new(open(api));
+    assert_eq!(load_kernels(&driver), Ok(true));
+    assert_eq!(count("cuModuleLoadDataEx"), 1);
+    for function in FUNCTIONS {
+        assert!(!noted(function).is_empty(), "{function} is left to the first copy");
+    }
+    assert_eq!(count("cuEventQuery"), 4, "every launch is waited for");
+    assert_eq!((count("cuMemAlloc_v2"), count("cuMemHostAlloc")), (1, 1));
+    assert_eq!((count("cuMemFree_v2"), count("cuMemFreeHost")), (1, 1), "and nothing is kept");
+}
+
+#[test]
+fn a_device_without_our_kernels_opens_and_a_broken_one_does_not() {
+    let (_turn, api) = library();
+    let driver: Arc<dyn Driver> = Arc::new(open(api));
+    fail("cuModuleLoadDataEx", 222);
+    assert_eq!(load_kernels(&driver), Ok(false));
+    fake().codes.clear();
+    let driver: Arc<dyn Driver> = Arc::new(open(api));
+    fail("cuEventQuery", 719);
+    let before = count("cuMemFree_v2");
+    assert_eq!(load_kernels(&driver).expect_err("told to fail").kind, DeviceErrorKind::Broken);
+    assert_eq!(count("cuMemFree_v2"), before, "what a broken device has, it keeps");
 }

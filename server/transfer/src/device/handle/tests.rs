@@ -9,6 +9,10 @@ use crate::checksum;
 use crate::device::host::HostControl;
 use crate::region::{HugePages, Region, RegionOptions};
 
+mod early;
+mod engine;
+mod pinning;
+
 const PAGE: usize = 96 << 10;
 
 /// Waits for a future on this thread: flights need no runtime.
@@ -72,7 +76,7 @@ impl Rig {
 
     /// Waits until the slab is pinned.
     fn registered(self) -> Self {
-        self.device.inner.core.registry.is_direct(&self.region);
+        self.device.inner.core.registry.is_direct(&self.region.slot(0, PAGE).unwrap());
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.device.stats().registered_bytes == 0 {
             assert!(Instant::now() < deadline);
@@ -167,6 +171,24 @@ fn round_trip(rig: &Rig, piece: usize) {
     }
 }
 
+/// A driver that loads a kernel, or takes memory, has an engine's launches wait meanwhile: all of that is done at the opening.
+#[test]
+fn an_open_device_has_nothing_left_to_load_or_to_take() {
+    let rig = Rig::new(strict(), 6).registered();
+    let free = rig.device.memory().unwrap().free_bytes;
+    rig.control.hold(rig.engine);
+    engine_copies(&rig, 4, 5);
+    for piece in [768, PAGE] {
+        let filled = rig.device.fill(rig.pages(0..4, piece), None).unwrap();
+        wait(filled.landed()).unwrap();
+        let drained = rig.device.drain(rig.pages(0..4, piece), None, 1, true).unwrap();
+        wait(drained.landed()).unwrap();
+    }
+    rig.control.let_go();
+    rig.assert_no_faults();
+    assert_eq!(rig.device.memory().unwrap().free_bytes, free, "taken while the engine is at work");
+}
+
 /// What an engine's kernel would do: write a page, or read one, on its own stream.
 fn engine_copies(rig: &Rig, source: usize, target: usize) {
     let at = |page: usize| rig.memory.address() + (page * PAGE) as u64;
@@ -212,6 +234,60 @@ fn pages_are_written_after_the_work_that_reads_them_and_before_the_work_that_wai
     assert!(rig.read(2) == pattern(0, PAGE), "read before it was overwritten");
     assert!(rig.read(3) == pattern(77, PAGE), "read after it had come");
     rig.assert_no_faults();
+}
+
+/// Waits until something holds, which a device that works has brought about by then.
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Checksums take their time beside the copies, not between them: they are held up here, and bytes arrive all the same.
+#[test]
+fn copies_do_not_wait_for_checksums() {
+    let rig = Rig::new(strict(), 6).registered();
+    for page in 0..4 {
+        rig.region.slot(page * PAGE, PAGE).unwrap().fill(&pattern(50 + page as u64, PAGE));
+    }
+    rig.control.hold_checksums();
+    let first = rig.device.drain(rig.pages(0..2, 4 << 10), None, 0, true).unwrap();
+    let second = rig.device.drain(rig.pages(2..4, 4 << 10), None, 1, true).unwrap();
+    wait(second.enqueued()).unwrap();
+    second.wait_layer(0, rig.engine).unwrap();
+    let there = rig.device.passed(&rig.device.mark(rig.engine).unwrap()).unwrap();
+    wait(there.landed()).unwrap();
+    assert!(rig.read(3) == pattern(53, PAGE), "the second reload is there");
+    assert!(!first.is_done() && !second.is_done(), "nobody says so before it is verified");
+    let filled = rig.device.fill(rig.pages(4..6, 4 << 10), None).unwrap();
+    let slot = rig.region.slot(5 * PAGE, PAGE).unwrap();
+    wait_until("the offload's bytes", || slot.bytes() == pattern(5, PAGE));
+    assert!(!filled.is_done());
+    rig.control.let_go();
+    for (flight, pages) in [(first, [50, 51]), (second, [52, 53]), (filled, [4, 5])] {
+        let expected = pages.map(|page| checksum(&pattern(page, PAGE)));
+        assert_eq!(wait(flight.landed()).unwrap().checksums, expected);
+    }
+    rig.assert_no_faults();
+}
+
+/// A reload that is verified part by part, while its next part comes: every page has its own checksum.
+#[test]
+fn pages_of_every_part_have_their_own_checksums() {
+    for layers in [0, 1, 3] {
+        let device = DeviceOptions { chunk_bytes: 2 * PAGE, ..DeviceOptions::default() };
+        let delay_max = Duration::from_micros(100);
+        let rig = Rig::new(HostOptions { device, delay_max, ..strict() }, 5).registered();
+        for page in 0..5 {
+            rig.region.slot(page * PAGE, PAGE).unwrap().fill(&pattern(60 + page as u64, PAGE));
+        }
+        let flight = rig.device.drain(rig.pages(0..5, PAGE / 3), None, layers, true).unwrap();
+        let expected: Vec<u64> = (60..65).map(|page| checksum(&pattern(page, PAGE))).collect();
+        assert_eq!(wait(flight.landed()).unwrap().checksums, expected);
+        rig.assert_no_faults();
+    }
 }
 
 /// The same without the mark is found out, even where the bytes happen to be right: else the tests above prove nothing.
@@ -329,7 +405,7 @@ fn copies_within_the_device_follow_the_slot_order() {
 
 #[test]
 fn a_slab_without_room_is_staged_until_another_one_goes() {
-    let device = DeviceOptions { pinned_bytes_max: 4 * PAGE as u64, ..DeviceOptions::default() };
+    let device = DeviceOptions { pinned_bytes_max: Some(4 * PAGE as u64), ..DeviceOptions::default() };
     let rig = Rig::new(HostOptions { device, ..strict() }, 4).registered();
     let other = region(4);
     let pages = |region: &Arc<Region>| {

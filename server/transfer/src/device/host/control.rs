@@ -1,12 +1,12 @@
 //! What a test lets go wrong on a host device, and what it finds. Owns: that switchboard. Must not know: streams' work.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::memory::Span;
-use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Stream};
+use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Priority, Stream};
 
 /// Says what goes wrong on a host device while it is in use, and what it found wrong. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -26,10 +26,24 @@ struct State {
     fail_at: Option<(u64, DeviceErrorKind)>,
     broken: Option<String>,
     held: HashSet<u64>,
+    /// Streams of a priority that is held.
+    held_priority: Option<Priority>,
+    priorities: HashMap<u64, Priority>,
     all_held: bool,
+    checksums_held: bool,
     faults: Vec<String>,
     adopted: Vec<Span>,
+    registered: BTreeMap<u64, Span>,
+    captured: HashSet<u64>,
     closed: bool,
+}
+
+impl State {
+    fn is_held(&self, stream: u64) -> bool {
+        let held_priority =
+            self.held_priority.is_some() && self.priorities.get(&stream) == self.held_priority.as_ref();
+        self.all_held || held_priority || self.held.contains(&stream)
+    }
 }
 
 impl HostControl {
@@ -55,17 +69,38 @@ impl HostControl {
         self.shared.state.lock().held.insert(stream.raw());
     }
 
+    /// Stops the streams of a priority: of reloads, or of offloads and whoever else is in no hurry.
+    pub fn hold_priority(&self, priority: Priority) {
+        self.shared.state.lock().held_priority = Some(priority);
+    }
+
     /// Stops all streams.
     pub fn hold_all(&self) {
         self.shared.state.lock().all_held = true;
+    }
+
+    /// Stops streams before kernels that take checksums.
+    pub fn hold_checksums(&self) {
+        self.shared.state.lock().checksums_held = true;
     }
 
     /// Lets all streams go on.
     pub fn let_go(&self) {
         let mut state = self.shared.state.lock();
         state.held.clear();
-        state.all_held = false;
+        state.held_priority = None;
+        (state.all_held, state.checksums_held) = (false, false);
         self.shared.changed.notify_all();
+    }
+
+    /// Begins to capture a stream into a graph, as an engine does.
+    pub fn begin_capture(&self, stream: Stream) {
+        self.shared.state.lock().captured.insert(stream.raw());
+    }
+
+    /// Ends the capture.
+    pub fn end_capture(&self, stream: Stream) {
+        self.shared.state.lock().captured.remove(&stream.raw());
     }
 
     /// Announces memory of an engine, for a strict device.
@@ -79,10 +114,28 @@ impl HostControl {
         self.shared.state.lock().faults.clone()
     }
 
+    /// How many bytes each registration has that there is now, in order of address; also when the device is gone.
+    #[must_use]
+    pub fn registered(&self) -> Vec<u64> {
+        self.shared.state.lock().registered.values().map(|span| span.end - span.start).collect()
+    }
+
     /// How many calls were made that could fail.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.shared.state.lock().calls
+    }
+
+    pub(super) fn note_registered(&self, span: Span) {
+        self.shared.state.lock().registered.insert(span.start, span);
+    }
+
+    pub(super) fn note_unregistered(&self, span: Span) {
+        self.shared.state.lock().registered.remove(&span.start);
+    }
+
+    pub(super) fn is_captured(&self, stream: Stream) -> bool {
+        self.shared.state.lock().captured.contains(&stream.raw())
     }
 
     pub(super) fn adopted(&self) -> Vec<Span> {
@@ -113,10 +166,15 @@ impl HostControl {
         Err(DeviceError::new(kind, text))
     }
 
+    pub(super) fn note_stream(&self, stream: u64, priority: Priority) {
+        self.shared.state.lock().priorities.insert(stream, priority);
+    }
+
     /// Waits while a stream is held. False: nothing is to be done any more.
-    pub(super) fn may_go_on(&self, stream: u64) -> bool {
+    pub(super) fn may_go_on(&self, stream: u64, checksums: bool) -> bool {
         let mut state = self.shared.state.lock();
-        while (state.all_held || state.held.contains(&stream)) && !state.closed && state.broken.is_none() {
+        let held = |state: &State| state.is_held(stream) || (checksums && state.checksums_held);
+        while held(&state) && !state.closed && state.broken.is_none() {
             self.shared.changed.wait(&mut state);
         }
         !state.closed && state.broken.is_none()

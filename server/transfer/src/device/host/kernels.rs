@@ -5,33 +5,50 @@ use sha2::{Digest, Sha256};
 use super::memory::Span;
 use super::order::Touched;
 use crate::checksum::Checksum;
-use crate::device::driver::{DeviceAddress, Kernel, PagePieces, Piece};
+use crate::device::driver::{CopyRequest, DeviceAddress, Kernel, PagePieces, Piece};
+use crate::limits::CHECKSUM_WARP_PIECES_MIN;
 
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// What a kernel reads and writes, by its tables as they are now.
+/// The function that a GPU would load for a kernel when it is first launched.
+pub(super) fn function(kernel: &Kernel) -> &'static str {
+    match kernel {
+        Kernel::Copy { .. } => "copy",
+        Kernel::Checksum { count, .. } if *count >= CHECKSUM_WARP_PIECES_MIN => "checksum by warp",
+        Kernel::Checksum { .. } => "checksum by block",
+        Kernel::Sha256 { .. } => "sha256",
+    }
+}
+
+/// What a kernel reads and writes, by its tables as they will be: `last` is the copy before it, which may bring them.
 ///
 /// # Safety
-/// The tables are valid memory.
-pub(super) unsafe fn touched(kernel: &Kernel) -> Touched {
+/// The tables are valid memory, and so is the source of that copy where it brings them.
+pub(super) unsafe fn touched(kernel: &Kernel, last: Option<CopyRequest>) -> Touched {
+    let now = |table: DeviceAddress| match last {
+        Some(copy) if (copy.target..copy.target + copy.bytes as u64).contains(&table) => {
+            copy.source + (table - copy.target)
+        }
+        _ => table,
+    };
     // SAFETY: the caller's promise.
     unsafe {
         match *kernel {
             Kernel::Copy { pieces, count, .. } => {
-                let table: &[Piece] = table(pieces, count);
+                let table: &[Piece] = table(now(pieces), count);
                 let mut reads = sources(table);
                 reads.push(span_of::<Piece>(pieces, count));
                 let writes = table.iter().map(|piece| Span::new(piece.target, piece.bytes)).collect();
                 Touched::new(reads, writes)
             }
             Kernel::Checksum { pieces, count, pages, page_count, scratch, output } => {
-                let mut reads = sources(table(pieces, count));
+                let mut reads = sources(table(now(pieces), count));
                 reads.push(span_of::<Piece>(pieces, count));
                 reads.push(span_of::<PagePieces>(pages, page_count));
                 Touched::new(reads, vec![span_of::<u64>(scratch, count), span_of::<u64>(output, page_count)])
             }
             Kernel::Sha256 { pieces, count, output } => {
-                let mut reads = sources(table(pieces, count));
+                let mut reads = sources(table(now(pieces), count));
                 reads.push(span_of::<Piece>(pieces, count));
                 Touched::new(reads, vec![span_of::<[u8; 32]>(output, count)])
             }

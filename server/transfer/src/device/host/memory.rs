@@ -102,11 +102,16 @@ impl Memory {
         Ok(memory)
     }
 
-    pub(super) fn register(&mut self, base: *mut u8, bytes: usize) -> Result<(), DeviceError> {
-        self.charge(Kind::Registered, bytes as u64)?;
+    pub(super) fn register(&mut self, base: *mut u8, bytes: usize) -> Result<Span, DeviceError> {
         let span = Span::new(base.expose_provenance() as u64, bytes as u64);
+        let before = self.known.range(..span.end).next_back();
+        if before.is_some_and(|(_, known)| known.span.end > span.start) {
+            let text = format!("{span:?} is registered already, at least in part");
+            return Err(DeviceError::new(DeviceErrorKind::Invalid, text));
+        }
+        self.charge(Kind::Registered, bytes as u64)?;
         self.known.insert(span.start, Known { span, kind: Kind::Registered, taken: None });
-        Ok(())
+        Ok(span)
     }
 
     /// Takes memory of a kind out; `None`: there is none that begins there.
@@ -119,6 +124,14 @@ impl Memory {
         }
         self.past.push(known);
         Some(span)
+    }
+
+    /// Whether a span begins in one registration and ends behind it: no copy may, even where another one follows.
+    pub(super) fn leaves_a_registration(&self, span: &Span) -> bool {
+        let before = self.known.range(..=span.start).next_back();
+        before.is_some_and(|(_, known)| {
+            known.kind == Kind::Registered && span.start < known.span.end && span.end > known.span.end
+        })
     }
 
     /// The memory that a span lies in.

@@ -123,6 +123,11 @@ impl Order {
         self.live.retain(|live| !host.has(live.stream, live.number));
     }
 
+    /// Another stream that has work which the host has not seen done.
+    pub(super) fn busy_beside(&self, stream: u64) -> Option<u64> {
+        self.live.iter().map(|live| live.stream).find(|other| *other != stream)
+    }
+
     /// Whether work that the host has not seen done touches any of it.
     pub(super) fn uses(&self, span: &Span) -> bool {
         let span = std::slice::from_ref(span);

@@ -24,7 +24,8 @@ pub(super) fn run(shared: &Shared, stream: u64, calls: &Receiver<Call>) {
     let mut chance = shared.options.seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     while let Ok(call) = calls.recv() {
         pause(shared.options.delay_max, &mut chance);
-        if !shared.control.may_go_on(stream) {
+        let checksums = matches!(call, Call::Kernel(Kernel::Checksum { .. }));
+        if !shared.control.may_go_on(stream, checksums) {
             return;
         }
         match call {

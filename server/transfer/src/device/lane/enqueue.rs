@@ -5,11 +5,20 @@ use std::ops::Range;
 
 use super::{Act, Job, Lane, Other, Page};
 use crate::device::choose::{Work, choose, push_merged};
-use crate::device::driver::{CopyRequest, DeviceError, DeviceErrorKind, Kernel, Piece};
-use crate::device::flight::OwnedEvent;
+use crate::device::driver::{
+    CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece, Stream,
+};
+use crate::device::flight::cancelled;
+use crate::device::register::cut_after;
 use crate::device::staging::Taken;
-use crate::limits::STAGED_PIECE_BYTES_MAX;
+use crate::limits::{
+    BATCH_COPIES_A_CALL, COPY_LAUNCH_CALLS, REGISTER_PIECE_BYTES, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX,
+    STREAM_CALLS_MAX,
+};
 use crate::region::Slot;
+
+/// Of one batch.
+const BATCH_COPIES_MAX: usize = STEP_CALLS_MAX * BATCH_COPIES_A_CALL;
 
 impl Lane {
     /// Enqueues all of a job. `on_cpu`: the pages whose checksums the device does not take.
@@ -17,45 +26,61 @@ impl Lane {
         if let Some(after) = &job.after {
             after.0.hold_up(self.stream)?;
         }
-        let direct: Vec<bool> = job.pages.iter().map(|page| self.is_direct(page)).collect();
         if job.checksums && job.to_slots {
-            // From where the bytes come: what is damaged on the way does not verify later.
-            self.enqueue_checksums(job, on_cpu)?;
+            // From where the bytes come, beside the copies: what is damaged on the way does not verify later.
+            if let Some(after) = &job.after {
+                after.0.hold_up(self.sums_stream)?;
+            }
+            self.enqueue_checksums(job, 0..job.pages.len(), on_cpu)?;
         }
+        let direct: Vec<bool> = job.pages.iter().map(|page| self.is_direct(page)).collect();
         let parts = parts(job)?;
         let mut layers = Vec::with_capacity(job.layers);
-        for part in 0..job.layers.max(1) {
-            let mut pieces = Vec::new();
-            for ((page, direct), parts) in job.pages.iter().zip(&direct).zip(&parts) {
-                match &page.other {
-                    Other::Slot(slot) if *direct => {
-                        self.push_slot(job, page, slot, parts[part].clone(), &mut pieces);
-                    }
-                    Other::Slot(slot) => self.stage(job, page, slot, parts[part].clone())?,
-                    Other::Source(source) => {
-                        push_within(page, source, parts[part].clone(), &mut pieces);
-                        self.core.stats.device_bytes.add(parts[part].len() as u64);
-                    }
+        for group in groups(job, self.means.chunk_bytes) {
+            for part in 0..job.layers.max(1) {
+                self.enqueue_part(job, &direct, &parts, group.clone(), part)?;
+                if job.layers > 0 && group.end == job.pages.len() {
+                    self.take_calls(job, 1)?;
+                    layers.push(self.record(self.stream)?);
                 }
             }
-            self.issue(pieces)?;
-            if job.layers > 0 {
-                let event = OwnedEvent::new(&self.core.driver)?;
-                event.record(self.stream)?;
-                layers.push(event);
+            if job.checksums && !job.to_slots {
+                // Where the bytes have come to, so that the way here is checked too; the next group comes meanwhile.
+                self.record(self.stream)?.hold_up(self.sums_stream)?;
+                self.enqueue_checksums(job, group, on_cpu)?;
             }
-        }
-        if job.checksums && !job.to_slots {
-            // Where the bytes have come to: the way here is checked too.
-            self.enqueue_checksums(job, on_cpu)?;
         }
         job.flight.set_enqueued(Ok(()), layers);
         Ok(())
     }
 
+    /// Enqueues one of the parts of a group of pages.
+    fn enqueue_part(
+        &mut self,
+        job: &Job,
+        direct: &[bool],
+        parts: &[Vec<Range<usize>>],
+        group: Range<usize>,
+        part: usize,
+    ) -> Result<(), DeviceError> {
+        let mut pieces = Vec::new();
+        for number in group {
+            let (page, part) = (&job.pages[number], parts[number][part].clone());
+            match &page.other {
+                Other::Slot(slot) if direct[number] => self.push_slot(job, page, slot, part, &mut pieces),
+                Other::Slot(slot) => self.stage(job, page, slot, part)?,
+                Other::Source(source) => {
+                    self.core.stats.device_bytes.add(part.len() as u64);
+                    push_within(page, source, part, &mut pieces);
+                }
+            }
+        }
+        self.issue(job, pieces)
+    }
+
     fn is_direct(&self, page: &Page) -> bool {
         match &page.other {
-            Other::Slot(slot) => self.core.registry.is_direct(slot.region()),
+            Other::Slot(slot) => self.core.registry.is_direct(slot),
             Other::Source(_) => true,
         }
     }
@@ -77,7 +102,19 @@ impl Lane {
             }
         }
         for run in page.plan.within(part) {
-            push_merged(pieces, request(job.to_slots, run.memory, base + run.slot_offset as u64, run.bytes));
+            let mut done = 0;
+            while done < run.bytes {
+                let offset = run.slot_offset + done;
+                let after = cut_after(slot.offset() + offset);
+                let bytes = after.min(run.bytes - done);
+                let next = request(job.to_slots, run.memory + done as u64, base + offset as u64, bytes);
+                if after == REGISTER_PIECE_BYTES {
+                    pieces.push(next); // a registration begins here: no copy may come from before it
+                } else {
+                    push_merged(pieces, next);
+                }
+                done += bytes;
+            }
         }
     }
 
@@ -88,7 +125,7 @@ impl Lane {
         let mut start = part.start;
         while start < part.end {
             let end = part.end.min(start + piece_bytes);
-            let staged = self.take_staging(end - start)?;
+            let staged = self.take_staging(job, end - start)?;
             // SAFETY: the piece was just taken: nothing that is enqueued uses it.
             let bytes = unsafe { staged.bytes_mut() };
             if !job.to_slots {
@@ -101,7 +138,7 @@ impl Lane {
                 let place = staged.address() + (run.slot_offset - start) as u64;
                 push_merged(&mut pieces, request(job.to_slots, run.memory, place, run.bytes));
             }
-            self.issue(pieces)?;
+            self.issue(job, pieces)?;
             self.staging_done = self.staging.end();
             let slot = slot.clone();
             self.step(if job.to_slots { Act::ToSlot { staged, slot, offset: start } } else { Act::Nothing });
@@ -111,19 +148,20 @@ impl Lane {
     }
 
     /// Enqueues pieces in whatever way suits them.
-    fn issue(&mut self, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
-        for work in choose(pieces, self.means) {
+    fn issue(&mut self, job: &Job, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
+        for work in choose(pieces, job.way(), self.means.of_job(job.layers, job.pieces())) {
             match work {
-                Work::Engine(requests) => self.engine(&requests)?,
-                Work::Batch(requests) => self.batch(&requests)?,
-                Work::Kernel(pieces) => self.kernel(pieces)?,
+                Work::Engine(requests) => self.engine(job, &requests)?,
+                Work::Batch(requests) => self.batch(job, &requests)?,
+                Work::Kernel(pieces) => self.kernel(job, pieces)?,
             }
         }
         Ok(())
     }
 
-    fn engine(&mut self, requests: &[CopyRequest]) -> Result<(), DeviceError> {
+    fn engine(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
         for request in requests {
+            self.take_calls(job, 1)?;
             // SAFETY: one side is a plan's memory, whose maker vouched for it; the other is a slot of a registered region,
             // staging memory, or another plan's. All are owned by the job until its last event has passed, slots are under a
             // lease that lasts as long, and the order against the engine's streams is by the mark that we waited for.
@@ -133,29 +171,34 @@ impl Lane {
         Ok(())
     }
 
-    fn batch(&mut self, requests: &[CopyRequest]) -> Result<(), DeviceError> {
-        if !self.means.batch {
-            return self.engine(requests);
-        }
-        // SAFETY: as in `engine`.
-        match unsafe { self.core.driver.copy_batch(requests, self.stream) } {
-            Ok(()) => self.core.stats.engine_calls.add(1),
-            Err(error) if error.kind == DeviceErrorKind::Unsupported => {
-                self.means.batch = false;
-                self.engine(requests)?;
+    fn batch(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
+        for (at, part) in requests.chunks(BATCH_COPIES_MAX).enumerate() {
+            if !self.means.batch {
+                return self.engine(job, &requests[at * BATCH_COPIES_MAX..]);
             }
-            Err(error) => return Err(error),
+            self.take_calls(job, part.len().div_ceil(BATCH_COPIES_A_CALL))?;
+            // SAFETY: as in `engine`.
+            match unsafe { self.core.driver.copy_batch(part, self.stream) } {
+                Ok(()) => self.core.stats.engine_calls.add(1),
+                Err(error) if error.kind == DeviceErrorKind::Unsupported => {
+                    self.means.batch = false;
+                    self.engine(job, part)?;
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
 
-    fn kernel(&mut self, pieces: Vec<Piece>) -> Result<(), DeviceError> {
+    fn kernel(&mut self, job: &Job, pieces: Vec<Piece>) -> Result<(), DeviceError> {
         if self.means.kernels {
-            let table = self.take_tables(size_of_val(&*pieces))?;
+            self.take_calls(job, COPY_LAUNCH_CALLS)?;
+            let table = self.take_tables(job, size_of_val(&*pieces))?;
             // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to more).
             unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
             let (blocks, count) = (self.core.kernel_blocks, pieces.len() as u32);
-            let launch = Kernel::Copy { pieces: table.address(), count, blocks };
+            let launch =
+                Kernel::Copy { pieces: self.upload(&table, table.bytes, self.stream)?, count, blocks };
             // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has passed.
             let launched = unsafe { self.core.driver.launch(launch, self.stream) };
             self.tables_done = self.tables.end();
@@ -174,36 +217,84 @@ impl Lane {
             bytes: piece.bytes as usize,
         };
         let requests: Vec<CopyRequest> = pieces.into_iter().map(request).collect();
-        self.batch(&requests)
+        self.batch(job, &requests)
+    }
+
+    /// Room for so many more calls in the stream, when older ones are done: a driver whose queue is full keeps the calling
+    /// thread, and with it locks that the engine's own launches need.
+    pub(super) fn take_calls(&mut self, job: &Job, calls: usize) -> Result<(), DeviceError> {
+        if job.flight.is_cancelled() {
+            return Err(cancelled());
+        }
+        let calls = calls as u64;
+        if self.calls.given - self.calls.stepped + calls > STEP_CALLS_MAX as u64 {
+            self.step(Act::Nothing);
+        }
+        while self.calls.given - self.calls.done + calls > STREAM_CALLS_MAX as u64 {
+            self.wait_step(&job.flight)?;
+        }
+        self.calls.given += calls;
+        Ok(())
+    }
+
+    /// Where kernels find a table of so many bytes: copied to the device before they run, or where it is.
+    pub(super) fn upload(
+        &self,
+        table: &Taken,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<DeviceAddress, DeviceError> {
+        let Some(uploads) = &self.uploads else { return Ok(table.address()) };
+        let target = uploads.address() + self.tables.offset(table) as u64;
+        let request = CopyRequest { target, source: table.address(), bytes };
+        // SAFETY: both are ours until a step behind the kernel has passed; the place on the device is free when that in the ring
+        // is.
+        unsafe { self.core.driver.copy(request, stream) }.map(|()| target)
     }
 
     /// A piece of the ring of tables, when older work has freed it.
-    pub(super) fn take_tables(&mut self, bytes: usize) -> Result<Taken, DeviceError> {
+    pub(super) fn take_tables(&mut self, job: &Job, bytes: usize) -> Result<Taken, DeviceError> {
         loop {
             if let Some(taken) = self.tables.take(bytes) {
                 return Ok(taken);
             }
-            self.wait_room()?;
+            self.wait_room(job)?;
         }
     }
 
-    fn take_staging(&mut self, bytes: usize) -> Result<Taken, DeviceError> {
+    fn take_staging(&mut self, job: &Job, bytes: usize) -> Result<Taken, DeviceError> {
         loop {
             if let Some(taken) = self.staging.take(bytes) {
                 return Ok(taken);
             }
-            self.wait_room()?;
+            self.wait_room(job)?;
         }
     }
 
     /// Waits for older work. What was enqueued since the last step gets one, or it would be waited for in vain.
-    fn wait_room(&mut self) -> Result<(), DeviceError> {
+    fn wait_room(&mut self, job: &Job) -> Result<(), DeviceError> {
         let last = self.steps.back().map(|step| (step.tables_end, step.staging_end));
         if last != Some((self.tables_done, self.staging_done)) {
             self.step(Act::Nothing);
         }
-        self.wait_step()
+        self.wait_step(&job.flight)
     }
+}
+
+/// The pages that are copied and then verified together. Pages that come layer by layer are only whole when all are.
+fn groups(job: &Job, bytes_max: usize) -> Vec<Range<usize>> {
+    let (count, mut groups) = (job.pages.len(), Vec::new());
+    let whole = job.to_slots || !job.checksums || job.layers > 1;
+    let (mut first, mut bytes) = (0, 0);
+    for (number, page) in job.pages.iter().enumerate() {
+        if !whole && bytes > 0 && bytes + page.plan.slot_bytes() > bytes_max {
+            groups.push(first..number);
+            (first, bytes) = (number, 0);
+        }
+        bytes += page.plan.slot_bytes();
+    }
+    groups.push(first..count);
+    groups
 }
 
 /// The parts of each page that are copied one after another.

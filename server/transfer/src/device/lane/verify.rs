@@ -1,10 +1,13 @@
 //! Checksums of pages, taken by the device. Owns: the tables that say what a page is made of. Must not know: what the checksums
 //! are compared with.
 
+use std::ops::Range;
+
 use super::{Act, Job, Lane, Page};
+use crate::device::buffer::Scratch;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
 use crate::device::staging::Taken;
-use crate::limits::{CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
+use crate::limits::{CHECKSUM_CALLS, CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
 
 /// Pages of one launch.
 #[derive(Default)]
@@ -53,44 +56,45 @@ fn pieces_max(page: &Page) -> usize {
 }
 
 impl Lane {
-    /// Enqueues the checksums of all pages. `on_cpu`: those that the device cannot take.
+    /// Enqueues the checksums of some pages. `on_cpu`: those that the device cannot take.
     pub(super) fn enqueue_checksums(
         &mut self,
         job: &Job,
+        pages: Range<usize>,
         on_cpu: &mut Vec<usize>,
     ) -> Result<(), DeviceError> {
         let mut table = Table::default();
-        let mut first = 0;
-        for (position, page) in job.pages.iter().enumerate() {
+        let mut first = pages.start;
+        for position in pages {
+            let page = &job.pages[position];
             let full = table.pieces.len() + pieces_max(page) > CHECKSUM_PIECES_MAX
                 || table.bytes + page.plan.slot_bytes() > self.means.chunk_bytes;
             if full && !table.pages.is_empty() {
-                self.launch_checksums(&std::mem::take(&mut table), first, on_cpu)?;
+                self.launch_checksums(job, &std::mem::take(&mut table), first, on_cpu)?;
                 first = position;
             }
             table.push(page);
         }
-        if table.pages.is_empty() { Ok(()) } else { self.launch_checksums(&table, first, on_cpu) }
+        if table.pages.is_empty() { Ok(()) } else { self.launch_checksums(job, &table, first, on_cpu) }
     }
 
     fn launch_checksums(
         &mut self,
+        job: &Job,
         table: &Table,
         first: usize,
         on_cpu: &mut Vec<usize>,
     ) -> Result<(), DeviceError> {
         let pages = first..first + table.pages.len();
-        if !self.core.checksums || !self.means.kernels {
+        let scratch = self.scratch.as_ref().filter(|_| self.means.kernels).map(Scratch::address);
+        let Some(scratch) = scratch else {
             on_cpu.extend(pages);
             return Ok(());
-        }
-        let scratch = match self.scratch {
-            Some(scratch) => scratch,
-            None => *self.scratch.insert(self.core.driver.allocate(CHECKSUM_PIECES_MAX * size_of::<u64>())?),
         };
         let (pieces_bytes, pages_bytes) = (size_of_val(&*table.pieces), size_of_val(&*table.pages));
         let output_bytes = table.pages.len() * size_of::<u64>();
-        let taken = self.take_tables(pieces_bytes + pages_bytes + output_bytes)?;
+        self.take_calls(job, CHECKSUM_CALLS)?;
+        let taken = self.take_tables(job, pieces_bytes + pages_bytes + output_bytes)?;
         // SAFETY: the piece was just taken, and is as long as all three; pieces, pages and sums are multiples of 8 bytes, so
         // that each begins aligned behind the one before.
         let output = unsafe {
@@ -99,27 +103,30 @@ impl Lane {
             std::ptr::copy_nonoverlapping(table.pages.as_ptr(), pages_at.cast(), table.pages.len());
             Taken { memory: pages_at.add(pages_bytes), bytes: output_bytes }
         };
+        let pieces = self.upload(&taken, pieces_bytes + pages_bytes, self.sums_stream)?;
         let kernel = Kernel::Checksum {
-            pieces: taken.address(),
+            pieces,
             count: table.pieces.len() as u32,
-            pages: taken.address() + pieces_bytes as u64,
+            pages: pieces + pieces_bytes as u64,
             page_count: table.pages.len() as u32,
             scratch,
             output: output.address(),
         };
         // SAFETY: the pieces are of plans, whose makers vouched for them; table, scratch and output are ours until a step
         // behind this has passed. The scratch is used by this stream only, launch after launch.
-        let launched = unsafe { self.core.driver.launch(kernel, self.stream) };
+        let launched = unsafe { self.core.driver.launch(kernel, self.sums_stream) };
         self.tables_done = self.tables.end();
+        // Whatever became of it, what it may have begun is waited for.
+        let act = if launched.is_ok() { Act::Sums { output, first } } else { Act::Nothing };
+        self.step_in(self.sums_stream, act);
         match launched {
-            Ok(()) => self.step(Act::Sums { output, first }),
             Err(error) if error.kind == DeviceErrorKind::Unsupported => {
                 self.means.kernels = false;
                 on_cpu.extend(pages);
+                Ok(())
             }
-            Err(error) => return Err(error),
+            launched => launched,
         }
-        Ok(())
     }
 
     /// Takes note of the checksums of a launch that is done.

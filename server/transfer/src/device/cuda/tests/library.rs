@@ -20,6 +20,10 @@ pub(super) struct Fake {
     pub(super) codes: HashMap<&'static str, Code>,
     /// Attributes that are not 1.
     pub(super) attributes: HashMap<u32, c_int>,
+    /// Host memory that is registered: where each registration begins and ends.
+    pub(super) registered: Vec<(u64, u64)>,
+    /// What streams' captures are like; others are not captured.
+    pub(super) captures: HashMap<usize, u32>,
     /// The thread's contexts, the current one last.
     pub(super) contexts: Vec<usize>,
     pub(super) mode: u32,
@@ -38,6 +42,8 @@ pub(super) fn fresh() -> Fake {
         noted: Vec::new(),
         codes: HashMap::new(),
         attributes: HashMap::new(),
+        registered: Vec::new(),
+        captures: HashMap::new(),
         contexts: Vec::new(),
         mode: 0,
     }
@@ -133,20 +139,32 @@ library! {
         *address = 0x1000;
     }
     cuMemFree_v2(_address: sys::CUdeviceptr) {}
-    cuMemHostAlloc(memory: *mut *mut c_void, _bytes: usize, flags: c_uint) {
+    cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint) {
         note("pinned", &[u64::from(flags)]);
-        *memory = std::ptr::without_provenance_mut(0x2000);
+        *memory = Box::leak(vec![0_u8; bytes].into_boxed_slice()).as_mut_ptr().cast(); // tables are written there
     }
     cuMemFreeHost(_memory: *mut c_void) {}
-    cuMemHostRegister_v2(_base: *mut c_void, bytes: usize, flags: c_uint) {
+    cuMemHostRegister_v2(base: *mut c_void, bytes: usize, flags: c_uint) {
+        let (start, end) = (base.addr() as u64, (base.addr() + bytes) as u64);
+        if fake().registered.iter().any(|known| start < known.1 && known.0 < end) {
+            return 712;
+        }
+        fake().registered.push((start, end));
         note("register", &[bytes as u64, u64::from(flags)]);
     }
-    cuMemHostUnregister(_base: *mut c_void) {}
+    cuMemHostUnregister(base: *mut c_void) {
+        let start = base.addr() as u64;
+        let Some(at) = fake().registered.iter().position(|known| known.0 == start) else { return 713 };
+        fake().registered.remove(at);
+    }
     cuStreamCreateWithPriority(stream: *mut sys::CUstream, flags: c_uint, priority: c_int) {
         note("stream", &[u64::from(flags), priority as u64]);
         *stream = std::ptr::without_provenance_mut(0x3000);
     }
     cuStreamDestroy_v2(_stream: sys::CUstream) {}
+    cuStreamIsCapturing(stream: sys::CUstream, status: *mut u32) {
+        *status = fake().captures.get(&stream.addr()).copied().unwrap_or(0);
+    }
     cuStreamWaitEvent(_stream: sys::CUstream, _event: sys::CUevent, _flags: c_uint) {}
     cuEventCreate(event: *mut sys::CUevent, flags: c_uint) {
         note("event", &[u64::from(flags)]);
@@ -158,6 +176,9 @@ library! {
     }
     cuEventQuery(_event: sys::CUevent) {}
     cuMemcpyAsync(target: sys::CUdeviceptr, source: sys::CUdeviceptr, bytes: usize, stream: sys::CUstream) {
+        if leaves_a_registration(target, bytes) || leaves_a_registration(source, bytes) {
+            return 1;
+        }
         note("copy", &[target, source, bytes as u64, stream.addr() as u64, fake_context()]);
     }
     cuModuleLoadDataEx(
@@ -193,8 +214,8 @@ pub(super) const FUNCTIONS: [&str; 5] = [
 
 unsafe extern "C" fn batch(
     targets: *mut u64,
-    _sources: *mut u64,
-    _sizes: *mut usize,
+    sources: *mut u64,
+    sizes: *mut usize,
     count: usize,
     attributes: *mut sys::CUmemcpyAttributes,
     attribute_of: *mut usize,
@@ -204,10 +225,23 @@ unsafe extern "C" fn batch(
 ) -> Code {
     // SAFETY: at least one copy and one attribute, as the driver library asks.
     let (first, order, of) = unsafe { (*targets, (*attributes).srcAccessOrder as u64, *attribute_of) };
+    for at in 0..count {
+        // SAFETY: three arrays of as many as are told.
+        let (target, source, bytes) = unsafe { (*targets.add(at), *sources.add(at), *sizes.add(at)) };
+        if leaves_a_registration(target, bytes) || leaves_a_registration(source, bytes) {
+            return 1;
+        }
+    }
     note("batch", &[count as u64, first, order, of as u64, attribute_count as u64]);
     let batches = noted("batch").len() as u32;
     let code = called("batch");
     if batches > 1 { code } else { 0 } // told to fail, it fails from the second on
+}
+
+/// Whether a range begins in one registration and ends behind it: a driver refuses such a copy, whatever lies there.
+fn leaves_a_registration(start: u64, bytes: usize) -> bool {
+    let end = start + bytes as u64;
+    fake().registered.iter().any(|known| known.0 <= start && start < known.1 && end > known.1)
 }
 
 pub(super) fn fake_context() -> u64 {
