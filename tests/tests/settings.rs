@@ -122,7 +122,7 @@ fn segments_stay_as_they_were_made_and_what_cannot_be_asked_of_them_is_said() ->
         Setup { nvme_mib, segment_mib, nvme_dir, ..Setup::default() }
     };
     let mut server = Server::start(setup(256, 16))?;
-    server.terminate()?;
+    server.kill()?;
     let refused = server.restart_with(setup(48, 4)).err().context("it started on three segments")?;
     let text = refused.to_string();
     let last = text.lines().rev().take(2).collect::<Vec<&str>>().join(" ");
