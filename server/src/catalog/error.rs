@@ -21,7 +21,7 @@ pub(crate) enum CatalogError {
     InTheWay(io::Error),
     /// It says that it is of another tier.
     #[error(
-        "it is of the NVMe tier {id} at {}, and nvme.path is {} with the tier {own_id}: nothing was changed",
+        "it is of the NVMe tier {id} at {}, and nvme.path is {} with the tier {own_id}: no page and nothing in the catalog was changed",
         path.display(), own.display()
     )]
     OtherTier {
