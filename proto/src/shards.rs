@@ -31,6 +31,12 @@ impl Shards {
         self.first
     }
 
+    /// Whether a call that moves these is the one at which its pages and their tokens are counted: of the calls that move a page
+    /// shard by shard, the one with the first.
+    pub const fn are_counted(self) -> bool {
+        self.first == 0
+    }
+
     /// How many they are: positions of one page.
     pub const fn count(self) -> usize {
         self.count as usize

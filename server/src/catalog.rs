@@ -4,8 +4,8 @@
 //! Nothing depends on it but what only it knows: pages whose namespace it has lost wait on NVMe until that is opened again, and
 //! the server serves without it.
 //!
-//! - [`place`]: where its bytes are; [`open`]: opening it, reopening it, setting a damaged one aside; [`guard`]: panics over a
-//!   damaged file; [`error`]: which failures pass
+//! - [`place`]: where its bytes are; [`open`]: opening it, reopening it, setting a damaged one aside; [`owner`]: which tier it is
+//!   of; [`guard`]: panics over a damaged file; [`error`]: which failures pass
 //! - [`namespaces`], [`sessions`], [`pins`], [`lists`] (those of both, in pieces that they share), [`segments`]: one table each;
 //!   [`rows`]: those that have lists; [`waiting`]: what is to be written
 
@@ -14,6 +14,7 @@ mod guard;
 mod lists;
 mod namespaces;
 mod open;
+mod owner;
 mod pins;
 mod place;
 mod rows;
@@ -23,6 +24,7 @@ mod waiting;
 
 pub(crate) use error::CatalogError;
 pub(crate) use lists::ListSource;
+pub(crate) use owner::Owner;
 pub(crate) use pins::SavedPin;
 pub(crate) use place::{CatalogFile, Place, file_bytes};
 pub(crate) use rows::Written;
@@ -41,6 +43,7 @@ use waiting::Waiting;
 /// The database, and what is to be written to it.
 pub(crate) struct Catalog {
     place: Box<dyn Place>,
+    owner: Owner,
     clock: Clock,
     /// Held while the disk works.
     store: Mutex<Store>,
@@ -75,9 +78,9 @@ pub(crate) struct Loaded {
 }
 
 impl Catalog {
-    /// Opens or creates the catalog in a directory.
-    pub(crate) fn open(directory: &Path, clock: Clock) -> Result<Catalog, CatalogError> {
-        Catalog::open_with(Box::new(CatalogFile::in_directory(directory)), clock)
+    /// Opens or creates the catalog of a tier in a directory.
+    pub(crate) fn open(directory: &Path, owner: Owner, clock: Clock) -> Result<Catalog, CatalogError> {
+        Catalog::open_with(Box::new(CatalogFile::in_directory(directory)), owner, clock)
     }
 
     /// What is saved of namespaces, once: as soon as the catalog can be read. Rows that do not check are skipped and said; what

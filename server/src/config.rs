@@ -57,7 +57,7 @@ struct DramFile {
 struct NvmeFile {
     /// Directory, or raw block device, of the segments.
     path: PathBuf,
-    /// Limit of the tier on disk; at least four segments.
+    /// Limit of the segments on disk, at least four; superblocks, a lock and the catalog come on top.
     bytes: Bytes,
     /// Bytes of a segment; default `256MiB`, smaller when the tier is small (bytes / 16, at least `4MiB`).
     segment_bytes: Option<Bytes>,
@@ -65,7 +65,7 @@ struct NvmeFile {
     engine: Option<NvmeEngine>,
     /// Bytes in flight to the device; default `16MiB`.
     inflight_bytes: Option<Bytes>,
-    /// Directory of the catalog; default: `path`, which must then be a directory.
+    /// Directory of the catalog; default: `path`, which must then be a directory. It belongs to one `path`.
     state_dir: Option<PathBuf>,
     /// Which new pages are written at once: `all` (default), or `reused`: those of sessions that came back or are
     /// expected. The others are written when they are used again, and are dropped if DRAM needs their room before.
@@ -382,7 +382,11 @@ fn check_nvme(file: NvmeFile) -> Result<Nvme, ConfigError> {
     let segment_bytes = match file.segment_bytes {
         Some(segment) => segment.0,
         // Many, so that little is lost to those kept free; not so small that large pages leave gaps in them.
-        None => (bytes / 256).max(32 * MIB).min(bytes / 16).clamp(4 * MIB, 256 * MIB).next_multiple_of(MIB),
+        None => (bytes / 256)
+            .max(32 * MIB)
+            .next_multiple_of(MIB)
+            .min(bytes / 16 / MIB * MIB)
+            .clamp(4 * MIB, 256 * MIB),
     };
     if !(4 * MIB..=4 * GIB - MIB).contains(&segment_bytes) || !segment_bytes.is_multiple_of(MIB) {
         let why = format!("{} must be a multiple of 1MiB from 4MiB to under 4GiB", Bytes(segment_bytes));

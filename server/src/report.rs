@@ -93,10 +93,8 @@ fn advice(error: &anyhow::Error) -> Option<String> {
         if let Some(few) = cause.downcast_ref::<TooFew>() {
             return Some(few.advice());
         }
-        if cause.downcast_ref::<CatalogError>().is_some_and(CatalogError::is_taken) {
-            return Some(
-                "stop the server that has this catalog, or choose another nvme.state_dir".to_owned(),
-            );
+        if let Some(todo) = cause.downcast_ref::<CatalogError>().and_then(CatalogError::advice) {
+            return Some(todo.to_owned());
         }
         if cause.is::<OpenError>() || cause.is::<DramError>() {
             return Some(

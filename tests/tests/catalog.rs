@@ -2,8 +2,9 @@
 //! them, the server comes up, and pages on NVMe are served as soon as their namespace is opened.
 
 use anyhow::{Context, Result, ensure};
+use std::path::Path;
 use std::time::Duration;
-use turnkv_client::{DataPlane, ErrorKind, OffloadOptions};
+use turnkv_client::{DataPlane, EndTurn, ErrorKind, OffloadOptions};
 use turnkv_tests::http::{free_address, get_soon, value};
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
@@ -150,4 +151,52 @@ async fn a_catalog_cut_to_nothing_is_begun_anew_and_that_is_said() -> Result<()>
     server.restart()?;
     ensure!(anew(&server)? == (1.0, true), "{}", server.log());
     served(&user(&server, PAGE).await?, 1, &server).await
+}
+
+/// A server on a tier in a folder, with its catalog elsewhere.
+fn beside(base: &Path, tier: &str) -> Setup {
+    let nvme = format!("state_dir = \"{}\"\n", base.join("state").display());
+    Setup { nvme_dir: Some(base.join(tier)), nvme, ..Setup::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_catalog_is_of_one_tier_and_another_one_is_refused_with_both_named() -> Result<()> {
+    let base = tempfile::tempdir()?;
+    let mut server = Server::start(beside(base.path(), "a"))?;
+    let kept = user(&server, PAGE).await?;
+    store(&kept, 1).await?;
+    kept.namespace.begin_turn("s").await?;
+    let end = EndTurn { hashes: chain(1, PAGES), ..EndTurn::default() };
+    kept.namespace.end_turn("s", &end).await?;
+    drop(kept);
+    server.terminate()?;
+    let own = Setup { nvme_dir: Some(base.path().join("b")), ..Setup::default() };
+    let mut other = Server::start(own)?;
+    store(&user(&other, PAGE).await?, 2).await?;
+    other.terminate()?;
+    // One that holds pages, one that was never there.
+    for tier in ["b", "c"] {
+        let refused = server.restart_with(beside(base.path(), tier));
+        let text = refused.err().context("it started on another tier")?.to_string();
+        let said = text.lines().rev().take(3).collect::<String>();
+        let (a, b) = (base.path().join("a"), base.path().join(tier));
+        for part in [&*a.to_string_lossy(), &b.to_string_lossy(), "state_dir of its own"] {
+            ensure!(said.contains(part), "{part} is not in: {text}");
+        }
+    }
+    server.restart_with(beside(base.path(), "a"))?;
+    let back = user(&server, PAGE).await?;
+    served(&back, 1, &server).await?;
+    let turn = back.namespace.begin_turn("s").await?;
+    ensure!(turn.pages == PAGES, "its list is as it was: {turn:?}");
+    drop(back);
+    server.terminate()?;
+    // The same folder begun anew, as after a change of the disk: it starts, and says whose the catalog was.
+    std::fs::remove_dir_all(base.path().join("a"))?;
+    server.restart_with(beside(base.path(), "a"))?;
+    ensure!(server.log().contains("the catalog was of the NVMe tier"), "{}", server.log());
+    store(&user(&server, PAGE).await?, 3).await?;
+    server.kill()?;
+    server.restart()?;
+    served(&user(&server, PAGE).await?, 3, &server).await
 }

@@ -1,6 +1,6 @@
 //! Settings of the configuration file that change what a running server does: each takes effect, and a bad value is said.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::process::Command;
 use std::time::Duration;
 use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, TierKind};
@@ -110,6 +110,35 @@ fn a_bad_value_is_said_with_its_key() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(!output.status.success(), "{text}");
         ensure!(wanted.iter().all(|word| said.contains(word)), "{text}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn segments_stay_as_they_were_made_and_what_cannot_be_asked_of_them_is_said() -> Result<()> {
+    let nvme = tempfile::tempdir()?;
+    let setup = |nvme_mib, segment_mib| {
+        let nvme_dir = Some(nvme.path().join("tier"));
+        Setup { nvme_mib, segment_mib, nvme_dir, ..Setup::default() }
+    };
+    let mut server = Server::start(setup(256, 16))?;
+    server.kill()?;
+    let refused = server.restart_with(setup(48, 4)).err().context("it started on three segments")?;
+    let text = refused.to_string();
+    let last = text.lines().rev().take(2).collect::<Vec<&str>>().join(" ");
+    for word in ["50331648", "from 67108864 to", "another place", &nvme.path().to_string_lossy()] {
+        ensure!(last.contains(word), "{word} is not in: {last}");
+    }
+    ensure!(!last.contains("or segment_bytes"), "that would not help: {last}");
+    server.restart_with(setup(64, 4))?;
+    let config = nvme.path().join("turnkv.toml");
+    for (tier, says) in [("tier", true), ("none", false)] {
+        let path = nvme.path().join(tier);
+        std::fs::write(&config, format!("[nvme]\npath = \"{}\"\nbytes = \"64MiB\"\n", path.display()))?;
+        let output = Command::new(server_binary()?).args(["config", "--config"]).arg(&config).output()?;
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(printed.contains("segment_bytes = \"4MiB\""), "{printed}");
+        ensure!(printed.contains("stay 16MiB long as they were made") == says, "{printed}");
     }
     Ok(())
 }

@@ -176,7 +176,7 @@ async fn all_shards_take_the_calls_that_one_takes() -> Result<()> {
     }
     ensure!(counts[0] == [1.0; 3] && counts[1] == counts[0], "{counts:?}");
     let (_, page) = get(address, "/metrics")?;
-    ensure!(value(&page, "turnkv_offload_stored_pages_total")? == 64.0, "pages are counted, not shards");
+    ensure!(value(&page, "turnkv_offload_stored_pages_total")? == 32.0, "whole pages are counted");
     ensure!(value(&page, "turnkv_reload_hit_pages_total{tier=\"dram\"}")? == 32.0);
     Ok(())
 }
@@ -285,5 +285,61 @@ async fn calls_over_shards_that_are_not_are_refused() -> Result<()> {
         }
     }
     ensure!(rank.client.stats().await?.leases == 0);
+    Ok(())
+}
+
+/// What the series that speak of pages say.
+fn counted(address: SocketAddr) -> Result<[f64; 7]> {
+    let (_, page) = get(address, "/metrics")?;
+    let mut values = [0.0; 7];
+    for (value_of, series) in values.iter_mut().zip([
+        "turnkv_offload_stored_pages_total",
+        "turnkv_offload_present_pages_total",
+        "turnkv_offload_declined_pages_total",
+        "turnkv_reload_hit_pages_total{tier=\"dram\"}",
+        "turnkv_reload_hit_pages_total{tier=\"nvme\"}",
+        "turnkv_reload_hit_tokens_total",
+        "turnkv_reload_misses_total{cause=\"absent\"}",
+    ]) {
+        *value_of = value(&page, series)?;
+    }
+    Ok(values)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_counted_once_however_many_calls_move_its_shards() -> Result<()> {
+    let address = free_address()?;
+    let server = Server::start(Setup { metrics: Some(address.to_string()), ..Setup::default() })?;
+    let (hashes, absent, orphans) = (chain(6, 10), chain(7, 3), chain(8, 5));
+    let mut ranks = Vec::new();
+    for shard in 0..WHOLE {
+        ranks.push(Rank::connect(&server, DataPlane::Inline, shard, 1).await?);
+    }
+    for (shard, rank) in ranks.iter().enumerate() {
+        ensure!(rank.offload(&rank.writing(), &hashes).await?.stored == 10);
+        let (stored, last) = (counted(address)?[0], shard + 1 == ranks.len());
+        ensure!(stored == if last { 10.0 } else { 0.0 }, "{stored} pages stored after shard {shard}");
+    }
+    for rank in &ranks {
+        ensure!(rank.offload(&rank.writing(), &hashes).await?.present == 10);
+        let orphaned = OffloadOptions { parent: Some(absent[0]), ..rank.writing() };
+        ensure!(rank.offload(&orphaned, &orphans).await?.declined == 5);
+        ensure!(rank.reload(&hashes).await?.pages == 10 && rank.reload(&absent).await?.pages == 0);
+    }
+    ranks[0].client.evict(None, None).await?;
+    let whole = Rank::connect(&server, DataPlane::Inline, 0, WHOLE).await?;
+    let durable = OffloadOptions { durable: true, ..whole.writing() };
+    ensure!(whole.offload(&durable, &hashes).await?.durable);
+    ensure!(whole.reload(&hashes).await?.pages == 10);
+    whole.cool().await?;
+    for rank in &ranks {
+        ensure!(rank.reload(&hashes).await?.pages == 10);
+    }
+    let tokens = 3.0 * 10.0 * f64::from(whole.namespace.page_tokens());
+    let [stored, present, declined, dram, nvme, hit, missed] = counted(address)?;
+    ensure!([stored, present, declined] == [20.0, 10.0, 5.0], "{stored} {present} {declined}");
+    ensure!([dram, nvme, hit, missed] == [20.0, 10.0, tokens, 1.0], "{dram} {nvme} {hit} {missed}");
+    let stats = whole.client.stats().await?;
+    ensure!((stats.offloaded_pages, stats.present_pages, stats.miss_pages) == (20, 10, 1), "{stats:?}");
     Ok(())
 }

@@ -15,6 +15,8 @@ pub struct Committed {
     pub kept: Vec<PageKey>,
     /// Positions committed but not kept: they, or the page before them, went away meanwhile.
     pub dropped: Vec<u32>,
+    /// Pages that it made visible, by their last shards; also those that waited for one of these.
+    pub shown: u64,
     /// Slots that are free again: granted, and dropped or not committed.
     pub freed: usize,
 }
@@ -41,6 +43,7 @@ impl Pool {
         let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
 
         let (mut committed, mut kept) = (Committed::default(), Vec::with_capacity(filled.len()));
+        let before = self.tally.shown;
         let mut filled = filled.iter().peekable();
         for item in &held.items {
             let checksum =
@@ -53,6 +56,7 @@ impl Pool {
                 None => {}
             }
         }
+        committed.shown = self.tally.shown - before;
         self.give_up_grants(&held.items, held.shards);
         for item in &held.items {
             self.unlease(item.slot);

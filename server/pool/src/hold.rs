@@ -81,6 +81,8 @@ pub struct ReservedCommit {
     pub outcomes: Vec<Outcome>,
     /// The pages stored, in order.
     pub kept: Vec<PageKey>,
+    /// Pages that it made visible, by their last shards; also those that waited for one of these.
+    pub shown: u64,
 }
 
 impl Pool {
@@ -185,7 +187,7 @@ impl Pool {
         let now = self.tick(now);
         let session = if ask.siblings { None } else { self.reserve_session(pages, now)? };
         let mut done = ReservedCommit::default();
-        let mut accepted = Vec::with_capacity(slots.len());
+        let (mut accepted, before) = (Vec::with_capacity(slots.len()), self.tally.shown);
         match self.offload_parent(pages) {
             Err(declined) => done.outcomes.push(declined),
             Ok(mut parent) => {
@@ -202,6 +204,7 @@ impl Pool {
                 }
             }
         }
+        done.shown = self.tally.shown - before;
         if let (Some(index), Some(Outcome::Stored), true) =
             (accepted.last(), done.outcomes.last(), accepted.len() == slots.len())
         {
@@ -242,6 +245,7 @@ impl Pool {
 
     /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes did not
     /// verify, ascending; their DRAM copy is dropped. Both name positions of the lease, each once.
+    /// Returns of how many pages such a copy was.
     pub fn release(
         &mut self,
         lease: LeaseId,
@@ -249,7 +253,7 @@ impl Pool {
         positions: &[u32],
         corrupt: &[u32],
         now: Now,
-    ) -> Result<(), PoolError> {
+    ) -> Result<u64, PoolError> {
         self.tick(now);
         let held = self.held(lease, client)?;
         let shards = held.shards;
@@ -268,10 +272,7 @@ impl Pool {
                 self.end_hold(&item);
             }
         }
-        for item in bad {
-            self.drop_corrupt(&item, shards);
-        }
-        Ok(())
+        Ok(self.drop_corrupt(&bad, shards))
     }
 
     fn held(&self, lease: LeaseId, client: ClientId) -> Result<&crate::lease::Lease, PoolError> {

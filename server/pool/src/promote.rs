@@ -92,21 +92,23 @@ impl Pool {
     }
 
     /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after `Busy` it stays
-    /// on NVMe. Leases that named the slot keep holding it until they end: tell their holders.
-    pub fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) {
+    /// on NVMe. Leases that named the slot keep holding it until they end: tell their holders. True: the
+    /// page is dropped, and was not before.
+    pub fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) -> bool {
         self.tick(now);
-        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return };
+        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return false };
         if !self.end_io(index, shard, PROMOTING) {
-            return;
+            return false;
         }
         self.let_go(index, shard);
         self.pages[index].flags &= !MOVING;
         let lost = !self.pages.cell(index, shard).has(ON_NVME);
-        if lost || cause != MissCause::Busy {
-            self.condemn(index);
-        } else {
-            self.refresh(index, Position::Hot);
+        let drop = lost || cause != MissCause::Busy;
+        match drop {
+            true => self.condemn(index),
+            false => self.refresh(index, Position::Hot),
         }
+        drop
     }
 
     /// Takes a slot for a shard that is on NVMe only.

@@ -116,14 +116,15 @@ impl Pool {
         Ok(ReloadPlan { lease, lease_ms, pages, ahead })
     }
 
-    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped.
+    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped. Returns of how many
+    /// pages one was.
     pub fn end_reload(
         &mut self,
         lease: LeaseId,
         client: ClientId,
         corrupt: &[u32],
         now: Now,
-    ) -> Result<(), PoolError> {
+    ) -> Result<u64, PoolError> {
         let now = self.tick(now);
         let held = self.leases.get(lease, client).filter(|held| held.kind == LeaseKind::Read);
         let held = held.ok_or(PoolError::LeaseUnknown)?;
@@ -139,10 +140,8 @@ impl Pool {
             self.leases.expired += 1;
             return Err(PoolError::LeaseUnknown);
         }
-        for at in corrupt {
-            self.drop_corrupt(&held.items[*at as usize], held.shards);
-        }
-        Ok(())
+        let corrupt: Vec<LeaseItem> = corrupt.iter().map(|at| held.items[*at as usize]).collect();
+        Ok(self.drop_corrupt(&corrupt, held.shards))
     }
 
     /// Finds the leading pages and holds the slots of those shards that have one. Returns why it stopped short, if so.
@@ -227,14 +226,20 @@ impl Pool {
         Some((ReloadStep::Promote(promotion), self.pages.cell(index, shard).slot))
     }
 
-    /// The bytes of a slot did not verify at the reader.
-    pub(crate) fn drop_corrupt(&mut self, item: &LeaseItem, shards: Shards) {
-        let Some(index) = self.pages.resolve(item.page) else { return };
-        let shard = item.shard(shards);
-        let cell = self.pages.cell(index, shard);
-        if cell.slot != item.slot || !cell.has(FILLED) {
-            return;
+    /// The bytes of these slots, in the order of their positions, did not verify at the reader. Returns of how many pages some
+    /// were dropped.
+    pub(crate) fn drop_corrupt(&mut self, items: &[LeaseItem], shards: Shards) -> u64 {
+        let (mut pages, mut last) = (0, None);
+        for item in items {
+            let Some(index) = self.pages.resolve(item.page) else { continue };
+            let shard = item.shard(shards);
+            let cell = self.pages.cell(index, shard);
+            if cell.slot != item.slot || !cell.has(FILLED) {
+                continue;
+            }
+            self.lose_slot(index, shard);
+            pages += u64::from(last.replace(item.page) != Some(item.page));
         }
-        self.lose_slot(index, shard);
+        pages
     }
 }

@@ -34,6 +34,8 @@ pub(crate) enum Eviction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) visible: u64,
+    /// Pages that became visible, ever.
+    pub(crate) shown: u64,
     pub(crate) dram_pages: u64,
     pub(crate) nvme_pages: u64,
     pub(crate) nvme_bytes: u64,
@@ -337,6 +339,7 @@ impl Pool {
             }
             self.pages[index].flags |= VISIBLE;
             self.tally.visible += 1;
+            self.tally.shown += 1;
             if !self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME)) {
                 self.admit_new(index);
             }

@@ -179,23 +179,23 @@ impl Pool {
     }
 
     /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the slot after the
-    /// commit. The slot is given up, and with it the page, unless NVMe has an older copy of it.
-    pub fn write_changed(&mut self, page: PageKey, shard: u16, now: Now) {
+    /// commit. The slot is given up, and with it the page, unless NVMe has an older copy of it. False: the page had gone already.
+    pub fn write_changed(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
-        if let Some(index) = self.end_write(page, shard) {
-            self.lose_slot(index, shard);
-        }
+        let index = self.end_write(page, shard);
+        index.inspect(|index| self.lose_slot(*index, shard)).is_some()
     }
 
-    /// A slot that was to be read does not hold the page's bytes any more.
-    pub fn slot_changed(&mut self, page: PageKey, shard: u16, slot: SlotKey, now: Now) {
+    /// A slot that was to be read does not hold the page's bytes any more. False: the page had left it already.
+    pub fn slot_changed(&mut self, page: PageKey, shard: u16, slot: SlotKey, now: Now) -> bool {
         self.tick(now);
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
-        let Some(index) = index else { return };
-        let cell = self.pages.cell(index, shard);
-        if cell.has(FILLED) && self.slots.key(cell.slot) == slot {
-            self.lose_slot(index, shard);
-        }
+        let held = |index: &u32| {
+            let cell = self.pages.cell(*index, shard);
+            cell.has(FILLED) && self.slots.key(cell.slot) == slot
+        };
+        let index = index.filter(held);
+        index.inspect(|index| self.lose_slot(*index, shard)).is_some()
     }
 
     /// A slot's bytes are wrong: only NVMe's copy of the page counts, where there is one.

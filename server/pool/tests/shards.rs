@@ -330,3 +330,33 @@ fn a_large_call_is_bounded_and_cut_in_the_middle_of_pages() {
     assert_eq!(read.pages.len(), LEASE_PAGES_MAX as usize, "128 whole pages");
     assert!(pool.steps() - before <= STEPS_PER_CALL_MAX);
 }
+
+#[test]
+fn a_page_is_told_of_once_when_it_comes_and_when_it_does_not_verify() {
+    let (mut pool, ns) = sharded(true);
+    let (list, all) = (hashes(0..2), some(0, 4));
+    for (shards, shown) in [(some(2, 2), 0), (Shards::one(0), 0)] {
+        let plan = begin(&mut pool, ns, &list, shards);
+        assert_eq!(commit(&mut pool, &plan, shards).shown, shown, "{shards:?}");
+    }
+    let reserve = ReserveAsk { ns, shard: 1, client: CLIENT, lease: None, pages: 2 };
+    let lease = pool.reserve(reserve, 0).unwrap().lease.unwrap();
+    pool.renew(CLIENT, &[lease], 0);
+    let pages = OffloadAsk { shards: Shards::one(1), ..ask(ns, None, &list) };
+    let filled = [(0, sum(0, 1)), (1, sum(1, 1))];
+    let done = pool.commit_reserved(CommitReservedAsk { pages, lease, filled: &filled, siblings: false }, 0);
+    assert_eq!(done.unwrap().shown, 2, "its shards were the last");
+    assert_eq!(pool.release(lease, CLIENT, &[], &[], 0), Ok(0));
+    write_all(&mut pool);
+    let plan = reload(&mut pool, ns, &list, all);
+    assert_eq!(pool.end_reload(plan.lease.unwrap(), CLIENT, &[0, 3, 6], 0), Ok(2), "shards of two pages");
+    let plan = reload(&mut pool, ns, &list, all);
+    let reads = plan.pages.iter().filter_map(|step| match step {
+        ReloadStep::Promote(read) => Some(*read),
+        _ => None,
+    });
+    let reads: Vec<Promotion> = reads.collect();
+    let dropped = |read: &Promotion| pool.promote_failed(read.page, read.shard, MissCause::Checksum, 0);
+    assert_eq!(reads.iter().map(dropped).collect::<Vec<bool>>(), [true, false, false], "and what hung on it");
+    pool.check().unwrap();
+}

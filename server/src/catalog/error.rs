@@ -1,6 +1,8 @@
 //! Why the catalog fails. Owns: which failures are damage, and which pass. Must not know: what is done about them.
 
 use std::io;
+use std::path::PathBuf;
+use turnkv_tier::nvme::TierId;
 
 /// A failed step of the catalog.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +19,21 @@ pub(crate) enum CatalogError {
     /// It was damaged, and could not be put out of the way.
     #[error("it cannot be read, and cannot be moved out of the way: {0}")]
     InTheWay(io::Error),
+    /// It says that it is of another tier.
+    #[error(
+        "it is of the NVMe tier {id} at {}, and nvme.path is {} with the tier {own_id}: no page and nothing in the catalog was changed",
+        path.display(), own.display()
+    )]
+    OtherTier {
+        /// Which.
+        id: TierId,
+        /// Where that was.
+        path: PathBuf,
+        /// Which it was opened for.
+        own_id: TierId,
+        /// Where that is.
+        own: PathBuf,
+    },
 }
 
 impl CatalogError {
@@ -24,16 +41,29 @@ impl CatalogError {
     pub(super) fn is_damage(&self) -> bool {
         match self {
             CatalogError::Panicked(_) => true,
-            CatalogError::Resting(_) | CatalogError::InTheWay(_) => false,
+            CatalogError::Resting(_) | CatalogError::InTheWay(_) | CatalogError::OtherTier { .. } => false,
             CatalogError::Database(redb::Error::Io(error)) => !passes(error),
             CatalogError::Database(redb::Error::DatabaseAlreadyOpen | redb::Error::PreviousIo) => false,
             CatalogError::Database(_) => true,
         }
     }
 
-    /// Is another server at work on it?
-    pub(crate) fn is_taken(&self) -> bool {
-        matches!(self, CatalogError::Database(redb::Error::DatabaseAlreadyOpen))
+    /// Is another server at work on it, or is it of another tier?
+    pub(super) fn is_anothers(&self) -> bool {
+        self.advice().is_some()
+    }
+
+    /// What helps where it is another's.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        match self {
+            CatalogError::Database(redb::Error::DatabaseAlreadyOpen) => {
+                Some("stop the server that has this catalog, or choose another nvme.state_dir")
+            }
+            CatalogError::OtherTier { .. } => Some(
+                "give each nvme.path a nvme.state_dir of its own, or go back to the path that this one is of",
+            ),
+            _ => None,
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 
 use super::guard::guarded;
 use super::place::Place;
-use super::{Catalog, CatalogError, namespaces, pins, segments, sessions};
+use super::{Catalog, CatalogError, Owner, namespaces, pins, segments, sessions};
 use crate::clock::Clock;
 use crate::limits::{CATALOG_CACHE_BYTES, CATALOG_RETRY_MS};
 use redb::{Builder, Database, Durability, WriteTransaction};
@@ -35,12 +35,17 @@ pub(super) struct Trouble {
 }
 
 impl Catalog {
-    /// Opens or creates the catalog at a place. What cannot be read is set aside and begun anew; one that cannot be reached now
-    /// is tried again later. An error: another server has it.
-    pub(crate) fn open_with(place: Box<dyn Place>, clock: Clock) -> Result<Catalog, CatalogError> {
+    /// Opens or creates the catalog of a tier at a place. What cannot be read is set aside and begun anew; one that cannot be reached now
+    /// is tried again later. An error: another server has it, or it is another tier's.
+    pub(crate) fn open_with(
+        place: Box<dyn Place>,
+        owner: Owner,
+        clock: Clock,
+    ) -> Result<Catalog, CatalogError> {
         let closed = Store::Closed { retry_at: Duration::ZERO, why: String::new() };
         let catalog = Catalog {
             place,
+            owner,
             clock,
             store: parking_lot::Mutex::new(closed),
             trouble: Default::default(),
@@ -55,7 +60,7 @@ impl Catalog {
             list_chunks: Default::default(),
         };
         match catalog.ready(&mut catalog.store.lock()) {
-            Err(error) if error.is_taken() => return Err(error),
+            Err(error) if error.is_anothers() => return Err(error),
             Err(error) => catalog.failed(&error),
             Ok(_) => {}
         }
@@ -136,10 +141,10 @@ impl Catalog {
     }
 
     fn reopen(&self) -> Result<Database, CatalogError> {
-        match open_tables(self.place.as_ref()) {
+        match open_tables(self.place.as_ref(), &self.owner) {
             Err(error) if error.is_damage() => {
                 self.put_aside(&error)?;
-                open_tables(self.place.as_ref())
+                open_tables(self.place.as_ref(), &self.owner)
             }
             opened => opened,
         }
@@ -206,12 +211,13 @@ impl Catalog {
     }
 }
 
-fn open_tables(place: &dyn Place) -> Result<Database, CatalogError> {
+fn open_tables(place: &dyn Place, owner: &Owner) -> Result<Database, CatalogError> {
     guarded(|| {
         let mut builder = Builder::new();
         builder.set_cache_size(CATALOG_CACHE_BYTES).set_check_integrity_on_open(true);
         let database = place.open(&builder)?;
         let write = database.begin_write()?;
+        owner.take(&write)?;
         namespaces::create(&write)?;
         sessions::create(&write)?;
         pins::create(&write)?;

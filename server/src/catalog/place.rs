@@ -5,7 +5,7 @@ use crate::limits::CATALOGS_ASIDE_MAX;
 use redb::{Builder, Database, DatabaseError, StorageError};
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What a catalog is opened on, as often as need be: a file, or whatever a test puts under it.
@@ -18,10 +18,12 @@ pub(crate) trait Place: Send + Sync {
 }
 
 const FILE: &str = "catalog.redb";
+/// What the system counts a file's blocks in, whatever those of its file system are.
+const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Bytes of the catalog's file in a directory; 0: there is none.
+/// Bytes that the catalog's file in a directory takes on the disk; 0: there is none. It is longer: it has holes.
 pub(crate) fn file_bytes(directory: &Path) -> u64 {
-    std::fs::metadata(directory.join(FILE)).map_or(0, |file| file.len())
+    std::fs::metadata(directory.join(FILE)).map_or(0, |file| file.blocks() * STAT_BLOCK_BYTES)
 }
 
 /// A file in the directory of the tier's state.

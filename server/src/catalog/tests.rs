@@ -8,11 +8,12 @@ use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 use rustix::io::Errno;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 use turnkv_pool::{PinRecord, SessionRecord};
 use turnkv_proto::{BlockHash, Spec};
-use turnkv_tier::nvme::SegmentNote;
+use turnkv_tier::nvme::{SegmentNote, TierId};
 
 fn spec(model: &str) -> CheckedSpec {
     Spec::opaque(model, 16, 4096).check().unwrap()
@@ -114,7 +115,7 @@ impl Place for Disk {
 }
 
 pub(super) fn on(disk: &Disk) -> Catalog {
-    Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap()
+    Catalog::open_with(Box::new(disk.clone()), Owner::any(), Clock::system()).unwrap()
 }
 
 /// Writes sessions whose lists are short: nothing is shared.
@@ -163,7 +164,7 @@ fn namespaces_sessions_and_pins_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let spec = spec("m");
     {
-        let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+        let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
         catalog.put_namespace(&spec);
         put(&catalog, &[(spec.id(), name("chat"), Some(record(1)))]).unwrap();
         put(&catalog, &[(spec.id(), name("chat"), Some(record(4)))]).unwrap();
@@ -171,7 +172,7 @@ fn namespaces_sessions_and_pins_come_back() {
         put_pin(&catalog, &spec, &[BlockHash([8; 32])], 60_000).unwrap();
         put_pin(&catalog, &spec, &[BlockHash([8; 32])], 0).unwrap();
     }
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let loaded = catalog.load().unwrap();
     assert_eq!(loaded.namespaces.iter().map(CheckedSpec::id).collect::<Vec<_>>(), [spec.id()]);
     assert_eq!(sessions(&catalog, &spec), [record(4)]);
@@ -195,7 +196,7 @@ fn damaged_catalogs_are_set_aside_and_a_few_kept() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..5 {
         std::fs::write(dir.path().join("catalog.redb"), [0x5a; 100_000]).unwrap();
-        let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+        let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
         assert!(catalog.load().unwrap().namespaces.is_empty());
         assert_eq!((catalog.set_aside(), catalog.trouble()), (1, None));
     }
@@ -211,9 +212,9 @@ fn damaged_catalogs_are_set_aside_and_a_few_kept() {
 #[test]
 fn a_catalog_that_another_server_has_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let first = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let first = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     first.put_namespace(&spec("m"));
-    assert!(Catalog::open(dir.path(), Clock::system()).is_err());
+    assert!(Catalog::open(dir.path(), Owner::any(), Clock::system()).is_err());
     first.put_namespace(&spec("n"));
     assert_eq!(first.load().unwrap().namespaces.len(), 2);
     assert!(!dir.path().join("catalog.redb.damaged").exists());
@@ -319,8 +320,8 @@ fn notes_of_segments_come_back_the_latest_of_each_and_rows_that_do_not_check_are
     catalog.put_segment_notes(&[note(7, &[1]), note(300, &[2])]).unwrap();
     catalog.put_segment_notes(&[note(7, &[5])]).unwrap();
     catalog.put_segment_notes(&[]).unwrap();
+    drop(catalog); // two at once on one file are never
     assert_eq!(on(&disk).segment_notes().unwrap(), [note(7, &[5]), note(300, &[2])]);
-    drop(catalog);
     let database = disk.open(&Builder::new()).unwrap();
     let write = database.begin_write().unwrap();
     {
@@ -433,4 +434,34 @@ pub(super) fn damage_rows(
         table.insert(key.as_slice(), value.as_slice())?;
     }
     Ok(())
+}
+
+#[test]
+fn one_of_another_tier_is_refused_and_one_of_a_tier_that_is_gone_becomes_a_new_ones() {
+    let (disk, dir) = (Disk::new(Errno::IO), tempfile::tempdir().unwrap());
+    let owner = |id, is_new| Owner { id: TierId([id; 16]), path: dir.path().join("tier"), is_new };
+    let open = |owner| Catalog::open_with(Box::new(disk.clone()), owner, Clock::system());
+    open(owner(1, true)).unwrap().put_namespace(&spec("a"));
+    let refused = open(owner(2, false)).err().unwrap();
+    assert!(refused.advice().unwrap().contains("state_dir of its own"), "{refused}");
+    let kept = open(owner(1, false)).unwrap();
+    assert_eq!((kept.set_aside(), kept.load().unwrap().namespaces.len()), (0, 1), "it is as it was");
+    drop(kept);
+    let taken = open(owner(2, true)).unwrap();
+    assert_eq!(taken.load().unwrap().namespaces.len(), 1, "what is in it stays");
+    drop(taken);
+    assert!(open(owner(1, false)).is_err() && open(owner(2, false)).is_ok());
+    let moved = Owner { path: dir.path().join("elsewhere"), ..owner(2, false) };
+    assert!(open(moved).is_ok(), "the same tier, mounted elsewhere");
+}
+
+#[test]
+fn what_a_catalog_takes_on_its_disk_is_what_the_system_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(file_bytes(dir.path()), 0);
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
+    catalog.put_namespace(&spec("a"));
+    let file = std::fs::metadata(dir.path().join("catalog.redb")).unwrap();
+    assert_eq!(file_bytes(dir.path()), file.blocks() * 512);
+    assert!(file_bytes(dir.path()) < file.len(), "its file has holes");
 }

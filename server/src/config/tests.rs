@@ -104,3 +104,71 @@ fn damaged_files_are_refused_by_name_or_read_back_as_printed() {
 }
 
 const FULL: &str = "metrics = \"127.0.0.1:9411\"\n[nvme]\npath = \"/var/lib/turnkv\"\nbytes = \"64GiB\"\n";
+
+#[test]
+fn segments_that_nobody_asked_for_are_sixteen_or_more_where_they_can_be() {
+    for (mib, segment_mib) in
+        [(16, 4), (64, 4), (100, 6), (500, 31), (512, 32), (8 << 10, 32), (9_000, 36), (1 << 20, 256)]
+    {
+        let settings = parse(&format!("[nvme]\npath = \"x\"\nbytes = \"{mib}MiB\"")).unwrap();
+        let nvme = settings.nvme.unwrap();
+        assert_eq!(nvme.segment_bytes, segment_mib * MIB, "{mib} MiB");
+        assert!(nvme.bytes / nvme.segment_bytes >= 16 || mib < 64, "{mib} MiB");
+    }
+}
+
+/// A key's row of README's table of settings: its default and its bounds.
+fn row(key: &str) -> (String, String) {
+    let begin = format!("| `{key}` | ");
+    let row = include_str!("../../../README.md").lines().find(|line| line.starts_with(&begin));
+    let row = row.unwrap_or_else(|| panic!("README's table of settings has no {key}"));
+    let mut cells = row[begin.len()..].split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
+    (cells.next().unwrap(), cells.next().unwrap())
+}
+
+/// Least and most of a row's bounds, if they are numbers; the most may be left open.
+fn numbers(bounds: &str) -> Option<(Bytes, Option<Bytes>)> {
+    let bounds = bounds.split(',').next()?;
+    let number = |text: &str| match text.split_once('^') {
+        Some((base, power)) => Some(Bytes(base.parse::<u64>().ok()?.pow(power.parse().ok()?))),
+        None => text.parse().ok(),
+    };
+    match (bounds.strip_prefix(">= "), bounds.split_once("..")) {
+        (Some(least), _) => Some((number(least)?, None)),
+        (_, Some((least, most))) => Some((number(least)?, Some(number(most)?))),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_table_of_settings_has_every_key_with_the_bounds_that_are_checked() {
+    let whole = format!("{FULL}write_bytes_per_day = \"1GiB\"\n");
+    let printed = toml::to_string(&parse(&whole).unwrap().as_file()).unwrap();
+    let file: toml::Table = printed.parse().unwrap();
+    let mut checked = 0;
+    for (section, name, default) in file.iter().flat_map(|(key, value)| match value {
+        toml::Value::Table(table) => table.iter().map(|(name, value)| (key.as_str(), name, value)).collect(),
+        value => vec![("", key, value)],
+    }) {
+        let key = if section.is_empty() { name.clone() } else { format!("{section}.{name}") };
+        let (said, bounds) = row(&key);
+        if let (Ok(said), Some(default)) = (said.parse::<i64>(), default.as_integer()) {
+            assert_eq!(said, default, "the default of {key}");
+        }
+        let Some((least, most)) = numbers(&bounds) else {
+            assert_ne!(section, "limits", "{key} has bounds, and the table says: {bounds}");
+            continue;
+        };
+        let takes = |Bytes(value): Bytes| {
+            let room = if section == "nvme" { "path = \"x\"\nbytes = \"64GiB\"\n" } else { "" };
+            let value = if default.is_str() { format!("\"{value}B\"") } else { value.to_string() };
+            let error = parse(&format!("[{section}]\n{room}{name} = {value}\n")).err();
+            error.is_none_or(|error| !error.to_string().contains(&key))
+        };
+        assert!(takes(least) && most.is_none_or(takes), "{key} is to be taken at its bounds: {bounds}");
+        assert!(least.0 == 0 || !takes(Bytes(least.0 - 1)), "{key} under its least: {bounds}");
+        assert!(most.is_none_or(|most| !takes(Bytes(most.0 + 1))), "{key} over its most: {bounds}");
+        checked += 1;
+    }
+    assert!(checked >= 17, "only {checked} bounds are numbers: the table's form has changed");
+}

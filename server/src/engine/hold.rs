@@ -2,7 +2,6 @@
 //! waits. Must not know: what is mapped where.
 
 use super::durable::not_durable;
-use super::metrics::Corrupt;
 use super::offload::{outcome_to_wire, parse_session, parse_shard, slot_to_wire};
 use super::record::Told;
 use super::{Core, Engine, malformed, refuse};
@@ -75,12 +74,13 @@ impl Engine {
         let session = parse_session(&raw.session)?;
         let filled: Vec<(u32, u64)> =
             raw.positions.iter().copied().zip(raw.checksums.iter().copied()).collect();
+        let shards = Shards::one(parse_shard(raw.shard)?);
         let pages = OffloadAsk {
             ns: self.find_namespace(&raw.namespace)?,
             session: session.as_ref(),
             parent: BlockHash::parse_optional(&raw.parent).map_err(malformed)?,
             hashes: &hashes,
-            shards: Shards::one(parse_shard(raw.shard)?),
+            shards,
             tail_tokens: raw.tail_tokens,
             client: self.clients.check(raw.client)?,
         };
@@ -95,16 +95,19 @@ impl Engine {
         };
         let ask = CommitReservedAsk { pages, lease, filled: &filled, siblings };
         let now = self.now();
-        let ReservedCommit { outcomes, kept } = self.core().pool.commit_reserved(ask, now).map_err(refuse)?;
+        let ReservedCommit { outcomes, kept, shown } =
+            self.core().pool.commit_reserved(ask, now).map_err(refuse)?;
         self.pass_place_notes();
         let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
         let (stored, present) = (count(Outcome::Stored), count(Outcome::Present));
-        if !siblings && raw.shard == 0 && stored > 0 {
-            self.tell(&told);
+        self.metrics.offloaded_pages.increment(shown);
+        if shards.are_counted() {
+            self.metrics.present_pages.increment(present);
+            self.metrics.declined_pages.increment(outcomes.len() as u64 - stored - present);
+            if !siblings && stored > 0 {
+                self.tell(&told);
+            }
         }
-        self.metrics.offloaded_pages.increment(stored);
-        self.metrics.present_pages.increment(present);
-        self.metrics.declined_pages.increment(outcomes.len() as u64 - stored - present);
         let outcomes = outcomes.iter().map(|outcome| outcome_to_wire(outcome).into()).collect();
         Ok((wire::CommitReservedReply { outcomes, ..Default::default() }, kept))
     }
@@ -155,12 +158,8 @@ impl Engine {
         let (client, now) = (self.clients.check(raw.client)?, self.now());
         check_positions("Release", raw.positions.len().max(raw.corrupt.len()))?;
         let (lease, corrupt) = (LeaseId(raw.lease), &once(&raw.corrupt));
-        self.core().pool.release(lease, client, &raw.positions, corrupt, now).map_err(refuse)?;
-        if !corrupt.is_empty() {
-            self.metrics.corrupted(Corrupt::Reader, corrupt.len() as u64);
-            tracing::warn!(pages = corrupt.len(), "a reader found pages whose bytes do not verify: dropped");
-            self.pass_place_notes();
-        }
+        let dropped = self.core().pool.release(lease, client, &raw.positions, corrupt, now);
+        self.reader_dropped(dropped.map_err(refuse)?);
         self.freed.notify_waiters();
         Ok(())
     }

@@ -4,8 +4,9 @@
 use super::calls::{Calls, TierSeconds};
 use super::gauges::Gauges;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use turnkv_pool::MissCause;
+use turnkv_proto::wire;
 
 /// The engine's handles. Names: `turnkv_<subsystem>_<what>_<unit>`; labels only over fixed sets.
 #[allow(missing_docs, reason = "each is described by the text it is registered with")]
@@ -31,8 +32,23 @@ pub(crate) struct Metrics {
     /// A gauge that only grows: counters count whole numbers, and Prometheus wants seconds.
     saved_seconds: Gauge,
     promoted_bytes: Tally,
-    misses: [Tally; 5],
+    /// Shared with the reloads under way: each counts its own miss.
+    pub(super) misses: Arc<Misses>,
     corrupt: [Tally; 4],
+}
+
+/// Reloads that ended at a miss, by cause.
+pub(super) struct Misses([Tally; 5]);
+
+impl Misses {
+    /// A reload ended at a page that is not there.
+    pub(super) fn count(&self, cause: wire::MissCause) {
+        self.0[cause_index(cause)].increment(1);
+    }
+
+    fn total(&self) -> u64 {
+        self.0.iter().map(Tally::total).sum()
+    }
 }
 
 /// Where bytes were found that do not match their checksum.
@@ -87,26 +103,35 @@ const MISSES: &str = "turnkv_reload_misses_total";
 impl Metrics {
     /// Registers everything once, at start.
     pub(super) fn new() -> Metrics {
-        describe_counter!(HITS, "Pages found by reloads, by tier");
+        describe_counter!(
+            HITS,
+            "Pages found by reloads, by tier; read shard by shard, by the call for the first shard"
+        );
         describe_gauge!(
             SAVED,
             "Prefill time saved by reloads since start, in namespaces whose prefill rate is known"
         );
         describe_counter!(
             CORRUPT,
-            "Pages whose bytes did not verify, by where that was found; dropped, never served"
+            "Pages dropped, never served, because bytes of theirs did not verify, by where that was found"
         );
-        describe_counter!(MISSES, "Reloads that ended at a missing page, by cause");
+        describe_counter!(
+            MISSES,
+            "Reloads that ended at a missing page, by cause; of pages read shard by shard, those of the first shard"
+        );
         Metrics {
             lookups: Tally::new("turnkv_pool_lookups_total", "Lookup calls"),
-            offloaded_pages: Tally::new("turnkv_offload_stored_pages_total", "Pages made visible by commits"),
+            offloaded_pages: Tally::new(
+                "turnkv_offload_stored_pages_total",
+                "Pages made visible by commits, by that of the last shard",
+            ),
             present_pages: Tally::new(
                 "turnkv_offload_present_pages_total",
-                "Offloaded pages that were already there",
+                "Offloaded pages that were already there; offloaded shard by shard, told to the call for the first shard",
             ),
             declined_pages: Tally::new(
                 "turnkv_offload_declined_pages_total",
-                "Offloaded pages that were declined, with a reason to the caller",
+                "Offloaded pages that were declined, with a reason to the caller; shard by shard, to the call for the first shard",
             ),
             outranked_pages: Tally::new(
                 "turnkv_offload_outranked_pages_total",
@@ -127,7 +152,7 @@ impl Metrics {
             ),
             prefetched_pages: Tally::new(
                 "turnkv_prefetch_read_pages_total",
-                "Page shards read from NVMe ahead of an expected turn",
+                "Pages read from NVMe ahead of an expected turn, each counted with its first shard",
             ),
             routes: Tally::new("turnkv_route_answers_total", "Routes given"),
             unlisted_sessions: Tally::new(
@@ -143,7 +168,7 @@ impl Metrics {
             saved_seconds: gauge!(SAVED),
             promoted_bytes: Tally::new("turnkv_nvme_read_bytes_total", "Page bytes read back from NVMe"),
             corrupt: FOUND.map(|found| Tally::of(counter!(CORRUPT, "found" => found))),
-            misses: CAUSES.map(|cause| Tally::of(counter!(MISSES, "cause" => cause))),
+            misses: Arc::new(Misses(CAUSES.map(|cause| Tally::of(counter!(MISSES, "cause" => cause))))),
         }
     }
 
@@ -158,16 +183,10 @@ impl Metrics {
 
     /// Pages found in DRAM and on NVMe, tokens saved, reloads that ended at a miss.
     pub(super) fn reload_totals(&self) -> (u64, u64, u64, u64) {
-        let misses = self.misses.iter().map(Tally::total).sum();
-        (self.dram_hits.total(), self.nvme_hits.total(), self.hit_tokens.total(), misses)
+        (self.dram_hits.total(), self.nvme_hits.total(), self.hit_tokens.total(), self.misses.total())
     }
 
-    /// A reload ended at a page that is not there.
-    pub(super) fn missed(&self, cause: MissCause) {
-        self.misses[cause_index(cause)].increment(1);
-    }
-
-    /// Pages were found whose bytes do not verify.
+    /// Pages were dropped whose bytes do not verify.
     pub(super) fn corrupted(&self, found: Corrupt, pages: u64) {
         self.corrupt[found as usize].increment(pages);
     }
@@ -177,26 +196,18 @@ impl Metrics {
         self.corrupt.iter().map(Tally::total).sum()
     }
 
-    /// A read from NVMe ended.
-    pub(super) fn promoted(&self, bytes: u64, cause: Option<MissCause>) {
-        match cause {
-            None => self.promoted_bytes.increment(bytes),
-            Some(cause) => {
-                self.missed(cause);
-                if cause == MissCause::Checksum {
-                    self.corrupted(Corrupt::Nvme, 1);
-                }
-            }
-        }
+    /// Bytes were read back from NVMe.
+    pub(super) fn promoted(&self, bytes: u64) {
+        self.promoted_bytes.increment(bytes);
     }
 }
 
-fn cause_index(cause: MissCause) -> usize {
+fn cause_index(cause: wire::MissCause) -> usize {
     match cause {
-        MissCause::Absent => 0,
-        MissCause::Checksum => 1,
-        MissCause::Io => 2,
-        MissCause::Busy => 3,
-        MissCause::Incomplete => 4,
+        wire::MissCause::Absent | wire::MissCause::Unspecified => 0,
+        wire::MissCause::Checksum => 1,
+        wire::MissCause::Io => 2,
+        wire::MissCause::Busy => 3,
+        wire::MissCause::Incomplete => 4,
     }
 }

@@ -148,17 +148,20 @@ impl Engine {
         }
     }
 
-    /// Counts the pages of what a caller is told, once: not every look that a waiting call takes.
+    /// Counts the pages of what a caller is told, once: not every look that a waiting call takes, nor every shard's call.
     fn answer(&self, ask: &Ask, reply: wire::BeginOffloadReply) -> wire::BeginOffloadReply {
         let pages = outcomes_of_pages(&reply.outcomes, ask.shards);
         let count = |wanted: Wire| pages.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
         let present = count(Wire::Present);
+        if !ask.shards.are_counted() {
+            return reply;
+        }
         self.metrics.present_pages.increment(present);
         let outranked = count(Wire::Outranked);
         self.metrics.outranked_pages.increment(outranked);
         let taken = present + count(Wire::Granted);
         self.metrics.declined_pages.increment(pages.len() as u64 - taken - outranked);
-        if ask.shards.first() == 0 && present < ask.hashes.len() as u64 {
+        if present < ask.hashes.len() as u64 {
             let full = ask.hashes.len() - usize::from(ask.tail_tokens > 0);
             self.tell(&Told {
                 ns: ask.ns,
@@ -221,7 +224,7 @@ impl Engine {
         let now = self.now();
         let committed =
             self.core().pool.commit_offload(LeaseId(ask.lease), client, &pages, now).map_err(refuse)?;
-        self.metrics.offloaded_pages.increment(committed.kept.len() as u64);
+        self.metrics.offloaded_pages.increment(committed.shown);
         if committed.freed > 0 {
             self.freed.notify_waiters();
         }

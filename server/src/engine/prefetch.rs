@@ -57,7 +57,8 @@ impl Engine {
             core.pool.take_slab_actions()
         };
         self.renew_slabs(renewals);
-        self.metrics.prefetched_pages.increment(promotions.len() as u64);
+        let first = promotions.iter().filter(|read| read.shard == 0);
+        self.metrics.prefetched_pages.increment(first.count() as u64);
         for promotion in promotions {
             self.start_ahead(promotion);
         }

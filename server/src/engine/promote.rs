@@ -1,6 +1,7 @@
 //! Promote: NVMe pages into DRAM slots. Owns: the reads in flight and who waits for each. Must not know: leases.
 
 use super::Engine;
+use super::metrics::Corrupt;
 use super::place::location;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -72,19 +73,23 @@ impl Engine {
     fn end_promotion(self: &Arc<Self>, promotion: &Promotion, result: Result<(), TierError>) {
         let now = self.now();
         let mut cause = result.as_ref().err().map(miss_cause);
-        let mut landed = true;
+        let mut dropped = false;
         let waiters = {
             let mut core = self.core();
             match cause {
-                None => landed = core.pool.promoted(promotion.page, promotion.shard, now),
-                Some(cause) => core.pool.promote_failed(promotion.page, promotion.shard, cause, now),
-            }
-            if !landed {
-                cause = Some(MissCause::Absent); // dropped while it was read
+                None if core.pool.promoted(promotion.page, promotion.shard, now) => {}
+                None => cause = Some(MissCause::Absent), // dropped while it was read
+                Some(cause) => {
+                    dropped = core.pool.promote_failed(promotion.page, promotion.shard, cause, now);
+                }
             }
             core.promotions.take(promotion.page, promotion.shard)
         };
-        self.metrics.promoted(promotion.bytes, cause);
+        match cause {
+            None => self.metrics.promoted(promotion.bytes),
+            Some(MissCause::Checksum) if dropped => self.metrics.corrupted(Corrupt::Nvme, 1),
+            Some(_) => {}
+        }
         for waiter in waiters {
             // The channel holds one place for every page waited for; a reload that left has closed it.
             if waiter.tell.try_send((waiter.index, cause.map_or(Ok(()), Err))).is_err() {

@@ -2,7 +2,7 @@
 //! the run of pages in the order asked. Must not know: who copies.
 
 use super::hold::{check_positions, once};
-use super::metrics::Corrupt;
+use super::metrics::{Corrupt, Misses};
 use super::offload::{parse_session, parse_shards, slot_to_wire};
 use super::promote::Waiter;
 use super::record::Told;
@@ -52,6 +52,7 @@ pub(crate) struct ReloadRun {
     landed: mpsc::Receiver<(u32, Result<(), MissCause>)>,
     deadline: Duration,
     clock: Clock,
+    misses: Arc<Misses>,
 }
 
 /// What a reload has to wait for, to be started once the lock is free.
@@ -68,16 +69,19 @@ enum Arrival {
 }
 
 impl ReloadRun {
-    /// The leading pages that are in their slots now, in order.
+    /// The leading pages that are in their slots now, in order. A miss is counted as it is told.
     pub(crate) fn take_ready(&mut self) -> Vec<wire::ReloadedPage> {
         let mut ready = Vec::new();
         while let Some((_, Arrival::Here)) = self.pages.front() {
             if let Some((page, _)) = self.pages.pop_front() {
                 self.first += 1;
-                let miss = page.miss != 0;
+                let miss = page.miss();
                 ready.push(page);
-                if miss {
+                if miss != wire::MissCause::Unspecified {
                     self.pages.clear(); // nothing after a miss is served
+                    if self.shards.are_counted() {
+                        self.misses.count(miss);
+                    }
                 }
             }
         }
@@ -144,7 +148,7 @@ impl Engine {
                 return Ok(run);
             }
             if !self.slots_freed(freed, ask.deadline).await {
-                return Ok(busy(&ask));
+                return Ok(busy(&ask, Arc::clone(&self.metrics.misses)));
             }
         }
     }
@@ -191,7 +195,8 @@ impl Engine {
             };
             let plan = core.pool.begin_reload(view, now).map_err(refuse)?;
             let stuck = matches!(plan.pages.first(), Some(ReloadStep::NoSlot));
-            let laid_out = (!stuck).then(|| core.lay_out(&plan, ask, began));
+            let laid_out =
+                (!stuck).then(|| core.lay_out(&plan, ask, began, Arc::clone(&self.metrics.misses)));
             (plan, laid_out, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);
@@ -207,6 +212,10 @@ impl Engine {
     }
 
     fn count_reload(&self, ask: &Ask, plan: &ReloadPlan) {
+        // Of the calls that read a page shard by shard one counts: its pages are found, and its tokens saved, once.
+        if !ask.shards.are_counted() {
+            return;
+        }
         // A page one of whose shards is read from NVMe comes from there.
         let (mut dram, mut nvme) = (0, 0);
         for page in plan.pages.chunks(ask.shards.count()) {
@@ -219,24 +228,18 @@ impl Engine {
         let (tokens, saved_us) = {
             let core = self.core();
             let page_tokens = core.pool.namespace_desc(ask.ns).map_or(0, |desc| desc.page_tokens);
-            // A tensor-parallel engine reloads every shard of a page: its tokens are saved once.
-            let tokens = if ask.shards.first() == 0 { (dram + nvme) * u64::from(page_tokens) } else { 0 };
+            let tokens = (dram + nvme) * u64::from(page_tokens);
             (tokens, core.pool.prefill_us(ask.ns, tokens).unwrap_or(0))
         };
         self.metrics.reloaded(dram, nvme, tokens, saved_us);
-        if let Some(ReloadStep::Miss(cause)) = plan.pages.last() {
-            self.metrics.missed(*cause);
-        }
-        if ask.shards.first() == 0 {
-            self.tell(&Told {
-                ns: ask.ns,
-                kind: wire::RecordedKind::Reload,
-                session: ask.session.as_ref(),
-                client: ask.client,
-                parent: None,
-                blocks: &ask.hashes,
-            });
-        }
+        self.tell(&Told {
+            ns: ask.ns,
+            kind: wire::RecordedKind::Reload,
+            session: ask.session.as_ref(),
+            client: ask.client,
+            parent: None,
+            blocks: &ask.hashes,
+        });
     }
 
     /// The reader is done with these slots; positions in `corrupt` did not verify at its end.
@@ -249,23 +252,33 @@ impl Engine {
         let now = self.now();
         check_positions("EndReload", ask.corrupt.len())?;
         let corrupt = once(&ask.corrupt);
-        self.core().pool.end_reload(LeaseId(ask.lease), client, &corrupt, now).map_err(refuse)?;
-        if !ask.corrupt.is_empty() {
-            self.metrics.corrupted(Corrupt::Reader, ask.corrupt.len() as u64);
-            tracing::warn!(
-                pages = ask.corrupt.len(),
-                "a reader found pages whose bytes do not verify: dropped"
-            );
-            self.pass_place_notes();
-        }
+        let dropped = self.core().pool.end_reload(LeaseId(ask.lease), client, &corrupt, now);
+        self.reader_dropped(dropped.map_err(refuse)?);
         self.freed.notify_waiters();
         Ok(())
     }
 }
 
+impl Engine {
+    /// So many pages went because a reader found bytes that do not verify.
+    pub(super) fn reader_dropped(&self, pages: u64) {
+        if pages > 0 {
+            self.metrics.corrupted(Corrupt::Reader, pages);
+            tracing::warn!(pages, "a reader found pages whose bytes do not verify: dropped");
+            self.pass_place_notes();
+        }
+    }
+}
+
 impl super::Core {
     /// Turns a plan into a run, and registers it with the promotions it waits for before any of them can land.
-    fn lay_out(&mut self, plan: &ReloadPlan, ask: &Ask, began: Duration) -> (ReloadRun, Started) {
+    fn lay_out(
+        &mut self,
+        plan: &ReloadPlan,
+        ask: &Ask,
+        began: Duration,
+        misses: Arc<Misses>,
+    ) -> (ReloadRun, Started) {
         let (tell, landed) = mpsc::channel(plan.pages.len().max(1));
         let mut started = Started::default();
         let mut pages = VecDeque::with_capacity(plan.pages.len());
@@ -325,13 +338,14 @@ impl super::Core {
             landed,
             deadline,
             clock: ask.clock.clone(),
+            misses,
         };
         (run, started)
     }
 }
 
 /// What a caller gets when time ran out before the first page found a slot.
-fn busy(ask: &Ask) -> ReloadRun {
+fn busy(ask: &Ask, misses: Arc<Misses>) -> ReloadRun {
     let miss = wire::ReloadedPage { miss: wire::MissCause::Busy.into(), ..Default::default() };
     let (_, landed) = mpsc::channel(1);
     ReloadRun {
@@ -345,6 +359,7 @@ fn busy(ask: &Ask) -> ReloadRun {
         landed,
         deadline: ask.deadline,
         clock: ask.clock.clone(),
+        misses,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::place::place;
 use super::{Core, Engine, clients, durable, metrics, promote, slabs};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
 use crate::limits::INLINE_CHUNK_BYTES;
@@ -16,7 +16,7 @@ use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_pe
 use turnkv_proto::NamespaceId;
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::limits::BLOCK_BYTES;
-use turnkv_tier::nvme::{self, NvmeConfig, NvmeTier, Recovered};
+use turnkv_tier::nvme::{self, Claimed, NvmeConfig, NvmeTier, Recovered};
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
 
 /// What an engine is put together from.
@@ -136,9 +136,13 @@ fn find_kept(config: &Nvme, dram: &DramTier, clock: &Clock) -> anyhow::Result<Ke
     std::fs::create_dir_all(&config.state_dir).with_context(|| {
         format!("cannot create {} (for a block device, set nvme.state_dir)", config.state_dir.display())
     })?;
-    let (nvme, recovered) = start_nvme(config, dram.regions())?;
-    let catalog = Catalog::open(&config.state_dir, clock.clone())
-        .context("the catalog of namespaces and sessions: is another server running?")?;
+    // Whose the catalog is, is known before anything of the tier is touched.
+    let claimed = claim_nvme(config)?;
+    let owner = Owner { id: claimed.id(), path: config.path.clone(), is_new: claimed.is_new() };
+    let catalog = Catalog::open(&config.state_dir, owner, clock.clone()).with_context(|| {
+        format!("the catalog of namespaces and sessions in {}", config.state_dir.display())
+    })?;
+    let (nvme, recovered) = start_nvme(config, claimed, dram.regions())?;
     Ok(KeptOnDisk::new(nvme, recovered, catalog))
 }
 
@@ -164,7 +168,7 @@ fn start_dram(settings: &Settings) -> anyhow::Result<DramTier> {
     Ok(dram)
 }
 
-fn start_nvme(config: &Nvme, regions: Vec<Arc<Region>>) -> anyhow::Result<(NvmeTier, Vec<Recovered>)> {
+fn claim_nvme(config: &Nvme) -> anyhow::Result<Claimed> {
     let engine = match config.engine {
         NvmeEngine::Auto => nvme::Engine::Auto,
         NvmeEngine::Ring => nvme::Engine::Ring,
@@ -176,8 +180,16 @@ fn start_nvme(config: &Nvme, regions: Vec<Arc<Region>>) -> anyhow::Result<(NvmeT
         inflight_bytes: config.inflight_bytes,
         ..NvmeConfig::new(config.path.clone(), config.bytes)
     };
-    let (nvme, recovered, report) = NvmeTier::open(wanted, regions)
-        .with_context(|| format!("the NVMe tier at {}", config.path.display()))?;
+    NvmeTier::claim(wanted).with_context(|| format!("the NVMe tier at {}", config.path.display()))
+}
+
+fn start_nvme(
+    config: &Nvme,
+    claimed: Claimed,
+    regions: Vec<Arc<Region>>,
+) -> anyhow::Result<(NvmeTier, Vec<Recovered>)> {
+    let (nvme, recovered, report) =
+        claimed.open(regions).with_context(|| format!("the NVMe tier at {}", config.path.display()))?;
     for warning in &report.warnings {
         tracing::warn!("{warning}");
     }

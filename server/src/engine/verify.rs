@@ -81,13 +81,10 @@ impl Engine {
             };
             if outcome == Err(MissCause::Checksum) {
                 let now = self.now();
-                self.core().pool.slot_changed(check.page, check.shard, check.slot, now);
-                self.metrics.corrupted(Corrupt::Dram, 1);
+                let dropped = self.core().pool.slot_changed(check.page, check.shard, check.slot, now);
+                self.metrics.corrupted(Corrupt::Dram, dropped.into());
                 tracing::warn!("a page in DRAM does not match its checksum: dropped before it was read");
                 self.pass_place_notes();
-            }
-            if let Err(cause) = outcome {
-                self.metrics.missed(cause);
             }
             tell(&check, outcome);
             if outcome.is_err() {

@@ -98,10 +98,10 @@ impl Engine {
                 true
             }
             Err(TierError::Changed) => {
-                core.pool.write_changed(page, shard, now);
+                let dropped = core.pool.write_changed(page, shard, now);
                 core.settle_durable(page, NotDurable::Changed);
                 drop(core);
-                self.metrics.corrupted(Corrupt::Write, 1);
+                self.metrics.corrupted(Corrupt::Write, dropped.into());
                 tracing::warn!(
                     page = ?write.hash,
                     "a page's bytes changed after it was committed, or never matched its checksum: dropped"

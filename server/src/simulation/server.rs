@@ -3,7 +3,7 @@
 
 use super::catalog::SimulatedPlace;
 use super::{Shape, SimulatedDisk, Step, Time};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::engine::reclaim::Next;
@@ -102,6 +102,7 @@ impl Server {
             let (nvme, recovered, _) = NvmeTier::open_simulated(config, pages)?;
             let catalog = Catalog::open_with(
                 Box::new(SimulatedPlace(catalog.clone())),
+                Owner { id: nvme.id(), path: "simulated".into(), is_new: nvme.is_new() },
                 Clock::Simulated(Arc::clone(time)),
             );
             let on_disk = KeptOnDisk::new(nvme, recovered, catalog.context("the catalog")?);

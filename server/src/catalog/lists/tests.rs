@@ -4,7 +4,7 @@ use super::{LISTS, SavedChunk};
 use crate::catalog::pins::{PINS, PinChange, Saved as OldPin};
 use crate::catalog::sessions::{Change, SESSIONS, Saved};
 use crate::catalog::tests::{Disk, damage_rows, on};
-use crate::catalog::{Catalog, CatalogError, ListSource, SavedRows};
+use crate::catalog::{Catalog, CatalogError, ListSource, Owner, SavedRows};
 use crate::clock::Clock;
 use prost::Message;
 use rustix::io::Errno;
@@ -104,7 +104,7 @@ fn pages(catalog: &Catalog, named: &str) -> usize {
 #[test]
 fn sessions_share_chunks_and_the_last_one_takes_them_along() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let asked = Cell::new(0);
     let source = ListSource {
         chunks: &|_, last| {
@@ -138,7 +138,7 @@ fn sessions_share_chunks_and_the_last_one_takes_them_along() {
 #[test]
 fn pins_share_their_chunks_with_sessions_and_with_one_another() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 1000 };
     catalog.put_sessions(&[session("s", 10 * CHUNK)], &source).unwrap();
     let pins: Vec<PinChange> = (9 * CHUNK..12 * CHUNK).map(pin).collect();
@@ -157,7 +157,7 @@ fn pins_share_their_chunks_with_sessions_and_with_one_another() {
 #[test]
 fn a_pin_whose_list_finds_no_room_is_not_saved_and_that_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 4 };
     let put = |change| catalog.put_pins(&[change], &source).unwrap();
     assert_eq!(put(pin(4 * CHUNK + 3)).unlisted, 0);
@@ -168,7 +168,7 @@ fn a_pin_whose_list_finds_no_room_is_not_saved_and_that_is_said() {
 #[test]
 fn pins_of_older_servers_are_read_and_written_anew() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let hashes: Vec<BlockHash> = (0..1000).map(hash).collect();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let old = OldPin {
@@ -191,7 +191,7 @@ fn pins_of_older_servers_are_read_and_written_anew() {
 #[test]
 fn a_list_that_finds_no_room_costs_its_session_the_list_and_nobody_else_anything() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: 4 };
     let put = |change| catalog.put_sessions(&[change], &source).unwrap();
     assert_eq!(put(session("short", 3 * CHUNK + 1)).unlisted, 0);
@@ -204,7 +204,7 @@ fn a_list_that_finds_no_room_costs_its_session_the_list_and_nobody_else_anything
 #[test]
 fn a_session_whose_pages_went_meanwhile_keeps_its_old_row() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let whole = ListSource { chunks: &|_, last| chunks(last), chunks_max: 100 };
     catalog.put_sessions(&[session("s", 2 * CHUNK)], &whole).unwrap();
     let gone = ListSource { chunks: &|_, _| Vec::new(), chunks_max: 100 };
@@ -216,7 +216,7 @@ fn a_session_whose_pages_went_meanwhile_keeps_its_old_row() {
 #[test]
 fn one_transaction_writes_no_more_than_its_bound() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let source = ListSource { chunks: &|_, last| chunks(last), chunks_max: u64::MAX };
     let changes: Vec<Change> = (0..50).map(|at| session(&format!("s{at}"), (at + 1) * 100 * CHUNK)).collect();
     let first = catalog.put_sessions(&changes, &source).unwrap().changes;
@@ -232,7 +232,7 @@ fn one_transaction_writes_no_more_than_its_bound() {
 #[test]
 fn rows_of_older_servers_are_read() {
     let dir = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(dir.path(), Clock::system()).unwrap();
+    let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let hashes: Vec<BlockHash> = (0..1000).map(hash).collect();
     let old = Saved { turn: 4, hashes: pack_hashes(&hashes), ttl_ms: 7, ..Saved::default() };
     let key = [NS.0.as_slice(), b"old"].concat();

@@ -1,6 +1,7 @@
 //! What is saved comes back, is written again when the catalog is lost, and is not removed by whoever does not know of it yet.
 
 use super::*;
+use crate::catalog::Owner;
 use crate::catalog::tests::Disk;
 use crate::clock::Clock;
 use crate::config;
@@ -50,7 +51,7 @@ impl World {
         let wanted =
             NvmeConfig { segment_bytes: 4 << 20, engine: Io::Blocking, ..NvmeConfig::new(path, 64 << 20) };
         let (nvme, recovered, _) = NvmeTier::open(wanted, dram.regions()).unwrap();
-        let catalog = Catalog::open_with(Box::new(disk.clone()), Clock::system()).unwrap();
+        let catalog = Catalog::open_with(Box::new(disk.clone()), Owner::any(), Clock::system()).unwrap();
         let kept = Some(KeptOnDisk::new(nvme, recovered, catalog));
         let parts = Parts { dram, kept, clock: Clock::system(), instance: 1 };
         let engine = Engine::assemble(settings, parts).unwrap();
@@ -100,7 +101,7 @@ impl World {
 
     /// Sessions and pins that the catalog has, as another server would find them, and the pages of each pin.
     fn saved(&self) -> (usize, Vec<u64>) {
-        let catalog = Catalog::open_with(Box::new(self.disk.clone()), Clock::system()).unwrap();
+        let catalog = Catalog::open_with(Box::new(self.disk.clone()), Owner::any(), Clock::system()).unwrap();
         let look = |saved: &SavedRows| {
             let (mut sessions, mut pins) = (0, Vec::new());
             saved.for_each_of(&self.id, |_| {
@@ -229,6 +230,6 @@ fn notes_of_extents_wait_for_a_catalog_that_fails_and_for_one_that_is_begun_anew
     for _ in 0..4 {
         engine.flush_catalog();
     }
-    let catalog = Catalog::open_with(Box::new(world.disk.clone()), Clock::system()).unwrap();
+    let catalog = Catalog::open_with(Box::new(world.disk.clone()), Owner::any(), Clock::system()).unwrap();
     assert_eq!(catalog.segment_notes().unwrap().len(), 1, "all that is known was written again");
 }

@@ -70,18 +70,46 @@ impl NvmeConfig {
         Ok(())
     }
 
-    /// How many segments of a size the capacity holds.
-    pub(crate) fn segments(&self, segment_bytes: u64) -> Result<u32, OpenError> {
+    /// How many segments of a size the capacity holds. `is_new`: a place may be given segments of another size.
+    pub(crate) fn segments(&self, segment_bytes: u64, is_new: bool) -> Result<u32, OpenError> {
         let count = self.capacity_bytes / segment_bytes;
-        if !(SEGMENTS_MIN..=SEGMENTS_MAX).contains(&count) {
-            let capacity = self.capacity_bytes;
-            return Err(OpenError::Config(format!(
-                "a capacity of {capacity} bytes is {count} segments of {segment_bytes} bytes; \
-                 {SEGMENTS_MIN} to {SEGMENTS_MAX} are possible: change the capacity or segment_bytes"
-            )));
+        if (SEGMENTS_MIN..=SEGMENTS_MAX).contains(&count) {
+            return Ok(count as u32);
         }
-        Ok(count as u32)
+        let (capacity, path) = (self.capacity_bytes, self.path.display());
+        let (least, most) = (SEGMENTS_MIN * segment_bytes, SEGMENTS_MAX * segment_bytes);
+        let todo = match is_new {
+            true => "change the capacity or segment_bytes".to_owned(),
+            false => format!(
+                "those of {path} stay as they were made, so its capacity is from {least} to {most} bytes; for another one give \
+                 the tier another place, or empty this one"
+            ),
+        };
+        Err(OpenError::Config(format!(
+            "a capacity of {capacity} bytes is {count} segments of {segment_bytes} bytes; \
+             {SEGMENTS_MIN} to {SEGMENTS_MAX} are possible: {todo}"
+        )))
     }
+}
+
+/// Which tier a place has: the same as long as its superblock is, wherever it is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierId(pub [u8; 16]);
+
+impl std::fmt::Display for TierId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Enough to tell two apart that an operator sees side by side.
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What a place holds, as its superblock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peeked {
+    /// Which tier.
+    pub id: TierId,
+    /// The size of its segments.
+    pub segment_bytes: u64,
 }
 
 /// An extent found at start.

@@ -128,6 +128,8 @@ pub(crate) struct Device {
     pub(crate) clock: Clock,
     direct: bool,
     pub(crate) id: DeviceId,
+    /// It was empty, and made the tier's by this opening.
+    pub(crate) is_new: bool,
     pub(crate) segment_bytes: u64,
     /// Segments that the capacity allows.
     pub(crate) segments: u32,
@@ -205,8 +207,9 @@ impl Device {
         warnings: &mut Vec<String>,
     ) -> Result<Device, OpenError> {
         let path = &config.path;
-        let superblock = superblock::of_folder(&folder, path, config.segment_bytes, warnings)?;
-        let segments = config.segments(superblock.segment_bytes)?;
+        let opened = superblock::of_folder(&folder, path, config.segment_bytes, warnings)?;
+        let (superblock, is_new) = (opened.superblock, opened.is_new);
+        let segments = config.segments(superblock.segment_bytes, is_new)?;
         let surplus =
             surplus_numbers(&folder, segments).map_err(|errno| failed("cannot list", path, errno.into()))?;
         let numbers = surplus.last().map_or(segments, |last| last + 1);
@@ -222,7 +225,7 @@ impl Device {
         let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
         let path = path.clone();
         let device =
-            Device { path, place, clock, direct, id, segment_bytes, segments, numbers, files: count };
+            Device { path, place, clock, direct, id, is_new, segment_bytes, segments, numbers, files: count };
         device.open_files(&surplus, warnings)?;
         device.part_links()?;
         device.name_strays(warnings)?;
@@ -254,7 +257,8 @@ impl Device {
         let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
             .map_err(|errno| failed("cannot size", path, errno.into()))?;
         let file = Arc::new(File::Descriptor(fd));
-        let superblock = superblock::of_device(&file, path, config.segment_bytes, bytes, warnings)?;
+        let opened = superblock::of_device(&file, path, config.segment_bytes, bytes, warnings)?;
+        let (superblock, is_new) = (opened.superblock, opened.is_new);
         let segment_bytes = superblock.segment_bytes;
         let room = bytes.saturating_sub(DEVICE_BASE);
         if room < config.capacity_bytes {
@@ -265,11 +269,11 @@ impl Device {
             ));
         }
         let capped = NvmeConfig { capacity_bytes: config.capacity_bytes.min(room), ..config.clone() };
-        let segments = capped.segments(segment_bytes)?;
+        let segments = capped.segments(segment_bytes, is_new)?;
         let numbers = (room / segment_bytes).min(SEGMENTS_MAX) as u32;
         let (place, clock, id) = (Place::Device { file }, Clock::System, superblock.device);
         let path = path.clone();
-        Ok(Device { path, place, clock, direct, id, segment_bytes, segments, numbers, files: 1 })
+        Ok(Device { path, place, clock, direct, id, is_new, segment_bytes, segments, numbers, files: 1 })
     }
 
     /// Whether the page cache is bypassed.

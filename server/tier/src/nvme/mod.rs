@@ -59,13 +59,14 @@ use log::{Append, Log};
 use operation::{Operation, Work, padded_slot};
 use parking_lot::Mutex;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use turnkv_transfer::{Region, Slot};
 
-pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Recovered};
+pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Peeked, Recovered, TierId};
 pub use log::SegmentNote;
 
 /// What the keeper and the callers share: the core, and the engine to give operations to.
@@ -82,6 +83,30 @@ pub struct NvmeTier {
     threads: Mutex<Threads>,
 }
 
+/// A place that is this process's, and was not read yet.
+pub struct Claimed {
+    device: Device,
+    config: NvmeConfig,
+    report: OpenReport,
+}
+
+impl Claimed {
+    /// Which tier it has.
+    pub fn id(&self) -> TierId {
+        TierId(self.device.id)
+    }
+
+    /// Whether it was empty.
+    pub fn is_new(&self) -> bool {
+        self.device.is_new
+    }
+
+    /// Reads back what is there and starts the threads. `fixed`: the slabs, in order of their numbers.
+    pub fn open(self, fixed: Vec<Arc<Region>>) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
+        NvmeTier::open_claimed(self, fixed)
+    }
+}
+
 #[derive(Default)]
 struct Threads {
     keeper: Option<JoinHandle<()>>,
@@ -91,13 +116,41 @@ struct Threads {
 }
 
 impl NvmeTier {
-    /// Opens the place, reads back what is there and starts the threads. `fixed`: the slabs, in order of their numbers.
+    /// [`NvmeTier::claim`] and [`Claimed::open`] in one.
     pub fn open(
         config: NvmeConfig,
         fixed: Vec<Arc<Region>>,
     ) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
+        NvmeTier::claim(config)?.open(fixed)
+    }
+
+    /// Takes the place for this process, and finds out which tier it has. Nothing of what the tier holds is touched.
+    pub fn claim(config: NvmeConfig) -> Result<Claimed, OpenError> {
         let mut report = OpenReport::default();
         let device = Device::open(&config, &mut report.warnings)?;
+        Ok(Claimed { device, config, report })
+    }
+
+    /// What a place holds, where that can be read without taking it.
+    pub fn peek(path: &Path) -> Option<Peeked> {
+        superblock::peek(path)
+    }
+
+    /// Which tier this is.
+    pub fn id(&self) -> TierId {
+        TierId(self.shared.core.device.id)
+    }
+
+    /// Whether its place was empty when it was opened.
+    pub fn is_new(&self) -> bool {
+        self.shared.core.device.is_new
+    }
+
+    fn open_claimed(
+        claimed: Claimed,
+        fixed: Vec<Arc<Region>>,
+    ) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
+        let Claimed { device, config, mut report } = claimed;
         let (core, recovered) = read_back(device, &config, &mut report)?;
         let finish = Arc::new(FinishQueue::default());
         let driver = Driver::start(&config, &core, &finish, fixed, &mut report)?;

@@ -5,12 +5,13 @@
 //! agree the superblock is made again from them. Nothing is written over what may be somebody else's data.
 
 use super::buffer::AlignedBuffer;
-use super::config::{NvmeConfig, OpenError};
+use super::config::{NvmeConfig, OpenError, Peeked, TierId};
 use super::device::{DEVICE_BASE, failed, name, number};
 use super::format::{SegmentHeader, Superblock, Version};
 use super::storage::{File, Folder, Open, patiently};
 use super::time::Clock;
 use crate::limits::{BLOCK, BLOCK_BYTES, SEGMENTS_MAX, SUPERBLOCK_ROT_BYTES_MAX};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
@@ -74,21 +75,47 @@ fn agreed(copies: &[Copy; 2], path: &Path) -> Result<Option<Superblock>, OpenErr
     Ok(copies.iter().find_map(good))
 }
 
+/// A superblock, and how it came about.
+pub(super) struct Opened {
+    pub(super) superblock: Superblock,
+    /// There was none: the place was empty.
+    pub(super) is_new: bool,
+}
+
+/// What a place holds, where that can be read; nothing is repaired, locked or made.
+pub(super) fn peek(path: &Path) -> Option<Peeked> {
+    let read = |path: &Path, offset: u64| {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        match read_block(&File::Descriptor(file), offset) {
+            Copy::Good(Superblock { segment_bytes, device }) => {
+                Some(Peeked { id: TierId(device), segment_bytes })
+            }
+            _ => None,
+        }
+    };
+    match path.is_dir() {
+        true => NAMES[..2].iter().find_map(|name| read(&path.join(name), 0)),
+        false => OFFSETS.iter().find_map(|offset| read(path, *offset)),
+    }
+}
+
 /// A directory's superblock; makes one where there are no segments either.
 pub(super) fn of_folder(
     folder: &Folder,
     path: &Path,
     segment_bytes: u64,
     warnings: &mut Vec<String>,
-) -> Result<Superblock, OpenError> {
+) -> Result<Opened, OpenError> {
     let copies = [read_file(folder, NAMES[0]), read_file(folder, NAMES[1])];
     let create = |which: usize, superblock: &Superblock| write_file(folder, which, superblock);
     if let Some(superblock) = agreed(&copies, path)? {
         repair(&copies, &superblock, path, warnings, |_| true, create);
-        return Ok(superblock);
+        return Ok(Opened { superblock, is_new: false });
     }
     let segments = segments_of_folder(folder, path)?;
-    let superblock = if segments.is_empty() && are_blank(&copies) {
+    let is_new = segments.is_empty() && are_blank(&copies);
+    let superblock = if is_new {
         new_superblock(segment_bytes, &folder.clock()).map_err(|errno| cannot_write(path, errno.into()))?
     } else {
         let damaged = || OpenError::Superblock { path: path.join(NAMES[0]) };
@@ -99,7 +126,7 @@ pub(super) fn of_folder(
     for which in [0, 1] {
         create(which, &superblock).map_err(|source| cannot_write(path, source))?;
     }
-    Ok(superblock)
+    Ok(Opened { superblock, is_new })
 }
 
 /// A block device's superblock; makes one where the space before the segments is blank.
@@ -109,7 +136,7 @@ pub(super) fn of_device(
     segment_bytes: u64,
     bytes: u64,
     warnings: &mut Vec<String>,
-) -> Result<Superblock, OpenError> {
+) -> Result<Opened, OpenError> {
     if bytes < DEVICE_BASE {
         return Err(OpenError::Config(format!("{} is smaller than 1 MiB", path.display())));
     }
@@ -123,11 +150,12 @@ pub(super) fn of_device(
         // The first block of a device is what others write first: the copy alone does not say that it is still ours.
         if copies[0].is(&superblock) || ours(&superblock) {
             repair(&copies, &superblock, path, warnings, |copy| copy.is_ours(&superblock), create);
-            return Ok(superblock);
+            return Ok(Opened { superblock, is_new: false });
         }
         return Err(foreign());
     }
-    let superblock = if are_blank(&copies) && is_blank_between(file) {
+    let is_new = are_blank(&copies) && is_blank_between(file);
+    let superblock = if is_new {
         new_superblock(segment_bytes, &Clock::System).map_err(|errno| cannot_write(path, errno.into()))?
     } else {
         let superblock = rebuild(&segments_of_device(file, segment_bytes, bytes), 2);
@@ -138,7 +166,7 @@ pub(super) fn of_device(
     for which in [0, 1] {
         create(which, &superblock).map_err(|source| cannot_write(path, source))?;
     }
-    Ok(superblock)
+    Ok(Opened { superblock, is_new })
 }
 
 /// Writes the copies that are not as they should be. That one cannot be written is no reason not to start.
