@@ -83,17 +83,19 @@ async fn who_waits_stays_and_what_was_acknowledged_is_there_or_counted() -> Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_durable_stays_while_most_of_the_tier_is_dead() -> Result<()> {
     const TIER: u64 = 64 << 20;
+    const KEEPS: u64 = 16 << 10;
+    const PASSES: u64 = 12 << 10;
     let http = free_address()?;
     let metrics = Some(http.to_string());
     let setup = Setup { metrics, dram_mib: 16, nvme_mib: TIER >> 20, segment_mib: 4, ..Setup::default() };
     let server = Server::start(setup)?;
-    let keeps = User::connect(&server.address(), DataPlane::Shm, 32 << 10).await?;
-    let passes = User::connect(&server.address(), DataPlane::Shm, 28 << 10).await?;
+    let keeps = User::connect(&server.address(), DataPlane::Shm, KEEPS).await?;
+    let passes = User::connect(&server.address(), DataPlane::Shm, PASSES).await?;
     let channel = tonic::transport::Endpoint::from_shared(server.address())?.connect().await?;
     let mut admin = wire::admin_client::AdminClient::new(channel);
     let wait = Duration::from_secs(20);
     let durable = OffloadOptions { durable: true, wait, ..OffloadOptions::default() };
-    let passing = OffloadOptions { wait, ..OffloadOptions::default() };
+    let passing = OffloadOptions::default();
     let (mut kept, mut kept_bytes, mut came, mut number) = (Vec::new(), 0, 0, 0);
     while came < 5 * TIER {
         number += 1;
@@ -110,13 +112,13 @@ async fn what_is_durable_stays_while_most_of_the_tier_is_dead() -> Result<()> {
             let hashes = chain(50_000 + number, pages as usize);
             let report = keeps.offload(&durable, &hashes).await?;
             if report.durable && report.declined == 0 {
-                kept_bytes += pages * (32 << 10);
+                kept_bytes += pages * KEEPS;
                 kept.push(hashes);
             }
-            came += pages * (32 << 10);
+            came += pages * KEEPS;
         } else {
             passes.offload(&passing, &chain(90_000 + number, pages as usize)).await?;
-            came += pages * (28 << 10);
+            came += pages * PASSES;
         }
     }
     let stored: usize = kept.iter().map(Vec::len).sum();
