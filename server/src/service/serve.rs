@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use turnkv_transfer::keep_heap;
@@ -48,12 +48,14 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     Engine::run_threads(&engine, &supervisor)?;
     let connections = Connections::new(Caps::of_settings(&engine.settings, engine.descriptors())?);
 
+    // Before anybody can find a door open: from then on there is something to finish.
+    let signals = Signals::listen()?;
     let (stop, stopped) = watch::channel(false);
     let house = House { engine, connections, supervisor, stopped };
     let (doors, _files) = house.open(metrics)?;
     tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
-    let reason = end(nobody_left(&house.engine, start.idle), &mut endings).await?;
+    let reason = end(signals, nobody_left(&house.engine, start.idle), &mut endings).await?;
     tracing::info!(reason, "leaving: finishing writes");
     let leaving = Arc::clone(&house.engine);
     tokio::task::spawn_blocking(move || leaving.leave()).await?;
@@ -174,15 +176,35 @@ async fn nobody_left(engine: &Engine, idle: Option<Duration>) {
     }
 }
 
+/// The signals that ask the server to leave.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// A terminal that closes is no reason to lose what is not written.
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From now on they do not end the process by themselves.
+    fn listen() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// Waits for a reason to leave.
-async fn end(nobody: impl Future<Output = ()>, endings: &mut Endings) -> anyhow::Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?; // a terminal that closes is no reason to lose what is not written
+async fn end(
+    mut signals: Signals,
+    nobody: impl Future<Output = ()>,
+    endings: &mut Endings,
+) -> anyhow::Result<&'static str> {
     Ok(tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-        _ = hangup.recv() => "SIGHUP",
+        _ = signals.terminate.recv() => "SIGTERM",
+        _ = signals.interrupt.recv() => "SIGINT",
+        _ = signals.hangup.recv() => "SIGHUP",
         () = nobody => "the last client is gone",
         ending = endings.next() => {
             tracing::error!(%ending, "the server cannot go on");
@@ -194,7 +216,7 @@ async fn end(nobody: impl Future<Output = ()>, endings: &mut Endings) -> anyhow:
 
 #[cfg(test)]
 mod tests {
-    use super::end;
+    use super::{Signals, end};
     use crate::report::lines;
     use crate::supervise::Supervisor;
     use std::time::Duration;
@@ -203,7 +225,7 @@ mod tests {
     async fn a_panic_of_a_vital_thread_ends_the_server_with_an_error() {
         let (supervisor, mut endings) = Supervisor::new();
         supervisor.thread("a-test-ticks", || panic!("as the test wants it")).unwrap();
-        let ended = end(std::future::pending(), &mut endings);
+        let ended = end(Signals::listen().unwrap(), std::future::pending(), &mut endings);
         let ended = tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
         let (what, todo) = lines(&ended.unwrap_err());
         assert!(what.contains("a-test-ticks panicked") && todo.contains("start it again"), "{what}: {todo}");
@@ -212,6 +234,7 @@ mod tests {
     #[tokio::test]
     async fn a_private_server_without_clients_leaves_in_peace() {
         let (_supervisor, mut endings) = Supervisor::new();
-        assert_eq!(end(async {}, &mut endings).await.unwrap(), "the last client is gone");
+        let left = end(Signals::listen().unwrap(), async {}, &mut endings).await;
+        assert_eq!(left.unwrap(), "the last client is gone");
     }
 }
