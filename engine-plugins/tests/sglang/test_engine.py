@@ -251,6 +251,10 @@ def test_other_weights_share_nothing(
     with Engine(tmp_path, models["other"], tokens_max=1024, **linker(pool_server.address)) as engine:
         said = engine.generate(ids)
         assert said["cached"] == 0 and said["out"] != answer, said
-        engine.settle()
-        engine.flush()
-        assert engine.generate(ids)["details"]["host"] == whole_pages(len(ids))
+        for _ in range(10):  # on a busy machine a look at the pool may come too late, and then it is computed again
+            engine.settle()
+            engine.flush()
+            again = engine.generate(ids)
+            if "host" in again["details"]:
+                break
+        assert again["details"].get("host") == whole_pages(len(ids)) and again["out"] == said["out"], again
