@@ -57,11 +57,15 @@ impl Owner {
         let path = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let own = Saved { id: self.id.0.to_vec(), path: path.as_os_str().as_bytes().to_vec() };
         let mut table = write.open_table(TIER)?;
-        let saved = table.get(KEY)?.and_then(|row| Saved::decode(row.value()).ok());
-        if saved.as_ref() == Some(&own) {
+        let saved = table.get(KEY)?.map(|row| row.value().to_vec());
+        if saved.as_deref() == Some(&own.encode_to_vec()) {
             return Ok(());
         }
-        if let Some((id, path)) = saved.and_then(other).filter(|(id, _)| *id != self.id) {
+        let named = saved.as_deref().and_then(read);
+        if saved.is_some() && named.is_none() {
+            tracing::warn!("the catalog's row of its tier does not check: it is taken for this tier's");
+        }
+        if let Some((id, path)) = named.filter(|(id, _)| *id != self.id) {
             if !self.is_new || NvmeTier::peek(&path).is_some_and(|found| found.id == id) {
                 let own = self.path.clone();
                 return Err(CatalogError::OtherTier { id, path, own_id: self.id, own });
@@ -79,7 +83,8 @@ impl Owner {
     }
 }
 
-fn other(saved: Saved) -> Option<(TierId, PathBuf)> {
+fn read(row: &[u8]) -> Option<(TierId, PathBuf)> {
+    let saved = Saved::decode(row).ok()?;
     let id = TierId(saved.id.try_into().ok()?);
     Some((id, Path::new(OsStr::from_bytes(&saved.path)).to_owned()))
 }

@@ -150,12 +150,12 @@ impl Engine {
 
     /// Counts the pages of what a caller is told, once: not every look that a waiting call takes, nor every shard's call.
     fn answer(&self, ask: &Ask, reply: wire::BeginOffloadReply) -> wire::BeginOffloadReply {
-        let pages = outcomes_of_pages(&reply.outcomes, ask.shards);
-        let count = |wanted: Wire| pages.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
-        let present = count(Wire::Present);
         if !ask.shards.are_counted() {
             return reply;
         }
+        let pages = outcomes_of_pages(&reply.outcomes, ask.shards);
+        let count = |wanted: Wire| pages.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
+        let present = count(Wire::Present);
         self.metrics.present_pages.increment(present);
         let outranked = count(Wire::Outranked);
         self.metrics.outranked_pages.increment(outranked);

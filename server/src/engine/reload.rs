@@ -257,9 +257,7 @@ impl Engine {
         self.freed.notify_waiters();
         Ok(())
     }
-}
 
-impl Engine {
     /// So many pages went because a reader found bytes that do not verify.
     pub(super) fn reader_dropped(&self, pages: u64) {
         if pages > 0 {

@@ -38,7 +38,7 @@ pub(crate) enum Stop {
 /// The books and what waits for them.
 pub(crate) struct Books {
     pub(crate) log: Log,
-    /// Writes that wait for a segment, oldest first. Bounded by admission.
+    /// Writes that wait for a segment: those that reclaim moves first, then the others, each oldest first. Bounded by admission.
     pub(crate) waiting: VecDeque<Pending>,
     pub(crate) stop: Option<Stop>,
 }

@@ -103,7 +103,15 @@ impl Claimed {
 
     /// Reads back what is there and starts the threads. `fixed`: the slabs, in order of their numbers.
     pub fn open(self, fixed: Vec<Arc<Region>>) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
-        NvmeTier::open_claimed(self, fixed)
+        let Claimed { device, config, mut report } = self;
+        let (core, recovered) = read_back(device, &config, &mut report)?;
+        let finish = Arc::new(FinishQueue::default());
+        let driver = Driver::start(&config, &core, &finish, fixed, &mut report)?;
+        let tier = NvmeTier::new(core, driver, finish);
+        let threads =
+            |source| OpenError::Io { what: "cannot start threads for", path: config.path.clone(), source };
+        tier.start_threads().map_err(threads)?;
+        Ok((tier, recovered, report))
     }
 }
 
@@ -144,21 +152,6 @@ impl NvmeTier {
     /// Whether its place was empty when it was opened.
     pub fn is_new(&self) -> bool {
         self.shared.core.device.is_new
-    }
-
-    fn open_claimed(
-        claimed: Claimed,
-        fixed: Vec<Arc<Region>>,
-    ) -> Result<(NvmeTier, Vec<Recovered>, OpenReport), OpenError> {
-        let Claimed { device, config, mut report } = claimed;
-        let (core, recovered) = read_back(device, &config, &mut report)?;
-        let finish = Arc::new(FinishQueue::default());
-        let driver = Driver::start(&config, &core, &finish, fixed, &mut report)?;
-        let tier = NvmeTier::new(core, driver, finish);
-        let threads =
-            |source| OpenError::Io { what: "cannot start threads for", path: config.path.clone(), source };
-        tier.start_threads().map_err(threads)?;
-        Ok((tier, recovered, report))
     }
 
     fn new(core: Arc<Core>, driver: Driver, finish: Arc<FinishQueue>) -> NvmeTier {
@@ -374,16 +367,19 @@ impl Shared {
     /// moves only: new extents wait for the room that these make.
     fn place(&self, pending: Pending) {
         let mut books = self.core.books.lock();
-        let others_wait = books.waiting.iter().any(|other| other.reserve || !pending.reserve);
-        if others_wait && books.stop.is_none() {
-            books.waiting.push_back(pending);
+        let ahead = match pending.reserve {
+            true => books.waiting.partition_point(|other| other.reserve),
+            false => books.waiting.len(),
+        };
+        if ahead > 0 && books.stop.is_none() {
+            books.waiting.insert(ahead, pending);
             return;
         }
         let append = books.log.append(&pending.meta, pending.reserve);
         let wake = books.log.has_full() || books.log.wants_segment();
         match append {
             Append::Wait if books.stop.is_none() && self.core.poisoned().is_none() => {
-                books.waiting.push_back(pending)
+                books.waiting.insert(ahead, pending);
             }
             append => {
                 drop(books);
@@ -399,8 +395,7 @@ impl Shared {
     fn place_waiting(&self) {
         loop {
             let mut books = self.core.books.lock();
-            let moves = books.waiting.iter().position(|pending| pending.reserve);
-            let Some(pending) = books.waiting.remove(moves.unwrap_or(0)) else { return };
+            let Some(pending) = books.waiting.pop_front() else { return };
             let append = books.log.append(&pending.meta, pending.reserve);
             let go_on = books.stop.is_none() && self.core.poisoned().is_none();
             if matches!(append, Append::Wait) && go_on {

@@ -70,14 +70,20 @@ fn refuse(log: &mut Log, fault: Fault, now: Instant) {
     log.make_failed(segment, fault, now);
 }
 
-#[test]
-fn a_full_disk_makes_the_tier_smaller_until_it_has_space_again() {
+/// A log whose disk was full after two segments, of which one is open and in use.
+fn of_two_segments() -> (Log, Instant) {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     let now = Instant::now();
     make(&mut log, now);
     make(&mut log, now);
     assert!(write(&mut log, BIG).is_some());
     refuse(&mut log, Fault::Full, now);
+    (log, now)
+}
+
+#[test]
+fn a_full_disk_makes_the_tier_smaller_until_it_has_space_again() {
+    let (mut log, now) = of_two_segments();
     assert!(log.disk_full());
     assert_eq!((log.capacity_segments(), log.free_segments()), (2, 1));
     assert!(log.next_chore(now).is_none());
@@ -124,12 +130,7 @@ fn the_last_segment_with_space_is_for_what_moves() {
 
 #[test]
 fn what_is_left_of_the_last_segment_is_for_what_moves_too() {
-    let mut log = Log::new(SEGMENTS, BLOCKS);
-    let now = Instant::now();
-    make(&mut log, now);
-    make(&mut log, now);
-    assert!(write(&mut log, BIG).is_some());
-    refuse(&mut log, Fault::Full, now);
+    let (mut log, _) = of_two_segments();
     let small = BIG / 8;
     assert!(matches!(log.append(&meta(small), true), Append::Placed(_)), "the open one has room");
     while write(&mut log, small).is_some() {}
