@@ -343,3 +343,41 @@ async fn a_page_is_counted_once_however_many_calls_move_its_shards() -> Result<(
     ensure!((stats.offloaded_pages, stats.present_pages, stats.miss_pages) == (20, 10, 1), "{stats:?}");
     Ok(())
 }
+
+/// A rank is gone, and with it its shards of everything that the others stored: those fill DRAM, and nobody can read them.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_whose_shards_do_not_come_make_room_for_anybody_else() -> Result<()> {
+    let address = free_address()?;
+    let server = Server::start(Setup {
+        nvme_mib: 0,
+        metrics: Some(address.to_string()),
+        limits: "lease_ms = 1000\nlease_grace_ms = 100\n".to_owned(),
+        ..Setup::default()
+    })?;
+    let left = Rank::connect(&server, DataPlane::Shm, 0, 1).await?;
+    for seed in 0..40 {
+        left.offload(&left.writing(), &chain(100 + seed, 60)).await?;
+    }
+    let unfinished =
+        || -> Result<f64> { value(&get(address, "/metrics")?.1, "turnkv_pool_unfinished_pages") };
+    let waiting = unfinished()?;
+    ensure!(waiting > 1500.0, "only {waiting} pages wait for shards");
+
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let config = ClientConfig { call_ms: 20_000, ..ClientConfig::at(server.address()) };
+    let client = Client::new(config)?;
+    let good = client.open_namespace(namespace("whole", SHARD as u64)).await?;
+    let hashes = chain(5, 28 << 20 >> 14); // of 32 MiB
+    let page = vec![7u8; SHARD];
+    for (part, pages) in hashes.chunks(64).enumerate() {
+        let parent = (part > 0).then(|| hashes[part * 64 - 1]);
+        let sources: Vec<PageSource<'_>> = pages.iter().map(|_| PageSource::Bytes(&page)).collect();
+        let options = OffloadOptions { parent, wait: Duration::from_secs(10), ..OffloadOptions::default() };
+        let report = good.offload(&options, pages, &sources).await?;
+        ensure!(report.stored == pages.len(), "{report:?}");
+    }
+    let found = good.lookup(&hashes).await?;
+    ensure!(found == hashes.len(), "{found} of {} pages are there", hashes.len());
+    ensure!(unfinished()? < waiting / 4.0, "{} of {waiting} still wait", unfinished()?);
+    Ok(())
+}

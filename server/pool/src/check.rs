@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::entry::{
     ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
-    PROMOTING, PROTECTED, QUEUED, URGENT, VISIBLE, WRITING, ZOMBIE,
+    PROMOTING, PROTECTED, QUEUED, UNFINISHED, URGENT, VISIBLE, WRITING, ZOMBIE,
 };
 use crate::ids::{NvmePlace, PageKey, UserId};
 use crate::lease::NO_PAGE;
@@ -33,6 +33,7 @@ struct Sums {
     nvme_bytes: u64,
     dirty_bytes: u64,
     writing: u64,
+    unfinished: u64,
     kept_bytes: u64,
     kept: HashMap<u16, u64>,
     owned: HashMap<u32, (u32, u16)>,
@@ -93,6 +94,9 @@ impl Pool {
         }
         sums.in_table += 1;
         sums.visible += u64::from(entry.has(VISIBLE));
+        let waits = !entry.has(VISIBLE) && self.pages.cells(index).iter().any(Cell::committed);
+        ensure!(entry.cell.has(UNFINISHED) == waits, "page {index} waits for shards: {waits}");
+        sums.unfinished += u64::from(waits);
         sums.dram_pages += u64::from(entry.has(COUNTED_DRAM));
         sums.nvme_pages += u64::from(entry.has(COUNTED_NVME));
         ensure!(self.pages.find(entry.ns, &entry.hash) == Some(index), "page {index} is not in the table");
@@ -222,6 +226,12 @@ impl Pool {
             let counted = sums.kept.get(&(segment as u16)).copied().unwrap_or(0);
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }
+        ensure!(
+            sums.unfinished == self.unfinished.pages,
+            "{} pages wait for shards, {} counted",
+            sums.unfinished,
+            self.unfinished.pages
+        );
         ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
         ensure!(self.pages.len() <= self.config.limits.pages_max, "more pages than pages_max");
         Ok(())

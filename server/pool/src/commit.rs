@@ -61,6 +61,11 @@ impl Pool {
         for item in &held.items {
             self.unlease(item.slot);
         }
+        for item in &kept {
+            if let Some(index) = self.pages.resolve(item.page) {
+                self.await_shards(index);
+            }
+        }
         committed.freed = held.items.len() - kept.len();
         committed.kept = whole_pages(&kept, &committed.dropped, held.shards);
         for page in committed.kept.iter().rev() {

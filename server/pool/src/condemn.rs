@@ -7,7 +7,7 @@
 use crate::Pool;
 use crate::entry::NONE;
 use crate::ids::PageKey;
-use crate::limits::CONDEMNED_MAX;
+use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};
 use crate::residency::Removal;
 use crate::slice::Slice;
 use std::collections::VecDeque;
@@ -28,6 +28,12 @@ pub(crate) struct Walk {
 }
 
 impl Condemned {
+    pub(crate) fn push(&mut self, top: PageKey) {
+        if self.tops.len() < CONDEMNED_MAX {
+            self.tops.push_back(top);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.tops.len()
     }
@@ -36,9 +42,7 @@ impl Condemned {
 impl Pool {
     /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that follow.
     pub(crate) fn condemn(&mut self, index: u32) {
-        if self.condemned.tops.len() < CONDEMNED_MAX {
-            self.condemned.tops.push_back(self.pages.key(index));
-        }
+        self.condemned.push(self.pages.key(index));
         let slice = self.rest_of_call();
         self.remove_condemned(slice);
     }
@@ -70,7 +74,7 @@ impl Pool {
         let parent = self.pages[top_index].parent;
         let mut passed = 0;
         loop {
-            while !self.pages[index].is_leaf() && passed < u64::from(u16::MAX) {
+            while !self.pages[index].is_leaf() && passed < LEAF_WALK_MAX {
                 (index, passed) = (self.pages[index].first_child, passed + 1);
             }
             self.pass(std::mem::take(&mut passed));

@@ -31,6 +31,8 @@ pub(crate) const DIRTY: u8 = 16;
 /// Of the page, in the entry's own cell: somebody was, or may have been, told that it and its ancestors are durable. It is
 /// on NVMe as long as it is here.
 pub(crate) const PROMISED: u8 = 32;
+/// Likewise: some shards are committed, and others are waited for.
+pub(crate) const UNFINISHED: u8 = 64;
 
 /// Readers see the page: all shards are committed and its parent is visible.
 pub(crate) const VISIBLE: u16 = 1;

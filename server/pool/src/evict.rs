@@ -31,6 +31,9 @@ impl Pool {
         if let Some(slot) = claim(&mut self.slots, class) {
             return Some(slot);
         }
+        if let Some(slot) = self.claim_from_unfinished(|pool| claim(&mut pool.slots, class)) {
+            return Some(slot);
+        }
         self.rebalance(class);
         if self.room_for_return.is_some() {
             // A prefetch does without, rather than take what is spared.
@@ -141,7 +144,8 @@ impl Pool {
     }
 
     fn search_entry(&mut self, ns: u16) -> bool {
-        if self.pages.len() < self.config.limits.pages_max {
+        let has_room = |pool: &mut Pool| (pool.pages.len() < pool.config.limits.pages_max).then_some(());
+        if has_room(self).or_else(|| self.claim_from_unfinished(has_room)).is_some() {
             return true;
         }
         let mut spared = None;

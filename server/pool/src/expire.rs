@@ -8,7 +8,7 @@ use crate::limits::{GONE_ROWS_PER_LOOK_MAX, LEAVING_PER_LOOK_MAX, SIFTED_PER_LOO
 impl Pool {
     /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their deadline can
     /// no longer commit (their slots stay quarantined), held leases that were not renewed count as unheard, idle sessions
-    /// are forgotten. False: there was too much for one call; ask again.
+    /// are forgotten, pages whose missing shards do not come go. False: there was too much for one call; ask again.
     pub fn expire(&mut self, now: Now) -> bool {
         let (now, slice) = (self.tick(now), self.slice());
         for kind in [LeaseKind::Read, LeaseKind::Write, LeaseKind::Held] {
@@ -28,7 +28,10 @@ impl Pool {
             }
         }
         self.expire_sessions(now);
-        self.expire_protections(now, slice) && self.mark_left(slice) && self.remove_condemned(slice)
+        self.expire_protections(now, slice)
+            && self.mark_left(slice)
+            && self.expire_unfinished(slice)
+            && self.remove_condemned(slice)
     }
 
     /// The client's process is gone: its leases end and its slots are free. False: there were too many for one call; ask

@@ -367,6 +367,7 @@ impl Pool {
         cell.state |= FILLED;
         cell.set_checksum(checksum);
         self.settle(index);
+        self.await_shards(index);
         (Outcome::Stored, Some(index))
     }
 

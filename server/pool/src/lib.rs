@@ -5,6 +5,7 @@
 //!   `namespaces`
 //! - `slice`: how much one call does before others get their turn
 //! - pages: `lookup`, `offload` and `commit`, `reload`, `hold` (slots that a process has mapped), `promote`, `prefetch`, `writeback`, `admission`, `reclaim`
+//! - `unfinished`: pages of which some shards never come
 //! - namespaces: `retire` (those that nobody uses), `strangers` (what NVMe has of those that are not open), `thin` (when that is too much), `adopt`
 //! - `durable`: pages that somebody waits for until they are on NVMe
 //! - `spare`: pages that go last; `outrank`: pages that are not taken; `leaving`: those that leave NVMe first
@@ -74,6 +75,7 @@ mod thin;
 mod tips;
 mod turn_begin;
 mod turn_end;
+mod unfinished;
 mod walk;
 mod writeback;
 

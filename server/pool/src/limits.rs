@@ -6,9 +6,9 @@ pub const STEPS_PER_SLICE: u64 = 2048;
 /// Steps that no call takes more of, however much it was asked: what others wait for at most. The last page of a slice may
 /// still search for its room.
 pub const STEPS_PER_CALL_MAX: u64 = 24 * 1024;
-/// Steps that the work for one page may take: the search for a victim, and for one that was spared, a slab drained for it, and the page itself.
+/// Steps that the work for one page may take: pages dropped that wait for shards (half a slice, and a walk down), the search for a victim, and for one that was spared, a slab drained for it, and the page itself.
 pub const STEPS_PER_PAGE_MAX: u64 =
-    5 * VICTIM_SCAN_MAX as u64 + VICTIM_MOVES_MAX + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
+    6 * VICTIM_SCAN_MAX as u64 + VICTIM_MOVES_MAX + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
 /// Steps of one call that empties a slab.
 pub const DRAIN_STEPS_PER_CALL_MAX: u64 = 4096;
 /// Rows of a table, or pages of a path, that count as one step when they are only passed.
@@ -22,6 +22,10 @@ pub const LEASE_PAGES_MAX: u32 = turnkv_proto::limits::LEASE_PAGES_MAX as u32;
 /// Pages whose removal, with all that hangs on them, is not finished; beyond it a page that does not verify stays, and is found
 /// again by its next reader.
 pub const CONDEMNED_MAX: usize = 1 << 16;
+/// How long a page waits at most for shards that did not come, unless a lease is longer.
+pub const UNFINISHED_MS_MAX: u64 = 60_000;
+/// Pages that wait for more of their shards, those included that have them by now; beyond it the first of them go.
+pub const UNFINISHED_MAX: usize = 1 << 20;
 /// Branches that sessions left and whose pages are not marked yet; beyond it they go by age.
 pub const LEFT_BRANCHES_MAX: usize = 1 << 16;
 /// Entries of the write queue that are looked at for each one that comes, while many of them are stale.

@@ -25,7 +25,10 @@ impl Pool {
     /// Whether a new page would have to take the room of something worth more.
     pub(crate) fn is_outranked(&mut self, ns: u16, rank: Option<u32>) -> bool {
         let Some(rank) = rank else { return false };
-        if self.has_room(ns) || !self.is_first_victim_better(ns, rank) {
+        let room = |pool: &mut Pool| pool.has_room(ns).then_some(());
+        if room(self).or_else(|| self.claim_from_unfinished(room)).is_some()
+            || !self.is_first_victim_better(ns, rank)
+        {
             return false;
         }
         // It counts as an eviction, so that a namespace that keeps what it has still asks for others' colder slabs.

@@ -20,6 +20,7 @@ use crate::slots::Slots;
 use crate::spare::Spared;
 use crate::strangers::Strangers;
 use crate::tips::Tips;
+use crate::unfinished::Unfinished;
 use crate::writeback::WriteQueue;
 use turnkv_proto::BlockHash;
 
@@ -68,6 +69,8 @@ pub struct Pool {
     pub(crate) call_steps_max: u64,
     /// Pages that go with all that hangs on them, as far as that is not done yet.
     pub(crate) condemned: Condemned,
+    /// Pages that wait for more of their shards.
+    pub(crate) unfinished: Unfinished,
 }
 
 impl Pool {
@@ -102,6 +105,7 @@ impl Pool {
             call_began: 0,
             call_steps_max: 0,
             condemned: Condemned::default(),
+            unfinished: Unfinished::default(),
             config,
         })
     }

@@ -338,6 +338,7 @@ impl Pool {
                 continue;
             }
             self.pages[index].flags |= VISIBLE;
+            self.finish(index);
             self.tally.visible += 1;
             self.tally.shown += 1;
             if !self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME)) {
@@ -396,6 +397,7 @@ impl Pool {
             self.tally.evicted += u64::from(removal == Removal::Evicted);
             self.tally.dropped += u64::from(removal == Removal::Dropped);
         }
+        self.finish(index);
         self.forget_protected(index);
         self.lift_tips(index);
         self.pages[index].flags = (self.pages[index].flags | ZOMBIE) & !(VISIBLE | DURABLE);

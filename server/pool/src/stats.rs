@@ -26,6 +26,10 @@ pub struct PoolStats {
     pub lasting_client_bytes_max: u64,
     /// Pages that are to go with all that hangs on them, as far as that is not done.
     pub condemned_pages: u64,
+    /// Pages that wait for more of their shards: nobody can read them.
+    pub unfinished_pages: u64,
+    /// Pages that went because these did not come, ever; what hung on them is not counted.
+    pub unfinished_drops: u64,
     /// Branches that sessions left and whose pages are to go first, as far as these are not marked.
     pub left_branches: u64,
     /// The most steps (pages, slots and list entries looked at or changed) that one call took, ever.
@@ -40,7 +44,7 @@ pub struct PoolStats {
     pub pages: u64,
     /// Entries of the index: pages, and pages being offloaded.
     pub entries: u64,
-    /// Bytes of the index: entries, hash table, slot table, write queue, sessions, what is known of strangers.
+    /// Bytes of the index: entries, hash table, slot table, write queue, sessions, pages that wait for shards, what is known of strangers.
     pub index_bytes: u64,
     /// Bytes of the miss-ratio curves.
     pub curve_bytes: u64,
@@ -160,6 +164,8 @@ impl Pool {
             nvme,
             dirty_bytes: tally.dirty_bytes,
             condemned_pages: self.condemned.len() as u64,
+            unfinished_pages: self.unfinished.pages,
+            unfinished_drops: self.unfinished.dropped,
             left_branches: self.left.len() as u64,
             call_steps_max: self.call_steps_max(),
             free_slots: self.free_slots(),
@@ -169,6 +175,7 @@ impl Pool {
             entries: u64::from(self.pages.len()),
             index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes() + self.strangers.memory())
                 as u64
+                + self.unfinished.bytes() as u64
                 + session_bytes,
             curve_bytes: self.curves.bytes() as u64,
             session_bytes,

@@ -5,7 +5,7 @@
 mod plain;
 
 use plain::*;
-use turnkv_pool::limits::{HASHES_PER_CALL_MAX, LEASE_PAGES_MAX, STEPS_PER_CALL_MAX};
+use turnkv_pool::limits::{HASHES_PER_CALL_MAX, LEASE_PAGES_MAX, STEPS_PER_CALL_MAX, UNFINISHED_MS_MAX};
 use turnkv_pool::*;
 use turnkv_proto::{BlockHash, Shards};
 
@@ -359,4 +359,65 @@ fn a_page_is_told_of_once_when_it_comes_and_when_it_does_not_verify() {
     let dropped = |read: &Promotion| pool.promote_failed(read.page, read.shard, MissCause::Checksum, 0);
     assert_eq!(reads.iter().map(dropped).collect::<Vec<bool>>(), [true, false, false], "and what hung on it");
     pool.check().unwrap();
+}
+
+/// Four pages of a namespace of which three shards of four came: 12 of 32 slots.
+fn begin_unfinished(pool: &mut Pool, ns: NamespaceIndex) -> Vec<BlockHash> {
+    let list = hashes(0..4);
+    let shards = some(0, 3);
+    let plan = begin(pool, ns, &list, shards);
+    commit(pool, &plan, shards);
+    assert_eq!(pool.stats().unfinished_pages, 4);
+    list
+}
+
+/// Fills what room there is with whole pages of another namespace, at a time. Returns those that all stay.
+fn store_whole(pool: &mut Pool, ns: NamespaceIndex, list: &[BlockHash], now: Now) -> usize {
+    let shards = some(0, u32::from(WHOLE));
+    for hash in list {
+        let ask = OffloadAsk { shards, ..ask(ns, None, std::slice::from_ref(hash)) };
+        let plan = pool.begin_offload(ask, now).unwrap();
+        let filled: Vec<(u32, u64)> = granted(&plan).into_iter().map(|at| (at, 7)).collect();
+        if let Some(lease) = plan.lease {
+            pool.commit_offload(lease, CLIENT, &filled, now).unwrap();
+        }
+        pool.check().unwrap();
+    }
+    list.iter().filter(|hash| pool.lookup(ns, std::slice::from_ref(*hash), now).unwrap().present == 1).count()
+}
+
+#[test]
+fn a_page_whose_shards_do_not_come_goes_before_another_namespaces_pages() {
+    for own in [true, false] {
+        let (mut pool, ns) = sharded(false);
+        let half = begin_unfinished(&mut pool, ns);
+        let good = if own { ns } else { pool.open_namespace(desc(3, "b", PAGE, WHOLE)).unwrap() };
+        let late = Now::from(config(0).limits.lease_ms);
+        assert_eq!(store_whole(&mut pool, good, &hashes(100..108), late), 8, "all the room there is");
+        assert_eq!(pool.stats().unfinished_pages, 0);
+        assert_eq!(pool.stats().unfinished_drops, 1, "the first one, with what hung on it");
+        let again = begin(&mut pool, ns, &half, some(0, 3));
+        assert!(!again.outcomes.contains(&Outcome::Present));
+    }
+}
+
+#[test]
+fn a_page_whose_shards_do_not_come_goes_by_itself_but_not_while_one_is_on_its_way() {
+    let (mut pool, ns) = sharded(false);
+    let list = begin_unfinished(&mut pool, ns);
+    assert!(pool.expire(UNFINISHED_MS_MAX - 1));
+    assert_eq!(pool.stats().unfinished_pages, 4);
+    let plan = pool
+        .begin_offload(OffloadAsk { shards: Shards::one(3), ..ask(ns, None, &list) }, UNFINISHED_MS_MAX - 1)
+        .unwrap();
+    assert!(pool.expire(UNFINISHED_MS_MAX));
+    assert_eq!(pool.stats().unfinished_pages, 4, "the last shards are being written");
+    let filled: Vec<(u32, u64)> = granted(&plan).into_iter().map(|at| (at, 7)).collect();
+    pool.commit_offload(plan.lease.unwrap(), CLIENT, &filled[..1], UNFINISHED_MS_MAX).unwrap();
+    assert_eq!(pool.stats().unfinished_pages, 3);
+    assert!(pool.expire(3 * UNFINISHED_MS_MAX));
+    pool.check().unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.unfinished_pages, stats.pages, stats.entries), (0, 1, 1), "what is whole stays");
+    assert_eq!(stats.dram.used_bytes, 4 * PAGE);
 }

@@ -149,6 +149,12 @@ const GAUGES: &[GaugeRow] = &[
         |at| at.pool.condemned_pages as f64,
     ),
     (
+        "turnkv_pool_unfinished_pages",
+        None,
+        "Pages of which some shards are here and others are waited for: nobody can read them",
+        |at| at.pool.unfinished_pages as f64,
+    ),
+    (
         "turnkv_pool_left_branches",
         None,
         "Branches that sessions left, whose pages are to go first, as far as these are not marked",
@@ -272,6 +278,11 @@ const GAUGES: &[GaugeRow] = &[
 ];
 
 const COUNTERS: &[CounterRow] = &[
+    (
+        "turnkv_pool_unfinished_drops_total",
+        "Pages that went because shards of them did not come, not counting those that hung on them",
+        |at| at.pool.unfinished_drops,
+    ),
     ("turnkv_pool_evicted_pages_total", "Pages that left the pool by policy", |at| at.pool.evicted_pages),
     (
         "turnkv_pool_dropped_pages_total",
