@@ -9,6 +9,14 @@ pub type Now = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceIndex(pub u16, pub u32);
 
+impl NamespaceIndex {
+    /// The place and its life in one number, which no other namespace of this pool ever has.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        u64::from(self.0) << 48 | u64::from(self.1)
+    }
+}
+
 /// A stable handle to a page. Once the page is gone the handle is stale and names nothing, ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageKey {

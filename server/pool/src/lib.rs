@@ -12,7 +12,6 @@
 //! - sessions: `session` (the verbs), `turn_begin`, `turn_end`, `branch` (a session's list of pages), `left` (pages it had), `walk` (over its pages),
 //!   `tips` (where lists end), `record` (across restarts), `continued` (under another name), `describe`,
 //!   `pin` (shared prefixes), `retain` (sessions that matter), `protection` (what gives way last, within a budget)
-//! - [`Router`] (`route`): which engine should run a turn
 //! - `curve`: the live miss-ratio curve of each namespace
 //! - rules: `residency` (where a page is), `condemn` (what goes bit by bit), `evict` and `policy` (who makes room), `expire` (time), `config`, `limits`
 //! - `prefill`: how fast engines recompute
@@ -60,7 +59,6 @@ mod reload;
 mod residency;
 mod retain;
 mod retire;
-mod route;
 mod session;
 mod sessions;
 mod share;
@@ -102,7 +100,6 @@ pub use reclaim::{PlaceNote, Reclaim, Rewrite};
 pub use record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
 pub use reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use retain::Retaining;
-pub use route::{Candidate, Ranked, RouteAsk, Router};
 pub use session::EndTurn;
 pub use slots::SlabAction;
 pub use stats::{PoolStats, TierGauges};

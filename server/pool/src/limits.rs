@@ -92,26 +92,6 @@ pub const RETENTION_MS_DEFAULT: u64 = 600 * 1000;
 pub const SILENT_TURN_MS: u64 = 600 * 1000;
 /// Sessions that were used since they took their place in the order of those that make way, and that one search puts back.
 pub const LATE_SESSIONS_PER_PICK_MAX: u64 = 64;
-/// Engines that routes know; beyond it the one not heard of for longest goes.
-pub const ROUTE_ENGINES_MAX: usize = 512;
-/// Engines one route is chosen among.
-pub const ROUTE_CANDIDATES_MAX: usize = 256;
-/// Bytes of an engine's name.
-pub const ROUTE_NAME_BYTES_MAX: usize = 128;
-/// Sessions whose last engine is remembered.
-pub const ROUTE_SESSIONS_MAX: usize = 1 << 16;
-/// Pages marked with the engines that ran them.
-pub const ROUTE_MARKS_MAX: usize = 1 << 18;
-/// Every so many pages of a prefix one is marked.
-pub const ROUTE_MARK_EVERY: usize = 8;
-/// Engines remembered of one marked page.
-pub const ROUTE_HOLDERS_MAX: usize = 4;
-/// After so long, what an engine did counts half.
-pub const ROUTE_HALF_LIFE_MS: u64 = 600 * 1000;
-/// What an engine that did twice the mean is held back by, in percent of the prompt's pages.
-pub const ROUTE_BALANCE_PERCENT: f64 = 50.0;
-/// Prompts of work by which engines may differ before it counts.
-pub const ROUTE_SLACK_PROMPTS: u64 = 8;
 /// Pages that cannot go which one search for a victim takes out of the way; the next search goes on behind them.
 pub const VICTIM_SCAN_MAX: u32 = 1 << 11;
 /// Pages looked at for an entry to give up before the search gives up for this time.

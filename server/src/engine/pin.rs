@@ -71,7 +71,8 @@ impl Engine {
         let core = self.try_slices(|core| core.pool.describe_some(ns, &session, &mut describing))?;
         let detail = core.pool.described(ns, &session, &describing, now).map_err(refuse)?;
         drop(core);
-        let engine = self.router.lock().home(ns, &session).unwrap_or_default().to_owned();
+        let engine =
+            self.router.lock().home(super::route::namespace(ns), &session).unwrap_or_default().to_owned();
         let info = &detail.info;
         Ok(wire::DescribeReply {
             info: Some(wire::SessionInfo {

@@ -1,9 +1,10 @@
 //! Route: which engine should run a turn. Owns: telling the router what ran where, and its lock (never held together with
 //! the pool's). Must not know: how the ranking is made.
 
-use super::{Engine, malformed, refuse};
-use turnkv_pool::{Candidate, NamespaceIndex, RouteAsk};
-use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use super::{Engine, malformed};
+use turnkv_pool::NamespaceIndex;
+use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
+use turnkv_router::{Candidate, RouteAsk, RouteError, RouteNamespace};
 
 impl Engine {
     /// Ranks the engines named in the request.
@@ -21,8 +22,13 @@ impl Engine {
         }
         let pool_pages = self.look(ns, &hashes, now)?.present;
         let candidates: Vec<Candidate<'_>> = ask.engines.iter().map(candidate).collect();
-        let view = RouteAsk { ns, session: session.as_ref(), hashes: &hashes, candidates: &candidates };
-        let ranked = self.router.lock().route(view, now).map_err(refuse)?;
+        let view = RouteAsk {
+            ns: namespace(ns),
+            session: session.as_ref(),
+            hashes: &hashes,
+            candidates: &candidates,
+        };
+        let ranked = self.router.lock().route(view, now).map_err(refuse_route)?;
         self.metrics.routes.increment(1);
         let choices = ranked.into_iter().map(|ranked| wire::RouteChoice {
             name: candidates[ranked.candidate].name.to_owned(),
@@ -42,10 +48,20 @@ impl Engine {
         engine: &str,
         hashes: &[BlockHash],
     ) -> Result<(), Error> {
-        let ask = RouteAsk { ns, session: Some(session), hashes, candidates: &[] };
+        let ask = RouteAsk { ns: namespace(ns), session: Some(session), hashes, candidates: &[] };
         let now = self.now();
-        self.router.lock().ran(ask, engine, now).map_err(refuse)
+        self.router.lock().ran(ask, engine, now).map_err(refuse_route)
     }
+}
+
+/// A namespace as the router knows it.
+pub(super) fn namespace(ns: NamespaceIndex) -> RouteNamespace {
+    RouteNamespace(ns.number())
+}
+
+/// A refusal of the router as the wire's kind.
+pub(super) fn refuse_route(error: RouteError) -> Error {
+    Error::new(ErrorKind::Invalid, error.to_string())
 }
 
 fn candidate(engine: &wire::RouteEngine) -> Candidate<'_> {

@@ -2,19 +2,20 @@
 //! catalog. Must not know: pages' bytes.
 
 use super::record::Told;
-use super::{Engine, malformed, refuse};
+use super::{Engine, malformed, refuse, route};
 use crate::limits::SESSION_LIST_MAX;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use turnkv_pool::{ClientId, EndTurn, Listing, NamespaceIndex, Naming, Router, TurnEnd};
+use turnkv_pool::{ClientId, EndTurn, Listing, NamespaceIndex, Naming, TurnEnd};
 use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use turnkv_router::Router;
 
 impl Engine {
     /// What is left of a session; creates it when it is new.
     pub(crate) fn begin_turn(&self, ask: &wire::BeginTurnRequest) -> Result<wire::BeginTurnReply, Error> {
         let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
         if !ask.engine.is_empty() {
-            Router::check_name(&ask.engine).map_err(refuse)?;
+            Router::check_name(&ask.engine).map_err(route::refuse_route)?;
         }
         let now = self.now();
         let mut turn = self.core().pool.start_turn(ns, &session, now).map_err(refuse)?;
@@ -82,7 +83,7 @@ impl Engine {
         let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
         let now = self.now();
         self.core().pool.close(ns, &session, now).map_err(refuse)?;
-        self.router.lock().forget(ns, &session, now);
+        self.router.lock().forget(route::namespace(ns), &session, now);
         self.remember(ns, &session);
         Ok(())
     }
@@ -90,10 +91,10 @@ impl Engine {
     /// The engine that ran a turn holds the session's pages now; of a session that is over, nobody is the home.
     fn settle_home(&self, ns: NamespaceIndex, session: &SessionId, last: bool) -> Result<(), Error> {
         if last {
-            self.router.lock().forget(ns, session, self.now());
+            self.router.lock().forget(route::namespace(ns), session, self.now());
             return Ok(());
         }
-        let engine = self.router.lock().home(ns, session).map(str::to_owned);
+        let engine = self.router.lock().home(route::namespace(ns), session).map(str::to_owned);
         let Some(engine) = engine else { return Ok(()) };
         let hashes = self.session_hashes(ns, session).unwrap_or_default();
         self.ran_at(ns, session, &engine, &hashes)

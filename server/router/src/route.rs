@@ -1,18 +1,24 @@
-//! Where a turn should run. Owns: what is known of engines (which pages they ran last, how large the sessions are that live there), and the
-//! ranking. Must not know: pages' places in this pool, how engines are reached.
+//! The router. Owns: what is known of engines (which pages they ran last, how large the sessions are that live
+//! there) and the ranking of candidates. Must not know: where pages are in a pool, how engines are reached.
 //!
 //! An engine's own cache is not seen from here. It is modelled: an engine holds a page if fewer pages than its capacity came
 //! new to it since it last ran the page, which is what a least-recently-used cache of that size would hold. Sampled: every
 //! eighth page of a prefix is marked, so that a turn of 9,000 pages costs about a thousand marks and a question a bisection.
 
-use crate::error::PoolError;
-use crate::ids::{NamespaceIndex, Now};
+use crate::error::RouteError;
 use crate::limits::{
-    ROUTE_BALANCE_PERCENT, ROUTE_CANDIDATES_MAX, ROUTE_ENGINES_MAX, ROUTE_HALF_LIFE_MS, ROUTE_HOLDERS_MAX,
-    ROUTE_MARK_EVERY, ROUTE_MARKS_MAX, ROUTE_NAME_BYTES_MAX, ROUTE_SESSIONS_MAX, ROUTE_SLACK_PROMPTS,
+    BALANCE_PERCENT, CANDIDATES_MAX, ENGINES_MAX, HALF_LIFE_MS, HOLDERS_MAX, MARK_EVERY, MARKS_MAX,
+    NAME_BYTES_MAX, SESSIONS_MAX, SLACK_PROMPTS,
 };
 use hashbrown::HashMap;
 use turnkv_proto::{BlockHash, SessionId};
+
+/// A moment in milliseconds on the caller's monotonic clock.
+pub type Now = u64;
+
+/// A namespace, by a number that the caller gives it and never gives another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouteNamespace(pub u64);
 
 /// An engine that could run a turn, as it reports itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +39,7 @@ pub struct Candidate<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RouteAsk<'a> {
     /// The namespace.
-    pub ns: NamespaceIndex,
+    pub ns: RouteNamespace,
     /// Its session, where there is one.
     pub session: Option<&'a SessionId>,
     /// The pages of its prompt, as far as they are known.
@@ -64,7 +70,7 @@ pub struct Router {
     engines: HashMap<u32, Engine>,
     next_id: u32,
     marks: Recent<u64, Holders>,
-    homes: Recent<(NamespaceIndex, SessionId), Home>,
+    homes: Recent<(RouteNamespace, SessionId), Home>,
     /// New pages a turn, a running mean.
     growth: f64,
 }
@@ -92,7 +98,7 @@ struct Home {
 
 /// Engines that ran a page, the last one first, each with its clock at that time.
 #[derive(Clone, Copy, Default)]
-struct Holders([Option<(u32, u64)>; ROUTE_HOLDERS_MAX]);
+struct Holders([Option<(u32, u64)>; HOLDERS_MAX]);
 
 /// A map that forgets what was not used for long: when the young half is full it becomes the old one.
 struct Recent<K, V> {
@@ -102,7 +108,7 @@ struct Recent<K, V> {
 
 impl Router {
     /// A session's turn ran (or begins to run) at an engine, on these pages.
-    pub fn ran(&mut self, ask: RouteAsk<'_>, engine: &str, now: Now) -> Result<(), PoolError> {
+    pub fn ran(&mut self, ask: RouteAsk<'_>, engine: &str, now: Now) -> Result<(), RouteError> {
         let id = self.engine_id(engine, now)?;
         let (ns, hashes) = (ask.ns, ask.hashes);
         let held = self.held(ns, id, hashes);
@@ -112,7 +118,7 @@ impl Router {
             let key = (ns, session.clone());
             self.leave(&key, now);
             let home = Home { engine: id, pages: hashes.len() as u64, since: now };
-            self.homes.put(key, home, ROUTE_SESSIONS_MAX);
+            self.homes.put(key, home, SESSIONS_MAX);
         }
         let Some(engine) = self.engines.get_mut(&id) else { return Ok(()) };
         engine.clock += new;
@@ -123,26 +129,26 @@ impl Router {
             let key = mark(ns, &hashes[position]);
             let mut holders = self.marks.get(&key).copied().unwrap_or_default();
             holders.put(id, clock);
-            self.marks.put(key, holders, ROUTE_MARKS_MAX);
+            self.marks.put(key, holders, MARKS_MAX);
         }
         Ok(())
     }
 
     /// Refuses a name that no engine can have.
-    pub fn check_name(name: &str) -> Result<(), PoolError> {
+    pub fn check_name(name: &str) -> Result<(), RouteError> {
         match name.len() {
-            1..=ROUTE_NAME_BYTES_MAX => Ok(()),
-            _ => Err(PoolError::Invalid("an engine's name has 1 to 128 bytes")),
+            1..=NAME_BYTES_MAX => Ok(()),
+            _ => Err(RouteError::EngineName),
         }
     }
 
     /// The session is over: nothing calls it home any more.
-    pub fn forget(&mut self, ns: NamespaceIndex, session: &SessionId, now: Now) {
+    pub fn forget(&mut self, ns: RouteNamespace, session: &SessionId, now: Now) {
         self.leave(&(ns, session.clone()), now);
     }
 
     /// Takes a session from its engine, with what is left of its weight there.
-    fn leave(&mut self, session: &(NamespaceIndex, SessionId), now: Now) {
+    fn leave(&mut self, session: &(RouteNamespace, SessionId), now: Now) {
         let Some(home) = self.homes.remove(session) else { return };
         if let Some(engine) = self.engines.get_mut(&home.engine) {
             engine.decay(now);
@@ -151,9 +157,9 @@ impl Router {
     }
 
     /// Ranks the candidates, the best first. Ties go to the session's home, then to the one with less load, then to the one named first.
-    pub fn route(&mut self, ask: RouteAsk<'_>, now: Now) -> Result<Vec<Ranked>, PoolError> {
-        if ask.candidates.is_empty() || ask.candidates.len() > ROUTE_CANDIDATES_MAX {
-            return Err(PoolError::Invalid("a route is among 1 to 256 candidates"));
+    pub fn route(&mut self, ask: RouteAsk<'_>, now: Now) -> Result<Vec<Ranked>, RouteError> {
+        if ask.candidates.is_empty() || ask.candidates.len() > CANDIDATES_MAX {
+            return Err(RouteError::Candidates);
         }
         let home = ask.session.and_then(|session| self.homes.get(&(ask.ns, session.clone())).copied());
         let pages = ask.hashes.len() as u64;
@@ -182,8 +188,8 @@ impl Router {
             let fits = if candidate.capacity_pages == 0 { u64::MAX } else { candidate.capacity_pages };
             let overflow_pages = wanted.saturating_sub(fits).min(pages);
             // A few prompts more are no imbalance: that is what one turn does.
-            let excess = (load - least) / (mean + (ROUTE_SLACK_PROMPTS * pages.max(1)) as f64);
-            let balance = excess * pages.max(1) as f64 * ROUTE_BALANCE_PERCENT / 100.0;
+            let excess = (load - least) / (mean + (SLACK_PROMPTS * pages.max(1)) as f64);
+            let balance = excess * pages.max(1) as f64 * BALANCE_PERCENT / 100.0;
             let is_home = home.is_some_and(|home| home.engine == *id);
             let score = *held as f64 - 2.0 * overflow_pages as f64 - balance;
             ranked.push(Ranked { candidate: at, held_pages: *held, is_home, overflow_pages, score });
@@ -197,7 +203,7 @@ impl Router {
     }
 
     /// The engine that ran a session's last turn, if that is still known.
-    pub fn home(&self, ns: NamespaceIndex, session: &SessionId) -> Option<&str> {
+    pub fn home(&self, ns: RouteNamespace, session: &SessionId) -> Option<&str> {
         let home = self.homes.get(&(ns, session.clone()))?;
         self.engines.get(&home.engine).map(|engine| engine.name.as_str())
     }
@@ -218,7 +224,7 @@ impl Router {
     }
 
     /// The engine of a name; a new one takes the place of the one not seen for longest when the table is full.
-    fn engine_id(&mut self, name: &str, now: Now) -> Result<u32, PoolError> {
+    fn engine_id(&mut self, name: &str, now: Now) -> Result<u32, RouteError> {
         Router::check_name(name)?;
         if let Some(id) = self.ids.get(name).copied() {
             if let Some(engine) = self.engines.get_mut(&id) {
@@ -226,7 +232,7 @@ impl Router {
             }
             return Ok(id);
         }
-        if self.engines.len() >= ROUTE_ENGINES_MAX {
+        if self.engines.len() >= ENGINES_MAX {
             let oldest =
                 self.engines.iter().min_by_key(|(id, engine)| (engine.seen, **id)).map(|(id, _)| *id);
             if let Some(gone) = oldest.and_then(|id| self.engines.remove(&id)) {
@@ -245,7 +251,7 @@ impl Router {
     }
 
     /// Leading pages that an engine holds by the model. Presence is taken to be monotone, as in any prefix cache.
-    fn held(&self, ns: NamespaceIndex, id: u32, hashes: &[BlockHash]) -> u64 {
+    fn held(&self, ns: RouteNamespace, id: u32, hashes: &[BlockHash]) -> u64 {
         let Some(engine) = self.engines.get(&id) else { return 0 };
         let holds = |position: usize| {
             let clock = self.marks.get(&mark(ns, &hashes[position])).and_then(|holders| holders.clock_of(id));
@@ -273,7 +279,7 @@ impl Holders {
     /// Puts an engine first; the one that ran the page longest ago is forgotten.
     fn put(&mut self, id: u32, clock: u64) {
         let at = self.0.iter().position(|holder| holder.is_some_and(|(holder, _)| holder == id));
-        self.0[..=at.unwrap_or(ROUTE_HOLDERS_MAX - 1)].rotate_right(1);
+        self.0[..=at.unwrap_or(HOLDERS_MAX - 1)].rotate_right(1);
         self.0[0] = Some((id, clock));
     }
 }
@@ -309,24 +315,18 @@ impl<K: std::hash::Hash + Eq, V> Recent<K, V> {
 
 /// What is left of something from then.
 fn decay(then: Now, now: Now) -> f64 {
-    0.5f64.powf(now.saturating_sub(then) as f64 / ROUTE_HALF_LIFE_MS as f64)
+    0.5f64.powf(now.saturating_sub(then) as f64 / HALF_LIFE_MS as f64)
 }
 
 /// Positions of a prefix that are marked: the first page, every eighth, and the last.
 fn marked(pages: usize) -> impl Iterator<Item = usize> {
     let last = pages.checked_sub(1);
-    let inner = (ROUTE_MARK_EVERY - 1..pages).step_by(ROUTE_MARK_EVERY).filter(move |at| Some(*at) != last);
+    let inner = (MARK_EVERY - 1..pages).step_by(MARK_EVERY).filter(move |at| Some(*at) != last);
     (pages > 1).then_some(0).into_iter().chain(inner).chain(last)
 }
 
 /// A page, as the table of marks knows it. Two pages that agree here cost a worse route, nothing else.
-fn mark(ns: NamespaceIndex, hash: &BlockHash) -> u64 {
+fn mark(ns: RouteNamespace, hash: &BlockHash) -> u64 {
     let (words, _) = hash.0.as_chunks::<8>();
-    u64::from_le_bytes(words[0])
-        ^ u64::from_le_bytes(words[3]).rotate_left(32)
-        ^ u64::from(ns.0) << 48
-        ^ u64::from(ns.1)
+    u64::from_le_bytes(words[0]) ^ u64::from_le_bytes(words[3]).rotate_left(32) ^ ns.0
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,11 +1,10 @@
 //! Routes follow the pages, then the load, within bounds.
 
-use super::{Candidate, Ranked, RouteAsk, Router};
-use crate::ids::NamespaceIndex;
-use crate::limits::{ROUTE_ENGINES_MAX, ROUTE_SESSIONS_MAX};
+use crate::limits::{ENGINES_MAX, SESSIONS_MAX};
+use crate::{Candidate, Ranked, RouteAsk, RouteNamespace, Router};
 use turnkv_proto::{BlockHash, SessionId};
 
-const NS: NamespaceIndex = NamespaceIndex(0, 0);
+const NS: RouteNamespace = RouteNamespace(0);
 
 fn chain(seed: u32, pages: u32) -> Vec<BlockHash> {
     let page = |at: u32| {
@@ -114,23 +113,23 @@ fn old_work_is_forgotten() {
     let mut router = Router::default();
     let all = [engine("a"), engine("b")];
     assert_eq!(router.ran(ask(&chain(1, 1000), &[]), "a", 0), Ok(()));
-    assert_eq!(router.ran(ask(&chain(2, 500), &[]), "b", 10 * crate::limits::ROUTE_HALF_LIFE_MS), Ok(()));
-    let found = best(&mut router, &chain(3, 10), &all, 10 * crate::limits::ROUTE_HALF_LIFE_MS);
+    assert_eq!(router.ran(ask(&chain(2, 500), &[]), "b", 10 * crate::limits::HALF_LIFE_MS), Ok(()));
+    let found = best(&mut router, &chain(3, 10), &all, 10 * crate::limits::HALF_LIFE_MS);
     assert_eq!(found.candidate, 0);
 }
 
 #[test]
 fn tables_are_bounded_and_bad_names_are_refused() {
     let mut router = Router::default();
-    for at in 0..3 * ROUTE_ENGINES_MAX {
+    for at in 0..3 * ENGINES_MAX {
         assert_eq!(router.ran(ask(&chain(1, 9), &[]), &format!("engine-{at}"), at as u64), Ok(()));
     }
-    assert_eq!(router.engines(), ROUTE_ENGINES_MAX);
-    for at in 0..2 * ROUTE_SESSIONS_MAX {
+    assert_eq!(router.engines(), ENGINES_MAX);
+    for at in 0..2 * SESSIONS_MAX {
         let id = session(&format!("s{at}"));
         assert_eq!(router.ran(RouteAsk { session: Some(&id), ..ask(&[], &[]) }, "one", 0), Ok(()));
     }
-    assert!(router.sessions() <= ROUTE_SESSIONS_MAX && router.sessions() >= ROUTE_SESSIONS_MAX / 2);
+    assert!(router.sessions() <= SESSIONS_MAX && router.sessions() >= SESSIONS_MAX / 2);
     assert!(router.ran(ask(&[], &[]), "", 0).is_err());
     assert!(router.ran(ask(&[], &[]), &"x".repeat(200), 0).is_err());
     assert!(router.route(ask(&[], &[]), 0).is_err());
