@@ -2,17 +2,18 @@
 //! tests call it after every step.
 
 use crate::Pool;
-use crate::entry::{
-    ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
-    PROMOTING, PROTECTED, QUEUED, UNFINISHED, URGENT, VISIBLE, WRITING, ZOMBIE,
-};
 use crate::ids::{NvmePlace, PageKey, UserId};
-use crate::lease::NO_PAGE;
-use crate::lease::counts::{Holding, UserHolding};
+use crate::index::entry::{Cell, NONE};
+use crate::index::flags::{
+    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Line, ON_NVME, PROMOTING,
+    PROTECTED, QUEUED, UNFINISHED, URGENT, WRITING,
+};
+use crate::index::lists::ListId;
 use crate::limits::HELD_PERCENT_MAX;
-use crate::policy::ListId;
-use crate::slots::SlotState;
-use crate::tips::End;
+use crate::memory::leases::NO_PAGE;
+use crate::memory::leases::counts::{Holding, UserHolding};
+use crate::memory::slots::SlotState;
+use crate::sessions::tips::PathEnd;
 use std::collections::{HashMap, HashSet};
 
 macro_rules! ensure {
@@ -47,7 +48,7 @@ impl Pool {
     pub fn check(&self) -> Result<(), String> {
         let mut sums = Sums::default();
         for index in 0..self.pages.end() {
-            if self.pages[index].has(LIVE) {
+            if self.pages[index].is_used() {
                 self.check_entry(index, &mut sums)?;
             }
         }
@@ -67,7 +68,7 @@ impl Pool {
     /// Extents that pages have, those that readers cannot see included.
     #[doc(hidden)]
     pub fn extents(&self) -> u64 {
-        let live = (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE));
+        let live = (0..self.pages.end()).filter(|index| self.pages[*index].is_used());
         live.map(|index| self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)).count() as u64).sum()
     }
 
@@ -85,34 +86,34 @@ impl Pool {
         for (shard, cell) in self.pages.cells(index).iter().enumerate() {
             self.check_cell(index, shard as u16, cell, sums)?;
         }
-        if entry.has(ZOMBIE) {
-            ensure!(!entry.has(VISIBLE), "page {index} is gone and visible");
+        if entry.is_gone() {
+            ensure!(!entry.is_visible(), "page {index} is gone and visible");
             ensure!(entry.parent == NONE && entry.is_leaf(), "page {index} is gone and in the tree");
             let busy = self.pages.cells(index).iter().any(|cell| cell.has(PROMOTING | WRITING));
             ensure!(busy, "page {index} is gone, and nothing keeps its entry");
             return Ok(());
         }
         sums.in_table += 1;
-        sums.visible += u64::from(entry.has(VISIBLE));
-        let waits = !entry.has(VISIBLE) && self.pages.cells(index).iter().any(Cell::committed);
-        ensure!(entry.cell.has(UNFINISHED) == waits, "page {index} waits for shards: {waits}");
+        sums.visible += u64::from(entry.is_visible());
+        let waits = !entry.is_visible() && self.pages.cells(index).iter().any(Cell::committed);
+        ensure!(entry.has(UNFINISHED) == waits, "page {index} waits for shards: {waits}");
         sums.unfinished += u64::from(waits);
         sums.dram_pages += u64::from(entry.has(COUNTED_DRAM));
         sums.nvme_pages += u64::from(entry.has(COUNTED_NVME));
         ensure!(self.pages.find(entry.ns, &entry.hash) == Some(index), "page {index} is not in the table");
         let cells = self.pages.cells(index);
-        let all = |bits: u8| entry.has(VISIBLE) && cells.iter().all(|cell| cell.has(bits));
+        let all = |bits: CellFlags| entry.is_visible() && cells.iter().all(|cell| cell.has(bits));
         ensure!(entry.has(COUNTED_DRAM) == all(FILLED), "page {index} is miscounted in DRAM");
         ensure!(entry.has(COUNTED_NVME) == all(ON_NVME), "page {index} is miscounted on NVMe");
         let parent = (entry.parent != NONE).then(|| &self.pages[entry.parent]);
-        if entry.has(VISIBLE) {
+        if entry.is_visible() {
             ensure!(cells.iter().all(Cell::committed), "page {index} is visible and incomplete");
             ensure!(
-                parent.is_none_or(|parent| parent.has(VISIBLE)),
+                parent.is_none_or(|parent| parent.is_visible()),
                 "page {index} is visible, its parent is not"
             );
         } else {
-            let reachable = parent.is_none_or(|parent| parent.has(VISIBLE));
+            let reachable = parent.is_none_or(|parent| parent.is_visible());
             ensure!(!reachable || !cells.iter().all(Cell::committed), "page {index} should be visible");
             let used = !entry.is_leaf() || cells.iter().any(|cell| cell.slot != NONE || cell.committed());
             ensure!(used, "page {index} is hollow");
@@ -169,7 +170,7 @@ impl Pool {
         if cell.has(PROMOTING | WRITING) {
             *sums.ios.entry(slot).or_default() += 1;
         }
-        if entry.has(ZOMBIE) {
+        if entry.is_gone() {
             ensure!(
                 self.slots.meta(slot).state == SlotState::Doomed,
                 "slot {slot} of a gone page is not doomed"
@@ -190,12 +191,12 @@ impl Pool {
         let mut sunk = false;
         while child != NONE {
             let entry = &self.pages[child];
-            ensure!(entry.has(LIVE) && !entry.has(ZOMBIE), "page {index} has a child that is gone");
+            ensure!(entry.is_used() && !entry.is_gone(), "page {index} has a child that is gone");
             let linked = entry.parent == index && (prev == NONE || entry.prev == prev);
             let deep = (self.pages.depth(index) + 1, self.pages.jump_below(index));
             ensure!((entry.depth, entry.jump) == deep, "page {child} does not know how deep it is");
             ensure!(linked, "page {child} is linked wrongly");
-            if entry.has(VISIBLE) && self.nvme_alive {
+            if entry.is_visible() && self.nvme_alive {
                 let bound = self.is_bound_for_nvme(child);
                 ensure!(!bound || !sunk, "page {child} is behind those that NVMe lost");
                 sunk |= !bound;
@@ -221,8 +222,8 @@ impl Pool {
             sums.dirty_bytes,
             tally.dirty_bytes
         );
-        ensure!(sums.kept_bytes == self.kept.bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
-        for (segment, bytes) in self.kept.by_segment.iter().enumerate() {
+        ensure!(sums.kept_bytes == self.space.bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
+        for (segment, bytes) in self.space.by_segment.iter().enumerate() {
             let counted = sums.kept.get(&(segment as u16)).copied().unwrap_or(0);
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }
@@ -349,10 +350,9 @@ impl Pool {
                 ensure!(list == ListId::Nvme || in_slots, "page {index} is in DRAM's list and not in DRAM");
             }
         }
-        for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {
-            let parked = self.pages[index].has(PARKED);
-            let aside = self.pages[index].has(ASIDE);
-            ensure!(!aside || parked, "page {index} is set aside and in a list");
+        for index in (0..self.pages.end()).filter(|index| self.pages[*index].is_used()) {
+            let parked = self.pages[index].is_parked();
+            let aside = self.pages[index].line() == Line::Deferred;
             ensure!(
                 !parked || aside || self.evictable(index).is_none(),
                 "page {index} is parked and could go"
@@ -422,7 +422,7 @@ impl Pool {
     }
 
     /// A path is of pages that are here, as many as it says.
-    fn check_path(&self, end: End) -> Result<(), String> {
+    fn check_path(&self, end: PathEnd) -> Result<(), String> {
         let pages = self.pages.upward(end.page).count();
         ensure!(pages == end.pages as usize, "has {pages} pages of {}", end.pages);
         ensure!(

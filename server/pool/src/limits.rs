@@ -100,10 +100,10 @@ pub const ENTRY_SCAN_MAX: u32 = 256;
 pub const TAIL_WALK_MAX: u32 = 256;
 /// Pages that one search for a prefetch's room passes.
 pub const PREFETCH_SCAN_MAX: u32 = 256;
-/// Spared pages that one namespace sets aside; beyond it they go like any other.
-pub const SPARED_MAX: usize = 1 << 16;
+/// DeferredVictims pages that one namespace sets aside; beyond it they go like any other.
+pub const DEFERRED_VICTIMS_MAX: usize = 1 << 16;
 /// Pages set aside that one call of `maintain` looks at again, of each namespace.
-pub const SPARED_REVIEW_PER_CALL: usize = 256;
+pub const DEFERRED_REVIEWED_PER_CALL: usize = 256;
 /// A day.
 pub const DAY_MS: u64 = 24 * 3600 * 1000;
 /// The write budget of so long may be spent at once.

@@ -1,27 +1,27 @@
 //! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
 
-use crate::admission::{Behind, WriteBudget};
-use crate::arena::Pages;
-use crate::condemn::Condemned;
 use crate::config::{ConfigError, PoolConfig};
-use crate::curve::Curves;
-use crate::entry::{NONE, VISIBLE};
+use crate::eviction::condemn::Condemned;
+use crate::eviction::deferred_victims::DeferredVictims;
+use crate::eviction::left::LeftBranches;
+use crate::eviction::policy::EvictionPolicy;
+use crate::eviction::protection::Protections;
+use crate::eviction::unfinished::Unfinished;
 use crate::ids::{Now, NvmePlace};
-use crate::lease::Leases;
-use crate::leaving::Kept;
-use crate::left::Left;
-use crate::namespaces::Namespaces;
-use crate::policy::EvictionPolicy;
-use crate::protection::Protections;
-use crate::reclaim::PlaceNote;
-use crate::residency::Tally;
-use crate::sessions::Sessions;
-use crate::slots::Slots;
-use crate::spare::Spared;
-use crate::strangers::Strangers;
-use crate::tips::Tips;
-use crate::unfinished::Unfinished;
-use crate::writeback::WriteQueue;
+use crate::index::arena::Pages;
+use crate::index::entry::NONE;
+use crate::index::residency::Tally;
+use crate::memory::leases::Leases;
+use crate::memory::slots::Slots;
+use crate::namespaces::table::Namespaces;
+use crate::nvme::admission::{LeftBehind, WriteBudget};
+use crate::nvme::reclaim::PlaceNote;
+use crate::nvme::space::NvmeSpace;
+use crate::nvme::strangers::Strangers;
+use crate::nvme::writeback::WriteQueue;
+use crate::sessions::table::Sessions;
+use crate::sessions::tips::Tips;
+use crate::sizing::curve::Curves;
 use turnkv_proto::BlockHash;
 
 /// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock: callers hand
@@ -38,15 +38,15 @@ pub struct Pool {
     pub(crate) tips: Tips,
     pub(crate) protections: Protections,
     /// What sessions left, as far as it is not marked.
-    pub(crate) left: Left,
-    pub(crate) spared: Spared,
+    pub(crate) left: LeftBranches,
+    pub(crate) deferred: DeferredVictims,
     pub(crate) writes: WriteQueue,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
     pub(crate) budget: WriteBudget,
-    pub(crate) behind: Behind,
+    pub(crate) behind: LeftBehind,
     /// What is to stay on NVMe.
-    pub(crate) kept: Kept,
+    pub(crate) space: NvmeSpace,
     /// What became of extents, for whoever keeps the bytes.
     pub(crate) place_notes: Vec<(NvmePlace, PlaceNote)>,
     /// What is on NVMe of namespaces that are not open.
@@ -81,18 +81,18 @@ impl Pool {
             namespaces: Namespaces::default(),
             pages: Pages::new(),
             slots: Slots::new(config.slab_bytes, config.slab_count),
-            policy: crate::policy::build(config.policy),
+            policy: crate::eviction::policy::build(config.policy),
             leases: Leases::default(),
             sessions: Sessions::default(),
             tips: Tips::default(),
             protections: Protections::default(),
-            left: Left::default(),
-            spared: Spared::default(),
+            left: LeftBranches::default(),
+            deferred: DeferredVictims::default(),
             writes: WriteQueue::default(),
             curves: Curves::default(),
-            kept: Kept::new(config.nvme_bytes),
+            space: NvmeSpace::new(config.nvme_bytes),
             budget: WriteBudget::new(config.nvme_bytes_per_day),
-            behind: Behind::default(),
+            behind: LeftBehind::default(),
             place_notes: Vec::new(),
             strangers: Strangers::default(),
             nvme_alive: config.nvme_bytes > 0,
@@ -121,6 +121,6 @@ impl Pool {
 
     /// The entry of a page that readers can see.
     pub(crate) fn find_visible(&self, ns: u16, hash: &BlockHash) -> Option<u32> {
-        self.pages.find(ns, hash).filter(|index| self.pages[*index].has(VISIBLE))
+        self.pages.find(ns, hash).filter(|index| self.pages[*index].is_visible())
     }
 }

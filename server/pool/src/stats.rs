@@ -2,8 +2,8 @@
 
 use crate::Pool;
 use crate::ids::ClientId;
-use crate::lease::counts::{Holding, UserHolding};
-use crate::slots::Slab;
+use crate::memory::leases::counts::{Holding, UserHolding};
+use crate::memory::slots::Slab;
 
 /// Gauges and counters of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

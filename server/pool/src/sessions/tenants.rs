@@ -15,7 +15,7 @@ pub(super) enum Standing {
 
 /// The sessions of one tenant.
 #[derive(Default)]
-struct Share {
+struct TenantSessions {
     /// Idle ones before those in a turn.
     order: BTreeSet<(Standing, u32)>,
 }
@@ -23,7 +23,7 @@ struct Share {
 /// All tenants that have sessions.
 #[derive(Default)]
 pub(super) struct Tenants {
-    shares: HashMap<u32, Share>,
+    shares: HashMap<u32, TenantSessions>,
     /// By how many sessions they have.
     sizes: BTreeSet<(usize, u32)>,
     in_turn: usize,

@@ -1,0 +1,120 @@
+//! Pages that go last: protected ones, and those of sessions that are about to return. Owns: setting them aside while a search
+//! for victims passes them, taking them when nothing else is left, bringing them back. Must not know: who needs the room.
+//!
+//! A page set aside is out of its list (parked), so that no search meets it twice. It comes back when it is used, when what spares
+//! it ends (looked at by and by, in `review_deferred`), or by being taken: to be spared is no lock.
+
+use crate::Pool;
+use crate::ids::PageKey;
+use crate::index::flags::PROTECTED;
+use crate::index::residency::Eviction;
+use crate::limits::{DEFERRED_REVIEWED_PER_CALL, DEFERRED_VICTIMS_MAX, VICTIM_SCAN_MAX};
+use std::collections::VecDeque;
+
+/// Pages set aside by a namespace, those that would have gone first in front. Some are not set aside any more.
+#[derive(Default)]
+pub(crate) struct DeferredVictims {
+    rows: Vec<VecDeque<PageKey>>,
+}
+
+impl DeferredVictims {
+    fn row(&mut self, ns: u16) -> &mut VecDeque<PageKey> {
+        let at = usize::from(ns);
+        if at >= self.rows.len() {
+            self.rows.resize_with(at + 1, VecDeque::default);
+        }
+        &mut self.rows[at]
+    }
+
+    /// A namespace retired.
+    pub(crate) fn forget(&mut self, ns: u16) {
+        *self.row(ns) = VecDeque::new();
+    }
+
+    /// How many a namespace has set aside.
+    pub(crate) fn len(&mut self, ns: u16) -> usize {
+        self.row(ns).len()
+    }
+}
+
+impl Pool {
+    /// Whether a page goes only when nothing else can, or (while room is made for a prefetch) not at all.
+    pub(crate) fn goes_last(&self, index: u32) -> bool {
+        self.pages[index].has(PROTECTED) || self.returns_soon(index) || self.returns_sooner(index)
+    }
+
+    /// Takes a page that could go out of the way of this search and the next ones. False: too many are already.
+    pub(crate) fn defer(&mut self, index: u32) -> bool {
+        let (ns, key) = (self.pages[index].ns, self.pages.key(index));
+        if self.deferred.len(ns) >= DEFERRED_VICTIMS_MAX {
+            return false;
+        }
+        self.park(index);
+        self.pages.defer(index);
+        self.deferred.row(ns).push_back(key);
+        true
+    }
+
+    /// The page set aside first, or one that hangs on it, when nothing else can go.
+    pub(crate) fn next_deferred(&mut self, ns: u16) -> Option<(u32, Eviction)> {
+        let until = self.steps + u64::from(VICTIM_SCAN_MAX);
+        while self.steps < until {
+            self.step();
+            let key = self.deferred.row(ns).pop_front()?;
+            let Some(index) = self.pages.deferred(key) else { continue };
+            let tail = self.tail_in_dram(index).unwrap_or(index);
+            if let (Some(eviction), true) = (self.evictable(tail), tail != index) {
+                self.deferred.row(ns).push_front(key);
+                return Some((tail, eviction));
+            }
+            self.pages.end_deferral(index);
+            match self.evictable(index) {
+                Some(eviction) => return Some((index, eviction)),
+                None => self.unpark(index),
+            }
+        }
+        None
+    }
+
+    /// Brings back what was set aside after the first `keep`: it was spared for one search only.
+    pub(crate) fn end_prefetch_search(&mut self, ns: u16, keep: usize) {
+        let room = self.room_for_return.take();
+        let mut still = VecDeque::new();
+        while self.deferred.len(ns) > keep {
+            let Some(key) = self.deferred.row(ns).pop_back() else { break };
+            if self.stays_deferred(key) {
+                still.push_front(key);
+            }
+        }
+        self.deferred.row(ns).append(&mut still);
+        self.room_for_return = room;
+    }
+
+    /// Brings back pages of a namespace that are not spared any more, looking at some of them.
+    pub(crate) fn review_deferred(&mut self, ns: u16) {
+        for _ in 0..self.deferred.len(ns).min(DEFERRED_REVIEWED_PER_CALL) {
+            let Some(key) = self.deferred.row(ns).pop_front() else { break };
+            self.step();
+            if self.stays_deferred(key) {
+                self.deferred.row(ns).push_back(key);
+            }
+        }
+    }
+
+    /// Whether a page stays set aside; one that is spared no more is among the first to go.
+    fn stays_deferred(&mut self, key: PageKey) -> bool {
+        let Some(index) = self.pages.deferred(key) else { return false };
+        if self.goes_last(index) || self.tail_in_dram(index).is_some_and(|tail| self.goes_last(tail)) {
+            return true;
+        }
+        self.end_deferral(index);
+        false
+    }
+
+    /// Nothing spares the page any more: if it was set aside, it is among the first to go.
+    pub(crate) fn end_deferral(&mut self, index: u32) {
+        if self.pages.end_deferral(index) {
+            self.unpark(index);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Making room: a slot for a new page, an entry for it, a slab for another namespace.
+//! Owns: the search for victims, bounded. Must not know: who needs the room.
+
+use crate::Pool;
+use crate::index::entry::NONE;
+use crate::index::lists::ListId;
+use crate::index::residency::{Eviction, Removal};
+use crate::limits::{
+    DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX,
+    REBALANCE_EVERY_EVICTIONS, TAIL_WALK_MAX, VICTIM_SCAN_MAX,
+};
+use crate::memory::slots::Slots;
+
+impl Pool {
+    /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's slab.
+    pub(crate) fn allocate(&mut self, index: u32, shard: u16) -> Option<u32> {
+        self.protected = index;
+        let slot = self.search_slot(self.pages[index].ns, |slots, class| slots.claim(class, index, shard));
+        self.protected = NONE;
+        self.unpark(index);
+        slot
+    }
+
+    /// Takes a slot for a page of a namespace that is not known yet, in the same way.
+    pub(crate) fn allocate_reserved(&mut self, ns: u16) -> Option<u32> {
+        self.search_slot(ns, Slots::reserve)
+    }
+
+    fn search_slot(&mut self, ns: u16, claim: impl Fn(&mut Slots, u32) -> Option<u32>) -> Option<u32> {
+        let class = u32::from(ns);
+        if let Some(slot) = claim(&mut self.slots, class) {
+            return Some(slot);
+        }
+        if let Some(slot) = self.claim_from_unfinished(|pool| claim(&mut pool.slots, class)) {
+            return Some(slot);
+        }
+        self.rebalance(class);
+        if self.room_for_return.is_some() {
+            // A prefetch does without, rather than take what is spared.
+            let aside = self.deferred.len(ns);
+            let slot = self.evict_until(ns, &claim, |pool| pool.next_victim(ns, PREFETCH_SCAN_MAX));
+            self.end_prefetch_search(ns, aside);
+            return slot.or_else(|| {
+                self.drain_for(class, true);
+                claim(&mut self.slots, class)
+            });
+        }
+        let slot = self.evict_until(ns, &claim, |pool| pool.next_victim(ns, VICTIM_SCAN_MAX));
+        // Nothing else can go: to be spared is no lock.
+        let slot = slot.or_else(|| self.evict_until(ns, &claim, |pool| pool.next_deferred(ns)));
+        slot.or_else(|| {
+            self.drain_for(class, false);
+            claim(&mut self.slots, class)
+        })
+    }
+
+    /// Evicts what `next` says until there is a slot, or the search took long. A victim of several shards frees slots one by
+    /// one, one that is still being written frees none yet.
+    fn evict_until(
+        &mut self,
+        ns: u16,
+        claim: &impl Fn(&mut Slots, u32) -> Option<u32>,
+        mut next: impl FnMut(&mut Pool) -> Option<(u32, Eviction)>,
+    ) -> Option<u32> {
+        let class = u32::from(ns);
+        let until = self.steps + u64::from(VICTIM_SCAN_MAX);
+        while self.steps <= until
+            && let Some((victim, eviction)) = next(self)
+        {
+            self.slots.classes[class as usize].evictions += 1;
+            self.evict(victim, eviction);
+            if let Some(slot) = claim(&mut self.slots, class) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
+    /// search never meets one twice: what it costs is paid by whatever keeps them here.
+    pub(crate) fn next_victim(&mut self, ns: u16, looks: u32) -> Option<(u32, Eviction)> {
+        let until = self.steps + 2 * u64::from(looks); // to pass a page takes two
+        while self.steps < until {
+            let victim = self.coldest(ListId::Dram(ns))?;
+            let Some(eviction) = self.evictable(victim) else {
+                self.park(victim);
+                continue;
+            };
+            let Some(tail) = self.tail_in_dram(victim) else {
+                // Far above what goes first: it must not be found again for each of them.
+                self.policy.touch(&mut self.pages, victim);
+                if self.coldest(ListId::Dram(ns)) == Some(victim) {
+                    return Some((victim, eviction)); // the policy insists: NVMe has it, for it is not a last copy
+                }
+                continue;
+            };
+            if (self.goes_last(victim) || self.goes_last(tail)) && self.defer(victim) {
+                continue;
+            }
+            return self.evictable(tail).map(|eviction| (tail, eviction)).or(Some((victim, eviction)));
+        }
+        None
+    }
+
+    /// The page of a list that the policy says goes next.
+    pub(crate) fn coldest(&mut self, list: ListId) -> Option<u32> {
+        let (page, moves) = self.policy.victim(&mut self.pages, list);
+        self.steps += 1 + moves;
+        page
+    }
+
+    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well. None: too
+    /// far away to look for.
+    pub(crate) fn tail_in_dram(&mut self, index: u32) -> Option<u32> {
+        self.tail_by(index, Pool::child_in_dram)
+    }
+
+    /// The page at the end of some way down from this one. None: too far away to look for.
+    pub(crate) fn tail_by(
+        &mut self,
+        mut index: u32,
+        next: impl Fn(&Pool, u32) -> Option<u32>,
+    ) -> Option<u32> {
+        for passed in 0..TAIL_WALK_MAX {
+            let Some(child) = next(self, index) else {
+                self.pass(passed.into());
+                return Some(index);
+            };
+            index = child;
+        }
+        self.pass(TAIL_WALK_MAX.into());
+        None
+    }
+
+    /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.
+    pub(crate) fn make_entry_room(&mut self, ns: u16, parent: u32) -> bool {
+        self.protected = parent;
+        let room = self.search_entry(ns);
+        self.protected = NONE;
+        if parent != NONE {
+            self.unpark(parent);
+        }
+        room
+    }
+
+    fn search_entry(&mut self, ns: u16) -> bool {
+        let has_room = |pool: &mut Pool| (pool.pages.len() < pool.config.limits.pages_max).then_some(());
+        if has_room(self).or_else(|| self.claim_from_unfinished(has_room)).is_some() {
+            return true;
+        }
+        let mut spared = None;
+        for list in [ListId::Nvme, ListId::Dram(ns)] {
+            let until = self.steps + u64::from(ENTRY_SCAN_MAX);
+            while self.steps < until {
+                let Some(victim) = self.coldest(list) else { break };
+                if self.pages[victim].is_leaf() && self.evictable(victim).is_some() {
+                    if !self.goes_last(victim) {
+                        self.remove_tail(victim, Removal::Evicted);
+                        return self.pages.len() < self.config.limits.pages_max;
+                    }
+                    spared = spared.or(Some(self.pages.key(victim)));
+                }
+                self.policy.touch(&mut self.pages, victim);
+            }
+        }
+        match spared.and_then(|page| self.pages.resolve(page)) {
+            Some(victim) => self.remove_tail(victim, Removal::Evicted),
+            None => return false,
+        }
+        self.pages.len() < self.config.limits.pages_max
+    }
+
+    /// Demotes clean pages of each namespace until the watermark of free slots is reached; where the slice ends, the next call
+    /// goes on with the next namespace.
+    pub(crate) fn keep_watermark(&mut self) {
+        let slice = self.slice();
+        self.drain_step(true);
+        let namespaces = self.namespaces.places_len() as u16;
+        for _ in 0..namespaces {
+            if self.is_over(slice) {
+                return;
+            }
+            let ns = self.maintained % namespaces;
+            self.maintained = ns + 1;
+            self.pass(1);
+            self.review_deferred(ns);
+            while !self.is_over(slice) && self.nvme_alive && self.below_watermark(ns) {
+                let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX) else { break };
+                self.evict(victim, eviction);
+            }
+        }
+    }
+
+    fn below_watermark(&self, ns: u16) -> bool {
+        let class = &self.slots.classes[usize::from(ns)];
+        let per_slab = u64::from(class.per_slab);
+        let free = self.slots.free_of(class) + self.slots.empty.len() as u64 * per_slab;
+        class.slabs > 0
+            && free * 100 < u64::from(class.slabs) * per_slab * u64::from(self.config.free_slots_percent)
+    }
+
+    /// Now and then a namespace that evicts its own pages asks whether another one's slab is colder.
+    pub(crate) fn rebalance(&mut self, class: u32) {
+        if self.slots.classes[class as usize].evictions < REBALANCE_EVERY_EVICTIONS {
+            return;
+        }
+        self.slots.classes[class as usize].evictions = 0;
+        if self.slots.draining == NONE {
+            let own = self.slots.coldest_own(class).map_or(0, |(_, touched)| touched);
+            match self.slots.coldest_other(class) {
+                Some((slab, touched)) if touched < own => self.slots.start_drain(slab),
+                _ => return,
+            }
+        }
+        self.drain_step(true);
+    }
+
+    /// Empties a slab of another namespace, as far as one call may.
+    fn drain_for(&mut self, class: u32, spare: bool) {
+        if self.slots.draining == NONE {
+            match self.slots.coldest_other(class) {
+                Some((slab, _)) => self.slots.start_drain(slab),
+                None => return,
+            }
+        }
+        self.drain_step(spare);
+    }
+
+    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`spare`) should go last: a
+    /// namespace that has no other slot to take does not spare.
+    fn drain_step(&mut self, spare: bool) {
+        let slab = self.slots.draining;
+        if slab == NONE {
+            return;
+        }
+        let until = self.steps + DRAIN_STEPS_PER_CALL_MAX / 2;
+        let mut budget = DRAIN_PAGES_PER_CALL_MAX;
+        let (from, end) = (self.slots.drained, self.slots.slabs[slab as usize].metas.len() as u32);
+        for at in from..end {
+            if self.slots.draining != slab || budget == 0 || self.steps >= until {
+                self.pass(u64::from(at - from));
+                self.slots.drained = at;
+                return;
+            }
+            let owner = self.slots.owner(slab, at);
+            if owner != NONE {
+                budget -= self.drain_page(owner, budget, spare);
+            }
+        }
+        self.pass(u64::from(end - from));
+        if self.slots.draining == slab {
+            self.slots.stop_drain();
+        }
+    }
+
+    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked at. One that a long
+    /// path of such pages hangs on stays: they go by themselves before it does.
+    fn drain_page(&mut self, owner: u32, budget: u32, spare: bool) -> u32 {
+        let key = self.pages.key(owner);
+        let last_copy = !self.nvme_alive || !self.pages[owner].is_visible();
+        let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
+        for spent in 1..=budget {
+            self.step();
+            let found = self.evictable(victim).filter(|_| !(spare && self.goes_last(victim)));
+            let Some(eviction) = found else { return spent };
+            let up = self.pages[victim].parent;
+            self.evict(victim, eviction);
+            if victim == owner || eviction == Eviction::Demote || self.pages.resolve(key).is_none() {
+                return spent;
+            }
+            // The owner is still here, so the parent is too: it hangs on it, or is it.
+            victim = self.first_leaf(up);
+        }
+        budget
+    }
+
+    /// A leaf below a page, or a page on the way to one that is too far away: that one is not evicted as a last copy.
+    fn first_leaf(&mut self, mut index: u32) -> u32 {
+        let mut links = 0;
+        while !self.pages[index].is_leaf() && links < LEAF_WALK_MAX {
+            (index, links) = (self.pages[index].first_child, links + 1);
+        }
+        self.pass(links);
+        index
+    }
+}

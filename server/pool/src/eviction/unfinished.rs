@@ -1,0 +1,125 @@
+//! Pages of which some shards never come: a rank died, or its offload was declined. Owns: which pages wait for more of their
+//! shards and since when, and that they do not wait for ever. Must not know: which ranks there are.
+//!
+//! Nobody can read such a page, so its slots are worth nothing until it is whole. Its ranks have the time of a lease to bring
+//! what is missing; from then on it goes before any page that somebody can read, whosever that is, and after
+//! [`UNFINISHED_MS_MAX`] it goes by itself.
+
+use crate::Pool;
+use crate::ids::{Now, PageKey};
+use crate::index::entry::{Cell, NONE};
+use crate::index::flags::UNFINISHED;
+use crate::index::residency::Removal;
+use crate::limits::{UNFINISHED_MAX, UNFINISHED_MS_MAX};
+use crate::steps::Slice;
+use std::collections::VecDeque;
+
+/// Pages of which some shards are committed and that readers do not see, in the order in which that began; some of the rows
+/// are whole by now, or gone.
+#[derive(Default)]
+pub(crate) struct Unfinished {
+    rows: VecDeque<(PageKey, Now)>,
+    pub(crate) pages: u64,
+    /// Pages that went because they waited for too long, or for room, ever.
+    pub(crate) dropped: u64,
+}
+
+impl Unfinished {
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.capacity() * size_of::<(PageKey, Now)>()
+    }
+}
+
+impl Pool {
+    /// Some of the page's shards were committed: from now on it waits for the others, if it did not before.
+    pub(crate) fn await_shards(&mut self, index: u32) {
+        let entry = &self.pages[index];
+        if entry.is_visible() || entry.has(UNFINISHED) {
+            return;
+        }
+        self.pages.set_unfinished(index, true);
+        self.unfinished.pages += 1;
+        if self.unfinished.rows.len() >= UNFINISHED_MAX {
+            self.drop_unfinished(0, self.half_slice());
+        }
+        self.unfinished.rows.push_back((self.pages.key(index), self.now));
+        self.oldest_unfinished();
+    }
+
+    /// The page is whole, or gone.
+    pub(crate) fn finish(&mut self, index: u32) {
+        if self.pages[index].has(UNFINISHED) {
+            self.pages.set_unfinished(index, false);
+            self.unfinished.pages -= 1;
+        }
+    }
+
+    /// Pages that waited too long go, and all that hangs on them, which nobody can read either. False: there was too much for one
+    /// call.
+    pub(crate) fn expire_unfinished(&mut self, slice: Slice) -> bool {
+        let patience = UNFINISHED_MS_MAX.max(self.config.limits.lease_ms.into());
+        while !self.is_over(slice) {
+            if !self.drop_unfinished(patience, slice) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Drops unfinished pages whose ranks had their time, of any namespace, until there is what `claim` takes.
+    pub(crate) fn claim_from_unfinished<T>(
+        &mut self,
+        mut claim: impl FnMut(&mut Pool) -> Option<T>,
+    ) -> Option<T> {
+        let slice = self.half_slice();
+        while !self.is_over(slice) && self.drop_unfinished(self.config.limits.lease_ms.into(), slice) {
+            if let Some(claimed) = claim(self) {
+                return Some(claimed);
+            }
+        }
+        None
+    }
+
+    /// Drops the page that waits for longest, if that is so long, with what hangs on it: what is left of that when the slice is over
+    /// goes by and by. False: none waits so long.
+    fn drop_unfinished(&mut self, patience: Now, slice: Slice) -> bool {
+        let Some((index, since)) = self.oldest_unfinished() else { return false };
+        if since + patience > self.now {
+            return false;
+        }
+        self.step();
+        self.unfinished.rows.pop_front();
+        let page = self.pages.key(index);
+        if self.pages.cells(index).iter().any(Cell::granted) || self.leads_to_protected(index) {
+            // Somebody is at it.
+            self.unfinished.rows.push_back((page, self.now));
+            return true;
+        }
+        self.unfinished.dropped += 1;
+        // Not by way of what is condemned already: room may be made for a page that hangs on some of that.
+        if !self.remove_some(page, &mut None, Removal::Dropped, slice) {
+            self.condemned.push(page);
+        }
+        true
+    }
+
+    /// Whether room is being made for the page, or for one that hangs on it.
+    fn leads_to_protected(&self, index: u32) -> bool {
+        let depth = self.pages.depth(index);
+        let below = self.protected != NONE && self.pages.depth(self.protected) >= depth;
+        below && self.pages.ancestor(self.protected, depth) == index
+    }
+
+    /// The page that waits for longest, and since when; a row in front of it that waits no more goes.
+    fn oldest_unfinished(&mut self) -> Option<(u32, Now)> {
+        loop {
+            let (key, since) = *self.unfinished.rows.front()?;
+            let found = self.pages.resolve(key).filter(|index| self.pages[*index].has(UNFINISHED));
+            if let Some(index) = found {
+                return Some((index, since));
+            }
+            self.step();
+            self.unfinished.rows.pop_front();
+        }
+    }
+}

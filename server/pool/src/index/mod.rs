@@ -1,0 +1,16 @@
+//! The index: which pages there are, what hangs on what, and where each page's bytes are. Owns: entries and their state.
+//! Must not know: who asks, why a page comes or goes.
+//!
+//! - `entry`, `arena`, `table`: one page, where pages live, how they are found
+//! - `flags`: the states of cells and pages, with their diagrams
+//! - `lists`: pages linked through their entries
+//! - `residency`: where a page's shards are, and what follows from it
+//! - `lookup`: how much of a prefix is here
+
+pub(crate) mod arena;
+pub(crate) mod entry;
+pub(crate) mod flags;
+pub(crate) mod lists;
+pub(crate) mod lookup;
+pub(crate) mod residency;
+pub(crate) mod table;

@@ -1,0 +1,131 @@
+//! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are read.
+
+use crate::Pool;
+use crate::error::PoolError;
+use crate::ids::{MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
+use crate::index::flags::{CellFlags, FILLED, ON_NVME, PROMOTING};
+use crate::index::lists::Position;
+use crate::limits::PROMOTIONS_PER_CALL_MAX;
+use crate::verbs::offload::check_ask;
+use turnkv_proto::{BlockHash, Shards};
+
+/// A read to start: from a place on NVMe into a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promotion {
+    /// The page.
+    pub page: PageKey,
+    /// Which shard of it.
+    pub shard: u16,
+    /// Where to read it to.
+    pub slot: SlotKey,
+    /// Where it is.
+    pub place: NvmePlace,
+    /// Bytes of the shard.
+    pub bytes: u64,
+    /// CRC-64/NVME of its bytes.
+    pub checksum: u64,
+}
+
+impl Pool {
+    /// Counts pages as used that are here, tails before heads: what is in DRAM already must not make room for the rest of its
+    /// prefix.
+    pub fn touch_pages(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) {
+        self.tick(now);
+        for hash in hashes.iter().rev() {
+            self.step();
+            if let Some(index) = self.find_visible(ns.0, hash) {
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Plans reads of pages of a prefix, from position `from` on, that are on NVMe only, without a lease. Stops where one is not
+    /// here, where slots end, or at a bound of its own, and says in `from` where to go on. Slabs may have changed tenant:
+    /// `take_slab_actions` before starting the reads.
+    pub fn begin_promote(
+        &mut self,
+        ns: NamespaceIndex,
+        hashes: &[BlockHash],
+        shard: u16,
+        from: &mut usize,
+        now: Now,
+    ) -> Result<Vec<Promotion>, PoolError> {
+        check_ask(hashes, Shards::one(shard), self.desc(ns)?.shards)?;
+        self.tick(now);
+        let slice = self.slice();
+        let mut promotions = Vec::new();
+        while let Some(hash) = hashes.get(*from).filter(|_| promotions.len() < PROMOTIONS_PER_CALL_MAX) {
+            if self.is_over(slice) {
+                break;
+            }
+            self.step();
+            let Some(index) = self.find_visible(ns.0, hash) else {
+                *from = hashes.len();
+                break;
+            };
+            if !self.pages.cell(index, shard).has(FILLED | PROMOTING) {
+                let Some(promotion) = self.start_promotion(index, shard) else {
+                    *from = hashes.len();
+                    break;
+                };
+                promotions.push(promotion);
+            }
+            *from += 1;
+        }
+        for promotion in promotions.iter().rev() {
+            self.touch(promotion.page.index);
+        }
+        Ok(promotions)
+    }
+
+    /// The read landed and verified. False: the page went away meanwhile.
+    pub fn promoted(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
+        self.tick(now);
+        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return false };
+        if !self.end_io(index, shard, PROMOTING) {
+            return false;
+        }
+        self.pages.finish_promotion(index, shard);
+        self.tally.promoted += 1;
+        self.refresh(index, Position::Hot);
+        true
+    }
+
+    /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after `Busy` it stays
+    /// on NVMe. Leases that named the slot keep holding it until they end: tell their holders. True: the
+    /// page is dropped, and was not before.
+    pub fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) -> bool {
+        self.tick(now);
+        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return false };
+        if !self.end_io(index, shard, PROMOTING) {
+            return false;
+        }
+        self.let_go(index, shard);
+        self.pages.set_moving(index, false);
+        let lost = !self.pages.cell(index, shard).has(ON_NVME);
+        let drop = lost || cause != MissCause::Busy;
+        match drop {
+            true => self.condemn(index),
+            false => self.refresh(index, Position::Hot),
+        }
+        drop
+    }
+
+    /// Takes a slot for a shard that is on NVMe only.
+    pub(crate) fn start_promotion(&mut self, index: u32, shard: u16) -> Option<Promotion> {
+        debug_assert!(self.pages.cell(index, shard).has(ON_NVME), "only what is there can be read");
+        let slot = self.allocate(index, shard)?;
+        self.slots.begin_io(slot);
+        let cell = self.pages.begin_promotion(index, shard, slot);
+        let (place, checksum) = (cell.place, cell.checksum());
+        self.refresh(index, Position::Hot);
+        let (page, bytes) = (self.pages.key(index), self.shard_bytes(index));
+        Some(Promotion { page, shard, slot: self.slots.key(slot), place, bytes, checksum })
+    }
+
+    /// The entry of an operation that is in flight, also of a page that is gone.
+    pub(crate) fn in_flight(&self, page: PageKey, shard: u16, operation: CellFlags) -> Option<u32> {
+        let index = self.pages.resolve_any(page).filter(|index| shard < self.pages.shards(*index))?;
+        self.pages.cell(index, shard).has(operation).then_some(index)
+    }
+}
