@@ -9,6 +9,7 @@ use crate::index::flags::{
     PROTECTED, QUEUED, UNFINISHED, URGENT, WRITING,
 };
 use crate::index::lists::ListId;
+use crate::index::residency::Search;
 use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::NO_PAGE;
 use crate::memory::leases::counts::{Holding, UserHolding};
@@ -354,7 +355,7 @@ impl Pool {
             let parked = self.pages[index].is_parked();
             let aside = self.pages[index].line() == Line::Deferred;
             ensure!(
-                !parked || aside || self.evictable(index).is_none(),
+                !parked || aside || self.evictable(index, Search::NONE).is_none(),
                 "page {index} is parked and could go"
             );
             ensure!(

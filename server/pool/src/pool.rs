@@ -9,7 +9,6 @@ use crate::eviction::protection::Protections;
 use crate::eviction::unfinished::Unfinished;
 use crate::ids::{Now, NvmePlace};
 use crate::index::arena::Pages;
-use crate::index::entry::NONE;
 use crate::index::residency::Tally;
 use crate::memory::leases::Leases;
 use crate::memory::slots::Slots;
@@ -53,10 +52,6 @@ pub struct Pool {
     pub(crate) strangers: Strangers,
     /// There is an NVMe tier, and it works.
     pub(crate) nvme_alive: bool,
-    /// The page that room is being made for: it must not make way itself.
-    pub(crate) protected: u32,
-    /// The room that is being made is for a prefetch, for a return at this time.
-    pub(crate) room_for_return: Option<Now>,
     pub(crate) now: Now,
     pub(crate) tally: Tally,
     /// The namespace that `maintain` goes on with.
@@ -96,8 +91,6 @@ impl Pool {
             place_notes: Vec::new(),
             strangers: Strangers::default(),
             nvme_alive: config.nvme_bytes > 0,
-            protected: NONE,
-            room_for_return: None,
             now: 0,
             tally: Tally::default(),
             maintained: 0,

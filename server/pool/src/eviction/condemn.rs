@@ -7,7 +7,7 @@
 use crate::Pool;
 use crate::ids::PageKey;
 use crate::index::entry::NONE;
-use crate::index::residency::Removal;
+use crate::index::residency::{Removal, Search};
 use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};
 use crate::steps::Slice;
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ impl Pool {
     pub(crate) fn remove_condemned(&mut self, slice: Slice) -> bool {
         while let Some(top) = self.condemned.tops.front().copied() {
             let mut walk = self.condemned.walk.take().filter(|walk| walk.top == top);
-            if !self.remove_some(top, &mut walk, Removal::Dropped, slice) {
+            if !self.remove_some(top, &mut walk, Removal::Dropped, slice, Search::NONE) {
                 self.condemned.walk = walk;
                 return false;
             }
@@ -68,6 +68,7 @@ impl Pool {
         walk: &mut Option<SubtreeWalk>,
         removal: Removal,
         slice: Slice,
+        search: Search,
     ) -> bool {
         let Some(top_index) = self.pages.resolve(top) else { return true };
         let mut index = walk.and_then(|walk| self.pages.resolve(walk.at)).unwrap_or(top_index);
@@ -86,14 +87,14 @@ impl Pool {
                 continue;
             }
             let up = self.pages[index].parent;
-            self.remove_leaf(index, removal);
+            self.remove_leaf(index, removal, search);
             if index == top_index {
                 break;
             }
             index = up;
         }
         if parent != NONE {
-            self.prune(parent);
+            self.prune(parent, search);
         }
         true
     }

@@ -5,6 +5,7 @@ use crate::Pool;
 use crate::eviction::policy::Newcomer;
 use crate::index::entry::NONE;
 use crate::index::lists::ListId;
+use crate::index::residency::Search;
 use crate::limits::NEWCOMER_PAGES_MAX;
 
 impl Pool {
@@ -27,14 +28,14 @@ impl Pool {
     pub(crate) fn is_outranked(&mut self, ns: u16, rank: Option<u32>) -> bool {
         let Some(rank) = rank else { return false };
         let room = |pool: &mut Pool| pool.has_room(ns).then_some(());
-        if room(self).or_else(|| self.claim_from_unfinished(room)).is_some()
+        if room(self).or_else(|| self.claim_from_unfinished(Search::NONE, room)).is_some()
             || !self.is_first_victim_better(ns, rank)
         {
             return false;
         }
         // It counts as an eviction, so that a namespace that keeps what it has still asks for others' colder slabs.
         self.slots.classes[usize::from(ns)].evictions += 1;
-        self.rebalance(u32::from(ns));
+        self.rebalance(u32::from(ns), Search::NONE);
         !self.has_room(ns)
     }
 

@@ -7,7 +7,7 @@
 use crate::Pool;
 use crate::ids::PageKey;
 use crate::index::flags::PROTECTED;
-use crate::index::residency::Eviction;
+use crate::index::residency::{Eviction, Search};
 use crate::limits::{DEFERRED_REVIEWED_PER_CALL, DEFERRED_VICTIMS_MAX, VICTIM_SCAN_MAX};
 use std::collections::VecDeque;
 
@@ -39,8 +39,10 @@ impl DeferredVictims {
 
 impl Pool {
     /// Whether a page goes only when nothing else can, or (while room is made for a prefetch) not at all.
-    pub(crate) fn goes_last(&self, index: u32) -> bool {
-        self.pages[index].has(PROTECTED) || self.returns_soon(index) || self.returns_sooner(index)
+    pub(crate) fn goes_last(&self, index: u32, search: Search) -> bool {
+        self.pages[index].has(PROTECTED)
+            || self.returns_soon(index)
+            || self.returns_before(index, search.returns_at)
     }
 
     /// Takes a page that could go out of the way of this search and the next ones. False: too many are already.
@@ -56,38 +58,37 @@ impl Pool {
     }
 
     /// The page set aside first, or one that hangs on it, when nothing else can go.
-    pub(crate) fn next_deferred(&mut self, ns: u16) -> Option<(u32, Eviction)> {
+    pub(crate) fn next_deferred(&mut self, ns: u16, search: Search) -> Option<(u32, Eviction)> {
         let until = self.steps + u64::from(VICTIM_SCAN_MAX);
         while self.steps < until {
             self.step();
             let key = self.deferred.row(ns).pop_front()?;
             let Some(index) = self.pages.deferred(key) else { continue };
             let tail = self.tail_in_dram(index).unwrap_or(index);
-            if let (Some(eviction), true) = (self.evictable(tail), tail != index) {
+            if let (Some(eviction), true) = (self.evictable(tail, search), tail != index) {
                 self.deferred.row(ns).push_front(key);
                 return Some((tail, eviction));
             }
             self.pages.end_deferral(index);
-            match self.evictable(index) {
+            match self.evictable(index, search) {
                 Some(eviction) => return Some((index, eviction)),
-                None => self.unpark(index),
+                None => self.unpark_during(search, index),
             }
         }
         None
     }
 
     /// Brings back what was set aside after the first `keep`: it was spared for one search only.
-    pub(crate) fn end_prefetch_search(&mut self, ns: u16, keep: usize) {
-        let room = self.room_for_return.take();
+    pub(crate) fn end_prefetch_search(&mut self, ns: u16, keep: usize, search: Search) {
+        let search = Search { returns_at: None, ..search };
         let mut still = VecDeque::new();
         while self.deferred.len(ns) > keep {
             let Some(key) = self.deferred.row(ns).pop_back() else { break };
-            if self.stays_deferred(key) {
+            if self.stays_deferred(key, search) {
                 still.push_front(key);
             }
         }
         self.deferred.row(ns).append(&mut still);
-        self.room_for_return = room;
     }
 
     /// Brings back pages of a namespace that are not spared any more, looking at some of them.
@@ -95,19 +96,23 @@ impl Pool {
         for _ in 0..self.deferred.len(ns).min(DEFERRED_REVIEWED_PER_CALL) {
             let Some(key) = self.deferred.row(ns).pop_front() else { break };
             self.step();
-            if self.stays_deferred(key) {
+            if self.stays_deferred(key, Search::NONE) {
                 self.deferred.row(ns).push_back(key);
             }
         }
     }
 
     /// Whether a page stays set aside; one that is spared no more is among the first to go.
-    fn stays_deferred(&mut self, key: PageKey) -> bool {
+    fn stays_deferred(&mut self, key: PageKey, search: Search) -> bool {
         let Some(index) = self.pages.deferred(key) else { return false };
-        if self.goes_last(index) || self.tail_in_dram(index).is_some_and(|tail| self.goes_last(tail)) {
+        if self.goes_last(index, search)
+            || self.tail_in_dram(index).is_some_and(|tail| self.goes_last(tail, search))
+        {
             return true;
         }
-        self.end_deferral(index);
+        if self.pages.end_deferral(index) {
+            self.unpark_during(search, index);
+        }
         false
     }
 

@@ -11,6 +11,7 @@
 use crate::Pool;
 use crate::index::flags::{PROTECTED, VICTIM};
 use crate::index::lists::Position;
+use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, LEFT_BRANCHES_MAX};
 use crate::sessions::tips::{PathEnd, TipId, TipKeeper};
 use crate::steps::Slice;
@@ -132,6 +133,6 @@ impl Pool {
             self.policy.remove(&mut self.pages, list, index);
             self.policy.insert(&mut self.pages, list, index, Position::Cold);
         }
-        self.leave_if_left(index);
+        self.leave_if_left(index, Search::NONE);
     }
 }

@@ -2,9 +2,10 @@
 //! Owns: the search for victims, bounded. Must not know: who needs the room.
 
 use crate::Pool;
+use crate::ids::Now;
 use crate::index::entry::NONE;
 use crate::index::lists::ListId;
-use crate::index::residency::{Eviction, Removal};
+use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{
     DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX,
     REBALANCE_EVERY_EVICTIONS, TAIL_WALK_MAX, VICTIM_SCAN_MAX,
@@ -13,43 +14,50 @@ use crate::memory::slots::Slots;
 
 impl Pool {
     /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's slab.
-    pub(crate) fn allocate(&mut self, index: u32, shard: u16) -> Option<u32> {
-        self.protected = index;
-        let slot = self.search_slot(self.pages[index].ns, |slots, class| slots.claim(class, index, shard));
-        self.protected = NONE;
+    /// `returns_at`: for a prefetch, whose session returns then.
+    pub(crate) fn allocate(&mut self, index: u32, shard: u16, returns_at: Option<Now>) -> Option<u32> {
+        let (ns, search) = (self.pages[index].ns, Search { page: index, returns_at });
+        let slot = self.search_slot(ns, search, |slots, class| slots.claim(class, index, shard));
         self.unpark(index);
         slot
     }
 
     /// Takes a slot for a page of a namespace that is not known yet, in the same way.
     pub(crate) fn allocate_reserved(&mut self, ns: u16) -> Option<u32> {
-        self.search_slot(ns, Slots::reserve)
+        self.search_slot(ns, Search::NONE, Slots::reserve)
     }
 
-    fn search_slot(&mut self, ns: u16, claim: impl Fn(&mut Slots, u32) -> Option<u32>) -> Option<u32> {
+    fn search_slot(
+        &mut self,
+        ns: u16,
+        search: Search,
+        claim: impl Fn(&mut Slots, u32) -> Option<u32>,
+    ) -> Option<u32> {
         let class = u32::from(ns);
         if let Some(slot) = claim(&mut self.slots, class) {
             return Some(slot);
         }
-        if let Some(slot) = self.claim_from_unfinished(|pool| claim(&mut pool.slots, class)) {
+        if let Some(slot) = self.claim_from_unfinished(search, |pool| claim(&mut pool.slots, class)) {
             return Some(slot);
         }
-        self.rebalance(class);
-        if self.room_for_return.is_some() {
+        self.rebalance(class, search);
+        if search.returns_at.is_some() {
             // A prefetch does without, rather than take what is spared.
-            let aside = self.deferred.len(ns);
-            let slot = self.evict_until(ns, &claim, |pool| pool.next_victim(ns, PREFETCH_SCAN_MAX));
-            self.end_prefetch_search(ns, aside);
+            let deferred = self.deferred.len(ns);
+            let slot =
+                self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, PREFETCH_SCAN_MAX, search));
+            self.end_prefetch_search(ns, deferred, search);
             return slot.or_else(|| {
-                self.drain_for(class, true);
+                self.drain_for(class, true, search);
                 claim(&mut self.slots, class)
             });
         }
-        let slot = self.evict_until(ns, &claim, |pool| pool.next_victim(ns, VICTIM_SCAN_MAX));
+        let slot = self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, VICTIM_SCAN_MAX, search));
         // Nothing else can go: to be spared is no lock.
-        let slot = slot.or_else(|| self.evict_until(ns, &claim, |pool| pool.next_deferred(ns)));
+        let slot =
+            slot.or_else(|| self.evict_until(ns, search, &claim, |pool| pool.next_deferred(ns, search)));
         slot.or_else(|| {
-            self.drain_for(class, false);
+            self.drain_for(class, false, search);
             claim(&mut self.slots, class)
         })
     }
@@ -59,6 +67,7 @@ impl Pool {
     fn evict_until(
         &mut self,
         ns: u16,
+        search: Search,
         claim: &impl Fn(&mut Slots, u32) -> Option<u32>,
         mut next: impl FnMut(&mut Pool) -> Option<(u32, Eviction)>,
     ) -> Option<u32> {
@@ -68,7 +77,7 @@ impl Pool {
             && let Some((victim, eviction)) = next(self)
         {
             self.slots.classes[class as usize].evictions += 1;
-            self.evict(victim, eviction);
+            self.evict(victim, eviction, search);
             if let Some(slot) = claim(&mut self.slots, class) {
                 return Some(slot);
             }
@@ -78,11 +87,11 @@ impl Pool {
 
     /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
     /// search never meets one twice: what it costs is paid by whatever keeps them here.
-    pub(crate) fn next_victim(&mut self, ns: u16, looks: u32) -> Option<(u32, Eviction)> {
+    pub(crate) fn next_victim(&mut self, ns: u16, looks: u32, search: Search) -> Option<(u32, Eviction)> {
         let until = self.steps + 2 * u64::from(looks); // to pass a page takes two
         while self.steps < until {
             let victim = self.coldest(ListId::Dram(ns))?;
-            let Some(eviction) = self.evictable(victim) else {
+            let Some(eviction) = self.evictable(victim, search) else {
                 self.park(victim);
                 continue;
             };
@@ -94,10 +103,13 @@ impl Pool {
                 }
                 continue;
             };
-            if (self.goes_last(victim) || self.goes_last(tail)) && self.defer(victim) {
+            if (self.goes_last(victim, search) || self.goes_last(tail, search)) && self.defer(victim) {
                 continue;
             }
-            return self.evictable(tail).map(|eviction| (tail, eviction)).or(Some((victim, eviction)));
+            return self
+                .evictable(tail, search)
+                .map(|eviction| (tail, eviction))
+                .or(Some((victim, eviction)));
         }
         None
     }
@@ -134,18 +146,16 @@ impl Pool {
 
     /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.
     pub(crate) fn make_entry_room(&mut self, ns: u16, parent: u32) -> bool {
-        self.protected = parent;
-        let room = self.search_entry(ns);
-        self.protected = NONE;
+        let room = self.search_entry(ns, Search { page: parent, returns_at: None });
         if parent != NONE {
             self.unpark(parent);
         }
         room
     }
 
-    fn search_entry(&mut self, ns: u16) -> bool {
+    fn search_entry(&mut self, ns: u16, search: Search) -> bool {
         let has_room = |pool: &mut Pool| (pool.pages.len() < pool.config.limits.pages_max).then_some(());
-        if has_room(self).or_else(|| self.claim_from_unfinished(has_room)).is_some() {
+        if has_room(self).or_else(|| self.claim_from_unfinished(search, has_room)).is_some() {
             return true;
         }
         let mut spared = None;
@@ -153,9 +163,9 @@ impl Pool {
             let until = self.steps + u64::from(ENTRY_SCAN_MAX);
             while self.steps < until {
                 let Some(victim) = self.coldest(list) else { break };
-                if self.pages[victim].is_leaf() && self.evictable(victim).is_some() {
-                    if !self.goes_last(victim) {
-                        self.remove_tail(victim, Removal::Evicted);
+                if self.pages[victim].is_leaf() && self.evictable(victim, search).is_some() {
+                    if !self.goes_last(victim, search) {
+                        self.remove_tail(victim, Removal::Evicted, search);
                         return self.pages.len() < self.config.limits.pages_max;
                     }
                     spared = spared.or(Some(self.pages.key(victim)));
@@ -164,7 +174,7 @@ impl Pool {
             }
         }
         match spared.and_then(|page| self.pages.resolve(page)) {
-            Some(victim) => self.remove_tail(victim, Removal::Evicted),
+            Some(victim) => self.remove_tail(victim, Removal::Evicted, search),
             None => return false,
         }
         self.pages.len() < self.config.limits.pages_max
@@ -174,7 +184,7 @@ impl Pool {
     /// goes on with the next namespace.
     pub(crate) fn keep_watermark(&mut self) {
         let slice = self.slice();
-        self.drain_step(true);
+        self.drain_step(true, Search::NONE);
         let namespaces = self.namespaces.places_len() as u16;
         for _ in 0..namespaces {
             if self.is_over(slice) {
@@ -185,8 +195,10 @@ impl Pool {
             self.pass(1);
             self.review_deferred(ns);
             while !self.is_over(slice) && self.nvme_alive && self.below_watermark(ns) {
-                let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX) else { break };
-                self.evict(victim, eviction);
+                let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE) else {
+                    break;
+                };
+                self.evict(victim, eviction, Search::NONE);
             }
         }
     }
@@ -200,7 +212,7 @@ impl Pool {
     }
 
     /// Now and then a namespace that evicts its own pages asks whether another one's slab is colder.
-    pub(crate) fn rebalance(&mut self, class: u32) {
+    pub(crate) fn rebalance(&mut self, class: u32, search: Search) {
         if self.slots.classes[class as usize].evictions < REBALANCE_EVERY_EVICTIONS {
             return;
         }
@@ -212,23 +224,23 @@ impl Pool {
                 _ => return,
             }
         }
-        self.drain_step(true);
+        self.drain_step(true, search);
     }
 
     /// Empties a slab of another namespace, as far as one call may.
-    fn drain_for(&mut self, class: u32, spare: bool) {
+    fn drain_for(&mut self, class: u32, sparing: bool, search: Search) {
         if self.slots.draining == NONE {
             match self.slots.coldest_other(class) {
                 Some((slab, _)) => self.slots.start_drain(slab),
                 None => return,
             }
         }
-        self.drain_step(spare);
+        self.drain_step(sparing, search);
     }
 
-    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`spare`) should go last: a
-    /// namespace that has no other slot to take does not spare.
-    fn drain_step(&mut self, spare: bool) {
+    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`sparing`) should go last: a
+    /// namespace that has no other slot to take spares nothing.
+    fn drain_step(&mut self, sparing: bool, search: Search) {
         let slab = self.slots.draining;
         if slab == NONE {
             return;
@@ -244,7 +256,7 @@ impl Pool {
             }
             let owner = self.slots.owner(slab, at);
             if owner != NONE {
-                budget -= self.drain_page(owner, budget, spare);
+                budget -= self.drain_page(owner, budget, sparing, search);
             }
         }
         self.pass(u64::from(end - from));
@@ -255,16 +267,17 @@ impl Pool {
 
     /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked at. One that a long
     /// path of such pages hangs on stays: they go by themselves before it does.
-    fn drain_page(&mut self, owner: u32, budget: u32, spare: bool) -> u32 {
+    fn drain_page(&mut self, owner: u32, budget: u32, sparing: bool, search: Search) -> u32 {
         let key = self.pages.key(owner);
         let last_copy = !self.nvme_alive || !self.pages[owner].is_visible();
         let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
         for spent in 1..=budget {
             self.step();
-            let found = self.evictable(victim).filter(|_| !(spare && self.goes_last(victim)));
+            let found =
+                self.evictable(victim, search).filter(|_| !(sparing && self.goes_last(victim, search)));
             let Some(eviction) = found else { return spent };
             let up = self.pages[victim].parent;
-            self.evict(victim, eviction);
+            self.evict(victim, eviction, search);
             if victim == owner || eviction == Eviction::Demote || self.pages.resolve(key).is_none() {
                 return spent;
             }

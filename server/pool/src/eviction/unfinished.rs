@@ -9,7 +9,7 @@ use crate::Pool;
 use crate::ids::{Now, PageKey};
 use crate::index::entry::{Cell, NONE};
 use crate::index::flags::UNFINISHED;
-use crate::index::residency::Removal;
+use crate::index::residency::{Removal, Search};
 use crate::limits::{UNFINISHED_MAX, UNFINISHED_MS_MAX};
 use crate::steps::Slice;
 use std::collections::VecDeque;
@@ -40,7 +40,7 @@ impl Pool {
         self.pages.set_unfinished(index, true);
         self.unfinished.pages += 1;
         if self.unfinished.rows.len() >= UNFINISHED_MAX {
-            self.drop_unfinished(0, self.half_slice());
+            self.drop_unfinished(0, self.half_slice(), Search::NONE);
         }
         self.unfinished.rows.push_back((self.pages.key(index), self.now));
         self.oldest_unfinished();
@@ -59,7 +59,7 @@ impl Pool {
     pub(crate) fn expire_unfinished(&mut self, slice: Slice) -> bool {
         let patience = UNFINISHED_MS_MAX.max(self.config.limits.lease_ms.into());
         while !self.is_over(slice) {
-            if !self.drop_unfinished(patience, slice) {
+            if !self.drop_unfinished(patience, slice, Search::NONE) {
                 return true;
             }
         }
@@ -69,10 +69,12 @@ impl Pool {
     /// Drops unfinished pages whose ranks had their time, of any namespace, until there is what `claim` takes.
     pub(crate) fn claim_from_unfinished<T>(
         &mut self,
+        search: Search,
         mut claim: impl FnMut(&mut Pool) -> Option<T>,
     ) -> Option<T> {
         let slice = self.half_slice();
-        while !self.is_over(slice) && self.drop_unfinished(self.config.limits.lease_ms.into(), slice) {
+        let patience = self.config.limits.lease_ms.into();
+        while !self.is_over(slice) && self.drop_unfinished(patience, slice, search) {
             if let Some(claimed) = claim(self) {
                 return Some(claimed);
             }
@@ -82,7 +84,7 @@ impl Pool {
 
     /// Drops the page that waits for longest, if that is so long, with what hangs on it: what is left of that when the slice is over
     /// goes by and by. False: none waits so long.
-    fn drop_unfinished(&mut self, patience: Now, slice: Slice) -> bool {
+    fn drop_unfinished(&mut self, patience: Now, slice: Slice, search: Search) -> bool {
         let Some((index, since)) = self.oldest_unfinished() else { return false };
         if since + patience > self.now {
             return false;
@@ -90,24 +92,24 @@ impl Pool {
         self.step();
         self.unfinished.rows.pop_front();
         let page = self.pages.key(index);
-        if self.pages.cells(index).iter().any(Cell::granted) || self.leads_to_protected(index) {
+        if self.pages.cells(index).iter().any(Cell::granted) || self.leads_to(index, search.page) {
             // Somebody is at it.
             self.unfinished.rows.push_back((page, self.now));
             return true;
         }
         self.unfinished.dropped += 1;
         // Not by way of what is condemned already: room may be made for a page that hangs on some of that.
-        if !self.remove_some(page, &mut None, Removal::Dropped, slice) {
+        if !self.remove_some(page, &mut None, Removal::Dropped, slice, search) {
             self.condemned.push(page);
         }
         true
     }
 
-    /// Whether room is being made for the page, or for one that hangs on it.
-    fn leads_to_protected(&self, index: u32) -> bool {
+    /// Whether a page (`NONE`: none) is another one, or hangs on it.
+    fn leads_to(&self, index: u32, page: u32) -> bool {
         let depth = self.pages.depth(index);
-        let below = self.protected != NONE && self.pages.depth(self.protected) >= depth;
-        below && self.pages.ancestor(self.protected, depth) == index
+        let below = page != NONE && self.pages.depth(page) >= depth;
+        below && self.pages.ancestor(page, depth) == index
     }
 
     /// The page that waits for longest, and since when; a row in front of it that waits no more goes.

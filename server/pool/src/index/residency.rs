@@ -2,7 +2,7 @@
 //! Owns: every change of a cell's residency. Must not know: leases, sessions, verbs.
 
 use crate::Pool;
-use crate::ids::NvmePlace;
+use crate::ids::{Now, NvmePlace};
 use crate::index::entry::{Cell, Entry, NONE};
 use crate::index::flags::{
     COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
@@ -31,6 +31,20 @@ pub(crate) enum Eviction {
     Demote,
     /// It was the last copy.
     Drop,
+}
+
+/// What room is being made for: it says who need not make way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    /// The page that the room is for, which must not make way itself; `NONE`: no page, or no room is being made.
+    pub(crate) page: u32,
+    /// When the session returns for which a prefetch makes room: no page makes way that returns sooner.
+    pub(crate) returns_at: Option<Now>,
+}
+
+impl Search {
+    /// No room is being made for any page.
+    pub(crate) const NONE: Search = Search { page: NONE, returns_at: None };
 }
 
 /// Gauges and counters that residency keeps.
@@ -67,13 +81,13 @@ impl Pool {
     }
 
     /// Whether the page may give up its slots now, and what that means for it.
-    pub(crate) fn evictable(&self, index: u32) -> Option<Eviction> {
+    pub(crate) fn evictable(&self, index: u32, search: Search) -> Option<Eviction> {
         let entry = &self.pages[index];
         let cells = self.pages.cells(index);
         // What was read back to be written elsewhere is here until it is: to evict it would be to read it again.
         let kept = |cell: &Cell| entry.has(MOVING) || cell.has(DIRTY | WRITING | PROMOTING);
         let busy = |cell: &Cell| cell.slot != NONE && (kept(cell) || self.slots.is_held(cell.slot));
-        if entry.is_gone() || index == self.protected || cells.iter().any(busy) {
+        if entry.is_gone() || index == search.page || cells.iter().any(busy) {
             return None;
         }
         if self.nvme_alive && entry.is_visible() && cells.iter().all(|cell| cell.has(ON_NVME)) {
@@ -83,16 +97,16 @@ impl Pool {
     }
 
     /// Carries out what `evictable` allowed.
-    pub(crate) fn evict(&mut self, index: u32, eviction: Eviction) {
+    pub(crate) fn evict(&mut self, index: u32, eviction: Eviction, search: Search) {
         match eviction {
-            Eviction::Drop => self.remove_tail(index, Removal::Evicted),
+            Eviction::Drop => self.remove_tail(index, Removal::Evicted, search),
             Eviction::Demote => {
                 for shard in 0..self.pages.shards(index) {
                     self.let_go(index, shard);
                 }
                 self.tally.demoted += 1;
                 self.refresh(index, Position::Hot);
-                self.leave_if_left(index);
+                self.leave_if_left(index, search);
             }
         }
     }
@@ -195,6 +209,11 @@ impl Pool {
 
     /// Puts a page into the list and the gauges that its cells call for.
     pub(crate) fn refresh(&mut self, index: u32, at: Position) {
+        self.refresh_during(Search::NONE, index, at);
+    }
+
+    /// The same while room is made for a page: that one stays parked.
+    fn refresh_during(&mut self, search: Search, index: u32, at: Position) {
         self.step();
         if self.pages[index].has(LEAVING) && self.pages.cells(index).iter().any(|cell| cell.slot != NONE) {
             self.unmark_leaving(index);
@@ -208,8 +227,8 @@ impl Pool {
         let readable = cells.iter().any(|cell| cell.has(FILLED | PROMOTING));
         let all_dram = visible && cells.iter().all(|cell| cell.has(FILLED));
         let all_nvme = visible && cells.iter().all(|cell| cell.has(ON_NVME));
-        let parked =
-            entry.is_parked() && (self.evictable(index).is_none() || line == Line::Deferred && in_slots);
+        let parked = entry.is_parked()
+            && (self.evictable(index, search).is_none() || line == Line::Deferred && in_slots);
         let line = match line {
             line if parked => line,
             _ if entry.is_gone() || entry.has(LEAVING) => Line::Out,
@@ -268,8 +287,13 @@ impl Pool {
 
     /// Something that kept a page here ended: if it can go now, it is among the first.
     pub(crate) fn unpark(&mut self, index: u32) {
+        self.unpark_during(Search::NONE, index);
+    }
+
+    /// The same while room is made for a page: that one stays parked.
+    pub(crate) fn unpark_during(&mut self, search: Search, index: u32) {
         if self.pages[index].is_parked() {
-            self.refresh(index, Position::Cold);
+            self.refresh_during(search, index, Position::Cold);
         }
     }
 
@@ -360,17 +384,17 @@ impl Pool {
     }
 
     /// Removes a page that nothing hangs on, and parents that were only there for it.
-    pub(crate) fn remove_tail(&mut self, index: u32, removal: Removal) {
+    pub(crate) fn remove_tail(&mut self, index: u32, removal: Removal, search: Search) {
         let parent = self.pages[index].parent;
-        self.remove_leaf(index, removal);
+        self.remove_leaf(index, removal, search);
         if parent != NONE {
-            self.prune(parent);
+            self.prune(parent, search);
         }
     }
 
     /// Removes an invisible page that holds nothing, and its parents likewise.
-    pub(crate) fn prune(&mut self, mut index: u32) {
-        while index != NONE && index != self.protected {
+    pub(crate) fn prune(&mut self, mut index: u32, search: Search) {
+        while index != NONE && index != search.page {
             let entry = &self.pages[index];
             let hollow = |cell: &Cell| cell.slot == NONE && !cell.committed();
             let used = entry.is_visible() || entry.is_gone() || !entry.is_leaf();
@@ -378,13 +402,13 @@ impl Pool {
                 return;
             }
             let parent = entry.parent;
-            self.remove_leaf(index, Removal::Dropped);
+            self.remove_leaf(index, Removal::Dropped, search);
             index = parent;
         }
     }
 
     /// Removes one entry from the index. Its operations in flight keep it as a zombie until they end.
-    pub(crate) fn remove_leaf(&mut self, index: u32, removal: Removal) {
+    pub(crate) fn remove_leaf(&mut self, index: u32, removal: Removal, search: Search) {
         self.step();
         for shard in 0..self.pages.shards(index) {
             self.clear_dirty(index, shard);
@@ -411,7 +435,7 @@ impl Pool {
         let parent = self.pages[index].parent;
         self.pages.detach(index);
         if parent != NONE {
-            self.unpark(parent);
+            self.unpark_during(search, parent);
         }
         self.release_if_idle(index);
     }

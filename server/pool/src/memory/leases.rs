@@ -17,6 +17,7 @@ pub(crate) mod counts;
 use crate::Pool;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
 use crate::index::entry::NONE;
+use crate::index::residency::Search;
 use counts::Counts;
 use turnkv_proto::Shards;
 
@@ -359,7 +360,7 @@ impl Pool {
             if let Some(index) = self.granted(item, shards) {
                 self.let_go(index, item.shard(shards));
                 self.refresh(index, crate::index::lists::Position::Hot);
-                self.prune(index);
+                self.prune(index, Search::NONE);
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::Pool;
 use crate::eviction::protection::Owner;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::index::entry::NONE;
-use crate::index::residency::Removal;
+use crate::index::residency::{Removal, Search};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
 use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
@@ -157,7 +157,7 @@ impl Pool {
             }
             *steps = steps.saturating_sub(u32::from(self.pages.shards(index)));
             let parent = self.pages[index].parent;
-            self.remove_leaf(index, Removal::Dropped);
+            self.remove_leaf(index, Removal::Dropped, Search::NONE);
             next.page = (parent != NONE).then(|| self.pages.key(parent));
         }
     }

@@ -64,7 +64,7 @@ impl Pool {
                 break;
             };
             if !self.pages.cell(index, shard).has(FILLED | PROMOTING) {
-                let Some(promotion) = self.start_promotion(index, shard) else {
+                let Some(promotion) = self.start_promotion(index, shard, None) else {
                     *from = hashes.len();
                     break;
                 };
@@ -111,10 +111,15 @@ impl Pool {
         drop
     }
 
-    /// Takes a slot for a shard that is on NVMe only.
-    pub(crate) fn start_promotion(&mut self, index: u32, shard: u16) -> Option<Promotion> {
+    /// Takes a slot for a shard that is on NVMe only. `returns_at`: for a prefetch, whose session returns then.
+    pub(crate) fn start_promotion(
+        &mut self,
+        index: u32,
+        shard: u16,
+        returns_at: Option<Now>,
+    ) -> Option<Promotion> {
         debug_assert!(self.pages.cell(index, shard).has(ON_NVME), "only what is there can be read");
-        let slot = self.allocate(index, shard)?;
+        let slot = self.allocate(index, shard, returns_at)?;
         self.slots.begin_io(slot);
         let cell = self.pages.begin_promotion(index, shard, slot);
         let (place, checksum) = (cell.place, cell.checksum());

@@ -6,7 +6,7 @@ use crate::ids::{NvmePlace, PageKey};
 use crate::index::entry::NONE;
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
 use crate::index::lists::Position;
-use crate::index::residency::Eviction;
+use crate::index::residency::{Eviction, Search};
 use crate::nvme::promote::Promotion;
 use turnkv_proto::{BlockHash, NamespaceId};
 
@@ -73,12 +73,12 @@ impl Pool {
         } else if !self.budget_allows(index) {
             false
         } else if self.pages[index].has(LEAVING | VICTIM) {
-            self.goes_last(index) || self.staying_child(index).is_some()
+            self.goes_last(index, Search::NONE) || self.staying_child(index).is_some()
         } else {
             let beside = self.pages[index].has(COUNTED_DRAM) && !self.is_promised(index);
             let spare = beside && self.is_crowded();
             let leads_on = self.nvme_child(index).is_some();
-            leads_on || self.goes_last(index) || !spare && self.rewrite_allowed(index, place)
+            leads_on || self.goes_last(index, Search::NONE) || !spare && self.rewrite_allowed(index, place)
         };
         let key = self.pages.key(index);
         if hot { Reclaim::Hot(key) } else { Reclaim::Cold(key) }
@@ -111,7 +111,7 @@ impl Pool {
             () => {
                 let others_move = self.pages[index].has(MOVING);
                 self.begin_move(index);
-                match self.start_promotion(index, shard) {
+                match self.start_promotion(index, shard, None) {
                     Some(promotion) => Rewrite::Promotion(promotion),
                     None => {
                         if !others_move {
@@ -141,8 +141,8 @@ impl Pool {
         let in_slots = self.pages.cells(index).iter().any(|cell| cell.slot != NONE);
         let for_move = in_slots && self.pages[index].line() == Line::Nvme;
         self.pages.set_moving(index, false);
-        match self.evictable(index) {
-            Some(eviction @ Eviction::Demote) if for_move => self.evict(index, eviction),
+        match self.evictable(index, Search::NONE) {
+            Some(eviction @ Eviction::Demote) if for_move => self.evict(index, eviction, Search::NONE),
             _ => self.refresh(index, Position::Hot),
         }
     }

@@ -14,7 +14,7 @@ use crate::ids::NvmePlace;
 use crate::index::entry::NONE;
 use crate::index::flags::{COUNTED_DRAM, DIRTY, LEAVING, Line, MOVING, ON_NVME, PROMISED, VICTIM};
 use crate::index::lists::{ListId, Position};
-use crate::index::residency::{Eviction, Removal};
+use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{
     KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT, NVME_LARGE_SHARE,
     REWRITE_BURST_SHARE, REWRITE_CHEAP_SHARE, REWRITE_PERCENT_MAX, REWRITE_ROOMY_SHARE, ROOM_AGAIN_PERCENT,
@@ -193,7 +193,7 @@ impl Pool {
             let Some(victim) = victim else { return };
             match self.tail_by(victim, Pool::staying_child) {
                 Some(tail) if self.pages[tail].has(MOVING) => return, // soon it can
-                Some(tail) if self.may_leave(tail) => self.mark_leaving(tail),
+                Some(tail) if self.may_leave(tail, Search::NONE) => self.mark_leaving(tail),
                 // It is to stay: it must not be found again for each page that comes.
                 _ => self.policy.touch(&mut self.pages, victim),
             }
@@ -206,24 +206,24 @@ impl Pool {
         let namespaces = self.namespaces.places_len() as u16;
         let ns = self.maintained.checked_rem(namespaces)?;
         self.maintained = ns + 1;
-        let (victim, eviction) = self.next_victim(ns, VICTIM_SCAN_MAX)?;
+        let (victim, eviction) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE)?;
         if eviction != Eviction::Demote {
             return None;
         }
-        self.evict(victim, eviction);
+        self.evict(victim, eviction, Search::NONE);
         Some(victim).filter(|victim| self.pages[*victim].line() == Line::Nvme)
     }
 
     /// A page that was left, and that is on NVMe alone, does not wait until room is needed: it leaves.
-    pub(crate) fn leave_if_left(&mut self, index: u32) {
-        if self.pages[index].has(VICTIM) && self.may_leave(index) {
+    pub(crate) fn leave_if_left(&mut self, index: u32, search: Search) {
+        if self.pages[index].has(VICTIM) && self.may_leave(index, search) {
             self.mark_leaving(index);
         }
     }
 
-    fn may_leave(&self, index: u32) -> bool {
+    fn may_leave(&self, index: u32, search: Search) -> bool {
         let alone = self.pages[index].line() == Line::Nvme && self.child_in_dram(index).is_none();
-        alone && !self.goes_last(index)
+        alone && !self.goes_last(index, search)
     }
 
     /// One of the first children of a page that are on NVMe, or will be, and not leaving.
@@ -278,7 +278,7 @@ impl Pool {
 
     /// A page found on NVMe that went before others when the pool was left: it goes first again.
     pub(crate) fn leave_again(&mut self, index: u32) {
-        if self.may_leave(index) {
+        if self.may_leave(index, Search::NONE) {
             self.mark_leaving(index);
         }
     }
@@ -344,9 +344,9 @@ impl Pool {
             if lost == NONE {
                 self.stay_off(at);
             } else {
-                self.remove_leaf(at, Removal::Evicted);
+                self.remove_leaf(at, Removal::Evicted, Search::NONE);
                 if at == top && parent != NONE {
-                    self.prune(parent);
+                    self.prune(parent, Search::NONE);
                 }
             }
             if at == top {

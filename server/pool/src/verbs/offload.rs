@@ -4,6 +4,7 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::entry::NONE;
+use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use crate::steps::Slice;
@@ -350,8 +351,8 @@ impl Pool {
         if page + 1 == ask.hashes.len() {
             self.pages.set_tail_tokens(index, ask.tail_tokens);
         }
-        let Some(slot) = self.allocate(index, shard) else {
-            self.prune(index);
+        let Some(slot) = self.allocate(index, shard, None) else {
+            self.prune(index, Search::NONE);
             return (Outcome::NoSpace, None);
         };
         self.pages.grant(index, shard, slot);

@@ -177,9 +177,9 @@ impl Pool {
         self.expected_at(index).is_some_and(|back| back <= self.now + PREFETCH_AHEAD_MS)
     }
 
-    /// Whether the room that is being made is for a session that returns later than this page does.
-    pub(crate) fn returns_sooner(&self, index: u32) -> bool {
-        let Some(later) = self.room_for_return else { return false };
+    /// Whether a page is expected no later than a prefetch's session returns; no: no prefetch makes room.
+    pub(crate) fn returns_before(&self, index: u32, returns_at: Option<Now>) -> bool {
+        let Some(later) = returns_at else { return false };
         self.expected_at(index).is_some_and(|back| back <= later)
     }
 
@@ -249,9 +249,7 @@ impl Pool {
             if *left == 0 {
                 return PrefetchReach::Budget;
             }
-            self.room_for_return = Some(back);
-            let promotion = self.start_promotion(index, shard);
-            self.room_for_return = None;
+            let promotion = self.start_promotion(index, shard, Some(back));
             let Some(promotion) = promotion else { return PrefetchReach::NoSlot };
             *left = left.saturating_sub(promotion.bytes);
             promotions.push(promotion);

@@ -223,7 +223,7 @@ impl Pool {
             let (page, slot, checksum) = (self.pages.key(index), self.slots.key(cell.slot), cell.checksum());
             return Some((ReloadStep::Join { page, slot, checksum }, cell.slot));
         }
-        let promotion = self.start_promotion(index, shard)?;
+        let promotion = self.start_promotion(index, shard, None)?;
         Some((ReloadStep::Promote(promotion), self.pages.cell(index, shard).slot))
     }
 

@@ -10,7 +10,7 @@ use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::index::entry::NONE;
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::index::lists::{ListId, Position};
-use crate::index::residency::{Eviction, Removal};
+use crate::index::residency::{Eviction, Removal, Search};
 use crate::nvme::strangers::Strangers;
 use crate::nvme::writeback::WriteQueue;
 use crate::steps::Slice;
@@ -56,7 +56,13 @@ impl Pool {
             let wanted = self.pages.is_live(sweep.at) && ns.is_none_or(|ns| ns.0 == self.pages[sweep.at].ns);
             if wanted {
                 let mut walk = sweep.walk.take();
-                if !self.remove_some(self.pages.key(sweep.at), &mut walk, Removal::Dropped, slice) {
+                if !self.remove_some(
+                    self.pages.key(sweep.at),
+                    &mut walk,
+                    Removal::Dropped,
+                    slice,
+                    Search::NONE,
+                ) {
                     sweep.walk = walk;
                     break false;
                 }
@@ -90,8 +96,8 @@ impl Pool {
             let index = sweep.at;
             let listed = matches!(self.pages[index].list(), Some(ListId::Dram(_)));
             let wanted = listed && ns.is_none_or(|ns| ns.0 == self.pages[index].ns);
-            if wanted && self.evictable(index) == Some(Eviction::Demote) {
-                self.evict(index, Eviction::Demote);
+            if wanted && self.evictable(index, Search::NONE) == Some(Eviction::Demote) {
+                self.evict(index, Eviction::Demote, Search::NONE);
             }
             if !self.go_on(sweep, slice) {
                 break false;
@@ -184,7 +190,13 @@ impl Pool {
                     self.stay_without_nvme(index);
                 } else {
                     let mut walk = sweep.walk.take();
-                    if !self.remove_some(self.pages.key(index), &mut walk, Removal::Dropped, slice) {
+                    if !self.remove_some(
+                        self.pages.key(index),
+                        &mut walk,
+                        Removal::Dropped,
+                        slice,
+                        Search::NONE,
+                    ) {
                         sweep.walk = walk;
                         return false;
                     }
