@@ -109,6 +109,11 @@ impl Pool {
         self.space.credit = self.space.credit.saturating_add(bytes);
     }
 
+    /// Bytes of a segment, and of a block.
+    pub(crate) fn segment_shape(&self) -> (u64, u64) {
+        (self.space.shape.segment_bytes, self.space.shape.block_bytes)
+    }
+
     /// Bytes of NVMe that a shard takes: its part of a segment that is full of its like.
     pub(crate) fn extent_bytes(&self, index: u32) -> u64 {
         let NvmeShape { segment_bytes, block_bytes, .. } = self.space.shape;
@@ -135,7 +140,7 @@ impl Pool {
     }
 
     /// Bytes that may move now, whatever they are: all of NVMe once, after each write that is no move.
-    pub fn moves_left(&self) -> u64 {
+    pub(crate) fn moves_left(&self) -> u64 {
         self.space.moves_left
     }
 

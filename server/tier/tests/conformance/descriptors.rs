@@ -2,6 +2,7 @@
 //!
 //! The test starts itself as the process that runs out of them.
 
+use turnkv_tier::nvme::SealedSegment;
 use crate::support::*;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
@@ -37,7 +38,7 @@ fn starved() {
         }
     }
     assert_eq!(places.len() as u64, 4 * (SEGMENTS - 1));
-    let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+    let candidate = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
     tier.release(candidate.segment);
     places.retain(|(_, at)| at.segment != candidate.segment);
     places.push((999, write(&tier, &bench, 999, PAGE).unwrap()));
