@@ -1,6 +1,7 @@
 //! The pool's invariants, checked from scratch. Owns: what must hold between any two calls. Must not know: production paths:
 //! tests call it after every step.
 
+use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::ids::{NvmePlace, PageKey, UserId};
 use crate::index::entry::{Cell, NONE};
@@ -14,7 +15,6 @@ use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::NO_PAGE;
 use crate::memory::leases::counts::{Holding, UserHolding};
 use crate::memory::slots::SlotState;
-use crate::sessions::tips::PathEnd;
 use std::collections::{HashMap, HashSet};
 
 macro_rules! ensure {
@@ -198,7 +198,7 @@ impl Pool {
             ensure!((entry.depth, entry.jump) == deep, "page {child} does not know how deep it is");
             ensure!(linked, "page {child} is linked wrongly");
             if entry.is_visible() && self.nvme_alive {
-                let bound = self.is_bound_for_nvme(child);
+                let bound = self.pages.is_bound_for_nvme(child);
                 ensure!(!bound || !sunk, "page {child} is behind those that NVMe lost");
                 sunk |= !bound;
             }

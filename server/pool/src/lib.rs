@@ -3,12 +3,13 @@
 //! - [`Pool`] (`pool`): what all wings share, and the verbs
 //! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `sessions`, `namespaces`, `sizing`
 //! - `verbs`: what callers ask, one file a verb; they compose the wings
-//! - `steps`: how much one call does before others get their turn
+//! - `call`: how much one call does before others get their turn
 //! - `config`, `limits`, `error`, `ids`: what an operator sets, the bounds, refusals, handles
 //! - `stats`, `check`: what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
 
+mod call;
 mod check;
 mod config;
 mod error;
@@ -23,7 +24,6 @@ mod pool;
 mod sessions;
 mod sizing;
 mod stats;
-mod steps;
 mod verbs;
 
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};

@@ -1,5 +1,6 @@
 //! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
 
+use crate::call::Call;
 use crate::config::{ConfigError, PoolConfig};
 use crate::eviction::condemn::Condemned;
 use crate::eviction::deferred_victims::DeferredVictims;
@@ -21,7 +22,6 @@ use crate::nvme::writeback::WriteQueue;
 use crate::sessions::table::Sessions;
 use crate::sessions::tips::Tips;
 use crate::sizing::curve::Curves;
-use turnkv_proto::BlockHash;
 
 /// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock: callers hand
 /// in `now` and carry out what is returned.
@@ -52,16 +52,10 @@ pub struct Pool {
     pub(crate) strangers: Strangers,
     /// There is an NVMe tier, and it works.
     pub(crate) nvme_alive: bool,
-    pub(crate) now: Now,
+    pub(crate) call: Call,
     pub(crate) tally: Tally,
     /// The namespace that `maintain` goes on with.
     pub(crate) maintained: u16,
-    /// Pages, slots and list entries looked at or changed so far.
-    pub(crate) steps: u64,
-    /// Their number when the call under way began.
-    pub(crate) call_began: u64,
-    /// The most of them in a call that has ended.
-    pub(crate) call_steps_max: u64,
     /// Pages that go with all that hangs on them, as far as that is not done yet.
     pub(crate) condemned: Condemned,
     /// Pages that wait for more of their shards.
@@ -91,12 +85,9 @@ impl Pool {
             place_notes: Vec::new(),
             strangers: Strangers::default(),
             nvme_alive: config.nvme_bytes > 0,
-            now: 0,
+            call: Call::default(),
             tally: Tally::default(),
             maintained: 0,
-            steps: 0,
-            call_began: 0,
-            call_steps_max: 0,
             condemned: Condemned::default(),
             unfinished: Unfinished::default(),
             config,
@@ -105,15 +96,20 @@ impl Pool {
 
     /// Takes note of the time, which never runs backwards here.
     pub(crate) fn tick(&mut self, now: Now) -> Now {
-        self.begin_call();
-        self.now = self.now.max(now);
+        self.call.begin();
+        self.call.advance(now);
         self.slots.advance();
-        self.policy.tick(self.now);
-        self.now
+        self.policy.tick(self.call.now());
+        self.call.now()
     }
 
-    /// The entry of a page that readers can see.
-    pub(crate) fn find_visible(&self, ns: u16, hash: &BlockHash) -> Option<u32> {
-        self.pages.find(ns, hash).filter(|index| self.pages[*index].is_visible())
+    /// Pages, slots and list entries looked at or changed so far, ever: what one call adds to it is what others wait for.
+    pub fn steps(&self) -> u64 {
+        self.call.steps()
+    }
+
+    /// The most steps that any call took, ever.
+    pub fn call_steps_max(&self) -> u64 {
+        self.call.steps_max()
     }
 }

@@ -9,7 +9,7 @@ use crate::ids::PageKey;
 use crate::index::entry::NONE;
 use crate::index::residency::{Removal, Search};
 use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};
-use crate::steps::Slice;
+use crate::call::Slice;
 use std::collections::VecDeque;
 
 /// Pages to go, the first of them under way.
@@ -43,7 +43,7 @@ impl Pool {
     /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that follow.
     pub(crate) fn condemn(&mut self, index: u32) {
         self.condemned.push(self.pages.key(index));
-        let slice = self.rest_of_call();
+        let slice = self.call.rest();
         self.remove_condemned(slice);
     }
 
@@ -78,8 +78,8 @@ impl Pool {
             while !self.pages[index].is_leaf() && passed < LEAF_WALK_MAX {
                 (index, passed) = (self.pages[index].first_child, passed + 1);
             }
-            self.pass(std::mem::take(&mut passed));
-            if self.is_over(slice) {
+            self.call.pass(std::mem::take(&mut passed));
+            if self.call.is_over(slice) {
                 *walk = Some(SubtreeWalk { top, at: self.pages.key(index) });
                 return false;
             }

@@ -59,12 +59,12 @@ impl Pool {
 
     /// The page set aside first, or one that hangs on it, when nothing else can go.
     pub(crate) fn next_deferred(&mut self, ns: u16, search: Search) -> Option<(u32, Eviction)> {
-        let until = self.steps + u64::from(VICTIM_SCAN_MAX);
-        while self.steps < until {
-            self.step();
+        let until = self.call.steps() + u64::from(VICTIM_SCAN_MAX);
+        while self.call.steps() < until {
+            self.call.step();
             let key = self.deferred.row(ns).pop_front()?;
             let Some(index) = self.pages.deferred(key) else { continue };
-            let tail = self.tail_in_dram(index).unwrap_or(index);
+            let tail = self.pages.tail_in_dram(index, &mut self.call).unwrap_or(index);
             if let (Some(eviction), true) = (self.evictable(tail, search), tail != index) {
                 self.deferred.row(ns).push_front(key);
                 return Some((tail, eviction));
@@ -95,7 +95,7 @@ impl Pool {
     pub(crate) fn review_deferred(&mut self, ns: u16) {
         for _ in 0..self.deferred.len(ns).min(DEFERRED_REVIEWED_PER_CALL) {
             let Some(key) = self.deferred.row(ns).pop_front() else { break };
-            self.step();
+            self.call.step();
             if self.stays_deferred(key, Search::NONE) {
                 self.deferred.row(ns).push_back(key);
             }
@@ -106,7 +106,7 @@ impl Pool {
     fn stays_deferred(&mut self, key: PageKey, search: Search) -> bool {
         let Some(index) = self.pages.deferred(key) else { return false };
         if self.goes_last(index, search)
-            || self.tail_in_dram(index).is_some_and(|tail| self.goes_last(tail, search))
+            || self.pages.tail_in_dram(index, &mut self.call).is_some_and(|tail| self.goes_last(tail, search))
         {
             return true;
         }

@@ -8,13 +8,14 @@
 //! calls anything may happen to the pages: one that somebody uses loses its mark, and where the tail goes the branch ends
 //! before it.
 
+use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::index::flags::{PROTECTED, VICTIM};
 use crate::index::lists::Position;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, LEFT_BRANCHES_MAX};
-use crate::sessions::tips::{PathEnd, TipId, TipKeeper};
-use crate::steps::Slice;
+use crate::sessions::tips::{TipId, TipKeeper};
+use crate::call::Slice;
 use std::collections::VecDeque;
 
 /// Branches to mark, the first of them under way.
@@ -57,7 +58,7 @@ impl Pool {
             let tip = self.tips.add(end, TipKeeper::Branch);
             self.left.0.push_back(LeftBranch { tip, keep, tails, stage: MarkStage::Up(end.pages) });
         }
-        let slice = self.rest_of_call();
+        let slice = self.call.rest();
         self.mark_left(slice);
     }
 
@@ -80,13 +81,13 @@ impl Pool {
     fn mark_branch(&mut self, branch: &mut LeftBranch, slice: Slice) -> bool {
         let end = self.tips.end(branch.tip);
         if let MarkStage::Up(left) = branch.stage {
-            let mut at = self.cut(end, left.min(end.pages));
+            let mut at = self.pages.cut(end, left.min(end.pages));
             while at.pages > branch.keep && self.has_no_use(at.page, branch.tails) {
-                if self.is_over(slice) {
+                if self.call.is_over(slice) {
                     branch.stage = MarkStage::Up(at.pages);
                     return false;
                 }
-                self.step();
+                self.call.step();
                 self.pages.set_victim(at.page, true);
                 self.note_leaving(at.page);
                 at = PathEnd { page: self.pages[at.page].parent, pages: at.pages - 1 };
@@ -96,12 +97,12 @@ impl Pool {
         while let MarkStage::Down(done) = branch.stage
             && done < end.pages
         {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return false;
             }
             let to = end.pages.min(done + FIND_PAGES_AT_ONCE as u32);
             // Heads first, so that the tail ends up as the very first victim.
-            for index in self.pages_between(self.cut(end, to), done) {
+            for index in self.pages.between(self.pages.cut(end, to), done) {
                 self.make_victim(index);
             }
             branch.stage = MarkStage::Down(to);
@@ -120,11 +121,11 @@ impl Pool {
     fn has_no_use(&self, index: u32, tails: bool) -> bool {
         let entry = &self.pages[index];
         let used = entry.tips > 0 || entry.has(PROTECTED);
-        (!tails || entry.cell.tail_tokens > 0) && !used && self.leads_nowhere(index)
+        (!tails || entry.cell.tail_tokens > 0) && !used && self.pages.leads_nowhere(index)
     }
 
     fn make_victim(&mut self, index: u32) {
-        self.step();
+        self.call.step();
         if !self.pages[index].has(VICTIM) {
             return; // somebody used it since
         }

@@ -6,6 +6,7 @@
 //! What is protected is a path from the root, so it is told by its end. A page is held by each protection that ends at it and
 //! by each child that is protected itself: many protections of one prefix cost what one does, and a little each.
 
+use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::entry::NONE;
@@ -14,8 +15,8 @@ use crate::limits::{
     DECAY_STEPS, ENDED_PINS_MAX, FIND_PAGES_AT_ONCE, LET_GO_PAGES_AT_ONCE, ORDER_BYTES,
     PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX,
 };
-use crate::sessions::tips::{PathEnd, TipId, TipKeeper};
-use crate::steps::Slice;
+use crate::sessions::tips::{TipId, TipKeeper};
+use crate::call::Slice;
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 use turnkv_proto::BlockHash;
@@ -299,7 +300,7 @@ impl Pool {
             let (owner, rank, full) = (wish.owner, wish.rank, pages);
             self.protections.insert(Protection { owner, tenant, rank, tip, full, ends, due, step_ms });
         }
-        let slice = self.rest_of_call();
+        let slice = self.call.rest();
         self.let_go_some(slice);
         pages
     }
@@ -321,7 +322,7 @@ impl Pool {
         let Some(mut held) = self.protections.take(at) else { return false };
         let end = self.tips.end(held.tip);
         self.protections.going.push_back(held.tip);
-        let kept = self.cut(end, keep.min(end.pages));
+        let kept = self.pages.cut(end, keep.min(end.pages));
         if kept.page != NONE {
             // Held first, so that it stays when what is after it goes.
             *self.protections.holds.entry(kept.page).or_default() += 1;
@@ -329,14 +330,14 @@ impl Pool {
             held.full = held.full.min(keep);
             self.protections.insert(held);
         }
-        let slice = self.rest_of_call();
+        let slice = self.call.rest();
         self.let_go_some(slice);
         true
     }
 
     /// Lets go of pages of protections that are over. True: of all of them.
     pub(crate) fn let_go_some(&mut self, slice: Slice) -> bool {
-        while !self.is_over(slice) {
+        while !self.call.is_over(slice) {
             if !self.let_go_of_next() {
                 return true;
             }
@@ -353,10 +354,10 @@ impl Pool {
     /// is due in the next one.
     pub(crate) fn expire_protections(&mut self, now: Now, slice: Slice) -> bool {
         while let Some(at) = self.protections.first_due(now) {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return false;
             }
-            self.step();
+            self.call.step();
             let mut left = LET_GO_PAGES_AT_ONCE;
             let Some(mut held) = self.protections.take(at) else { break };
             let rest = held.ends.saturating_sub(now);
@@ -409,12 +410,12 @@ impl Pool {
         }
         while end.pages < path.pages {
             let to = path.pages.min(end.pages + FIND_PAGES_AT_ONCE as u32);
-            for index in self.pages_between(self.cut(path, to), end.pages) {
+            for index in self.pages.between(self.pages.cut(path, to), end.pages) {
                 let reach = self.make_budget(index, tenant, rank, slice);
                 if reach != ProtectReach::All {
                     return (end, reach);
                 }
-                self.step();
+                self.call.step();
                 // The page before was held as the end, and is now for this child.
                 self.protections.holds.insert(index, 1);
                 self.weigh(index, true);
@@ -429,7 +430,7 @@ impl Pool {
         let bytes = self.page_bytes(index);
         let (own, all) = (self.protection_budget(), self.dram_share(PROTECTED_ALL_PERCENT));
         while self.protections.share(tenant).bytes + bytes > own || self.protections.bytes + bytes > all {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return ProtectReach::Slice;
             }
             // What is over already gives way before anything else ends for it.
@@ -437,7 +438,7 @@ impl Pool {
                 return ProtectReach::Budget;
             }
         }
-        if self.is_over(slice) { ProtectReach::Slice } else { ProtectReach::All }
+        if self.call.is_over(slice) { ProtectReach::Slice } else { ProtectReach::All }
     }
 
     /// Lets go of some pages of a protection that is over. False: there is none.
@@ -454,11 +455,11 @@ impl Pool {
     /// ends now; none: it is over.
     fn release_path(&mut self, tip: TipId, keep: u32, left: &mut u32) -> Option<TipId> {
         let mut end = self.tips.end(tip);
-        self.step();
+        self.call.step();
         // Pages that nothing else holds are free one after the other; each hands its hold on to the one before.
         while end.pages > keep && *left > 0 && self.protections.holds(end.page) == 1 {
             let parent = self.pages[end.page].parent;
-            self.step();
+            self.call.step();
             self.protections.holds.remove(&end.page);
             self.weigh(end.page, false);
             self.end_deferral(end.page);
@@ -467,7 +468,7 @@ impl Pool {
         }
         if end.pages > keep && *left > 0 {
             // From here on others hold what this one did.
-            let new = self.cut(end, keep);
+            let new = self.pages.cut(end, keep);
             *left -= 1;
             if let Some(holds) = self.protections.holds.get_mut(&end.page) {
                 *holds -= 1;

@@ -6,10 +6,7 @@ use crate::ids::Now;
 use crate::index::entry::NONE;
 use crate::index::lists::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
-use crate::limits::{
-    DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX,
-    REBALANCE_EVERY_EVICTIONS, TAIL_WALK_MAX, VICTIM_SCAN_MAX,
-};
+use crate::limits::{DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX};
 use crate::memory::slots::Slots;
 
 impl Pool {
@@ -72,8 +69,8 @@ impl Pool {
         mut next: impl FnMut(&mut Pool) -> Option<(u32, Eviction)>,
     ) -> Option<u32> {
         let class = u32::from(ns);
-        let until = self.steps + u64::from(VICTIM_SCAN_MAX);
-        while self.steps <= until
+        let until = self.call.steps() + u64::from(VICTIM_SCAN_MAX);
+        while self.call.steps() <= until
             && let Some((victim, eviction)) = next(self)
         {
             self.slots.classes[class as usize].evictions += 1;
@@ -88,14 +85,14 @@ impl Pool {
     /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
     /// search never meets one twice: what it costs is paid by whatever keeps them here.
     pub(crate) fn next_victim(&mut self, ns: u16, looks: u32, search: Search) -> Option<(u32, Eviction)> {
-        let until = self.steps + 2 * u64::from(looks); // to pass a page takes two
-        while self.steps < until {
+        let until = self.call.steps() + 2 * u64::from(looks); // to pass a page takes two
+        while self.call.steps() < until {
             let victim = self.coldest(ListId::Dram(ns))?;
             let Some(eviction) = self.evictable(victim, search) else {
                 self.park(victim);
                 continue;
             };
-            let Some(tail) = self.tail_in_dram(victim) else {
+            let Some(tail) = self.pages.tail_in_dram(victim, &mut self.call) else {
                 // Far above what goes first: it must not be found again for each of them.
                 self.policy.touch(&mut self.pages, victim);
                 if self.coldest(ListId::Dram(ns)) == Some(victim) {
@@ -117,31 +114,8 @@ impl Pool {
     /// The page of a list that the policy says goes next.
     pub(crate) fn coldest(&mut self, list: ListId) -> Option<u32> {
         let (page, moves) = self.policy.victim(&mut self.pages, list);
-        self.steps += 1 + moves;
+        self.call.add(1 + moves);
         page
-    }
-
-    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well. None: too
-    /// far away to look for.
-    pub(crate) fn tail_in_dram(&mut self, index: u32) -> Option<u32> {
-        self.tail_by(index, Pool::child_in_dram)
-    }
-
-    /// The page at the end of some way down from this one. None: too far away to look for.
-    pub(crate) fn tail_by(
-        &mut self,
-        mut index: u32,
-        next: impl Fn(&Pool, u32) -> Option<u32>,
-    ) -> Option<u32> {
-        for passed in 0..TAIL_WALK_MAX {
-            let Some(child) = next(self, index) else {
-                self.pass(passed.into());
-                return Some(index);
-            };
-            index = child;
-        }
-        self.pass(TAIL_WALK_MAX.into());
-        None
     }
 
     /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.
@@ -160,8 +134,8 @@ impl Pool {
         }
         let mut spared = None;
         for list in [ListId::Nvme, ListId::Dram(ns)] {
-            let until = self.steps + u64::from(ENTRY_SCAN_MAX);
-            while self.steps < until {
+            let until = self.call.steps() + u64::from(ENTRY_SCAN_MAX);
+            while self.call.steps() < until {
                 let Some(victim) = self.coldest(list) else { break };
                 if self.pages[victim].is_leaf() && self.evictable(victim, search).is_some() {
                     if !self.goes_last(victim, search) {
@@ -183,18 +157,18 @@ impl Pool {
     /// Demotes clean pages of each namespace until the watermark of free slots is reached; where the slice ends, the next call
     /// goes on with the next namespace.
     pub(crate) fn keep_watermark(&mut self) {
-        let slice = self.slice();
+        let slice = self.call.slice();
         self.drain_step(true, Search::NONE);
         let namespaces = self.namespaces.places_len() as u16;
         for _ in 0..namespaces {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return;
             }
             let ns = self.maintained % namespaces;
             self.maintained = ns + 1;
-            self.pass(1);
+            self.call.pass(1);
             self.review_deferred(ns);
-            while !self.is_over(slice) && self.nvme_alive && self.below_watermark(ns) {
+            while !self.call.is_over(slice) && self.nvme_alive && self.below_watermark(ns) {
                 let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE) else {
                     break;
                 };
@@ -245,12 +219,12 @@ impl Pool {
         if slab == NONE {
             return;
         }
-        let until = self.steps + DRAIN_STEPS_PER_CALL_MAX / 2;
+        let until = self.call.steps() + DRAIN_STEPS_PER_CALL_MAX / 2;
         let mut budget = DRAIN_PAGES_PER_CALL_MAX;
         let (from, end) = (self.slots.drained, self.slots.slabs[slab as usize].metas.len() as u32);
         for at in from..end {
-            if self.slots.draining != slab || budget == 0 || self.steps >= until {
-                self.pass(u64::from(at - from));
+            if self.slots.draining != slab || budget == 0 || self.call.steps() >= until {
+                self.call.pass(u64::from(at - from));
                 self.slots.drained = at;
                 return;
             }
@@ -259,7 +233,7 @@ impl Pool {
                 budget -= self.drain_page(owner, budget, sparing, search);
             }
         }
-        self.pass(u64::from(end - from));
+        self.call.pass(u64::from(end - from));
         if self.slots.draining == slab {
             self.slots.stop_drain();
         }
@@ -272,7 +246,7 @@ impl Pool {
         let last_copy = !self.nvme_alive || !self.pages[owner].is_visible();
         let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
         for spent in 1..=budget {
-            self.step();
+            self.call.step();
             let found =
                 self.evictable(victim, search).filter(|_| !(sparing && self.goes_last(victim, search)));
             let Some(eviction) = found else { return spent };
@@ -293,7 +267,7 @@ impl Pool {
         while !self.pages[index].is_leaf() && links < LEAF_WALK_MAX {
             (index, links) = (self.pages[index].first_child, links + 1);
         }
-        self.pass(links);
+        self.call.pass(links);
         index
     }
 }

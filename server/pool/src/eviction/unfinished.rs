@@ -7,11 +7,11 @@
 
 use crate::Pool;
 use crate::ids::{Now, PageKey};
-use crate::index::entry::{Cell, NONE};
+use crate::index::entry::{Cell};
 use crate::index::flags::UNFINISHED;
 use crate::index::residency::{Removal, Search};
 use crate::limits::{UNFINISHED_MAX, UNFINISHED_MS_MAX};
-use crate::steps::Slice;
+use crate::call::Slice;
 use std::collections::VecDeque;
 
 /// Pages of which some shards are committed and that readers do not see, in the order in which that began; some of the rows
@@ -40,9 +40,9 @@ impl Pool {
         self.pages.set_unfinished(index, true);
         self.unfinished.pages += 1;
         if self.unfinished.rows.len() >= UNFINISHED_MAX {
-            self.drop_unfinished(0, self.half_slice(), Search::NONE);
+            self.drop_unfinished(0, self.call.half_slice(), Search::NONE);
         }
-        self.unfinished.rows.push_back((self.pages.key(index), self.now));
+        self.unfinished.rows.push_back((self.pages.key(index), self.call.now()));
         self.oldest_unfinished();
     }
 
@@ -58,7 +58,7 @@ impl Pool {
     /// call.
     pub(crate) fn expire_unfinished(&mut self, slice: Slice) -> bool {
         let patience = UNFINISHED_MS_MAX.max(self.config.limits.lease_ms.into());
-        while !self.is_over(slice) {
+        while !self.call.is_over(slice) {
             if !self.drop_unfinished(patience, slice, Search::NONE) {
                 return true;
             }
@@ -72,9 +72,9 @@ impl Pool {
         search: Search,
         mut claim: impl FnMut(&mut Pool) -> Option<T>,
     ) -> Option<T> {
-        let slice = self.half_slice();
+        let slice = self.call.half_slice();
         let patience = self.config.limits.lease_ms.into();
-        while !self.is_over(slice) && self.drop_unfinished(patience, slice, search) {
+        while !self.call.is_over(slice) && self.drop_unfinished(patience, slice, search) {
             if let Some(claimed) = claim(self) {
                 return Some(claimed);
             }
@@ -86,15 +86,15 @@ impl Pool {
     /// goes by and by. False: none waits so long.
     fn drop_unfinished(&mut self, patience: Now, slice: Slice, search: Search) -> bool {
         let Some((index, since)) = self.oldest_unfinished() else { return false };
-        if since + patience > self.now {
+        if since + patience > self.call.now() {
             return false;
         }
-        self.step();
+        self.call.step();
         self.unfinished.rows.pop_front();
         let page = self.pages.key(index);
-        if self.pages.cells(index).iter().any(Cell::granted) || self.leads_to(index, search.page) {
+        if self.pages.cells(index).iter().any(Cell::granted) || self.pages.leads_to(index, search.page) {
             // Somebody is at it.
-            self.unfinished.rows.push_back((page, self.now));
+            self.unfinished.rows.push_back((page, self.call.now()));
             return true;
         }
         self.unfinished.dropped += 1;
@@ -105,13 +105,6 @@ impl Pool {
         true
     }
 
-    /// Whether a page (`NONE`: none) is another one, or hangs on it.
-    fn leads_to(&self, index: u32, page: u32) -> bool {
-        let depth = self.pages.depth(index);
-        let below = page != NONE && self.pages.depth(page) >= depth;
-        below && self.pages.ancestor(page, depth) == index
-    }
-
     /// The page that waits for longest, and since when; a row in front of it that waits no more goes.
     fn oldest_unfinished(&mut self) -> Option<(u32, Now)> {
         loop {
@@ -120,7 +113,7 @@ impl Pool {
             if let Some(index) = found {
                 return Some((index, since));
             }
-            self.step();
+            self.call.step();
             self.unfinished.rows.pop_front();
         }
     }

@@ -22,11 +22,11 @@ impl Pool {
     /// [`HASHES_PER_LOOK_MAX`]: crate::limits::HASHES_PER_LOOK_MAX
     pub fn lookup(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) -> Result<Found, PoolError> {
         self.desc(ns)?;
-        self.begin_call();
-        self.now = self.now.max(now);
+        self.call.begin();
+        self.call.advance(now);
         let mut found = Found::default();
-        self.steps += hashes.len() as u64;
-        for index in hashes.iter().map_while(|hash| self.find_visible(ns.0, hash)) {
+        self.call.add(hashes.len() as u64);
+        for index in hashes.iter().map_while(|hash| self.pages.find_visible(ns.0, hash)) {
             found.present += 1;
             found.dram += u32::from(self.pages[index].has(COUNTED_DRAM));
         }
@@ -36,6 +36,6 @@ impl Pool {
     /// The handle of a page that readers can see.
     pub fn page_key(&self, ns: NamespaceIndex, hash: &BlockHash) -> Option<PageKey> {
         self.desc(ns).ok()?;
-        self.find_visible(ns.0, hash).map(|index| self.pages.key(index))
+        self.pages.find_visible(ns.0, hash).map(|index| self.pages.key(index))
     }
 }

@@ -4,6 +4,7 @@
 //! - `entry`, `arena`, `table`: one page, where pages live, how they are found
 //! - `flags`: the states of cells and pages, with their diagrams
 //! - `lists`: pages linked through their entries
+//! - `path`, `tree`: ways from the root, and what hangs on what
 //! - `residency`: where a page's shards are, and what follows from it
 //! - `lookup`: how much of a prefix is here
 
@@ -12,5 +13,7 @@ pub(crate) mod entry;
 pub(crate) mod flags;
 pub(crate) mod lists;
 pub(crate) mod lookup;
+pub(crate) mod path;
 pub(crate) mod residency;
 pub(crate) mod table;
+pub(crate) mod tree;

@@ -4,12 +4,9 @@
 use crate::Pool;
 use crate::ids::{Now, NvmePlace};
 use crate::index::entry::{Cell, Entry, NONE};
-use crate::index::flags::{
-    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
-    PROMOTING, PageMarks, QUEUED, VICTIM, WRITING,
-};
+use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME, PROMOTING, PageMarks, QUEUED, VICTIM, WRITING};
 use crate::index::lists::Position;
-use crate::limits::{TOUCH_ANCESTORS_MAX, VICTIM_CHILDREN_MAX};
+use crate::limits::{TOUCH_ANCESTORS_MAX};
 use crate::memory::slots::SlotState;
 use crate::nvme::reclaim::PlaceNote;
 
@@ -130,14 +127,14 @@ impl Pool {
 
     /// The shard is on NVMe at a place; an earlier place of it is dead.
     pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
-        let (bytes, before) = (self.shard_bytes(index), self.is_bound_for_nvme(index));
+        let (bytes, before) = (self.shard_bytes(index), self.pages.is_bound_for_nvme(index));
         self.forget_place(index, shard, PlaceNote::Moved);
         let cell = self.pages.cell_mut(index, shard);
         cell.place = place;
         cell.state.set(ON_NVME);
         self.tally.nvme_bytes += bytes;
         if !self.pages[index].has(LEAVING) {
-            self.space.add(place, self.extent_bytes(index), self.is_promised(index));
+            self.space.add(place, self.extent_bytes(index), self.pages.is_promised(index));
         }
         if self.pages[index].has(LEAVING | VICTIM) {
             self.place_notes.push((place, PlaceNote::Leaving(true)));
@@ -156,7 +153,7 @@ impl Pool {
 
     fn forget_place(&mut self, index: u32, shard: u16, note: impl FnOnce(u64) -> PlaceNote) -> bool {
         let (bytes, extent_bytes) = (self.shard_bytes(index), self.extent_bytes(index));
-        let (kept, promised) = (!self.pages[index].has(LEAVING), self.is_promised(index));
+        let (kept, promised) = (!self.pages[index].has(LEAVING), self.pages.is_promised(index));
         let cell = self.pages.cell_mut(index, shard);
         if !cell.has(ON_NVME) {
             return false;
@@ -175,14 +172,14 @@ impl Pool {
 
     /// A page that NVMe lost goes behind its siblings there: so whether one is there is seen at once.
     fn sink(&mut self, index: u32) {
-        if self.pages[index].is_visible() && !self.is_bound_for_nvme(index) {
+        if self.pages[index].is_visible() && !self.pages.is_bound_for_nvme(index) {
             self.pages.move_last(index);
         }
     }
 
     /// The slot's bytes must reach NVMe before the slot may be given up.
     pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) {
-        let (bytes, before) = (self.shard_bytes(index), self.is_bound_for_nvme(index));
+        let (bytes, before) = (self.shard_bytes(index), self.pages.is_bound_for_nvme(index));
         let cell = self.pages.cell_mut(index, shard);
         debug_assert!(cell.has(FILLED), "only bytes that are here can be written");
         self.tally.dirty_bytes += if cell.has(DIRTY) { 0 } else { bytes };
@@ -214,7 +211,7 @@ impl Pool {
 
     /// The same while room is made for a page: that one stays parked.
     fn refresh_during(&mut self, search: Search, index: u32, at: Position) {
-        self.step();
+        self.call.step();
         if self.pages[index].has(LEAVING) && self.pages.cells(index).iter().any(|cell| cell.slot != NONE) {
             self.unmark_leaving(index);
         }
@@ -264,21 +261,9 @@ impl Pool {
         }
     }
 
-    /// One of the first children of a page that are in DRAM.
-    pub(crate) fn child_in_dram(&self, index: u32) -> Option<u32> {
-        let mut child = self.pages[index].first_child;
-        for _ in 0..VICTIM_CHILDREN_MAX {
-            if child == NONE || self.pages[child].has(COUNTED_DRAM) {
-                break;
-            }
-            child = self.pages[child].next;
-        }
-        Some(child).filter(|child| *child != NONE && self.pages[*child].has(COUNTED_DRAM))
-    }
-
     /// Takes a page out of its list that cannot go now.
     pub(crate) fn park(&mut self, index: u32) {
-        self.step();
+        self.call.step();
         if let Some(list) = self.pages[index].list() {
             self.policy.remove(&mut self.pages, list, index);
             self.pages[index].flags.stand_in(Line::Parked);
@@ -325,7 +310,7 @@ impl Pool {
 
     /// The page goes last from now on.
     pub(crate) fn make_recent(&mut self, index: u32) {
-        self.step();
+        self.call.step();
         self.clear_victim(index);
         self.stay(index);
         self.relist_parked(index);
@@ -409,7 +394,7 @@ impl Pool {
 
     /// Removes one entry from the index. Its operations in flight keep it as a zombie until they end.
     pub(crate) fn remove_leaf(&mut self, index: u32, removal: Removal, search: Search) {
-        self.step();
+        self.call.step();
         for shard in 0..self.pages.shards(index) {
             self.clear_dirty(index, shard);
             self.clear_place(index, shard);

@@ -334,7 +334,7 @@ impl Pool {
 
     /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.
     pub(crate) fn end_hold(&mut self, item: &LeaseItem) {
-        self.step();
+        self.call.step();
         self.slots.give_up_reserved(item.slot);
         self.unlease(item.slot);
     }
@@ -356,19 +356,12 @@ impl Pool {
     /// The pages of these grants lose their slots; later pages first, so that what hung on them goes with them.
     pub(crate) fn give_up_grants(&mut self, items: &[LeaseItem], shards: Shards) {
         for item in items.iter().rev() {
-            self.step();
-            if let Some(index) = self.granted(item, shards) {
+            self.call.step();
+            if let Some(index) = self.pages.granted(item.page, item.shard(shards), item.slot) {
                 self.let_go(index, item.shard(shards));
                 self.refresh(index, crate::index::lists::Position::Hot);
                 self.prune(index, Search::NONE);
             }
         }
-    }
-
-    /// The entry of a grant, if the page is still there and still waits for this slot to be filled.
-    pub(crate) fn granted(&self, item: &LeaseItem, shards: Shards) -> Option<u32> {
-        let index = self.pages.resolve(item.page)?;
-        let cell = self.pages.cell(index, item.shard(shards));
-        (cell.slot == item.slot && cell.granted()).then_some(index)
     }
 }

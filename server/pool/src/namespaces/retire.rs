@@ -90,7 +90,7 @@ impl Pool {
 
     /// Drops some of what namespaces that retire still hold. True: there is more that could be dropped now.
     pub fn retire_step(&mut self) -> bool {
-        self.begin_call();
+        self.call.begin();
         let mut steps = RETIRE_STEPS_PER_CALL;
         for _ in 0..self.namespaces.retiring.len() {
             let Some(mut next) = self.namespaces.retiring.pop_front() else { return false };

@@ -178,7 +178,7 @@ impl Pool {
         let in_use = |tenants: usize| self.slots.tenants_in_use(tenants);
         let tenant = self.namespaces.intern(&desc.tenant, in_use);
         let (shards, shard_bytes) = (desc.shards, desc.shard_bytes);
-        let (ns, is_new) = self.namespaces.settle(desc, self.now);
+        let (ns, is_new) = self.namespaces.settle(desc, self.call.now());
         if is_new {
             self.pages.add_namespace(shards);
             self.slots.add_class(shard_bytes, tenant);
@@ -216,8 +216,8 @@ impl Pool {
     /// Finds an open namespace for somebody who uses it: it is not the next to retire.
     pub fn use_namespace(&mut self, id: &NamespaceId, now: Now) -> Option<NamespaceIndex> {
         let ns = self.namespace(id)?;
-        self.now = self.now.max(now);
-        let used = self.now;
+        self.call.advance(now);
+        let used = self.call.now();
         self.namespaces.place_mut(ns)?.used = used;
         Some(ns)
     }

@@ -74,7 +74,7 @@ impl Pool {
         if per_day == 0 {
             return true;
         }
-        self.budget.fill(per_day, self.now);
+        self.budget.fill(per_day, self.call.now());
         let page = self.shard_bytes(index) * u64::from(self.pages.shards(index));
         // What is queued will be written: it counts before it is.
         self.budget.bytes - i128::from(self.tally.dirty_bytes) >= i128::from(page)
@@ -136,7 +136,7 @@ impl Pool {
             self.behind.find_again();
         }
         let Some(mut sweep) = self.behind.sweep.take() else { return };
-        let slice = self.half_slice();
+        let slice = self.call.half_slice();
         let done = self.admit_off(&mut sweep, slice, |pool, index| {
             // Where NVMe is small, what it has alone is worth more than copies of what DRAM has.
             let worth = pool.is_large() || pool.has_room_again();

@@ -218,7 +218,7 @@ impl Pool {
         if first.parent.is_some_and(|parent| adoption.crowded_out.contains(&parent)) {
             return Adopted::CrowdedOut(first.hash);
         }
-        let parent = first.parent.map_or(Some(NONE), |hash| self.find_visible(ns, &hash));
+        let parent = first.parent.map_or(Some(NONE), |hash| self.pages.find_visible(ns, &hash));
         let Some(parent) = parent else { return Adopted::Not };
         if self.pages.len() >= self.config.limits.pages_max {
             return Adopted::CrowdedOut(first.hash);

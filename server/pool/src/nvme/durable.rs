@@ -10,7 +10,7 @@
 use crate::Pool;
 use crate::ids::PageKey;
 use crate::index::entry::NONE;
-use crate::index::flags::{COUNTED_NVME, DURABLE, ON_NVME};
+use crate::index::flags::{COUNTED_NVME, DURABLE};
 use crate::limits::DURABLE_PAGES_PER_WRITE_MAX;
 use std::collections::BTreeSet;
 
@@ -41,11 +41,11 @@ impl Pool {
     /// Writes some more of these pages before all others. Returns those that are not on NVMe yet, parents first; none is told
     /// twice. True: that is all.
     pub fn hurry_some(&mut self, durable: &mut Durable) -> (Vec<PageKey>, bool) {
-        self.begin_call();
-        let slice = self.slice();
+        self.call.begin();
+        let slice = self.call.slice();
         let mut missing = Vec::new();
-        while !self.is_over(slice) {
-            self.step();
+        while !self.call.is_over(slice) {
+            self.call.step();
             let Some(hurried) = durable.hurried else {
                 self.find_next(durable);
                 continue;
@@ -75,13 +75,13 @@ impl Pool {
     /// Whether all shards of the page are on NVMe. None: the page is gone, or stays off NVMe as things are.
     pub fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
         let index = self.pages.resolve(page).filter(|index| !self.is_off(*index))?;
-        Some(self.is_written(index))
+        Some(self.pages.is_written(index))
     }
 
     /// Goes one page further up.
     fn find_next(&self, durable: &mut Durable) {
         let index = durable.next.take().and_then(|page| self.pages.resolve(page));
-        let fresh = index.filter(|index| !(self.pages[*index].has(DURABLE) && self.is_promised(*index)));
+        let fresh = index.filter(|index| !(self.pages[*index].has(DURABLE) && self.pages.is_promised(*index)));
         if let Some(index) = fresh.filter(|index| durable.seen.insert(self.pages.key(*index))) {
             durable.found.push(self.pages.key(index));
             let parent = self.pages[index].parent;
@@ -102,7 +102,7 @@ impl Pool {
     fn hurry(&mut self, page: PageKey) -> bool {
         let Some(index) = self.pages.resolve(page) else { return true };
         self.promise(index);
-        if self.is_written(index) {
+        if self.pages.is_written(index) {
             self.mark_durable(index);
             return false;
         }
@@ -110,14 +110,10 @@ impl Pool {
         if parent == NONE || !self.is_off(parent) {
             self.insist(index);
         }
-        if (0..self.pages.shards(index)).any(|shard| self.is_writable(index, shard)) {
+        if (0..self.pages.shards(index)).any(|shard| self.pages.is_writable(index, shard)) {
             self.write_first(index);
         }
         true
-    }
-
-    fn is_written(&self, index: u32) -> bool {
-        self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME))
     }
 
     /// Marks a page as durable that is on NVMe with all its ancestors. False: it is not, or is known to be.
@@ -136,7 +132,7 @@ impl Pool {
         let mut waiting = vec![index];
         for _ in 0..DURABLE_PAGES_PER_WRITE_MAX {
             let Some(index) = waiting.pop() else { return };
-            self.step();
+            self.call.step();
             if !self.mark_durable(index) {
                 continue;
             }

@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
-use crate::index::flags::{CellFlags, FILLED, ON_NVME, PROMOTING};
+use crate::index::flags::{FILLED, ON_NVME, PROMOTING};
 use crate::index::lists::Position;
 use crate::limits::PROMOTIONS_PER_CALL_MAX;
 use crate::verbs::offload::check_ask;
@@ -32,8 +32,8 @@ impl Pool {
     pub fn touch_pages(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) {
         self.tick(now);
         for hash in hashes.iter().rev() {
-            self.step();
-            if let Some(index) = self.find_visible(ns.0, hash) {
+            self.call.step();
+            if let Some(index) = self.pages.find_visible(ns.0, hash) {
                 self.touch(index);
             }
         }
@@ -52,14 +52,14 @@ impl Pool {
     ) -> Result<Vec<Promotion>, PoolError> {
         check_ask(hashes, Shards::one(shard), self.desc(ns)?.shards)?;
         self.tick(now);
-        let slice = self.slice();
+        let slice = self.call.slice();
         let mut promotions = Vec::new();
         while let Some(hash) = hashes.get(*from).filter(|_| promotions.len() < PROMOTIONS_PER_CALL_MAX) {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 break;
             }
-            self.step();
-            let Some(index) = self.find_visible(ns.0, hash) else {
+            self.call.step();
+            let Some(index) = self.pages.find_visible(ns.0, hash) else {
                 *from = hashes.len();
                 break;
             };
@@ -81,7 +81,7 @@ impl Pool {
     /// The read landed and verified. False: the page went away meanwhile.
     pub fn promoted(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
-        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return false };
+        let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };
         if !self.end_io(index, shard, PROMOTING) {
             return false;
         }
@@ -96,7 +96,7 @@ impl Pool {
     /// page is dropped, and was not before.
     pub fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) -> bool {
         self.tick(now);
-        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return false };
+        let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };
         if !self.end_io(index, shard, PROMOTING) {
             return false;
         }
@@ -126,11 +126,5 @@ impl Pool {
         self.refresh(index, Position::Hot);
         let (page, bytes) = (self.pages.key(index), self.shard_bytes(index));
         Some(Promotion { page, shard, slot: self.slots.key(slot), place, bytes, checksum })
-    }
-
-    /// The entry of an operation that is in flight, also of a page that is gone.
-    pub(crate) fn in_flight(&self, page: PageKey, shard: u16, operation: CellFlags) -> Option<u32> {
-        let index = self.pages.resolve_any(page).filter(|index| shard < self.pages.shards(*index))?;
-        self.pages.cell(index, shard).has(operation).then_some(index)
     }
 }

@@ -58,7 +58,7 @@ impl Pool {
         shard: u16,
         place: NvmePlace,
     ) -> Reclaim {
-        let found = self.namespace(namespace).and_then(|ns| self.find_visible(ns.0, hash));
+        let found = self.namespace(namespace).and_then(|ns| self.pages.find_visible(ns.0, hash));
         let Some(index) = found.filter(|index| shard < self.pages.shards(*index)) else {
             self.forget_stranger(namespace, place);
             return Reclaim::Dead;
@@ -73,11 +73,11 @@ impl Pool {
         } else if !self.budget_allows(index) {
             false
         } else if self.pages[index].has(LEAVING | VICTIM) {
-            self.goes_last(index, Search::NONE) || self.staying_child(index).is_some()
+            self.goes_last(index, Search::NONE) || self.pages.staying_child(index).is_some()
         } else {
-            let beside = self.pages[index].has(COUNTED_DRAM) && !self.is_promised(index);
+            let beside = self.pages[index].has(COUNTED_DRAM) && !self.pages.is_promised(index);
             let spare = beside && self.is_crowded();
-            let leads_on = self.nvme_child(index).is_some();
+            let leads_on = self.pages.nvme_child(index).is_some();
             leads_on || self.goes_last(index, Search::NONE) || !spare && self.rewrite_allowed(index, place)
         };
         let key = self.pages.key(index);
@@ -89,12 +89,12 @@ impl Pool {
         if self.pages[index].has(COUNTED_DRAM) {
             return false;
         }
-        self.child_in_dram(index).is_some()
+        self.pages.child_in_dram(index).is_some()
     }
 
     /// Starts writing a page again. Its old place stays in use until the new one is written.
     pub fn rewrite(&mut self, page: PageKey, shard: u16) -> Rewrite {
-        self.begin_call();
+        self.call.begin();
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
         let Some(index) = index else { return Rewrite::Gone };
         let cell = self.pages.cell(index, shard);
@@ -150,7 +150,7 @@ impl Pool {
     /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was promised to be on
     /// NVMe; the rest is gone by policy. Slots under leases are free when these end. False: there was too much for one call; ask again.
     pub fn drop_page(&mut self, page: PageKey) -> bool {
-        self.begin_call();
+        self.call.begin();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))
     }
 

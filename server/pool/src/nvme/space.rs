@@ -9,17 +9,14 @@
 //! What DRAM has as well may be let go by NVMe alone, unless somebody was *promised* that it is durable: that is on NVMe as long
 //! as it is here, so it is written again or goes from both.
 
+use crate::index::arena::Pages;
 use crate::Pool;
 use crate::ids::NvmePlace;
 use crate::index::entry::NONE;
-use crate::index::flags::{COUNTED_DRAM, DIRTY, LEAVING, Line, MOVING, ON_NVME, PROMISED, VICTIM};
+use crate::index::flags::{COUNTED_DRAM, LEAVING, Line, MOVING, ON_NVME, VICTIM};
 use crate::index::lists::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};
-use crate::limits::{
-    KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT, NVME_LARGE_SHARE,
-    REWRITE_BURST_SHARE, REWRITE_CHEAP_SHARE, REWRITE_PERCENT_MAX, REWRITE_ROOMY_SHARE, ROOM_AGAIN_PERCENT,
-    VICTIM_CHILDREN_MAX, VICTIM_SCAN_MAX,
-};
+use crate::limits::{KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT, NVME_LARGE_SHARE, REWRITE_BURST_SHARE, REWRITE_CHEAP_SHARE, REWRITE_PERCENT_MAX, REWRITE_ROOMY_SHARE, ROOM_AGAIN_PERCENT, VICTIM_SCAN_MAX};
 use crate::nvme::reclaim::PlaceNote;
 
 /// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of the rest a tenth, and
@@ -177,9 +174,9 @@ impl Pool {
 
     /// More is on NVMe than is to stay: the coldest are to leave it, so many a call.
     pub(crate) fn choose_leaving(&mut self, pages_max: u32) {
-        let slice = self.slice();
+        let slice = self.call.slice();
         for _ in 0..pages_max {
-            if self.is_over(slice) || self.space.bytes <= self.kept_bytes_max() {
+            if self.call.is_over(slice) || self.space.bytes <= self.kept_bytes_max() {
                 return;
             }
             let promised_fit = self.space.promised <= self.kept_bytes_max();
@@ -191,7 +188,7 @@ impl Pool {
                 found => found,
             };
             let Some(victim) = victim else { return };
-            match self.tail_by(victim, Pool::staying_child) {
+            match self.pages.tail_by(victim, &mut self.call, Pages::staying_child) {
                 Some(tail) if self.pages[tail].has(MOVING) => return, // soon it can
                 Some(tail) if self.may_leave(tail, Search::NONE) => self.mark_leaving(tail),
                 // It is to stay: it must not be found again for each page that comes.
@@ -222,42 +219,12 @@ impl Pool {
     }
 
     fn may_leave(&self, index: u32, search: Search) -> bool {
-        let alone = self.pages[index].line() == Line::Nvme && self.child_in_dram(index).is_none();
+        let alone = self.pages[index].line() == Line::Nvme && self.pages.child_in_dram(index).is_none();
         alone && !self.goes_last(index, search)
     }
 
-    /// One of the first children of a page that are on NVMe, or will be, and not leaving.
-    pub(crate) fn staying_child(&self, index: u32) -> Option<u32> {
-        let mut child = self.pages[index].first_child;
-        for _ in 0..VICTIM_CHILDREN_MAX {
-            if child == NONE {
-                return None;
-            }
-            let entry = &self.pages[child];
-            if entry.is_visible() && !entry.has(LEAVING) && self.is_bound_for_nvme(child) {
-                return Some(child);
-            }
-            child = entry.next;
-        }
-        None
-    }
-
-    /// Whether some of a page is on NVMe or on its way there.
-    pub(crate) fn is_bound_for_nvme(&self, index: u32) -> bool {
-        self.pages.cells(index).iter().any(|cell| cell.has(ON_NVME | DIRTY))
-    }
-
-    /// A child that is on NVMe, or will be. These come before their siblings, but for pages that nobody sees yet.
-    pub(crate) fn nvme_child(&self, index: u32) -> Option<u32> {
-        let mut child = self.pages[index].first_child;
-        while child != NONE && !self.pages[child].is_visible() {
-            child = self.pages[child].next;
-        }
-        Some(child).filter(|child| *child != NONE && self.is_bound_for_nvme(*child))
-    }
-
     fn mark_leaving(&mut self, index: u32) {
-        let (bytes, promised) = (self.extent_bytes(index), self.is_promised(index));
+        let (bytes, promised) = (self.extent_bytes(index), self.pages.is_promised(index));
         self.pages.set_leaving(index, true);
         for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
             self.space.take(cell.place, bytes, promised);
@@ -296,7 +263,7 @@ impl Pool {
         if !self.pages[index].has(LEAVING) {
             return;
         }
-        let (bytes, promised) = (self.extent_bytes(index), self.is_promised(index));
+        let (bytes, promised) = (self.extent_bytes(index), self.pages.is_promised(index));
         self.pages.set_leaving(index, false);
         for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
             self.space.add(cell.place, bytes, promised);
@@ -304,13 +271,9 @@ impl Pool {
         self.note_leaving(index);
     }
 
-    pub(crate) fn is_promised(&self, index: u32) -> bool {
-        self.pages[index].has(PROMISED)
-    }
-
     /// Somebody counts on the page to be on NVMe as long as it is here, and on its ancestors, which were promised before.
     pub(crate) fn promise(&mut self, index: u32) {
-        if self.is_promised(index) {
+        if self.pages.is_promised(index) {
             return;
         }
         self.pages.set_promised(index);
@@ -327,15 +290,15 @@ impl Pool {
         let (mut at, mut lost) = (top, NONE);
         let mut passed = 0;
         for _ in 0..LEAVE_PAGES_PER_CALL_MAX {
-            self.pass(std::mem::take(&mut passed));
+            self.call.pass(std::mem::take(&mut passed));
             loop {
                 passed += 1;
                 let in_dram = self.nvme_alive && self.pages[at].has(COUNTED_DRAM);
-                if lost == NONE && (!in_dram || self.is_promised(at)) {
+                if lost == NONE && (!in_dram || self.pages.is_promised(at)) {
                     lost = at; // nothing leads to what hangs on it
                 }
                 let any = Some(self.pages[at].first_child).filter(|child| *child != NONE);
-                match if lost == NONE { self.nvme_child(at) } else { any } {
+                match if lost == NONE { self.pages.nvme_child(at) } else { any } {
                     Some(child) => at = child,
                     None => break,
                 }

@@ -178,8 +178,8 @@ impl Pool {
     /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True: there are more. The
     /// ids are of namespaces of which nothing is left.
     pub fn forget_strangers(&mut self, now: Now) -> (bool, Vec<NamespaceId>) {
-        self.now = self.now.max(now);
-        if self.now >= STRANGERS_MS_MAX {
+        self.call.advance(now);
+        if self.call.now() >= STRANGERS_MS_MAX {
             self.strangers.families.values_mut().for_each(|family| {
                 family.doomed_to.get_or_insert(0);
             });

@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::index::entry::NONE;
-use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PROMOTING, PageMarks, QUEUED, URGENT, WRITING};
+use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PageMarks, QUEUED, URGENT, WRITING};
 use crate::index::lists::Position;
 use crate::limits::{LEAVING_PER_WRITE_MAX, SIFTED_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
 use std::collections::VecDeque;
@@ -108,18 +108,18 @@ impl Pool {
     /// while there are any. One that is larger than `bytes_max` is given out alone, when nothing is being written.
     pub fn next_writes(&mut self, bytes_max: u64, now: Now) -> Vec<WriteBehind> {
         self.tick(now);
-        let slice = self.slice();
+        let slice = self.call.slice();
         self.catch_up();
         let mut writes = Vec::new();
         let mut left = bytes_max;
-        while let Some((key, lane)) = self.writes.front().filter(|_| !self.is_over(slice)) {
-            self.step();
+        while let Some((key, lane)) = self.writes.front().filter(|_| !self.call.is_over(slice)) {
+            self.call.step();
             let Some(index) = self.pages.resolve(key) else {
                 self.writes.pop();
                 continue;
             };
             for shard in 0..self.pages.shards(index) {
-                if !self.is_writable(index, shard) {
+                if !self.pages.is_writable(index, shard) {
                     continue;
                 }
                 let bytes = self.shard_bytes(index);
@@ -128,7 +128,7 @@ impl Pool {
                     return writes;
                 }
                 left = left.saturating_sub(bytes);
-                self.step();
+                self.call.step();
                 writes.push(self.start_write(index, shard));
             }
             self.writes.pop();
@@ -236,12 +236,7 @@ impl Pool {
             self.writes.urgent.sift(is_dirty);
             self.writes.usual.sift(is_dirty);
         }
-        self.pass(looked);
-    }
-
-    pub(crate) fn is_writable(&self, index: u32, shard: u16) -> bool {
-        let cell = self.pages.cell(index, shard);
-        cell.has(DIRTY) && !cell.has(WRITING | PROMOTING)
+        self.call.pass(looked);
     }
 
     fn start_write(&mut self, index: u32, shard: u16) -> WriteBehind {
@@ -278,7 +273,7 @@ impl Pool {
 
     /// A write ended. None: its page is gone, or no such write was in flight.
     fn end_write(&mut self, page: PageKey, shard: u16) -> Option<u32> {
-        let index = self.in_flight(page, shard, WRITING)?;
+        let index = self.pages.in_flight(page, shard, WRITING)?;
         self.tally.writing -= 1;
         self.end_io(index, shard, WRITING).then_some(index)
     }

@@ -1,14 +1,14 @@
 //! The list of pages of a session: how it grows, is cut, is replaced.
 //! Owns: the link between sessions and pages. Must not know: turns, slots.
 
+use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::entry::NONE;
-use crate::index::flags::VICTIM;
-use crate::limits::{SESSIONS_LATE_PER_CALL_MAX, VICTIM_CHILDREN_MAX};
-use crate::sessions::tips::{PathEnd, TipKeeper};
+use crate::limits::{SESSIONS_LATE_PER_CALL_MAX};
+use crate::sessions::tips::{TipKeeper};
 use crate::verbs::offload::OffloadAsk;
 use crate::verbs::session::EndTurn;
 use turnkv_proto::{BlockHash, SessionId};
@@ -30,7 +30,7 @@ impl Pool {
         let sessions_max = self.config.limits.sessions_max;
         if self.sessions.len() >= sessions_max {
             let (goes, looked) = self.sessions.makes_way(tenant, sessions_max, now);
-            self.steps += looked;
+            self.call.add(looked);
             self.forget(goes.ok_or(PoolError::Limit("sessions_max"))?, true);
         }
         Ok(self.sessions.insert(ns, tenant, id, self.config.limits.session_ttl_ms, now))
@@ -46,7 +46,7 @@ impl Pool {
         let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
         let before = match (self.sessions.find(ask.ns, id), parent) {
             (Some(at), Some(parent)) => {
-                self.end_within(self.list_end(at), parent).map_or(0, |end| end.pages as usize)
+                self.pages.end_within(self.list_end(at), parent).map_or(0, |end| end.pages as usize)
             }
             _ => 0,
         };
@@ -71,10 +71,10 @@ impl Pool {
     pub(crate) fn extend_session(&mut self, at: u32, last: u32) {
         let old = self.list_end(at);
         let Some(new) = self.end_at(last) else { return };
-        if self.end_within(old, last).is_some() {
+        if self.pages.end_within(old, last).is_some() {
             return;
         }
-        let same = self.common(old, new);
+        let same = self.pages.shared(old, new);
         self.end_list(at, new);
         self.leave_branch(old, same, true);
     }
@@ -82,7 +82,7 @@ impl Pool {
     /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
     pub(crate) fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> PathEnd {
         let old = self.list_end(at);
-        let kept = self.cut(old, end.keep.min(old.pages));
+        let kept = self.pages.cut(old, end.keep.min(old.pages));
         let first = end.hashes.first().and_then(|hash| self.pages.find(self.sessions[at].ns.0, hash));
         match first.filter(|_| end.keep > kept.pages) {
             // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
@@ -91,22 +91,10 @@ impl Pool {
         }
     }
 
-    /// Follows the pages named, each the child of the one before, until one is not here.
-    pub(crate) fn follow(&self, ns: u16, from: PathEnd, hashes: &[BlockHash]) -> PathEnd {
-        let mut end = from;
-        for hash in hashes {
-            let found = self.pages.find(ns, hash);
-            let child = |index: &u32| self.pages[*index].parent == end.page;
-            let Some(index) = found.filter(child) else { break };
-            end = PathEnd { page: index, pages: end.pages + 1 };
-        }
-        end
-    }
-
     /// Gives a session another list. What it had and has no more becomes first victim.
     pub(crate) fn replace_list(&mut self, at: u32, new: PathEnd) {
         let old = self.list_end(at);
-        let same = self.common(old, new);
+        let same = self.pages.shared(old, new);
         self.end_list(at, new);
         self.unprotect_after(Owner::Session(at), same);
         self.leave_branch(old, same, false);
@@ -128,7 +116,7 @@ impl Pool {
     pub(crate) fn expire_sessions(&mut self, now: Now) {
         for _ in 0..SESSIONS_LATE_PER_CALL_MAX {
             let Some((at, is_over)) = self.sessions.overdue(now) else { break };
-            self.step();
+            self.call.step();
             if is_over {
                 self.forget(at, true);
             }
@@ -142,13 +130,7 @@ impl Pool {
 
     /// Where the leading pages of a session end that readers can see: of a path, what is not visible is last.
     pub(crate) fn present_end(&self, at: u32) -> PathEnd {
-        self.visible_end(self.list_end(at))
-    }
-
-    /// Where the visible part of a path ends: what is visible hangs on what is.
-    pub(crate) fn visible_end(&self, end: PathEnd) -> PathEnd {
-        let page = self.pages.last_that(end.page, |entry| entry.is_visible());
-        PathEnd { page, pages: self.pages.depth(page) }
+        self.pages.visible_end(self.list_end(at))
     }
 
     /// Notes where a session's list ends from now on.
@@ -175,20 +157,5 @@ impl Pool {
         if page != NONE {
             self.pages[page].tips = u16::try_from(self.tips.sessions_at(page)).unwrap_or(u16::MAX);
         }
-    }
-
-    /// Whether all that hangs on a page was left, and no session ends there.
-    pub(crate) fn leads_nowhere(&self, index: u32) -> bool {
-        let mut child = self.pages[index].first_child;
-        for _ in 0..VICTIM_CHILDREN_MAX {
-            if child == NONE {
-                return true;
-            }
-            if !self.pages[child].has(VICTIM) || self.pages[child].tips > 0 {
-                return false;
-            }
-            child = self.pages[child].next;
-        }
-        child == NONE
     }
 }

@@ -11,7 +11,6 @@ use crate::index::entry::NONE;
 use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME};
 use crate::limits::{FIND_PAGES_AT_ONCE, SESSION_LIST_MAX};
 use crate::sessions::table::Session;
-use crate::sessions::tips::PathEnd;
 use crate::sessions::walk::WalkBack;
 use turnkv_proto::{BlockHash, SessionId};
 
@@ -120,10 +119,10 @@ impl Pool {
         session: &SessionId,
         describing: &mut Describing,
     ) -> Result<bool, PoolError> {
-        self.begin_call();
-        let (at, slice) = (self.session_at(ns, session)?, self.slice());
+        self.call.begin();
+        let (at, slice) = (self.session_at(ns, session)?, self.call.slice());
         let own = self.list_end(at).page;
-        while !self.is_over(slice) {
+        while !self.call.is_over(slice) {
             let some = self.walk_back(at, &mut describing.walk);
             if some.is_empty() {
                 return Ok(true);
@@ -133,7 +132,7 @@ impl Pool {
                 describing.dram_pages += u32::from(entry.has(COUNTED_DRAM));
                 describing.nvme_pages += u32::from(entry.has(COUNTED_NVME));
                 describing.bytes += self.page_bytes(index);
-                if describing.shared_pages == 0 && self.is_shared(index, own) {
+                if describing.shared_pages == 0 && self.pages.is_shared(index, own) {
                     describing.shared_pages = entry.depth;
                 }
             }
@@ -150,7 +149,7 @@ impl Pool {
         now: Now,
     ) -> Result<SessionDetail, PoolError> {
         let at = self.session_at(ns, session)?;
-        let (this, now, owner) = (&self.sessions[at], self.now.max(now), Owner::Session(at));
+        let (this, now, owner) = (&self.sessions[at], self.call.now().max(now), Owner::Session(at));
         let info = self.session_info(at, this, now);
         Ok(SessionDetail {
             dram_pages: describing.dram_pages.min(info.pages),
@@ -158,22 +157,13 @@ impl Pool {
             shared_pages: describing.shared_pages.min(info.pages),
             protected_pages: self.protected_end(owner).pages,
             bytes: describing.bytes,
-            tail: self.tail_of(self.present_end(at)).map(|(hash, _)| hash),
+            tail: self.pages.tail_of(self.present_end(at)).map(|(hash, _)| hash),
             returns_in_ms: this.return_at.and_then(|back| back.checked_sub(now)),
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
             protected_for_ms: self.protections.ends_of(owner).map_or(0, |ends| ends.saturating_sub(now)),
             priority: this.priority,
             info,
         })
-    }
-
-    /// Whether something else branches off at a page, or ends there, than a list that ends at `own`.
-    fn is_shared(&self, index: u32, own: u32) -> bool {
-        let entry = &self.pages[index];
-        let other_tips = entry.tips > u16::from(index == own);
-        let siblings = entry.first_child != NONE && self.pages[entry.first_child].next != NONE;
-        let beyond = index == own && entry.first_child != NONE;
-        other_tips || siblings || beyond
     }
 
     /// The leading pages of a session that are present, all at once.
@@ -195,19 +185,19 @@ impl Pool {
         session: &SessionId,
         naming: &mut Naming,
     ) -> Result<bool, PoolError> {
-        self.begin_call();
-        let (at, slice) = (self.session_at(ns, session)?, self.slice());
+        self.call.begin();
+        let (at, slice) = (self.session_at(ns, session)?, self.call.slice());
         let end = self.present_end(at);
         let mut done = naming.hashes.len() as u32;
         let last = naming.last.map_or(Some(NONE), |last| self.pages.resolve(last));
-        if last.is_none_or(|last| self.end_within(end, last).is_none()) {
+        if last.is_none_or(|last| self.pages.end_within(end, last).is_none()) {
             return Ok(true);
         }
-        while done < end.pages && !self.is_over(slice) {
+        while done < end.pages && !self.call.is_over(slice) {
             let to = end.pages.min(done + FIND_PAGES_AT_ONCE as u32);
-            let part = self.cut(end, to);
-            let some = self.pages_between(part, done);
-            self.pass(some.len() as u64);
+            let part = self.pages.cut(end, to);
+            let some = self.pages.between(part, done);
+            self.call.pass(some.len() as u64);
             naming.hashes.extend(some.into_iter().map(|index| self.pages[index].hash));
             (naming.last, done) = (Some(self.pages.key(part.page)), to);
         }
@@ -234,18 +224,18 @@ impl Pool {
         listing: &mut Listing,
         now: Now,
     ) -> bool {
-        self.begin_call();
-        let slice = self.slice();
+        self.call.begin();
+        let slice = self.call.slice();
         let limit = if limit == 0 { SESSION_LIST_MAX } else { limit.min(SESSION_LIST_MAX) };
         while listing.sessions.len() < limit && listing.next < self.sessions.end() {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return false;
             }
             let at = listing.next;
             listing.next += 1;
             let wanted = self.sessions.get(at).filter(|session| ns.is_none_or(|ns| ns == session.ns));
             let info = wanted.map(|session| self.session_info(at, session, now));
-            self.step();
+            self.call.step();
             listing.sessions.extend(info);
         }
         true
@@ -268,16 +258,9 @@ impl Pool {
             session: session.id.clone(),
             turn: session.turn,
             pages: end.pages,
-            tail_tokens: self.tail_of(end).map_or(0, |(_, tokens)| tokens),
-            idle_ms: self.now.max(now).saturating_sub(session.last_used),
+            tail_tokens: self.pages.tail_of(end).map_or(0, |(_, tokens)| tokens),
+            idle_ms: self.call.now().max(now).saturating_sub(session.last_used),
             in_turn: session.in_turn,
         }
-    }
-
-    /// The partial tail that a path ends with, and its tokens.
-    pub(crate) fn tail_of(&self, end: PathEnd) -> Option<(BlockHash, u32)> {
-        let last = self.pages.upward(end.page).next().map(|index| &self.pages[index]);
-        last.filter(|last| last.cell.tail_tokens > 0)
-            .map(|last| (last.hash, u32::from(last.cell.tail_tokens)))
     }
 }

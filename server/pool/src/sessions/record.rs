@@ -5,12 +5,12 @@
 //! named by its last page and is the same for every list that has it: it is kept once. A session's or pin's own record is the
 //! name of its last full chunk and the few pages after it.
 
+use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::NAMES_PER_CALL;
-use crate::sessions::tips::PathEnd;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// Pages of one chunk of a list: a record names fewer, and one more hash.
@@ -85,7 +85,7 @@ impl Pool {
     pub fn session_record(&self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Option<SessionRecord> {
         let at = self.sessions.find(ns, session)?;
         let end = self.present_end(at);
-        let base = self.last_full_chunk(end);
+        let base = self.pages.whole_chunks(end, LIST_CHUNK_PAGES);
         let info = self.session_info(at, &self.sessions[at], now);
         let protected_until = self.protections.ends_of(Owner::Session(at));
         Some(SessionRecord {
@@ -93,7 +93,7 @@ impl Pool {
             session: session.clone(),
             turn: info.turn,
             base: (base.pages > 0).then(|| self.pages[base.page].hash),
-            hashes: self.hashes_between(base, end),
+            hashes: self.pages.hashes_between(base, end),
             tail_tokens: info.tail_tokens,
             ttl_ms: self.sessions[at].ttl_ms,
             idle_ms: info.idle_ms,
@@ -107,11 +107,11 @@ impl Pool {
         let owner = Owner::Pin(ns, *pin);
         let ends = self.protections.ends_of(owner)?;
         let end = self.protected_end(owner);
-        let base = self.last_full_chunk(end);
+        let base = self.pages.whole_chunks(end, LIST_CHUNK_PAGES);
         (end.pages > 0).then(|| PinRecord {
             base: (base.pages > 0).then(|| self.pages[base.page].hash),
-            hashes: self.hashes_between(base, end),
-            ends_in_ms: ends.saturating_sub(self.now.max(now)),
+            hashes: self.pages.hashes_between(base, end),
+            ends_in_ms: ends.saturating_sub(self.call.now().max(now)),
         })
     }
 
@@ -125,7 +125,7 @@ impl Pool {
     /// The chunk that ends with a page and those before it, at most so many; none where the page has gone.
     pub fn list_chunks(&self, ns: NamespaceIndex, last: &BlockHash, max: usize) -> Vec<ListChunk> {
         let mut chunks = Vec::new();
-        let mut next = self.find_visible(ns.0, last);
+        let mut next = self.pages.find_visible(ns.0, last);
         while let Some(page) = next.filter(|_| chunks.len() < max) {
             let end = PathEnd { page, pages: LIST_CHUNK_PAGES };
             let path = self.pages.upward(page).take(LIST_CHUNK_PAGES as usize).last();
@@ -150,10 +150,10 @@ impl Pool {
         from: Option<ListStart>,
         hashes: &[BlockHash],
     ) -> Option<ListStart> {
-        let is_here = |hash: &BlockHash| self.find_visible(ns.0, hash).is_some();
+        let is_here = |hash: &BlockHash| self.pages.find_visible(ns.0, hash).is_some();
         let count = hashes.partition_point(is_here);
         let page = hashes[..count].last()?;
-        let mut upward = self.pages.upward(self.find_visible(ns.0, page)?);
+        let mut upward = self.pages.upward(self.pages.find_visible(ns.0, page)?);
         upward.nth(count - 1)?;
         let follows = match (from, upward.next()) {
             (None, None) => true,
@@ -177,7 +177,7 @@ impl Pool {
         if let Some(at) = self.sessions.find(record.ns, &record.session) {
             return Ok(self.present_end(at).pages);
         }
-        let page = start.and_then(|start| Some((self.find_visible(record.ns.0, &start.page)?, start.pages)));
+        let page = start.and_then(|start| Some((self.pages.find_visible(record.ns.0, &start.page)?, start.pages)));
         let end = page.map_or(PathEnd::EMPTY, |(page, pages)| PathEnd { page, pages });
         if end.pages > self.config.limits.session_pages_max {
             return Err(PoolError::Limit("session_pages_max"));
@@ -192,16 +192,5 @@ impl Pool {
             session.last_used = now.saturating_sub(record.idle_ms);
         });
         Ok(end.pages)
-    }
-
-    fn last_full_chunk(&self, end: PathEnd) -> PathEnd {
-        self.cut(end, end.pages - end.pages % LIST_CHUNK_PAGES)
-    }
-
-    fn hashes_between(&self, base: PathEnd, end: PathEnd) -> Vec<BlockHash> {
-        let pages = self.pages.upward(end.page).take((end.pages - base.pages) as usize);
-        let mut hashes: Vec<BlockHash> = pages.map(|index| self.pages[index].hash).collect();
-        hashes.reverse();
-        hashes
     }
 }

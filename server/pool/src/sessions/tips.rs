@@ -6,17 +6,9 @@
 //! end at one page share one tip, and two tips that meet are joined for ever (a forest, by rank): a page that goes costs the
 //! same however many lists end at it.
 
+use crate::index::path::PathEnd;
 use crate::index::entry::NONE;
 use hashbrown::HashMap;
-
-/// Where a list ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PathEnd {
-    /// The entry of its last page; `NONE`: the list is empty.
-    pub(crate) page: u32,
-    /// Pages from the root to there.
-    pub(crate) pages: u32,
-}
 
 /// One list's hold on a tip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +45,6 @@ pub(crate) struct Tips {
     table: Vec<Tip>,
     free: Vec<u32>,
     by_page: HashMap<u32, u32>,
-}
-
-impl PathEnd {
-    /// The end of a list without pages.
-    pub(crate) const EMPTY: PathEnd = PathEnd { page: NONE, pages: 0 };
 }
 
 impl Tips {

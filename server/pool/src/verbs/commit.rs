@@ -80,14 +80,14 @@ impl Pool {
     pub fn abort_offload(&mut self, lease: LeaseId, client: ClientId) -> Result<(), PoolError> {
         let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
         held.ok_or(PoolError::LeaseUnknown)?;
-        self.begin_call();
+        self.call.begin();
         self.end_lease(lease);
         Ok(())
     }
 
     /// Commits one shard of a page. False: it is gone, or the page before it is not committed.
     fn commit_shard(&mut self, item: &LeaseItem, shards: Shards, checksum: u64) -> bool {
-        let Some(index) = self.granted(item, shards) else { return false };
+        let Some(index) = self.pages.granted(item.page, item.shard(shards), item.slot) else { return false };
         let shard = item.shard(shards);
         let parent = self.pages[index].parent;
         if parent != NONE && !self.pages[parent].is_visible() && !self.pages.cell(parent, shard).committed() {

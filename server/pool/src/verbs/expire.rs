@@ -10,13 +10,13 @@ impl Pool {
     /// no longer commit (their slots stay quarantined), held leases that were not renewed count as unheard, idle sessions
     /// are forgotten, pages whose missing shards do not come go. False: there was too much for one call; ask again.
     pub fn expire(&mut self, now: Now) -> bool {
-        let (now, slice) = (self.tick(now), self.slice());
+        let (now, slice) = (self.tick(now), self.call.slice());
         for kind in [LeaseKind::Read, LeaseKind::Write, LeaseKind::Held] {
             while let Some(lease) = self.leases.overdue(kind, now) {
-                if self.is_over(slice) {
+                if self.call.is_over(slice) {
                     return false;
                 }
-                self.step();
+                self.call.step();
                 match kind {
                     LeaseKind::Read => {
                         self.leases.expired += 1;
@@ -39,10 +39,10 @@ impl Pool {
     pub fn client_gone(&mut self, client: ClientId, now: Now) -> bool {
         self.tick(now);
         self.leases.counts.depart(client);
-        let slice = self.slice();
+        let slice = self.call.slice();
         loop {
             let (lease, passed) = self.leases.next_of_gone(client, GONE_ROWS_PER_LOOK_MAX);
-            self.pass(passed.rows);
+            self.call.pass(passed.rows);
             if let Some(lease) = lease {
                 self.end_lease(lease);
             }
@@ -50,7 +50,7 @@ impl Pool {
                 self.leases.counts.forget(client);
                 return true;
             }
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return false;
             }
         }

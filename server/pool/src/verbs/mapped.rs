@@ -123,7 +123,7 @@ impl Pool {
 
     /// Takes as many slots as are asked for, within `room` and one slice, and puts them under their lease.
     fn reserve_slots(&mut self, ask: &ReserveAsk, room: usize, now: Now) -> Reserved {
-        let slice = self.slice();
+        let slice = self.call.slice();
         let mut slots = Vec::new();
         let mut short = None;
         while slots.len() < ask.pages as usize {
@@ -131,14 +131,14 @@ impl Pool {
                 short = Some(Outcome::LeaseLimit);
                 break;
             }
-            if self.is_over(slice) && !slots.is_empty() {
+            if self.call.is_over(slice) && !slots.is_empty() {
                 break;
             }
             let Some(slot) = self.allocate_reserved(ask.ns.0) else {
                 short = Some(Outcome::NoSpace);
                 break;
             };
-            self.step();
+            self.call.step();
             self.slots.lease(slot);
             slots.push(slot);
         }
@@ -280,7 +280,7 @@ impl Pool {
     }
 
     fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> Result<(), NotHeld> {
-        self.step();
+        self.call.step();
         let held = self.held(lease, client).map_err(|_| NotHeld::Over)?;
         if !held.kind.is_held() && held.items.len() > self.held_room(client, held.ns) {
             return Err(NotHeld::TooMuch);
@@ -344,7 +344,7 @@ impl Pool {
         slot: u32,
         checksum: u64,
     ) -> (Outcome, Option<u32>) {
-        self.step();
+        self.call.step();
         let shard = pages.shards.first();
         let found = self.pages.find(pages.ns.0, &hash);
         if let Some(index) = found {

@@ -7,7 +7,7 @@ use crate::index::entry::NONE;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
-use crate::steps::Slice;
+use crate::call::Slice;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
 /// What an offload asks for.
@@ -130,7 +130,7 @@ impl Pool {
         offloading: &mut Offloading,
         now: Now,
     ) -> Result<bool, PoolError> {
-        let (now, slice) = (self.tick(now), self.slice());
+        let (now, slice) = (self.tick(now), self.call.slice());
         if let OffloadStage::Deciding = offloading.stage {
             if !self.decide_some(ask, offloading, slice, now)? {
                 return Ok(false);
@@ -169,7 +169,7 @@ impl Pool {
         let mut last = offloading.last.map_or(Some(NONE), |page| self.pages.resolve(page));
         let positions = ask.shards.positions(ask.hashes.len());
         while offloading.outcomes.len() == offloading.accepted && offloading.accepted < positions {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 self.lease_grants(ask, offloading, asked.items, now);
                 return Ok(false);
             }
@@ -243,13 +243,13 @@ impl Pool {
         let OffloadStage::Noting(mut end, mut next) = offloading.stage else { return true };
         let session = ask.session.and_then(|session| self.sessions.find(ask.ns, session));
         while end > 0 {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 offloading.stage = OffloadStage::Noting(end, next);
                 return false;
             }
             let from = end.saturating_sub(FIND_PAGES_AT_ONCE);
             self.observe_offload(ask, &offloading.outcomes, from..end, session);
-            self.steps += (end - from) as u64;
+            self.call.add((end - from) as u64);
             for _ in from..end.min(ask.shards.page(offloading.accepted)) {
                 next = next.and_then(|page| self.touch_and_up(page));
             }
@@ -322,7 +322,7 @@ impl Pool {
         position: usize,
         asked: &mut Asked,
     ) -> (Outcome, Option<u32>) {
-        self.step();
+        self.call.step();
         let (page, shard) = (ask.shards.page(position), ask.shards.shard(position));
         let hash = ask.hashes[page];
         let found = self.pages.find(ask.ns.0, &hash);

@@ -153,15 +153,15 @@ impl Pool {
         items: &mut Vec<LeaseItem>,
     ) -> Option<ReloadStep> {
         for (page, hash) in ask.hashes.iter().enumerate() {
-            self.step();
-            let Some(index) = self.find_visible(ask.ns.0, hash) else {
+            self.call.step();
+            let Some(index) = self.pages.find_visible(ask.ns.0, hash) else {
                 let known = self.pages.find(ask.ns.0, hash).is_some();
                 return Some(ReloadStep::Miss(if known { MissCause::Incomplete } else { MissCause::Absent }));
             };
             if items.len() + ask.shards.count() > room {
                 return (page == 0).then_some(ReloadStep::NoSlot);
             }
-            self.steps += ask.shards.count() as u64 - 1;
+            self.call.add(ask.shards.count() as u64 - 1);
             for shard in ask.shards.iter() {
                 let cell = self.pages.cell(index, shard);
                 let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
@@ -183,11 +183,11 @@ impl Pool {
         pages: &mut Vec<ReloadStep>,
         ahead: &mut Vec<Promotion>,
     ) -> Option<ReloadStep> {
-        let slice = self.slice();
+        let slice = self.call.slice();
         for at in 0..items.len() {
             let (page, shard) = (items[at].page, items[at].shard(ask.shards));
             if items[at].slot == NONE {
-                let late = at > 0 && self.is_over(slice);
+                let late = at > 0 && self.call.is_over(slice);
                 let step = if late { None } else { self.plan_read(page.index, shard) };
                 let Some((step, slot)) = step else {
                     let whole = ask.shards.positions(ask.shards.page(at));

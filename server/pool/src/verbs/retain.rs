@@ -43,13 +43,13 @@ impl Pool {
             self.unprotect(owner);
             return true;
         }
-        if held.is_some_and(|held| self.end_within(path, self.tips.end(held).page).is_none()) {
+        if held.is_some_and(|held| self.pages.end_within(path, self.tips.end(held).page).is_none()) {
             self.disown_protected(held);
             return true;
         }
         let (ns, rank, for_ms) = (retaining.ns, priority.min(PIN_RANK - 1), retaining.for_ms);
         let wish = ProtectionWish { owner, ns, rank, path, for_ms, decays: true };
-        let slice = self.slice();
+        let slice = self.call.slice();
         let (held, reach) = self.protect_more(held, &wish, slice);
         if reach == ProtectReach::Slice {
             retaining.held = held;

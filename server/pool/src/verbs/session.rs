@@ -45,7 +45,7 @@ impl Pool {
         // Making room for the fork may forget a session, so the list is taken first.
         let present = self.present_end(source);
         let count = if pages == 0 { present.pages } else { present.pages.min(pages) };
-        let list = self.cut(present, count);
+        let list = self.pages.cut(present, count);
         let (ttl_ms, priority) = (self.sessions[source].ttl_ms, self.sessions[source].priority);
         let at = self.open_session(ns, fork, now)?;
         self.replace_list(at, list);
@@ -68,7 +68,7 @@ impl Pool {
         let at = self.session_at(ns, session)?;
         let now = self.tick(now);
         let present = self.present_end(at);
-        let list = self.cut(present, present.pages.min(keep));
+        let list = self.pages.cut(present, present.pages.min(keep));
         self.replace_list(at, list);
         self.sessions.update(at, |session| session.last_used = now);
         Ok(list.pages)

@@ -13,7 +13,7 @@ use crate::index::lists::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};
 use crate::nvme::strangers::Strangers;
 use crate::nvme::writeback::WriteQueue;
-use crate::steps::Slice;
+use crate::call::Slice;
 
 /// How far a walk is.
 #[derive(Default)]
@@ -44,11 +44,11 @@ impl Pool {
 
     /// Drops some more pages of a namespace, or of all. True: that is all.
     pub fn evict_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
-        self.begin_call();
+        self.call.begin();
         if ns.is_some_and(|ns| self.desc(ns).is_err()) {
             return true;
         }
-        let (before, slice) = (self.tally.visible, self.slice());
+        let (before, slice) = (self.tally.visible, self.call.slice());
         let done = loop {
             if sweep.at >= self.pages.end() {
                 break true;
@@ -84,11 +84,11 @@ impl Pool {
 
     /// Demotes some more pages of a namespace, or of all, that are on NVMe and not in use. True: that is all.
     pub fn demote_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
-        self.begin_call();
+        self.call.begin();
         if ns.is_some_and(|ns| self.desc(ns).is_err()) {
             return true;
         }
-        let (before, slice) = (self.tally.demoted, self.slice());
+        let (before, slice) = (self.tally.demoted, self.call.slice());
         let done = loop {
             if sweep.at >= self.pages.end() {
                 break true;
@@ -117,7 +117,7 @@ impl Pool {
     /// Writes some more of what is off NVMe, parents first. True: that is all.
     pub fn admit_some(&mut self, sweep: &mut Sweep, now: Now) -> bool {
         self.tick(now);
-        let slice = self.slice();
+        let slice = self.call.slice();
         self.admit_off(sweep, slice, |pool, index| {
             pool.insist(index);
             true
@@ -151,13 +151,13 @@ impl Pool {
                 sweep.pages += 1;
                 let mut child = self.pages[index].first_child;
                 while child != NONE {
-                    self.step();
+                    self.call.step();
                     sweep.waiting.extend(self.is_off(child).then(|| self.pages.key(child)));
                     child = self.pages[child].next;
                 }
             }
             match next {
-                Some(_) if self.is_over(slice) => return false,
+                Some(_) if self.call.is_over(slice) => return false,
                 Some(_) => {}
                 None if !self.go_on(sweep, slice) => return false,
                 None => {}
@@ -179,8 +179,8 @@ impl Pool {
     /// Of some more pages, what was on the lost device is forgotten: pages in DRAM live on without it; pages that were only
     /// there are dropped, with all that hangs on them. True: that is all.
     pub fn lose_some(&mut self, sweep: &mut Sweep) -> bool {
-        self.begin_call();
-        let slice = self.slice();
+        self.call.begin();
+        let slice = self.call.slice();
         while sweep.at < self.pages.end() {
             let index = sweep.at;
             if self.pages.is_live(index) {
@@ -224,8 +224,8 @@ impl Pool {
     fn go_on(&mut self, sweep: &mut Sweep, slice: Slice) -> bool {
         sweep.at += 1;
         if sweep.at.is_multiple_of(crate::limits::PASSED_PER_STEP as u32) {
-            self.step();
+            self.call.step();
         }
-        !self.is_over(slice)
+        !self.call.is_over(slice)
     }
 }

@@ -77,9 +77,9 @@ impl Pool {
     /// Goes over some more of the session's pages. True: that is all.
     pub fn begin_turn_some(&mut self, turn: &mut TurnBegin<'_>, now: Now) -> bool {
         self.tick(now);
-        let slice = self.slice();
+        let slice = self.call.slice();
         let Some(at) = self.sessions.find(turn.ns, turn.session) else { return true };
-        while !self.is_over(slice) {
+        while !self.call.is_over(slice) {
             let some = self.walk_back(at, &mut turn.walk);
             if some.is_empty() {
                 return true;
@@ -98,7 +98,7 @@ impl Pool {
     pub fn turn_begun(&self, turn: &TurnBegin<'_>) -> TurnBegun {
         let end = self.sessions.find(turn.ns, turn.session).map(|at| self.present_end(at));
         let pages = end.map_or(0, |end| end.pages);
-        let tail = end.and_then(|end| self.tail_of(end));
+        let tail = end.and_then(|end| self.pages.tail_of(end));
         TurnBegun { turn: turn.turn, pages, dram: turn.dram.min(pages), tail }
     }
 }

@@ -8,12 +8,12 @@
 //! Between two steps anything may happen to pages and sessions. Each step looks again; a turn that began, or a session that
 //! is gone, ends it.
 
+use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::policy::TurnFacts;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
-use crate::sessions::tips::PathEnd;
 use crate::verbs::retain::Retaining;
 use crate::verbs::session::EndTurn;
 use turnkv_proto::{BlockHash, SessionId};
@@ -151,9 +151,9 @@ impl Pool {
         };
         let next = &turn.end.hashes[turn.followed..];
         let next = &next[..next.len().min(TURN_PAGES_PER_STEP)];
-        self.steps += next.len() as u64;
+        self.call.add(next.len() as u64);
         let whole = from.pages as usize == keep as usize + turn.followed;
-        let end = if whole { self.follow(ns, from, next) } else { from };
+        let end = if whole { self.pages.follow(ns, from, next) } else { from };
         turn.followed += next.len();
         turn.list = (end != PathEnd::EMPTY).then(|| (self.pages.key(end.page), end.pages));
         let reached = end.pages as usize == keep as usize + turn.followed;
@@ -169,7 +169,7 @@ impl Pool {
         let last = here.checked_sub(1).and_then(|last| self.pages.find(turn.ns.0, &turn.end.hashes[last]));
         let path = last.map(|page| PathEnd { page, pages: self.pages.depth(page) });
         let follows = |path: &PathEnd| {
-            path.pages as usize == kept.pages as usize + here && self.end_within(*path, kept.page).is_some()
+            path.pages as usize == kept.pages as usize + here && self.pages.end_within(*path, kept.page).is_some()
         };
         path.filter(follows).unwrap_or(kept)
     }
@@ -210,7 +210,7 @@ impl Pool {
         let last = turn.path.last().and_then(|page| self.pages.resolve(*page));
         let next = last.map_or(self.list_end(at).page, |index| self.pages[index].parent);
         let some: Vec<u32> = self.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
-        self.steps += some.len() as u64;
+        self.call.add(some.len() as u64);
         self.observe_turn(turn.ns.0, &some, turn.path.is_empty());
         let facts = self.facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
@@ -238,7 +238,7 @@ impl Pool {
     fn settle_heads(&mut self, turn: &mut TurnEnd<'_>, at: u32) {
         let admits = turn.end.expected_return_ms > 0 || turn.turn > 1;
         let count = if admits { TURN_PAGES_PER_STEP.min(turn.path.len()) } else { 0 };
-        self.steps += count as u64;
+        self.call.add(count as u64);
         for page in turn.path.split_off(turn.path.len() - count).iter().rev() {
             let Some(index) = self.pages.resolve(*page) else { break };
             self.admit(index);

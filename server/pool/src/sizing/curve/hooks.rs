@@ -84,7 +84,7 @@ impl Pool {
     pub fn miss_ratio_curve(&self, ns: NamespaceIndex, now: Now) -> Result<MissRatioCurve, PoolError> {
         let desc = self.desc(ns)?;
         let curve = &self.curves.list[usize::from(ns.0)];
-        Ok(curve.view(page_bytes(desc), desc.page_tokens, self.now.max(now)))
+        Ok(curve.view(page_bytes(desc), desc.page_tokens, self.call.now().max(now)))
     }
 
     /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its part of the
@@ -107,7 +107,7 @@ impl Pool {
         if shards.first() > 0 {
             return;
         }
-        let Some(curve) = self.curves.begin(ns, self.now) else { return };
+        let Some(curve) = self.curves.begin(ns, self.call.now()) else { return };
         for item in items.iter().step_by(shards.count()).rev() {
             curve.see(&self.pages[item.page.index].hash, Seen::Found);
         }
@@ -126,7 +126,7 @@ impl Pool {
             return;
         }
         let asker = self.asker(ask, session);
-        let Some(curve) = self.curves.begin(ask.ns.0, self.now) else { return };
+        let Some(curve) = self.curves.begin(ask.ns.0, self.call.now()) else { return };
         for page in which.rev() {
             let seen = match outcome_of_page(outcomes, ask.shards, page) {
                 Outcome::Present => Seen::Recent,
@@ -141,7 +141,7 @@ impl Pool {
     /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came. `begins`: these are
     /// the first of them.
     pub(crate) fn observe_turn(&mut self, ns: u16, pages: &[u32], begins: bool) {
-        let curve = if begins { self.curves.begin(ns, self.now) } else { self.curves.go_on(ns) };
+        let curve = if begins { self.curves.begin(ns, self.call.now()) } else { self.curves.go_on(ns) };
         let Some(curve) = curve else { return };
         for index in pages {
             curve.see(&self.pages[*index].hash, Seen::Recent);
@@ -153,7 +153,7 @@ impl Pool {
     fn asker(&self, ask: &OffloadAsk<'_>, session: Option<u32>) -> u32 {
         let (who, when) = match session {
             Some(at) => (u64::from(at), u64::from(self.sessions[at].turn)),
-            None => (!ask.client.0, self.now >> 14),
+            None => (!ask.client.0, self.call.now() >> 14),
         };
         let mut name = BlockHash([0; 32]);
         name.0[..8].copy_from_slice(&who.to_le_bytes());
