@@ -1,7 +1,6 @@
 //! The pool's invariants, checked from scratch. Owns: what must hold between any two calls. Must not know: production paths:
 //! tests call it after every step.
 
-use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::ids::{NvmePlace, PageKey, UserId};
 use crate::index::entry::{Cell, NONE};
@@ -10,6 +9,7 @@ use crate::index::flags::{
     PROTECTED, QUEUED, UNFINISHED, URGENT, WRITING,
 };
 use crate::index::lists::ListId;
+use crate::index::path::PathEnd;
 use crate::index::residency::Search;
 use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::NO_PAGE;
@@ -61,8 +61,7 @@ impl Pool {
         self.check_protections()?;
         ensure!(self.curves.is_complete(self.namespaces.places_len()), "a namespace has no curve");
         self.curves.check()?;
-        let counted = (self.strangers.count, self.strangers.bytes);
-        ensure!(counted == self.strangers.recount(), "{counted:?} strangers counted");
+        ensure!(self.nvme.strangers_add_up(), "the strangers do not add up");
         Ok(())
     }
 
@@ -138,12 +137,13 @@ impl Pool {
 
     fn check_cell(&self, index: u32, shard: u16, cell: &Cell, sums: &mut Sums) -> Result<(), String> {
         let entry = &self.pages[index];
-        let bytes = self.shard_bytes(index);
+        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
         let slot = cell.slot;
         sums.nvme_bytes += if cell.has(ON_NVME) { bytes } else { 0 };
         if cell.has(ON_NVME) && !entry.has(LEAVING) {
-            sums.kept_bytes += self.extent_bytes(index);
-            *sums.kept.entry(cell.place.segment).or_default() += self.extent_bytes(index);
+            sums.kept_bytes += self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns));
+            *sums.kept.entry(cell.place.segment).or_default() +=
+                self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns));
         }
         sums.dirty_bytes += if cell.has(DIRTY) { bytes } else { 0 };
         sums.writing += u64::from(cell.has(WRITING));
@@ -156,15 +156,15 @@ impl Pool {
             "page {index} has bytes and no slot"
         );
         ensure!(!cell.has(DIRTY) || cell.has(FILLED), "page {index} is dirty and has no bytes");
-        if self.is_off(index) {
+        if self.nvme.is_off(&self.pages, index) {
             ensure!(cell.has(FILLED), "page {index} is neither on NVMe nor in DRAM");
-        } else if entry.parent != NONE && self.is_off(entry.parent) {
+        } else if entry.parent != NONE && self.nvme.is_off(&self.pages, entry.parent) {
             ensure!(!cell.has(ON_NVME | DIRTY), "page {index} is on NVMe, and what it hangs on is not");
         }
         if cell.has(DIRTY) && !cell.has(WRITING) {
             ensure!(entry.has(QUEUED | URGENT), "page {index} is dirty and not in the write queue");
         }
-        ensure!(self.nvme_alive || !cell.has(DIRTY | ON_NVME), "page {index} believes in NVMe");
+        ensure!(self.nvme.is_alive() || !cell.has(DIRTY | ON_NVME), "page {index} believes in NVMe");
         if slot == NONE {
             return Ok(());
         }
@@ -197,7 +197,7 @@ impl Pool {
             let deep = (self.pages.depth(index) + 1, self.pages.jump_below(index));
             ensure!((entry.depth, entry.jump) == deep, "page {child} does not know how deep it is");
             ensure!(linked, "page {child} is linked wrongly");
-            if entry.is_visible() && self.nvme_alive {
+            if entry.is_visible() && self.nvme.is_alive() {
                 let bound = self.pages.is_bound_for_nvme(child);
                 ensure!(!bound || !sunk, "page {child} is behind those that NVMe lost");
                 sunk |= !bound;
@@ -223,8 +223,9 @@ impl Pool {
             sums.dirty_bytes,
             tally.dirty_bytes
         );
-        ensure!(sums.kept_bytes == self.space.bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
-        for (segment, bytes) in self.space.by_segment.iter().enumerate() {
+        let (kept_bytes, by_segment) = self.nvme.kept();
+        ensure!(sums.kept_bytes == kept_bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
+        for (segment, bytes) in by_segment.iter().enumerate() {
             let counted = sums.kept.get(&(segment as u16)).copied().unwrap_or(0);
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }

@@ -8,17 +8,13 @@ use crate::eviction::left::LeftBranches;
 use crate::eviction::policy::EvictionPolicy;
 use crate::eviction::protection::Protections;
 use crate::eviction::unfinished::Unfinished;
-use crate::ids::{Now, NvmePlace};
+use crate::ids::Now;
 use crate::index::arena::Pages;
 use crate::index::residency::Tally;
 use crate::memory::leases::Leases;
 use crate::memory::slots::Slots;
 use crate::namespaces::table::Namespaces;
-use crate::nvme::admission::{LeftBehind, WriteBudget};
-use crate::nvme::reclaim::PlaceNote;
-use crate::nvme::space::NvmeSpace;
-use crate::nvme::strangers::Strangers;
-use crate::nvme::writeback::WriteQueue;
+use crate::nvme::Nvme;
 use crate::sessions::table::Sessions;
 use crate::sessions::tips::Tips;
 use crate::sizing::curve::Curves;
@@ -39,19 +35,9 @@ pub struct Pool {
     /// What sessions left, as far as it is not marked.
     pub(crate) left: LeftBranches,
     pub(crate) deferred: DeferredVictims,
-    pub(crate) writes: WriteQueue,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
-    pub(crate) budget: WriteBudget,
-    pub(crate) behind: LeftBehind,
-    /// What is to stay on NVMe.
-    pub(crate) space: NvmeSpace,
-    /// What became of extents, for whoever keeps the bytes.
-    pub(crate) place_notes: Vec<(NvmePlace, PlaceNote)>,
-    /// What is on NVMe of namespaces that are not open.
-    pub(crate) strangers: Strangers,
-    /// There is an NVMe tier, and it works.
-    pub(crate) nvme_alive: bool,
+    pub(crate) nvme: Nvme,
     pub(crate) call: Call,
     pub(crate) tally: Tally,
     /// The namespace that `maintain` goes on with.
@@ -77,14 +63,8 @@ impl Pool {
             protections: Protections::default(),
             left: LeftBranches::default(),
             deferred: DeferredVictims::default(),
-            writes: WriteQueue::default(),
             curves: Curves::default(),
-            space: NvmeSpace::new(config.nvme_bytes),
-            budget: WriteBudget::new(config.nvme_bytes_per_day),
-            behind: LeftBehind::default(),
-            place_notes: Vec::new(),
-            strangers: Strangers::default(),
-            nvme_alive: config.nvme_bytes > 0,
+            nvme: Nvme::new(&config),
             call: Call::default(),
             tally: Tally::default(),
             maintained: 0,

@@ -159,6 +159,7 @@ impl Pool {
         let in_service = (slots.slabs.len() - retired) as u64;
         let session_bytes = self.session_bytes();
         let (dram, nvme) = self.tiers(in_service);
+        let nvme_books = self.nvme.gauges();
         PoolStats {
             dram,
             nvme,
@@ -173,8 +174,7 @@ impl Pool {
             retired_slabs: retired as u32,
             pages: tally.visible,
             entries: u64::from(self.pages.len()),
-            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes() + self.strangers.memory())
-                as u64
+            index_bytes: (self.pages.bytes() + slots.bytes() + nvme_books.memory_bytes) as u64
                 + self.unfinished.bytes() as u64
                 + session_bytes,
             curve_bytes: self.curves.bytes() as u64,
@@ -182,7 +182,7 @@ impl Pool {
             sessions: u64::from(self.sessions.len()),
             sessions_in_turn: self.sessions.in_turn(),
             sessions_expected: self.sessions.expected(),
-            waiting_writes: self.writes.len() as u64,
+            waiting_writes: nvme_books.waiting_writes,
             protected_pages: self.protections.pages(),
             protected_bytes: self.protections.bytes,
             protected_tenant_bytes_max: self.protections.fullest_bytes(),
@@ -192,9 +192,9 @@ impl Pool {
             ended_protections: self.protections.ended,
             namespaces: self.namespaces.len() as u64,
             retiring_namespaces: self.retiring() as u64,
-            stranger_namespaces: self.strangers.families() as u64,
-            stranger_extents: self.strangers.count,
-            stranger_bytes: self.strangers.bytes,
+            stranger_namespaces: nvme_books.stranger_namespaces,
+            stranger_extents: nvme_books.stranger_extents,
+            stranger_bytes: nvme_books.stranger_bytes,
             evicted_pages: tally.evicted,
             dropped_pages: tally.dropped,
             demoted_pages: tally.demoted,
@@ -203,7 +203,7 @@ impl Pool {
             written_bytes: tally.written_bytes,
             kept_off_pages: tally.kept_off,
             let_go_pages: tally.let_go,
-            behind: self.behind.is_any(),
+            behind: nvme_books.behind,
             crowded_out_pages: tally.crowded_out,
             stranger_drops: tally.strangers_dropped,
             recut_slabs: slots.recuts,
@@ -246,7 +246,7 @@ impl Pool {
             pages: tally.dram_pages,
         };
         let nvme = TierGauges {
-            capacity_bytes: if self.nvme_alive { self.config.nvme_bytes } else { 0 },
+            capacity_bytes: self.nvme.capacity_bytes(),
             used_bytes: tally.nvme_bytes,
             leased_bytes: 0,
             pinned_bytes: 0,

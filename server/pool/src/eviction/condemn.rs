@@ -5,11 +5,11 @@
 //! itself is still found, and whoever reads it is told what is wrong with it.
 
 use crate::Pool;
+use crate::call::Slice;
 use crate::ids::PageKey;
 use crate::index::entry::NONE;
 use crate::index::residency::{Removal, Search};
 use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};
-use crate::call::Slice;
 use std::collections::VecDeque;
 
 /// Pages to go, the first of them under way.

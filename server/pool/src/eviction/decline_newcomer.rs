@@ -13,8 +13,7 @@ impl Pool {
     /// owner gave a priority is wanted. With more NVMe than DRAM little is lost by making way; less holds only what DRAM does.
     pub(crate) fn rank_of(&self, session: u32, parent: u32, pages: usize) -> Option<u32> {
         let this = &self.sessions[session];
-        let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
-        if (self.nvme_alive && self.config.nvme_bytes > dram_bytes) || this.priority > 0 {
+        if self.nvme.capacity_bytes() > self.slots.dram_bytes() || this.priority > 0 {
             return None;
         }
         let (mut pages, mut at) = (pages as u32, parent);

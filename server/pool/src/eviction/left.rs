@@ -8,14 +8,14 @@
 //! calls anything may happen to the pages: one that somebody uses loses its mark, and where the tail goes the branch ends
 //! before it.
 
-use crate::index::path::{PathEnd};
 use crate::Pool;
+use crate::call::Slice;
 use crate::index::flags::{PROTECTED, VICTIM};
 use crate::index::lists::Position;
+use crate::index::path::PathEnd;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, LEFT_BRANCHES_MAX};
 use crate::sessions::tips::{TipId, TipKeeper};
-use crate::call::Slice;
 use std::collections::VecDeque;
 
 /// Branches to mark, the first of them under way.
@@ -89,7 +89,7 @@ impl Pool {
                 }
                 self.call.step();
                 self.pages.set_victim(at.page, true);
-                self.note_leaving(at.page);
+                self.nvme.note_leaving(&self.pages, at.page);
                 at = PathEnd { page: self.pages[at.page].parent, pages: at.pages - 1 };
             }
             branch.stage = MarkStage::Down(at.pages);
@@ -114,7 +114,7 @@ impl Pool {
     pub(crate) fn clear_victim(&mut self, index: u32) {
         if self.pages[index].has(VICTIM) {
             self.pages.set_victim(index, false);
-            self.note_leaving(index);
+            self.nvme.note_leaving(&self.pages, index);
         }
     }
 

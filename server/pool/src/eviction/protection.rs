@@ -6,17 +6,17 @@
 //! What is protected is a path from the root, so it is told by its end. A page is held by each protection that ends at it and
 //! by each child that is protected itself: many protections of one prefix cost what one does, and a little each.
 
-use crate::index::path::{PathEnd};
 use crate::Pool;
+use crate::call::Slice;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::entry::NONE;
 use crate::index::flags::PROTECTED;
+use crate::index::path::PathEnd;
 use crate::limits::{
     DECAY_STEPS, ENDED_PINS_MAX, FIND_PAGES_AT_ONCE, LET_GO_PAGES_AT_ONCE, ORDER_BYTES,
     PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX,
 };
 use crate::sessions::tips::{TipId, TipKeeper};
-use crate::call::Slice;
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 use turnkv_proto::BlockHash;
@@ -503,6 +503,6 @@ impl Pool {
 
     /// Bytes of a page, all shards.
     pub(crate) fn page_bytes(&self, index: u32) -> u64 {
-        self.shard_bytes(index) * u64::from(self.pages.shards(index))
+        self.slots.shard_bytes_of(self.pages[index].ns) * u64::from(self.pages.shards(index))
     }
 }

@@ -6,7 +6,10 @@ use crate::ids::Now;
 use crate::index::entry::NONE;
 use crate::index::lists::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
-use crate::limits::{DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX};
+use crate::limits::{
+    DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX,
+    REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+};
 use crate::memory::slots::Slots;
 
 impl Pool {
@@ -168,7 +171,7 @@ impl Pool {
             self.maintained = ns + 1;
             self.call.pass(1);
             self.review_deferred(ns);
-            while !self.call.is_over(slice) && self.nvme_alive && self.below_watermark(ns) {
+            while !self.call.is_over(slice) && self.nvme.is_alive() && self.below_watermark(ns) {
                 let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE) else {
                     break;
                 };
@@ -243,7 +246,7 @@ impl Pool {
     /// path of such pages hangs on stays: they go by themselves before it does.
     fn drain_page(&mut self, owner: u32, budget: u32, sparing: bool, search: Search) -> u32 {
         let key = self.pages.key(owner);
-        let last_copy = !self.nvme_alive || !self.pages[owner].is_visible();
+        let last_copy = !self.nvme.is_alive() || !self.pages[owner].is_visible();
         let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
         for spent in 1..=budget {
             self.call.step();

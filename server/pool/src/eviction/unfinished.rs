@@ -6,12 +6,12 @@
 //! [`UNFINISHED_MS_MAX`] it goes by itself.
 
 use crate::Pool;
+use crate::call::Slice;
 use crate::ids::{Now, PageKey};
-use crate::index::entry::{Cell};
+use crate::index::entry::Cell;
 use crate::index::flags::UNFINISHED;
 use crate::index::residency::{Removal, Search};
 use crate::limits::{UNFINISHED_MAX, UNFINISHED_MS_MAX};
-use crate::call::Slice;
 use std::collections::VecDeque;
 
 /// Pages of which some shards are committed and that readers do not see, in the order in which that began; some of the rows

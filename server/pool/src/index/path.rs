@@ -43,8 +43,7 @@ impl Pages {
     /// The part of a path that ends at a page, if the page is on it.
     pub(crate) fn end_within(&self, path: PathEnd, page: u32) -> Option<PathEnd> {
         let pages = if page == NONE { 0 } else { self.depth(page) };
-        (pages <= path.pages && self.ancestor(path.page, pages) == page)
-            .then_some(PathEnd { page, pages })
+        (pages <= path.pages && self.ancestor(path.page, pages) == page).then_some(PathEnd { page, pages })
     }
 
     /// Follows the pages named, each the child of the one before, until one is not here.

@@ -4,9 +4,12 @@
 use crate::Pool;
 use crate::ids::{Now, NvmePlace};
 use crate::index::entry::{Cell, Entry, NONE};
-use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME, PROMOTING, PageMarks, QUEUED, VICTIM, WRITING};
+use crate::index::flags::{
+    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
+    PROMOTING, PageMarks, VICTIM, WRITING,
+};
 use crate::index::lists::Position;
-use crate::limits::{TOUCH_ANCESTORS_MAX};
+use crate::limits::TOUCH_ANCESTORS_MAX;
 use crate::memory::slots::SlotState;
 use crate::nvme::reclaim::PlaceNote;
 
@@ -73,10 +76,6 @@ pub(crate) struct Tally {
 }
 
 impl Pool {
-    pub(crate) fn shard_bytes(&self, index: u32) -> u64 {
-        self.slots.classes[usize::from(self.pages[index].ns)].shard_bytes
-    }
-
     /// Whether the page may give up its slots now, and what that means for it.
     pub(crate) fn evictable(&self, index: u32, search: Search) -> Option<Eviction> {
         let entry = &self.pages[index];
@@ -87,7 +86,7 @@ impl Pool {
         if entry.is_gone() || index == search.page || cells.iter().any(busy) {
             return None;
         }
-        if self.nvme_alive && entry.is_visible() && cells.iter().all(|cell| cell.has(ON_NVME)) {
+        if self.nvme.is_alive() && entry.is_visible() && cells.iter().all(|cell| cell.has(ON_NVME)) {
             return Some(Eviction::Demote);
         }
         entry.is_leaf().then_some(Eviction::Drop)
@@ -110,7 +109,7 @@ impl Pool {
 
     /// The cell gives up its slot; what it held of the page's bytes there is gone.
     pub(crate) fn let_go(&mut self, index: u32, shard: u16) {
-        let bytes = self.shard_bytes(index);
+        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
         let cell = self.pages.cell_mut(index, shard);
         debug_assert!(!cell.has(PROMOTING | WRITING), "an operation in flight keeps its slot");
         let slot = std::mem::replace(&mut cell.slot, NONE);
@@ -127,17 +126,22 @@ impl Pool {
 
     /// The shard is on NVMe at a place; an earlier place of it is dead.
     pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
-        let (bytes, before) = (self.shard_bytes(index), self.pages.is_bound_for_nvme(index));
+        let (bytes, before) =
+            (self.slots.shard_bytes_of(self.pages[index].ns), self.pages.is_bound_for_nvme(index));
         self.forget_place(index, shard, PlaceNote::Moved);
         let cell = self.pages.cell_mut(index, shard);
         cell.place = place;
         cell.state.set(ON_NVME);
         self.tally.nvme_bytes += bytes;
         if !self.pages[index].has(LEAVING) {
-            self.space.add(place, self.extent_bytes(index), self.pages.is_promised(index));
+            self.nvme.keep(
+                place,
+                self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns)),
+                self.pages.is_promised(index),
+            );
         }
         if self.pages[index].has(LEAVING | VICTIM) {
-            self.place_notes.push((place, PlaceNote::Leaving(true)));
+            self.nvme.note(place, PlaceNote::Leaving(true));
         }
         if !before {
             self.pages.move_first(index);
@@ -152,7 +156,10 @@ impl Pool {
     }
 
     fn forget_place(&mut self, index: u32, shard: u16, note: impl FnOnce(u64) -> PlaceNote) -> bool {
-        let (bytes, extent_bytes) = (self.shard_bytes(index), self.extent_bytes(index));
+        let (bytes, extent_bytes) = (
+            self.slots.shard_bytes_of(self.pages[index].ns),
+            self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns)),
+        );
         let (kept, promised) = (!self.pages[index].has(LEAVING), self.pages.is_promised(index));
         let cell = self.pages.cell_mut(index, shard);
         if !cell.has(ON_NVME) {
@@ -162,10 +169,10 @@ impl Pool {
         cell.state.clear(ON_NVME);
         self.tally.nvme_bytes -= bytes;
         if kept {
-            self.space.take(place, extent_bytes, promised);
+            self.nvme.keep_no_more(place, extent_bytes, promised);
         }
-        if self.nvme_alive {
-            self.place_notes.push((place, note(bytes)));
+        if self.nvme.is_alive() {
+            self.nvme.note(place, note(bytes));
         }
         true
     }
@@ -179,7 +186,8 @@ impl Pool {
 
     /// The slot's bytes must reach NVMe before the slot may be given up.
     pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) {
-        let (bytes, before) = (self.shard_bytes(index), self.pages.is_bound_for_nvme(index));
+        let (bytes, before) =
+            (self.slots.shard_bytes_of(self.pages[index].ns), self.pages.is_bound_for_nvme(index));
         let cell = self.pages.cell_mut(index, shard);
         debug_assert!(cell.has(FILLED), "only bytes that are here can be written");
         self.tally.dirty_bytes += if cell.has(DIRTY) { 0 } else { bytes };
@@ -187,15 +195,11 @@ impl Pool {
         if !before {
             self.pages.move_first(index);
         }
-        if !self.pages[index].has(QUEUED) {
-            self.pages.set_waiting(index, QUEUED, true);
-            let key = self.pages.key(index);
-            self.writes.push_back(key);
-        }
+        self.nvme.queue(&mut self.pages, index);
     }
 
     pub(crate) fn clear_dirty(&mut self, index: u32, shard: u16) {
-        let bytes = self.shard_bytes(index);
+        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
         let cell = self.pages.cell_mut(index, shard);
         if cell.has(DIRTY) {
             cell.state.clear(DIRTY);

@@ -5,7 +5,9 @@ use crate::call::Call;
 use crate::ids::PageKey;
 use crate::index::arena::Pages;
 use crate::index::entry::NONE;
-use crate::index::flags::{CellFlags, COUNTED_DRAM, DIRTY, LEAVING, ON_NVME, PROMISED, PROMOTING, VICTIM, WRITING};
+use crate::index::flags::{
+    COUNTED_DRAM, CellFlags, DIRTY, LEAVING, ON_NVME, PROMISED, PROMOTING, VICTIM, WRITING,
+};
 use crate::limits::{TAIL_WALK_MAX, VICTIM_CHILDREN_MAX};
 
 impl Pages {

@@ -76,13 +76,13 @@ impl Pool {
         let share = copied(self.client_bytes_max(client, slot_bytes));
         let left = share.saturating_sub(own.lasting_bytes) / slot_bytes;
         let all_bytes =
-            (self.dram_bytes() / 100 * HELD_PERCENT_MAX).saturating_sub(self.leases.counts.held_bytes);
+            (self.slots.dram_bytes() / 100 * HELD_PERCENT_MAX).saturating_sub(self.leases.counts.held_bytes);
         slots.min(left).min(all_bytes / slot_bytes) as usize
     }
 
     /// Bytes that leases which time does not end may hold, all together.
     pub(crate) fn all_bytes_max(&self) -> u64 {
-        LeaseShares::of(&self.config.limits, self.dram_bytes()).all
+        LeaseShares::of(&self.config.limits, self.slots.dram_bytes()).all
     }
 
     /// Bytes that leases of this client may hold now: one slot at least, where nobody holds anything.
@@ -90,7 +90,7 @@ impl Pool {
         let counts = &self.leases.counts;
         let (own, all) = (counts.of(client).lasting_bytes, counts.lasting_bytes);
         let held = LeaseHeld { own, user: counts.of_user(client).lasting_bytes, all };
-        let left = LeaseShares::of(&self.config.limits, self.dram_bytes()).left_to_client(&held);
+        let left = LeaseShares::of(&self.config.limits, self.slots.dram_bytes()).left_to_client(&held);
         left.max(if all == own { slot_bytes } else { 0 })
     }
 
@@ -101,10 +101,6 @@ impl Pool {
         let slots = u64::from(class.per_slab) * self.slots.slabs.len() as u64;
         let percent = (slots * u64::from(limits.client_slots_percent) / 100).max(1);
         u64::from(limits.client_slots_max).min(percent)
-    }
-
-    pub(crate) fn dram_bytes(&self) -> u64 {
-        u64::from(self.config.slab_count) * self.config.slab_bytes
     }
 }
 

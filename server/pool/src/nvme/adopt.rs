@@ -172,7 +172,7 @@ impl Pool {
     /// Begins to take in what NVMe has of a namespace that was just opened. None: it has nothing.
     pub fn begin_adoption(&self, ns: NamespaceIndex) -> Option<Adoption> {
         let id = self.namespace_of_strangers(ns)?;
-        let found = self.strangers.extents_of(&id)?;
+        let found = self.nvme.strangers.extents_of(&id)?;
         let crowded_out = HashSet::new();
         let (order, newest) = (Vec::new(), Vec::new());
         Some(Adoption { ns, id, found, order, newest, shards: 1, done: 0, adopted: 0, crowded_out })
@@ -203,7 +203,7 @@ impl Pool {
         }
         let more = open && adoption.done < adoption.order.len();
         if !more {
-            self.strangers.doom(&adoption.id);
+            self.nvme.strangers.doom(&adoption.id);
         }
         more
     }
@@ -211,8 +211,8 @@ impl Pool {
     /// A page whose parent is here, and which is not, is visible from now on.
     fn adopt_page(&mut self, ns: u16, adoption: &Adoption, shards: &[u32]) -> Adopted {
         let first = adoption.found[shards[0] as usize];
-        let there = shards.iter().all(|at| self.strangers.is_alive(&adoption.id, *at as usize));
-        if !there || !self.nvme_alive || self.pages.find(ns, &first.hash).is_some() {
+        let there = shards.iter().all(|at| self.nvme.strangers.is_alive(&adoption.id, *at as usize));
+        if !there || !self.nvme.alive || self.pages.find(ns, &first.hash).is_some() {
             return Adopted::Not;
         }
         if first.parent.is_some_and(|parent| adoption.crowded_out.contains(&parent)) {
@@ -226,7 +226,7 @@ impl Pool {
         let index = self.pages.insert(ns, first.hash, parent);
         self.pages.set_tail_tokens(index, first.tail_tokens);
         for at in shards {
-            let Some(stranger) = self.strangers.take(&adoption.id, *at as usize) else { continue };
+            let Some(stranger) = self.nvme.strangers.take(&adoption.id, *at as usize) else { continue };
             self.set_place(index, stranger.shard, stranger.place);
             self.pages.expect_checksum(index, stranger.shard, stranger.checksum);
         }

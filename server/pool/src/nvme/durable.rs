@@ -74,14 +74,15 @@ impl Pool {
 
     /// Whether all shards of the page are on NVMe. None: the page is gone, or stays off NVMe as things are.
     pub fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
-        let index = self.pages.resolve(page).filter(|index| !self.is_off(*index))?;
+        let index = self.pages.resolve(page).filter(|index| !self.nvme.is_off(&self.pages, *index))?;
         Some(self.pages.is_written(index))
     }
 
     /// Goes one page further up.
     fn find_next(&self, durable: &mut Durable) {
         let index = durable.next.take().and_then(|page| self.pages.resolve(page));
-        let fresh = index.filter(|index| !(self.pages[*index].has(DURABLE) && self.pages.is_promised(*index)));
+        let fresh =
+            index.filter(|index| !(self.pages[*index].has(DURABLE) && self.pages.is_promised(*index)));
         if let Some(index) = fresh.filter(|index| durable.seen.insert(self.pages.key(*index))) {
             durable.found.push(self.pages.key(index));
             let parent = self.pages[index].parent;
@@ -107,11 +108,11 @@ impl Pool {
             return false;
         }
         let parent = self.pages[index].parent;
-        if parent == NONE || !self.is_off(parent) {
+        if parent == NONE || !self.nvme.is_off(&self.pages, parent) {
             self.insist(index);
         }
         if (0..self.pages.shards(index)).any(|shard| self.pages.is_writable(index, shard)) {
-            self.write_first(index);
+            self.nvme.write_first(&mut self.pages, &mut self.call, index);
         }
         true
     }

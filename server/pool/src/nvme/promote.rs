@@ -124,7 +124,7 @@ impl Pool {
         let cell = self.pages.begin_promotion(index, shard, slot);
         let (place, checksum) = (cell.place, cell.checksum());
         self.refresh(index, Position::Hot);
-        let (page, bytes) = (self.pages.key(index), self.shard_bytes(index));
+        let (page, bytes) = (self.pages.key(index), self.slots.shard_bytes_of(self.pages[index].ns));
         Some(Promotion { page, shard, slot: self.slots.key(slot), place, bytes, checksum })
     }
 }

@@ -60,12 +60,12 @@ impl Pool {
     ) -> Reclaim {
         let found = self.namespace(namespace).and_then(|ns| self.pages.find_visible(ns.0, hash));
         let Some(index) = found.filter(|index| shard < self.pages.shards(*index)) else {
-            self.forget_stranger(namespace, place);
+            self.tally.strangers_dropped += self.nvme.forget_stranger(namespace, place);
             return Reclaim::Dead;
         };
         let cell = self.pages.cell(index, shard);
         if !cell.has(ON_NVME) || cell.place != place {
-            self.forget_stranger(namespace, place);
+            self.tally.strangers_dropped += self.nvme.forget_stranger(namespace, place);
             return Reclaim::Dead;
         }
         let hot = if self.is_needed(index) {
@@ -78,7 +78,9 @@ impl Pool {
             let beside = self.pages[index].has(COUNTED_DRAM) && !self.pages.is_promised(index);
             let spare = beside && self.is_crowded();
             let leads_on = self.pages.nvme_child(index).is_some();
-            leads_on || self.goes_last(index, Search::NONE) || !spare && self.rewrite_allowed(index, place)
+            leads_on
+                || self.goes_last(index, Search::NONE)
+                || !spare && self.nvme.rewrite_allowed(self.slots.shard_bytes_of(self.pages[index].ns), place)
         };
         let key = self.pages.key(index);
         if hot { Reclaim::Hot(key) } else { Reclaim::Cold(key) }
@@ -99,12 +101,12 @@ impl Pool {
         let Some(index) = index else { return Rewrite::Gone };
         let cell = self.pages.cell(index, shard);
         match () {
-            () if !cell.has(ON_NVME) || !self.nvme_alive => Rewrite::Gone,
+            () if !cell.has(ON_NVME) || !self.nvme.alive => Rewrite::Gone,
             () if cell.has(PROMOTING) => Rewrite::Busy,
             () if cell.has(FILLED) => {
                 self.begin_move(index);
                 self.set_dirty(index, shard);
-                self.write_first(index); // new pages wait for the room that this makes
+                self.nvme.write_first(&mut self.pages, &mut self.call, index); // new pages wait for the room that this makes
                 self.refresh(index, Position::Hot);
                 Rewrite::Dirty
             }
@@ -156,11 +158,6 @@ impl Pool {
 
     /// What became of extents since the last call, in order.
     pub fn take_place_notes(&mut self) -> Vec<(NvmePlace, PlaceNote)> {
-        std::mem::take(&mut self.place_notes)
-    }
-
-    /// So many bytes at a place are of no use any more.
-    pub(crate) fn note_dead(&mut self, place: NvmePlace, bytes: u64) {
-        self.place_notes.push((place, PlaceNote::Dead(bytes)));
+        std::mem::take(&mut self.nvme.place_notes)
     }
 }

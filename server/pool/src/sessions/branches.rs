@@ -1,14 +1,14 @@
 //! The list of pages of a session: how it grows, is cut, is replaced.
 //! Owns: the link between sessions and pages. Must not know: turns, slots.
 
-use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::entry::NONE;
-use crate::limits::{SESSIONS_LATE_PER_CALL_MAX};
-use crate::sessions::tips::{TipKeeper};
+use crate::index::path::PathEnd;
+use crate::limits::SESSIONS_LATE_PER_CALL_MAX;
+use crate::sessions::tips::TipKeeper;
 use crate::verbs::offload::OffloadAsk;
 use crate::verbs::session::EndTurn;
 use turnkv_proto::{BlockHash, SessionId};

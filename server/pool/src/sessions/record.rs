@@ -5,11 +5,11 @@
 //! named by its last page and is the same for every list that has it: it is kept once. A session's or pin's own record is the
 //! name of its last full chunk and the few pages after it.
 
-use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
 use crate::ids::{NamespaceIndex, Now};
+use crate::index::path::PathEnd;
 use crate::limits::NAMES_PER_CALL;
 use turnkv_proto::{BlockHash, SessionId};
 
@@ -177,7 +177,8 @@ impl Pool {
         if let Some(at) = self.sessions.find(record.ns, &record.session) {
             return Ok(self.present_end(at).pages);
         }
-        let page = start.and_then(|start| Some((self.pages.find_visible(record.ns.0, &start.page)?, start.pages)));
+        let page =
+            start.and_then(|start| Some((self.pages.find_visible(record.ns.0, &start.page)?, start.pages)));
         let end = page.map_or(PathEnd::EMPTY, |(page, pages)| PathEnd { page, pages });
         if end.pages > self.config.limits.session_pages_max {
             return Err(PoolError::Limit("session_pages_max"));

@@ -23,7 +23,8 @@ impl Pool {
             let from = self.sessions.ended_with(ns, hash)?;
             let waits = from != at && !self.sessions[from].in_turn && self.sessions[from].priority == 0;
             // Without its last page it may as well be a head that many share: then others have read it too.
-            let shared = || self.pages.find_visible(ns.0, hash).is_some_and(|page| self.pages[page].cell.uses > 0);
+            let shared =
+                || self.pages.find_visible(ns.0, hash).is_some_and(|page| self.pages[page].cell.uses > 0);
             (waits && (self.sessions[from].ends[0] == Some(*hash) || !shared())).then_some(from)
         };
         let found = hashes.iter().rev().find_map(ended);

@@ -3,8 +3,8 @@
 //! A walk is told by how many pages it has still to pass: in between the list may have lost its tail, or be another one, and
 //! the walk goes on with the list as it is. So no page is passed twice, and every walk ends.
 
-use crate::index::path::{PathEnd};
 use crate::Pool;
+use crate::index::path::PathEnd;
 use crate::limits::FIND_PAGES_AT_ONCE;
 
 /// A walk over the present pages of a session, from the last one back.

@@ -60,7 +60,7 @@ impl Pool {
     pub fn maintain(&mut self, now: Now) {
         self.tick(now);
         self.keep_watermark();
-        self.sift_writes(SIFTED_PER_LOOK_MAX);
+        self.nvme.sift_writes(&self.pages, &mut self.call, SIFTED_PER_LOOK_MAX);
         self.choose_leaving(LEAVING_PER_LOOK_MAX);
     }
 }

@@ -1,13 +1,13 @@
 //! Offload: slots for new pages. Owns: begin of an offload. Must not know: who copies the bytes, what is committed.
 
 use crate::Pool;
+use crate::call::Slice;
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::entry::NONE;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
-use crate::call::Slice;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
 /// What an offload asks for.

@@ -1,13 +1,13 @@
 //! Pins: a prefix that many sessions share, protected by name. Owns: the verbs. Must not know: budgets (protection has them).
 
-use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::{Owner, PIN_RANK, ProtectReach, ProtectionWish};
 use crate::ids::{NamespaceIndex, Now};
+use crate::index::path::PathEnd;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
 use crate::sessions::record::ListStart;
-use crate::sessions::tips::{TipId};
+use crate::sessions::tips::TipId;
 use turnkv_proto::BlockHash;
 
 /// What became of a pin.

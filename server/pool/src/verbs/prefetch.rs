@@ -5,6 +5,7 @@
 //! returns sooner. What returns within moments is spared by everybody else as well, like a protected page.
 
 use crate::Pool;
+use crate::call::Slice;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::index::entry::NONE;
@@ -15,7 +16,6 @@ use crate::limits::{
 };
 use crate::nvme::promote::Promotion;
 use crate::sessions::walk::WalkBack;
-use crate::call::Slice;
 use turnkv_proto::SessionId;
 
 /// How far a session's prefetch came.
@@ -152,7 +152,7 @@ impl Pool {
     /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
     pub(crate) fn note_return(&mut self, at: u32, back: Now, bytes: u64, now: Now) {
         let lead = PREFETCH_AHEAD_MS + bytes / PREFETCH_BYTES_PER_MS;
-        let begins = if self.nvme_alive { Some(back.saturating_sub(lead).max(now)) } else { None };
+        let begins = if self.nvme.is_alive() { Some(back.saturating_sub(lead).max(now)) } else { None };
         self.sessions.update(at, |session| {
             session.return_at = Some(back);
             session.prefetch_at = begins;

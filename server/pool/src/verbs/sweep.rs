@@ -5,15 +5,13 @@
 //! and none is seen twice.
 
 use crate::Pool;
+use crate::call::Slice;
 use crate::eviction::condemn::SubtreeWalk;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::index::entry::NONE;
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::index::lists::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};
-use crate::nvme::strangers::Strangers;
-use crate::nvme::writeback::WriteQueue;
-use crate::call::Slice;
 
 /// How far a walk is.
 #[derive(Default)]
@@ -141,9 +139,11 @@ impl Pool {
             // A page whose parent is off comes after it: the walk finds the parent, and goes down from there.
             let reachable = |pool: &Pool, index: u32| {
                 let parent = pool.pages[index].parent;
-                parent == NONE || !pool.is_off(parent)
+                parent == NONE || !pool.nvme.is_off(&pool.pages, parent)
             };
-            if let Some(index) = index.filter(|index| self.is_off(*index) && reachable(self, *index)) {
+            if let Some(index) =
+                index.filter(|index| self.nvme.is_off(&self.pages, *index) && reachable(self, *index))
+            {
                 if !admit(self, index) {
                     sweep.waiting.extend(next);
                     return false;
@@ -152,7 +152,7 @@ impl Pool {
                 let mut child = self.pages[index].first_child;
                 while child != NONE {
                     self.call.step();
-                    sweep.waiting.extend(self.is_off(child).then(|| self.pages.key(child)));
+                    sweep.waiting.extend(self.nvme.is_off(&self.pages, child).then(|| self.pages.key(child)));
                     child = self.pages[child].next;
                 }
             }
@@ -169,10 +169,7 @@ impl Pool {
     /// The device is gone: nothing goes there any more. What was there is to be swept with `lose_some`.
     #[must_use]
     pub fn nvme_lost(&mut self) -> Sweep {
-        self.nvme_alive = false;
-        self.place_notes.clear();
-        self.strangers = Strangers::default();
-        self.writes = WriteQueue::default();
+        self.nvme.lose();
         Sweep::default()
     }
 

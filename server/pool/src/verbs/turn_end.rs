@@ -8,11 +8,11 @@
 //! Between two steps anything may happen to pages and sessions. Each step looks again; a turn that began, or a session that
 //! is gone, ends it.
 
-use crate::index::path::{PathEnd};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::policy::TurnFacts;
 use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::index::path::PathEnd;
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
 use crate::verbs::retain::Retaining;
 use crate::verbs::session::EndTurn;
@@ -169,7 +169,8 @@ impl Pool {
         let last = here.checked_sub(1).and_then(|last| self.pages.find(turn.ns.0, &turn.end.hashes[last]));
         let path = last.map(|page| PathEnd { page, pages: self.pages.depth(page) });
         let follows = |path: &PathEnd| {
-            path.pages as usize == kept.pages as usize + here && self.pages.end_within(*path, kept.page).is_some()
+            path.pages as usize == kept.pages as usize + here
+                && self.pages.end_within(*path, kept.page).is_some()
         };
         path.filter(follows).unwrap_or(kept)
     }

@@ -63,6 +63,16 @@ impl Slots {
         SlotClass { shard_bytes, slot_bytes, per_slab, tenant, partial, slabs, used, leased, evictions }
     }
 
+    /// Bytes of one shard of a namespace's pages.
+    pub(crate) fn shard_bytes_of(&self, ns: u16) -> u64 {
+        self.classes[usize::from(ns)].shard_bytes
+    }
+
+    /// Bytes of all slabs.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        self.slabs.len() as u64 * self.slab_bytes
+    }
+
     /// Whose pages a namespace's are, as a number.
     pub(crate) fn tenant_of(&self, ns: u16) -> u32 {
         self.classes[usize::from(ns)].tenant

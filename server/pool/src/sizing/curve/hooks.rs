@@ -98,7 +98,7 @@ impl Pool {
         let all: f64 = self.curves.list.iter().zip(self.namespaces.iter()).map(needed).sum();
         let own = needed((&self.curves.list[usize::from(ns.0)], desc));
         let part = if all > 0.0 { own / all } else { 1.0 };
-        let nvme_bytes = if self.nvme_alive { (self.config.nvme_bytes as f64 * part) as u64 } else { 0 };
+        let nvme_bytes = (self.nvme.capacity_bytes() as f64 * part) as u64;
         Ok(NamespaceRoom { dram_bytes: slabs * u64::from(class.per_slab) * slot_bytes, nvme_bytes })
     }
 
