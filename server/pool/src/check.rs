@@ -230,10 +230,10 @@ impl Pool {
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }
         ensure!(
-            sums.unfinished == self.unfinished.pages,
+            sums.unfinished == self.eviction.gauges().unfinished_pages,
             "{} pages wait for shards, {} counted",
             sums.unfinished,
-            self.unfinished.pages
+            self.eviction.gauges().unfinished_pages
         );
         ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
         ensure!(self.pages.len() <= self.config.limits.pages_max, "more pages than pages_max");
@@ -370,12 +370,12 @@ impl Pool {
     fn check_protections(&self) -> Result<(), String> {
         let (mut bytes, mut pages) = (0, 0);
         let mut counts: HashMap<u32, u32> = HashMap::new();
-        for owner in self.protections.owners() {
-            let end = self.protected_end(owner);
+        for owner in self.eviction.protections().owners() {
+            let end = self.eviction.protections().end_of(owner, &self.tips);
             self.check_path(end).map_err(|error| format!("what {owner:?} protects {error}"))?;
             *counts.entry(end.page).or_default() += 1;
         }
-        for tip in self.protections.unowned() {
+        for tip in self.eviction.protections().unowned() {
             *counts.entry(self.tips.end(tip).page).or_default() += 1;
         }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
@@ -385,16 +385,19 @@ impl Pool {
         }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let counted = counts.get(&index).copied().unwrap_or(0);
-            let held = self.protections.holds(index);
+            let held = self.eviction.protections().holds(index);
             ensure!(held == counted, "page {index} is protected {counted} times, {held} counted");
             ensure!(self.pages[index].has(PROTECTED) == (held > 0), "page {index} has the wrong mark");
             if held > 0 {
-                (bytes, pages) = (bytes + self.page_bytes(index), pages + 1);
+                (bytes, pages) = (bytes + self.pages.page_bytes(&self.slots, index), pages + 1);
             }
         }
-        let held = &self.protections;
-        ensure!(held.recount_pins() == held.pins, "{} pins counted", held.pins);
-        ensure!((bytes, pages) == (held.bytes, held.pages()), "{pages} pages of {bytes} bytes are protected");
+        let held = self.eviction.protections();
+        ensure!(held.recount_pins() == held.pins(), "{} pins counted", held.pins());
+        ensure!(
+            (bytes, pages) == (held.protected_bytes(), held.pages()),
+            "{pages} pages of {bytes} bytes are protected"
+        );
         let budget = self.protection_budget();
         ensure!(held.fullest_bytes() <= budget, "a tenant protects more than {budget} bytes");
         Ok(())
@@ -411,7 +414,9 @@ impl Pool {
             }
             self.check_path(end).map_err(|error| format!("session {at} {error}"))?;
         }
-        let others = self.protections.len() + self.protections.unowned().count() + self.left.len();
+        let others = self.eviction.protections().len()
+            + self.eviction.protections().unowned().count()
+            + self.eviction.gauges().left_branches as usize;
         self.tips.check(lists + others)?;
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);

@@ -2,12 +2,8 @@
 
 use crate::call::Call;
 use crate::config::{ConfigError, PoolConfig};
-use crate::eviction::condemn::Condemned;
-use crate::eviction::deferred_victims::DeferredVictims;
-use crate::eviction::left::LeftBranches;
+use crate::eviction::Eviction;
 use crate::eviction::policy::EvictionPolicy;
-use crate::eviction::protection::Protections;
-use crate::eviction::unfinished::Unfinished;
 use crate::ids::Now;
 use crate::index::arena::Pages;
 use crate::index::residency::Tally;
@@ -31,21 +27,12 @@ pub struct Pool {
     pub(crate) sessions: Sessions,
     /// Where sessions' lists and protected prefixes end.
     pub(crate) tips: Tips,
-    pub(crate) protections: Protections,
-    /// What sessions left, as far as it is not marked.
-    pub(crate) left: LeftBranches,
-    pub(crate) deferred: DeferredVictims,
+    pub(crate) eviction: Eviction,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
     pub(crate) nvme: Nvme,
     pub(crate) call: Call,
     pub(crate) tally: Tally,
-    /// The namespace that `maintain` goes on with.
-    pub(crate) maintained: u16,
-    /// Pages that go with all that hangs on them, as far as that is not done yet.
-    pub(crate) condemned: Condemned,
-    /// Pages that wait for more of their shards.
-    pub(crate) unfinished: Unfinished,
 }
 
 impl Pool {
@@ -60,16 +47,11 @@ impl Pool {
             leases: Leases::default(),
             sessions: Sessions::default(),
             tips: Tips::default(),
-            protections: Protections::default(),
-            left: LeftBranches::default(),
-            deferred: DeferredVictims::default(),
+            eviction: Eviction::default(),
             curves: Curves::default(),
             nvme: Nvme::new(&config),
             call: Call::default(),
             tally: Tally::default(),
-            maintained: 0,
-            condemned: Condemned::default(),
-            unfinished: Unfinished::default(),
             config,
         })
     }

@@ -159,15 +159,15 @@ impl Pool {
         let in_service = (slots.slabs.len() - retired) as u64;
         let session_bytes = self.session_bytes();
         let (dram, nvme) = self.tiers(in_service);
-        let nvme_books = self.nvme.gauges();
+        let (nvme_books, going) = (self.nvme.gauges(), self.eviction.gauges());
         PoolStats {
             dram,
             nvme,
             dirty_bytes: tally.dirty_bytes,
-            condemned_pages: self.condemned.len() as u64,
-            unfinished_pages: self.unfinished.pages,
-            unfinished_drops: self.unfinished.dropped,
-            left_branches: self.left.len() as u64,
+            condemned_pages: going.condemned_pages,
+            unfinished_pages: going.unfinished_pages,
+            unfinished_drops: going.unfinished_drops,
+            left_branches: going.left_branches,
             call_steps_max: self.call_steps_max(),
             free_slots: self.free_slots(),
             free_slabs: slots.empty.len() as u32,
@@ -175,7 +175,7 @@ impl Pool {
             pages: tally.visible,
             entries: u64::from(self.pages.len()),
             index_bytes: (self.pages.bytes() + slots.bytes() + nvme_books.memory_bytes) as u64
-                + self.unfinished.bytes() as u64
+                + going.unfinished_bytes as u64
                 + session_bytes,
             curve_bytes: self.curves.bytes() as u64,
             session_bytes,
@@ -183,13 +183,13 @@ impl Pool {
             sessions_in_turn: self.sessions.in_turn(),
             sessions_expected: self.sessions.expected(),
             waiting_writes: nvme_books.waiting_writes,
-            protected_pages: self.protections.pages(),
-            protected_bytes: self.protections.bytes,
-            protected_tenant_bytes_max: self.protections.fullest_bytes(),
+            protected_pages: self.eviction.protections().pages(),
+            protected_bytes: self.eviction.protections().protected_bytes(),
+            protected_tenant_bytes_max: self.eviction.protections().fullest_bytes(),
             protection_budget_bytes: self.protection_budget(),
-            protections: self.protections.len() as u64,
-            pins: self.protections.pins,
-            ended_protections: self.protections.ended,
+            protections: self.eviction.protections().len() as u64,
+            pins: self.eviction.protections().pins(),
+            ended_protections: self.eviction.protections().ended(),
             namespaces: self.namespaces.len() as u64,
             retiring_namespaces: self.retiring() as u64,
             stranger_namespaces: nvme_books.stranger_namespaces,
@@ -257,7 +257,7 @@ impl Pool {
 
     /// Memory of sessions, of the ends of their lists, and of what is protected or left.
     fn session_bytes(&self) -> u64 {
-        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
+        let lists = self.tips.bytes() + self.eviction.gauges().list_bytes;
         (self.sessions.bytes() + lists) as u64
     }
 

@@ -42,20 +42,20 @@ impl Condemned {
 impl Pool {
     /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that follow.
     pub(crate) fn condemn(&mut self, index: u32) {
-        self.condemned.push(self.pages.key(index));
+        self.eviction.condemned.push(self.pages.key(index));
         let slice = self.call.rest();
         self.remove_condemned(slice);
     }
 
     /// Goes on with what is condemned. True: nothing is left of it.
     pub(crate) fn remove_condemned(&mut self, slice: Slice) -> bool {
-        while let Some(top) = self.condemned.tops.front().copied() {
-            let mut walk = self.condemned.walk.take().filter(|walk| walk.top == top);
+        while let Some(top) = self.eviction.condemned.tops.front().copied() {
+            let mut walk = self.eviction.condemned.walk.take().filter(|walk| walk.top == top);
             if !self.remove_some(top, &mut walk, Removal::Dropped, slice, Search::NONE) {
-                self.condemned.walk = walk;
+                self.eviction.condemned.walk = walk;
                 return false;
             }
-            self.condemned.tops.pop_front();
+            self.eviction.condemned.tops.pop_front();
         }
         true
     }

@@ -48,12 +48,12 @@ impl Pool {
     /// Takes a page that could go out of the way of this search and the next ones. False: too many are already.
     pub(crate) fn defer(&mut self, index: u32) -> bool {
         let (ns, key) = (self.pages[index].ns, self.pages.key(index));
-        if self.deferred.len(ns) >= DEFERRED_VICTIMS_MAX {
+        if self.eviction.deferred.len(ns) >= DEFERRED_VICTIMS_MAX {
             return false;
         }
         self.park(index);
         self.pages.defer(index);
-        self.deferred.row(ns).push_back(key);
+        self.eviction.deferred.row(ns).push_back(key);
         true
     }
 
@@ -62,11 +62,11 @@ impl Pool {
         let until = self.call.steps() + u64::from(VICTIM_SCAN_MAX);
         while self.call.steps() < until {
             self.call.step();
-            let key = self.deferred.row(ns).pop_front()?;
+            let key = self.eviction.deferred.row(ns).pop_front()?;
             let Some(index) = self.pages.deferred(key) else { continue };
             let tail = self.pages.tail_in_dram(index, &mut self.call).unwrap_or(index);
             if let (Some(eviction), true) = (self.evictable(tail, search), tail != index) {
-                self.deferred.row(ns).push_front(key);
+                self.eviction.deferred.row(ns).push_front(key);
                 return Some((tail, eviction));
             }
             self.pages.end_deferral(index);
@@ -82,22 +82,22 @@ impl Pool {
     pub(crate) fn end_prefetch_search(&mut self, ns: u16, keep: usize, search: Search) {
         let search = Search { returns_at: None, ..search };
         let mut still = VecDeque::new();
-        while self.deferred.len(ns) > keep {
-            let Some(key) = self.deferred.row(ns).pop_back() else { break };
+        while self.eviction.deferred.len(ns) > keep {
+            let Some(key) = self.eviction.deferred.row(ns).pop_back() else { break };
             if self.stays_deferred(key, search) {
                 still.push_front(key);
             }
         }
-        self.deferred.row(ns).append(&mut still);
+        self.eviction.deferred.row(ns).append(&mut still);
     }
 
     /// Brings back pages of a namespace that are not spared any more, looking at some of them.
     pub(crate) fn review_deferred(&mut self, ns: u16) {
-        for _ in 0..self.deferred.len(ns).min(DEFERRED_REVIEWED_PER_CALL) {
-            let Some(key) = self.deferred.row(ns).pop_front() else { break };
+        for _ in 0..self.eviction.deferred.len(ns).min(DEFERRED_REVIEWED_PER_CALL) {
+            let Some(key) = self.eviction.deferred.row(ns).pop_front() else { break };
             self.call.step();
             if self.stays_deferred(key, Search::NONE) {
-                self.deferred.row(ns).push_back(key);
+                self.eviction.deferred.row(ns).push_back(key);
             }
         }
     }

@@ -54,9 +54,9 @@ impl Pool {
     /// A session has no more of a path than its first `keep` pages: the others become first victims, as many in this call as
     /// it may, the rest in the calls that follow. Where too many branches wait, their pages go by age.
     pub(crate) fn leave_branch(&mut self, end: PathEnd, keep: u32, tails: bool) {
-        if end.pages > keep && self.left.len() < LEFT_BRANCHES_MAX {
+        if end.pages > keep && self.eviction.left.len() < LEFT_BRANCHES_MAX {
             let tip = self.tips.add(end, TipKeeper::Branch);
-            self.left.0.push_back(LeftBranch { tip, keep, tails, stage: MarkStage::Up(end.pages) });
+            self.eviction.left.0.push_back(LeftBranch { tip, keep, tails, stage: MarkStage::Up(end.pages) });
         }
         let slice = self.call.rest();
         self.mark_left(slice);
@@ -68,9 +68,9 @@ impl Pool {
         if !self.let_go_some(slice) {
             return false;
         }
-        while let Some(mut branch) = self.left.0.pop_front() {
+        while let Some(mut branch) = self.eviction.left.0.pop_front() {
             if !self.mark_branch(&mut branch, slice) {
-                self.left.0.push_front(branch);
+                self.eviction.left.0.push_front(branch);
                 return false;
             }
             self.tips.drop(branch.tip, TipKeeper::Branch);

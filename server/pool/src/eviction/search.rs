@@ -43,7 +43,7 @@ impl Pool {
         self.rebalance(class, search);
         if search.returns_at.is_some() {
             // A prefetch does without, rather than take what is spared.
-            let deferred = self.deferred.len(ns);
+            let deferred = self.eviction.deferred.len(ns);
             let slot =
                 self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, PREFETCH_SCAN_MAX, search));
             self.end_prefetch_search(ns, deferred, search);
@@ -167,8 +167,7 @@ impl Pool {
             if self.call.is_over(slice) {
                 return;
             }
-            let ns = self.maintained % namespaces;
-            self.maintained = ns + 1;
+            let Some(ns) = self.eviction.next_turn(namespaces) else { return };
             self.call.pass(1);
             self.review_deferred(ns);
             while !self.call.is_over(slice) && self.nvme.is_alive() && self.below_watermark(ns) {

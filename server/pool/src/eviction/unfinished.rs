@@ -38,11 +38,11 @@ impl Pool {
             return;
         }
         self.pages.set_unfinished(index, true);
-        self.unfinished.pages += 1;
-        if self.unfinished.rows.len() >= UNFINISHED_MAX {
+        self.eviction.unfinished.pages += 1;
+        if self.eviction.unfinished.rows.len() >= UNFINISHED_MAX {
             self.drop_unfinished(0, self.call.half_slice(), Search::NONE);
         }
-        self.unfinished.rows.push_back((self.pages.key(index), self.call.now()));
+        self.eviction.unfinished.rows.push_back((self.pages.key(index), self.call.now()));
         self.oldest_unfinished();
     }
 
@@ -50,7 +50,7 @@ impl Pool {
     pub(crate) fn finish(&mut self, index: u32) {
         if self.pages[index].has(UNFINISHED) {
             self.pages.set_unfinished(index, false);
-            self.unfinished.pages -= 1;
+            self.eviction.unfinished.pages -= 1;
         }
     }
 
@@ -90,17 +90,17 @@ impl Pool {
             return false;
         }
         self.call.step();
-        self.unfinished.rows.pop_front();
+        self.eviction.unfinished.rows.pop_front();
         let page = self.pages.key(index);
         if self.pages.cells(index).iter().any(Cell::granted) || self.pages.leads_to(index, search.page) {
             // Somebody is at it.
-            self.unfinished.rows.push_back((page, self.call.now()));
+            self.eviction.unfinished.rows.push_back((page, self.call.now()));
             return true;
         }
-        self.unfinished.dropped += 1;
+        self.eviction.unfinished.dropped += 1;
         // Not by way of what is condemned already: room may be made for a page that hangs on some of that.
         if !self.remove_some(page, &mut None, Removal::Dropped, slice, search) {
-            self.condemned.push(page);
+            self.eviction.condemned.push(page);
         }
         true
     }
@@ -108,13 +108,13 @@ impl Pool {
     /// The page that waits for longest, and since when; a row in front of it that waits no more goes.
     fn oldest_unfinished(&mut self) -> Option<(u32, Now)> {
         loop {
-            let (key, since) = *self.unfinished.rows.front()?;
+            let (key, since) = *self.eviction.unfinished.rows.front()?;
             let found = self.pages.resolve(key).filter(|index| self.pages[*index].has(UNFINISHED));
             if let Some(index) = found {
                 return Some((index, since));
             }
             self.call.step();
-            self.unfinished.rows.pop_front();
+            self.eviction.unfinished.rows.pop_front();
         }
     }
 }

@@ -415,7 +415,7 @@ impl Pool {
             self.tally.dropped += u64::from(removal == Removal::Dropped);
         }
         self.finish(index);
-        self.forget_protected(index);
+        self.eviction.forget_protected(&mut self.pages, &self.slots, index);
         self.lift_tips(index);
         self.pages[index].flags.become_life(Life::Gone);
         self.pages[index].flags.clear(DURABLE);

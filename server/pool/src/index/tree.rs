@@ -9,8 +9,14 @@ use crate::index::flags::{
     COUNTED_DRAM, CellFlags, DIRTY, LEAVING, ON_NVME, PROMISED, PROMOTING, VICTIM, WRITING,
 };
 use crate::limits::{TAIL_WALK_MAX, VICTIM_CHILDREN_MAX};
+use crate::memory::slots::Slots;
 
 impl Pages {
+    /// Bytes of a page, all shards.
+    pub(crate) fn page_bytes(&self, slots: &Slots, index: u32) -> u64 {
+        slots.shard_bytes_of(self[index].ns) * u64::from(self.shards(index))
+    }
+
     /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well. None: too
     /// far away to look for.
     pub(crate) fn tail_in_dram(&self, index: u32, call: &mut Call) -> Option<u32> {

@@ -47,7 +47,7 @@ impl Pool {
         let GivesWay { tenant: gives_way, is_own, has_too_many } = self.gives_way(tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
             let (at, class) = (ns.0, &self.slots.classes[usize::from(ns.0)]);
-            let named = self.sessions.len_of(ns) > 0 || self.protections.pins_of(ns) > 0;
+            let named = self.sessions.len_of(ns) > 0 || self.eviction.protections().pins_of(ns) > 0;
             let holds = named || self.pages.live_of(at) > 0 || class.used > 0;
             let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
             let others = self.slots.tenant_of(at) != gives_way;
@@ -105,7 +105,7 @@ impl Pool {
                 self.namespaces.retiring.push_back(next); // what it waits for are operations in flight
                 continue;
             }
-            self.deferred.forget(next.ns.0);
+            self.eviction.forget_namespace(next.ns.0);
             self.policy.namespace_gone(next.ns.0);
             self.slots.close_class(next.ns.0);
             self.namespaces.vacate(next.ns.0);
@@ -124,10 +124,12 @@ impl Pool {
     }
 
     fn retire_pins(&mut self, next: &mut Retiring, steps: &mut u32) {
-        while *steps > 0 && self.protections.pins_of(next.ns) > 0 && next.protections < self.protections.end()
+        while *steps > 0
+            && self.eviction.protections().pins_of(next.ns) > 0
+            && next.protections < self.eviction.protections().end()
         {
             *steps -= 1;
-            let pin = self.protections.pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            let pin = self.eviction.protections().pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
             if let Some((ns, pin)) = pin {
                 self.unprotect(Owner::Pin(ns, pin));
             }

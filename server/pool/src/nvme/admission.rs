@@ -111,13 +111,13 @@ impl Nvme {
 impl Pool {
     /// Whether the budget allows a page to be written that nobody insists on.
     pub(crate) fn budget_allows(&mut self, index: u32) -> bool {
-        let bytes = self.page_bytes(index);
+        let bytes = self.pages.page_bytes(&self.slots, index);
         self.nvme.budget_allows(bytes, self.tally.dirty_bytes, self.call.now())
     }
 
     /// Whether little waits to be written, a page more included.
     fn backlog_allows(&self, index: u32) -> bool {
-        self.nvme.backlog_allows(self.page_bytes(index), self.tally.dirty_bytes)
+        self.nvme.backlog_allows(self.pages.page_bytes(&self.slots, index), self.tally.dirty_bytes)
     }
 
     /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their children.

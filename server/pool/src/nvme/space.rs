@@ -237,8 +237,7 @@ impl Pool {
     /// alone from now on, so that it can leave. The namespaces take turns.
     fn coldest_beside(&mut self) -> Option<u32> {
         let namespaces = self.namespaces.places_len() as u16;
-        let ns = self.maintained.checked_rem(namespaces)?;
-        self.maintained = ns + 1;
+        let ns = self.eviction.next_turn(namespaces)?;
         let (victim, eviction) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE)?;
         if eviction != Eviction::Demote {
             return None;

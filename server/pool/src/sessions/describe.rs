@@ -131,7 +131,7 @@ impl Pool {
                 let entry = &self.pages[index];
                 describing.dram_pages += u32::from(entry.has(COUNTED_DRAM));
                 describing.nvme_pages += u32::from(entry.has(COUNTED_NVME));
-                describing.bytes += self.page_bytes(index);
+                describing.bytes += self.pages.page_bytes(&self.slots, index);
                 if describing.shared_pages == 0 && self.pages.is_shared(index, own) {
                     describing.shared_pages = entry.depth;
                 }
@@ -155,12 +155,16 @@ impl Pool {
             dram_pages: describing.dram_pages.min(info.pages),
             nvme_pages: describing.nvme_pages.min(info.pages),
             shared_pages: describing.shared_pages.min(info.pages),
-            protected_pages: self.protected_end(owner).pages,
+            protected_pages: self.eviction.protections().end_of(owner, &self.tips).pages,
             bytes: describing.bytes,
             tail: self.pages.tail_of(self.present_end(at)).map(|(hash, _)| hash),
             returns_in_ms: this.return_at.and_then(|back| back.checked_sub(now)),
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
-            protected_for_ms: self.protections.ends_of(owner).map_or(0, |ends| ends.saturating_sub(now)),
+            protected_for_ms: self
+                .eviction
+                .protections()
+                .ends_of(owner)
+                .map_or(0, |ends| ends.saturating_sub(now)),
             priority: this.priority,
             info,
         })

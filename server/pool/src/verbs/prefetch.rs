@@ -272,7 +272,7 @@ impl Pool {
     /// The page is needed then; an earlier need that is still to come stays. Returns its bytes.
     pub(crate) fn expect_page(&mut self, index: u32, back: Now) -> u64 {
         self.call.step();
-        let bytes = self.page_bytes(index);
+        let bytes = self.pages.page_bytes(&self.slots, index);
         if self.expected_at(index).is_some_and(|known| known <= back && known >= self.call.now()) {
             return bytes;
         }
