@@ -255,7 +255,7 @@ impl Pool {
             counts.leased_bytes += bytes;
             counts.lasting_bytes += lasting;
             lasting_bytes += lasting;
-            let user = users.entry(self.leases.counts.user_of(lease.client)).or_default();
+            let user = users.entry(self.leases.counts().user_of(lease.client)).or_default();
             user.leases += 1;
             user.lasting_bytes += lasting;
             counts.held += if lease.kind.is_held() { lease.items.len() as u32 } else { 0 };
@@ -273,26 +273,26 @@ impl Pool {
             }
         }
         let counted: HashMap<u64, Holding> =
-            self.leases.counts.clients().map(|(client, holding)| (client.0, holding)).collect();
+            self.leases.counts().clients().map(|(client, holding)| (client.0, holding)).collect();
         ensure!(clients == counted, "the clients' shares do not add up");
         ensure!(
             clients.values().all(|slots| slots.leased <= self.config.limits.client_slots_max),
             "a client holds too much"
         );
-        ensure!(quarantined == self.leases.counts.quarantined_bytes, "{quarantined} bytes in quarantine");
-        ensure!(held_bytes == self.leases.counts.held_bytes, "{held_bytes} bytes held");
+        ensure!(quarantined == self.leases.counts().quarantined_bytes, "{quarantined} bytes in quarantine");
+        ensure!(held_bytes == self.leases.counts().held_bytes, "{held_bytes} bytes held");
         ensure!(
-            lasting_bytes == self.leases.counts.lasting_bytes,
+            lasting_bytes == self.leases.counts().lasting_bytes,
             "{lasting_bytes} bytes that time does not free"
         );
         ensure!(
-            users == self.leases.counts.users().collect::<HashMap<_, _>>(),
+            users == self.leases.counts().users().collect::<HashMap<_, _>>(),
             "the users' shares do not add up"
         );
         let all = self.leases.iter().count();
-        ensure!(all == self.leases.counts.leases as usize, "{all} leases");
+        ensure!(all == self.leases.counts().leases as usize, "{all} leases");
         ensure!(all <= self.config.limits.leases_max as usize, "more leases than leases_max");
-        ensure!(lasting_bytes <= self.all_bytes_max(), "leases that time does not end hold too much");
+        ensure!(lasting_bytes <= self.room().all_bytes_max(), "leases that time does not end hold too much");
         let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
         ensure!(held_bytes <= dram_bytes / 100 * HELD_PERCENT_MAX, "too much is held to copy beside it");
         Ok(leases)
@@ -301,7 +301,7 @@ impl Pool {
     fn check_slots(&self, sums: &Sums) -> Result<(), String> {
         let mut leases = self.check_leases()?;
         let (mut used_bytes, mut leased_bytes, mut pinned_bytes) = (0, 0, 0);
-        for (slab, this) in self.slots.slabs.iter().enumerate() {
+        for (slab, this) in self.slots.slabs().iter().enumerate() {
             let mut used = 0;
             for (at, meta) in this.metas.iter().enumerate() {
                 let slot = self.slots.number(slab as u32, at as u32);
@@ -327,17 +327,14 @@ impl Pool {
                 ensure!(meta.state == SlotState::Used || held > 0 || ios > 0, "slot {slot} is lost");
             }
             ensure!(used == this.used, "slab {slab} has {used} slots in use, {} counted", this.used);
-            let empty = self.slots.empty.contains(&(slab as u32));
+            let empty = self.slots.empty().contains(&(slab as u32));
             ensure!(empty == (used == 0 && !this.retired), "slab {slab} is in the wrong place");
         }
         ensure!(leases.is_empty(), "leases hold slots that do not exist");
-        ensure!(
-            used_bytes == self.slots.used_bytes,
-            "{used_bytes} bytes in use, {} counted",
-            self.slots.used_bytes
-        );
-        ensure!(leased_bytes == self.slots.leased_bytes, "{leased_bytes} bytes leased");
-        ensure!(pinned_bytes == self.slots.pinned_bytes, "{pinned_bytes} bytes pinned");
+        let gauges = self.slots.gauges();
+        ensure!(used_bytes == gauges.used_bytes, "{used_bytes} bytes in use, {} counted", gauges.used_bytes);
+        ensure!(leased_bytes == gauges.leased_bytes, "{leased_bytes} bytes leased");
+        ensure!(pinned_bytes == gauges.pinned_bytes, "{pinned_bytes} bytes pinned");
         Ok(())
     }
 

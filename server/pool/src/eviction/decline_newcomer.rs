@@ -26,24 +26,20 @@ impl Pool {
     /// Whether a new page would have to take the room of something worth more.
     pub(crate) fn is_outranked(&mut self, ns: u16, rank: Option<u32>) -> bool {
         let Some(rank) = rank else { return false };
-        let room = |pool: &mut Pool| pool.has_room(ns).then_some(());
+        let room = |pool: &mut Pool| pool.slots.has_free_slot(ns).then_some(());
         if room(self).or_else(|| self.claim_from_unfinished(Search::NONE, room)).is_some()
             || !self.is_first_victim_better(ns, rank)
         {
             return false;
         }
         // It counts as an eviction, so that a namespace that keeps what it has still asks for others' colder slabs.
-        self.slots.classes[usize::from(ns)].evictions += 1;
+        self.slots.count_eviction(ns);
         self.rebalance(u32::from(ns), Search::NONE);
-        !self.has_room(ns)
+        !self.slots.has_free_slot(ns)
     }
 
     fn is_first_victim_better(&mut self, ns: u16, rank: u32) -> bool {
         let victim = self.coldest(ListId::Dram(ns));
         victim.is_some_and(|victim| self.policy.outranks(&self.pages, victim, rank))
-    }
-
-    fn has_room(&self, ns: u16) -> bool {
-        !self.slots.empty.is_empty() || self.slots.free_of(&self.slots.classes[usize::from(ns)]) > 0
     }
 }

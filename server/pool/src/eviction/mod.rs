@@ -17,12 +17,15 @@ pub(crate) mod protection;
 pub(crate) mod search;
 pub(crate) mod unfinished;
 
+use crate::ids::NamespaceIndex;
 use crate::index::arena::Pages;
 use crate::memory::slots::Slots;
+use crate::sessions::tips::TipId;
 use condemn::Condemned;
 use deferred_victims::DeferredVictims;
 use left::LeftBranches;
 use protection::Protections;
+use turnkv_proto::BlockHash;
 use unfinished::Unfinished;
 
 /// What is known of pages that go, or go last, beside the policy's order.
@@ -56,6 +59,16 @@ impl Eviction {
     /// Who protects which pages.
     pub(crate) fn protections(&self) -> &Protections {
         &self.protections
+    }
+
+    /// What was protected for a wish is nobody's: it is let go of bit by bit.
+    pub(crate) fn disown(&mut self, tip: Option<TipId>) {
+        self.protections.disown(tip);
+    }
+
+    /// Pins that ended by time since the last call.
+    pub(crate) fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
+        self.protections.take_ended_pins()
     }
 
     /// A page leaves the index: what is protected ends before it.

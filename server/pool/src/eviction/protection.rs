@@ -117,12 +117,6 @@ impl Pool {
         pages
     }
 
-    /// What was protected for a wish is nobody's.
-    pub(crate) fn disown_protected(&mut self, tip: Option<TipId>) {
-        tip.into_iter().for_each(|tip| self.eviction.protections.made(tip));
-        self.eviction.protections.going.extend(tip);
-    }
-
     /// Ends an owner's protection. False: it had none.
     pub(crate) fn unprotect(&mut self, owner: Owner) -> bool {
         self.unprotect_after(owner, 0)
@@ -159,7 +153,7 @@ impl Pool {
 
     /// Pins that ended by time since the last call: what was saved of them can go.
     pub fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
-        std::mem::take(&mut self.eviction.protections.ended_pins)
+        self.eviction.take_ended_pins()
     }
 
     /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is over, and the rest

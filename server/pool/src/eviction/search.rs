@@ -76,7 +76,7 @@ impl Pool {
         while self.call.steps() <= until
             && let Some((victim, eviction)) = next(self)
         {
-            self.slots.classes[class as usize].evictions += 1;
+            self.slots.count_eviction(ns);
             self.evict(victim, eviction, search);
             if let Some(slot) = claim(&mut self.slots, class) {
                 return Some(slot);
@@ -170,7 +170,10 @@ impl Pool {
             let Some(ns) = self.eviction.next_turn(namespaces) else { return };
             self.call.pass(1);
             self.review_deferred(ns);
-            while !self.call.is_over(slice) && self.nvme.is_alive() && self.below_watermark(ns) {
+            while !self.call.is_over(slice)
+                && self.nvme.is_alive()
+                && self.slots.is_below_watermark(ns, self.config.free_slots_percent)
+            {
                 let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE) else {
                     break;
                 };
@@ -179,21 +182,12 @@ impl Pool {
         }
     }
 
-    fn below_watermark(&self, ns: u16) -> bool {
-        let class = &self.slots.classes[usize::from(ns)];
-        let per_slab = u64::from(class.per_slab);
-        let free = self.slots.free_of(class) + self.slots.empty.len() as u64 * per_slab;
-        class.slabs > 0
-            && free * 100 < u64::from(class.slabs) * per_slab * u64::from(self.config.free_slots_percent)
-    }
-
     /// Now and then a namespace that evicts its own pages asks whether another one's slab is colder.
     pub(crate) fn rebalance(&mut self, class: u32, search: Search) {
-        if self.slots.classes[class as usize].evictions < REBALANCE_EVERY_EVICTIONS {
+        if !self.slots.is_each_eviction(class as u16, REBALANCE_EVERY_EVICTIONS) {
             return;
         }
-        self.slots.classes[class as usize].evictions = 0;
-        if self.slots.draining == NONE {
+        if self.slots.draining().is_none() {
             let own = self.slots.coldest_own(class).map_or(0, |(_, touched)| touched);
             match self.slots.coldest_other(class) {
                 Some((slab, touched)) if touched < own => self.slots.start_drain(slab),
@@ -205,7 +199,7 @@ impl Pool {
 
     /// Empties a slab of another namespace, as far as one call may.
     fn drain_for(&mut self, class: u32, sparing: bool, search: Search) {
-        if self.slots.draining == NONE {
+        if self.slots.draining().is_none() {
             match self.slots.coldest_other(class) {
                 Some((slab, _)) => self.slots.start_drain(slab),
                 None => return,
@@ -217,17 +211,15 @@ impl Pool {
     /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`sparing`) should go last: a
     /// namespace that has no other slot to take spares nothing.
     fn drain_step(&mut self, sparing: bool, search: Search) {
-        let slab = self.slots.draining;
-        if slab == NONE {
-            return;
-        }
+        let Some((slab, end)) = self.slots.draining() else { return };
+        let is_draining = |slots: &Slots| slots.draining().is_some_and(|(draining, _)| draining == slab);
         let until = self.call.steps() + DRAIN_STEPS_PER_CALL_MAX / 2;
         let mut budget = DRAIN_PAGES_PER_CALL_MAX;
-        let (from, end) = (self.slots.drained, self.slots.slabs[slab as usize].metas.len() as u32);
+        let from = self.slots.drained();
         for at in from..end {
-            if self.slots.draining != slab || budget == 0 || self.call.steps() >= until {
+            if !is_draining(&self.slots) || budget == 0 || self.call.steps() >= until {
                 self.call.pass(u64::from(at - from));
-                self.slots.drained = at;
+                self.slots.note_drained(at);
                 return;
             }
             let owner = self.slots.owner(slab, at);
@@ -236,7 +228,7 @@ impl Pool {
             }
         }
         self.call.pass(u64::from(end - from));
-        if self.slots.draining == slab {
+        if is_draining(&self.slots) {
             self.slots.stop_drain();
         }
     }

@@ -15,7 +15,7 @@
 pub(crate) mod counts;
 
 use crate::Pool;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
+use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, UserId};
 use crate::index::entry::NONE;
 use crate::index::residency::Search;
 use counts::Counts;
@@ -119,10 +119,10 @@ pub(crate) struct Leases {
     table: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
     lists: [LeaseList; 5],
-    pub(crate) counts: Counts,
-    pub(crate) expired: u64,
+    counts: Counts,
+    expired: u64,
     /// Calls that were refused a lease because a share was reached.
-    pub(crate) refused: u64,
+    refused: u64,
     /// The client whose leases are being ended, and the row to go on at.
     going: Option<(ClientId, u32)>,
 }
@@ -279,6 +279,41 @@ impl Leases {
         (None, RowsPassed { rows: passed, all })
     }
 
+    /// What leases add up to.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Leases that ran past their deadline, and calls that were refused a lease because a share was reached, ever.
+    pub(crate) fn expired_and_refused(&self) -> (u64, u64) {
+        (self.expired, self.refused)
+    }
+
+    /// A lease ran past its deadline.
+    pub(crate) fn count_expired(&mut self) {
+        self.expired += 1;
+    }
+
+    /// A call was refused a lease.
+    pub(crate) fn count_refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// Says whose process a client is. One that holds leases keeps its user.
+    pub(crate) fn introduce(&mut self, client: ClientId, user: UserId) {
+        self.counts.introduce(client, user);
+    }
+
+    /// A client is gone: nothing is leased to it any more.
+    pub(crate) fn depart(&mut self, client: ClientId) {
+        self.counts.depart(client);
+    }
+
+    /// A client that holds no lease is nobody's any more.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        self.counts.forget(client);
+    }
+
     /// Every lease.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.table.iter().filter_map(|(_, lease)| lease.as_ref())
@@ -344,12 +379,12 @@ impl Pool {
         let Some(lease) = self.leases.quarantine(id) else { return };
         let (shards, items) = (lease.shards, lease.items.clone());
         self.give_up_grants(&items, shards);
-        self.leases.expired += 1;
+        self.leases.count_expired();
     }
 
     /// Puts slots under a new lease.
     pub(crate) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
-        let slot_bytes = self.slots.classes[usize::from(new.ns.0)].slot_bytes;
+        let slot_bytes = self.slots.class_at(new.ns.0).slot_bytes;
         self.leases.insert(new, slot_bytes)
     }
 

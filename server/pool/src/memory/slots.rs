@@ -77,20 +77,36 @@ pub(crate) struct Slab {
 pub(crate) struct Slots {
     slab_bytes: u64,
     stride: u32,
-    pub(crate) slabs: Vec<Slab>,
+    slabs: Vec<Slab>,
     /// Slabs without pages.
-    pub(crate) empty: Vec<u32>,
-    pub(crate) classes: Vec<SlotClass>,
+    empty: Vec<u32>,
+    classes: Vec<SlotClass>,
     /// The slab being emptied.
-    pub(crate) draining: u32,
+    draining: u32,
     /// Slots of it before this one are empty: none is given out again while it is being emptied.
-    pub(crate) drained: u32,
-    pub(crate) used_bytes: u64,
-    pub(crate) leased_bytes: u64,
-    pub(crate) pinned_bytes: u64,
-    pub(crate) recuts: u64,
+    drained: u32,
+    used_bytes: u64,
+    leased_bytes: u64,
+    pinned_bytes: u64,
+    recuts: u64,
     tick: u64,
     renewed: Vec<u32>,
+}
+
+/// Gauges and counters of the slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotGauges {
+    pub(crate) used_bytes: u64,
+    pub(crate) leased_bytes: u64,
+    /// Leased, being written or read into.
+    pub(crate) pinned_bytes: u64,
+    /// Slabs cut for another namespace, ever.
+    pub(crate) recuts: u64,
+    /// Slots that are free in slabs that are in use.
+    pub(crate) free_slots: u64,
+    pub(crate) retired_slabs: u32,
+    /// Bytes of the slabs in service.
+    pub(crate) capacity_bytes: u64,
 }
 
 impl Slots {
@@ -215,6 +231,55 @@ impl Slots {
         meta.leases > 0 || meta.ios > 0
     }
 
+    /// When a slot's page is needed again, in `RETURN_UNIT_MS`; 0: unknown.
+    pub(crate) fn set_returns(&mut self, slot: u32, returns: u32) {
+        self.meta_mut(slot).returns = returns;
+    }
+
+    /// All slabs.
+    pub(crate) fn slabs(&self) -> &[Slab] {
+        &self.slabs
+    }
+
+    /// Slabs without pages.
+    pub(crate) fn empty(&self) -> &[u32] {
+        &self.empty
+    }
+
+    /// The slab that is being emptied, and how many slots it is cut into.
+    pub(crate) fn draining(&self) -> Option<(u32, u32)> {
+        let slab = Some(self.draining).filter(|slab| *slab != NONE)?;
+        Some((slab, self.slabs[slab as usize].metas.len() as u32))
+    }
+
+    /// Slots of the slab that is being emptied which are empty, from the first on: none is given out again meanwhile.
+    pub(crate) fn drained(&self) -> u32 {
+        self.drained
+    }
+
+    /// So many of them are now.
+    pub(crate) fn note_drained(&mut self, slots: u32) {
+        self.drained = slots;
+    }
+
+    /// Gauges and counters now.
+    pub(crate) fn gauges(&self) -> SlotGauges {
+        let retired = self.slabs.iter().filter(|slab| slab.retired).count();
+        let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining {
+            true => u64::from(self.classes[slab.class as usize].per_slab - slab.used),
+            false => 0,
+        };
+        SlotGauges {
+            used_bytes: self.used_bytes,
+            leased_bytes: self.leased_bytes,
+            pinned_bytes: self.pinned_bytes,
+            recuts: self.recuts,
+            free_slots: self.slabs.iter().map(free_in).sum(),
+            retired_slabs: retired as u32,
+            capacity_bytes: (self.slabs.len() - retired) as u64 * self.slab_bytes,
+        }
+    }
+
     /// A new moment for `touch`.
     pub(crate) fn advance(&mut self) {
         self.tick += 1;
@@ -291,7 +356,7 @@ impl Slots {
         metas + self.slabs.len() * size_of::<Slab>()
     }
 
-    pub(crate) fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
+    pub(super) fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
         &mut self.slabs[(slot / self.stride) as usize].metas[(slot % self.stride) as usize]
     }
 
@@ -416,7 +481,7 @@ impl Pool {
     pub fn slot_place(&self, slot: SlotKey) -> Option<SlotPlace> {
         let slab = self.slots.slabs.get(slot.slab as usize).filter(|slab| slab.used > 0)?;
         let meta = slab.metas.get(slot.slot as usize)?;
-        let class = &self.slots.classes[slab.class as usize];
+        let class = self.slots.class_at(slab.class as u16);
         let offset = u64::from(slot.slot) * class.slot_bytes;
         let place =
             SlotPlace { slab: slot.slab, generation: slab.generation, offset, bytes: class.shard_bytes };

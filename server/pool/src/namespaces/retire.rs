@@ -46,7 +46,7 @@ impl Pool {
         }
         let GivesWay { tenant: gives_way, is_own, has_too_many } = self.gives_way(tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
-            let (at, class) = (ns.0, &self.slots.classes[usize::from(ns.0)]);
+            let (at, class) = (ns.0, self.slots.class_at(ns.0));
             let named = self.sessions.len_of(ns) > 0 || self.eviction.protections().pins_of(ns) > 0;
             let holds = named || self.pages.live_of(at) > 0 || class.used > 0;
             let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
@@ -101,7 +101,7 @@ impl Pool {
                 self.namespaces.retiring.push_front(next);
                 return true;
             }
-            if self.pages.live_of(next.ns.0) > 0 || self.slots.classes[usize::from(next.ns.0)].used > 0 {
+            if self.pages.live_of(next.ns.0) > 0 || self.slots.class_at(next.ns.0).used > 0 {
                 self.namespaces.retiring.push_back(next); // what it waits for are operations in flight
                 continue;
             }

@@ -68,7 +68,7 @@ pub(crate) struct Sessions {
     /// Bytes of all names.
     name_bytes: usize,
     forgotten: Vec<(NamespaceIndex, SessionId)>,
-    pub(crate) forgotten_count: u64,
+    forgotten_count: u64,
 }
 
 impl Sessions {
@@ -289,6 +289,11 @@ impl Sessions {
                 self.forgotten.push((session.ns, session.id));
             }
         }
+    }
+
+    /// Sessions forgotten without being asked to, ever.
+    pub(crate) fn forgotten_count(&self) -> u64 {
+        self.forgotten_count
     }
 
     pub(crate) fn take_forgotten(&mut self) -> Vec<(NamespaceIndex, SessionId)> {

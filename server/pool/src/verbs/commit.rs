@@ -35,7 +35,9 @@ impl Pool {
         let held = held.ok_or(PoolError::LeaseUnknown)?;
         if held.kind == LeaseKind::Quarantined || held.deadline < now {
             // Whoever asks for a commit has finished writing: the slots are free again.
-            self.leases.expired += u64::from(held.kind == LeaseKind::Write);
+            if held.kind == LeaseKind::Write {
+                self.leases.count_expired();
+            }
             self.end_lease(lease);
             return Err(PoolError::LeaseUnknown);
         }

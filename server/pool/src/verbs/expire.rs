@@ -19,7 +19,7 @@ impl Pool {
                 self.call.step();
                 match kind {
                     LeaseKind::Read => {
-                        self.leases.expired += 1;
+                        self.leases.count_expired();
                         self.end_lease(lease);
                     }
                     LeaseKind::Write => self.quarantine(lease),
@@ -38,7 +38,7 @@ impl Pool {
     /// again.
     pub fn client_gone(&mut self, client: ClientId, now: Now) -> bool {
         self.tick(now);
-        self.leases.counts.depart(client);
+        self.leases.depart(client);
         let slice = self.call.slice();
         loop {
             let (lease, passed) = self.leases.next_of_gone(client, GONE_ROWS_PER_LOOK_MAX);
@@ -47,7 +47,7 @@ impl Pool {
                 self.end_lease(lease);
             }
             if passed.all {
-                self.leases.counts.forget(client);
+                self.leases.forget(client);
                 return true;
             }
             if self.call.is_over(slice) {

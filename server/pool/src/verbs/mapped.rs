@@ -116,8 +116,8 @@ impl Pool {
         }
         let (items, mapped) = (held.items.len(), held.kind.is_held());
         let left = (self.config.limits.lease_pages_max as usize).saturating_sub(items);
-        let to_map = self.held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
-        let room = left.min(self.slot_room(ask.client, ask.ns)).min(to_map);
+        let to_map = self.room().held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
+        let room = left.min(self.room().slot_room(ask.client, ask.ns)).min(to_map);
         Ok(Some(self.reserve_slots(&ask, room, now)))
     }
 
@@ -151,7 +151,7 @@ impl Pool {
     fn reserve_room(&mut self, ask: &ReserveAsk, now: Now) -> Result<usize, PoolError> {
         let Some(lease) = ask.lease else {
             let room = self.lease_room(ask.client, ask.ns)?;
-            return Ok(room.min(self.held_room(ask.client, ask.ns)));
+            return Ok(room.min(self.room().held_room(ask.client, ask.ns)));
         };
         let held = self.held(lease, ask.client)?;
         if (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
@@ -160,8 +160,8 @@ impl Pool {
         let left = (self.config.limits.lease_pages_max as usize).saturating_sub(held.items.len());
         match self.renew_one(ask.client, lease, now) {
             Ok(()) => {
-                let room = left.min(self.slot_room(ask.client, ask.ns));
-                Ok(room.min(self.held_room(ask.client, ask.ns)))
+                let room = left.min(self.room().slot_room(ask.client, ask.ns));
+                Ok(room.min(self.room().held_room(ask.client, ask.ns)))
             }
             Err(NotHeld::TooMuch) => Ok(0),
             Err(NotHeld::Over) => Err(PoolError::LeaseUnknown),
@@ -213,7 +213,8 @@ impl Pool {
         if let (Some(declined), true) = (done.outcomes.last().copied(), accepted.len() < slots.len()) {
             done.outcomes.resize(slots.len(), declined);
         }
-        self.observe_offload(pages, &done.outcomes, 0..done.outcomes.len(), session);
+        let turn = session.map(|at| (at, self.sessions[at].turn));
+        self.curves.observe_offload(pages, &done.outcomes, 0..done.outcomes.len(), turn, now);
         accepted.iter().rev().for_each(|index| self.touch(*index));
         if let (false, Some(last)) = (ask.siblings, accepted.last().copied()) {
             let before = self.pages[accepted[0]].parent;
@@ -282,7 +283,7 @@ impl Pool {
     fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> Result<(), NotHeld> {
         self.call.step();
         let held = self.held(lease, client).map_err(|_| NotHeld::Over)?;
-        if !held.kind.is_held() && held.items.len() > self.held_room(client, held.ns) {
+        if !held.kind.is_held() && held.items.len() > self.room().held_room(client, held.ns) {
             return Err(NotHeld::TooMuch);
         }
         self.leases.renew(lease, self.deadline(now));

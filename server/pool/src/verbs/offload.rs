@@ -164,7 +164,7 @@ impl Pool {
             return Err(PoolError::LeaseUnknown);
         }
         let most = (self.config.limits.lease_pages_max as usize).saturating_sub(offloading.granted);
-        let room = self.slot_room(ask.client, ask.ns).min(most);
+        let room = self.room().slot_room(ask.client, ask.ns).min(most);
         let mut asked = Asked { room, rank: offloading.rank, items: Vec::new() };
         let mut last = offloading.last.map_or(Some(NONE), |page| self.pages.resolve(page));
         let positions = ask.shards.positions(ask.hashes.len());
@@ -234,7 +234,7 @@ impl Pool {
             items.iter().for_each(|item| self.unlease(item.slot));
         }
         // Who holds nothing is not over any bound of its own: others hold so much that a page finds no room.
-        let own = self.leases.counts.of(ask.client).leased;
+        let own = self.leases.counts().of(ask.client).leased;
         if why == Outcome::LeaseLimit && own == 0 { Outcome::NoSpace } else { why }
     }
 
@@ -242,13 +242,14 @@ impl Pool {
     fn note_some(&mut self, ask: &OffloadAsk<'_>, offloading: &mut Offloading, slice: Slice) -> bool {
         let OffloadStage::Noting(mut end, mut next) = offloading.stage else { return true };
         let session = ask.session.and_then(|session| self.sessions.find(ask.ns, session));
+        let turn = session.map(|at| (at, self.sessions[at].turn));
         while end > 0 {
             if self.call.is_over(slice) {
                 offloading.stage = OffloadStage::Noting(end, next);
                 return false;
             }
             let from = end.saturating_sub(FIND_PAGES_AT_ONCE);
-            self.observe_offload(ask, &offloading.outcomes, from..end, session);
+            self.curves.observe_offload(ask, &offloading.outcomes, from..end, turn, self.call.now());
             self.call.add((end - from) as u64);
             for _ in from..end.min(ask.shards.page(offloading.accepted)) {
                 next = next.and_then(|page| self.touch_and_up(page));
@@ -337,7 +338,7 @@ impl Pool {
             }
         }
         if asked.items.len() >= asked.room {
-            let own = asked.items.len() as u32 + self.leases.counts.of(ask.client).leased;
+            let own = asked.items.len() as u32 + self.leases.counts().of(ask.client).leased;
             // Who holds nothing is not over any bound of its own: others hold all there is.
             return (if own == 0 { Outcome::NoSpace } else { Outcome::LeaseLimit }, None);
         }

@@ -166,7 +166,7 @@ impl Pool {
         for shard in 0..self.pages.shards(index) {
             let slot = self.pages.cell(index, shard).slot;
             if slot != NONE && self.slots.meta(slot).returns == in_units(back) {
-                self.slots.meta_mut(slot).returns = 0;
+                self.slots.set_returns(slot, 0);
             }
         }
         self.end_deferral(index);
@@ -280,7 +280,7 @@ impl Pool {
         for shard in 0..self.pages.shards(index) {
             let slot = self.pages.cell(index, shard).slot;
             if slot != NONE {
-                self.slots.meta_mut(slot).returns = returns;
+                self.slots.set_returns(slot, returns);
             }
         }
         bytes

@@ -80,7 +80,7 @@ impl Pool {
         check_ask(ask.hashes, ask.shards, desc.shards)?;
         self.check_lease_size(ask.shards)?;
         let room = self.lease_room(ask.client, ask.ns)?;
-        let room = match self.held_room(ask.client, ask.ns) {
+        let room = match self.room().held_room(ask.client, ask.ns) {
             may_hold if ask.hold && may_hold >= ask.shards.count() => room.min(may_hold),
             _ => room,
         };
@@ -108,7 +108,7 @@ impl Pool {
         if let Some(first) = items.first() {
             self.touch_ancestors(first.page.index);
         }
-        self.observe_reload(ask.ns.0, ask.shards, &items);
+        self.curves.observe_reload(&self.pages, ask.ns.0, ask.shards, &items, now);
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
         let (kind, client, ns, shards) = (LeaseKind::Read, ask.client, ask.ns, ask.shards);
@@ -138,7 +138,7 @@ impl Pool {
             self.unlease(item.slot);
         }
         if overdue {
-            self.leases.expired += 1;
+            self.leases.count_expired();
             return Err(PoolError::LeaseUnknown);
         }
         let corrupt: Vec<LeaseItem> = corrupt.iter().map(|at| held.items[*at as usize]).collect();

@@ -34,17 +34,17 @@ impl Pool {
         let now = self.tick(now);
         let held = retaining.held.take();
         let Some(at) = self.sessions.find(retaining.ns, retaining.session) else {
-            self.disown_protected(held);
+            self.eviction.disown(held);
             return true;
         };
         let (owner, path, priority) = (Owner::Session(at), self.list_end(at), self.sessions[at].priority);
         if priority == 0 {
-            self.disown_protected(held);
+            self.eviction.disown(held);
             self.unprotect(owner);
             return true;
         }
         if held.is_some_and(|held| self.pages.end_within(path, self.tips.end(held).page).is_none()) {
-            self.disown_protected(held);
+            self.eviction.disown(held);
             return true;
         }
         let (ns, rank, for_ms) = (retaining.ns, priority.min(PIN_RANK - 1), retaining.for_ms);
@@ -61,6 +61,6 @@ impl Pool {
 
     /// The session need not be protected any more: what was protected of it so far is let go of.
     pub(crate) fn retain_no_more(&mut self, retaining: &mut Retaining<'_>) {
-        self.disown_protected(retaining.held.take());
+        self.eviction.disown(retaining.held.take());
     }
 }

@@ -212,7 +212,7 @@ impl Pool {
         let next = last.map_or(self.list_end(at).page, |index| self.pages[index].parent);
         let some: Vec<u32> = self.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
         self.call.add(some.len() as u64);
-        self.observe_turn(turn.ns.0, &some, turn.path.is_empty());
+        self.curves.observe_turn(&self.pages, turn.ns.0, &some, turn.path.is_empty(), now);
         let facts = self.facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
         for index in &some {

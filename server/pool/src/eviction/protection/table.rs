@@ -209,6 +209,17 @@ impl Protections {
         table + self.owners.allocation_size() + self.holds.allocation_size() + orders
     }
 
+    /// What was protected for a wish is nobody's.
+    pub(crate) fn disown(&mut self, tip: Option<TipId>) {
+        tip.into_iter().for_each(|tip| self.made(tip));
+        self.going.extend(tip);
+    }
+
+    /// Pins that ended by time since the last call.
+    pub(crate) fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
+        std::mem::take(&mut self.ended_pins)
+    }
+
     /// Bytes protected, in all.
     pub(crate) fn protected_bytes(&self) -> u64 {
         self.bytes
