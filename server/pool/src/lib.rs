@@ -32,7 +32,7 @@ pub use ids::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace, UserId,
 };
 pub use index::lookup::Found;
-pub use memory::slots::SlabAction;
+pub use verbs::slabs::SlabAction;
 pub use namespaces::table::NamespaceDesc;
 pub use nvme::adopt::Adoption;
 pub use nvme::durable::Durable;

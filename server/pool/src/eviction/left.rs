@@ -10,7 +10,7 @@
 
 use crate::Pool;
 use crate::call::Slice;
-use crate::index::flags::{PROTECTED, VICTIM};
+use crate::index::flags::{VICTIM};
 use crate::index::lists::Position;
 use crate::index::path::PathEnd;
 use crate::index::residency::Search;
@@ -82,7 +82,7 @@ impl Pool {
         let end = self.tips.end(branch.tip);
         if let MarkStage::Up(left) = branch.stage {
             let mut at = self.pages.cut(end, left.min(end.pages));
-            while at.pages > branch.keep && self.has_no_use(at.page, branch.tails) {
+            while at.pages > branch.keep && self.pages.has_no_use(at.page, branch.tails) {
                 if self.call.is_over(slice) {
                     branch.stage = MarkStage::Up(at.pages);
                     return false;
@@ -116,12 +116,6 @@ impl Pool {
             self.pages.set_victim(index, false);
             self.nvme.note_leaving(&self.pages, index);
         }
-    }
-
-    fn has_no_use(&self, index: u32, tails: bool) -> bool {
-        let entry = &self.pages[index];
-        let used = entry.tips > 0 || entry.has(PROTECTED);
-        (!tails || entry.cell.tail_tokens > 0) && !used && self.pages.leads_nowhere(index)
     }
 
     fn make_victim(&mut self, index: u32) {

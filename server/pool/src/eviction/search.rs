@@ -6,10 +6,7 @@ use crate::ids::Now;
 use crate::index::entry::NONE;
 use crate::index::lists::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
-use crate::limits::{
-    DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX,
-    REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
-};
+use crate::limits::{DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX};
 use crate::memory::slots::Slots;
 
 impl Pool {
@@ -238,7 +235,7 @@ impl Pool {
     fn drain_page(&mut self, owner: u32, budget: u32, sparing: bool, search: Search) -> u32 {
         let key = self.pages.key(owner);
         let last_copy = !self.nvme.is_alive() || !self.pages[owner].is_visible();
-        let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
+        let mut victim = if last_copy { self.pages.first_leaf(owner, &mut self.call) } else { owner };
         for spent in 1..=budget {
             self.call.step();
             let found =
@@ -250,18 +247,8 @@ impl Pool {
                 return spent;
             }
             // The owner is still here, so the parent is too: it hangs on it, or is it.
-            victim = self.first_leaf(up);
+            victim = self.pages.first_leaf(up, &mut self.call);
         }
         budget
-    }
-
-    /// A leaf below a page, or a page on the way to one that is too far away: that one is not evicted as a last copy.
-    fn first_leaf(&mut self, mut index: u32) -> u32 {
-        let mut links = 0;
-        while !self.pages[index].is_leaf() && links < LEAF_WALK_MAX {
-            (index, links) = (self.pages[index].first_child, links + 1);
-        }
-        self.call.pass(links);
-        index
     }
 }

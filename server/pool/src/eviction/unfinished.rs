@@ -5,8 +5,9 @@
 //! what is missing; from then on it goes before any page that somebody can read, whosever that is, and after
 //! [`UNFINISHED_MS_MAX`] it goes by itself.
 
+use crate::index::arena::Pages;
 use crate::Pool;
-use crate::call::Slice;
+use crate::call::{Call, Slice};
 use crate::ids::{Now, PageKey};
 use crate::index::entry::Cell;
 use crate::index::flags::UNFINISHED;
@@ -25,6 +26,24 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
+    /// A page waits for its shards from now on.
+    fn push(&mut self, page: PageKey, now: Now) {
+        self.rows.push_back((page, now));
+    }
+
+    /// The page that waits for longest, and since when; a row in front of it that waits no more goes.
+    fn oldest(&mut self, pages: &Pages, call: &mut Call) -> Option<(u32, Now)> {
+        loop {
+            let (key, since) = *self.rows.front()?;
+            let found = pages.resolve(key).filter(|index| pages[*index].has(UNFINISHED));
+            if let Some(index) = found {
+                return Some((index, since));
+            }
+            call.step();
+            self.rows.pop_front();
+        }
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.rows.capacity() * size_of::<(PageKey, Now)>()
     }
@@ -42,8 +61,8 @@ impl Pool {
         if self.eviction.unfinished.rows.len() >= UNFINISHED_MAX {
             self.drop_unfinished(0, self.call.half_slice(), Search::NONE);
         }
-        self.eviction.unfinished.rows.push_back((self.pages.key(index), self.call.now()));
-        self.oldest_unfinished();
+        self.eviction.unfinished.push(self.pages.key(index), self.call.now());
+        self.eviction.unfinished.oldest(&self.pages, &mut self.call);
     }
 
     /// The page is whole, or gone.
@@ -85,7 +104,7 @@ impl Pool {
     /// Drops the page that waits for longest, if that is so long, with what hangs on it: what is left of that when the slice is over
     /// goes by and by. False: none waits so long.
     fn drop_unfinished(&mut self, patience: Now, slice: Slice, search: Search) -> bool {
-        let Some((index, since)) = self.oldest_unfinished() else { return false };
+        let Some((index, since)) = self.eviction.unfinished.oldest(&self.pages, &mut self.call) else { return false };
         if since + patience > self.call.now() {
             return false;
         }
@@ -94,7 +113,7 @@ impl Pool {
         let page = self.pages.key(index);
         if self.pages.cells(index).iter().any(Cell::granted) || self.pages.leads_to(index, search.page) {
             // Somebody is at it.
-            self.eviction.unfinished.rows.push_back((page, self.call.now()));
+            self.eviction.unfinished.push(page, self.call.now());
             return true;
         }
         self.eviction.unfinished.dropped += 1;
@@ -103,18 +122,5 @@ impl Pool {
             self.eviction.condemned.push(page);
         }
         true
-    }
-
-    /// The page that waits for longest, and since when; a row in front of it that waits no more goes.
-    fn oldest_unfinished(&mut self) -> Option<(u32, Now)> {
-        loop {
-            let (key, since) = *self.eviction.unfinished.rows.front()?;
-            let found = self.pages.resolve(key).filter(|index| self.pages[*index].has(UNFINISHED));
-            if let Some(index) = found {
-                return Some((index, since));
-            }
-            self.call.step();
-            self.eviction.unfinished.rows.pop_front();
-        }
     }
 }

@@ -21,7 +21,7 @@ impl Pool {
     ///
     /// [`HASHES_PER_LOOK_MAX`]: crate::limits::HASHES_PER_LOOK_MAX
     pub fn lookup(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) -> Result<Found, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         self.call.begin();
         self.call.advance(now);
         let mut found = Found::default();
@@ -35,7 +35,7 @@ impl Pool {
 
     /// The handle of a page that readers can see.
     pub fn page_key(&self, ns: NamespaceIndex, hash: &BlockHash) -> Option<PageKey> {
-        self.desc(ns).ok()?;
+        self.namespaces.desc(ns).ok()?;
         self.pages.find_visible(ns.0, hash).map(|index| self.pages.key(index))
     }
 }

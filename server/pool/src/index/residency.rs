@@ -117,7 +117,7 @@ impl Pool {
         self.tally.dirty_bytes -= if dirty { bytes } else { 0 };
         cell.state.clear(FILLED | DIRTY);
         if dirty {
-            self.sink(index);
+            self.pages.sink(index);
         }
         if slot != NONE {
             self.slots.disown(slot);
@@ -151,7 +151,7 @@ impl Pool {
     /// The shard is not on NVMe any more; its place is dead.
     pub(crate) fn clear_place(&mut self, index: u32, shard: u16) {
         if self.forget_place(index, shard, PlaceNote::Dead) {
-            self.sink(index);
+            self.pages.sink(index);
         }
     }
 
@@ -177,13 +177,6 @@ impl Pool {
         true
     }
 
-    /// A page that NVMe lost goes behind its siblings there: so whether one is there is seen at once.
-    fn sink(&mut self, index: u32) {
-        if self.pages[index].is_visible() && !self.pages.is_bound_for_nvme(index) {
-            self.pages.move_last(index);
-        }
-    }
-
     /// The slot's bytes must reach NVMe before the slot may be given up.
     pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) {
         let (bytes, before) =
@@ -204,7 +197,7 @@ impl Pool {
         if cell.has(DIRTY) {
             cell.state.clear(DIRTY);
             self.tally.dirty_bytes -= bytes;
-            self.sink(index);
+            self.pages.sink(index);
         }
     }
 
@@ -426,7 +419,7 @@ impl Pool {
         if parent != NONE {
             self.unpark_during(search, parent);
         }
-        self.release_if_idle(index);
+        self.pages.release_if_idle(index);
     }
 
     /// An operation in flight on the cell ended: its hold on the slot does too. True: the page is still in the index.
@@ -443,17 +436,11 @@ impl Pool {
         }
         self.slots.end_io(slot);
         if zombie {
-            self.release_if_idle(index);
+            self.pages.release_if_idle(index);
         } else {
             self.unpark(index);
         }
         !zombie
-    }
-
-    fn release_if_idle(&mut self, index: u32) {
-        if !self.pages.cells(index).iter().any(|cell| cell.has(PROMOTING | WRITING)) {
-            self.pages.release(index);
-        }
     }
 }
 

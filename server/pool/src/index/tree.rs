@@ -5,10 +5,8 @@ use crate::call::Call;
 use crate::ids::PageKey;
 use crate::index::arena::Pages;
 use crate::index::entry::NONE;
-use crate::index::flags::{
-    COUNTED_DRAM, CellFlags, DIRTY, LEAVING, ON_NVME, PROMISED, PROMOTING, VICTIM, WRITING,
-};
-use crate::limits::{TAIL_WALK_MAX, VICTIM_CHILDREN_MAX};
+use crate::index::flags::{COUNTED_DRAM, CellFlags, DIRTY, LEAVING, ON_NVME, PROMISED, PROMOTING, PROTECTED, VICTIM, WRITING};
+use crate::limits::{LEAF_WALK_MAX, TAIL_WALK_MAX, VICTIM_CHILDREN_MAX};
 use crate::memory::slots::Slots;
 
 impl Pages {
@@ -138,5 +136,29 @@ impl Pages {
         let index = self.resolve(page)?;
         let cell = self.cell(index, shard);
         (cell.slot == slot && cell.granted()).then_some(index)
+    }
+
+    pub(crate) fn has_no_use(&self, index: u32, tails: bool) -> bool {
+        let entry = &self[index];
+        let used = entry.tips > 0 || entry.has(PROTECTED);
+        (!tails || entry.cell.tail_tokens > 0) && !used && self.leads_nowhere(index)
+    }
+
+    /// Whether a page that is on NVMe alone leads to one in DRAM.
+    pub(crate) fn leads_to_dram(&self, index: u32) -> bool {
+        if self[index].has(COUNTED_DRAM) {
+            return false;
+        }
+        self.child_in_dram(index).is_some()
+    }
+
+    /// A leaf below a page, or a page on the way to one that is too far away.
+    pub(crate) fn first_leaf(&self, mut index: u32, call: &mut Call) -> u32 {
+        let mut links = 0;
+        while !self[index].is_leaf() && links < LEAF_WALK_MAX {
+            (index, links) = (self[index].first_child, links + 1);
+        }
+        call.pass(links);
+        index
     }
 }

@@ -14,6 +14,7 @@
 
 pub(crate) mod counts;
 
+use crate::error::PoolError;
 use crate::Pool;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, UserId};
 use crate::index::entry::NONE;
@@ -167,6 +168,25 @@ impl Leases {
         self.table[at as usize].1.as_ref().filter(|lease| lease.client == client)
     }
 
+    /// The lease, if this client holds it and may have its slots mapped.
+    pub(crate) fn held(&self, id: LeaseId, client: ClientId) -> Result<&Lease, PoolError> {
+        self.get(id, client).filter(|held| !held.kind.is_write()).ok_or(PoolError::LeaseUnknown)
+    }
+
+    /// Whether a write lease of this client is neither over nor in quarantine.
+    pub(crate) fn is_being_filled(&self, id: LeaseId, client: ClientId) -> bool {
+        self.get(id, client).is_some_and(|held| held.kind == LeaseKind::Write)
+    }
+
+    /// A lease's hold on a slot that was reserved is a hold on a page from now on.
+    pub(crate) fn note_page(&mut self, id: LeaseId, position: u32, page: PageKey) {
+        let Some(at) = self.find(id) else { return };
+        let Some(lease) = self.table[at as usize].1.as_mut() else { return };
+        if let Ok(at) = lease.items.binary_search_by_key(&position, |item| item.position) {
+            lease.items[at].page = page;
+        }
+    }
+
     /// Takes a lease out; the caller ends its holds.
     pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
         let at = self.find(id)?;
@@ -235,12 +255,6 @@ impl Leases {
         lease.items.extend_from_slice(items);
         lease.positions = lease.items.last().map_or(0, |item| item.position + 1);
         self.counts.count_in(client, kind, items.len() as u32, slot_bytes);
-    }
-
-    /// What a lease holds, to change.
-    pub(crate) fn items_mut(&mut self, id: LeaseId) -> Option<&mut [LeaseItem]> {
-        let at = self.find(id)?;
-        self.table[at as usize].1.as_mut().map(|lease| lease.items.as_mut_slice())
     }
 
     /// Takes some of a lease's items out, never all of them; the caller ends their holds. `positions` ascend.

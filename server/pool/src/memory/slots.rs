@@ -10,27 +10,14 @@
 //! ```
 
 mod class;
+mod service;
 
 pub(crate) use class::SlotClass;
+pub(crate) use service::SlotGauges;
 
-use crate::Pool;
-use crate::ids::{SlotKey, SlotPlace};
+use crate::ids::{SlotKey};
 use crate::index::entry::NONE;
 use crate::limits::SLOT_ALIGN_BYTES;
-
-/// What must be done to a slab before grants in it are handed out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SlabAction {
-    /// The slab changed tenant: it needs a fresh memory file.
-    Renew {
-        /// Which slab.
-        slab: u32,
-        /// The generation of the new file.
-        generation: u32,
-        /// Whose it is now.
-        tenant: String,
-    },
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotState {
@@ -91,22 +78,6 @@ pub(crate) struct Slots {
     recuts: u64,
     tick: u64,
     renewed: Vec<u32>,
-}
-
-/// Gauges and counters of the slots.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SlotGauges {
-    pub(crate) used_bytes: u64,
-    pub(crate) leased_bytes: u64,
-    /// Leased, being written or read into.
-    pub(crate) pinned_bytes: u64,
-    /// Slabs cut for another namespace, ever.
-    pub(crate) recuts: u64,
-    /// Slots that are free in slabs that are in use.
-    pub(crate) free_slots: u64,
-    pub(crate) retired_slabs: u32,
-    /// Bytes of the slabs in service.
-    pub(crate) capacity_bytes: u64,
 }
 
 impl Slots {
@@ -260,24 +231,6 @@ impl Slots {
     /// So many of them are now.
     pub(crate) fn note_drained(&mut self, slots: u32) {
         self.drained = slots;
-    }
-
-    /// Gauges and counters now.
-    pub(crate) fn gauges(&self) -> SlotGauges {
-        let retired = self.slabs.iter().filter(|slab| slab.retired).count();
-        let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining {
-            true => u64::from(self.classes[slab.class as usize].per_slab - slab.used),
-            false => 0,
-        };
-        SlotGauges {
-            used_bytes: self.used_bytes,
-            leased_bytes: self.leased_bytes,
-            pinned_bytes: self.pinned_bytes,
-            recuts: self.recuts,
-            free_slots: self.slabs.iter().map(free_in).sum(),
-            retired_slabs: retired as u32,
-            capacity_bytes: (self.slabs.len() - retired) as u64 * self.slab_bytes,
-        }
     }
 
     /// A new moment for `touch`.
@@ -472,62 +425,6 @@ impl Slots {
         }
         if next != NONE {
             self.slabs[next as usize].prev = prev;
-        }
-    }
-}
-
-impl Pool {
-    /// Where a slot's bytes are. None: no such slot as the slab is cut now.
-    pub fn slot_place(&self, slot: SlotKey) -> Option<SlotPlace> {
-        let slab = self.slots.slabs.get(slot.slab as usize).filter(|slab| slab.used > 0)?;
-        let meta = slab.metas.get(slot.slot as usize)?;
-        let class = self.slots.class_at(slab.class as u16);
-        let offset = u64::from(slot.slot) * class.slot_bytes;
-        let place =
-            SlotPlace { slab: slot.slab, generation: slab.generation, offset, bytes: class.shard_bytes };
-        (meta.state != SlotState::Free).then_some(place)
-    }
-
-    /// Whose slab it is and its generation. None: no such slab, or nobody's yet.
-    pub fn slab_tenant(&self, slab: u32) -> Option<(&str, u32)> {
-        let slab = self.slots.slabs.get(slab as usize).filter(|slab| slab.tenant != NONE)?;
-        Some((self.namespaces.tenant(slab.tenant), slab.generation))
-    }
-
-    /// Slabs that changed tenant since the last call: act before handing out grants in them.
-    pub fn take_slab_actions(&mut self) -> Vec<SlabAction> {
-        let renewed = std::mem::take(&mut self.slots.renewed);
-        let action = |slab: u32| {
-            let this = &self.slots.slabs[slab as usize];
-            let tenant = self.namespaces.tenant(this.tenant).to_owned();
-            SlabAction::Renew { slab, generation: this.generation, tenant }
-        };
-        renewed.into_iter().map(action).collect()
-    }
-
-    /// Takes a slab out of service, until [`Pool::slab_renewed`]: its memory could not be renewed. Leases in it end as any do.
-    pub fn retire_slab(&mut self, slab: u32) {
-        let slots = &mut self.slots;
-        if slots.slabs.get(slab as usize).is_none_or(|slab| slab.retired) {
-            return;
-        }
-        if slots.is_linked(slab) {
-            slots.unlink(slab);
-        }
-        slots.empty.retain(|other| *other != slab);
-        slots.renewed.retain(|other| *other != slab);
-        slots.slabs[slab as usize].retired = true;
-    }
-
-    /// A slab that was taken out of service has memory: it serves again.
-    pub fn slab_renewed(&mut self, slab: u32) {
-        let slots = &mut self.slots;
-        let Some(this) = slots.slabs.get_mut(slab as usize).filter(|slab| slab.retired) else { return };
-        this.retired = false;
-        if this.used == 0 {
-            slots.empty.push(slab);
-        } else {
-            slots.relink(slab);
         }
     }
 }

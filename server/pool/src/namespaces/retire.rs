@@ -4,6 +4,8 @@
 //! Nobody finds a namespace that retires, so its sessions, pins and pages go in any order and at any pace, leaves before what
 //! they hang on. Its place is free when its last operation in flight has ended.
 
+use crate::namespaces::table::Namespaces;
+use crate::memory::slots::Slots;
 use crate::Pool;
 use crate::eviction::protection::Owner;
 use crate::ids::{NamespaceIndex, Now, PageKey};
@@ -34,6 +36,24 @@ struct GivesWay {
     has_too_many: bool,
 }
 
+impl Namespaces {
+    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else who has most.
+    fn gives_way(&self, slots: &Slots, namespaces_max: u16, tenant: &str) -> Option<GivesWay> {
+        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
+        for (ns, _) in self.open() {
+            *sizes.entry(slots.tenant_of(ns.0)).or_default() += 1;
+        }
+        let own = sizes.iter().find(|(number, _)| self.tenant(**number) == tenant);
+        let tenants = sizes.len() + usize::from(own.is_none());
+        let share = (usize::from(namespaces_max) / tenants).max(1);
+        if let Some((own, _)) = own.filter(|(_, has)| **has >= share) {
+            return Some(GivesWay { tenant: *own, is_own: true, has_too_many: false });
+        }
+        let (has, fullest) = sizes.iter().map(|(number, has)| (*has, *number)).max()?;
+        Some(GivesWay { tenant: fullest, is_own: false, has_too_many: has > share })
+    }
+}
+
 impl Pool {
     /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that hold nothing. A tenant
     /// that has no fewer than its equal share loses its own; for one that has fewer, the tenant with most loses one, or else
@@ -44,7 +64,9 @@ impl Pool {
         if self.namespaces.retiring.len() >= NAMESPACES_RETIRING_MAX {
             return None;
         }
-        let GivesWay { tenant: gives_way, is_own, has_too_many } = self.gives_way(tenant)?;
+        let GivesWay { tenant: gives_way, is_own, has_too_many } = self
+            .namespaces
+            .gives_way(&self.slots, self.config.limits.namespaces_max, tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
             let (at, class) = (ns.0, self.slots.class_at(ns.0));
             let named = self.sessions.len_of(ns) > 0 || self.eviction.protections().pins_of(ns) > 0;
@@ -65,22 +87,6 @@ impl Pool {
             page: None,
         });
         Some(id)
-    }
-
-    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else who has most.
-    fn gives_way(&self, tenant: &str) -> Option<GivesWay> {
-        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
-        for (ns, _) in self.namespaces.open() {
-            *sizes.entry(self.slots.tenant_of(ns.0)).or_default() += 1;
-        }
-        let own = sizes.iter().find(|(number, _)| self.namespaces.tenant(**number) == tenant);
-        let tenants = sizes.len() + usize::from(own.is_none());
-        let share = (usize::from(self.config.limits.namespaces_max) / tenants).max(1);
-        if let Some((own, _)) = own.filter(|(_, has)| **has >= share) {
-            return Some(GivesWay { tenant: *own, is_own: true, has_too_many: false });
-        }
-        let (has, fullest) = sizes.iter().map(|(number, has)| (*has, *number)).max()?;
-        Some(GivesWay { tenant: fullest, is_own: false, has_too_many: has > share })
     }
 
     /// Namespaces that retire.

@@ -58,6 +58,11 @@ impl Namespaces {
         self.place(ns).map(|place| &place.desc)
     }
 
+    /// Describes an open namespace, or says that it is not open.
+    pub(crate) fn desc(&self, ns: NamespaceIndex) -> Result<&NamespaceDesc, PoolError> {
+        self.get(ns).ok_or(PoolError::NamespaceUnknown)
+    }
+
     /// The id of the namespace at a place.
     pub(crate) fn id(&self, ns: NamespaceIndex) -> NamespaceId {
         self.places[usize::from(ns.0)].desc.id
@@ -230,9 +235,5 @@ impl Pool {
     /// Some of the namespaces that are open, in no order.
     pub fn open_namespaces(&self, max: usize) -> Vec<NamespaceIndex> {
         self.namespaces.open().take(max).map(|(ns, _)| ns).collect()
-    }
-
-    pub(crate) fn desc(&self, ns: NamespaceIndex) -> Result<&NamespaceDesc, PoolError> {
-        self.namespaces.get(ns).ok_or(PoolError::NamespaceUnknown)
     }
 }

@@ -10,7 +10,7 @@
 use crate::Pool;
 use crate::ids::PageKey;
 use crate::index::entry::NONE;
-use crate::index::flags::{COUNTED_NVME, DURABLE};
+use crate::index::flags::{DURABLE};
 use crate::limits::DURABLE_PAGES_PER_WRITE_MAX;
 use std::collections::BTreeSet;
 
@@ -104,7 +104,7 @@ impl Pool {
         let Some(index) = self.pages.resolve(page) else { return true };
         self.promise(index);
         if self.pages.is_written(index) {
-            self.mark_durable(index);
+            self.pages.mark_durable(index);
             return false;
         }
         let parent = self.pages[index].parent;
@@ -117,24 +117,13 @@ impl Pool {
         true
     }
 
-    /// Marks a page as durable that is on NVMe with all its ancestors. False: it is not, or is known to be.
-    fn mark_durable(&mut self, index: u32) -> bool {
-        let entry = &self.pages[index];
-        let reachable = entry.parent == NONE || self.pages[entry.parent].has(DURABLE);
-        let fresh = reachable && entry.has(COUNTED_NVME) && !entry.has(DURABLE);
-        if fresh {
-            self.pages.set_durable(index);
-        }
-        fresh
-    }
-
     /// A page came to NVMe: it, and some of what hangs on it, may be durable now. What is not marked here is when somebody asks.
     pub(crate) fn settle_durable(&mut self, index: u32) {
         let mut waiting = vec![index];
         for _ in 0..DURABLE_PAGES_PER_WRITE_MAX {
             let Some(index) = waiting.pop() else { return };
             self.call.step();
-            if !self.mark_durable(index) {
+            if !self.pages.mark_durable(index) {
                 continue;
             }
             let mut child = self.pages[index].first_child;

@@ -50,7 +50,7 @@ impl Pool {
         from: &mut usize,
         now: Now,
     ) -> Result<Vec<Promotion>, PoolError> {
-        check_ask(hashes, Shards::one(shard), self.desc(ns)?.shards)?;
+        check_ask(hashes, Shards::one(shard), self.namespaces.desc(ns)?.shards)?;
         self.tick(now);
         let slice = self.call.slice();
         let mut promotions = Vec::new();

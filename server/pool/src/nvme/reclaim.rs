@@ -68,7 +68,7 @@ impl Pool {
             self.tally.strangers_dropped += self.nvme.forget_stranger(namespace, place);
             return Reclaim::Dead;
         }
-        let hot = if self.is_needed(index) {
+        let hot = if self.pages.leads_to_dram(index) {
             true // dropping it would cost DRAM what hangs on it
         } else if !self.budget_allows(index) {
             false
@@ -84,14 +84,6 @@ impl Pool {
         };
         let key = self.pages.key(index);
         if hot { Reclaim::Hot(key) } else { Reclaim::Cold(key) }
-    }
-
-    /// Whether a page that is on NVMe alone leads to one in DRAM.
-    fn is_needed(&self, index: u32) -> bool {
-        if self.pages[index].has(COUNTED_DRAM) {
-            return false;
-        }
-        self.pages.child_in_dram(index).is_some()
     }
 
     /// Starts writing a page again. Its old place stays in use until the new one is written.

@@ -251,7 +251,7 @@ impl Pool {
     }
 
     pub(crate) fn session_at(&self, ns: NamespaceIndex, session: &SessionId) -> Result<u32, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)
     }
 

@@ -173,7 +173,7 @@ impl Pool {
         start: Option<ListStart>,
         now: Now,
     ) -> Result<u32, PoolError> {
-        self.desc(record.ns)?;
+        self.namespaces.desc(record.ns)?;
         if let Some(at) = self.sessions.find(record.ns, &record.session) {
             return Ok(self.present_end(at).pages);
         }

@@ -13,7 +13,7 @@ use crate::index::entry::NONE;
 use crate::limits::LEASE_PAGES_MAX;
 use crate::memory::leases::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
 use crate::memory::slots::SlotState;
-use crate::verbs::offload::{OffloadAsk, Outcome};
+use crate::verbs::offload::{OffloadAsk, Outcome, offload_parent};
 use turnkv_proto::{BlockHash, Shards};
 
 /// A wish for slots whose pages are not known yet.
@@ -90,7 +90,7 @@ impl Pool {
     /// long: `short` is none then, and the rest is asked for again. Slabs may have changed tenant: `take_slab_actions` before
     /// handing them out.
     pub fn reserve(&mut self, ask: ReserveAsk, now: Now) -> Result<Reserved, PoolError> {
-        if ask.shard >= self.desc(ask.ns)?.shards {
+        if ask.shard >= self.namespaces.desc(ask.ns)?.shards {
             return Err(PoolError::Invalid("the namespace has fewer shards"));
         }
         if ask.pages == 0 {
@@ -110,7 +110,7 @@ impl Pool {
         now: Now,
     ) -> Result<Option<Reserved>, PoolError> {
         let now = self.tick(now);
-        let held = self.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
+        let held = self.leases.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
         if held.positions != next || (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Ok(None);
         }
@@ -153,7 +153,7 @@ impl Pool {
             let room = self.lease_room(ask.client, ask.ns)?;
             return Ok(room.min(self.room().held_room(ask.client, ask.ns)));
         };
-        let held = self.held(lease, ask.client)?;
+        let held = self.leases.held(lease, ask.client)?;
         if (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Err(PoolError::Invalid("the lease is of another namespace or shard"));
         }
@@ -188,7 +188,7 @@ impl Pool {
         let session = if ask.siblings { None } else { self.reserve_session(pages, now)? };
         let mut done = ReservedCommit::default();
         let (mut accepted, before) = (Vec::with_capacity(slots.len()), self.tally.shown);
-        match self.offload_parent(pages) {
+        match offload_parent(&self.pages, pages) {
             Err(declined) => done.outcomes.push(declined),
             Ok(mut parent) => {
                 for (at, (hash, slot)) in pages.hashes.iter().zip(&slots).enumerate() {
@@ -198,7 +198,7 @@ impl Pool {
                     accepted.push(index);
                     if outcome == Outcome::Stored {
                         done.kept.push(self.pages.key(index));
-                        self.note_page(ask.lease, ask.filled[at].0, index);
+                        self.leases.note_page(ask.lease, ask.filled[at].0, self.pages.key(index));
                     }
                     parent = if ask.siblings { parent } else { index };
                 }
@@ -256,7 +256,7 @@ impl Pool {
         now: Now,
     ) -> Result<u64, PoolError> {
         self.tick(now);
-        let held = self.held(lease, client)?;
+        let held = self.leases.held(lease, client)?;
         let shards = held.shards;
         let ascends = |list: &[u32]| list.len() <= held.items.len() && list.is_sorted_by(|a, b| a < b);
         let known = |position: &u32| held.items.binary_search_by_key(position, |item| item.position).is_ok();
@@ -276,13 +276,9 @@ impl Pool {
         Ok(self.drop_corrupt(&bad, shards))
     }
 
-    fn held(&self, lease: LeaseId, client: ClientId) -> Result<&crate::memory::leases::Lease, PoolError> {
-        self.leases.get(lease, client).filter(|held| !held.kind.is_write()).ok_or(PoolError::LeaseUnknown)
-    }
-
     fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> Result<(), NotHeld> {
         self.call.step();
-        let held = self.held(lease, client).map_err(|_| NotHeld::Over)?;
+        let held = self.leases.held(lease, client).map_err(|_| NotHeld::Over)?;
         if !held.kind.is_held() && held.items.len() > self.room().held_room(client, held.ns) {
             return Err(NotHeld::TooMuch);
         }
@@ -315,7 +311,7 @@ impl Pool {
 
     /// The reserved slot of each page of a commit.
     fn check_reserved(&self, ask: &CommitReservedAsk<'_>) -> Result<Vec<u32>, PoolError> {
-        let held = self.held(ask.lease, ask.pages.client)?;
+        let held = self.leases.held(ask.lease, ask.pages.client)?;
         if held.shards != ask.pages.shards {
             return Err(PoolError::Invalid("the lease is of another shard"));
         }
@@ -368,14 +364,5 @@ impl Pool {
         self.settle(index);
         self.await_shards(index);
         (Outcome::Stored, Some(index))
-    }
-
-    /// The lease's hold on a slot that was reserved is a hold on a page from now on.
-    fn note_page(&mut self, lease: LeaseId, position: u32, index: u32) {
-        let key = self.pages.key(index);
-        let Some(items) = self.leases.items_mut(lease) else { return };
-        if let Ok(at) = items.binary_search_by_key(&position, |item| item.position) {
-            items[at].page = key;
-        }
     }
 }

@@ -3,7 +3,7 @@
 //! - pages: `offload` and `commit`, `reload`, `mapped` (slots that a process has mapped), `prefetch`
 //! - sessions: `session` (fork, supersede, close), `turn_begin`, `turn_end`, `retain` (those with a priority)
 //! - `pins`: prefixes that many sessions share
-//! - `expire`: time passing; `sweep`: walks through the whole index
+//! - `slabs`: memory that changes tenant, or fails; `expire`: time passing; `sweep`: walks through the whole index
 
 pub(crate) mod commit;
 pub(crate) mod expire;
@@ -14,6 +14,7 @@ pub(crate) mod prefetch;
 pub(crate) mod reload;
 pub(crate) mod retain;
 pub(crate) mod session;
+pub(crate) mod slabs;
 pub(crate) mod sweep;
 pub(crate) mod turn_begin;
 pub(crate) mod turn_end;

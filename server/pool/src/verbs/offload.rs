@@ -1,5 +1,6 @@
 //! Offload: slots for new pages. Owns: begin of an offload. Must not know: who copies the bytes, what is committed.
 
+use crate::index::arena::Pages;
 use crate::Pool;
 use crate::call::Slice;
 use crate::error::PoolError;
@@ -111,7 +112,7 @@ impl Pool {
         if let Some(session) = session {
             self.continue_another(session, ask.hashes);
         }
-        let parent = self.offload_parent(ask);
+        let parent = offload_parent(&self.pages, ask);
         let rank = match (session, parent) {
             (Some(session), Ok(parent)) => self.rank_of(session, parent, ask.hashes.len()),
             _ => None,
@@ -160,7 +161,7 @@ impl Pool {
         slice: Slice,
         now: Now,
     ) -> Result<bool, PoolError> {
-        if offloading.lease.is_some_and(|lease| !self.is_being_filled(lease, ask.client)) {
+        if offloading.lease.is_some_and(|lease| !self.leases.is_being_filled(lease, ask.client)) {
             return Err(PoolError::LeaseUnknown);
         }
         let most = (self.config.limits.lease_pages_max as usize).saturating_sub(offloading.granted);
@@ -188,11 +189,6 @@ impl Pool {
         }
         self.lease_grants(ask, offloading, asked.items, now);
         Ok(true)
-    }
-
-    /// Whether a write lease of this client is neither over nor in quarantine.
-    fn is_being_filled(&self, lease: LeaseId, client: ClientId) -> bool {
-        self.leases.get(lease, client).is_some_and(|held| held.kind == LeaseKind::Write)
     }
 
     /// What a slice granted is under the offload's lease from now on.
@@ -278,7 +274,7 @@ impl Pool {
     }
 
     pub(crate) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
-        let desc = self.desc(ask.ns)?;
+        let desc = self.namespaces.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shards, desc.shards)?;
         self.check_lease_size(ask.shards)?;
         if ask.tail_tokens >= desc.page_tokens && ask.tail_tokens > 0 {
@@ -295,24 +291,6 @@ impl Pool {
             )),
             false => Ok(()),
         }
-    }
-
-    /// The page to hang the first one on, NONE for a root; or why all are declined.
-    pub(crate) fn offload_parent(&self, ask: &OffloadAsk<'_>) -> Result<u32, Outcome> {
-        let Some(hash) = ask.parent else { return Ok(NONE) };
-        let index = self.pages.find(ask.ns.0, &hash).ok_or(Outcome::NoParent)?;
-        if self.pages[index].is_visible() {
-            return Ok(index);
-        }
-        for shard in ask.shards.iter() {
-            let cell = self.pages.cell(index, shard);
-            match () {
-                () if cell.committed() => {}
-                () if cell.granted() => return Err(Outcome::InFlight),
-                () => return Err(Outcome::NoParent),
-            }
-        }
-        Ok(index)
     }
 
     /// Decides one shard of a page; with the entry when it is accepted.
@@ -384,4 +362,22 @@ pub(crate) fn check_ask(hashes: &[BlockHash], moved: Shards, shards: u16) -> Res
 pub(crate) fn outcome_of_page(outcomes: &[Outcome], shards: Shards, page: usize) -> Outcome {
     let mut positions = outcomes[shards.positions(page)..shards.positions(page + 1)].iter();
     positions.find(|outcome| **outcome != Outcome::Present).copied().unwrap_or(Outcome::Present)
+}
+
+/// The page to hang the first one on, NONE for a root; or why all are declined.
+pub(crate) fn offload_parent(pages: &Pages, ask: &OffloadAsk<'_>) -> Result<u32, Outcome> {
+    let Some(hash) = ask.parent else { return Ok(NONE) };
+    let index = pages.find(ask.ns.0, &hash).ok_or(Outcome::NoParent)?;
+    if pages[index].is_visible() {
+        return Ok(index);
+    }
+    for shard in ask.shards.iter() {
+        let cell = pages.cell(index, shard);
+        match () {
+            () if cell.committed() => {}
+            () if cell.granted() => return Err(Outcome::InFlight),
+            () => return Err(Outcome::NoParent),
+        }
+    }
+    Ok(index)
 }

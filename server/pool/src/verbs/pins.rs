@@ -55,7 +55,7 @@ impl Pool {
         for_ms: u64,
         now: Now,
     ) -> Result<Pinning, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         if hashes.len() > HASHES_PER_CALL_MAX {
             return Err(PoolError::Invalid("too many pages in one call: pin a shorter prefix"));
         }
@@ -75,7 +75,7 @@ impl Pool {
         for_ms: u64,
         now: Now,
     ) -> Result<Pinning, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         let mut pinning = self.new_pinning(ns, pin, for_ms, now);
         self.call.begin();
         pinning.ways = self.ways_to(ns, start);
@@ -155,7 +155,7 @@ impl Pool {
 
     /// Ends a pin, named by its last page. False: there is none.
     pub fn unpin(&mut self, ns: NamespaceIndex, pin: &BlockHash) -> Result<bool, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         self.call.begin();
         Ok(self.unprotect(Owner::Pin(ns, *pin)))
     }

@@ -76,7 +76,7 @@ impl Pool {
     /// Pins the slots of the leading pages that are here, and plans the reads of those on NVMe only.
     /// Slabs may have changed tenant: `take_slab_actions` before starting the reads.
     pub fn begin_reload(&mut self, ask: ReloadAsk<'_>, now: Now) -> Result<ReloadPlan, PoolError> {
-        let desc = self.desc(ask.ns)?;
+        let desc = self.namespaces.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shards, desc.shards)?;
         self.check_lease_size(ask.shards)?;
         let room = self.lease_room(ask.client, ask.ns)?;

@@ -27,6 +27,13 @@ impl<'a> Retaining<'a> {
     }
 }
 
+impl Retaining<'_> {
+    /// What is protected so far, and is nobody's from now on.
+    pub(crate) fn give_up(&mut self) -> Option<TipId> {
+        self.held.take()
+    }
+}
+
 impl Pool {
     /// Protects some more of a session's list, in place of what was protected for it before; without a priority nothing is.
     /// True: that is all, or the session has gone, or its list is another one now.
@@ -57,10 +64,5 @@ impl Pool {
         }
         self.own_protected(held, &wish, now);
         true
-    }
-
-    /// The session need not be protected any more: what was protected of it so far is let go of.
-    pub(crate) fn retain_no_more(&mut self, retaining: &mut Retaining<'_>) {
-        self.eviction.disown(retaining.held.take());
     }
 }

@@ -5,7 +5,7 @@
 //! and none is seen twice.
 
 use crate::Pool;
-use crate::call::Slice;
+use crate::call::{Call, Slice};
 use crate::eviction::condemn::SubtreeWalk;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::index::entry::NONE;
@@ -26,6 +26,15 @@ pub struct Sweep {
 }
 
 impl Sweep {
+    /// The walk is at the next entry. False: its slice is over.
+    fn go_on(&mut self, call: &mut Call, slice: Slice) -> bool {
+        self.at += 1;
+        if self.at.is_multiple_of(crate::limits::PASSED_PER_STEP as u32) {
+            call.step();
+        }
+        !call.is_over(slice)
+    }
+
     /// Pages that it has changed so far.
     pub fn pages(&self) -> u64 {
         self.pages
@@ -43,7 +52,7 @@ impl Pool {
     /// Drops some more pages of a namespace, or of all. True: that is all.
     pub fn evict_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
         self.call.begin();
-        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
+        if ns.is_some_and(|ns| self.namespaces.desc(ns).is_err()) {
             return true;
         }
         let (before, slice) = (self.tally.visible, self.call.slice());
@@ -65,7 +74,7 @@ impl Pool {
                     break false;
                 }
             }
-            if !self.go_on(sweep, slice) {
+            if !sweep.go_on(&mut self.call, slice) {
                 break false;
             }
         };
@@ -83,7 +92,7 @@ impl Pool {
     /// Demotes some more pages of a namespace, or of all, that are on NVMe and not in use. True: that is all.
     pub fn demote_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
         self.call.begin();
-        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
+        if ns.is_some_and(|ns| self.namespaces.desc(ns).is_err()) {
             return true;
         }
         let (before, slice) = (self.tally.demoted, self.call.slice());
@@ -97,7 +106,7 @@ impl Pool {
             if wanted && self.evictable(index, Search::NONE) == Some(Eviction::Demote) {
                 self.evict(index, Eviction::Demote, Search::NONE);
             }
-            if !self.go_on(sweep, slice) {
+            if !sweep.go_on(&mut self.call, slice) {
                 break false;
             }
         };
@@ -159,7 +168,7 @@ impl Pool {
             match next {
                 Some(_) if self.call.is_over(slice) => return false,
                 Some(_) => {}
-                None if !self.go_on(sweep, slice) => return false,
+                None if !sweep.go_on(&mut self.call, slice) => return false,
                 None => {}
             }
         }
@@ -199,7 +208,7 @@ impl Pool {
                     }
                 }
             }
-            if !self.go_on(sweep, slice) {
+            if !sweep.go_on(&mut self.call, slice) {
                 return false;
             }
         }
@@ -215,14 +224,5 @@ impl Pool {
         self.pages.give_up_writes(index);
         self.pages.give_up_nvme(index);
         self.refresh(index, Position::Hot);
-    }
-
-    /// The walk is at the next entry. False: its slice is over.
-    fn go_on(&mut self, sweep: &mut Sweep, slice: Slice) -> bool {
-        sweep.at += 1;
-        if sweep.at.is_multiple_of(crate::limits::PASSED_PER_STEP as u32) {
-            self.call.step();
-        }
-        !self.call.is_over(slice)
     }
 }

@@ -56,7 +56,7 @@ impl Pool {
         session: &'a SessionId,
         now: Now,
     ) -> Result<TurnBegin<'a>, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         let now = self.tick(now);
         let at = self.open_session(ns, session, now)?;
         let back = self.sessions[at].return_at;

@@ -112,7 +112,7 @@ impl Pool {
                 (TurnEndStage::Heads, Some(at)) => self.settle_heads(turn, at),
                 (_, Some(_)) if !self.retain_some(&mut turn.retaining, now) => {}
                 _ => {
-                    self.retain_no_more(&mut turn.retaining);
+                    self.eviction.disown(turn.retaining.give_up());
                     turn.stage = TurnEndStage::Over;
                 }
             },
@@ -121,7 +121,7 @@ impl Pool {
     }
 
     fn check_turn_end(&self, turn: &TurnEnd<'_>) -> Result<(), PoolError> {
-        let (desc, end) = (self.desc(turn.ns)?, &turn.end);
+        let (desc, end) = (self.namespaces.desc(turn.ns)?, &turn.end);
         if end.hashes.len() > HASHES_PER_CALL_MAX {
             return Err(PoolError::Invalid("too many pages in one call: split it"));
         }
@@ -200,7 +200,7 @@ impl Pool {
         });
         turn.turn = self.sessions[at].turn;
         turn.path.reserve_exact(list.pages as usize);
-        self.policy.turn_ended(&self.facts_of(turn, at));
+        self.policy.turn_ended(&facts_of(turn, at));
     }
 
     /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never left
@@ -213,7 +213,7 @@ impl Pool {
         let some: Vec<u32> = self.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
         self.call.add(some.len() as u64);
         self.curves.observe_turn(&self.pages, turn.ns.0, &some, turn.path.is_empty(), now);
-        let facts = self.facts_of(turn, at);
+        let facts = facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
         for index in &some {
             self.clear_victim(*index);
@@ -253,14 +253,14 @@ impl Pool {
             turn.stage = TurnEndStage::Over;
         }
     }
+}
 
-    fn facts_of(&self, turn: &TurnEnd<'_>, at: u32) -> TurnFacts {
-        TurnFacts {
-            session: at,
-            turn: turn.turn,
-            expected_return_ms: turn.end.expected_return_ms,
-            ns: turn.ns.0,
-            pages: turn.end.keep + turn.end.hashes.len() as u32,
-        }
+fn facts_of(turn: &TurnEnd<'_>, at: u32) -> TurnFacts {
+    TurnFacts {
+        session: at,
+        turn: turn.turn,
+        expected_return_ms: turn.end.expected_return_ms,
+        ns: turn.ns.0,
+        pages: turn.end.keep + turn.end.hashes.len() as u32,
     }
 }

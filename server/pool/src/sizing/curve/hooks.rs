@@ -139,7 +139,7 @@ impl Pool {
 
     /// A namespace's miss-ratio curve as it stands.
     pub fn miss_ratio_curve(&self, ns: NamespaceIndex, now: Now) -> Result<MissRatioCurve, PoolError> {
-        let desc = self.desc(ns)?;
+        let desc = self.namespaces.desc(ns)?;
         let curve = &self.curves.list[usize::from(ns.0)];
         Ok(curve.view(page_bytes(desc), desc.page_tokens, self.call.now().max(now)))
     }
@@ -147,7 +147,7 @@ impl Pool {
     /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its part of the
     /// bytes that turns need lately.
     pub fn namespace_room(&self, ns: NamespaceIndex) -> Result<NamespaceRoom, PoolError> {
-        let desc = self.desc(ns)?;
+        let desc = self.namespaces.desc(ns)?;
         let class = self.slots.class_at(ns.0);
         let slabs = u64::from(class.slabs) + self.slots.empty().len() as u64;
         let slot_bytes = class.slot_bytes;
