@@ -1,5 +1,6 @@
-//! The call under way, and its work in slices: whoever holds a lock around the pool lets others in between two calls.
-//! Owns: the time, how much a call did, when it has done its part. Must not know: locks, what the work is.
+//! The call under way, and its work in slices: whoever holds a lock around the pool lets others in between
+//! two calls. Owns: the time, how much a call did, when it has done its part. Must not know: locks, what the
+//! work is.
 
 use crate::ids::Now;
 use crate::limits::{PASSED_PER_STEP, STEPS_PER_SLICE};

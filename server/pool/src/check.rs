@@ -1,5 +1,5 @@
-//! The pool's invariants, checked from scratch. Owns: what must hold between any two calls. Must not know: production paths:
-//! tests call it after every step.
+//! The pool's invariants, checked from scratch. Owns: what must hold between any two calls. Must not know:
+//! production paths: tests call it after every step.
 
 use crate::Pool;
 use crate::ids::{NvmePlace, PageKey, UserId};

@@ -4,8 +4,8 @@
 /// A moment in milliseconds on the caller's monotonic clock.
 pub type Now = u64;
 
-/// A namespace that was opened in this pool: its place in the pool's tables, and which life of that place it is. Once the
-/// namespace is retired the index is stale and names nothing, ever.
+/// A namespace that was opened in this pool: its place in the pool's tables, and which life of that place it
+/// is. Once the namespace is retired the index is stale and names nothing, ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceIndex(pub u16, pub u32);
 

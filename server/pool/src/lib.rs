@@ -1,7 +1,9 @@
-//! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock, no chance.
+//! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock,
+//! no chance.
 //!
 //! - [`Pool`] (`pool`): what all wings share, and the verbs
-//! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `sessions`, `namespaces`, `sizing`
+//! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `sessions`, `namespaces`,
+//!   `sizing`
 //! - `verbs`: what callers ask, one file a verb; they compose the wings
 //! - `call`: how much one call does before others get their turn
 //! - `config`, `limits`, `error`, `ids`: what an operator sets, the bounds, refusals, handles
@@ -32,7 +34,6 @@ pub use ids::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace, UserId,
 };
 pub use index::lookup::Found;
-pub use verbs::slabs::SlabAction;
 pub use namespaces::table::NamespaceDesc;
 pub use nvme::adopt::Adoption;
 pub use nvme::durable::Durable;
@@ -54,6 +55,7 @@ pub use verbs::prefetch::{Expecting, Prefetching};
 pub use verbs::reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use verbs::retain::Retaining;
 pub use verbs::session::EndTurn;
+pub use verbs::slabs::SlabAction;
 pub use verbs::sweep::Sweep;
 pub use verbs::turn_begin::{TurnBegin, TurnBegun};
 pub use verbs::turn_end::TurnEnd;

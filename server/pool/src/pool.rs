@@ -15,8 +15,8 @@ use crate::sessions::table::Sessions;
 use crate::sessions::tips::Tips;
 use crate::sizing::curve::Curves;
 
-/// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock: callers hand
-/// in `now` and carry out what is returned.
+/// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock:
+/// callers hand in `now` and carry out what is returned.
 pub struct Pool {
     pub(crate) config: PoolConfig,
     pub(crate) namespaces: Namespaces,
@@ -65,7 +65,8 @@ impl Pool {
         self.call.now()
     }
 
-    /// Pages, slots and list entries looked at or changed so far, ever: what one call adds to it is what others wait for.
+    /// Pages, slots and list entries looked at or changed so far, ever: what one call adds to it is what
+    /// others wait for.
     pub fn steps(&self) -> u64 {
         self.call.steps()
     }

@@ -44,7 +44,8 @@ pub struct PoolStats {
     pub pages: u64,
     /// Entries of the index: pages, and pages being offloaded.
     pub entries: u64,
-    /// Bytes of the index: entries, hash table, slot table, write queue, sessions, pages that wait for shards, what is known of strangers.
+    /// Bytes of the index: entries, hash table, slot table, write queue, sessions, pages that wait for
+    /// shards, what is known of strangers.
     pub index_bytes: u64,
     /// Bytes of the miss-ratio curves.
     pub curve_bytes: u64,
@@ -140,8 +141,8 @@ pub struct TierGauges {
 }
 
 impl Pool {
-    /// The client that holds most of what all share: bytes that time does not free, or leases, whichever it has the larger
-    /// part of.
+    /// The client that holds most of what all share: bytes that time does not free, or leases, whichever it
+    /// has the larger part of.
     pub fn fullest_client(&self) -> Option<ClientId> {
         let part = |count: u64, whole: u64| (u128::from(count) << 64) / u128::from(whole.max(1));
         let (bytes_max, leases_max) = (self.room().all_bytes_max(), u64::from(self.config.limits.leases_max));

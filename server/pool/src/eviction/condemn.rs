@@ -1,8 +1,8 @@
-//! Pages that go with all that hangs on them, bit by bit. Owns: what is still to go, and where the walk through it is.
-//! Must not know: why they go.
+//! Pages that go with all that hangs on them, bit by bit. Owns: what is still to go, and where the walk
+//! through it is. Must not know: why they go.
 //!
-//! Leaves go first, so the index stays prefix-closed between any two calls: until all that hangs on it is gone, the page
-//! itself is still found, and whoever reads it is told what is wrong with it.
+//! Leaves go first, so the index stays prefix-closed between any two calls: until all that hangs on it is
+//! gone, the page itself is still found, and whoever reads it is told what is wrong with it.
 
 use crate::Pool;
 use crate::call::Slice;
@@ -40,7 +40,8 @@ impl Condemned {
 }
 
 impl Pool {
-    /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that follow.
+    /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that
+    /// follow.
     pub(crate) fn condemn(&mut self, index: u32) {
         self.eviction.condemned.push(self.pages.key(index));
         let slice = self.call.rest();
@@ -60,8 +61,8 @@ impl Pool {
         true
     }
 
-    /// Removes what hangs on a page, leaves first, then the page and parents that were only there for it. False: the slice is
-    /// over; `walk` knows where to go on.
+    /// Removes what hangs on a page, leaves first, then the page and parents that were only there for it.
+    /// False: the slice is over; `walk` knows where to go on.
     pub(crate) fn remove_some(
         &mut self,
         top: PageKey,

@@ -9,8 +9,9 @@ use crate::index::residency::Search;
 use crate::limits::NEWCOMER_PAGES_MAX;
 
 impl Pool {
-    /// The rank of a turn that asks for room for so many pages after `parent`; none: it is not to be declined. What its
-    /// owner gave a priority is wanted. With more NVMe than DRAM little is lost by making way; less holds only what DRAM does.
+    /// The rank of a turn that asks for room for so many pages after `parent`; none: it is not to be
+    /// declined. What its owner gave a priority is wanted. With more NVMe than DRAM little is lost by making
+    /// way; less holds only what DRAM does.
     pub(crate) fn rank_of(&self, session: u32, parent: u32, pages: usize) -> Option<u32> {
         let this = &self.sessions[session];
         if self.nvme.capacity_bytes() > self.slots.dram_bytes() || this.priority > 0 {
@@ -32,7 +33,8 @@ impl Pool {
         {
             return false;
         }
-        // It counts as an eviction, so that a namespace that keeps what it has still asks for others' colder slabs.
+        // It counts as an eviction, so that a namespace that keeps what it has still asks for others' colder
+        // slabs.
         self.slots.count_eviction(ns);
         self.rebalance(u32::from(ns), Search::NONE);
         !self.slots.has_free_slot(ns)

@@ -1,8 +1,10 @@
-//! Pages that go last: protected ones, and those of sessions that are about to return. Owns: setting them aside while a search
-//! for victims passes them, taking them when nothing else is left, bringing them back. Must not know: who needs the room.
+//! Pages that go last: protected ones, and those of sessions that are about to return. Owns: setting them
+//! aside while a search for victims passes them, taking them when nothing else is left, bringing them back.
+//! Must not know: who needs the room.
 //!
-//! A page set aside is out of its list (parked), so that no search meets it twice. It comes back when it is used, when what spares
-//! it ends (looked at by and by, in `review_deferred`), or by being taken: to be spared is no lock.
+//! A page set aside is out of its list (parked), so that no search meets it twice. It comes back when it is
+//! used, when what spares it ends (looked at by and by, in `review_deferred`), or by being taken: to be
+//! spared is no lock.
 
 use crate::Pool;
 use crate::ids::PageKey;
@@ -11,7 +13,8 @@ use crate::index::residency::{Eviction, Search};
 use crate::limits::{DEFERRED_REVIEWED_PER_CALL, DEFERRED_VICTIMS_MAX, VICTIM_SCAN_MAX};
 use std::collections::VecDeque;
 
-/// Pages set aside by a namespace, those that would have gone first in front. Some are not set aside any more.
+/// Pages set aside by a namespace, those that would have gone first in front. Some are not set aside any
+/// more.
 #[derive(Default)]
 pub(crate) struct DeferredVictims {
     rows: Vec<VecDeque<PageKey>>,
@@ -45,7 +48,8 @@ impl Pool {
             || self.returns_before(index, search.returns_at)
     }
 
-    /// Takes a page that could go out of the way of this search and the next ones. False: too many are already.
+    /// Takes a page that could go out of the way of this search and the next ones. False: too many are
+    /// already.
     pub(crate) fn defer(&mut self, index: u32) -> bool {
         let (ns, key) = (self.pages[index].ns, self.pages.key(index));
         if self.eviction.deferred.len(ns) >= DEFERRED_VICTIMS_MAX {

@@ -1,16 +1,16 @@
-//! Branches that sessions left: their pages go first, tails before heads. Owns: what of them is still to be marked, bit by bit.
-//! Must not know: why a session left them.
+//! Branches that sessions left: their pages go first, tails before heads. Owns: what of them is still to be
+//! marked, bit by bit. Must not know: why a session left them.
 //!
 //! ```text
 //!   UP (marked from the tail, to the first page that still has a use) -> DOWN (to the cold end, from there to the tail) -> over
 //! ```
-//! A page has a use that another session ends at, that is protected, or that leads to a page which was not left. Between two
-//! calls anything may happen to the pages: one that somebody uses loses its mark, and where the tail goes the branch ends
-//! before it.
+//! A page has a use that another session ends at, that is protected, or that leads to a page which was not
+//! left. Between two calls anything may happen to the pages: one that somebody uses loses its mark, and where
+//! the tail goes the branch ends before it.
 
 use crate::Pool;
 use crate::call::Slice;
-use crate::index::flags::{VICTIM};
+use crate::index::flags::VICTIM;
 use crate::index::lists::Position;
 use crate::index::path::PathEnd;
 use crate::index::residency::Search;
@@ -51,8 +51,9 @@ impl LeftBranches {
 }
 
 impl Pool {
-    /// A session has no more of a path than its first `keep` pages: the others become first victims, as many in this call as
-    /// it may, the rest in the calls that follow. Where too many branches wait, their pages go by age.
+    /// A session has no more of a path than its first `keep` pages: the others become first victims, as many
+    /// in this call as it may, the rest in the calls that follow. Where too many branches wait, their pages
+    /// go by age.
     pub(crate) fn leave_branch(&mut self, end: PathEnd, keep: u32, tails: bool) {
         if end.pages > keep && self.eviction.left.len() < LEFT_BRANCHES_MAX {
             let tip = self.tips.add(end, TipKeeper::Branch);

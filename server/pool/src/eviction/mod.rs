@@ -3,9 +3,11 @@
 //!
 //! - `search`: a slot for a page, an entry for it, a slab for a namespace
 //! - `policy`: the orders of eviction
-//! - `deferred_victims`: pages that go when nothing else can; `protection`: pages that pins and priorities hold
+//! - `deferred_victims`: pages that go when nothing else can; `protection`: pages that pins and priorities
+//!   hold
 //! - `decline_newcomer`: pages that are not taken, because what would make way for them is worth more
-//! - `condemn`: pages that go with all that hangs on them; `unfinished`: pages of which some shards never come
+//! - `condemn`: pages that go with all that hangs on them; `unfinished`: pages of which some shards never
+//!   come
 //! - `left`: pages that sessions had
 
 pub(crate) mod condemn;

@@ -1,10 +1,12 @@
-//! Protected pages: they give way last, for a time, within a budget a tenant. Owns: who protects which pages, what they
-//! weigh, when protection ends. Must not know: what an eviction is; sessions' turns.
+//! Protected pages: they give way last, for a time, within a budget a tenant. Owns: who protects which pages,
+//! what they weigh, when protection ends. Must not know: what an eviction is; sessions' turns.
 //!
-//! Protection is never a lock: it ends by itself, it is bounded, and when nothing else can go a protected page goes.
+//! Protection is never a lock: it ends by itself, it is bounded, and when nothing else can go a protected
+//! page goes.
 //!
-//! What is protected is a path from the root, so it is told by its end. A page is held by each protection that ends at it and
-//! by each child that is protected itself: many protections of one prefix cost what one does, and a little each.
+//! What is protected is a path from the root, so it is told by its end. A page is held by each protection
+//! that ends at it and by each child that is protected itself: many protections of one prefix cost what one
+//! does, and a little each.
 
 use crate::Pool;
 use crate::call::Slice;
@@ -56,9 +58,9 @@ impl Pool {
         u64::from(self.config.slab_count) * self.config.slab_bytes * u64::from(percent) / 100
     }
 
-    /// Protects the leading pages of a path, as far as the budget reaches, after those that `held` protects already; weaker
-    /// protections of the tenant end for it. Returns where it ends now: what is held so must be given to an owner
-    /// (`own_protected`), or up (`disown_protected`), in the end.
+    /// Protects the leading pages of a path, as far as the budget reaches, after those that `held` protects
+    /// already; weaker protections of the tenant end for it. Returns where it ends now: what is held so must
+    /// be given to an owner (`own_protected`), or up (`disown_protected`), in the end.
     pub(crate) fn protect_more(
         &mut self,
         held: Option<TipId>,
@@ -81,7 +83,8 @@ impl Pool {
         (tip, reach)
     }
 
-    /// What was protected for a wish is its owner's from now on, in place of what it had. Returns how many pages.
+    /// What was protected for a wish is its owner's from now on, in place of what it had. Returns how many
+    /// pages.
     pub(crate) fn own_protected(&mut self, tip: Option<TipId>, wish: &ProtectionWish, now: Now) -> u32 {
         let tenant = self.slots.tenant_of(wish.ns.0);
         tip.into_iter().for_each(|tip| self.eviction.protections.made(tip));
@@ -122,7 +125,8 @@ impl Pool {
         self.unprotect_after(owner, 0)
     }
 
-    /// Ends an owner's protection of the pages after the first `keep`; they are let go of bit by bit. False: it had none.
+    /// Ends an owner's protection of the pages after the first `keep`; they are let go of bit by bit. False:
+    /// it had none.
     pub(crate) fn unprotect_after(&mut self, owner: Owner, keep: u32) -> bool {
         let Some(at) = self.eviction.protections.owners.get(&owner).copied() else { return false };
         let Some(mut held) = self.eviction.protections.take(at) else { return false };
@@ -156,8 +160,8 @@ impl Pool {
         self.eviction.take_ended_pins()
     }
 
-    /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is over, and the rest
-    /// is due in the next one.
+    /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is
+    /// over, and the rest is due in the next one.
     pub(crate) fn expire_protections(&mut self, now: Now, slice: Slice) -> bool {
         while let Some(at) = self.eviction.protections.first_due(now) {
             if self.call.is_over(slice) {
@@ -214,7 +218,8 @@ impl Pool {
         (end, ProtectReach::All)
     }
 
-    /// Room in the budget for one page more; not all of it, where the budget is used up and nothing weaker can end for it.
+    /// Room in the budget for one page more; not all of it, where the budget is used up and nothing weaker
+    /// can end for it.
     fn make_budget(&mut self, index: u32, tenant: u32, rank: u32, slice: Slice) -> ProtectReach {
         let bytes = self.pages.page_bytes(&self.slots, index);
         let (own, all) = (self.protection_budget(), self.dram_share(PROTECTED_ALL_PERCENT));
@@ -242,12 +247,13 @@ impl Pool {
         true
     }
 
-    /// One protection lets go of its pages after the first `keep`, or of as many as are left to this call. Returns where it
-    /// ends now; none: it is over.
+    /// One protection lets go of its pages after the first `keep`, or of as many as are left to this call.
+    /// Returns where it ends now; none: it is over.
     fn release_path(&mut self, tip: TipId, keep: u32, left: &mut u32) -> Option<TipId> {
         let mut end = self.tips.end(tip);
         self.call.step();
-        // Pages that nothing else holds are free one after the other; each hands its hold on to the one before.
+        // Pages that nothing else holds are free one after the other; each hands its hold on to the one
+        // before.
         while end.pages > keep && *left > 0 && self.eviction.protections.holds(end.page) == 1 {
             let parent = self.pages[end.page].parent;
             self.call.step();

@@ -6,12 +6,15 @@ use crate::ids::Now;
 use crate::index::entry::NONE;
 use crate::index::lists::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
-use crate::limits::{DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX, REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX};
+use crate::limits::{
+    DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX,
+    REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+};
 use crate::memory::slots::Slots;
 
 impl Pool {
-    /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's slab.
-    /// `returns_at`: for a prefetch, whose session returns then.
+    /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's
+    /// slab. `returns_at`: for a prefetch, whose session returns then.
     pub(crate) fn allocate(&mut self, index: u32, shard: u16, returns_at: Option<Now>) -> Option<u32> {
         let (ns, search) = (self.pages[index].ns, Search { page: index, returns_at });
         let slot = self.search_slot(ns, search, |slots, class| slots.claim(class, index, shard));
@@ -59,8 +62,8 @@ impl Pool {
         })
     }
 
-    /// Evicts what `next` says until there is a slot, or the search took long. A victim of several shards frees slots one by
-    /// one, one that is still being written frees none yet.
+    /// Evicts what `next` says until there is a slot, or the search took long. A victim of several shards
+    /// frees slots one by one, one that is still being written frees none yet.
     fn evict_until(
         &mut self,
         ns: u16,
@@ -82,8 +85,8 @@ impl Pool {
         None
     }
 
-    /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
-    /// search never meets one twice: what it costs is paid by whatever keeps them here.
+    /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they
+    /// can, so a search never meets one twice: what it costs is paid by whatever keeps them here.
     pub(crate) fn next_victim(&mut self, ns: u16, looks: u32, search: Search) -> Option<(u32, Eviction)> {
         let until = self.call.steps() + 2 * u64::from(looks); // to pass a page takes two
         while self.call.steps() < until {
@@ -154,8 +157,8 @@ impl Pool {
         self.pages.len() < self.config.limits.pages_max
     }
 
-    /// Demotes clean pages of each namespace until the watermark of free slots is reached; where the slice ends, the next call
-    /// goes on with the next namespace.
+    /// Demotes clean pages of each namespace until the watermark of free slots is reached; where the slice
+    /// ends, the next call goes on with the next namespace.
     pub(crate) fn keep_watermark(&mut self) {
         let slice = self.call.slice();
         self.drain_step(true, Search::NONE);
@@ -205,8 +208,8 @@ impl Pool {
         self.drain_step(sparing, search);
     }
 
-    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`sparing`) should go last: a
-    /// namespace that has no other slot to take spares nothing.
+    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`sparing`) should
+    /// go last: a namespace that has no other slot to take spares nothing.
     fn drain_step(&mut self, sparing: bool, search: Search) {
         let Some((slab, end)) = self.slots.draining() else { return };
         let is_draining = |slots: &Slots| slots.draining().is_some_and(|(draining, _)| draining == slab);
@@ -230,8 +233,8 @@ impl Pool {
         }
     }
 
-    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked at. One that a long
-    /// path of such pages hangs on stays: they go by themselves before it does.
+    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked
+    /// at. One that a long path of such pages hangs on stays: they go by themselves before it does.
     fn drain_page(&mut self, owner: u32, budget: u32, sparing: bool, search: Search) -> u32 {
         let key = self.pages.key(owner);
         let last_copy = !self.nvme.is_alive() || !self.pages[owner].is_visible();

@@ -1,22 +1,24 @@
-//! Pages of which some shards never come: a rank died, or its offload was declined. Owns: which pages wait for more of their
-//! shards and since when, and that they do not wait for ever. Must not know: which ranks there are.
+//! Pages of which some shards never come: a rank died, or its offload was declined. Owns: which pages wait
+//! for more of their shards and since when, and that they do not wait for ever. Must not know: which ranks
+//! there are.
 //!
-//! Nobody can read such a page, so its slots are worth nothing until it is whole. Its ranks have the time of a lease to bring
-//! what is missing; from then on it goes before any page that somebody can read, whosever that is, and after
+//! Nobody can read such a page, so its slots are worth nothing until it is whole. Its ranks have the time of
+//! a lease to bring what is missing; from then on it goes before any page that somebody can read, whosever
+//! that is, and after
 //! [`UNFINISHED_MS_MAX`] it goes by itself.
 
-use crate::index::arena::Pages;
 use crate::Pool;
 use crate::call::{Call, Slice};
 use crate::ids::{Now, PageKey};
+use crate::index::arena::Pages;
 use crate::index::entry::Cell;
 use crate::index::flags::UNFINISHED;
 use crate::index::residency::{Removal, Search};
 use crate::limits::{UNFINISHED_MAX, UNFINISHED_MS_MAX};
 use std::collections::VecDeque;
 
-/// Pages of which some shards are committed and that readers do not see, in the order in which that began; some of the rows
-/// are whole by now, or gone.
+/// Pages of which some shards are committed and that readers do not see, in the order in which that began;
+/// some of the rows are whole by now, or gone.
 #[derive(Default)]
 pub(crate) struct Unfinished {
     rows: VecDeque<(PageKey, Now)>,
@@ -73,8 +75,8 @@ impl Pool {
         }
     }
 
-    /// Pages that waited too long go, and all that hangs on them, which nobody can read either. False: there was too much for one
-    /// call.
+    /// Pages that waited too long go, and all that hangs on them, which nobody can read either. False: there
+    /// was too much for one call.
     pub(crate) fn expire_unfinished(&mut self, slice: Slice) -> bool {
         let patience = UNFINISHED_MS_MAX.max(self.config.limits.lease_ms.into());
         while !self.call.is_over(slice) {
@@ -85,7 +87,8 @@ impl Pool {
         false
     }
 
-    /// Drops unfinished pages whose ranks had their time, of any namespace, until there is what `claim` takes.
+    /// Drops unfinished pages whose ranks had their time, of any namespace, until there is what `claim`
+    /// takes.
     pub(crate) fn claim_from_unfinished<T>(
         &mut self,
         search: Search,
@@ -101,10 +104,12 @@ impl Pool {
         None
     }
 
-    /// Drops the page that waits for longest, if that is so long, with what hangs on it: what is left of that when the slice is over
-    /// goes by and by. False: none waits so long.
+    /// Drops the page that waits for longest, if that is so long, with what hangs on it: what is left of that
+    /// when the slice is over goes by and by. False: none waits so long.
     fn drop_unfinished(&mut self, patience: Now, slice: Slice, search: Search) -> bool {
-        let Some((index, since)) = self.eviction.unfinished.oldest(&self.pages, &mut self.call) else { return false };
+        let Some((index, since)) = self.eviction.unfinished.oldest(&self.pages, &mut self.call) else {
+            return false;
+        };
         if since + patience > self.call.now() {
             return false;
         }

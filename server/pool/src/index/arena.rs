@@ -164,8 +164,8 @@ impl Pages {
         if index == NONE { NONE } else { self[index].jump }
     }
 
-    /// Where a child of this page jumps to: over two jumps of one length, or to its parent. So of pages as deep as one another
-    /// all jump equally far, and a path of n pages is gone up in a few times log n links.
+    /// Where a child of this page jumps to: over two jumps of one length, or to its parent. So of pages as
+    /// deep as one another all jump equally far, and a path of n pages is gone up in a few times log n links.
     pub(crate) fn jump_below(&self, parent: u32) -> u32 {
         let near = self.jump(parent);
         let far = self.jump(near);

@@ -1,4 +1,5 @@
-//! One page of the index. Owns: the layout of an entry. Must not know: what its state bits mean (`flags`), tables, slots.
+//! One page of the index. Owns: the layout of an entry. Must not know: what its state bits mean (`flags`),
+//! tables, slots.
 
 use crate::ids::NvmePlace;
 use crate::index::flags::{CellFlags, FILLED, Life, Line, ON_NVME, PROMOTING, PageFlags, PageMarks};

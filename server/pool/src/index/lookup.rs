@@ -16,8 +16,8 @@ pub struct Found {
 }
 
 impl Pool {
-    /// Counts the leading hashes of the sample that are present. Touches nothing. Ask for [`HASHES_PER_LOOK_MAX`] at a time where
-    /// others wait.
+    /// Counts the leading hashes of the sample that are present. Touches nothing. Ask for
+    /// [`HASHES_PER_LOOK_MAX`] at a time where others wait.
     ///
     /// [`HASHES_PER_LOOK_MAX`]: crate::limits::HASHES_PER_LOOK_MAX
     pub fn lookup(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) -> Result<Found, PoolError> {

@@ -1,5 +1,5 @@
-//! The index: which pages there are, what hangs on what, and where each page's bytes are. Owns: entries and their state.
-//! Must not know: who asks, why a page comes or goes.
+//! The index: which pages there are, what hangs on what, and where each page's bytes are. Owns: entries and
+//! their state. Must not know: who asks, why a page comes or goes.
 //!
 //! - `entry`, `arena`, `table`: one page, where pages live, how they are found
 //! - `flags`: the states of cells and pages, with their diagrams

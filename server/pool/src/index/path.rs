@@ -1,5 +1,5 @@
-//! Paths: the way from the root to a page, told by its last page. Owns: how a path is cut, followed, compared.
-//! Must not know: whose a path is.
+//! Paths: the way from the root to a page, told by its last page. Owns: how a path is cut, followed,
+//! compared. Must not know: whose a path is.
 
 use crate::index::arena::Pages;
 use crate::index::entry::NONE;

@@ -36,7 +36,8 @@ pub(crate) enum Eviction {
 /// What room is being made for: it says who need not make way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
-    /// The page that the room is for, which must not make way itself; `NONE`: no page, or no room is being made.
+    /// The page that the room is for, which must not make way itself; `NONE`: no page, or no room is being
+    /// made.
     pub(crate) page: u32,
     /// When the session returns for which a prefetch makes room: no page makes way that returns sooner.
     pub(crate) returns_at: Option<Now>,
@@ -80,7 +81,8 @@ impl Pool {
     pub(crate) fn evictable(&self, index: u32, search: Search) -> Option<Eviction> {
         let entry = &self.pages[index];
         let cells = self.pages.cells(index);
-        // What was read back to be written elsewhere is here until it is: to evict it would be to read it again.
+        // What was read back to be written elsewhere is here until it is: to evict it would be to read it
+        // again.
         let kept = |cell: &Cell| entry.has(MOVING) || cell.has(DIRTY | WRITING | PROMOTING);
         let busy = |cell: &Cell| cell.slot != NONE && (kept(cell) || self.slots.is_held(cell.slot));
         if entry.is_gone() || index == search.page || cells.iter().any(busy) {
@@ -422,7 +424,8 @@ impl Pool {
         self.pages.release_if_idle(index);
     }
 
-    /// An operation in flight on the cell ended: its hold on the slot does too. True: the page is still in the index.
+    /// An operation in flight on the cell ended: its hold on the slot does too. True: the page is still in
+    /// the index.
     pub(crate) fn end_io(&mut self, index: u32, shard: u16, operation: CellFlags) -> bool {
         let cell = *self.pages.cell(index, shard);
         debug_assert!(cell.has(operation), "callers checked that the operation is in flight");

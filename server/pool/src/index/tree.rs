@@ -5,7 +5,9 @@ use crate::call::Call;
 use crate::ids::PageKey;
 use crate::index::arena::Pages;
 use crate::index::entry::NONE;
-use crate::index::flags::{COUNTED_DRAM, CellFlags, DIRTY, LEAVING, ON_NVME, PROMISED, PROMOTING, PROTECTED, VICTIM, WRITING};
+use crate::index::flags::{
+    COUNTED_DRAM, CellFlags, DIRTY, LEAVING, ON_NVME, PROMISED, PROMOTING, PROTECTED, VICTIM, WRITING,
+};
 use crate::limits::{LEAF_WALK_MAX, TAIL_WALK_MAX, VICTIM_CHILDREN_MAX};
 use crate::memory::slots::Slots;
 
@@ -15,8 +17,8 @@ impl Pages {
         slots.shard_bytes_of(self[index].ns) * u64::from(self.shards(index))
     }
 
-    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well. None: too
-    /// far away to look for.
+    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as
+    /// well. None: too far away to look for.
     pub(crate) fn tail_in_dram(&self, index: u32, call: &mut Call) -> Option<u32> {
         self.tail_by(index, call, Pages::child_in_dram)
     }
@@ -79,7 +81,8 @@ impl Pages {
         self.cells(index).iter().any(|cell| cell.has(ON_NVME | DIRTY))
     }
 
-    /// A child that is on NVMe, or will be. These come before their siblings, but for pages that nobody sees yet.
+    /// A child that is on NVMe, or will be. These come before their siblings, but for pages that nobody sees
+    /// yet.
     pub(crate) fn nvme_child(&self, index: u32) -> Option<u32> {
         let mut child = self[index].first_child;
         while child != NONE && !self[child].is_visible() {

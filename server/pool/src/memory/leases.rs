@@ -1,4 +1,5 @@
-//! Leases: time-bound holds on slots. Owns: who holds which slots until when. Must not know: what the slots are for.
+//! Leases: time-bound holds on slots. Owns: who holds which slots until when. Must not know: what the slots
+//! are for.
 //!
 //! ```text
 //! write: begun --deadline--> quarantined --abort, commit attempt, process gone--> ended
@@ -7,15 +8,15 @@
 //!          \---renew---> held --deadline--> unheard --renew--> held
 //!                          \------release, process gone-------> ended
 //! ```
-//! A held lease is on slots that a process has mapped: it may look at them, or write them, at any moment, so time alone
-//! never frees them. Its deadline only tells who was not heard of. It begins as a read lease, which time does end, so that
-//! an answer that never reached its client holds nothing for long: the client renews it before it maps anything. How much
-//! leases may hold is for `share` to say.
+//! A held lease is on slots that a process has mapped: it may look at them, or write them, at any moment, so
+//! time alone never frees them. Its deadline only tells who was not heard of. It begins as a read lease,
+//! which time does end, so that an answer that never reached its client holds nothing for long: the client
+//! renews it before it maps anything. How much leases may hold is for `share` to say.
 
 pub(crate) mod counts;
 
-use crate::error::PoolError;
 use crate::Pool;
+use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, UserId};
 use crate::index::entry::NONE;
 use crate::index::residency::Search;
@@ -60,7 +61,8 @@ impl LeaseKind {
 /// One slot of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseItem {
-    /// Position in what the lease was asked for: which page of the list, and which of the lease's shards of it.
+    /// Position in what the lease was asked for: which page of the list, and which of the lease's shards of
+    /// it.
     pub(crate) position: u32,
     pub(crate) slot: u32,
     /// The page in the slot; of a reserved slot [`NO_PAGE`].
@@ -271,8 +273,8 @@ impl Leases {
         taken
     }
 
-    /// The next lease of a client that is gone, from where the last call for it stopped, and the rows passed. None: it has no
-    /// more within so many rows; where the table ended, the next call begins anew.
+    /// The next lease of a client that is gone, from where the last call for it stopped, and the rows passed.
+    /// None: it has no more within so many rows; where the table ended, the next call begins anew.
     pub(crate) fn next_of_gone(
         &mut self,
         client: ClientId,
@@ -298,7 +300,8 @@ impl Leases {
         &self.counts
     }
 
-    /// Leases that ran past their deadline, and calls that were refused a lease because a share was reached, ever.
+    /// Leases that ran past their deadline, and calls that were refused a lease because a share was reached,
+    /// ever.
     pub(crate) fn expired_and_refused(&self) -> (u64, u64) {
         (self.expired, self.refused)
     }
@@ -388,7 +391,8 @@ impl Pool {
         self.unlease(item.slot);
     }
 
-    /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write them.
+    /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write
+    /// them.
     pub(crate) fn quarantine(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.quarantine(id) else { return };
         let (shards, items) = (lease.shards, lease.items.clone());
@@ -402,7 +406,8 @@ impl Pool {
         self.leases.insert(new, slot_bytes)
     }
 
-    /// The pages of these grants lose their slots; later pages first, so that what hung on them goes with them.
+    /// The pages of these grants lose their slots; later pages first, so that what hung on them goes with
+    /// them.
     pub(crate) fn give_up_grants(&mut self, items: &[LeaseItem], shards: Shards) {
         for item in items.iter().rev() {
             self.call.step();

@@ -1,11 +1,13 @@
-//! LeaseShares of the slots, and of the leases themselves: how much one client, one user and all may hold. Owns: the arithmetic of
-//! what is left for whom. Must not know: what a lease is for; how a client proves who it is.
+//! LeaseShares of the slots, and of the leases themselves: how much one client, one user and all may hold.
+//! Owns: the arithmetic of what is left for whom. Must not know: what a lease is for; how a client proves who
+//! it is.
 //!
-//! What a lease holds that time alone does not end (a write lease, its quarantine, mapped slots) may stay for as long as its
-//! holder is stopped; and a lease that time does end can be taken anew in the same moment. So a share is not a wall that the
-//! first ones to be stuck use up: each client may hold its percentage of what the others of its user have left of the user's,
-//! and each user its percentage of what other users have left of all. Whoever comes next finds some room, however many are
-//! stuck. Leases are few, so of these the rest beyond all shares is for users who have none: they get their first one there.
+//! What a lease holds that time alone does not end (a write lease, its quarantine, mapped slots) may stay for
+//! as long as its holder is stopped; and a lease that time does end can be taken anew in the same moment. So
+//! a share is not a wall that the first ones to be stuck use up: each client may hold its percentage of what
+//! the others of its user have left of the user's, and each user its percentage of what other users have left
+//! of all. Whoever comes next finds some room, however many are stuck. Leases are few, so of these the rest
+//! beyond all shares is for users who have none: they get their first one there.
 
 use crate::Pool;
 use crate::config::Limits;
@@ -16,14 +18,15 @@ use crate::memory::leases::counts::Counts;
 use crate::memory::slots::Slots;
 
 impl Pool {
-    /// Whose process a client is: what all of a user's clients hold counts against the user's share as well. A client of whom
-    /// nothing was said is nobody's in particular, like all those.
+    /// Whose process a client is: what all of a user's clients hold counts against the user's share as well.
+    /// A client of whom nothing was said is nobody's in particular, like all those.
     pub fn introduce_client(&mut self, client: ClientId, user: UserId) {
         self.leases.introduce(client, user);
     }
 
-    /// Whether a client was introduced, and is not gone since. Whoever leases slots to a process asks first: a call of it may
-    /// still be in flight when it is found to be gone, and what is leased to it then nobody would end.
+    /// Whether a client was introduced, and is not gone since. Whoever leases slots to a process asks first:
+    /// a call of it may still be in flight when it is found to be gone, and what is leased to it then nobody
+    /// would end.
     pub fn is_present(&self, client: ClientId) -> bool {
         self.leases.counts().is_present(client)
     }
@@ -81,14 +84,15 @@ impl LeaseRoom<'_> {
         room.min(left).min(u64::from(self.limits.lease_pages_max)) as usize
     }
 
-    /// How many more slots this client may map, in a lease of this namespace. Mapped slots stay for as long as their holder
-    /// likes, so some of its share, and of DRAM, is kept for copies.
+    /// How many more slots this client may map, in a lease of this namespace. Mapped slots stay for as long
+    /// as their holder likes, so some of its share, and of DRAM, is kept for copies.
     pub(crate) fn held_room(&self, client: ClientId, ns: NamespaceIndex) -> usize {
         let own = self.counts.of(client);
         let copied = |share: u64| share - (share * (100 - HELD_PERCENT_MAX)).div_ceil(100);
         let slots = copied(self.client_share(ns)).saturating_sub(u64::from(own.held));
         let slot_bytes = self.slots.class_at(ns.0).slot_bytes;
-        // Mapping what is leased already makes it lasting: only what lasts of its own is counted against it here.
+        // Mapping what is leased already makes it lasting: only what lasts of its own is counted against it
+        // here.
         let share = copied(self.client_bytes_max(client, slot_bytes));
         let left = share.saturating_sub(own.lasting_bytes) / slot_bytes;
         let all_bytes =

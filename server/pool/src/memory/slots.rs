@@ -1,4 +1,5 @@
-//! Slots and slabs. Owns: how slabs are cut, which slot is whose, who holds it. Must not know: hashes, sessions, NVMe.
+//! Slots and slabs. Owns: how slabs are cut, which slot is whose, who holds it. Must not know: hashes,
+//! sessions, NVMe.
 //!
 //! ```text
 //!        claim             disown while held          last hold ends
@@ -15,7 +16,7 @@ mod service;
 pub(crate) use class::SlotClass;
 pub(crate) use service::SlotGauges;
 
-use crate::ids::{SlotKey};
+use crate::ids::SlotKey;
 use crate::index::entry::NONE;
 use crate::limits::SLOT_ALIGN_BYTES;
 
@@ -223,7 +224,8 @@ impl Slots {
         Some((slab, self.slabs[slab as usize].metas.len() as u32))
     }
 
-    /// Slots of the slab that is being emptied which are empty, from the first on: none is given out again meanwhile.
+    /// Slots of the slab that is being emptied which are empty, from the first on: none is given out again
+    /// meanwhile.
     pub(crate) fn drained(&self) -> u32 {
         self.drained
     }

@@ -1,17 +1,17 @@
-//! Namespaces that retire: at the limit, one of the new one's tenant, or of the tenant with too many, makes way.
-//! Owns: who goes, and dropping all of it in steps. Must not know: who asks for room, the catalog.
+//! Namespaces that retire: at the limit, one of the new one's tenant, or of the tenant with too many, makes
+//! way. Owns: who goes, and dropping all of it in steps. Must not know: who asks for room, the catalog.
 //!
-//! Nobody finds a namespace that retires, so its sessions, pins and pages go in any order and at any pace, leaves before what
-//! they hang on. Its place is free when its last operation in flight has ended.
+//! Nobody finds a namespace that retires, so its sessions, pins and pages go in any order and at any pace,
+//! leaves before what they hang on. Its place is free when its last operation in flight has ended.
 
-use crate::namespaces::table::Namespaces;
-use crate::memory::slots::Slots;
 use crate::Pool;
 use crate::eviction::protection::Owner;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::index::entry::NONE;
 use crate::index::residency::{Removal, Search};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
+use crate::memory::slots::Slots;
+use crate::namespaces::table::Namespaces;
 use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
 
@@ -37,7 +37,8 @@ struct GivesWay {
 }
 
 impl Namespaces {
-    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else who has most.
+    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else
+    /// who has most.
     fn gives_way(&self, slots: &Slots, namespaces_max: u16, tenant: &str) -> Option<GivesWay> {
         let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
         for (ns, _) in self.open() {
@@ -55,18 +56,18 @@ impl Namespaces {
 }
 
 impl Pool {
-    /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that hold nothing. A tenant
-    /// that has no fewer than its equal share loses its own; for one that has fewer, the tenant with most loses one, or else
-    /// anybody. None: all of these are in use (leased slots; or they hold something, were used a short while ago, and are not
-    /// of a tenant with more than its share), or enough retire already.
+    /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that
+    /// hold nothing. A tenant that has no fewer than its equal share loses its own; for one that has fewer,
+    /// the tenant with most loses one, or else anybody. None: all of these are in use (leased slots; or they
+    /// hold something, were used a short while ago, and are not of a tenant with more than its share), or
+    /// enough retire already.
     pub fn retire_oldest(&mut self, tenant: &str, now: Now) -> Option<NamespaceId> {
         let now = self.tick(now);
         if self.namespaces.retiring.len() >= NAMESPACES_RETIRING_MAX {
             return None;
         }
-        let GivesWay { tenant: gives_way, is_own, has_too_many } = self
-            .namespaces
-            .gives_way(&self.slots, self.config.limits.namespaces_max, tenant)?;
+        let GivesWay { tenant: gives_way, is_own, has_too_many } =
+            self.namespaces.gives_way(&self.slots, self.config.limits.namespaces_max, tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
             let (at, class) = (ns.0, self.slots.class_at(ns.0));
             let named = self.sessions.len_of(ns) > 0 || self.eviction.protections().pins_of(ns) > 0;

@@ -4,8 +4,8 @@
 //! ```text
 //! FREE --open--> OPEN --begin to retire--> RETIRING --nothing of it is left--> FREE (the next life of the place)
 //! ```
-//! What names a namespace names a life of its place: from the moment it retires nobody finds it, and it is not taken for the
-//! namespace that has the place next.
+//! What names a namespace names a life of its place: from the moment it retires nobody finds it, and it is
+//! not taken for the namespace that has the place next.
 
 use crate::Pool;
 use crate::error::PoolError;
@@ -146,8 +146,8 @@ impl Namespaces {
         (NamespaceIndex(at, life), vacated.is_none())
     }
 
-    /// A tenant's number. `in_use`: says of every number whether something is that tenant's still; the others may be given
-    /// to somebody else.
+    /// A tenant's number. `in_use`: says of every number whether something is that tenant's still; the others
+    /// may be given to somebody else.
     fn intern(&mut self, tenant: &str, in_use: impl FnOnce(usize) -> Vec<bool>) -> u32 {
         if let Some(at) = self.tenants.iter().position(|known| known == tenant) {
             return at as u32;
@@ -165,8 +165,8 @@ impl Namespaces {
 }
 
 impl Pool {
-    /// Opens a namespace, or finds it open. The same id with another description is refused. At the limit: `retire_oldest`
-    /// makes room.
+    /// Opens a namespace, or finds it open. The same id with another description is refused. At the limit:
+    /// `retire_oldest` makes room.
     pub fn open_namespace(&mut self, desc: NamespaceDesc) -> Result<NamespaceIndex, PoolError> {
         if let Some(ns) = self.namespace(&desc.id) {
             let same = self.namespaces.get(ns) == Some(&desc);

@@ -1,9 +1,10 @@
-//! Admission to NVMe: which pages are written, and how many bytes a day. Owns: pages kept off NVMe, the write budget.
-//! Must not know: the write queue's order, segments.
+//! Admission to NVMe: which pages are written, and how many bytes a day. Owns: pages kept off NVMe, the write
+//! budget. Must not know: the write queue's order, segments.
 //!
-//! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its slot. What
-//! hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go before heads. What is off only
-//! because NVMe could not take it in time, or had no room for it later, is found again and written once NVMe can.
+//! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its
+//! slot. What hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go
+//! before heads. What is off only because NVMe could not take it in time, or had no room for it later, is
+//! found again and written once NVMe can.
 
 use crate::Pool;
 use crate::config::Admit;
@@ -84,7 +85,8 @@ impl Nvme {
         left || (parent != NONE && self.is_off(pages, parent))
     }
 
-    /// Whether the budget allows so many bytes to be written that nobody insists on, beside those that are queued.
+    /// Whether the budget allows so many bytes to be written that nobody insists on, beside those that are
+    /// queued.
     fn budget_allows(&mut self, bytes: u64, dirty_bytes: u64, now: Now) -> bool {
         if self.bytes_per_day == 0 {
             return true;
@@ -94,8 +96,8 @@ impl Nvme {
         self.budget.bytes - i128::from(dirty_bytes) >= i128::from(bytes)
     }
 
-    /// Whether what waits to be written, and so many bytes more, is little beside NVMe. A small tier could not take more in
-    /// time, and pages that wait for it hold their slots in DRAM.
+    /// Whether what waits to be written, and so many bytes more, is little beside NVMe. A small tier could
+    /// not take more in time, and pages that wait for it hold their slots in DRAM.
     fn backlog_allows(&self, bytes: u64, dirty_bytes: u64) -> bool {
         dirty_bytes + bytes <= self.bytes / BACKLOG_SHARE
     }
@@ -120,7 +122,8 @@ impl Pool {
         self.nvme.backlog_allows(self.pages.page_bytes(&self.slots, index), self.tally.dirty_bytes)
     }
 
-    /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their children.
+    /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their
+    /// children.
     pub(crate) fn admit_new(&mut self, index: u32) {
         if !self.nvme.alive {
             return;
@@ -144,13 +147,15 @@ impl Pool {
         }
     }
 
-    /// NVMe gives up a page that DRAM keeps. It is found again, unless it is one that would not have been written unasked.
+    /// NVMe gives up a page that DRAM keeps. It is found again, unless it is one that would not have been
+    /// written unasked.
     pub(crate) fn note_let_go(&mut self, index: u32) {
         self.tally.let_go += u64::from(self.pages[index].has(COUNTED_NVME));
         self.nvme.behind.let_go |= self.nvme.admit == Admit::All;
     }
 
-    /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has become little.
+    /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has
+    /// become little.
     pub(crate) fn catch_up(&mut self) {
         let little = self.nvme.bytes / (2 * BACKLOG_SHARE);
         if self.tally.dirty_bytes > little || !self.nvme.alive {

@@ -1,9 +1,10 @@
-//! Adoption: a namespace is opened, and what the segments have of it becomes part of the index. Owns: in which order, and which
-//! of it is whole. Must not know: segments, files.
+//! Adoption: a namespace is opened, and what the segments have of it becomes part of the index. Owns: in
+//! which order, and which of it is whole. Must not know: segments, files.
 //!
-//! What is found is put in order without the pool (`plan`: parents before children, what was written last comes last, for nothing
-//! else is known of its use), then taken in by steps. In between pages may be offloaded, strangers reclaimed: each page is looked
-//! at for itself, so a reader sees whole prefixes at any moment.
+//! What is found is put in order without the pool (`plan`: parents before children, what was written last
+//! comes last, for nothing else is known of its use), then taken in by steps. In between pages may be
+//! offloaded, strangers reclaimed: each page is looked at for itself, so a reader sees whole prefixes at any
+//! moment.
 
 use crate::Pool;
 use crate::ids::NamespaceIndex;
@@ -54,7 +55,8 @@ impl Adoption {
         self.adopted
     }
 
-    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a pool, because it takes long.
+    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a pool,
+    /// because it takes long.
     #[must_use]
     pub fn plan(mut self, desc: &NamespaceDesc) -> Adoption {
         let found = Arc::clone(&self.found);
@@ -114,8 +116,8 @@ pub(crate) fn whole_pages(sorted: &[u32], found: &[Stranger], shards: usize) -> 
     pages
 }
 
-/// The pages from the roots on, and from those whose parent is elsewhere. Pages of a cycle, if a damaged log had one, are not
-/// among them.
+/// The pages from the roots on, and from those whose parent is elsewhere. Pages of a cycle, if a damaged log
+/// had one, are not among them.
 pub(crate) fn parents_first(pages: &[FoundPage]) -> Vec<usize> {
     let mut starts = vec![0usize; pages.len() + 1];
     for parent in pages.iter().filter_map(|page| page.parent) {
@@ -140,8 +142,8 @@ pub(crate) fn parents_first(pages: &[FoundPage]) -> Vec<usize> {
     order
 }
 
-/// The pages in order, parents first, each after those that hang on its parent and were written before whatever hangs on it; and
-/// with each when the last of its tree was written.
+/// The pages in order, parents first, each after those that hang on its parent and were written before
+/// whatever hangs on it; and with each when the last of its tree was written.
 fn newest_last(pages: &[FoundPage], written: Vec<u64>) -> Vec<(usize, u64)> {
     let mut newest = written;
     let order = parents_first(pages);
@@ -178,9 +180,9 @@ impl Pool {
         Some(Adoption { ns, id, found, order, newest, shards: 1, done: 0, adopted: 0, crowded_out })
     }
 
-    /// Takes in some of the pages that were planned, of those trees whose last page was written no later than `until`, so that
-    /// several namespaces come in one order. True: there are more. What is not whole, or hangs on nothing, is forgotten by and
-    /// by (`forget_strangers`).
+    /// Takes in some of the pages that were planned, of those trees whose last page was written no later than
+    /// `until`, so that several namespaces come in one order. True: there are more. What is not whole, or
+    /// hangs on nothing, is forgotten by and by (`forget_strangers`).
     pub fn adopt(&mut self, adoption: &mut Adoption, until: u64) -> bool {
         let open = self.namespaces.get(adoption.ns).is_some_and(|desc| desc.id == adoption.id);
         let pages = (ADOPT_SHARDS_PER_CALL / adoption.shards).max(1);

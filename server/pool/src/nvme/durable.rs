@@ -1,5 +1,6 @@
-//! Durability: pages that somebody waits for until they are on NVMe, with all that they depend on. Owns: which pages these are,
-//! found and hurried in parts that one call may take. Must not know: who waits; segments, files.
+//! Durability: pages that somebody waits for until they are on NVMe, with all that they depend on. Owns:
+//! which pages these are, found and hurried in parts that one call may take. Must not know: who waits;
+//! segments, files.
 //!
 //! ```text
 //!   FIND (from each page named up, to one known to be durable and promised) -> HURRY (from the roots down: promised, and
@@ -10,7 +11,7 @@
 use crate::Pool;
 use crate::ids::PageKey;
 use crate::index::entry::NONE;
-use crate::index::flags::{DURABLE};
+use crate::index::flags::DURABLE;
 use crate::limits::DURABLE_PAGES_PER_WRITE_MAX;
 use std::collections::BTreeSet;
 
@@ -20,7 +21,8 @@ pub struct Durable {
     /// Pages named whose way up is still to be gone, the next one last.
     named: Vec<PageKey>,
     seen: BTreeSet<PageKey>,
-    /// What was found, way after way, each from the root down but for the last, which is under way from `way` on.
+    /// What was found, way after way, each from the root down but for the last, which is under way from `way`
+    /// on.
     found: Vec<PageKey>,
     way: usize,
     /// The page that is next on it.
@@ -30,16 +32,16 @@ pub struct Durable {
 }
 
 impl Pool {
-    /// Begins to have pages written, with those they depend on: then `hurry_some` until it says so. Pages that are gone already
-    /// are left out.
+    /// Begins to have pages written, with those they depend on: then `hurry_some` until it says so. Pages
+    /// that are gone already are left out.
     pub fn begin_durable(&self, pages: &[PageKey]) -> Durable {
         let named = pages.iter().copied().filter(|page| self.pages.resolve(*page).is_some()).collect();
         let (seen, found) = (BTreeSet::new(), Vec::new());
         Durable { named, seen, found, way: 0, next: None, hurried: None }
     }
 
-    /// Writes some more of these pages before all others. Returns those that are not on NVMe yet, parents first; none is told
-    /// twice. True: that is all.
+    /// Writes some more of these pages before all others. Returns those that are not on NVMe yet, parents
+    /// first; none is told twice. True: that is all.
     pub fn hurry_some(&mut self, durable: &mut Durable) -> (Vec<PageKey>, bool) {
         self.call.begin();
         let slice = self.call.slice();
@@ -117,7 +119,8 @@ impl Pool {
         true
     }
 
-    /// A page came to NVMe: it, and some of what hangs on it, may be durable now. What is not marked here is when somebody asks.
+    /// A page came to NVMe: it, and some of what hangs on it, may be durable now. What is not marked here is
+    /// when somebody asks.
     pub(crate) fn settle_durable(&mut self, index: u32) {
         let mut waiting = vec![index];
         for _ in 0..DURABLE_PAGES_PER_WRITE_MAX {

@@ -1,10 +1,13 @@
 //! The books of NVMe: what is written, what stays, what was found there. Owns: decisions about extents.
 //! Must not know: segments' files, who reads and writes them.
 //!
-//! - `admission`: which pages are written; `writeback`: in which order; `durable`: those that somebody waits for
-//! - `space`: which pages leave when there is no room for all; `reclaim`: which extents of a segment are worth their place
+//! - `admission`: which pages are written; `writeback`: in which order; `durable`: those that somebody waits
+//!   for
+//! - `space`: which pages leave when there is no room for all; `reclaim`: which extents of a segment are
+//!   worth their place
 //! - `promote`: pages that are read back into DRAM
-//! - `strangers`: extents of namespaces that are not open; `thin`: when that is too much; `adopt`: they become pages
+//! - `strangers`: extents of namespaces that are not open; `thin`: when that is too much; `adopt`: they
+//!   become pages
 
 pub(crate) mod admission;
 pub(crate) mod adopt;

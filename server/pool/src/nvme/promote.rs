@@ -1,4 +1,5 @@
-//! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are read.
+//! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are
+//! read.
 
 use crate::Pool;
 use crate::error::PoolError;
@@ -27,8 +28,8 @@ pub struct Promotion {
 }
 
 impl Pool {
-    /// Counts pages as used that are here, tails before heads: what is in DRAM already must not make room for the rest of its
-    /// prefix.
+    /// Counts pages as used that are here, tails before heads: what is in DRAM already must not make room for
+    /// the rest of its prefix.
     pub fn touch_pages(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) {
         self.tick(now);
         for hash in hashes.iter().rev() {
@@ -39,9 +40,9 @@ impl Pool {
         }
     }
 
-    /// Plans reads of pages of a prefix, from position `from` on, that are on NVMe only, without a lease. Stops where one is not
-    /// here, where slots end, or at a bound of its own, and says in `from` where to go on. Slabs may have changed tenant:
-    /// `take_slab_actions` before starting the reads.
+    /// Plans reads of pages of a prefix, from position `from` on, that are on NVMe only, without a lease.
+    /// Stops where one is not here, where slots end, or at a bound of its own, and says in `from` where to go
+    /// on. Slabs may have changed tenant: `take_slab_actions` before starting the reads.
     pub fn begin_promote(
         &mut self,
         ns: NamespaceIndex,
@@ -91,9 +92,9 @@ impl Pool {
         true
     }
 
-    /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after `Busy` it stays
-    /// on NVMe. Leases that named the slot keep holding it until they end: tell their holders. True: the
-    /// page is dropped, and was not before.
+    /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after
+    /// `Busy` it stays on NVMe. Leases that named the slot keep holding it until they end: tell their
+    /// holders. True: the page is dropped, and was not before.
     pub fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };
@@ -111,7 +112,8 @@ impl Pool {
         drop
     }
 
-    /// Takes a slot for a shard that is on NVMe only. `returns_at`: for a prefetch, whose session returns then.
+    /// Takes a slot for a shard that is on NVMe only. `returns_at`: for a prefetch, whose session returns
+    /// then.
     pub(crate) fn start_promotion(
         &mut self,
         index: u32,

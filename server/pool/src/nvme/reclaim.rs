@@ -48,9 +48,10 @@ pub enum Rewrite {
 }
 
 impl Pool {
-    /// Judges an extent: cold is what leaves NVMe by the policy's order or was left, or, where DRAM has all of the rest, what
-    /// nothing else on NVMe hangs on. What is protected, and what leads to pages that stay, is hot. Of the rest only so much
-    /// is as a share of the bytes that came allows, unless little of the segment stays.
+    /// Judges an extent: cold is what leaves NVMe by the policy's order or was left, or, where DRAM has all
+    /// of the rest, what nothing else on NVMe hangs on. What is protected, and what leads to pages that stay,
+    /// is hot. Of the rest only so much is as a share of the bytes that came allows, unless little of the
+    /// segment stays.
     pub fn reclaim_verdict(
         &mut self,
         namespace: &NamespaceId,
@@ -141,8 +142,9 @@ impl Pool {
         }
     }
 
-    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was promised to be on
-    /// NVMe; the rest is gone by policy. Slots under leases are free when these end. False: there was too much for one call; ask again.
+    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was
+    /// promised to be on NVMe; the rest is gone by policy. Slots under leases are free when these end. False:
+    /// there was too much for one call; ask again.
     pub fn drop_page(&mut self, page: PageKey) -> bool {
         self.call.begin();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))

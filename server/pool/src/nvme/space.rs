@@ -1,13 +1,14 @@
-//! Leaving NVMe: which pages go when there is no room for all, and how what hangs on them goes with them. Owns: marks of the
-//! pages that leave first, the bytes that are to stay in each segment. Must not know: which segment is emptied, and when.
+//! Leaving NVMe: which pages go when there is no room for all, and how what hangs on them goes with them.
+//! Owns: marks of the pages that leave first, the bytes that are to stay in each segment. Must not know:
+//! which segment is emptied, and when.
 //!
-//! A page *leaving* is on NVMe alone, and the policy's order says that it goes next. It can be read, and stays if somebody
-//! does; the reclaim of its segment drops it. All others are written again. For each page that comes to NVMe the coldest are
-//! marked, so that a part of the tier is always free or about to be, and emptying a segment moves little. What only sessions
-//! used that were closed leaves at once.
+//! A page *leaving* is on NVMe alone, and the policy's order says that it goes next. It can be read, and
+//! stays if somebody does; the reclaim of its segment drops it. All others are written again. For each page
+//! that comes to NVMe the coldest are marked, so that a part of the tier is always free or about to be, and
+//! emptying a segment moves little. What only sessions used that were closed leaves at once.
 //!
-//! What DRAM has as well may be let go by NVMe alone, unless somebody was *promised* that it is durable: that is on NVMe as long
-//! as it is here, so it is written again or goes from both.
+//! What DRAM has as well may be let go by NVMe alone, unless somebody was *promised* that it is durable: that
+//! is on NVMe as long as it is here, so it is written again or goes from both.
 
 use crate::Pool;
 use crate::ids::NvmePlace;
@@ -24,8 +25,8 @@ use crate::limits::{
 use crate::nvme::Nvme;
 use crate::nvme::reclaim::PlaceNote;
 
-/// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of the rest a tenth, and
-/// two segments, are for what leaves, or emptying segments would move too much.
+/// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of
+/// the rest a tenth, and two segments, are for what leaves, or emptying segments would move too much.
 pub fn kept_percent(segments: u64, spare: u64) -> u8 {
     let used = segments.saturating_sub(spare + 1); // one is being filled
     let kept = (used * 90).saturating_sub(200);
@@ -36,7 +37,8 @@ pub fn kept_percent(segments: u64, spare: u64) -> u8 {
 #[derive(Clone, Copy, Debug)]
 struct NvmeShape {
     kept_percent: u8,
-    /// Bytes of a segment, and of a block: one is before each extent, two are the segment's own. 0: extents are but their bytes.
+    /// Bytes of a segment, and of a block: one is before each extent, two are the segment's own. 0: extents
+    /// are but their bytes.
     segment_bytes: u64,
     block_bytes: u64,
 }
@@ -50,7 +52,8 @@ pub(super) struct NvmeSpace {
     promised: u64,
     /// Bytes that may be written again: a share of those that came.
     credit: u64,
-    /// Bytes that may move before anything else is written. Where moving makes no room, however often, pages go.
+    /// Bytes that may move before anything else is written. Where moving makes no room, however often, pages
+    /// go.
     moves_left: u64,
     shape: NvmeShape,
 }
@@ -123,8 +126,8 @@ impl Nvme {
         self.space.credit = self.space.credit.saturating_sub(bytes);
     }
 
-    /// Bytes came that were not on NVMe: they are there now. A try that found no room counts for nothing, or moving could
-    /// go on for ever without making any.
+    /// Bytes came that were not on NVMe: they are there now. A try that found no room counts for nothing, or
+    /// moving could go on for ever without making any.
     pub(super) fn count_arrival(&mut self, bytes: u64) {
         let most = self.bytes / REWRITE_BURST_SHARE;
         self.space.moves_left = self.bytes;
@@ -132,8 +135,8 @@ impl Nvme {
             (self.space.credit + bytes * REWRITE_PERCENT_MAX / 100).min(most.max(self.space.credit));
     }
 
-    /// Whether a page that nothing hangs on may be written again: out of what came, or because little of its segment stays,
-    /// or little of all segments, so that what moves is little beside what that frees.
+    /// Whether a page that nothing hangs on may be written again: out of what came, or because little of its
+    /// segment stays, or little of all segments, so that what moves is little beside what that frees.
     pub(super) fn rewrite_allowed(&self, shard_bytes: u64, place: NvmePlace) -> bool {
         let stays = self.space.by_segment.get(usize::from(place.segment)).copied().unwrap_or(0);
         self.space.credit >= shard_bytes
@@ -161,7 +164,8 @@ impl Nvme {
         self.kept_bytes_max() > dram_bytes / NVME_LARGE_SHARE
     }
 
-    /// Whether a page goes before others is kept beside its extents, so that a restart does not take it for one that stays.
+    /// Whether a page goes before others is kept beside its extents, so that a restart does not take it for
+    /// one that stays.
     pub(crate) fn note_leaving(&mut self, pages: &Pages, index: u32) {
         if !self.alive {
             return;
@@ -173,20 +177,21 @@ impl Nvme {
 }
 
 impl Pool {
-    /// Bytes of each segment that reclaim would have to write again: the fewer, the sooner it should be emptied. Segments
-    /// beyond the end have none.
+    /// Bytes of each segment that reclaim would have to write again: the fewer, the sooner it should be
+    /// emptied. Segments beyond the end have none.
     pub fn kept_by_segment(&self) -> &[u64] {
         self.nvme.kept().1
     }
 
-    /// Says how the tier cuts its space, before any page is on it: which share of it pages may keep (see [`kept_percent`]),
-    /// and the bytes of a segment, in blocks of which one is before each extent.
+    /// Says how the tier cuts its space, before any page is on it: which share of it pages may keep (see
+    /// [`kept_percent`]), and the bytes of a segment, in blocks of which one is before each extent.
     pub fn shape_nvme(&mut self, kept_percent: u8, segment_bytes: u64, block_bytes: u64) {
         self.nvme.shape(kept_percent, segment_bytes, block_bytes);
     }
 
-    /// The tier can have so many bytes from now on, of which pages may keep such a share: its disk is full, or has space
-    /// again. Beyond that the coldest pages are marked to leave, some in each call of [`Pool::maintain`].
+    /// The tier can have so many bytes from now on, of which pages may keep such a share: its disk is full,
+    /// or has space again. Beyond that the coldest pages are marked to leave, some in each call of
+    /// [`Pool::maintain`].
     pub fn resize_nvme(&mut self, bytes: u64, kept_percent: u8) {
         self.nvme.bytes = bytes;
         self.nvme.space.shape.kept_percent = kept_percent.clamp(1, 100);
@@ -233,8 +238,8 @@ impl Pool {
         }
     }
 
-    /// Everything on NVMe is in DRAM too, and more of it was promised than fits: the page that DRAM would give up next is on NVMe
-    /// alone from now on, so that it can leave. The namespaces take turns.
+    /// Everything on NVMe is in DRAM too, and more of it was promised than fits: the page that DRAM would
+    /// give up next is on NVMe alone from now on, so that it can leave. The namespaces take turns.
     fn coldest_beside(&mut self) -> Option<u32> {
         let namespaces = self.namespaces.places_len() as u16;
         let ns = self.eviction.next_turn(namespaces)?;
@@ -302,7 +307,8 @@ impl Pool {
         self.nvme.note_leaving(&self.pages, index);
     }
 
-    /// Somebody counts on the page to be on NVMe as long as it is here, and on its ancestors, which were promised before.
+    /// Somebody counts on the page to be on NVMe as long as it is here, and on its ancestors, which were
+    /// promised before.
     pub(crate) fn promise(&mut self, index: u32) {
         if self.pages.is_promised(index) {
             return;
@@ -315,9 +321,9 @@ impl Pool {
         }
     }
 
-    /// The page's copy on NVMe is given up. What is in DRAM stays there, off NVMe with all that hangs on it, unless it was
-    /// promised; that, and what is on NVMe alone, is gone, with all that hangs on it. Tails go before heads, so many a call:
-    /// false if not all went.
+    /// The page's copy on NVMe is given up. What is in DRAM stays there, off NVMe with all that hangs on it,
+    /// unless it was promised; that, and what is on NVMe alone, is gone, with all that hangs on it. Tails go
+    /// before heads, so many a call: false if not all went.
     pub(crate) fn leave_nvme(&mut self, top: u32) -> bool {
         let (mut at, mut lost) = (top, NONE);
         let mut passed = 0;

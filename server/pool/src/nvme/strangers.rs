@@ -1,9 +1,9 @@
-//! Strangers: extents on NVMe of namespaces that are not open here (not yet; or their spec was lost, or does not fit this pool's
-//! slabs). Owns: which of them there are, for how long they are kept. Must not know: why a namespace is not open, how its
-//! pages become part of the index (`adopt`).
+//! Strangers: extents on NVMe of namespaces that are not open here (not yet; or their spec was lost, or does
+//! not fit this pool's slabs). Owns: which of them there are, for how long they are kept. Must not know: why
+//! a namespace is not open, how its pages become part of the index (`adopt`).
 //!
-//! A stranger takes space that nobody else asked for: it is in no books of what is to stay, so the reclaim of its segment drops
-//! it, those segments are the first to be reclaimed, and after a time it goes by itself.
+//! A stranger takes space that nobody else asked for: it is in no books of what is to stay, so the reclaim of
+//! its segment drops it, those segments are the first to be reclaimed, and after a time it goes by itself.
 
 use crate::Pool;
 use crate::ids::{NamespaceIndex, Now, NvmePlace};
@@ -149,8 +149,9 @@ impl Nvme {
         self.strangers.families.get(id).is_some_and(|family| family.count > 0 && family.doomed_to.is_none())
     }
 
-    /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its segment is not
-    /// emptied after all. Returns how many extents went for which somebody could still have come.
+    /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its
+    /// segment is not emptied after all. Returns how many extents went for which somebody could still have
+    /// come.
     pub(super) fn forget_stranger(&mut self, id: &NamespaceId, place: NvmePlace) -> u64 {
         let waits = self.has_strangers(id); // else nobody would have asked for it
         let Some(old) = self.strangers.take_at(id, place) else { return 0 };
@@ -160,8 +161,8 @@ impl Nvme {
 }
 
 impl Pool {
-    /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index may
-    /// hold goes (`thin`): returns how many pages that are, which count as crowded out.
+    /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index
+    /// may hold goes (`thin`): returns how many pages that are, which count as crowded out.
     #[must_use = "what does not fit is lost, and has to be said"]
     pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> u64 {
         if !self.nvme.alive {
@@ -192,8 +193,8 @@ impl Pool {
         self.nvme.has_strangers(id)
     }
 
-    /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True: there are more. The
-    /// ids are of namespaces of which nothing is left.
+    /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True:
+    /// there are more. The ids are of namespaces of which nothing is left.
     pub fn forget_strangers(&mut self, now: Now) -> (bool, Vec<NamespaceId>) {
         self.call.advance(now);
         if self.call.now() >= STRANGERS_MS_MAX {

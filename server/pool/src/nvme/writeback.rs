@@ -49,8 +49,8 @@ pub(crate) struct WriteQueue {
     usual: Lane,
 }
 
-/// Pages in the order in which they are written. Which of them are stale is found out by and by, from the front on: those
-/// looked at stay in front of those that were not.
+/// Pages in the order in which they are written. Which of them are stale is found out by and by, from the
+/// front on: those looked at stay in front of those that were not.
 #[derive(Default)]
 struct Lane {
     sifted: VecDeque<PageKey>,
@@ -120,8 +120,8 @@ impl Nvme {
         self.sift_writes(pages, call, SIFTED_PER_WRITE_MAX);
     }
 
-    /// Keeps the queue's length within sight of the pages there are: a page is in each of its lanes once, so what is beyond
-    /// that is stale.
+    /// Keeps the queue's length within sight of the pages there are: a page is in each of its lanes once, so
+    /// what is beyond that is stale.
     pub(crate) fn sift_writes(&mut self, pages: &Pages, call: &mut Call, looks: u64) {
         let enough = 2 * pages.len() as usize + WRITE_QUEUE_SLACK;
         let is_dirty = |key: PageKey| {
@@ -139,8 +139,9 @@ impl Nvme {
 }
 
 impl Pool {
-    /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one call may: ask again
-    /// while there are any. One that is larger than `bytes_max` is given out alone, when nothing is being written.
+    /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one
+    /// call may: ask again while there are any. One that is larger than `bytes_max` is given out alone, when
+    /// nothing is being written.
     pub fn next_writes(&mut self, bytes_max: u64, now: Now) -> Vec<WriteBehind> {
         self.tick(now);
         let slice = self.call.slice();
@@ -214,15 +215,17 @@ impl Pool {
         self.refresh(index, Position::Hot);
     }
 
-    /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the slot after the
-    /// commit. The slot is given up, and with it the page, unless NVMe has an older copy of it. False: the page had gone already.
+    /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the
+    /// slot after the commit. The slot is given up, and with it the page, unless NVMe has an older copy of
+    /// it. False: the page had gone already.
     pub fn write_changed(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
         let index = self.end_write(page, shard);
         index.inspect(|index| self.lose_slot(*index, shard)).is_some()
     }
 
-    /// A slot that was to be read does not hold the page's bytes any more. False: the page had left it already.
+    /// A slot that was to be read does not hold the page's bytes any more. False: the page had left it
+    /// already.
     pub fn slot_changed(&mut self, page: PageKey, shard: u16, slot: SlotKey, now: Now) -> bool {
         self.tick(now);
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));

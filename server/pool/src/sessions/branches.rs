@@ -66,8 +66,8 @@ impl Pool {
         }
     }
 
-    /// An offload accepted pages up to `last`: they follow their parent in the session's list. A branch they replace leaves
-    /// the list; a partial tail among it becomes first victim.
+    /// An offload accepted pages up to `last`: they follow their parent in the session's list. A branch they
+    /// replace leaves the list; a partial tail among it becomes first victim.
     pub(crate) fn extend_session(&mut self, at: u32, last: u32) {
         let old = self.list_end(at);
         let Some(new) = self.end_at(last) else { return };

@@ -1,5 +1,5 @@
-//! What the pool knows of sessions: one in full, its pages, a list of all. Owns: the answers, in parts that one call may take.
-//! Must not know: verbs that change anything.
+//! What the pool knows of sessions: one in full, its pages, a list of all. Owns: the answers, in parts that
+//! one call may take. Must not know: verbs that change anything.
 //!
 //! Between two parts pages may come and go: an answer counts each page once, as it was when it was passed.
 
@@ -112,7 +112,8 @@ impl Pool {
         self.described(ns, session, &describing, now)
     }
 
-    /// Looks at some more pages of a session that is to be described. True: that is all, and `described` has the answer.
+    /// Looks at some more pages of a session that is to be described. True: that is all, and `described` has
+    /// the answer.
     pub fn describe_some(
         &mut self,
         ns: NamespaceIndex,
@@ -181,8 +182,8 @@ impl Pool {
         Ok(naming.hashes())
     }
 
-    /// Names some more of a session's pages that are present, from the first on. True: that is all of them, or the list is
-    /// another one now.
+    /// Names some more of a session's pages that are present, from the first on. True: that is all of them,
+    /// or the list is another one now.
     pub fn name_some(
         &mut self,
         ns: NamespaceIndex,

@@ -1,9 +1,9 @@
-//! Sessions and pins across restarts. Owns: what is kept of each, their lists in pieces that they share, and how sessions come
-//! back. Must not know: where records are kept.
+//! Sessions and pins across restarts. Owns: what is kept of each, their lists in pieces that they share, and
+//! how sessions come back. Must not know: where records are kept.
 //!
-//! A list is cut into chunks of [`LIST_CHUNK_PAGES`] from the root. A block hash names its whole prefix, so a full chunk is
-//! named by its last page and is the same for every list that has it: it is kept once. A session's or pin's own record is the
-//! name of its last full chunk and the few pages after it.
+//! A list is cut into chunks of [`LIST_CHUNK_PAGES`] from the root. A block hash names its whole prefix, so a
+//! full chunk is named by its last page and is the same for every list that has it: it is kept once. A
+//! session's or pin's own record is the name of its last full chunk and the few pages after it.
 
 use crate::Pool;
 use crate::error::PoolError;
@@ -142,8 +142,9 @@ impl Pool {
         chunks
     }
 
-    /// How far a list is here that goes on with these pages from a page that is here (none: from the root). Presence is
-    /// monotone along a list, so a few of them are looked at. None: not even the first, or it does not follow.
+    /// How far a list is here that goes on with these pages from a page that is here (none: from the root).
+    /// Presence is monotone along a list, so a few of them are looked at. None: not even the first, or it
+    /// does not follow.
     pub fn list_start(
         &self,
         ns: NamespaceIndex,
@@ -163,8 +164,9 @@ impl Pool {
         follows.then_some(ListStart { page: *page, pages: from.map_or(0, |from| from.pages) + count as u32 })
     }
 
-    /// Brings a session back whose list is here as far as `start` says; one that is here already knows more than its record.
-    /// Returns the pages it has. What was protected of it is for the caller to protect again ([`Retaining`]).
+    /// Brings a session back whose list is here as far as `start` says; one that is here already knows more
+    /// than its record. Returns the pages it has. What was protected of it is for the caller to protect again
+    /// ([`Retaining`]).
     ///
     /// [`Retaining`]: crate::Retaining
     pub fn restore_session(

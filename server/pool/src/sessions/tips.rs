@@ -1,10 +1,11 @@
-//! Tips: the pages at which lists end, be they sessions' or protected prefixes. Owns: which lists end at one page together,
-//! and where they end once that page is gone. Must not know: whose the lists are, why a page goes.
+//! Tips: the pages at which lists end, be they sessions' or protected prefixes. Owns: which lists end at one
+//! page together, and where they end once that page is gone. Must not know: whose the lists are, why a page
+//! goes.
 //!
-//! The index is a tree of prefixes, so a list of pages is named by its last one and costs the same however long it is. A page
-//! leaves the index only when nothing hangs on it; lists that end there end at the page before it from then on. Those that
-//! end at one page share one tip, and two tips that meet are joined for ever (a forest, by rank): a page that goes costs the
-//! same however many lists end at it.
+//! The index is a tree of prefixes, so a list of pages is named by its last one and costs the same however
+//! long it is. A page leaves the index only when nothing hangs on it; lists that end there end at the page
+//! before it from then on. Those that end at one page share one tip, and two tips that meet are joined for
+//! ever (a forest, by rank): a page that goes costs the same however many lists end at it.
 
 use crate::index::entry::NONE;
 use crate::index::path::PathEnd;

@@ -1,7 +1,8 @@
-//! Walks over the pages of a session, in parts that one call may take. Owns: where a walk goes on. Must not know: what it is for.
+//! Walks over the pages of a session, in parts that one call may take. Owns: where a walk goes on. Must not
+//! know: what it is for.
 //!
-//! A walk is told by how many pages it has still to pass: in between the list may have lost its tail, or be another one, and
-//! the walk goes on with the list as it is. So no page is passed twice, and every walk ends.
+//! A walk is told by how many pages it has still to pass: in between the list may have lost its tail, or be
+//! another one, and the walk goes on with the list as it is. So no page is passed twice, and every walk ends.
 
 use crate::Pool;
 use crate::index::path::PathEnd;

@@ -1,5 +1,5 @@
-//! The end of an offload: filled pages become visible, or what was granted is given back. Owns: commit and abort of an offload.
-//! Must not know: who copied the bytes, how slots were granted.
+//! The end of an offload: filled pages become visible, or what was granted is given back. Owns: commit and
+//! abort of an offload. Must not know: who copied the bytes, how slots were granted.
 
 use crate::Pool;
 use crate::error::PoolError;

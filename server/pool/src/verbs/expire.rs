@@ -6,9 +6,10 @@ use crate::limits::{GONE_ROWS_PER_LOOK_MAX, LEAVING_PER_LOOK_MAX, SIFTED_PER_LOO
 use crate::memory::leases::LeaseKind;
 
 impl Pool {
-    /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their deadline can
-    /// no longer commit (their slots stay quarantined), held leases that were not renewed count as unheard, idle sessions
-    /// are forgotten, pages whose missing shards do not come go. False: there was too much for one call; ask again.
+    /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their
+    /// deadline can no longer commit (their slots stay quarantined), held leases that were not renewed count
+    /// as unheard, idle sessions are forgotten, pages whose missing shards do not come go. False: there was
+    /// too much for one call; ask again.
     pub fn expire(&mut self, now: Now) -> bool {
         let (now, slice) = (self.tick(now), self.call.slice());
         for kind in [LeaseKind::Read, LeaseKind::Write, LeaseKind::Held] {
@@ -34,8 +35,8 @@ impl Pool {
             && self.remove_condemned(slice)
     }
 
-    /// The client's process is gone: its leases end and its slots are free. False: there were too many for one call; ask
-    /// again.
+    /// The client's process is gone: its leases end and its slots are free. False: there were too many for
+    /// one call; ask again.
     pub fn client_gone(&mut self, client: ClientId, now: Now) -> bool {
         self.tick(now);
         self.leases.depart(client);

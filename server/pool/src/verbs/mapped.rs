@@ -1,10 +1,11 @@
-//! Slots that a process has mapped into its own memory: reserved before their content is known, committed in place, and
-//! pages held for reading as long as the mapping lasts.
-//! Owns: reserve, commit, renew and release of held leases. Must not know: who maps them, what is in them.
+//! Slots that a process has mapped into its own memory: reserved before their content is known, committed in
+//! place, and pages held for reading as long as the mapping lasts. Owns: reserve, commit, renew and release
+//! of held leases. Must not know: who maps them, what is in them.
 //!
-//! A lease of a reload or a reservation is held from its first renewal on; before that, time ends it.
-//! A process may touch what it has mapped at any moment, so only its word (`release`) or its end (`client_gone`) frees
-//! these slots. What bounds them is a part of the client's share of the slots, and of all.
+//! A lease of a reload or a reservation is held from its first renewal on; before that, time ends it. A
+//! process may touch what it has mapped at any moment, so only its word (`release`) or its end
+//! (`client_gone`) frees these slots. What bounds them is a part of the client's share of the slots, and of
+//! all.
 
 use crate::Pool;
 use crate::error::PoolError;
@@ -51,7 +52,8 @@ pub struct Reserved {
 pub struct Renewed {
     /// Over, or never this client's: nothing of these may be mapped.
     pub gone: Vec<LeaseId>,
-    /// Not held, because the client may not map so many slots: these may be copied from until their time is over.
+    /// Not held, because the client may not map so many slots: these may be copied from until their time is
+    /// over.
     pub refused: Vec<LeaseId>,
 }
 
@@ -86,9 +88,9 @@ pub struct ReservedCommit {
 }
 
 impl Pool {
-    /// Reserves slots, under a new lease or one that is there. There may be fewer than asked for where making room for them took
-    /// long: `short` is none then, and the rest is asked for again. Slabs may have changed tenant: `take_slab_actions` before
-    /// handing them out.
+    /// Reserves slots, under a new lease or one that is there. There may be fewer than asked for where making
+    /// room for them took long: `short` is none then, and the rest is asked for again. Slabs may have changed
+    /// tenant: `take_slab_actions` before handing them out.
     pub fn reserve(&mut self, ask: ReserveAsk, now: Now) -> Result<Reserved, PoolError> {
         if ask.shard >= self.namespaces.desc(ask.ns)?.shards {
             return Err(PoolError::Invalid("the namespace has fewer shards"));
@@ -101,8 +103,8 @@ impl Pool {
         Ok(self.reserve_slots(&ask, room, now))
     }
 
-    /// Goes on with a reservation whose slots end before this position of its lease. None: the lease has grown otherwise
-    /// since.
+    /// Goes on with a reservation whose slots end before this position of its lease. None: the lease has
+    /// grown otherwise since.
     pub fn reserve_more(
         &mut self,
         ask: ReserveAsk,
@@ -168,8 +170,9 @@ impl Pool {
         }
     }
 
-    /// Makes written pages visible without moving them. A page that is there already stays as it is, and so does the slot
-    /// that was reserved for it: its holder may still be looking at it. After the first declined page all are declined.
+    /// Makes written pages visible without moving them. A page that is there already stays as it is, and so
+    /// does the slot that was reserved for it: its holder may still be looking at it. After the first
+    /// declined page all are declined.
     pub fn commit_reserved(
         &mut self,
         ask: CommitReservedAsk<'_>,
@@ -229,8 +232,8 @@ impl Pool {
         Ok(done)
     }
 
-    /// The client has mapped, or is about to map, what these leases are on: they are held from now on, but for those that
-    /// the answer names.
+    /// The client has mapped, or is about to map, what these leases are on: they are held from now on, but
+    /// for those that the answer names.
     pub fn renew(&mut self, client: ClientId, leases: &[LeaseId], now: Now) -> Renewed {
         let now = self.tick(now);
         let mut renewed = Renewed::default();
@@ -244,8 +247,8 @@ impl Pool {
         renewed
     }
 
-    /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes did not
-    /// verify, ascending; their DRAM copy is dropped. Both name positions of the lease, each once.
+    /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes
+    /// did not verify, ascending; their DRAM copy is dropped. Both name positions of the lease, each once.
     /// Returns of how many pages such a copy was.
     pub fn release(
         &mut self,

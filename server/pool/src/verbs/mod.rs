@@ -1,9 +1,11 @@
-//! What callers ask of the pool, one file a verb. Owns: the order in which wings are asked. Must not know: the wire, I/O.
+//! What callers ask of the pool, one file a verb. Owns: the order in which wings are asked. Must not know:
+//! the wire, I/O.
 //!
 //! - pages: `offload` and `commit`, `reload`, `mapped` (slots that a process has mapped), `prefetch`
 //! - sessions: `session` (fork, supersede, close), `turn_begin`, `turn_end`, `retain` (those with a priority)
 //! - `pins`: prefixes that many sessions share
-//! - `slabs`: memory that changes tenant, or fails; `expire`: time passing; `sweep`: walks through the whole index
+//! - `slabs`: memory that changes tenant, or fails; `expire`: time passing; `sweep`: walks through the whole
+//!   index
 
 pub(crate) mod commit;
 pub(crate) mod expire;

@@ -1,10 +1,11 @@
-//! Offload: slots for new pages. Owns: begin of an offload. Must not know: who copies the bytes, what is committed.
+//! Offload: slots for new pages. Owns: begin of an offload. Must not know: who copies the bytes, what is
+//! committed.
 
-use crate::index::arena::Pages;
 use crate::Pool;
 use crate::call::Slice;
 use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
+use crate::index::arena::Pages;
 use crate::index::entry::NONE;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
@@ -22,7 +23,8 @@ pub struct OffloadAsk<'a> {
     pub parent: Option<BlockHash>,
     /// The pages, in prefix order.
     pub hashes: &'a [BlockHash],
-    /// Which shards of each. What follows speaks of positions: page after page, of each page one shard after another.
+    /// Which shards of each. What follows speaks of positions: page after page, of each page one shard after
+    /// another.
     pub shards: Shards,
     /// Above 0: the last page is a partial tail of so many tokens.
     pub tail_tokens: u32,
@@ -58,8 +60,8 @@ pub struct OffloadPlan {
     pub lease: Option<LeaseId>,
     /// Commit within so long.
     pub lease_ms: u32,
-    /// One outcome a position. A page is accepted whole, or declined whole; after the first declined page all are declined for
-    /// the same reason.
+    /// One outcome a position. A page is accepted whole, or declined whole; after the first declined page all
+    /// are declined for the same reason.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -95,15 +97,16 @@ struct Asked {
 }
 
 impl Pool {
-    /// Grants slots for the pages that are not here yet. After the first declined page all others are declined too.
-    /// Slabs may have changed tenant: `take_slab_actions` before handing out the grants.
+    /// Grants slots for the pages that are not here yet. After the first declined page all others are
+    /// declined too. Slabs may have changed tenant: `take_slab_actions` before handing out the grants.
     pub fn begin_offload(&mut self, ask: OffloadAsk<'_>, now: Now) -> Result<OffloadPlan, PoolError> {
         let mut offloading = self.start_offload(&ask, now)?;
         while !self.offload_some(&ask, &mut offloading, now)? {}
         Ok(self.offload_plan(offloading))
     }
 
-    /// Begins to decide an offload: then `offload_some` until it says so, then `offload_plan`. Other calls may come in between.
+    /// Begins to decide an offload: then `offload_some` until it says so, then `offload_plan`. Other calls
+    /// may come in between.
     pub fn start_offload(&mut self, ask: &OffloadAsk<'_>, now: Now) -> Result<Offloading, PoolError> {
         self.check_offload(ask)?;
         self.lease_room(ask.client, ask.ns)?;
@@ -212,7 +215,8 @@ impl Pool {
         offloading.lease = Some(self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
     }
 
-    /// A page of which a shard was declined is declined whole: the slots of the shards before it are free again. Returns why.
+    /// A page of which a shard was declined is declined whole: the slots of the shards before it are free
+    /// again. Returns why.
     fn decline_page(&mut self, ask: &OffloadAsk<'_>, offloading: &mut Offloading, why: Outcome) -> Outcome {
         let first = ask.shards.positions(ask.shards.page(offloading.accepted));
         let granted = |at: &usize| matches!(offloading.outcomes[*at], Outcome::Granted(_));
@@ -234,7 +238,8 @@ impl Pool {
         if why == Outcome::LeaseLimit && own == 0 { Outcome::NoSpace } else { why }
     }
 
-    /// Counts pages as used, and tells the curve of them, from the last one back: tails before heads. True: all of them.
+    /// Counts pages as used, and tells the curve of them, from the last one back: tails before heads. True:
+    /// all of them.
     fn note_some(&mut self, ask: &OffloadAsk<'_>, offloading: &mut Offloading, slice: Slice) -> bool {
         let OffloadStage::Noting(mut end, mut next) = offloading.stage else { return true };
         let session = ask.session.and_then(|session| self.sessions.find(ask.ns, session));

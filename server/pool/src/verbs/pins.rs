@@ -1,4 +1,5 @@
-//! Pins: a prefix that many sessions share, protected by name. Owns: the verbs. Must not know: budgets (protection has them).
+//! Pins: a prefix that many sessions share, protected by name. Owns: the verbs. Must not know: budgets
+//! (protection has them).
 
 use crate::Pool;
 use crate::error::PoolError;
@@ -34,7 +35,8 @@ pub struct Pinning {
 }
 
 impl Pool {
-    /// Protects a prefix: the pages named (the first is a root), for a time (0: the default). Pinning it again renews it.
+    /// Protects a prefix: the pages named (the first is a root), for a time (0: the default). Pinning it
+    /// again renews it.
     pub fn pin(
         &mut self,
         ns: NamespaceIndex,
@@ -65,8 +67,8 @@ impl Pool {
         Ok(self.new_pinning(ns, pin, for_ms, now))
     }
 
-    /// Begins to bring a pin back, by its name, whose list is here as far as `start` says: then `pin_again` until it says so,
-    /// then `end_pin`.
+    /// Begins to bring a pin back, by its name, whose list is here as far as `start` says: then `pin_again`
+    /// until it says so, then `end_pin`.
     pub fn begin_pin_again(
         &mut self,
         ns: NamespaceIndex,
@@ -82,7 +84,8 @@ impl Pool {
         Ok(pinning)
     }
 
-    /// Some pages on the way to one, itself first: a path is gone over once, and protected in short pieces after.
+    /// Some pages on the way to one, itself first: a path is gone over once, and protected in short pieces
+    /// after.
     fn ways_to(&mut self, ns: NamespaceIndex, start: ListStart) -> Vec<ListStart> {
         let Some(page) = self.pages.find_visible(ns.0, &start.page()) else { return Vec::new() };
         let path = self.pages.upward(page).zip((1..=start.pages).rev());

@@ -1,8 +1,9 @@
-//! Prefetch: sessions that were said to return find their pages in DRAM. Owns: which session is due, what may make room for
-//! it. Must not know: how pages are read; why a session returns.
+//! Prefetch: sessions that were said to return find their pages in DRAM. Owns: which session is due, what may
+//! make room for it. Must not know: how pages are read; why a session returns.
 //!
-//! A prefetch for a return at R takes free slots, and those of pages that nobody expects before R: never one of a page that
-//! returns sooner. What returns within moments is spared by everybody else as well, like a protected page.
+//! A prefetch for a return at R takes free slots, and those of pages that nobody expects before R: never one
+//! of a page that returns sooner. What returns within moments is spared by everybody else as well, like a
+//! protected page.
 
 use crate::Pool;
 use crate::call::Slice;
@@ -122,8 +123,9 @@ impl Pool {
         promotions
     }
 
-    /// Plans some more reads of sessions that are due, the soonest first. True: these are all; begin anew when some of them have
-    /// landed. Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    /// Plans some more reads of sessions that are due, the soonest first. True: these are all; begin anew
+    /// when some of them have landed. Slabs may have changed tenant: `take_slab_actions` before starting the
+    /// reads.
     pub fn prefetch_some(
         &mut self,
         prefetching: &mut Prefetching,
@@ -160,7 +162,8 @@ impl Pool {
         });
     }
 
-    /// A session that was expected then is here: the page is not expected any more, but by others who named another time.
+    /// A session that was expected then is here: the page is not expected any more, but by others who named
+    /// another time.
     pub(crate) fn expect_no_more(&mut self, index: u32, back: Now) {
         self.call.step();
         for shard in 0..self.pages.shards(index) {
@@ -215,7 +218,8 @@ impl Pool {
         }
     }
 
-    /// What is in DRAM already must not make room for the rest: it is used first, tails before heads. False: the slice is over.
+    /// What is in DRAM already must not make room for the rest: it is used first, tails before heads. False:
+    /// the slice is over.
     fn warm_session(&mut self, at: u32, slice: Slice) -> bool {
         while !self.call.is_over(slice) {
             let mut walk = self.sessions[at].warmed;

@@ -64,11 +64,11 @@ pub struct ReloadPlan {
     pub lease: Option<LeaseId>,
     /// Finish reading within so long.
     pub lease_ms: u32,
-    /// The shards of the leading pages in the order asked: whole pages, and perhaps why it stops; fewer than asked when a limit
-    /// of the lease ends the plan.
+    /// The shards of the leading pages in the order asked: whole pages, and perhaps why it stops; fewer than
+    /// asked when a limit of the lease ends the plan.
     pub pages: Vec<ReloadStep>,
-    /// Reads of a page of which not all shards found a slot: to be started like the others, so that they are done when the page is
-    /// asked for again.
+    /// Reads of a page of which not all shards found a slot: to be started like the others, so that they are
+    /// done when the page is asked for again.
     pub ahead: Vec<Promotion>,
 }
 
@@ -117,8 +117,8 @@ impl Pool {
         Ok(ReloadPlan { lease, lease_ms, pages, ahead })
     }
 
-    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped. Returns of how many
-    /// pages one was.
+    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped.
+    /// Returns of how many pages one was.
     pub fn end_reload(
         &mut self,
         lease: LeaseId,
@@ -145,7 +145,8 @@ impl Pool {
         Ok(self.drop_corrupt(&corrupt, held.shards))
     }
 
-    /// Finds the leading pages and holds the slots of those shards that have one. Returns why it stopped short, if so.
+    /// Finds the leading pages and holds the slots of those shards that have one. Returns why it stopped
+    /// short, if so.
     fn pin_resident(
         &mut self,
         ask: &ReloadAsk<'_>,
@@ -174,8 +175,9 @@ impl Pool {
         None
     }
 
-    /// Plans each shard of each page, with a new slot for those on NVMe only. Where slots, or the slice, end the rest is let go:
-    /// the page that this is in the middle of, too, though its reads that were begun go on.
+    /// Plans each shard of each page, with a new slot for those on NVMe only. Where slots, or the slice, end
+    /// the rest is let go: the page that this is in the middle of, too, though its reads that were begun go
+    /// on.
     fn plan_steps(
         &mut self,
         ask: &ReloadAsk<'_>,
@@ -227,8 +229,8 @@ impl Pool {
         Some((ReloadStep::Promote(promotion), self.pages.cell(index, shard).slot))
     }
 
-    /// The bytes of these slots, in the order of their positions, did not verify at the reader. Returns of how many pages some
-    /// were dropped.
+    /// The bytes of these slots, in the order of their positions, did not verify at the reader. Returns of
+    /// how many pages some were dropped.
     pub(crate) fn drop_corrupt(&mut self, items: &[LeaseItem], shards: Shards) -> u64 {
         let (mut pages, mut last) = (0, None);
         for item in items {

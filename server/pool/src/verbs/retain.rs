@@ -1,5 +1,5 @@
-//! Sessions that are protected while they wait, because their owner gave them a priority: in parts that one call may take.
-//! Owns: what such a session wishes. Must not know: budgets (protection has them), turns.
+//! Sessions that are protected while they wait, because their owner gave them a priority: in parts that one
+//! call may take. Owns: what such a session wishes. Must not know: budgets (protection has them), turns.
 
 use crate::Pool;
 use crate::eviction::protection::{Owner, PIN_RANK, ProtectReach, ProtectionWish};
@@ -19,7 +19,8 @@ pub struct Retaining<'a> {
 }
 
 impl<'a> Retaining<'a> {
-    /// A session to protect for a time (0: the default), by as many calls of [`Pool::retain_some`] as it takes.
+    /// A session to protect for a time (0: the default), by as many calls of [`Pool::retain_some`] as it
+    /// takes.
     #[must_use]
     pub fn new(ns: NamespaceIndex, session: &'a SessionId, for_ms: u64) -> Retaining<'a> {
         let for_ms = if for_ms == 0 { RETENTION_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
@@ -35,8 +36,8 @@ impl Retaining<'_> {
 }
 
 impl Pool {
-    /// Protects some more of a session's list, in place of what was protected for it before; without a priority nothing is.
-    /// True: that is all, or the session has gone, or its list is another one now.
+    /// Protects some more of a session's list, in place of what was protected for it before; without a
+    /// priority nothing is. True: that is all, or the session has gone, or its list is another one now.
     pub fn retain_some(&mut self, retaining: &mut Retaining<'_>, now: Now) -> bool {
         let now = self.tick(now);
         let held = retaining.held.take();

@@ -27,8 +27,8 @@ pub struct EndTurn<'a> {
 }
 
 impl Pool {
-    /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead of its own.
-    /// Returns how many pages it shares.
+    /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead
+    /// of its own. Returns how many pages it shares.
     pub fn fork(
         &mut self,
         ns: NamespaceIndex,
@@ -57,7 +57,8 @@ impl Pool {
         Ok(count)
     }
 
-    /// Cuts a session's list to its leading pages; the branch after them becomes first victim. Returns the pages left.
+    /// Cuts a session's list to its leading pages; the branch after them becomes first victim. Returns the
+    /// pages left.
     pub fn supersede(
         &mut self,
         ns: NamespaceIndex,
@@ -82,7 +83,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are more.
+    /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are
+    /// more.
     pub fn session_names(&self, from: u32) -> (Vec<(NamespaceIndex, SessionId)>, Option<u32>) {
         let to = from.saturating_add(NAMES_PER_CALL).min(self.sessions.end());
         (

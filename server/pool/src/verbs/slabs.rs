@@ -39,7 +39,8 @@ impl Pool {
         renewed.filter_map(action).collect()
     }
 
-    /// Takes a slab out of service, until [`Pool::slab_renewed`]: its memory could not be renewed. Leases in it end as any do.
+    /// Takes a slab out of service, until [`Pool::slab_renewed`]: its memory could not be renewed. Leases in
+    /// it end as any do.
     pub fn retire_slab(&mut self, slab: u32) {
         self.slots.retire(slab);
     }

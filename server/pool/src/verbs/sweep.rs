@@ -1,8 +1,8 @@
-//! Walks through the whole index, slice by slice: what an operator, a drain, or the loss of the device asks of every page.
-//! Owns: the walks. Must not know: who asks.
+//! Walks through the whole index, slice by slice: what an operator, a drain, or the loss of the device asks
+//! of every page. Owns: the walks. Must not know: who asks.
 //!
-//! Pages come and go between two slices. A walk goes by the place of an entry, so a page that comes meanwhile may be passed,
-//! and none is seen twice.
+//! Pages come and go between two slices. A walk goes by the place of an entry, so a page that comes meanwhile
+//! may be passed, and none is seen twice.
 
 use crate::Pool;
 use crate::call::{Call, Slice};
@@ -114,7 +114,8 @@ impl Pool {
         done
     }
 
-    /// Everything that is off NVMe is written, parents first: the pool is about to stop. Returns how many pages.
+    /// Everything that is off NVMe is written, parents first: the pool is about to stop. Returns how many
+    /// pages.
     pub fn admit_all(&mut self, now: Now) -> u64 {
         let mut sweep = Sweep::default();
         while !self.admit_some(&mut sweep, now) {}
@@ -131,8 +132,8 @@ impl Pool {
         })
     }
 
-    /// Goes through what is off NVMe, parents first, and lets `admit` send each page there. True: that is all. It ends before, to go
-    /// on there later, with its slice or when `admit` says that no more goes.
+    /// Goes through what is off NVMe, parents first, and lets `admit` send each page there. True: that is
+    /// all. It ends before, to go on there later, with its slice or when `admit` says that no more goes.
     pub(crate) fn admit_off(
         &mut self,
         sweep: &mut Sweep,
@@ -182,8 +183,8 @@ impl Pool {
         Sweep::default()
     }
 
-    /// Of some more pages, what was on the lost device is forgotten: pages in DRAM live on without it; pages that were only
-    /// there are dropped, with all that hangs on them. True: that is all.
+    /// Of some more pages, what was on the lost device is forgotten: pages in DRAM live on without it; pages
+    /// that were only there are dropped, with all that hangs on them. True: that is all.
     pub fn lose_some(&mut self, sweep: &mut Sweep) -> bool {
         self.call.begin();
         let slice = self.call.slice();

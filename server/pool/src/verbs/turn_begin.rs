@@ -1,8 +1,8 @@
-//! The begin of a turn, in parts that one call may take. Owns: what is told of the session's pages, and that they are expected
-//! no more. Must not know: how the turn ends.
+//! The begin of a turn, in parts that one call may take. Owns: what is told of the session's pages, and that
+//! they are expected no more. Must not know: how the turn ends.
 //!
-//! The session is in its turn from the first call on; the calls that follow go over its pages. What is told is what is there
-//! when the last of them comes by.
+//! The session is in its turn from the first call on; the calls that follow go over its pages. What is told
+//! is what is there when the last of them comes by.
 
 use crate::Pool;
 use crate::error::PoolError;

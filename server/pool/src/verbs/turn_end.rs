@@ -1,12 +1,12 @@
-//! The end of a turn, in steps: a session may have more pages than one hold of the server's lock should look at. Owns: what of
-//! it is done in which step. Must not know: what a policy or a curve makes of it.
+//! The end of a turn, in steps: a session may have more pages than one hold of the server's lock should look
+//! at. Owns: what of it is done in which step. Must not know: what a policy or a curve makes of it.
 //!
 //! ```text
 //!   FOLLOW (pages named, from the first) -> [the session's list is the new one] -> TAILS (used, from the tail up)
 //!          -> HEADS (worth a write, from the head down) -> PROTECT (as far as the budget reaches) -> OVER
 //! ```
-//! Between two steps anything may happen to pages and sessions. Each step looks again; a turn that began, or a session that
-//! is gone, ends it.
+//! Between two steps anything may happen to pages and sessions. Each step looks again; a turn that began, or
+//! a session that is gone, ends it.
 
 use crate::Pool;
 use crate::error::PoolError;
@@ -79,8 +79,8 @@ impl<'a> TurnEnd<'a> {
 }
 
 impl Pool {
-    /// Ends a turn, all at once. Returns the pages the session has now. What the session had before and has no more becomes
-    /// first victim. `last` also forgets the session.
+    /// Ends a turn, all at once. Returns the pages the session has now. What the session had before and has
+    /// no more becomes first victim. `last` also forgets the session.
     pub fn end_turn(
         &mut self,
         ns: NamespaceIndex,
@@ -93,7 +93,8 @@ impl Pool {
         Ok(turn.pages())
     }
 
-    /// Does some of what the end of a turn takes. True: there is more. An error comes before anything has changed.
+    /// Does some of what the end of a turn takes. True: there is more. An error comes before anything has
+    /// changed.
     pub fn end_turn_step(&mut self, turn: &mut TurnEnd<'_>, now: Now) -> Result<bool, PoolError> {
         let now = self.tick(now);
         let found = self.sessions.find(turn.ns, turn.session);
@@ -160,8 +161,8 @@ impl Pool {
         !reached || turn.followed == turn.end.hashes.len()
     }
 
-    /// Where the pages end that were followed so far. The last of them may have gone meanwhile, and with it some before it: what is
-    /// still here is found by halves.
+    /// Where the pages end that were followed so far. The last of them may have gone meanwhile, and with it
+    /// some before it: what is still here is found by halves.
     fn find_again(&self, turn: &TurnEnd<'_>, at: u32) -> PathEnd {
         let kept = self.kept_after_turn(at, &turn.end);
         let is_here = |hash: &BlockHash| self.pages.find(turn.ns.0, hash).is_some();
@@ -203,9 +204,9 @@ impl Pool {
         self.policy.turn_ended(&facts_of(turn, at));
     }
 
-    /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never left
-    /// the engine: tails before heads, so that a prefix is never colder than what hangs on it. Pages that the turn stored do
-    /// not count as used again by this.
+    /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late,
+    /// or never left the engine: tails before heads, so that a prefix is never colder than what hangs on it.
+    /// Pages that the turn stored do not count as used again by this.
     fn settle_tails(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
         // If the page gone over last has gone, the list ends before it now.
         let last = turn.path.last().and_then(|page| self.pages.resolve(*page));

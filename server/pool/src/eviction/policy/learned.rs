@@ -1,9 +1,10 @@
-//! Learned chances of return (`gittins`, `session`). Owns: runs of pages that wait alike, and the order of the runs.
-//! Must not know: tiers, whether a page may go.
+//! Learned chances of return (`gittins`, `session`). Owns: runs of pages that wait alike, and the order of
+//! the runs. Must not know: tiers, whether a page may go.
 //!
-//! A run is pages that were last used together: the private part of a session (one return brings back all of it), or
-//! pages of one class that one request used. All pages of a run have one index; inside, tails go first. A session's run
-//! stays known when its pages are gone, so that what was evicted too early is learned from.
+//! A run is pages that were last used together: the private part of a session (one return brings back all of
+//! it), or pages of one class that one request used. All pages of a run have one index; inside, tails go
+//! first. A session's run stays known when its pages are gone, so that what was evicted too early is learned
+//! from.
 //!
 //! ```text
 //!   open --turn_ended--> waiting --turn_began--> in turn --turn_ended--> waiting
@@ -35,7 +36,8 @@ const KEY_IN_TURN: u32 = u32::MAX;
 /// Tests check after every step: of many weights some are looked at.
 const CHECKED_EVERY: usize = 61;
 
-/// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently used.
+/// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently
+/// used.
 const KEY_SHIFT: u32 = 20;
 
 /// The policy.
@@ -276,8 +278,8 @@ impl Learned {
         self.rekey(at);
     }
 
-    /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to others'. They wait
-    /// on as pages by themselves.
+    /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to
+    /// others'. They wait on as pages by themselves.
     fn leave(&mut self, run: u32) {
         if run == NONE {
             return;

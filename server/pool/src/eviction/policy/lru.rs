@@ -1,5 +1,5 @@
-//! Least recently used. Owns: its lists. Must not know: tiers. Callers touch tails before heads, so a prefix outlives
-//! its suffixes.
+//! Least recently used. Owns: its lists. Must not know: tiers. Callers touch tails before heads, so a prefix
+//! outlives its suffixes.
 
 use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;

@@ -1,4 +1,5 @@
-//! Pages that wait alike, and who waits. Owns: what is kept of a run of pages, and of a session. Must not know: orders, chances.
+//! Pages that wait alike, and who waits. Owns: what is kept of a run of pages, and of a session. Must not
+//! know: orders, chances.
 
 use crate::eviction::policy::class::{Habits, WaitClass};
 use crate::ids::Now;

@@ -1,5 +1,6 @@
-//! S3-FIFO: a small queue for newcomers, a main one for what was read in it, ghosts of what left the small one unread.
-//! Owns: its queues. Must not know: tiers. Pages stored in one turn enter with their tails first to go.
+//! S3-FIFO: a small queue for newcomers, a main one for what was read in it, ghosts of what left the small
+//! one unread. Owns: its queues. Must not know: tiers. Pages stored in one turn enter with their tails first
+//! to go.
 
 use crate::eviction::policy::ghosts::Ghosts;
 use crate::eviction::policy::{EvictionPolicy, row};

@@ -1,5 +1,5 @@
-//! The table of protections: by owner, by rank, by when they are due. Owns: the table, and what each tenant protects.
-//! Must not know: budgets, when a protection ends.
+//! The table of protections: by owner, by rank, by when they are due. Owns: the table, and what each tenant
+//! protects. Must not know: budgets, when a protection ends.
 
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::arena::Pages;
@@ -51,7 +51,8 @@ pub(crate) struct Protections {
     pub(super) holds: HashMap<u32, u32>,
     /// By tenant.
     pub(super) tenants: HashMap<u32, TenantProtected>,
-    /// Ends of protections that are over, whose pages are let go of bit by bit. Bounded by what was protected.
+    /// Ends of protections that are over, whose pages are let go of bit by bit. Bounded by what was
+    /// protected.
     pub(super) going: VecDeque<TipId>,
     /// Ends of what is being protected, by calls that are not over. Bounded by the calls in service.
     pub(super) making: Vec<TipId>,

@@ -1,5 +1,5 @@
-//! How slabs are cut for one namespace. Owns: a namespace's class of slots, from its first to its last. Must not know: which slot
-//! is whose.
+//! How slabs are cut for one namespace. Owns: a namespace's class of slots, from its first to its last. Must
+//! not know: which slot is whose.
 
 use super::Slots;
 use crate::index::entry::NONE;

@@ -1,9 +1,9 @@
-//! Slabs in service: where their slots' bytes are, whose they are, how much of them is in use. Owns: the answers, and which slabs
-//! serve. Must not know: pages.
+//! Slabs in service: where their slots' bytes are, whose they are, how much of them is in use. Owns: the
+//! answers, and which slabs serve. Must not know: pages.
 
 use super::{Slab, SlotState, Slots};
-use crate::index::entry::NONE;
 use crate::ids::{SlotKey, SlotPlace};
+use crate::index::entry::NONE;
 
 /// Gauges and counters of the slots.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,8 @@ impl Slots {
         (meta.state != SlotState::Free).then_some(place)
     }
 
-    /// The tenant whose a slab is, as a number, and the slab's generation. None: no such slab, or nobody's yet.
+    /// The tenant whose a slab is, as a number, and the slab's generation. None: no such slab, or nobody's
+    /// yet.
     pub(crate) fn owner_of_slab(&self, slab: u32) -> Option<(u32, u32)> {
         let slab = self.slabs.get(slab as usize).filter(|slab| slab.tenant != NONE)?;
         Some((slab.tenant, slab.generation))

@@ -1,5 +1,5 @@
-//! Where the pool tells its curves what turns use. Owns: which pages of a call are references, and in what order they are told.
-//! Must not know: sampling.
+//! Where the pool tells its curves what turns use. Owns: which pages of a call are references, and in what
+//! order they are told. Must not know: sampling.
 
 use super::{Curve, CurveTuning, MissRatioCurve, Seen, samples_share};
 use crate::Pool;
@@ -67,8 +67,8 @@ impl Curves {
         self.list.get_mut(usize::from(ns)).filter(|_| self.tuning.samples_max > 0)
     }
 
-    /// A reload serves these whole pages. Every rank asks for its shards of them: the word of whoever moves the first one
-    /// counts.
+    /// A reload serves these whole pages. Every rank asks for its shards of them: the word of whoever moves
+    /// the first one counts.
     pub(crate) fn observe_reload(
         &mut self,
         pages: &Pages,
@@ -86,9 +86,10 @@ impl Curves {
         }
     }
 
-    /// An offload was answered so, as far as these pages of it. Pages that are here already were computed without need, or
-    /// offloaded twice: they are no references. Neither are those that another turn is offloading now, or whose parent must
-    /// come first. `turn`: the session's place and its turn, where there is one.
+    /// An offload was answered so, as far as these pages of it. Pages that are here already were computed
+    /// without need, or offloaded twice: they are no references. Neither are those that another turn is
+    /// offloading now, or whose parent must come first. `turn`: the session's place and its turn, where there
+    /// is one.
     pub(crate) fn observe_offload(
         &mut self,
         ask: &OffloadAsk<'_>,
@@ -113,8 +114,8 @@ impl Curves {
         }
     }
 
-    /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came. `begins`: these
-    /// are the first of them.
+    /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came.
+    /// `begins`: these are the first of them.
     pub(crate) fn observe_turn(&mut self, pages: &Pages, ns: u16, some: &[u32], begins: bool, now: Now) {
         let curve = if begins { self.begin(ns, now) } else { self.go_on(ns) };
         let Some(curve) = curve else { return };
@@ -144,8 +145,8 @@ impl Pool {
         Ok(curve.view(page_bytes(desc), desc.page_tokens, self.call.now().max(now)))
     }
 
-    /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its part of the
-    /// bytes that turns need lately.
+    /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its
+    /// part of the bytes that turns need lately.
     pub fn namespace_room(&self, ns: NamespaceIndex) -> Result<NamespaceRoom, PoolError> {
         let desc = self.namespaces.desc(ns)?;
         let class = self.slots.class_at(ns.0);
@@ -165,8 +166,8 @@ fn page_bytes(desc: &NamespaceDesc) -> u64 {
     desc.shard_bytes.next_multiple_of(SLOT_ALIGN_BYTES) * u64::from(desc.shards)
 }
 
-/// Names who offloads: asking twice in one turn, after a refusal, is not two references. Without a session it is the client,
-/// for some seconds.
+/// Names who offloads: asking twice in one turn, after a refusal, is not two references. Without a session it
+/// is the client, for some seconds.
 fn asker(ask: &OffloadAsk<'_>, turn: Option<(u32, u32)>, now: Now) -> u32 {
     let (who, when) = match turn {
         Some((session, turn)) => (u64::from(session), u64::from(turn)),
