@@ -87,7 +87,9 @@ class DeviceLayerLoader:
         self._pieces.extend(layered)
         for at, piece in enumerate(layered):
             self._begin(piece, holding=at > 0)
-            if piece.flight is None or piece.flight.pages_begun < len(piece.run.names):
+            if piece.flight is not None and piece.flight.pages_begun < len(piece.run.names):
+                self._finish(piece)  # says why
+            if piece.cause in _SHORT:
                 self._complete(layered, at)
                 break
 
@@ -155,23 +157,19 @@ class DeviceLayerLoader:
         except Exception as error:
             piece.cause = _kind(error, "beginning to load pages failed")
 
-    def _complete(self, layered: list[_Piece], begun: int) -> None:
-        """The piece after so many could not be begun as a whole: waits for what was, so that no lease is left, and reloads what
-        the pool had no room for."""
-        for piece in layered[: begun + 1]:
+    def _complete(self, layered: list[_Piece], at: int) -> None:
+        """The pool had no room for a piece: waits for those before it, so that no lease is left, and reloads what is missing."""
+        for piece in layered[:at]:
             self._finish(piece)
-        short = layered[begun]
-        if short.cause in _SHORT:
-            held_bytes = sum(piece.pages * self._runs[piece.run.group].page_bytes for piece in layered)
-            self._room.came_short(held_bytes, time.monotonic())
-            whole, short.run = short.run, part_of(short.run, 0, short.pages)
-            rest = [(short.request, part_of(whole, short.pages, len(whole.names)))]
-        else:
-            rest = []  # its other pages are not there
-        for piece in layered[begun + 1 :]:
+        held_bytes = sum(piece.pages * self._runs[piece.run.group].page_bytes for piece in layered)
+        self._room.came_short(held_bytes, time.monotonic())
+        short = layered[at]
+        whole, short.run = short.run, part_of(short.run, 0, short.pages)
+        missing = [(short.request, part_of(whole, short.pages, len(whole.names)))]
+        for piece in layered[at + 1 :]:
             self._pieces.remove(piece)
-            rest.append((piece.request, piece.run))
-        self._pieces.extend(self._reloaded(rest))
+            missing.append((piece.request, piece.run))
+        self._pieces.extend(self._reloaded(missing))
 
     def _left_ms(self) -> int:
         return int((self._deadline - time.monotonic()) * 1000)
