@@ -167,20 +167,21 @@ class LayerLoader:
         ]
         verified: list[Future[None]] = []
         missing: list[tuple[str, PageRun]] = []
-        lost: dict[str, str | None] = {}
+        lost = {piece.request: piece.cause for piece in step.pieces if piece.pages < len(piece.run.names)}
         for at, piece in enumerate(pieces):
             step.pieces.append(piece)
             if piece.request in lost:
                 piece.cause = lost[piece.request]  # pages behind a missing one are of no use
                 continue
             self._lease(step, piece, holding=bool(verified))
-            if piece.lease is not None:
-                verified.append(self._threads.submit(self._verify, piece))
             if piece.cause == "busy":
                 missing = [(rest.request, rest.run) for rest in [_cut(piece), *pieces[at + 1 :]]]
-                break
-            if piece.covered < len(piece.run.names):
+            elif piece.covered < len(piece.run.names):
                 lost[piece.request] = piece.cause
+            if piece.lease is not None:
+                verified.append(self._threads.submit(self._verify, piece))
+            if missing:
+                break
         for checked in verified:
             checked.result()
         if missing:
