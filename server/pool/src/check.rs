@@ -2,8 +2,9 @@
 //! production paths: tests call it after every step.
 
 use crate::Pool;
+use crate::ids::NONE;
 use crate::ids::{NvmePlace, PageKey, UserId};
-use crate::index::entry::{Cell, NONE};
+use crate::index::entry::Cell;
 use crate::index::flags::{
     COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Line, ON_NVME, PROMOTING,
     PROTECTED, QUEUED, UNFINISHED, URGENT, WRITING,

@@ -85,3 +85,17 @@ pub enum MissCause {
     /// Another shard of it is missing.
     Incomplete,
 }
+
+/// What became of an extent, for whoever keeps the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceNote {
+    /// Nobody needs it any more: so many bytes.
+    Dead(u64),
+    /// Its bytes have another place now: so many.
+    Moved(u64),
+    /// Its page goes before others (`true`), or does not any more. To be kept across restarts.
+    Leaving(bool),
+}
+
+/// No entry, slot or slab.
+pub(crate) const NONE: u32 = u32::MAX;

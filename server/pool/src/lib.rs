@@ -31,21 +31,23 @@ mod verbs;
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use error::{LeaseShare, PoolError};
 pub use ids::{
-    ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace, UserId,
+    ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, PlaceNote, SlotKey, SlotPlace,
+    UserId,
 };
 pub use index::lookup::Found;
+pub use index::sweep::Sweep;
 pub use namespaces::table::NamespaceDesc;
 pub use nvme::adopt::Adoption;
 pub use nvme::durable::Durable;
 pub use nvme::promote::Promotion;
-pub use nvme::reclaim::{PlaceNote, Reclaim, Rewrite};
+pub use nvme::reclaim::{Reclaim, Rewrite};
 pub use nvme::space::kept_percent;
 pub use nvme::strangers::Stranger;
 pub use nvme::writeback::WriteBehind;
 pub use pool::Pool;
 pub use sessions::describe::{Describing, Listing, Naming, SessionDetail, SessionInfo};
 pub use sessions::record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
-pub use sizing::curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
+pub use sizing::curve::{CurveTuning, MissRatioCurve};
 pub use stats::{PoolStats, TierGauges};
 pub use verbs::commit::Committed;
 pub use verbs::mapped::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
@@ -55,7 +57,7 @@ pub use verbs::prefetch::{Expecting, Prefetching};
 pub use verbs::reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use verbs::retain::Retaining;
 pub use verbs::session::EndTurn;
+pub use verbs::sizing::NamespaceRoom;
 pub use verbs::slabs::SlabAction;
-pub use verbs::sweep::Sweep;
 pub use verbs::turn_begin::{TurnBegin, TurnBegun};
 pub use verbs::turn_end::TurnEnd;

@@ -7,12 +7,12 @@ use crate::eviction::policy::EvictionPolicy;
 use crate::ids::Now;
 use crate::index::arena::Pages;
 use crate::index::residency::Tally;
+use crate::index::tips::Tips;
 use crate::memory::leases::Leases;
 use crate::memory::slots::Slots;
 use crate::namespaces::table::Namespaces;
 use crate::nvme::Nvme;
 use crate::sessions::table::Sessions;
-use crate::sessions::tips::Tips;
 use crate::sizing::curve::Curves;
 
 /// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock:

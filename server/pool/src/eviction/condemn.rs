@@ -6,9 +6,10 @@
 
 use crate::Pool;
 use crate::call::Slice;
+use crate::ids::NONE;
 use crate::ids::PageKey;
-use crate::index::entry::NONE;
 use crate::index::residency::{Removal, Search};
+use crate::index::sweep::SubtreeWalk;
 use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};
 use std::collections::VecDeque;
 
@@ -17,14 +18,6 @@ use std::collections::VecDeque;
 pub(crate) struct Condemned {
     tops: VecDeque<PageKey>,
     walk: Option<SubtreeWalk>,
-}
-
-/// How far the removal of one page came.
-#[derive(Clone, Copy)]
-pub(crate) struct SubtreeWalk {
-    top: PageKey,
-    /// A page of the path down from there.
-    at: PageKey,
 }
 
 impl Condemned {

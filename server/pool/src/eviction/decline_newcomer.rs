@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::eviction::policy::Newcomer;
-use crate::index::entry::NONE;
+use crate::ids::NONE;
 use crate::index::lists::ListId;
 use crate::index::residency::Search;
 use crate::limits::NEWCOMER_PAGES_MAX;

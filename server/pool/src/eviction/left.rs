@@ -14,8 +14,8 @@ use crate::index::flags::VICTIM;
 use crate::index::lists::Position;
 use crate::index::path::PathEnd;
 use crate::index::residency::Search;
+use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{FIND_PAGES_AT_ONCE, LEFT_BRANCHES_MAX};
-use crate::sessions::tips::{TipId, TipKeeper};
 use std::collections::VecDeque;
 
 /// Branches to mark, the first of them under way.

@@ -21,8 +21,8 @@ pub(crate) mod unfinished;
 
 use crate::ids::NamespaceIndex;
 use crate::index::arena::Pages;
+use crate::index::tips::TipId;
 use crate::memory::slots::Slots;
-use crate::sessions::tips::TipId;
 use condemn::Condemned;
 use deferred_victims::DeferredVictims;
 use left::LeftBranches;

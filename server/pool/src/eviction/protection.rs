@@ -10,14 +10,14 @@
 
 use crate::Pool;
 use crate::call::Slice;
+use crate::ids::NONE;
 use crate::ids::{NamespaceIndex, Now};
-use crate::index::entry::NONE;
 use crate::index::flags::PROTECTED;
 use crate::index::path::PathEnd;
+use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{
     DECAY_STEPS, FIND_PAGES_AT_ONCE, LET_GO_PAGES_AT_ONCE, PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX,
 };
-use crate::sessions::tips::{TipId, TipKeeper};
 use turnkv_proto::BlockHash;
 
 mod table;

@@ -2,8 +2,8 @@
 //! Owns: the search for victims, bounded. Must not know: who needs the room.
 
 use crate::Pool;
+use crate::ids::NONE;
 use crate::ids::Now;
-use crate::index::entry::NONE;
 use crate::index::lists::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{

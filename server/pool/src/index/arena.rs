@@ -1,8 +1,9 @@
 //! Where entries live: fixed chunks, a side table for shards, the tree's links, stable keys.
 //! Owns: storage and shape of the index. Must not know: why a page comes or goes.
 
+use crate::ids::NONE;
 use crate::ids::PageKey;
-use crate::index::entry::{Cell, Entry, NONE};
+use crate::index::entry::{Cell, Entry};
 use crate::index::flags::PageFlags;
 use crate::index::table::Table;
 use crate::limits::{CHUNK_PAGES, CHUNK_ROWS};

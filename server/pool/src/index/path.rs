@@ -1,8 +1,8 @@
 //! Paths: the way from the root to a page, told by its last page. Owns: how a path is cut, followed,
 //! compared. Must not know: whose a path is.
 
+use crate::ids::NONE;
 use crate::index::arena::Pages;
-use crate::index::entry::NONE;
 use turnkv_proto::BlockHash;
 
 /// Where a path ends.

@@ -2,8 +2,10 @@
 //! Owns: every change of a cell's residency. Must not know: leases, sessions, verbs.
 
 use crate::Pool;
+use crate::ids::NONE;
+use crate::ids::PlaceNote;
 use crate::ids::{Now, NvmePlace};
-use crate::index::entry::{Cell, Entry, NONE};
+use crate::index::entry::{Cell, Entry};
 use crate::index::flags::{
     COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
     PROMOTING, PageMarks, VICTIM, WRITING,
@@ -11,7 +13,6 @@ use crate::index::flags::{
 use crate::index::lists::Position;
 use crate::limits::TOUCH_ANCESTORS_MAX;
 use crate::memory::slots::SlotState;
-use crate::nvme::reclaim::PlaceNote;
 
 mod transitions;
 

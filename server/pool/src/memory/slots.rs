@@ -16,8 +16,8 @@ mod service;
 pub(crate) use class::SlotClass;
 pub(crate) use service::SlotGauges;
 
+use crate::ids::NONE;
 use crate::ids::SlotKey;
-use crate::index::entry::NONE;
 use crate::limits::SLOT_ALIGN_BYTES;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

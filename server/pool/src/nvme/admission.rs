@@ -8,14 +8,14 @@
 
 use crate::Pool;
 use crate::config::Admit;
+use crate::ids::NONE;
 use crate::ids::Now;
 use crate::index::arena::Pages;
-use crate::index::entry::NONE;
 use crate::index::flags::{COUNTED_NVME, DIRTY, FILLED, ON_NVME, WRITING};
 use crate::index::lists::Position;
+use crate::index::sweep::Sweep;
 use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
 use crate::nvme::Nvme;
-use crate::verbs::sweep::Sweep;
 
 /// Bytes that may be written to NVMe: a bucket that fills with time.
 #[derive(Clone, Copy, Debug, Default)]

@@ -20,9 +20,8 @@ pub(crate) mod thin;
 pub(crate) mod writeback;
 
 use crate::config::{Admit, PoolConfig};
-use crate::ids::NvmePlace;
+use crate::ids::{NvmePlace, PlaceNote};
 use admission::{LeftBehind, WriteBudget};
-use reclaim::PlaceNote;
 use space::NvmeSpace;
 use strangers::Strangers;
 use writeback::WriteQueue;

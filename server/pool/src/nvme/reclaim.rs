@@ -2,8 +2,8 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
+use crate::ids::{NONE, PlaceNote};
 use crate::ids::{NvmePlace, PageKey};
-use crate::index::entry::NONE;
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
 use crate::index::lists::Position;
 use crate::index::residency::{Eviction, Search};
@@ -19,17 +19,6 @@ pub enum Reclaim {
     Hot(PageKey),
     /// It leaves NVMe: drop it.
     Cold(PageKey),
-}
-
-/// What became of an extent, for whoever keeps the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlaceNote {
-    /// Nobody needs it any more: so many bytes.
-    Dead(u64),
-    /// Its bytes have another place now: so many.
-    Moved(u64),
-    /// Its page goes before others (`true`), or does not any more. To be kept across restarts.
-    Leaving(bool),
 }
 
 /// How a hot page is written again.

@@ -11,9 +11,10 @@
 //! is on NVMe as long as it is here, so it is written again or goes from both.
 
 use crate::Pool;
+use crate::ids::NONE;
 use crate::ids::NvmePlace;
+use crate::ids::PlaceNote;
 use crate::index::arena::Pages;
-use crate::index::entry::NONE;
 use crate::index::flags::{COUNTED_DRAM, LEAVING, Line, MOVING, ON_NVME, VICTIM};
 use crate::index::lists::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};
@@ -23,7 +24,6 @@ use crate::limits::{
     VICTIM_SCAN_MAX,
 };
 use crate::nvme::Nvme;
-use crate::nvme::reclaim::PlaceNote;
 
 /// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of
 /// the rest a tenth, and two segments, are for what leaves, or emptying segments would move too much.

@@ -3,9 +3,9 @@
 
 use crate::Pool;
 use crate::call::Call;
+use crate::ids::NONE;
 use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::index::arena::Pages;
-use crate::index::entry::NONE;
 use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PageMarks, QUEUED, URGENT, WRITING};
 use crate::index::lists::Position;
 use crate::limits::{LEAVING_PER_WRITE_MAX, SIFTED_PER_WRITE_MAX, WRITE_QUEUE_SLACK};

@@ -4,13 +4,11 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
+use crate::ids::NONE;
 use crate::ids::{NamespaceIndex, Now};
-use crate::index::entry::NONE;
 use crate::index::path::PathEnd;
+use crate::index::tips::TipKeeper;
 use crate::limits::SESSIONS_LATE_PER_CALL_MAX;
-use crate::sessions::tips::TipKeeper;
-use crate::verbs::offload::OffloadAsk;
-use crate::verbs::session::EndTurn;
 use turnkv_proto::{BlockHash, SessionId};
 
 impl Pool {
@@ -36,28 +34,6 @@ impl Pool {
         Ok(self.sessions.insert(ns, tenant, id, self.config.limits.session_ttl_ms, now))
     }
 
-    /// The session of an offload, made if new; checked before anything else changes.
-    pub(crate) fn reserve_session(
-        &mut self,
-        ask: &OffloadAsk<'_>,
-        now: Now,
-    ) -> Result<Option<u32>, PoolError> {
-        let Some(id) = ask.session else { return Ok(None) };
-        let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
-        let before = match (self.sessions.find(ask.ns, id), parent) {
-            (Some(at), Some(parent)) => {
-                self.pages.end_within(self.list_end(at), parent).map_or(0, |end| end.pages as usize)
-            }
-            _ => 0,
-        };
-        if before + ask.hashes.len() > self.config.limits.session_pages_max as usize {
-            return Err(PoolError::Limit("session_pages_max"));
-        }
-        let at = self.open_session(ask.ns, id, now)?;
-        self.sessions[at].last_used = now;
-        Ok(Some(at))
-    }
-
     /// The session read something: it is not idle.
     pub(crate) fn use_session(&mut self, ns: NamespaceIndex, id: &SessionId, hashes: &[BlockHash], now: Now) {
         if let Some(at) = self.sessions.find(ns, id) {
@@ -77,18 +53,6 @@ impl Pool {
         let same = self.pages.shared(old, new);
         self.end_list(at, new);
         self.leave_branch(old, same, true);
-    }
-
-    /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
-    pub(crate) fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> PathEnd {
-        let old = self.list_end(at);
-        let kept = self.pages.cut(old, end.keep.min(old.pages));
-        let first = end.hashes.first().and_then(|hash| self.pages.find(self.sessions[at].ns.0, hash));
-        match first.filter(|_| end.keep > kept.pages) {
-            // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
-            Some(first) => self.end_at(self.pages[first].parent).unwrap_or(kept),
-            None => kept,
-        }
     }
 
     /// Gives a session another list. What it had and has no more becomes first victim.

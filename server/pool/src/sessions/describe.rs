@@ -6,8 +6,8 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
+use crate::ids::NONE;
 use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::entry::NONE;
 use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME};
 use crate::limits::{FIND_PAGES_AT_ONCE, SESSION_LIST_MAX};
 use crate::sessions::table::Session;

@@ -2,9 +2,9 @@
 //! orders, and who makes way for a new session. Must not know: what the pages of a session are.
 
 use crate::ids::{NamespaceIndex, Now};
+use crate::index::tips::TipId;
 use crate::limits::{FORGOTTEN_MAX, LATE_SESSIONS_PER_PICK_MAX, ORDER_BYTES, SILENT_TURN_MS};
 use crate::sessions::tenants::{Standing, Tenants};
-use crate::sessions::tips::TipId;
 use crate::sessions::walk::WalkBack;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;

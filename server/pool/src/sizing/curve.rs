@@ -37,8 +37,7 @@ use stack::Stack;
 use std::hash::{BuildHasherDefault, Hasher};
 use turnkv_proto::BlockHash;
 
-pub(crate) use hooks::Curves;
-pub use hooks::NamespaceRoom;
+pub(crate) use hooks::{Curves, asker};
 pub use view::MissRatioCurve;
 
 /// How many steps a half-life has: what is old fades step by step.

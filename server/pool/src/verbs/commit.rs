@@ -3,8 +3,8 @@
 
 use crate::Pool;
 use crate::error::PoolError;
+use crate::ids::NONE;
 use crate::ids::{ClientId, LeaseId, Now, PageKey};
-use crate::index::entry::NONE;
 use crate::memory::leases::{LeaseItem, LeaseKind};
 use turnkv_proto::Shards;
 

@@ -9,12 +9,12 @@
 
 use crate::Pool;
 use crate::error::PoolError;
+use crate::ids::NONE;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
-use crate::index::entry::NONE;
 use crate::limits::LEASE_PAGES_MAX;
 use crate::memory::leases::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
 use crate::memory::slots::SlotState;
-use crate::verbs::offload::{OffloadAsk, Outcome, offload_parent};
+use crate::verbs::offload::{OffloadAsk, Outcome, observe_offload, offload_parent};
 use turnkv_proto::{BlockHash, Shards};
 
 /// A wish for slots whose pages are not known yet.
@@ -217,7 +217,7 @@ impl Pool {
             done.outcomes.resize(slots.len(), declined);
         }
         let turn = session.map(|at| (at, self.sessions[at].turn));
-        self.curves.observe_offload(pages, &done.outcomes, 0..done.outcomes.len(), turn, now);
+        observe_offload(&mut self.curves, pages, &done.outcomes, 0..done.outcomes.len(), turn, now);
         accepted.iter().rev().for_each(|index| self.touch(*index));
         if let (false, Some(last)) = (ask.siblings, accepted.last().copied()) {
             let before = self.pages[accepted[0]].parent;

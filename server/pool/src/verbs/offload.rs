@@ -4,12 +4,14 @@
 use crate::Pool;
 use crate::call::Slice;
 use crate::error::PoolError;
+use crate::ids::NONE;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::arena::Pages;
-use crate::index::entry::NONE;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
+use crate::sizing::curve::{Curves, Seen, asker};
+use std::ops::Range;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
 /// What an offload asks for.
@@ -250,7 +252,7 @@ impl Pool {
                 return false;
             }
             let from = end.saturating_sub(FIND_PAGES_AT_ONCE);
-            self.curves.observe_offload(ask, &offloading.outcomes, from..end, turn, self.call.now());
+            observe_offload(&mut self.curves, ask, &offloading.outcomes, from..end, turn, self.call.now());
             self.call.add((end - from) as u64);
             for _ in from..end.min(ask.shards.page(offloading.accepted)) {
                 next = next.and_then(|page| self.touch_and_up(page));
@@ -276,6 +278,28 @@ impl Pool {
         let index = self.pages.resolve(page)?;
         self.touch(index);
         Some(self.pages[index].parent).filter(|parent| *parent != NONE).map(|parent| self.pages.key(parent))
+    }
+
+    /// The session of an offload, made if new; checked before anything else changes.
+    pub(crate) fn reserve_session(
+        &mut self,
+        ask: &OffloadAsk<'_>,
+        now: Now,
+    ) -> Result<Option<u32>, PoolError> {
+        let Some(id) = ask.session else { return Ok(None) };
+        let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
+        let before = match (self.sessions.find(ask.ns, id), parent) {
+            (Some(at), Some(parent)) => {
+                self.pages.end_within(self.list_end(at), parent).map_or(0, |end| end.pages as usize)
+            }
+            _ => 0,
+        };
+        if before + ask.hashes.len() > self.config.limits.session_pages_max as usize {
+            return Err(PoolError::Limit("session_pages_max"));
+        }
+        let at = self.open_session(ask.ns, id, now)?;
+        self.sessions[at].last_used = now;
+        Ok(Some(at))
     }
 
     pub(crate) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
@@ -385,4 +409,31 @@ pub(crate) fn offload_parent(pages: &Pages, ask: &OffloadAsk<'_>) -> Result<u32,
         }
     }
     Ok(index)
+}
+
+/// An offload was answered so, as far as these pages of it: tells the curve which of them turns needed. Pages
+/// that are here already were computed without need, or offloaded twice: they are no references. Neither are
+/// those that another turn is offloading now, or whose parent must come first. `turn`: the session's place
+/// and its turn, where there is one.
+pub(crate) fn observe_offload(
+    curves: &mut Curves,
+    ask: &OffloadAsk<'_>,
+    outcomes: &[Outcome],
+    which: Range<usize>,
+    turn: Option<(u32, u32)>,
+    now: Now,
+) {
+    if ask.shards.first() > 0 {
+        return;
+    }
+    let asker = asker(ask.client, turn, now);
+    let seen = |page: usize| match outcome_of_page(outcomes, ask.shards, page) {
+        Outcome::Present => Some((&ask.hashes[page], Seen::Recent)),
+        Outcome::Granted(_) | Outcome::Stored => Some((&ask.hashes[page], Seen::Stored(asker))),
+        Outcome::NoSpace | Outcome::Outranked | Outcome::LeaseLimit => {
+            Some((&ask.hashes[page], Seen::Declined(asker)))
+        }
+        Outcome::InFlight | Outcome::NoParent => None,
+    };
+    curves.observe(ask.ns.0, which.rev().filter_map(seen), true, now);
 }

@@ -8,8 +8,8 @@
 use crate::Pool;
 use crate::call::Slice;
 use crate::error::PoolError;
+use crate::ids::NONE;
 use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::entry::NONE;
 use crate::index::flags::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING, VICTIM};
 use crate::limits::{
     FIND_PAGES_AT_ONCE, PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS,

@@ -3,11 +3,12 @@
 
 use crate::Pool;
 use crate::error::PoolError;
+use crate::ids::NONE;
 use crate::ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, PageKey, SlotKey};
-use crate::index::entry::NONE;
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use crate::nvme::promote::Promotion;
+use crate::sizing::curve::Seen;
 use crate::verbs::offload::check_ask;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
@@ -108,7 +109,12 @@ impl Pool {
         if let Some(first) = items.first() {
             self.touch_ancestors(first.page.index);
         }
-        self.curves.observe_reload(&self.pages, ask.ns.0, ask.shards, &items, now);
+        if ask.shards.first() == 0 {
+            // Every rank asks for its shards of the pages: the word of whoever moves the first one counts.
+            let served = items.iter().step_by(ask.shards.count()).rev();
+            let served = served.map(|item| (&self.pages[item.page.index].hash, Seen::Found));
+            self.curves.observe(ask.ns.0, served, true, now);
+        }
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
         let (kind, client, ns, shards) = (LeaseKind::Read, ask.client, ask.ns, ask.shards);

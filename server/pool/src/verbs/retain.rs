@@ -4,8 +4,8 @@
 use crate::Pool;
 use crate::eviction::protection::{Owner, PIN_RANK, ProtectReach, ProtectionWish};
 use crate::ids::{NamespaceIndex, Now};
+use crate::index::tips::TipId;
 use crate::limits::{PROTECTION_MS_MAX, RETENTION_MS_DEFAULT};
-use crate::sessions::tips::TipId;
 use turnkv_proto::SessionId;
 
 /// A session that is being protected.

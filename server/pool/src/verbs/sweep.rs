@@ -5,41 +5,13 @@
 //! may be passed, and none is seen twice.
 
 use crate::Pool;
-use crate::call::{Call, Slice};
-use crate::eviction::condemn::SubtreeWalk;
-use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::entry::NONE;
+use crate::call::Slice;
+use crate::ids::NONE;
+use crate::ids::{NamespaceIndex, Now};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::index::lists::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};
-
-/// How far a walk is.
-#[derive(Default)]
-pub struct Sweep {
-    /// The entry that comes next.
-    at: u32,
-    /// Within what hangs on it.
-    walk: Option<SubtreeWalk>,
-    /// Pages still to be looked at before the walk goes on.
-    waiting: Vec<PageKey>,
-    pages: u64,
-}
-
-impl Sweep {
-    /// The walk is at the next entry. False: its slice is over.
-    fn go_on(&mut self, call: &mut Call, slice: Slice) -> bool {
-        self.at += 1;
-        if self.at.is_multiple_of(crate::limits::PASSED_PER_STEP as u32) {
-            call.step();
-        }
-        !call.is_over(slice)
-    }
-
-    /// Pages that it has changed so far.
-    pub fn pages(&self) -> u64 {
-        self.pages
-    }
-}
+use crate::index::sweep::Sweep;
 
 impl Pool {
     /// Drops every page of a namespace, or of all, that readers can see. Returns how many.

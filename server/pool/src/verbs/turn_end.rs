@@ -14,6 +14,7 @@ use crate::eviction::policy::TurnFacts;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::index::path::PathEnd;
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
+use crate::sizing::curve::Seen;
 use crate::verbs::retain::Retaining;
 use crate::verbs::session::EndTurn;
 use turnkv_proto::{BlockHash, SessionId};
@@ -176,6 +177,18 @@ impl Pool {
         path.filter(follows).unwrap_or(kept)
     }
 
+    /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
+    fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> PathEnd {
+        let old = self.list_end(at);
+        let kept = self.pages.cut(old, end.keep.min(old.pages));
+        let first = end.hashes.first().and_then(|hash| self.pages.find(self.sessions[at].ns.0, hash));
+        match first.filter(|_| end.keep > kept.pages) {
+            // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
+            Some(first) => self.end_at(self.pages[first].parent).unwrap_or(kept),
+            None => kept,
+        }
+    }
+
     /// The list is what was found; the session waits.
     fn take_list(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
         let end = turn.end;
@@ -213,7 +226,8 @@ impl Pool {
         let next = last.map_or(self.list_end(at).page, |index| self.pages[index].parent);
         let some: Vec<u32> = self.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
         self.call.add(some.len() as u64);
-        self.curves.observe_turn(&self.pages, turn.ns.0, &some, turn.path.is_empty(), now);
+        let recent = some.iter().map(|index| (&self.pages[*index].hash, Seen::Recent));
+        self.curves.observe(turn.ns.0, recent, turn.path.is_empty(), now);
         let facts = facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
         for index in &some {

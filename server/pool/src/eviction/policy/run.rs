@@ -2,8 +2,8 @@
 //! know: orders, chances.
 
 use crate::eviction::policy::class::{Habits, WaitClass};
+use crate::ids::NONE;
 use crate::ids::Now;
-use crate::index::entry::NONE;
 use crate::index::lists::PageList;
 
 /// Pages used at one moment are judged from this bucket on, after 2 s.

@@ -4,9 +4,9 @@
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::arena::Pages;
 use crate::index::path::PathEnd;
+use crate::index::tips::{TipId, Tips};
 use crate::limits::{ENDED_PINS_MAX, ORDER_BYTES};
 use crate::memory::slots::Slots;
-use crate::sessions::tips::{TipId, Tips};
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 use turnkv_proto::BlockHash;

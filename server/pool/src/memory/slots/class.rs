@@ -2,7 +2,7 @@
 //! not know: which slot is whose.
 
 use super::Slots;
-use crate::index::entry::NONE;
+use crate::ids::NONE;
 use crate::limits::SLOT_ALIGN_BYTES;
 
 /// How slabs are cut for one namespace.

@@ -2,8 +2,8 @@
 //! answers, and which slabs serve. Must not know: pages.
 
 use super::{Slab, SlotState, Slots};
+use crate::ids::NONE;
 use crate::ids::{SlotKey, SlotPlace};
-use crate::index::entry::NONE;
 
 /// Gauges and counters of the slots.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@
 //! before it from then on. Those that end at one page share one tip, and two tips that meet are joined for
 //! ever (a forest, by rank): a page that goes costs the same however many lists end at it.
 
-use crate::index::entry::NONE;
+use crate::ids::NONE;
 use crate::index::path::PathEnd;
 use hashbrown::HashMap;
 
