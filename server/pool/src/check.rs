@@ -2,8 +2,7 @@
 //! production paths: tests call it after every step.
 
 use crate::Pool;
-use crate::ids::NONE;
-use crate::ids::{NvmePlace, PageKey, UserId};
+use crate::ids::{NONE, NvmePlace, PageKey, UserId};
 use crate::index::entry::Cell;
 use crate::index::flags::{
     COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Line, ON_NVME, PROMOTING,
@@ -369,12 +368,12 @@ impl Pool {
         let (mut bytes, mut pages) = (0, 0);
         let mut counts: HashMap<u32, u32> = HashMap::new();
         for owner in self.eviction.protections().owners() {
-            let end = self.eviction.protections().end_of(owner, &self.tips);
+            let end = self.eviction.protections().end_of(owner, &self.pages);
             self.check_path(end).map_err(|error| format!("what {owner:?} protects {error}"))?;
             *counts.entry(end.page).or_default() += 1;
         }
         for tip in self.eviction.protections().unowned() {
-            *counts.entry(self.tips.end(tip).page).or_default() += 1;
+            *counts.entry(self.pages.tip_end(tip).page).or_default() += 1;
         }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             if self.pages[index].has(PROTECTED) && self.pages[index].parent != NONE {
@@ -406,7 +405,7 @@ impl Pool {
         for (at, session) in self.sessions.iter() {
             ensure!(self.sessions.find(session.ns, &session.id) == Some(at), "session {at} is lost");
             lists += usize::from(session.tip.is_some());
-            let end = self.list_end(at);
+            let end = self.sessions.list_end(&self.pages, at);
             if end.page != NONE {
                 *tips.entry(end.page).or_default() += 1;
             }
@@ -415,7 +414,7 @@ impl Pool {
         let others = self.eviction.protections().len()
             + self.eviction.protections().unowned().count()
             + self.eviction.gauges().left_branches as usize;
-        self.tips.check(lists + others)?;
+        self.pages.check_tips(lists + others)?;
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);
             ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");

@@ -257,7 +257,7 @@ impl Pool {
 
     /// Memory of sessions, of the ends of their lists, and of what is protected or left.
     fn session_bytes(&self) -> u64 {
-        let lists = self.tips.bytes() + self.eviction.gauges().list_bytes;
+        let lists = self.pages.tips_bytes() + self.eviction.gauges().list_bytes;
         (self.sessions.bytes() + lists) as u64
     }
 }

@@ -6,8 +6,7 @@
 
 use crate::Pool;
 use crate::call::Slice;
-use crate::ids::NONE;
-use crate::ids::PageKey;
+use crate::ids::{NONE, PageKey};
 use crate::index::residency::{Removal, Search};
 use crate::index::sweep::SubtreeWalk;
 use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};

@@ -1,5 +1,5 @@
-//! Pages that are not taken: what would make way for them is likelier to be used again. Owns: when to say so.
-//! Must not know: how likely anything is (the policy does).
+//! Declined newcomers: new pages that get no slot, because the page that would give up its own is likelier to
+//! be used again. Owns: when a newcomer is declined. Must not know: how likely anything is (the policy does).
 
 use crate::Pool;
 use crate::eviction::policy::Newcomer;
@@ -25,7 +25,7 @@ impl Pool {
     }
 
     /// Whether a new page would have to take the room of something worth more.
-    pub(crate) fn is_outranked(&mut self, ns: u16, rank: Option<u32>) -> bool {
+    pub(crate) fn declines_newcomer(&mut self, ns: u16, rank: Option<u32>) -> bool {
         let Some(rank) = rank else { return false };
         let room = |pool: &mut Pool| pool.slots.has_free_slot(ns).then_some(());
         if room(self).or_else(|| self.claim_from_unfinished(Search::NONE, room)).is_some()

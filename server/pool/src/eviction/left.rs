@@ -56,7 +56,7 @@ impl Pool {
     /// go by age.
     pub(crate) fn leave_branch(&mut self, end: PathEnd, keep: u32, tails: bool) {
         if end.pages > keep && self.eviction.left.len() < LEFT_BRANCHES_MAX {
-            let tip = self.tips.add(end, TipKeeper::Branch);
+            let tip = self.pages.add_tip(end, TipKeeper::Branch);
             self.eviction.left.0.push_back(LeftBranch { tip, keep, tails, stage: MarkStage::Up(end.pages) });
         }
         let slice = self.call.rest();
@@ -74,13 +74,13 @@ impl Pool {
                 self.eviction.left.0.push_front(branch);
                 return false;
             }
-            self.tips.drop(branch.tip, TipKeeper::Branch);
+            self.pages.drop_tip(branch.tip, TipKeeper::Branch);
         }
         true
     }
 
     fn mark_branch(&mut self, branch: &mut LeftBranch, slice: Slice) -> bool {
-        let end = self.tips.end(branch.tip);
+        let end = self.pages.tip_end(branch.tip);
         if let MarkStage::Up(left) = branch.stage {
             let mut at = self.pages.cut(end, left.min(end.pages));
             while at.pages > branch.keep && self.pages.has_no_use(at.page, branch.tails) {

@@ -10,8 +10,7 @@
 
 use crate::Pool;
 use crate::call::Slice;
-use crate::ids::NONE;
-use crate::ids::{NamespaceIndex, Now};
+use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::flags::PROTECTED;
 use crate::index::path::PathEnd;
 use crate::index::tips::{TipId, TipKeeper};
@@ -69,14 +68,14 @@ impl Pool {
     ) -> (Option<TipId>, ProtectReach) {
         let tenant = self.slots.tenant_of(wish.ns.0);
         let (end, reach) = self.protect_path(wish.path, tenant, wish.rank, slice);
-        let tip = (end != PathEnd::EMPTY).then(|| self.tips.add(end, TipKeeper::Protection));
+        let tip = (end != PathEnd::EMPTY).then(|| self.pages.add_tip(end, TipKeeper::Protection));
         if let Some(held) = held {
             // The page where it ended is held by its child from now on, or is the end still.
-            let before = self.tips.end(held);
+            let before = self.pages.tip_end(held);
             if let Some(holds) = self.eviction.protections.holds.get_mut(&before.page) {
                 *holds -= 1;
             }
-            self.tips.drop(held, TipKeeper::Protection);
+            self.pages.drop_tip(held, TipKeeper::Protection);
             self.eviction.protections.made(held);
         }
         self.eviction.protections.making.extend(tip);
@@ -98,7 +97,7 @@ impl Pool {
         if kept.is_none() {
             self.eviction.protections.going.extend(tip);
         }
-        let pages = kept.map_or(0, |tip| self.tips.end(tip).pages);
+        let pages = kept.map_or(0, |tip| self.pages.tip_end(tip).pages);
         if let Some(tip) = kept {
             let ends = now.saturating_add(wish.for_ms);
             let step_ms = if wish.decays { (wish.for_ms / DECAY_STEPS).max(1) } else { wish.for_ms };
@@ -130,13 +129,13 @@ impl Pool {
     pub(crate) fn unprotect_after(&mut self, owner: Owner, keep: u32) -> bool {
         let Some(at) = self.eviction.protections.owners.get(&owner).copied() else { return false };
         let Some(mut held) = self.eviction.protections.take(at) else { return false };
-        let end = self.tips.end(held.tip);
+        let end = self.pages.tip_end(held.tip);
         self.eviction.protections.going.push_back(held.tip);
         let kept = self.pages.cut(end, keep.min(end.pages));
         if kept.page != NONE {
             // Held first, so that it stays when what is after it goes.
             *self.eviction.protections.holds.entry(kept.page).or_default() += 1;
-            held.tip = self.tips.add(kept, TipKeeper::Protection);
+            held.tip = self.pages.add_tip(kept, TipKeeper::Protection);
             held.full = held.full.min(keep);
             self.eviction.protections.insert(held);
         }
@@ -178,7 +177,7 @@ impl Pool {
                 continue;
             };
             held.tip = tip;
-            if rest > 0 && self.tips.end(tip).pages <= keep {
+            if rest > 0 && self.pages.tip_end(tip).pages <= keep {
                 held.due = now.saturating_add(held.step_ms).min(held.ends);
             }
             self.eviction.protections.insert(held);
@@ -250,7 +249,7 @@ impl Pool {
     /// One protection lets go of its pages after the first `keep`, or of as many as are left to this call.
     /// Returns where it ends now; none: it is over.
     fn release_path(&mut self, tip: TipId, keep: u32, left: &mut u32) -> Option<TipId> {
-        let mut end = self.tips.end(tip);
+        let mut end = self.pages.tip_end(tip);
         self.call.step();
         // Pages that nothing else holds are free one after the other; each hands its hold on to the one
         // before.
@@ -275,11 +274,11 @@ impl Pool {
             }
             end = new;
         }
-        if end == self.tips.end(tip) && end.pages > 0 {
+        if end == self.pages.tip_end(tip) && end.pages > 0 {
             return Some(tip);
         }
-        let new = (end.pages > 0).then(|| self.tips.add(end, TipKeeper::Protection));
-        self.tips.drop(tip, TipKeeper::Protection);
+        let new = (end.pages > 0).then(|| self.pages.add_tip(end, TipKeeper::Protection));
+        self.pages.drop_tip(tip, TipKeeper::Protection);
         new
     }
 }

@@ -1,9 +1,8 @@
-//! Making room: a slot for a new page, an entry for it, a slab for another namespace.
+//! The search for room: a slot for a page, an entry for it, a slab for another namespace.
 //! Owns: the search for victims, bounded. Must not know: who needs the room.
 
 use crate::Pool;
-use crate::ids::NONE;
-use crate::ids::Now;
+use crate::ids::{NONE, Now};
 use crate::index::lists::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{
@@ -42,7 +41,7 @@ impl Pool {
         }
         self.rebalance(class, search);
         if search.returns_at.is_some() {
-            // A prefetch does without, rather than take what is spared.
+            // A prefetch does without a slot, rather than take one from a deferred page.
             let deferred = self.eviction.deferred.len(ns);
             let slot =
                 self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, PREFETCH_SCAN_MAX, search));
@@ -53,7 +52,7 @@ impl Pool {
             });
         }
         let slot = self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, VICTIM_SCAN_MAX, search));
-        // Nothing else can go: to be spared is no lock.
+        // Nothing else can go, and deferral is no lock.
         let slot =
             slot.or_else(|| self.evict_until(ns, search, &claim, |pool| pool.next_deferred(ns, search)));
         slot.or_else(|| {
@@ -135,7 +134,7 @@ impl Pool {
         if has_room(self).or_else(|| self.claim_from_unfinished(search, has_room)).is_some() {
             return true;
         }
-        let mut spared = None;
+        let mut deferrable = None;
         for list in [ListId::Nvme, ListId::Dram(ns)] {
             let until = self.call.steps() + u64::from(ENTRY_SCAN_MAX);
             while self.call.steps() < until {
@@ -145,12 +144,12 @@ impl Pool {
                         self.remove_tail(victim, Removal::Evicted, search);
                         return self.pages.len() < self.config.limits.pages_max;
                     }
-                    spared = spared.or(Some(self.pages.key(victim)));
+                    deferrable = deferrable.or(Some(self.pages.key(victim)));
                 }
                 self.policy.touch(&mut self.pages, victim);
             }
         }
-        match spared.and_then(|page| self.pages.resolve(page)) {
+        match deferrable.and_then(|page| self.pages.resolve(page)) {
             Some(victim) => self.remove_tail(victim, Removal::Evicted, search),
             None => return false,
         }

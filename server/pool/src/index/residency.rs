@@ -1,10 +1,9 @@
 //! Where a page's shards are, and what follows from it: lists, gauges, visibility, removal.
-//! Owns: every change of a cell's residency. Must not know: leases, sessions, verbs.
+//! Owns: every change of the state of cells and pages (`transitions` has those that change nothing else).
+//! Must not know: leases, sessions, verbs.
 
 use crate::Pool;
-use crate::ids::NONE;
-use crate::ids::PlaceNote;
-use crate::ids::{Now, NvmePlace};
+use crate::ids::{NONE, Now, NvmePlace, PlaceNote};
 use crate::index::entry::{Cell, Entry};
 use crate::index::flags::{
     COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
@@ -392,7 +391,7 @@ impl Pool {
         }
     }
 
-    /// Removes one entry from the index. Its operations in flight keep it as a zombie until they end.
+    /// Removes one entry from the index. Operations in flight keep its entry until they end.
     pub(crate) fn remove_leaf(&mut self, index: u32, removal: Removal, search: Search) {
         self.call.step();
         for shard in 0..self.pages.shards(index) {
@@ -412,7 +411,7 @@ impl Pool {
         }
         self.finish(index);
         self.eviction.forget_protected(&mut self.pages, &self.slots, index);
-        self.lift_tips(index);
+        self.pages.lift_tips(index);
         self.pages[index].flags.become_life(Life::Gone);
         self.pages[index].flags.clear(DURABLE);
         self.refresh(index, Position::Cold);
@@ -432,19 +431,19 @@ impl Pool {
         debug_assert!(cell.has(operation), "callers checked that the operation is in flight");
         self.pages.end_operation(index, shard, operation);
         let slot = cell.slot;
-        let zombie = self.pages[index].is_gone();
-        if zombie {
+        let gone = self.pages[index].is_gone();
+        if gone {
             let cell = self.pages.cell_mut(index, shard);
             cell.slot = NONE;
             cell.state.clear(FILLED);
         }
         self.slots.end_io(slot);
-        if zombie {
+        if gone {
             self.pages.release_if_idle(index);
         } else {
             self.unpark(index);
         }
-        !zombie
+        !gone
     }
 }
 

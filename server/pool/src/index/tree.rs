@@ -2,8 +2,7 @@
 //! Must not know: what follows from an answer.
 
 use crate::call::Call;
-use crate::ids::NONE;
-use crate::ids::PageKey;
+use crate::ids::{NONE, PageKey};
 use crate::index::arena::Pages;
 use crate::index::flags::{
     COUNTED_DRAM, CellFlags, DIRTY, LEAVING, ON_NVME, PROMISED, PROMOTING, PROTECTED, VICTIM, WRITING,

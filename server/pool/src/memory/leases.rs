@@ -16,8 +16,7 @@
 pub(crate) mod counts;
 
 use crate::error::PoolError;
-use crate::ids::NONE;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, UserId};
+use crate::ids::{ClientId, LeaseId, NONE, NamespaceIndex, Now, PageKey, UserId};
 use counts::Counts;
 use turnkv_proto::Shards;
 

@@ -16,8 +16,7 @@ mod service;
 pub(crate) use class::SlotClass;
 pub(crate) use service::SlotGauges;
 
-use crate::ids::NONE;
-use crate::ids::SlotKey;
+use crate::ids::{NONE, SlotKey};
 use crate::limits::SLOT_ALIGN_BYTES;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

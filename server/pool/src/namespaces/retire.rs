@@ -6,8 +6,7 @@
 
 use crate::Pool;
 use crate::eviction::protection::Owner;
-use crate::ids::NONE;
-use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
 use crate::index::residency::{Removal, Search};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
 use crate::memory::slots::Slots;

@@ -8,8 +8,7 @@
 
 use crate::Pool;
 use crate::config::Admit;
-use crate::ids::NONE;
-use crate::ids::Now;
+use crate::ids::{NONE, Now};
 use crate::index::arena::Pages;
 use crate::index::flags::{COUNTED_NVME, DIRTY, FILLED, ON_NVME, WRITING};
 use crate::index::lists::Position;

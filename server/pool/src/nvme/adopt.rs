@@ -7,8 +7,7 @@
 //! moment.
 
 use crate::Pool;
-use crate::ids::NONE;
-use crate::ids::NamespaceIndex;
+use crate::ids::{NONE, NamespaceIndex};
 use crate::limits::ADOPT_SHARDS_PER_CALL;
 use crate::namespaces::table::NamespaceDesc;
 use crate::nvme::strangers::Stranger;

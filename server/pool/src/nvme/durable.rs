@@ -9,8 +9,7 @@
 //! A page found that goes meanwhile is told of like the others: whoever waits for it learns that it is lost.
 
 use crate::Pool;
-use crate::ids::NONE;
-use crate::ids::PageKey;
+use crate::ids::{NONE, PageKey};
 use crate::index::flags::DURABLE;
 use crate::limits::DURABLE_PAGES_PER_WRITE_MAX;
 use std::collections::BTreeSet;

@@ -2,8 +2,7 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::ids::{NONE, PlaceNote};
-use crate::ids::{NvmePlace, PageKey};
+use crate::ids::{NONE, NvmePlace, PageKey, PlaceNote};
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
 use crate::index::lists::Position;
 use crate::index::residency::{Eviction, Search};

@@ -1,19 +1,18 @@
-//! Leaving NVMe: which pages go when there is no room for all, and how what hangs on them goes with them.
+//! Space on NVMe: which pages leave when there is no room for all, and how what hangs on them goes with them.
 //! Owns: marks of the pages that leave first, the bytes that are to stay in each segment. Must not know:
 //! which segment is emptied, and when.
 //!
-//! A page *leaving* is on NVMe alone, and the policy's order says that it goes next. It can be read, and
-//! stays if somebody does; the reclaim of its segment drops it. All others are written again. For each page
-//! that comes to NVMe the coldest are marked, so that a part of the tier is always free or about to be, and
-//! emptying a segment moves little. What only sessions used that were closed leaves at once.
+//! A page that is *leaving* is on NVMe alone, and the policy's order says that it goes next. It can be read,
+//! and a read makes it stay; the reclaim of its segment drops it. Pages that stay are written again when
+//! their segment is reclaimed. For each page that comes to NVMe the coldest pages are marked, so that a part
+//! of the tier is always free or about to be, and emptying a segment moves little. Pages that only closed
+//! sessions used leave at once.
 //!
-//! What DRAM has as well may be let go by NVMe alone, unless somebody was *promised* that it is durable: that
-//! is on NVMe as long as it is here, so it is written again or goes from both.
+//! A page that is in DRAM as well may lose its copy on NVMe, unless somebody was *promised* that it is
+//! durable: such a page is written again, or goes from both tiers.
 
 use crate::Pool;
-use crate::ids::NONE;
-use crate::ids::NvmePlace;
-use crate::ids::PlaceNote;
+use crate::ids::{NONE, NvmePlace, PlaceNote};
 use crate::index::arena::Pages;
 use crate::index::flags::{COUNTED_DRAM, LEAVING, Line, MOVING, ON_NVME, VICTIM};
 use crate::index::lists::{ListId, Position};

@@ -6,8 +6,7 @@
 //! its segment drops it, those segments are the first to be reclaimed, and after a time it goes by itself.
 
 use crate::Pool;
-use crate::ids::PlaceNote;
-use crate::ids::{NamespaceIndex, Now, NvmePlace};
+use crate::ids::{NamespaceIndex, Now, NvmePlace, PlaceNote};
 use crate::limits::{STRANGERS_MS_MAX, STRANGERS_PER_CALL};
 use crate::nvme::Nvme;
 use crate::nvme::thin::thin;

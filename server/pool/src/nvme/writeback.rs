@@ -3,8 +3,7 @@
 
 use crate::Pool;
 use crate::call::Call;
-use crate::ids::NONE;
-use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
+use crate::ids::{NONE, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::index::arena::Pages;
 use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PageMarks, QUEUED, URGENT, WRITING};
 use crate::index::lists::Position;

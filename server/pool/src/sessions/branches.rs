@@ -4,12 +4,33 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
-use crate::ids::NONE;
-use crate::ids::{NamespaceIndex, Now};
+use crate::ids::{NONE, NamespaceIndex, Now};
+use crate::index::arena::Pages;
 use crate::index::path::PathEnd;
 use crate::index::tips::TipKeeper;
 use crate::limits::SESSIONS_LATE_PER_CALL_MAX;
+use crate::sessions::table::Sessions;
 use turnkv_proto::{BlockHash, SessionId};
+
+impl Sessions {
+    /// Where a session's list ends: at its last page that is in the index, visible or not yet.
+    pub(crate) fn list_end(&self, pages: &Pages, at: u32) -> PathEnd {
+        self[at].tip.map_or(PathEnd::EMPTY, |tip| pages.tip_end(tip))
+    }
+
+    /// Where the leading pages of a session end that readers can see: of a path, what is not visible is last.
+    pub(crate) fn present_end(&self, pages: &Pages, at: u32) -> PathEnd {
+        pages.visible_end(self.list_end(pages, at))
+    }
+
+    /// Notes where a session's list ends from now on.
+    fn end_list(&mut self, pages: &mut Pages, at: u32, end: PathEnd) {
+        let tip = (end.page != NONE).then(|| pages.add_tip(end, TipKeeper::Session));
+        if let Some(tip) = std::mem::replace(&mut self[at].tip, tip) {
+            pages.drop_tip(tip, TipKeeper::Session);
+        }
+    }
+}
 
 impl Pool {
     /// Finds a session or makes it. At the limit another one is forgotten: see [`Sessions::makes_way`].
@@ -45,21 +66,21 @@ impl Pool {
     /// An offload accepted pages up to `last`: they follow their parent in the session's list. A branch they
     /// replace leaves the list; a partial tail among it becomes first victim.
     pub(crate) fn extend_session(&mut self, at: u32, last: u32) {
-        let old = self.list_end(at);
+        let old = self.sessions.list_end(&self.pages, at);
         let Some(new) = self.end_at(last) else { return };
         if self.pages.end_within(old, last).is_some() {
             return;
         }
         let same = self.pages.shared(old, new);
-        self.end_list(at, new);
+        self.sessions.end_list(&mut self.pages, at, new);
         self.leave_branch(old, same, true);
     }
 
     /// Gives a session another list. What it had and has no more becomes first victim.
     pub(crate) fn replace_list(&mut self, at: u32, new: PathEnd) {
-        let old = self.list_end(at);
+        let old = self.sessions.list_end(&self.pages, at);
         let same = self.pages.shared(old, new);
-        self.end_list(at, new);
+        self.sessions.end_list(&mut self.pages, at, new);
         self.unprotect_after(Owner::Session(at), same);
         self.leave_branch(old, same, false);
     }
@@ -71,7 +92,7 @@ impl Pool {
 
     /// Forgets a session; its pages stay as they are.
     pub(crate) fn forget(&mut self, at: u32, tell: bool) {
-        self.end_list(at, PathEnd::EMPTY);
+        self.sessions.end_list(&mut self.pages, at, PathEnd::EMPTY);
         self.unprotect(Owner::Session(at));
         self.policy.session_gone(at);
         self.sessions.remove(at, tell);
@@ -84,42 +105,6 @@ impl Pool {
             if is_over {
                 self.forget(at, true);
             }
-        }
-    }
-
-    /// Where a session's list ends: at its last page that is in the index, visible or not yet.
-    pub(crate) fn list_end(&self, at: u32) -> PathEnd {
-        self.sessions[at].tip.map_or(PathEnd::EMPTY, |tip| self.tips.end(tip))
-    }
-
-    /// Where the leading pages of a session end that readers can see: of a path, what is not visible is last.
-    pub(crate) fn present_end(&self, at: u32) -> PathEnd {
-        self.pages.visible_end(self.list_end(at))
-    }
-
-    /// Notes where a session's list ends from now on.
-    fn end_list(&mut self, at: u32, end: PathEnd) {
-        let old = self.list_end(at).page;
-        let tip = (end.page != NONE).then(|| self.tips.add(end, TipKeeper::Session));
-        if let Some(tip) = std::mem::replace(&mut self.sessions[at].tip, tip) {
-            self.tips.drop(tip, TipKeeper::Session);
-        }
-        self.count_tips(old);
-        self.count_tips(end.page);
-    }
-
-    /// A page is about to leave the index: lists that end at it end at the page before it.
-    pub(crate) fn lift_tips(&mut self, index: u32) {
-        let parent = self.pages[index].parent;
-        self.tips.lift(index, parent);
-        self.pages[index].tips = 0;
-        self.count_tips(parent);
-    }
-
-    /// Notes at a page how many sessions end there: more than it can count stay that many.
-    fn count_tips(&mut self, page: u32) {
-        if page != NONE {
-            self.pages[page].tips = u16::try_from(self.tips.sessions_at(page)).unwrap_or(u16::MAX);
         }
     }
 }

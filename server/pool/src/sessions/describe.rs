@@ -6,8 +6,7 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
-use crate::ids::NONE;
-use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
 use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME};
 use crate::limits::{FIND_PAGES_AT_ONCE, SESSION_LIST_MAX};
 use crate::sessions::table::Session;
@@ -122,7 +121,7 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         self.call.begin();
         let (at, slice) = (self.session_at(ns, session)?, self.call.slice());
-        let own = self.list_end(at).page;
+        let own = self.sessions.list_end(&self.pages, at).page;
         while !self.call.is_over(slice) {
             let some = self.walk_back(at, &mut describing.walk);
             if some.is_empty() {
@@ -156,9 +155,9 @@ impl Pool {
             dram_pages: describing.dram_pages.min(info.pages),
             nvme_pages: describing.nvme_pages.min(info.pages),
             shared_pages: describing.shared_pages.min(info.pages),
-            protected_pages: self.eviction.protections().end_of(owner, &self.tips).pages,
+            protected_pages: self.eviction.protections().end_of(owner, &self.pages).pages,
             bytes: describing.bytes,
-            tail: self.pages.tail_of(self.present_end(at)).map(|(hash, _)| hash),
+            tail: self.pages.tail_of(self.sessions.present_end(&self.pages, at)).map(|(hash, _)| hash),
             returns_in_ms: this.return_at.and_then(|back| back.checked_sub(now)),
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
             protected_for_ms: self
@@ -192,7 +191,7 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         self.call.begin();
         let (at, slice) = (self.session_at(ns, session)?, self.call.slice());
-        let end = self.present_end(at);
+        let end = self.sessions.present_end(&self.pages, at);
         let mut done = naming.hashes.len() as u32;
         let last = naming.last.map_or(Some(NONE), |last| self.pages.resolve(last));
         if last.is_none_or(|last| self.pages.end_within(end, last).is_none()) {
@@ -257,7 +256,7 @@ impl Pool {
     }
 
     pub(crate) fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
-        let end = self.present_end(at);
+        let end = self.sessions.present_end(&self.pages, at);
         SessionInfo {
             ns: session.ns,
             session: session.id.clone(),

@@ -84,7 +84,7 @@ impl Pool {
     /// What to keep of a session across restarts.
     pub fn session_record(&self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Option<SessionRecord> {
         let at = self.sessions.find(ns, session)?;
-        let end = self.present_end(at);
+        let end = self.sessions.present_end(&self.pages, at);
         let base = self.pages.whole_chunks(end, LIST_CHUNK_PAGES);
         let info = self.session_info(at, &self.sessions[at], now);
         let protected_until = self.eviction.protections().ends_of(Owner::Session(at));
@@ -106,7 +106,7 @@ impl Pool {
     pub fn pin_record(&self, ns: NamespaceIndex, pin: &BlockHash, now: Now) -> Option<PinRecord> {
         let owner = Owner::Pin(ns, *pin);
         let ends = self.eviction.protections().ends_of(owner)?;
-        let end = self.eviction.protections().end_of(owner, &self.tips);
+        let end = self.eviction.protections().end_of(owner, &self.pages);
         let base = self.pages.whole_chunks(end, LIST_CHUNK_PAGES);
         (end.pages > 0).then(|| PinRecord {
             base: (base.pages > 0).then(|| self.pages[base.page].hash),
@@ -177,7 +177,7 @@ impl Pool {
     ) -> Result<u32, PoolError> {
         self.namespaces.desc(record.ns)?;
         if let Some(at) = self.sessions.find(record.ns, &record.session) {
-            return Ok(self.present_end(at).pages);
+            return Ok(self.sessions.present_end(&self.pages, at).pages);
         }
         let page =
             start.and_then(|start| Some((self.pages.find_visible(record.ns.0, &start.page)?, start.pages)));

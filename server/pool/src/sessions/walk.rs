@@ -18,7 +18,7 @@ pub(crate) struct WalkBack {
 impl Pool {
     /// The next pages of a walk, the last one first; none: that was all.
     pub(crate) fn walk_back(&mut self, at: u32, walk: &mut WalkBack) -> Vec<u32> {
-        let end = self.present_end(at);
+        let end = self.sessions.present_end(&self.pages, at);
         let end = self.pages.cut(end, walk.left.map_or(end.pages, |left| left.min(end.pages)));
         let some: Vec<u32> = self.pages.upward(end.page).take(FIND_PAGES_AT_ONCE).collect();
         self.call.pass(some.len() as u64);

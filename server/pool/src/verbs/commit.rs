@@ -3,8 +3,7 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::ids::NONE;
-use crate::ids::{ClientId, LeaseId, Now, PageKey};
+use crate::ids::{ClientId, LeaseId, NONE, Now, PageKey};
 use crate::memory::leases::{LeaseItem, LeaseKind};
 use turnkv_proto::Shards;
 

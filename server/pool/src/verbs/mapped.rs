@@ -9,8 +9,7 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::ids::NONE;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
+use crate::ids::{ClientId, LeaseId, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::limits::LEASE_PAGES_MAX;
 use crate::memory::leases::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
 use crate::memory::slots::SlotState;

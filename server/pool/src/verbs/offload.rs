@@ -4,8 +4,7 @@
 use crate::Pool;
 use crate::call::Slice;
 use crate::error::PoolError;
-use crate::ids::NONE;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
+use crate::ids::{ClientId, LeaseId, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::arena::Pages;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
@@ -289,9 +288,10 @@ impl Pool {
         let Some(id) = ask.session else { return Ok(None) };
         let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
         let before = match (self.sessions.find(ask.ns, id), parent) {
-            (Some(at), Some(parent)) => {
-                self.pages.end_within(self.list_end(at), parent).map_or(0, |end| end.pages as usize)
-            }
+            (Some(at), Some(parent)) => self
+                .pages
+                .end_within(self.sessions.list_end(&self.pages, at), parent)
+                .map_or(0, |end| end.pages as usize),
             _ => 0,
         };
         if before + ask.hashes.len() > self.config.limits.session_pages_max as usize {
@@ -352,7 +352,7 @@ impl Pool {
         if found.is_none() && !self.make_entry_room(ask.ns.0, parent) {
             return (Outcome::NoSpace, None);
         }
-        if found.is_none() && self.is_outranked(ask.ns.0, asked.rank) {
+        if found.is_none() && self.declines_newcomer(ask.ns.0, asked.rank) {
             return (Outcome::Outranked, None);
         }
         let index = found.unwrap_or_else(|| self.pages.insert(ask.ns.0, hash, parent));

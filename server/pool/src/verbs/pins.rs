@@ -129,7 +129,7 @@ impl Pool {
         self.call.begin();
         let slice = self.call.slice();
         while !self.call.is_over(slice) {
-            let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.tips.end(held));
+            let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.pages.tip_end(held));
             if (from.pages as usize) < pinning.found {
                 return true; // its last pages went away meanwhile
             }
@@ -139,7 +139,7 @@ impl Pool {
             let wanted = pinning.wish.path.pages as usize;
             let (held, reach) = self.protect_more(pinning.held, &pinning.wish, slice);
             pinning.held = held;
-            pinning.found = held.map_or(0, |held| self.tips.end(held).pages as usize);
+            pinning.found = held.map_or(0, |held| self.pages.tip_end(held).pages as usize);
             let ended = wanted < from.pages as usize + rest.len() || wanted == hashes.len();
             if reach == ProtectReach::Budget || (reach == ProtectReach::All && ended) {
                 return true;

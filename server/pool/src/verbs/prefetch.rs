@@ -2,14 +2,13 @@
 //! make room for it. Must not know: how pages are read; why a session returns.
 //!
 //! A prefetch for a return at R takes free slots, and those of pages that nobody expects before R: never one
-//! of a page that returns sooner. What returns within moments is spared by everybody else as well, like a
-//! protected page.
+//! of a page that returns sooner. A page that returns within moments goes last for everybody else as well,
+//! like a protected page.
 
 use crate::Pool;
 use crate::call::Slice;
 use crate::error::PoolError;
-use crate::ids::NONE;
-use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
 use crate::index::flags::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING, VICTIM};
 use crate::limits::{
     FIND_PAGES_AT_ONCE, PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS,
@@ -199,7 +198,7 @@ impl Pool {
         }
         let back = self.sessions[at].return_at.unwrap_or(self.call.now());
         loop {
-            let (end, done) = (self.present_end(at), self.sessions[at].prefetched);
+            let (end, done) = (self.sessions.present_end(&self.pages, at), self.sessions[at].prefetched);
             if done >= end.pages {
                 return PrefetchReach::All;
             }

@@ -3,8 +3,7 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::ids::NONE;
-use crate::ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, PageKey, SlotKey};
+use crate::ids::{ClientId, LeaseId, MissCause, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use crate::nvme::promote::Promotion;

@@ -45,13 +45,14 @@ impl Pool {
             self.eviction.disown(held);
             return true;
         };
-        let (owner, path, priority) = (Owner::Session(at), self.list_end(at), self.sessions[at].priority);
+        let (owner, path, priority) =
+            (Owner::Session(at), self.sessions.list_end(&self.pages, at), self.sessions[at].priority);
         if priority == 0 {
             self.eviction.disown(held);
             self.unprotect(owner);
             return true;
         }
-        if held.is_some_and(|held| self.pages.end_within(path, self.tips.end(held).page).is_none()) {
+        if held.is_some_and(|held| self.pages.end_within(path, self.pages.tip_end(held).page).is_none()) {
             self.eviction.disown(held);
             return true;
         }

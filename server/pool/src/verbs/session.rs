@@ -43,7 +43,7 @@ impl Pool {
         }
         let now = self.tick(now);
         // Making room for the fork may forget a session, so the list is taken first.
-        let present = self.present_end(source);
+        let present = self.sessions.present_end(&self.pages, source);
         let count = if pages == 0 { present.pages } else { present.pages.min(pages) };
         let list = self.pages.cut(present, count);
         let (ttl_ms, priority) = (self.sessions[source].ttl_ms, self.sessions[source].priority);
@@ -68,7 +68,7 @@ impl Pool {
     ) -> Result<u32, PoolError> {
         let at = self.session_at(ns, session)?;
         let now = self.tick(now);
-        let present = self.present_end(at);
+        let present = self.sessions.present_end(&self.pages, at);
         let list = self.pages.cut(present, present.pages.min(keep));
         self.replace_list(at, list);
         self.sessions.update(at, |session| session.last_used = now);

@@ -6,8 +6,7 @@
 
 use crate::Pool;
 use crate::call::Slice;
-use crate::ids::NONE;
-use crate::ids::{NamespaceIndex, Now};
+use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::index::lists::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};

@@ -96,7 +96,8 @@ impl Pool {
 
     /// What is left of the session whose turn was begun.
     pub fn turn_begun(&self, turn: &TurnBegin<'_>) -> TurnBegun {
-        let end = self.sessions.find(turn.ns, turn.session).map(|at| self.present_end(at));
+        let end =
+            self.sessions.find(turn.ns, turn.session).map(|at| self.sessions.present_end(&self.pages, at));
         let pages = end.map_or(0, |end| end.pages);
         let tail = end.and_then(|end| self.pages.tail_of(end));
         TurnBegun { turn: turn.turn, pages, dram: turn.dram.min(pages), tail }

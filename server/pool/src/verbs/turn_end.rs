@@ -179,7 +179,7 @@ impl Pool {
 
     /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
     fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> PathEnd {
-        let old = self.list_end(at);
+        let old = self.sessions.list_end(&self.pages, at);
         let kept = self.pages.cut(old, end.keep.min(old.pages));
         let first = end.hashes.first().and_then(|hash| self.pages.find(self.sessions[at].ns.0, hash));
         match first.filter(|_| end.keep > kept.pages) {
@@ -223,7 +223,8 @@ impl Pool {
     fn settle_tails(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
         // If the page gone over last has gone, the list ends before it now.
         let last = turn.path.last().and_then(|page| self.pages.resolve(*page));
-        let next = last.map_or(self.list_end(at).page, |index| self.pages[index].parent);
+        let next =
+            last.map_or(self.sessions.list_end(&self.pages, at).page, |index| self.pages[index].parent);
         let some: Vec<u32> = self.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
         self.call.add(some.len() as u64);
         let recent = some.iter().map(|index| (&self.pages[*index].hash, Seen::Recent));

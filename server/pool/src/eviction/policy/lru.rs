@@ -3,8 +3,7 @@
 
 use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::PageList;
-use crate::index::lists::{ListId, Position};
+use crate::index::lists::{ListId, PageList, Position};
 
 /// The lists: the one of NVMe first, then one a namespace.
 #[derive(Default)]

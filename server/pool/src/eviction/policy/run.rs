@@ -2,8 +2,7 @@
 //! know: orders, chances.
 
 use crate::eviction::policy::class::{Habits, WaitClass};
-use crate::ids::NONE;
-use crate::ids::Now;
+use crate::ids::{NONE, Now};
 use crate::index::lists::PageList;
 
 /// Pages used at one moment are judged from this bucket on, after 2 s.

@@ -5,8 +5,7 @@
 use crate::eviction::policy::ghosts::Ghosts;
 use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::PageList;
-use crate::index::lists::{ListId, Position};
+use crate::index::lists::{ListId, PageList, Position};
 use crate::limits::{GHOSTS_MIN, POLICY_READS_MAX, VICTIM_MOVES_MAX};
 
 /// Share of a list's pages that are newcomers, percent.

@@ -4,7 +4,7 @@
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::arena::Pages;
 use crate::index::path::PathEnd;
-use crate::index::tips::{TipId, Tips};
+use crate::index::tips::TipId;
 use crate::limits::{ENDED_PINS_MAX, ORDER_BYTES};
 use crate::memory::slots::Slots;
 use hashbrown::HashMap;
@@ -237,9 +237,9 @@ impl Protections {
     }
 
     /// Where the leading pages end that an owner has protected now.
-    pub(crate) fn end_of(&self, owner: Owner, tips: &Tips) -> PathEnd {
+    pub(crate) fn end_of(&self, owner: Owner, pages: &Pages) -> PathEnd {
         let held = self.owners.get(&owner).and_then(|at| self.table[*at as usize].as_ref());
-        held.map_or(PathEnd::EMPTY, |held| tips.end(held.tip))
+        held.map_or(PathEnd::EMPTY, |held| pages.tip_end(held.tip))
     }
 
     /// A page that nothing hangs on leaves the index: what is protected ends at the page before it.

@@ -1,8 +1,7 @@
 //! What a page's own state can become, step by step. Owns: every write of a state bit that changes nothing
 //! else. Must not know: lists, gauges, slots (`residency` sees to what follows).
 
-use crate::ids::NONE;
-use crate::ids::PageKey;
+use crate::ids::{NONE, PageKey};
 use crate::index::arena::Pages;
 use crate::index::entry::Cell;
 use crate::index::flags::{

@@ -2,8 +2,7 @@
 //! answers, and which slabs serve. Must not know: pages.
 
 use super::{Slab, SlotState, Slots};
-use crate::ids::NONE;
-use crate::ids::{SlotKey, SlotPlace};
+use crate::ids::{NONE, SlotKey, SlotPlace};
 
 /// Gauges and counters of the slots.
 #[derive(Clone, Copy, Debug)]
