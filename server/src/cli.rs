@@ -2,7 +2,7 @@
 //! they do.
 
 use crate::limits::RUNTIME_END_MS_MAX;
-use crate::{cmd, config, report, service, telemetry};
+use crate::{cmd, config, report, serve, telemetry};
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             let settings = config::load(config.as_deref())?;
             let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let served = runtime.block_on(service::serve::run(service::serve::Start { settings, idle }));
+            let served = runtime.block_on(serve::run(serve::Start { settings, idle }));
             // A blocking thread that waits for what is gone must not keep the process.
             runtime.shutdown_timeout(Duration::from_millis(RUNTIME_END_MS_MAX));
             served

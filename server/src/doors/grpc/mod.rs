@@ -1,10 +1,18 @@
 //! The gRPC door, on its Unix socket and on TCP. Owns: the services put together, and HTTP/2's settings. Must not know: the
 //! verbs.
+//!
+//! - [`pool`], [`sessions`], [`admin`]: the services' verbs
+//! - [`requests`], [`budget`]: what every request passes, and what it may take
+//! - [`answers`]: the same of answers
 
-use super::answers::Answers;
-use super::budget::Budget;
-use super::requests::{self, Requests};
-use super::{admin::AdminService, inline, pool::PoolService, sessions::SessionsService};
+pub(crate) mod admin;
+pub(crate) mod answers;
+pub(crate) mod budget;
+pub(crate) mod pool;
+mod requests;
+pub(crate) mod sessions;
+
+use super::inline;
 use crate::connections::accept::{Accept, Admitting};
 use crate::connections::{Connections, Door};
 use crate::engine::Engine;
@@ -13,6 +21,12 @@ use crate::limits::{
     GRPC_STREAMS_PER_CONNECTION_MAX, POOL_REQUEST_BYTES_MAX, SESSIONS_REQUEST_BYTES_MAX,
     SMALL_REQUEST_BYTES_MAX,
 };
+use admin::AdminService;
+use answers::Answers;
+use budget::Budget;
+use pool::PoolService;
+use requests::Requests;
+use sessions::SessionsService;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,14 +47,14 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_WAIT: Duration = Duration::from_secs(20);
 
 /// Every service.
-pub(super) struct Grpc {
+pub(crate) struct Grpc {
     router: Router,
     reporter: HealthReporter,
 }
 
 impl Grpc {
     /// Puts the services together.
-    pub(super) fn new(
+    pub(crate) fn new(
         engine: &Arc<Engine>,
         budget: &Arc<Budget>,
         answers: &Arc<Answers>,
@@ -82,12 +96,12 @@ impl Grpc {
     }
 
     /// Who says in the standard health service whether this server serves.
-    pub(super) fn reporter(&self) -> HealthReporter {
+    pub(crate) fn reporter(&self) -> HealthReporter {
         self.reporter.clone()
     }
 
     /// Serves on the Unix socket until told to stop.
-    pub(super) fn serve_unix(
+    pub(crate) fn serve_unix(
         &self,
         listener: UnixListener,
         connections: &Arc<Connections>,
@@ -97,7 +111,7 @@ impl Grpc {
     }
 
     /// Serves on TCP until told to stop.
-    pub(super) fn serve_tcp(
+    pub(crate) fn serve_tcp(
         &self,
         listener: TcpListener,
         connections: &Arc<Connections>,
@@ -108,7 +122,7 @@ impl Grpc {
 }
 
 /// Listens at a path; the file is the caller's to keep as long as it does.
-pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     let (listener, file) = turnkv_transfer::bind_unix(path, mode)?;
     listener.set_nonblocking(true)?;
     Ok((UnixListener::from_std(listener)?, file))

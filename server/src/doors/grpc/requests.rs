@@ -7,9 +7,9 @@
 
 use super::answers::{Answers, Leaving};
 use super::budget::{Budget, Share};
-use super::inline;
 use crate::connections::peers;
 use crate::connections::watch::{Asking, Watch};
+use crate::doors::inline;
 use crate::engine::Engine;
 use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
 use axum::body::{Body, Bytes, HttpBody};

@@ -1,12 +1,12 @@
 //! What is looked after beside the doors, a few times a second. Owns: when. Must not know: how.
 
-use super::answers::Answers;
-use super::budget::Budget;
-use super::pool::PoolService;
 use crate::connections::Connections;
+use crate::doors::grpc::answers::Answers;
+use crate::doors::grpc::budget::Budget;
+use crate::doors::grpc::pool::PoolService;
+use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::limits::{HEAP_FREE_BYTES_MAX, SWEEP_MS};
-use crate::local::LocalDoor;
 use metrics::{describe_gauge, gauge};
 use std::convert::Infallible;
 use std::sync::Arc;

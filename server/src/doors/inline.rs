@@ -26,9 +26,9 @@ use turnkv_proto::stream::{Incoming, Outgoing, Piece};
 use turnkv_proto::{Error, ErrorKind, wire};
 
 /// The path of the Offload stream.
-pub(super) const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
+pub(crate) const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
 /// The path of the Reload stream.
-pub(super) const RELOAD: &str = "/turnkv.v1.Pool/Reload";
+pub(crate) const RELOAD: &str = "/turnkv.v1.Pool/Reload";
 
 /// The two methods, beside the rest of their service.
 pub(super) fn routes(engine: &Arc<Engine>) -> axum::Router {

@@ -1,19 +1,22 @@
 //! The whole life of the server on one screen: build, listen, wait for the end, drain, leave. Owns: the order of these. Must
 //! not know: the verbs.
 
-use super::answers::Answers;
-use super::budget::Budget;
-use super::caretaker::Caretaker;
-use super::grpc::{self, Grpc};
+mod caretaker;
+
 use crate::config::Settings;
 use crate::connections::Connections;
 use crate::connections::caps::Caps;
+use crate::doors::grpc::answers::Answers;
+use crate::doors::grpc::budget::Budget;
+use crate::doors::grpc::{self, Grpc};
+use crate::doors::http;
+use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::limits::{EMBEDDED_LOOK_MS, TCP_BACKLOG};
-use crate::local::LocalDoor;
 use crate::report::{Advise, failed, misused};
 use crate::supervise::{Endings, Supervisor};
-use crate::{http, telemetry};
+use crate::telemetry;
+use caretaker::Caretaker;
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
