@@ -6,6 +6,7 @@ mod caretaker;
 use crate::config::Settings;
 use crate::connections::Connections;
 use crate::connections::caps::Caps;
+use crate::doors::calls::CallSeconds;
 use crate::doors::grpc::answers::Answers;
 use crate::doors::grpc::budget::Budget;
 use crate::doors::grpc::{self, Grpc};
@@ -102,9 +103,10 @@ impl House {
             )?;
         }
         let path = local_path(&settings.socket);
-        let handle = tokio::runtime::Handle::current();
+        let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
         let local = LocalDoor::open(
             &self.engine,
+            &calls,
             &self.connections,
             &path,
             settings.socket_mode,
@@ -113,7 +115,7 @@ impl House {
         )
         .map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
         let (budget, answers) = (Budget::new(), Answers::new());
-        let grpc = Grpc::new(&self.engine, &budget, &answers)?;
+        let grpc = Grpc::new(&self.engine, &calls, &budget, &answers)?;
         let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode)
             .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
         let mut tasks = vec![

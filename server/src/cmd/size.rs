@@ -3,6 +3,7 @@
 
 use super::simulate::has_blocks;
 use super::status::{address_or_default, connect, human_bytes, human_time};
+use crate::doors::codec;
 use crate::engine::advice::{Facts, advise};
 use crate::report::misused;
 use anyhow::Context;
@@ -151,7 +152,7 @@ fn of_trace(arguments: &Arguments, path: &Path) -> anyhow::Result<Said> {
         dram_gib_month: arguments.dram_price,
         nvme_gib_month: arguments.nvme_price,
     };
-    let advice = advise(&curve, &facts);
+    let advice = codec::advice::of_namespace(Default::default(), advise(&curve, &facts));
     let exact = arguments.exact.then(|| ExactCurve::of(trace, stream));
     let at = |exact: ExactCurve| {
         advice.sizes.iter().map(|size| exact.hit_ratio(size.bytes / page_bytes)).collect()

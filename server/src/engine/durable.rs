@@ -9,15 +9,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use turnkv_pool::PageKey;
-use turnkv_proto::wire::NotDurable;
 use turnkv_tier::Tier;
 
 /// Whether pages are on stable storage, or why not.
 pub(crate) type Durability = Result<(), NotDurable>;
 
-/// The wire's form of it.
-pub(crate) fn not_durable(outcome: Durability) -> i32 {
-    outcome.err().unwrap_or(NotDurable::Unspecified).into()
+/// Why pages are not on stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotDurable {
+    /// This server keeps nothing on NVMe.
+    NoTier,
+    /// The writes go on, but took too long to wait for.
+    Timeout,
+    /// The bytes of a page did not match its checksum when they were written: it is dropped.
+    Changed,
+    /// A page left the pool or NVMe meanwhile, or none was kept.
+    Lost,
+    /// The device failed.
+    Device,
 }
 
 /// Commits that wait until their pages are on NVMe. Bounded by the calls in service, each of which waits a bounded time. In

@@ -9,10 +9,9 @@
 //! - [`waits`]: calls that wait for slots
 //! - [`verify`]: pages in DRAM that are checked before a reload is told of them
 //! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
-//! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
+//! - [`metrics`], [`gauges`], [`tier_seconds`], [`stats`]: what is counted, held, timed, reported
 
 pub(crate) mod advice;
-pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod durable;
@@ -40,7 +39,10 @@ pub(crate) mod session;
 pub(crate) mod slabs;
 pub(crate) mod start;
 pub(crate) mod stats;
+#[cfg(test)]
+mod testing;
 pub(crate) mod tick;
+mod tier_seconds;
 mod verify;
 mod waits;
 pub(crate) mod writeback;
@@ -55,7 +57,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::Notify;
 use turnkv_pool::{NamespaceIndex, Pool, PoolError, Router, SlotKey, SlotPlace};
-use turnkv_proto::{Error, ErrorKind, IdError};
+use turnkv_proto::{Error, ErrorKind};
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_transfer::PieceBuffers;
 
@@ -170,7 +172,7 @@ impl Engine {
     }
 }
 
-/// A pool's refusal as the wire's kind.
+/// A pool's refusal, by what its caller should do.
 fn refuse(error: PoolError) -> Error {
     let kind = match &error {
         PoolError::NamespaceUnknown => ErrorKind::NamespaceUnknown,
@@ -181,9 +183,4 @@ fn refuse(error: PoolError) -> Error {
         PoolError::Invalid(_) => ErrorKind::Invalid,
     };
     Error::new(kind, error.to_string())
-}
-
-/// A malformed id as the wire's kind.
-fn malformed(error: IdError) -> Error {
-    Error::new(ErrorKind::Invalid, error.to_string())
 }

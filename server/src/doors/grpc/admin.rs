@@ -1,8 +1,9 @@
 //! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
 
 use super::sessions::blocking;
+use crate::doors::codec;
 use crate::engine::Engine;
-use crate::engine::record::Recording;
+use crate::engine::record::{Recorded, Recording};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ pub(crate) struct AdminService {
 #[tonic::async_trait]
 impl Admin for AdminService {
     async fn stats(&self, _: Request<wire::StatsRequest>) -> Result<Response<wire::StatsReply>, Status> {
-        Ok(Response::new(self.engine.stats()))
+        Ok(Response::new(codec::stats::reply(self.engine.stats())))
     }
 
     async fn drain(&self, _: Request<wire::DrainRequest>) -> Result<Response<wire::DrainReply>, Status> {
@@ -36,33 +37,41 @@ impl Admin for AdminService {
         &self,
         request: Request<wire::EvictRequest>,
     ) -> Result<Response<wire::EvictReply>, Status> {
+        let raw = request.get_ref();
+        let (namespace, from) = (codec::optional_namespace(&raw.namespace)?, codec::stats::evict_from(raw)?);
         let engine = Arc::clone(&self.engine);
-        blocking(move || engine.evict(request.get_ref())).await
+        blocking(move || Ok(wire::EvictReply { pages: engine.evict(namespace.as_ref(), from)? })).await
     }
+
     async fn size_advice(
         &self,
         request: Request<wire::SizeAdviceRequest>,
     ) -> Result<Response<wire::SizeAdviceReply>, Status> {
-        Ok(Response::new(self.engine.size_advice(request.get_ref())?))
+        let advised = self.engine.size_advice(&codec::advice::ask(request.get_ref())?)?;
+        Ok(Response::new(codec::advice::reply(advised)))
     }
 
     async fn report_prefill(
         &self,
         request: Request<wire::ReportPrefillRequest>,
     ) -> Result<Response<wire::ReportPrefillReply>, Status> {
-        self.engine.report_prefill(request.get_ref())?;
+        let raw = request.get_ref();
+        let namespace = codec::namespace_id(&raw.namespace)?;
+        self.engine.report_prefill(&namespace, raw.tokens, raw.micros)?;
         Ok(Response::new(wire::ReportPrefillReply {}))
     }
+
     type RecordStream = Pin<Box<dyn Stream<Item = Result<wire::RecordedCall, Status>> + Send>>;
 
     async fn record(
         &self,
         request: Request<wire::RecordRequest>,
     ) -> Result<Response<Self::RecordStream>, Status> {
-        let Recording { calls, queued_blocks } = self.engine.record(request.get_ref())?;
-        let taken = move |call: wire::RecordedCall| {
+        let namespace = codec::optional_namespace(&request.get_ref().namespace)?;
+        let Recording { calls, queued_blocks } = self.engine.record(namespace.as_ref())?;
+        let taken = move |call: Recorded| {
             queued_blocks.fetch_sub(call.blocks.len() as u64, Ordering::Relaxed);
-            Ok(call)
+            Ok(codec::record::call(call))
         };
         Ok(Response::new(Box::pin(ReceiverStream::new(calls).map(taken))))
     }

@@ -12,9 +12,10 @@ pub(crate) mod pool;
 mod requests;
 pub(crate) mod sessions;
 
-use super::inline;
 use crate::connections::accept::{Accept, Admitting};
 use crate::connections::{Connections, Door};
+use crate::doors::calls::CallSeconds;
+use crate::doors::inline;
 use crate::engine::Engine;
 use crate::limits::{
     GRPC_ANSWER_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES,
@@ -56,6 +57,7 @@ impl Grpc {
     /// Puts the services together.
     pub(crate) fn new(
         engine: &Arc<Engine>,
+        calls: &Arc<CallSeconds>,
         budget: &Arc<Budget>,
         answers: &Arc<Answers>,
     ) -> anyhow::Result<Grpc> {
@@ -75,14 +77,14 @@ impl Grpc {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()?
             .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
-        let requests = Requests::new(engine, budget, answers);
+        let requests = Requests::new(calls, budget, answers);
         let routes = Routes::new(pool)
             .add_service(sessions)
             .add_service(admin)
             .add_service(health)
             .add_service(reflection)
             .into_axum_router()
-            .merge(inline::routes(engine))
+            .merge(inline::routes(engine, calls))
             .layer(axum::middleware::from_fn_with_state(requests, requests::pass));
         let router = Server::builder()
             .initial_stream_window_size(GRPC_STREAM_WINDOW_BYTES)

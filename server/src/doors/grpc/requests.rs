@@ -9,8 +9,8 @@ use super::answers::{Answers, Leaving};
 use super::budget::{Budget, Share};
 use crate::connections::peers;
 use crate::connections::watch::{Asking, Watch};
+use crate::doors::calls::CallSeconds;
 use crate::doors::inline;
-use crate::engine::Engine;
 use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
@@ -37,7 +37,7 @@ const INLINE: [&str; 2] = [inline::OFFLOAD, inline::RELOAD];
 /// What requests share.
 #[derive(Clone)]
 pub(super) struct Requests {
-    engine: Arc<Engine>,
+    calls: Arc<CallSeconds>,
     budget: Arc<Budget>,
     answers: Arc<Answers>,
     inline: Arc<Semaphore>,
@@ -53,10 +53,10 @@ pub(super) struct InlineStream {
 }
 
 impl Requests {
-    pub(super) fn new(engine: &Arc<Engine>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
+    pub(super) fn new(calls: &Arc<CallSeconds>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
         describe_gauge!("turnkv_requests_inline_operations", "Inline streams that are open");
         Requests {
-            engine: Arc::clone(engine),
+            calls: Arc::clone(calls),
             budget: Arc::clone(budget),
             answers: Arc::clone(answers),
             inline: Arc::new(Semaphore::new(INLINE_STREAMS_MAX)),
@@ -108,7 +108,7 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
         Err(error) => return Status::from(error).into_http(),
     };
     // An inline Offload answers before it has done anything: it times itself.
-    let seconds = requests.engine.metrics.calls.grpc(path).filter(|_| path != inline::OFFLOAD);
+    let seconds = requests.calls.grpc(path).filter(|_| path != inline::OFFLOAD);
     let is_stream = STREAMS.iter().any(|stream| path.starts_with(stream));
     let share = Arc::new(Share::new(&requests.budget, asking.watch()));
     let began = Instant::now();

@@ -9,6 +9,7 @@ use crate::connections::accept::Backoff;
 use crate::connections::peers;
 use crate::connections::watch::Asking;
 use crate::connections::{Cause, Connections, Door, Peer, Place, Refusal, Refused};
+use crate::doors::calls::CallSeconds;
 use crate::engine::Engine;
 use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
 use crate::supervise::Supervisor;
@@ -30,6 +31,7 @@ use turnkv_transfer::{FLAG_FAILURE, LargeFrames, LocalListener, LocalSocket};
 /// The door while it is open; [`LocalDoor::close`] ends every connection.
 pub(crate) struct LocalDoor {
     engine: Arc<Engine>,
+    calls: Arc<CallSeconds>,
     connections: Arc<Connections>,
     listener: LocalListener,
     /// Runs the few verbs that must wait.
@@ -47,6 +49,7 @@ impl LocalDoor {
     /// Listens at `path` and serves every connection on a thread of its own.
     pub(crate) fn open(
         engine: &Arc<Engine>,
+        calls: &Arc<CallSeconds>,
         connections: &Arc<Connections>,
         path: &Path,
         mode: u32,
@@ -55,6 +58,7 @@ impl LocalDoor {
     ) -> io::Result<Arc<LocalDoor>> {
         let door = Arc::new(LocalDoor {
             engine: Arc::clone(engine),
+            calls: Arc::clone(calls),
             connections: Arc::clone(connections),
             listener: LocalListener::bind(path, mode)?,
             waits,
