@@ -51,12 +51,12 @@ enum Command {
         undo: bool,
     },
     /// Record what turns ask of a running server as a trace, for `turnkv simulate` and `turnkv size`; salted ids, no content.
-    Record(cmd::record::Arguments),
+    Record(cmd::record::RecordArguments),
     /// Play request traces against the pool's own code with simulated time: what would this policy, this much memory
     /// have saved?
-    Simulate(Box<cmd::simulate::Arguments>),
+    Simulate(Box<cmd::simulate::SimulateArguments>),
     /// Say what more memory would buy: hit ratio at every size, tokens, GPU seconds, the knee; of a running server or a trace.
-    Size(Box<cmd::size::Arguments>),
+    Size(Box<cmd::size::SizeArguments>),
     /// Print what a running server holds and does.
     Status {
         /// unix:/path/turnkv.sock or http://host:port.

@@ -13,7 +13,7 @@ use crate::doors::grpc::{self, Grpc};
 use crate::doors::http;
 use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
-use crate::limits::{EMBEDDED_LOOK_MS, TCP_BACKLOG};
+use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, TCP_BACKLOG};
 use crate::report::{Advise, failed, misused};
 use crate::supervise::{Endings, Supervisor};
 use crate::telemetry;
@@ -28,6 +28,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
 use turnkv_transfer::keep_heap;
 
 /// How `turnkv serve` was started.
@@ -71,7 +72,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
             task.await.unwrap_or_default();
         }
     };
-    if tokio::time::timeout(Duration::from_secs(2), all).await.is_err() {
+    if tokio::time::timeout(DOORS_END_MAX, all).await.is_err() {
         tracing::info!("open connections were cut");
     }
     tracing::info!("left");
@@ -135,8 +136,8 @@ impl House {
         }
         let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
         let looked_after = Arc::clone(&local);
-        let reporter = grpc.reporter();
-        let caretaker = Caretaker { engine, connections, local: looked_after, budget, answers, reporter };
+        let standing = grpc.standing();
+        let caretaker = Caretaker { engine, connections, local: looked_after, budget, answers, standing };
         // Not among the tasks: it has no end of its own.
         drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
         Ok((Doors { local, tasks }, file))
@@ -169,7 +170,7 @@ fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// Where the local socket is, given gRPC's.
 fn local_path(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
-    path.push(".local");
+    path.push(LOCAL_SOCKET_SUFFIX);
     PathBuf::from(path)
 }
 

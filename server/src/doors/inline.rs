@@ -24,27 +24,22 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use turnkv_proto::stream::{self, Incoming};
+use turnkv_proto::stream::{self, Incoming, OFFLOAD_PATH, RELOAD_PATH};
 use turnkv_proto::{Error, ErrorKind, wire};
-
-/// The path of the Offload stream.
-pub(crate) const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
-/// The path of the Reload stream.
-pub(crate) const RELOAD: &str = "/turnkv.v1.Pool/Reload";
 
 /// The two methods, beside the rest of their service.
 pub(super) fn routes(engine: &Arc<Engine>, calls: &Arc<CallSeconds>) -> axum::Router {
     let (offloads, reloads, calls) = (Arc::clone(engine), Arc::clone(engine), Arc::clone(calls));
     axum::Router::new()
         .route(
-            OFFLOAD,
+            OFFLOAD_PATH,
             post(|request: Request| async move {
                 let caller = caller(&request);
                 respond(offload(offloads, calls, caller, incoming(request)))
             }),
         )
         .route(
-            RELOAD,
+            RELOAD_PATH,
             post(|request: Request| async move {
                 let caller = caller(&request);
                 match reload(reloads, caller, incoming(request)).await {
@@ -87,7 +82,7 @@ fn offload(
     tokio::spawn(async move {
         let began = Instant::now();
         let done = offload_stream(&engine, caller, &mut messages, &tell).await;
-        if let Some(seconds) = calls.grpc(OFFLOAD) {
+        if let Some(seconds) = calls.grpc(OFFLOAD_PATH) {
             seconds.record(began.elapsed());
         }
         if let Err(status) = done

@@ -47,7 +47,7 @@ pub(crate) struct SizeAdvice {
 }
 
 /// Advice on some namespaces.
-pub(crate) struct Advised {
+pub(crate) struct SizesAdvised {
     /// Each with what is advised.
     pub(crate) namespaces: Vec<(NamespaceId, NamespaceAdvice)>,
     /// Namespaces beyond the bound.
@@ -257,7 +257,7 @@ struct NamespaceCurve {
 
 impl Engine {
     /// What more memory would buy, for one namespace or all.
-    pub(crate) fn size_advice(&self, ask: &SizeAdvice) -> Result<Advised, Error> {
+    pub(crate) fn size_advice(&self, ask: &SizeAdvice) -> Result<SizesAdvised, Error> {
         let one = ask.namespace.as_ref().map(|id| self.find_namespace(id)).transpose()?;
         let (curves, left_out) = self.curves(one)?;
         let advise_on = |shown: NamespaceCurve| {
@@ -271,7 +271,7 @@ impl Engine {
             };
             (shown.id, advise(&shown.curve, &facts))
         };
-        Ok(Advised { namespaces: curves.into_iter().map(advise_on).collect(), left_out })
+        Ok(SizesAdvised { namespaces: curves.into_iter().map(advise_on).collect(), left_out })
     }
 
     /// An engine says what a prefill took.

@@ -131,12 +131,12 @@ impl Core {
 }
 
 /// A commit's place among those who wait; left when its caller leaves.
-struct Waiting<'a> {
+struct DurablePlace<'a> {
     engine: &'a Engine,
     id: u64,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for DurablePlace<'_> {
     fn drop(&mut self) {
         self.engine.core().durable.end(self.id);
     }
@@ -171,7 +171,7 @@ impl Engine {
             let (id, told) = core.durable.begin();
             (core.pool.begin_durable(kept), id, told)
         };
-        let _place = Waiting { engine: self, id };
+        let _place = DurablePlace { engine: self, id };
         drop(self.slices(|core| {
             let (missing, all) = core.pool.hurry_some(&mut durable);
             core.durable.add(id, &missing, all);

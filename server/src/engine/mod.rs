@@ -1,15 +1,20 @@
 //! The engine: asks the pool what to do and has the tiers do it. Owns: the one lock around the pool, the waits on
-//! its answers, and the order "decide under the lock, move bytes outside it". Must not know: gRPC, sockets, frames.
+//! its answers, and the order "decide under the lock, move bytes outside it". Must not know: messages, gRPC, sockets, frames.
 //!
-//! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions and pins across restarts
-//! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
-//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are;
-//!   [`durable`]: who waits for them
-//! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
-//! - [`waits`]: calls that wait for slots
-//! - [`verify`]: pages in DRAM that are checked before a reload is told of them
+//! A verb takes an ask of its own (checked, owned by the verb's file) and gives a plain answer; doors translate both.
+//!
+//! - [`start`]: assembles the tiers, recovers, loads the catalog
+//! - [`namespace`]: opens and finds namespaces; [`restore`], [`save`]: sessions and pins across restarts
+//! - [`lookup`], [`offload`], [`reload`]: the verbs on pages; [`hold`]: those on slots that a client maps; [`inline`]: those whose
+//!   pages travel in a stream
+//! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
+//! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are
+//! - [`durable`]: who waits for pages on NVMe; [`waits`]: who waits for slots
+//! - [`slabs`]: slots as memory; [`verify`]: pages in DRAM that are checked before a reload is told of them
 //! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
+//! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
 //! - [`metrics`], [`gauges`], [`tier_seconds`], [`stats`]: what is counted, held, timed, reported
+//! - `inspect`, `testing`: what simulators and tests may do
 
 pub(crate) mod advice;
 pub(crate) mod clients;

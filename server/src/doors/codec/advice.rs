@@ -2,7 +2,7 @@
 
 use super::optional_namespace;
 use super::stats::tier_kind;
-use crate::engine::advice::{Advised, NamespaceAdvice, Purchase, SizeAdvice};
+use crate::engine::advice::{NamespaceAdvice, Purchase, SizeAdvice, SizesAdvised};
 use bytes::Bytes;
 use turnkv_proto::{Error, wire};
 
@@ -27,8 +27,8 @@ pub(crate) fn ask(raw: &wire::SizeAdviceRequest) -> Result<SizeAdvice, Error> {
 }
 
 /// Encodes its answer.
-pub(crate) fn reply(advised: Advised) -> wire::SizeAdviceReply {
-    let Advised { namespaces, left_out } = advised;
+pub(crate) fn reply(advised: SizesAdvised) -> wire::SizeAdviceReply {
+    let SizesAdvised { namespaces, left_out } = advised;
     let namespaces = namespaces.into_iter().map(|(id, advice)| of_namespace(id.0.to_vec().into(), advice));
     wire::SizeAdviceReply { namespaces: namespaces.collect(), left_out }
 }

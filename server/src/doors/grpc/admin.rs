@@ -1,6 +1,6 @@
 //! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
 
-use super::sessions::blocking;
+use super::{Answer, blocking};
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::engine::record::{Recorded, Recording};
@@ -20,33 +20,27 @@ pub(crate) struct AdminService {
 
 #[tonic::async_trait]
 impl Admin for AdminService {
-    async fn stats(&self, _: Request<wire::StatsRequest>) -> Result<Response<wire::StatsReply>, Status> {
+    async fn stats(&self, _: Request<wire::StatsRequest>) -> Answer<wire::StatsReply> {
         Ok(Response::new(codec::stats::reply(self.engine.stats())))
     }
 
-    async fn drain(&self, _: Request<wire::DrainRequest>) -> Result<Response<wire::DrainReply>, Status> {
+    async fn drain(&self, _: Request<wire::DrainRequest>) -> Answer<wire::DrainReply> {
         let engine = Arc::clone(&self.engine);
         blocking(move || Ok(wire::DrainReply { dirty_bytes: engine.drain() })).await
     }
 
-    async fn resume(&self, _: Request<wire::ResumeRequest>) -> Result<Response<wire::ResumeReply>, Status> {
+    async fn resume(&self, _: Request<wire::ResumeRequest>) -> Answer<wire::ResumeReply> {
         Ok(Response::new(wire::ResumeReply { drained: self.engine.resume()? }))
     }
 
-    async fn evict(
-        &self,
-        request: Request<wire::EvictRequest>,
-    ) -> Result<Response<wire::EvictReply>, Status> {
+    async fn evict(&self, request: Request<wire::EvictRequest>) -> Answer<wire::EvictReply> {
         let raw = request.get_ref();
         let (namespace, from) = (codec::optional_namespace(&raw.namespace)?, codec::stats::evict_from(raw)?);
         let engine = Arc::clone(&self.engine);
         blocking(move || Ok(wire::EvictReply { pages: engine.evict(namespace.as_ref(), from)? })).await
     }
 
-    async fn size_advice(
-        &self,
-        request: Request<wire::SizeAdviceRequest>,
-    ) -> Result<Response<wire::SizeAdviceReply>, Status> {
+    async fn size_advice(&self, request: Request<wire::SizeAdviceRequest>) -> Answer<wire::SizeAdviceReply> {
         let advised = self.engine.size_advice(&codec::advice::ask(request.get_ref())?)?;
         Ok(Response::new(codec::advice::reply(advised)))
     }
@@ -54,7 +48,7 @@ impl Admin for AdminService {
     async fn report_prefill(
         &self,
         request: Request<wire::ReportPrefillRequest>,
-    ) -> Result<Response<wire::ReportPrefillReply>, Status> {
+    ) -> Answer<wire::ReportPrefillReply> {
         let raw = request.get_ref();
         let namespace = codec::namespace_id(&raw.namespace)?;
         self.engine.report_prefill(&namespace, raw.tokens, raw.micros)?;
@@ -63,10 +57,7 @@ impl Admin for AdminService {
 
     type RecordStream = Pin<Box<dyn Stream<Item = Result<wire::RecordedCall, Status>> + Send>>;
 
-    async fn record(
-        &self,
-        request: Request<wire::RecordRequest>,
-    ) -> Result<Response<Self::RecordStream>, Status> {
+    async fn record(&self, request: Request<wire::RecordRequest>) -> Answer<Self::RecordStream> {
         let namespace = codec::optional_namespace(&request.get_ref().namespace)?;
         let Recording { calls, queued_blocks } = self.engine.record(namespace.as_ref())?;
         let taken = move |call: Recorded| {

@@ -18,9 +18,9 @@ use crate::doors::calls::CallSeconds;
 use crate::doors::inline;
 use crate::engine::Engine;
 use crate::limits::{
-    GRPC_ANSWER_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES,
-    GRPC_STREAMS_PER_CONNECTION_MAX, POOL_REQUEST_BYTES_MAX, SESSIONS_REQUEST_BYTES_MAX,
-    SMALL_REQUEST_BYTES_MAX,
+    GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_KEEP_ALIVE, GRPC_KEEP_ALIVE_WAIT_MAX,
+    GRPC_STREAM_WINDOW_BYTES, GRPC_STREAMS_PER_CONNECTION_MAX, POOL_REQUEST_BYTES_MAX,
+    SESSIONS_REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX,
 };
 use admin::AdminService;
 use answers::Answers;
@@ -31,26 +31,38 @@ use sessions::SessionsService;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
+use tonic::{Response, Status};
 use tonic_health::server::HealthReporter;
+use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 use turnkv_proto::wire::{
     admin_server::AdminServer, sessions_server::SessionsServer, unary::pool_server::PoolServer,
 };
+use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::SocketFile;
-
-/// How often a peer is asked whether it is still there, and how long it may take to say so.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-const KEEP_ALIVE_WAIT: Duration = Duration::from_secs(20);
 
 /// Every service.
 pub(crate) struct Grpc {
     router: Router,
     reporter: HealthReporter,
+}
+
+/// What the standard health service says of this server.
+pub(crate) struct Standing(HealthReporter);
+
+impl Standing {
+    /// Says whether it serves.
+    pub(crate) async fn report(&self, serving: bool) {
+        if serving {
+            self.0.set_serving::<PoolServer<PoolService>>().await;
+        } else {
+            self.0.set_not_serving::<PoolServer<PoolService>>().await;
+        }
+    }
 }
 
 impl Grpc {
@@ -91,15 +103,15 @@ impl Grpc {
             .initial_connection_window_size(GRPC_CONNECTION_WINDOW_BYTES)
             .max_frame_size(GRPC_FRAME_BYTES_MAX)
             .max_concurrent_streams(GRPC_STREAMS_PER_CONNECTION_MAX)
-            .http2_keepalive_interval(Some(KEEP_ALIVE))
-            .http2_keepalive_timeout(Some(KEEP_ALIVE_WAIT))
+            .http2_keepalive_interval(Some(GRPC_KEEP_ALIVE))
+            .http2_keepalive_timeout(Some(GRPC_KEEP_ALIVE_WAIT_MAX))
             .add_routes(Routes::from(routes));
         Ok(Grpc { router, reporter })
     }
 
-    /// Who says in the standard health service whether this server serves.
-    pub(crate) fn reporter(&self) -> HealthReporter {
-        self.reporter.clone()
+    /// What tells the standard health service whether this server serves.
+    pub(crate) fn standing(&self) -> Standing {
+        Standing(self.reporter.clone())
     }
 
     /// Serves on the Unix socket until told to stop.
@@ -137,4 +149,14 @@ async fn serve<L: Accept>(
 ) -> Result<(), tonic::transport::Error> {
     let until = async move { drop(stopped.wait_for(|stop| *stop).await) };
     router.serve_with_incoming_shutdown(admitting.into_stream(), until).await
+}
+
+/// What a verb answers with.
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
+async fn blocking<T: Send + 'static>(verb: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Answer<T> {
+    let done = tokio::task::spawn_blocking(verb).await;
+    let done = done.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    Ok(Response::new(done?))
 }

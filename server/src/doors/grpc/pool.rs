@@ -1,7 +1,7 @@
 //! The Pool service less its inline streams: one method a verb, each decode -> ask -> act -> reply. Owns: nothing else. Must not
 //! know: the pool.
 
-use super::sessions::blocking;
+use super::{Answer, blocking};
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::limits::STREAM_QUEUE_MAX;
@@ -17,8 +17,6 @@ use wire::unary::pool_server::Pool;
 pub(crate) struct PoolService {
     pub(crate) engine: Arc<Engine>,
 }
-
-type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl Pool for PoolService {

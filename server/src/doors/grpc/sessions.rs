@@ -1,12 +1,13 @@
 //! The Sessions service: one method a verb. Owns: nothing else. Must not know: the pool.
 
+use super::{Answer, blocking};
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::limits::LISTS_AT_ONCE_MAX;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-use tonic::{Request, Response, Status};
-use turnkv_proto::{Error, ErrorKind, wire};
+use tonic::{Request, Response};
+use turnkv_proto::wire;
 use wire::sessions_server::Sessions;
 
 /// The service.
@@ -22,17 +23,6 @@ impl SessionsService {
         SessionsService { engine: Arc::clone(engine), lists: Semaphore::new(LISTS_AT_ONCE_MAX) }
     }
 }
-
-/// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
-pub(super) async fn blocking<T: Send + 'static>(
-    verb: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<Response<T>, Status> {
-    let done = tokio::task::spawn_blocking(verb).await;
-    let done = done.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(Response::new(done?))
-}
-
-type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl Sessions for SessionsService {

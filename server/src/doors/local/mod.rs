@@ -8,7 +8,7 @@ mod sent;
 use crate::connections::accept::Backoff;
 use crate::connections::peers;
 use crate::connections::watch::Asking;
-use crate::connections::{Cause, Connections, Door, Peer, Place, Refusal, Refused};
+use crate::connections::{Cause, ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
 use crate::doors::calls::CallSeconds;
 use crate::engine::Engine;
 use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
@@ -133,7 +133,7 @@ impl LocalDoor {
         share
     }
 
-    fn admit(&self, socket: &Arc<LocalSocket>) -> Result<Place, Refused> {
+    fn admit(&self, socket: &Arc<LocalSocket>) -> Result<ConnectionPlace, Refused> {
         let ending = Arc::downgrade(socket);
         self.connections.admit(Door::Local, Peer::User(user_of(socket)), move |cause| {
             if let Some(socket) = ending.upgrade() {
@@ -170,7 +170,7 @@ struct Open {
     id: u64,
     // The descriptor is closed before the place is given back.
     socket: Arc<LocalSocket>,
-    place: Place,
+    place: ConnectionPlace,
 }
 
 impl Drop for Open {
