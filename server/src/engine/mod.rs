@@ -45,7 +45,7 @@ pub(crate) mod slabs;
 pub(crate) mod start;
 pub(crate) mod stats;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub(crate) mod tick;
 mod tier_seconds;
 mod verify;

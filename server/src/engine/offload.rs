@@ -329,3 +329,6 @@ fn granted(plan: &OffloadPlan) -> impl Iterator<Item = turnkv_pool::SlotKey> {
         _ => None,
     })
 }
+
+#[cfg(test)]
+mod tests;

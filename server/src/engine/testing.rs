@@ -7,14 +7,14 @@ use std::sync::Arc;
 use turnkv_proto::{BlockHash, NamespaceId, Shards, Spec};
 
 /// Opens a namespace whose pages have so many bytes and one shard.
-pub(super) fn open(engine: &Arc<Engine>, model: &str, page_bytes: u64) -> NamespaceId {
+pub(crate) fn open(engine: &Arc<Engine>, model: &str, page_bytes: u64) -> NamespaceId {
     let spec = Spec::opaque(model, 16, page_bytes).check().unwrap();
     engine.open_namespace(&spec).unwrap();
     spec.id()
 }
 
 /// Offers these pages at the root, without a wait.
-pub(super) fn offer(namespace: NamespaceId, hashes: Vec<BlockHash>) -> BeginOffload {
+pub(crate) fn offer(namespace: NamespaceId, hashes: Vec<BlockHash>) -> BeginOffload {
     BeginOffload {
         namespace,
         session: None,
@@ -28,6 +28,6 @@ pub(super) fn offer(namespace: NamespaceId, hashes: Vec<BlockHash>) -> BeginOffl
 }
 
 /// Wants these pages, without a wait.
-pub(super) fn want(namespace: NamespaceId, hashes: Vec<BlockHash>) -> BeginReload {
+pub(crate) fn want(namespace: NamespaceId, hashes: Vec<BlockHash>) -> BeginReload {
     BeginReload { namespace, session: None, hashes, shards: Shards::one(0), wait_ms: 0, hold: false }
 }

@@ -77,3 +77,6 @@ fn ascending(mut positions: Vec<u32>) -> Vec<u32> {
     positions.dedup();
     positions
 }
+
+#[cfg(test)]
+mod tests;
