@@ -2,7 +2,7 @@
 #   make demo        build everything and watch sessions live through DRAM, NVMe and a crash
 #   make test        every test: Rust, black-box, Python, real engines (test-core: Rust only, installs nothing)
 #   make check       format, lints, documentation, dependencies, architecture
-#   make bench       the figures of benches/RESULTS.md, as ratios
+#   make bench       the figures of benches/results, as ratios
 # Everything that is installed goes into this folder: .venv and .engines (Python), .tools (cargo-deny), target (builds).
 
 SHELL := /bin/bash

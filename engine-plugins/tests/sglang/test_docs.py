@@ -1,4 +1,4 @@
-"""The commands in docs/sglang.md are ones that SGLang takes, and its table of options is complete."""
+"""The commands in docs/engines/sglang.md are ones that SGLang takes, and its table of options is complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnkv.sglang import options
 from sglang.srt.mem_cache.unified_cache.linker_config import UnifiedCacheLinkerConfig
 from sglang.srt.server_args import ServerArgs
 
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sglang.md"
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "engines" / "sglang.md"
 COMMAND = re.compile(r"^    python -m sglang\.launch_server (.*)$", re.MULTILINE)
 
 
