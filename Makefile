@@ -141,6 +141,7 @@ docs: .tools/bin/mdbook
 docs-check: tools
 	@$(call say,'docs: links, generated pages, examples')
 	@cargo build --locked --package turnkv
+	@cargo build --locked --package turnkv-client --examples
 	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --package turnkv-tests --test links --test reference --test examples
 
 # Rewrites what pages have from the code: settings, commands, metrics, alerts, limits, errors, formats. Look at what changed.

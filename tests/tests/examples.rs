@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, ensure};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::workspace::{root, server_binary};
@@ -12,20 +12,26 @@ const FIRST_POOL: &str = "docs/getting-started/first-pool.md";
 /// Where that page puts everything.
 const FOLDER: &str = "/tmp/turnkv-first";
 
-/// The built example. Cargo builds examples with the tests of a workspace; where it was not asked to, it is now.
+/// The built example. Cargo builds examples with the tests of a workspace; where it has not, or the source is newer, it does now.
 fn example(name: &str) -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let profile = test.ancestors().nth(2).context("a test lies two folders below its profile's")?;
+    let built = profile.join("examples").join(name);
+    let source = root().join(format!("examples/rust/{name}.rs"));
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|about| about.modified());
+    if changed(&built).is_ok_and(|then| changed(&source).is_ok_and(|now| now <= then)) {
+        return Ok(built);
+    }
     let target = profile.parent().context("a profile's folder lies in the target folder")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["build", "--quiet", "--locked", "--workspace", "--example", name, "--target-dir"])
+        .args(["build", "--quiet", "--locked", "--package", "turnkv-client", "--examples", "--target-dir"])
         .arg(target);
     if profile.file_name().is_some_and(|name| name == "release") {
         cargo.arg("--release");
     }
     ensure!(cargo.current_dir(root()).status()?.success(), "`{cargo:?}` failed");
-    Ok(profile.join("examples").join(name))
+    Ok(built)
 }
 
 fn said(command: &mut Command) -> Result<String> {
@@ -104,7 +110,7 @@ fn words(command: &str) -> Result<Command> {
     Ok(built)
 }
 
-fn ready(socket: &std::path::Path) -> Result<()> {
+fn ready(socket: &Path) -> Result<()> {
     for _ in 0..2_000 {
         if std::os::unix::net::UnixStream::connect(socket).is_ok() {
             return Ok(());

@@ -22,13 +22,20 @@ struct Limit {
 pub(crate) struct Limits(BTreeMap<String, Vec<Limit>>);
 
 impl Limits {
-    /// Expressions by name: those of one crate count before those of others.
+    /// Expressions by name, as a crate would read them: under its own names, then those of the wire, then those of others; and all
+    /// of them under their crates' names.
     fn known(&self, folder: &str) -> BTreeMap<String, String> {
-        let others = self.0.iter().filter(|(path, _)| *path != folder).flat_map(|(_, limits)| limits);
-        let all = others.chain(self.0.get(folder).into_iter().flatten());
-        // One that is another crate's under the same name says nothing of its value.
-        let values = all.filter(|limit| !limit.expression.split("::").any(|part| part == limit.name));
-        values.map(|limit| (limit.name.clone(), limit.expression.clone())).collect()
+        let mut known = BTreeMap::new();
+        let nearer = ["proto", folder];
+        let others = self.0.keys().map(String::as_str).filter(|other| !nearer.contains(other));
+        for place in others.chain(nearer) {
+            let own = format!("turnkv_{}", place.rsplit('/').next().unwrap_or(place));
+            for limit in self.0.get(place).into_iter().flatten() {
+                known.insert(limit.name.clone(), limit.expression.clone());
+                known.insert(format!("{own}::{}", limit.name), limit.expression.clone());
+            }
+        }
+        known
     }
 }
 
@@ -36,7 +43,8 @@ impl Limits {
 pub(crate) fn read() -> Result<Limits> {
     let mut crates = BTreeMap::new();
     for folder in FOLDERS.map(PathBuf::from) {
-        let inner = std::fs::read_dir(root().join(&folder))?.filter_map(|entry| Some(entry.ok()?.file_name()));
+        let inner =
+            std::fs::read_dir(root().join(&folder))?.filter_map(|entry| Some(entry.ok()?.file_name()));
         for folder in inner.map(|name| folder.join(name)).chain([folder.clone()]) {
             let file = root().join(&folder).join("src/limits.rs");
             if file.is_file() {

@@ -20,7 +20,7 @@ pub(crate) fn value(expression: &str, known: &BTreeMap<String, String>) -> Optio
             return number(inside, known, 0).map(|count| Value::Nanos(count * nanos));
         }
     }
-    if let Some(other) = known.get(last(text)).filter(|other| other.starts_with("Duration::")) {
+    if let Some(other) = find(text, known).filter(|other| other.starts_with("Duration::")) {
         return value(other, known);
     }
     number(text, known, 0).map(Value::Number)
@@ -55,8 +55,7 @@ fn number(text: &str, known: &BTreeMap<String, String>, depth: usize) -> Option<
     if text.starts_with(|letter: char| letter.is_ascii_digit()) {
         return text.replace('_', "").parse().ok();
     }
-    let other = known.get(last(text)).filter(|other| other.as_str() != text)?;
-    number(other, known, depth + 1)
+    number(find(text, known)?, known, depth + 1)
 }
 
 /// The last operator of a level outside of brackets, so that what is left of it comes first.
@@ -77,9 +76,11 @@ fn split<'a>(text: &'a str, level: &[&'static str]) -> Option<(&'a str, &'static
     None
 }
 
-/// The name at a path's end.
-fn last(path: &str) -> &str {
-    path.rsplit("::").next().unwrap_or(path)
+/// What a name stands for: one of another crate under that crate's name, any other one by itself.
+fn find<'a>(path: &str, known: &'a BTreeMap<String, String>) -> Option<&'a String> {
+    let last = path.rsplit("::").next().unwrap_or(path);
+    let place = path.split("::").next().filter(|first| first.starts_with("turnkv_") && *first != path);
+    place.map_or_else(|| known.get(last), |place| known.get(&format!("{place}::{last}")))
 }
 
 /// A value in words, by the constant's name and what it is.
@@ -134,13 +135,19 @@ fn thousands(number: u128) -> String {
 
 #[test]
 fn constants_are_computed_and_said() {
-    let known =
-        [("A_BYTES", "4 << 20"), ("B", "other::A_BYTES / (1 << 10)"), ("W", "Duration::from_secs(90)")];
+    let known = [
+        ("A_BYTES", "4 << 20"),
+        ("B", "limits::A_BYTES / (1 << 10)"),
+        ("C", "turnkv_x::limits::C as usize"),
+        ("turnkv_x::C", "7"),
+        ("W", "Duration::from_secs(90)"),
+    ];
     let known = known.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
     let said = |name: &str, text: &str| value(text, &known).map(|value| words(name, value));
     assert_eq!(said("A_BYTES", "4 << 20").as_deref(), Some("4 MiB"));
     assert_eq!(said("N", "B + 24 * 1_000 - 1").as_deref(), Some("28,095"));
     assert_eq!(said("SPIN_MS_MAX", "15 * 60_000").as_deref(), Some("15 min"));
+    assert_eq!(said("N", "C").as_deref(), Some("7"));
     assert_eq!(said("WAIT", "limits::W").as_deref(), Some("90 s"));
     assert_eq!(said("PEER_PERCENT_MAX", "75").as_deref(), Some("75 %"));
     assert_eq!(said("N", "words_of(3)"), None);
