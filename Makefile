@@ -132,6 +132,7 @@ links: tools
 docs: .tools/bin/mdbook
 	@$(call say,'book into target/book')
 	@.tools/bin/mdbook build --dest-dir $(TARGET_DIR)/book
+	@python3 .ci/book_links.py $(TARGET_DIR)/book
 	@echo "$(TARGET_DIR)/book/index.html"
 
 .tools/bin/mdbook: | tools
