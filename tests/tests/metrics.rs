@@ -4,10 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
-use turnkv_client::{DataPlane, EndTurn, EngineState, NamespaceSpec, OffloadOptions, TierKind};
+use turnkv_client::{DataPlane, NamespaceSpec};
 use turnkv_tests::http::{free_address, get, value};
-use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::traffic::{PAGE, page_after_traffic};
 use turnkv_tests::user::User;

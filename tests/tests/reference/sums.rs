@@ -99,7 +99,7 @@ pub(crate) fn words(name: &str, value: Value) -> String {
 
 fn bytes(number: u128) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let unit = units.into_iter().find(|(_, bits)| number >= 1 << bits && number % (1 << bits) == 0);
+    let unit = units.into_iter().find(|(_, bits)| number >= 1 << bits && number.is_multiple_of(1 << bits));
     match unit {
         Some((unit, bits)) => format!("{} {unit}", thousands(number >> bits)),
         None => format!("{} bytes", thousands(number)),
@@ -114,7 +114,7 @@ fn time(nanos: u128) -> String {
         ("ms", 1_000_000),
         ("us", 1_000),
     ];
-    let unit = units.into_iter().find(|(_, of)| nanos >= *of && nanos % of == 0);
+    let unit = units.into_iter().find(|(_, of)| nanos >= *of && nanos.is_multiple_of(*of));
     match unit {
         Some((unit, of)) => format!("{} {unit}", thousands(nanos / of)),
         None => format!("{nanos} ns"),
