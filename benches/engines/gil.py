@@ -81,19 +81,19 @@ def main() -> None:
         start = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
         addresses = array.array("Q", [start + at * RUN_BYTES for at in range(PAGES * RUNS)])
         lengths, some = [RUN_BYTES] * RUNS, hashes[: PAGES * 32]
-        pages.offload_runs(some, addresses, lengths)
+        pages.offload(some, turnkv.Runs(addresses, lengths))
         turn = [0]
 
         def fresh() -> None:
             turn[0] += 1
             names = b"".join(hashlib.sha256(b"%d/%d" % (turn[0], at)).digest() for at in range(PAGES))
-            pages.offload_runs(names, addresses, lengths, wait_ms=5000, deadline_ms=6000)
+            pages.offload(names, turnkv.Runs(addresses, lengths), wait_ms=5000, deadline_ms=6000)
 
         counter = Counter()
         counter.start()
         calls: dict[str, Callable[[], None]] = {
             f"lookup of {len(hashes) // 32} hashes": lambda: pages.lookup(hashes),
-            f"reload of {PAGES} pages": lambda: pages.reload_runs(some, addresses, lengths),
+            f"reload of {PAGES} pages": lambda: pages.reload(some, turnkv.Runs(addresses, lengths)),
             f"offload of {PAGES} new pages": fresh,
         }
         print(f"| call | a call ms | lock held of it ms (medians of {rounds} rounds) |\n|---|---|---|")

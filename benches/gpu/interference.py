@@ -72,9 +72,7 @@ class Offloads:
     def _offload(self) -> None:
         self._call += 1
         hashes = turnkv.chain_hashes(numpy.full(self._pages, self._call, dtype=numpy.uint32).tobytes(), 1)
-        report = self._space.offload_device_runs(
-            self._device, hashes, self._addresses, [self._page_bytes], keep=self._memory
-        )
+        report = self._space.offload(hashes, turnkv.OnDevice(self._device, turnkv.Runs(self._addresses, [self._page_bytes]), keep=self._memory))
         self.bytes += report.stored * self._page_bytes
         self.declined += report.declined
 

@@ -93,7 +93,7 @@ def test_strided_tensors_are_pages(server: Server, layout: str, tokens: int) -> 
     views = [(part.data_ptr(), 2, part.stride(0) * 2, part.stride(1) * 2, 16) for layer in stack for part in layer]
     count = -(-tokens // 16)
     hashes = chain(count, seed=3000 + tokens)
-    assert pages.offload_strided(hashes, views, tokens).stored == count
+    assert pages.offload(hashes, turnkv.Strided(views, tokens)).stored == count
     flat = [torch.empty(PAGE // 2, dtype=torch.bfloat16) for _ in range(count)]
     assert pages.reload(hashes, flat).pages == count
     for index, page in enumerate(flat):
@@ -104,7 +104,7 @@ def test_strided_tensors_are_pages(server: Server, layout: str, tokens: int) -> 
             assert torch.equal(page.view(2, 2, 16, 2, 8)[:, :, : here.shape[-2]], here.transpose(2, 3))
     back = torch.zeros_like(stack)
     views = [(part.data_ptr(), 2, part.stride(0) * 2, part.stride(1) * 2, 16) for layer in back for part in layer]
-    assert pages.reload_strided(hashes, views, tokens).pages == count
+    assert pages.reload(hashes, turnkv.Strided(views, tokens)).pages == count
     assert torch.equal(back[..., :tokens, :], stack[..., :tokens, :])
     assert not back[..., tokens:, :].any()  # nothing is written past the tail
 
@@ -153,21 +153,21 @@ def test_runs_all_over_memory_are_pages(pages: turnkv.Namespace) -> None:
         for run in range(4):
             at = (5 - page) * step
             source[run, at : at + PAGE // 4] = numpy.frombuffer(bytes_, numpy.uint8)[run * PAGE // 4 : (run + 1) * PAGE // 4]
-    assert pages.offload_runs(hashes, runs_of(source, 6), lengths).stored == 6
+    assert pages.offload(hashes, turnkv.Runs(runs_of(source, 6), lengths)).stored == 6
     whole = [bytearray(PAGE) for _ in range(6)]
     assert pages.reload(hashes, whole).pages == 6 and whole == data
-    assert pages.reload_runs(hashes, runs_of(target, 6), lengths).pages == 6
+    assert pages.reload(hashes, turnkv.Runs(runs_of(target, 6), lengths)).pages == 6
     assert (source == target).all(), "the gaps between the runs stay as they were"
-    tail = pages.offload_runs(chain(1, 9, hashes[-32:]), array.array("Q", runs_of(source, 6)[0].tolist()), lengths, parent=hashes[-32:])
+    tail = pages.offload(chain(1, 9, hashes[-32:]), turnkv.Runs(array.array("Q", runs_of(source, 6)[0].tolist()), lengths), parent=hashes[-32:])
     assert tail.stored == 1
     for addresses, sizes in [
         (runs_of(source, 5), lengths), (runs_of(source, 6), [PAGE // 4] * 3), (runs_of(source, 6), []),
         (runs_of(source, 6), [PAGE // 4 - 1] * 4), (numpy.zeros((6, 4), numpy.uint64), lengths),
     ]:
         with pytest.raises(ValueError):
-            pages.offload_runs(hashes, addresses, sizes)
+            pages.offload(hashes, turnkv.Runs(addresses, sizes))
         with pytest.raises(ValueError):
-            pages.reload_runs(hashes, addresses, sizes)
+            pages.reload(hashes, turnkv.Runs(addresses, sizes))
 
 
 def test_a_lease_is_verified_and_taken_apart(server: Server) -> None:
@@ -178,11 +178,12 @@ def test_a_lease_is_verified_and_taken_apart(server: Server) -> None:
     assert lease.verify() == 6
     target = scattered(4)
     for run in range(4):  # a layer at a time: the run'th quarter of pages 2 to 5
-        lease.copy_out(2, numpy.ascontiguousarray(runs_of(target, 4)[:, run]), [PAGE // 4], run * PAGE // 4)
+        quarter = turnkv.Runs(numpy.ascontiguousarray(runs_of(target, 4)[:, run]), [PAGE // 4])
+        lease.copy_out(2, quarter, run * PAGE // 4)
     with pytest.raises(IndexError):
-        lease.copy_out(3, runs_of(target, 4), [PAGE // 4] * 4)
+        lease.copy_out(3, turnkv.Runs(runs_of(target, 4), [PAGE // 4] * 4))
     with pytest.raises(turnkv.Error, match="past the end"):
-        lease.copy_out(0, numpy.ascontiguousarray(runs_of(target, 4)[:, 0]), [PAGE // 4], PAGE - 1)
+        lease.copy_out(0, turnkv.Runs(numpy.ascontiguousarray(runs_of(target, 4)[:, 0]), [PAGE // 4]), PAGE - 1)
     lease.finish()
     for page in range(4):
         at = (3 - page) * (PAGE // 4 + 64)
@@ -286,11 +287,11 @@ def test_bad_input_to_every_call(pages: turnkv.Namespace) -> None:
         lambda: pages.reload(good, [page]), lambda: pages.reload(good, []), lambda: pages.reload(good, [bytearray(3)]),
         lambda: pages.reload(good * 2, [target, target]), lambda: pages.reload(good, [memoryview(page)]),
         lambda: pages.reload(good, [target], shard=7), lambda: pages.reload(good, [target], session="\n"),
-        lambda: pages.offload_strided(good, [], 16), lambda: pages.offload_strided(good, [view], 16),
-        lambda: pages.offload_strided(good, [view] * 4, 17), lambda: pages.offload_strided(good, [view] * 4, 0),
-        lambda: pages.offload_strided(good, [(0, 2, 1024, 16, 16)] * 4, 16), lambda: pages.offload_strided(good, [view[:4]] * 4, 16),
-        lambda: pages.offload_strided(good, [(view[0], 1 << 60, 1 << 60, 16, 16)] * 4, 16),
-        lambda: pages.reload_strided(good, [view] * 5000, 16), lambda: pages.reload_strided(good, [view] * 4, 10**18),
+        lambda: pages.offload(good, turnkv.Strided([], 16)), lambda: pages.offload(good, turnkv.Strided([view], 16)),
+        lambda: pages.offload(good, turnkv.Strided([view] * 4, 17)), lambda: pages.offload(good, turnkv.Strided([view] * 4, 0)),
+        lambda: pages.offload(good, turnkv.Strided([(0, 2, 1024, 16, 16)] * 4, 16)), lambda: pages.offload(good, turnkv.Strided([view[:4]] * 4, 16)),
+        lambda: pages.offload(good, turnkv.Strided([(view[0], 1 << 60, 1 << 60, 16, 16)] * 4, 16)),
+        lambda: pages.reload(good, turnkv.Strided([view] * 5000, 16)), lambda: pages.reload(good, turnkv.Strided([view] * 4, 10**18)),
         lambda: pages.begin_turn(""), lambda: pages.begin_turn("x" * 129), lambda: pages.begin_turn("x", engine="e" * 129), lambda: pages.end_turn("nobody", good),
         lambda: pages.end_turn("x", b"ragged"), lambda: pages.fork("nobody", "x"), lambda: pages.supersede("nobody", 1),
         lambda: pages.supersede("x", -1), lambda: pages.prefetch(), lambda: pages.prefetch("x", hashes=good), lambda: pages.close(""),

@@ -42,7 +42,7 @@ def _tensor(buffer: Any) -> tuple[int, int, Any]:
     if str(buffer.device) != "cpu":
         raise ValueError(f"a page must be in CPU memory, this tensor is on {buffer.device}")
     if not buffer.is_contiguous():
-        raise ValueError("a page's tensor must be contiguous; strided tensors go through offload_strided and reload_strided")
+        raise ValueError("a page's tensor must be contiguous; give strided tensors as turnkv.Strided")
     return buffer.data_ptr(), buffer.numel() * buffer.element_size(), buffer
 
 

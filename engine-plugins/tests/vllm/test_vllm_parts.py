@@ -220,7 +220,7 @@ def test_pages_of_a_window_stand_alone() -> None:
 
 def test_an_unexpected_exception_still_frees_the_blocks(caplog: pytest.LogCaptureFixture) -> None:
     door, names = FakeDoor(), hashes_of(2)
-    door.namespaces[0].offload_runs = lambda *_, **__: 1 / 0
+    door.namespaces[0].offload = lambda *_, **__: 1 / 0
     saver = saver_of(door, Memory(8).runs)
     saver.add(SaveJob("r", None, [run_of(names, [1])]))
     saver.finish(FinishJob("r", None, [run_of(names, [1])]))

@@ -40,8 +40,8 @@ class CopyingCache(TurnCache):
         """Copies pages into new tensors: [layers, 2, 1, kv heads, tokens, head dim]."""
         shape = self._shape
         stack = torch.empty((shape.layers, 2, 1, shape.kv_heads, tokens, shape.head_dim), dtype=shape.dtype)
-        views = [view(tensor, 0) for layer in stack.unbind(0) for tensor in layer.unbind(0)]
-        report = pages.reload_strided(hashes, views, tokens, session=self.session, deadline_ms=self._deadline_ms)
+        target = turnkv.Strided([view(tensor, 0) for layer in stack.unbind(0) for tensor in layer.unbind(0)], tokens)
+        report = pages.reload(hashes, target, session=self.session, deadline_ms=self._deadline_ms)
         loaded = min(report.pages * shape.page_tokens, tokens)
         if loaded:
             for layer, (keys, values) in zip(self.layers, stack[..., :loaded, :].unbind(0), strict=True):
@@ -52,7 +52,8 @@ class CopyingCache(TurnCache):
         self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
     ) -> turnkv.OffloadReport:
         tensors = [_rows(tensor) for layer in self.layers for tensor in (layer.keys, layer.values)]
-        return pages.offload_strided(hashes, [view(tensor, first) for tensor in tensors], tokens - first, **settings)
+        source = turnkv.Strided([view(tensor, first) for tensor in tensors], tokens - first)
+        return pages.offload(hashes, source, **settings)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -90,19 +90,16 @@ class DeviceCache(TurnCache):
     def _bring(self, pages: turnkv.Namespace, hashes: bytes, tokens: int) -> Brought:
         for layer in self.layers:
             layer.prepare(tokens)
-        stream, layers = current(self._place), self._shape.layers if self._overlap else 0
+        layers = self._shape.layers if self._overlap else 0
         near = 0
         if self._tier is not None:
-            self._hit = self._tier.pages.get_strided(
-                pages, hashes, self._views(0), tokens, stream=stream, layers=layers, keep=self._tensors()
-            )
+            self._hit = self._tier.pages.get(pages, hashes, self._memory(0, tokens, layers))
             near = self._hit.pages
         begun = near
         if near * 32 < len(hashes):
             first = near * self._shape.page_tokens
-            self._flight = pages.reload_device_strided(
-                self._device, hashes[near * 32 :], self._views(first), tokens - first, stream=stream, layers=layers,
-                session=self.session, deadline_ms=self._deadline_ms, keep=self._tensors(),
+            self._flight = pages.reload(
+                hashes[near * 32 :], self._memory(first, tokens, layers), session=self.session, deadline_ms=self._deadline_ms
             )
             begun += self._flight.pages_begun
         self._brought = Brought(begun, near)
@@ -117,19 +114,14 @@ class DeviceCache(TurnCache):
         if self._tier is None:
             return
         try:
-            self._tier.pages.put_strided(
-                pages, hashes, self._views(0), tokens, stream=current(self._place), keep=self._tensors()
-            )
+            self._tier.pages.put(pages, hashes, self._memory(0, tokens))
         except turnkv.Error as error:
             self.turn.misses[f"tier:{error.kind}"] += 1
 
     def _send(
         self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
     ) -> turnkv.OffloadReport:
-        return pages.offload_device_strided(
-            self._device, hashes, self._views(first), tokens - first, stream=current(self._place), keep=self._tensors(),
-            **settings,
-        )
+        return pages.offload(hashes, self._memory(first, tokens), **settings)
 
     def _fresh_layers(self) -> list[Any]:
         ours = weakref.ref(self)  # no cycle: a cache that nobody wants gives its memory back at once
@@ -186,12 +178,11 @@ class DeviceCache(TurnCache):
         self.drop()
         raise MappingLost(f"pages came damaged or too late ({cause}): start the turn again with begin()")
 
-    def _views(self, first: int) -> list[tuple[int, int, int, int, int]]:
-        return [view(tensor, first) for layer in self.layers for tensor in (layer.keys, layer.values)]
-
-    def _tensors(self) -> tuple[torch.Tensor, ...]:
-        """What must stay where it is while it is copied."""
-        return tuple(tensor for layer in self.layers for tensor in (layer.keys, layer.values))
+    def _memory(self, first: int, tokens: int, layers: int = 0) -> turnkv.OnDevice:
+        """K and V from token `first` on, behind what the model's stream was given; the tensors stay while they are copied."""
+        tensors = tuple(tensor for layer in self.layers for tensor in (layer.keys, layer.values))
+        pages = turnkv.Strided([view(tensor, first) for tensor in tensors], tokens - first)
+        return turnkv.OnDevice(self._device, pages, stream=current(self._place), layers=layers, keep=tensors)
 
 
 def _with_long_runs(shape: Shape) -> Shape:

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import array
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import turnkv
 
 from .common import TurnReport, packed, view
 from .group import Group, GroupShape
-
-if TYPE_CHECKING:
-    from .slab import _Memory
+from .memory import GroupMemory
 
 HASH = 32
 
@@ -29,7 +27,7 @@ class Row:
     """See the module text."""
 
     def __init__(
-        self, session: str | None, at: int, memory: _Memory, shapes: list[GroupShape], deadline_ms: int | None
+        self, session: str | None, at: int, memory: GroupMemory, shapes: list[GroupShape], deadline_ms: int | None
     ) -> None:
         self.session, self._at, self._memory, self._shapes = session, at, memory, shapes
         self._deadline_ms = deadline_ms
@@ -143,9 +141,9 @@ class Row:
                     raise
                 group.spill(f"error:{error.kind}")
         tokens = len(names) // HASH * group.shape.page_tokens
-        views = [view(tensor[self._at : self._at + 1, :, :tokens], 0) for tensor in group.kv]
+        target = turnkv.Strided([view(tensor[self._at : self._at + 1, :, :tokens], 0) for tensor in group.kv], tokens)
         report = self._memory.doors[group.shape].call(
-            lambda pages: pages.reload_strided(names, views, tokens, deadline_ms=self._deadline_ms)
+            lambda pages: pages.reload(names, target, deadline_ms=self._deadline_ms)
         )
         turn.pages_copied += report.pages
         return report
@@ -262,10 +260,10 @@ class Row:
             part, run, tail = part[:HASH], 1, tail if run == 1 else 0
         first = self._place(group, at) * size
         count = run * size - (size - tail if tail else 0)
-        views = [view(tensor[self._at : self._at + 1], first) for tensor in group.kv]
+        source = turnkv.Strided([view(tensor[self._at : self._at + 1], first) for tensor in group.kv], count)
         return self._memory.doors[shape].call(
-            lambda pages: pages.offload_strided(
-                part, views, count, session=session, parent=parent, durable=durable, deadline_ms=self._deadline_ms
+            lambda pages: pages.offload(
+                part, source, session=session, parent=parent, durable=durable, deadline_ms=self._deadline_ms
             )
         )
 

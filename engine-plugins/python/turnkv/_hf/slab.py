@@ -21,37 +21,12 @@ from .common import MappingLost, TurnReport, Unsupported, named, one_sequence, r
 from .group import Group, GroupShape
 from .guard import Guard
 from .layers import SlabLayer
+from .memory import GroupMemory
 from .row import Row
 from .shape import group_shapes, specification
 from .witness import Witness
 
 __all__ = ["MappingLost", "SlabCache"]
-
-
-class _Memory:
-    """The groups of one cache, made when they are first needed. Knows no layer, so nothing keeps a cache's slots alive."""
-
-    def __init__(self, doors: dict[GroupShape, Door], rows: int, capacity: int) -> None:
-        self.doors, self.rows, self.capacity = doors, rows, capacity
-        self.groups: dict[GroupShape, Group] = {}
-
-    def rename(self, doors: dict[GroupShape, Door]) -> None:
-        """Pages are of other namespaces from now on: what is mapped of the old ones is of no use."""
-        for group in self.groups.values():
-            group.release()
-        self.doors = doors
-        self.groups.clear()
-
-    def find(self, shape: GroupShape) -> Group:
-        """The group of a shape, in private memory when the pool cannot be asked."""
-        if shape not in self.groups:
-            try:
-                group = self.doors[shape].call(lambda pages: Group(shape, pages, self.rows, self.capacity))
-            except turnkv.Error as error:
-                group = Group(shape, None, self.rows, self.capacity)
-                group.spill(f"error:{error.kind}")
-            self.groups[shape] = group
-        return self.groups[shape]
 
 
 class SlabCache(Cache):
@@ -85,7 +60,7 @@ class SlabCache(Cache):
         self._tenant, self._salt = tenant, salt
         self._guard = Guard(model, model_id, len(sessions))
         capacity = capacity_tokens or getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", 32768)
-        self._memory = _Memory(self._doors(), len(sessions), capacity)
+        self._memory = GroupMemory(self._doors(), len(sessions), capacity)
         self.session = session
         self._rows = [Row(named(name), at, self._memory, self._shapes, deadline_ms) for at, name in enumerate(sessions)]
         self._durable = durable

@@ -91,35 +91,32 @@ class DeviceRuns(BlockRuns):
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.OffloadReport:
         """See `BlockRuns`."""
-        return pages.offload_device_runs(
-            self._device, names, self.addresses(blocks), self.lengths, stream=self._marker.handle, keep=self._tensors,
-            **self._named, **settings,
-        )
+        return pages.offload(names, self._placed(self.addresses(blocks), self.lengths), **self._named, **settings)
 
     def reload(
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.ReloadReport:
         """See `BlockRuns`."""
-        return pages.reload_device_runs(
-            self._device, names, self.addresses(blocks), self.lengths, stream=self._marker.handle, keep=self._tensors,
-            **self._named, **settings,
-        ).result()
+        target = self._placed(self.addresses(blocks), self.lengths)
+        return pages.reload(names, target, **self._named, **settings).result()
 
     def begin_layers(
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.DeviceReload:
         """Begins to fill these blocks layer by layer, in the order of the caches; their streams wait for each."""
-        addresses, lengths = self._by_layer(blocks)
-        return pages.reload_device_runs(
-            self._device, names, addresses, lengths, stream=self._marker.handle, layers=len(self.layers),
-            keep=self._tensors, **self._named, **settings,
-        )
+        target = self._placed(*self._by_layer(blocks), layers=len(self.layers))
+        return pages.reload(names, target, **self._named, **settings)
 
     def check_layers(self) -> None:
         """Raises ValueError where a page cannot be brought layer by layer."""
         if len({len(layer.lengths) for layer in self.layers.values()}) > 1:
             raise ValueError("the layers of this model lie in memory in different ways, so pages cannot be brought layer "
                              'by layer: use load="async"')
+
+    def _placed(self, addresses: np.ndarray, lengths: list[int], layers: int = 0) -> turnkv.OnDevice:
+        """These runs, behind what the compute stream had been given when it was marked. Raises turnkv.Error."""
+        runs = turnkv.Runs(addresses, lengths)
+        return turnkv.OnDevice(self._device, runs, stream=self._marker.handle, layers=layers, keep=self._tensors)
 
     def _by_layer(self, blocks: Sequence[int]) -> tuple[np.ndarray, list[int]]:
         """As `addresses` and `lengths`, but no run holds more than one layer."""

@@ -161,7 +161,7 @@ class LayerLoader:
         try:
             where = memory.layer_addresses(layer, piece.run.blocks[: piece.pages])
             share = memory.layers[layer]
-            piece.lease.copy_out(0, where, share.lengths, offset=share.offset)
+            piece.lease.copy_out(0, turnkv.Runs(where, share.lengths), offset=share.offset)
         except turnkv.Error as error:
             piece.cause, piece.pages = error.kind, 0
 

@@ -80,13 +80,13 @@ class BlockRuns:
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.OffloadReport:
         """Stores these blocks under these names. Raises turnkv.Error."""
-        return pages.offload_runs(names, self.addresses(blocks), self.lengths, **self._named, **settings)
+        return pages.offload(names, turnkv.Runs(self.addresses(blocks), self.lengths), **self._named, **settings)
 
     def reload(
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.ReloadReport:
         """Fills these blocks with the leading pages that are there; they are in place on return. Raises turnkv.Error."""
-        return pages.reload_runs(names, self.addresses(blocks), self.lengths, **self._named, **settings)
+        return pages.reload(names, turnkv.Runs(self.addresses(blocks), self.lengths), **self._named, **settings)
 
     def lease(self, pages: turnkv.Namespace, names: Sequence[bytes], **settings: Any) -> turnkv.Lease:
         """Leases these pages' shards, `shards.count` positions a page. Raises turnkv.Error."""

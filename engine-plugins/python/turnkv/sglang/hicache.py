@@ -304,9 +304,8 @@ class HiCacheBackend(HiCacheStorage):
 
     def _load_piece(self, pages: HostPages, hashes: bytes, addresses: Any, first: int) -> list[bool]:
         runs, asked = len(pages.runs.lengths), pages_in(hashes)
-        targets = addresses[first * runs : (first + asked) * runs]
-        report = pages.door.call(
-            lambda space: space.reload_runs(hashes, targets, pages.runs.lengths, shard=pages.shard), None)
+        target = turnkv.Runs(addresses[first * runs : (first + asked) * runs], pages.runs.lengths)
+        report = pages.door.call(lambda space: space.reload(hashes, target, shard=pages.shard), None)
         if report is None:
             return [False] * asked
         if report.miss is not None:
@@ -326,11 +325,11 @@ class HiCacheBackend(HiCacheStorage):
         if parent is None:
             self._drop(whole)
             return [False] * len(keys)
-        addresses = pages.runs.addresses(indices[: whole * pages.runs.page_slots])
+        source = turnkv.Runs(pages.runs.addresses(indices[: whole * pages.runs.page_slots]), pages.runs.lengths)
         report = pages.door.call(
-            lambda space: space.offload_runs(
-                hashes, addresses, pages.runs.lengths, parent=parent or None, shard=pages.shard,
-                durable=self._options.durable, wait_ms=self._options.wait_ms), None)
+            lambda space: space.offload(
+                hashes, source, parent=parent or None, shard=pages.shard, durable=self._options.durable,
+                wait_ms=self._options.wait_ms), None)
         kept = self._kept(hashes, parent, report)
         self._note(self._stores, kept, pages, started)
         return [True] * kept + [False] * (len(keys) - kept)

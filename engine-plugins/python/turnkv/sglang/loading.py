@@ -51,21 +51,20 @@ class DevicePages:
         self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
     ) -> turnkv.OffloadReport:
         """Stores the pages at these indices. Raises turnkv.Error."""
-        addresses, runs = self.runs.addresses(indices), self.runs
-        if self.device is None:
-            return space.offload_runs(hashes, addresses, runs.lengths, shard=self.shard, **settings)
-        return space.offload_device_runs(self.device, hashes, addresses, runs.lengths, shard=self.shard, keep=runs, **settings)
+        source: turnkv.Runs | turnkv.OnDevice = turnkv.Runs(self.runs.addresses(indices), self.runs.lengths)
+        if self.device is not None:
+            source = turnkv.OnDevice(self.device, source, keep=self.runs)
+        return space.offload(hashes, source, shard=self.shard, **settings)
 
     def reload(
         self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
     ) -> turnkv.ReloadReport:
         """Fills the pages at these indices, verified, with the leading ones that are there. Raises turnkv.Error."""
-        addresses, runs = self.runs.addresses(indices), self.runs
+        target = turnkv.Runs(self.runs.addresses(indices), self.runs.lengths)
         if self.device is None:
-            return space.reload_runs(hashes, addresses, runs.lengths, shard=self.shard, **settings)
-        return space.reload_device_runs(
-            self.device, hashes, addresses, runs.lengths, shard=self.shard, stream=self.stream(), keep=runs, **settings
-        ).result()
+            return space.reload(hashes, target, shard=self.shard, **settings)
+        placed = turnkv.OnDevice(self.device, target, stream=self.stream(), keep=self.runs)
+        return space.reload(hashes, placed, shard=self.shard, **settings).result()
 
     @property
     def shard_bytes(self) -> int:
@@ -226,5 +225,5 @@ def _copies(held: _Held, layer: int) -> list[tuple[int, Callable[[], None]]]:
         for first in range(0, len(targets), each):
             part = targets[first : first + each]
             copies.append((len(part) * length, lambda first=first, part=part, length=length, offset=offset:
-                           held.lease.copy_out(first, part, [length], offset)))
+                           held.lease.copy_out(first, turnkv.Runs(part, [length]), offset)))
     return copies
