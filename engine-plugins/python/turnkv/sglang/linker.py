@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from turnkv.checkpoint import WeightsName
 from turnkv.connector import devices
 
 from . import engine, identity, options
+from .callers import Callers
 from .chain import ROOT, Chain, block_hashes, cut, pages_in
 from .door import Counts, Door, count_offload
 from .hints import Advice
@@ -67,6 +67,7 @@ class Linker(UnifiedCacheLinker):
         if PoolName.MAMBA in self.pools:
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
         self.counts, self._chain, self._agreement = Counts(), Chain(), engine.Agreement(params)
+        self._callers = Callers(self.counts)
         self._pool = self._options.open_pool(self._options.deadline_ms)
         self._lookup_pool = self._options.open_pool(self._options.lookup_ms)
         self._rank = identity.rank_of(
@@ -118,7 +119,7 @@ class Linker(UnifiedCacheLinker):
 
     def lookup(self, rid: str, transfers: list[PoolTransfer]) -> list[int]:
         """Prefix lengths, in pages, that can be loaded; none when the pool does not answer within `lookup_ms`."""
-        self._hear(engine.request_of_lookup(sys._getframe(1), rid))
+        self._hear(self._callers.request_of_lookup(rid))
         expanded = self._group.resolve_transfers(transfers)
         keys = next((transfer.keys for transfer in transfers if transfer.name == PoolName.KV), None)
         if not expanded or not keys:
@@ -221,7 +222,7 @@ class Linker(UnifiedCacheLinker):
         declined = self._waiting >= self._options.offloads_max
         job = _Offload(None, [], None, None)
         if not declined and self._rank.writes:
-            parent = engine.parent_of_offload(sys._getframe(1), kv.keys[0], kv.device_indices.numel())
+            parent = self._callers.parent_of_offload(kv.keys[0], kv.device_indices.numel())
             job = _Offload(expanded, self.record_offload_ready(), parent, session_id)
         self.counts.add("offloads_declined", int(declined))
         with self._idle:
