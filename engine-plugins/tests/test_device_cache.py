@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ import slab
 import torch
 from conftest import Server, tiny_model
 from slab import DTYPES, cut, same, say, tokens
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
 
 import turnkv
 from turnkv.transformers import MappingLost, TurnKVCache
@@ -148,6 +149,13 @@ def test_the_form_is_chosen_by_the_model_and_the_device(server: Server, device: 
     assert type(TurnKVCache(model, "form", pool, device=device)) is DeviceCache
     assert type(TurnKVCache(model, "form", pool)) is SlabCache
     assert TurnKVCache(model, "form", pool, device=device)._shape.page_tokens == 128
+    caches = [TurnKVCache(model, "form", pool, **settings) for settings in ({}, {"legacy": True}, {"device": device})]
+    assert all(isinstance(cache, Cache) and isinstance(cache, TurnKVCache) for cache in caches)
+    assert type(TurnKVCache) is type, "an ordinary class"
+    assert {"legacy", "device", "overlap", "sink", "wait_ms"} <= set(inspect.signature(TurnKVCache).parameters)
+    for settings in ({"overlap": False}, {"legacy": True, "sink": 16}, {"device": device, "window": 64}):
+        with pytest.raises(TypeError):
+            TurnKVCache(model, "form", pool, **settings)
     with pytest.raises(ValueError, match="GPU"):
         DeviceCache(model, "form", pool)
 

@@ -18,8 +18,8 @@ PAGE_TOKENS = 16
 """Unless the user says otherwise."""
 
 
-class CopyingCache(TurnCache):
-    """See `turnkv.transformers.TurnKVCache`; `legacy=True`."""
+class CopyingCache(TurnCache, form="copying"):
+    """See `TurnKVCache`, which looks at `legacy` and `device`."""
 
     def __init__(
         self,
@@ -27,12 +27,14 @@ class CopyingCache(TurnCache):
         session: str | None,
         pool: turnkv.Pool | str | None = None,
         *,
+        legacy: bool = False,
+        device: turnkv.Device | None = None,
         page_tokens: int | None = None,
         **settings: Any,
     ) -> None:
-        device = next(model.parameters()).device
-        if device.type != "cpu":
-            raise Unsupported(f"this form is for models on the CPU, this one is on {device}")
+        place = next(model.parameters()).device
+        if place.type != "cpu":
+            raise Unsupported(f"this form is for models on the CPU, this one is on {place}")
         shape = shape_of(model, PAGE_TOKENS if page_tokens is None else page_tokens)
         super().__init__(model, session, pool, shape=shape, layout="layer_kv_head_token", **settings)
 

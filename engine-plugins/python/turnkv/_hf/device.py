@@ -29,8 +29,8 @@ RUN_BYTES = 128 << 10
 PAGE_TOKENS_MIN, PAGE_TOKENS_MAX = 16, 128
 
 
-class DeviceCache(TurnCache):
-    """See `turnkv.transformers.TurnKVCache`.
+class DeviceCache(TurnCache, form="device"):
+    """See `TurnKVCache`, which looks at `legacy`.
 
     `device`: the `turnkv.Device` of the model; by default the one that its tensors are on. `overlap`: the model may begin
     before all pages are there. `gpu_bytes`: of a tier in device memory; 0: none.
@@ -42,6 +42,7 @@ class DeviceCache(TurnCache):
         session: str | None,
         pool: turnkv.Pool | str | None = None,
         *,
+        legacy: bool = False,
         device: turnkv.Device | None = None,
         overlap: bool = True,
         gpu_bytes: int = 0,

@@ -12,25 +12,23 @@ import warnings
 from typing import Any
 
 import torch
-from transformers import Cache, DynamicCache
+from transformers import DynamicCache
 
 import turnkv
 from turnkv._door import Door
 
-from .common import MappingLost, TurnReport, Unsupported, named, one_sequence, refuse_padding, say_no_pool, say_not_kept
+from .cache import TurnKVCache
+from .common import TurnReport, Unsupported, named, one_sequence, refuse_padding, say_no_pool, say_not_kept
 from .group import Group, GroupShape
 from .guard import Guard
 from .layers import SlabLayer
 from .memory import GroupMemory
 from .row import Row
 from .shape import group_shapes, specification
-from .witness import Witness
-
-__all__ = ["MappingLost", "SlabCache"]
 
 
-class SlabCache(Cache):
-    """See `turnkv.transformers.TurnKVCache`."""
+class SlabCache(TurnKVCache, form="slab"):
+    """See `TurnKVCache`, which looks at `legacy` and `device`."""
 
     def __init__(
         self,
@@ -38,6 +36,8 @@ class SlabCache(Cache):
         session: str | list[str] | None,
         pool: turnkv.Pool | str | None = None,
         *,
+        legacy: bool = False,
+        device: turnkv.Device | None = None,
         page_tokens: int | None = None,
         capacity_tokens: int | None = None,
         sink: int = 0,
@@ -190,15 +190,6 @@ class SlabCache(Cache):
         self._begun = [array.array("I") for _ in self._rows]
         self.witness.reset()
 
-    def weights_changed(self, model_id: str | None = None) -> None:
-        """Says that the model's weights are others now: the next turn finds pages of these only.
-
-        What changes much of a tensor is noticed without this, at each `begin` and `end_turn`; a few edited elements may not
-        be. A cache that was made with a `model_id` needs another one, and notices nothing by itself. Other caches of this
-        model look again too, but for those that were given names.
-        """
-        self._guard.weights_changed(model_id)
-
     def fork(self, session: str) -> bool:
         """Makes `session` a new session that shares all this one's pages. False: the pool could not (counted)."""
         if self._shapes[0].window is not None:
@@ -228,11 +219,6 @@ class SlabCache(Cache):
         return totals
 
     # ---- inside ---------------------------------------------------------------------------------------------------
-
-    @property
-    def witness(self) -> Witness:
-        """What the model was given; asked by the hooks on it."""
-        return self._guard.witness
 
     def is_even(self) -> bool:
         """Whether all layers have K and V of the same tokens, whole."""

@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicLayer
 import turnkv
 from turnkv._door import Door
 
+from .cache import TurnKVCache
 from .common import (
     DTYPES,
     TurnReport,
@@ -33,7 +34,6 @@ from .common import (
 )
 from .guard import Guard
 from .shape import layer_shapes
-from .witness import Witness
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Brought:
     miss: str | None = None
 
 
-class TurnCache(DynamicCache):
+class TurnCache(TurnKVCache, DynamicCache):
     """A `DynamicCache` of one sequence whose pages outlive the turn in a TurnKV pool.
 
     `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints).
@@ -146,11 +146,6 @@ class TurnCache(DynamicCache):
         """Pages are of another namespace from now on."""
         self._spec = {**self._spec, "model": self._guard.name}
         self._door = Door(self._pool, self._spec)
-
-    @property
-    def witness(self) -> Witness:
-        """What the model was given; asked by the hooks on it."""
-        return self._guard.witness
 
     def is_even(self) -> bool:
         """Whether all layers have K and V of the same tokens."""
@@ -259,15 +254,6 @@ class TurnCache(DynamicCache):
         self._known_pages = 0
         self._prompt = array.array("I")
         self.witness.reset()
-
-    def weights_changed(self, model_id: str | None = None) -> None:
-        """Says that the model's weights are others now: the next turn finds pages of these only.
-
-        What changes much of a tensor is noticed without this, at each `begin` and `end_turn`; a few edited elements may not
-        be. A cache that was made with a `model_id` needs another one, and notices nothing by itself. Other caches of this
-        model look again too, but for those that were given names.
-        """
-        self._guard.weights_changed(model_id)
 
     def fork(self, session: str) -> bool:
         """Makes `session` a new session that shares all this one's pages. False: the pool could not (counted)."""
