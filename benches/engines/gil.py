@@ -24,9 +24,8 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "engine-plugins/tests"))
 
-from conftest import Server  # noqa: E402
-
-import turnkv  # noqa: E402
+import turnkv
+from conftest import Server
 
 PAGES, RUNS, RUN_BYTES = 32, 48, (2 << 20) // 48 // 64 * 64
 SECONDS = 0.5

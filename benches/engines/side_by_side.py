@@ -73,7 +73,7 @@ class TurnKV(System):
         )
         server = os.environ.get("TURNKV_SERVER", str(ROOT / "target/release/turnkv"))
         with running([server, "serve", "--config", str(config)], self.folder / "server.log"):
-            until(lambda: (self.folder / "turnkv.sock.local").exists())
+            until((self.folder / "turnkv.sock.local").exists)
             yield
 
 
@@ -167,7 +167,7 @@ def play(system: System, model: pathlib.Path, turn: str, sessions: list[list[int
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(HERE)}
     with system.store(), open(log, "ab") as writer:
         command = [str(system.python), str(HERE / "engine_turns.py"), str(model), str(spec), str(out)]
-        done = subprocess.run(command, stdout=writer, stderr=writer, env=environment, timeout=ENGINE_SECONDS_MAX)
+        done = subprocess.run(command, stdout=writer, stderr=writer, env=environment, timeout=ENGINE_SECONDS_MAX, check=False)
     if done.returncode != 0 or not out.is_file():
         sys.exit(f"{system.name}: the engine ended with {done.returncode}:\n{log.read_text(errors='replace')[-3000:]}")
     return json.loads(out.read_text())
@@ -205,9 +205,9 @@ def round_of(kind: type[System], model: pathlib.Path, prompts: list[list[int]], 
         right = [turn["tokens"] == right for turn, right in zip(disk, truth["tokens"], strict=True)]
         return {
             "memory_ms": statistics.median(turn["again_ms"] for turn in first),
-            "memory_cached": statistics.mean(turn["again_cached"] / len(tokens) for turn, tokens in zip(first, grown)),
+            "memory_cached": statistics.mean(turn["again_cached"] / len(tokens) for turn, tokens in zip(first, grown, strict=True)),
             "disk_ms": statistics.median(turn["ttft_ms"] for turn in disk),
-            "disk_cached": statistics.mean(turn["cached"] / len(tokens) for turn, tokens in zip(disk, grown)),
+            "disk_cached": statistics.mean(turn["cached"] / len(tokens) for turn, tokens in zip(disk, grown, strict=True)),
             "disk_right": sum(right), "flipped": flipped, "wrong": sum(wrong), "sessions": len(prompts),
         }
     finally:

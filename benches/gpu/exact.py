@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy
 import torch
-
 import turnkv
 from stage import GIB, Served, Stage, table
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy
 import torch
-
 import turnkv
 from decode import Decode
 from stage import GIB, Served, Stage, percentile, table

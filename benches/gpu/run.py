@@ -58,7 +58,6 @@ def main() -> int:
 
 def _gpu() -> bool:
     import torch
-
     import turnkv
 
     return torch.cuda.is_available() and turnkv.Device.cuda_count() > 0

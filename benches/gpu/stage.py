@@ -23,9 +23,8 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
-
 import turnkv
+from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 from turnkv.transformers import TurnKVCache
 
 GIB = 1 << 30
@@ -250,7 +249,8 @@ class Served:
         with open(self._folder / "log", "ab") as log:
             command = [os.environ["TURNKV_SERVER"], "serve", "--config", str(self._folder / "turnkv.toml")]
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  # one system call, no lock is taken
             )
         until = time.monotonic() + START_SECONDS_MAX
         while True:

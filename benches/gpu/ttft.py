@@ -173,7 +173,7 @@ def _tables(stage: Stage, done: list[_Length], rates: dict[str, float]) -> None:
     names = list(dict.fromkeys(name for length in done for name in length.ways))
     series = {"prefill": [(length.tokens, statistics.median(length.prefill)) for length in done]}
     for name in names:
-        series[name] = [(l.tokens, statistics.median(l.ways[name])) for l in done if name in l.ways]
+        series[name] = [(length.tokens, statistics.median(length.ways[name])) for length in done if name in length.ways]
     even = {name: plot.crossing(series["prefill"], series[name]) for name in names}
     stage.note(break_even_tokens=even)
     table("break-even length", ["way", "tokens from which it is faster than prefill"], [

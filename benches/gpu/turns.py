@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
 from stage import GIB, OutOfTime, Served, Stage, memory_bytes, percentile, sizes, table
 
 SESSIONS, TURNS = 24, 3

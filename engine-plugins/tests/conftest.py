@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
-
 import turnkv
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 torch.set_num_threads(1)  # small models; the other core is the server's
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -56,8 +55,7 @@ class Server:
 
     def start(self) -> Server:
         """Starts it and waits until it answers."""
-        log = open(self.folder / "log", "ab")
-        with log:
+        with open(self.folder / "log", "ab") as log:
             command = [str(server_binary()), "serve", "--config", str(self.config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS_MAX

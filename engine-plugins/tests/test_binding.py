@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 import numpy
 import pytest
 import torch
-from conftest import Server, server_binary
-
 import turnkv
+from conftest import Server, server_binary
 
 PAGE = 2 * 2 * 2 * 16 * 8 * 2
 """Bytes of a page below: 2 layers, K and V, 2 heads, 16 tokens, dim 8, bf16."""
@@ -207,7 +206,7 @@ def test_sessions(pages: turnkv.Namespace) -> None:
     pages.close("talk")
     pages.report_prefill(1000, 0.5)
     for tokens, seconds in ((1000, -1.0), (0, 1.0)):
-        with pytest.raises((ValueError, turnkv.Error), match="second|prefill"):
+        with pytest.raises((ValueError, turnkv.Error), match=r"second|prefill"):
             pages.report_prefill(tokens, seconds)
 
 
@@ -294,7 +293,7 @@ def test_bad_input_to_every_call(pages: turnkv.Namespace) -> None:
         lambda: pages.reload(good, turnkv.Strided([view] * 5000, 16)), lambda: pages.reload(good, turnkv.Strided([view] * 4, 10**18)),
         lambda: pages.begin_turn(""), lambda: pages.begin_turn("x" * 129), lambda: pages.begin_turn("x", engine="e" * 129), lambda: pages.end_turn("nobody", good),
         lambda: pages.end_turn("x", b"ragged"), lambda: pages.fork("nobody", "x"), lambda: pages.supersede("nobody", 1),
-        lambda: pages.supersede("x", -1), lambda: pages.prefetch(), lambda: pages.prefetch("x", hashes=good), lambda: pages.close(""),
+        lambda: pages.supersede("x", -1), pages.prefetch, lambda: pages.prefetch("x", hashes=good), lambda: pages.close(""),
         lambda: pages.lease(b"x"), lambda: turnkv.chain_hashes(b"abc", 16), lambda: turnkv.chain_hashes(b"abcd", 0),
         lambda: turnkv.chain_hashes(b"abcd", 1, b"parent"),
     ]

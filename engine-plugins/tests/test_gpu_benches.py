@@ -12,9 +12,8 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT, server_binary
-
 import turnkv
+from conftest import ROOT, server_binary
 
 RUN = ROOT / "benches/gpu/run.sh"
 

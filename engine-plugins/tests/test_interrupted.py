@@ -7,12 +7,11 @@ import itertools
 
 import pytest
 import torch
+import turnkv
 from conftest import Server, tiny_model
 from interruptions import KINDS, PLACES, interrupted
-from slab import cut, same, say, tokens
+from slab import same, say, tokens
 from transformers import DynamicCache
-
-import turnkv
 from turnkv.transformers import TurnKVCache
 
 FORMS = ("slab", "batch", "trimmed", "copying", "device")

@@ -10,9 +10,8 @@ import array
 import numpy
 import pytest
 import torch
-from conftest import Server
-
 import turnkv
+from conftest import Server
 
 LAYERS, HEADS, DIM, SIZE, SHARDS = 2, 8, 8, 16, 4
 """A page has 4 shards of 2 heads each."""

@@ -15,11 +15,9 @@ import torch
 from conftest import Server, tiny_model
 from slab import cut, same, tokens
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
-
-import turnkv
 from turnkv.fingerprint import model_fingerprint
-from turnkv.transformers import Unsupported
 from turnkv.transformers import TurnKVCache as EitherForm
+from turnkv.transformers import Unsupported
 
 TurnKVCache = functools.partial(EitherForm, legacy=True)
 NEW_TOKENS = 12

@@ -27,7 +27,7 @@ def address(buffer: Any, writable: bool) -> tuple[int, int, Any]:
 
 def view(owner: Any, at: int, size: int) -> memoryview:
     """A read-only memoryview of `size` bytes at address `at`; it keeps `owner` alive."""
-    memory = (ctypes.c_ubyte * size).from_address(at)
+    memory: Any = (ctypes.c_ubyte * size).from_address(at)
     memory._owner = owner
     return memoryview(memory).cast("B").toreadonly()
 

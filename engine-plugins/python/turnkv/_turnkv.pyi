@@ -3,6 +3,29 @@
 from collections.abc import Sequence
 from typing import Any, Literal, final, overload
 
+from typing_extensions import Self
+
+__all__ = [
+    "Device",
+    "DeviceReload",
+    "DeviceStream",
+    "Error",
+    "GpuHit",
+    "GpuPagePool",
+    "Lease",
+    "Namespace",
+    "OffloadReport",
+    "OnDevice",
+    "Pool",
+    "Prefetched",
+    "ReloadReport",
+    "Runs",
+    "Span",
+    "Strided",
+    "TurnBegun",
+    "__version__",
+    "chain_hashes",
+]
 __version__: str
 
 _Kind = Literal[
@@ -15,10 +38,10 @@ _Hashes = bytes | Sequence[bytes]
 """Block hashes in prefix order: packed, 32 bytes each, or a sequence of 32-byte strings."""
 _Buffer = tuple[int, int] | Any
 """Contiguous CPU memory of one page: (address, bytes), a torch tensor, a numpy array or a buffer object."""
+_Bytes = bytes
+"""Where a class has a property of that name."""
 _View = tuple[int, int, int, int, int]
 """K or V of one layer: (address of its first token, heads, head stride in bytes, token stride in bytes, bytes of a row)."""
-_Memory = Sequence[_Buffer] | Runs | Strided | OnDevice
-"""Where the pages of a call lie."""
 
 class Error(Exception):
     """The pool could not serve a call. Nothing is lost but time: recompute and go on."""
@@ -30,6 +53,7 @@ class Error(Exception):
     retry_after_ms: int
     """When the pool may do better; 0 when it did not say."""
 
+@final
 class OffloadReport:
     """What became of an offload's pages, counted from the first one: stored and present ones are in the pool."""
 
@@ -47,6 +71,7 @@ class OffloadReport:
     writes go on: offload the same again to ask), changed (somebody wrote to a page after its checksum: it is dropped), lost (a
     page left the pool meanwhile: offload it again), device (it failed: its operator must look)."""
 
+@final
 class ReloadReport:
     """What a reload brought: the first `pages` targets hold verified bytes, the rest are unspecified."""
 
@@ -57,6 +82,7 @@ class ReloadReport:
     """Why the run ended before the last hash: None when it did not; else absent, checksum, io, busy, incomplete,
     lease_expired, deadline, unavailable."""
 
+@final
 class TurnBegun:
     """What the pool holds of a session."""
 
@@ -70,6 +96,7 @@ class TurnBegun:
     """Hash of the partial tail, the last of them."""
     tail_tokens: int
 
+@final
 class Prefetched:
     """What a prefetch began."""
 
@@ -84,6 +111,7 @@ def chain_hashes(tokens: bytes, page_tokens: int, parent: bytes | None = None) -
     `tokens` are u32 little-endian. Tokens after the last whole page are left out. Raises ValueError for ragged input.
     """
 
+@final
 class Pool:
     """A door to one pool. Threads may share it; a forked child gets connections of its own. Connects at the first call.
 
@@ -94,8 +122,8 @@ class Pool:
     `call_ms`: the deadline of every call that sets none. Raises ValueError for an address or value that cannot be meant.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         address: str | None = None,
         *,
         data_plane: Literal["auto", "shm", "inline"] = "auto",
@@ -108,7 +136,7 @@ class Pool:
         nvme_bytes: int | None = None,
         dir: str | None = None,
         server: str | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def address(self) -> str | None: ...
     @property
@@ -146,6 +174,7 @@ class Pool:
     def close(self) -> None:
         """Lets go of the connections; the embedded pool stops when its last client did. Later calls connect again."""
 
+@final
 class Device:
     """A GPU whose memory pages are copied from and to. Needs a pool with shared memory (a Unix socket on this host).
 
@@ -164,8 +193,8 @@ class Device:
     or without the memory it needs.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         ordinal: int = 0,
         kind: Literal["cuda", "host"] = "cuda",
         *,
@@ -178,7 +207,7 @@ class Device:
         delay_ms_max: int = 0,
         seed: int = 0,
         fail_after: int | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     @staticmethod
     def cuda_count() -> int:
         """How many CUDA devices there are; 0 without a driver."""
@@ -192,11 +221,12 @@ class Device:
         """registered_bytes, of these far_bytes (on another NUMA node than the device), quarantined_bytes and flights now; refused
         registrations, direct_bytes, staged_bytes, device_bytes, engine_calls and launches so far."""
 
+@final
 class DeviceStream:
     """A stream of ours on a device, which nobody else's work shares: torch's own streams come from a pool, and two users of one
     wait for one another."""
 
-    def __init__(self, device: Device) -> None: ...
+    def __new__(cls, device: Device) -> Self: ...
     @property
     def handle(self) -> int:
         """For the calls that come after what it waits for. It ends with this object: keep it until they have returned."""
@@ -204,10 +234,11 @@ class DeviceStream:
         """Comes after all that another stream was given so far. The calling thread does not wait. Raises Error (kind "invalid")
         where that stream is being captured into a graph."""
 
+@final
 class Runs:
     """Pages that lie in runs all over memory: page i is its runs, one after another."""
 
-    def __init__(self, addresses: Any, lengths: Sequence[int]) -> None:
+    def __new__(cls, addresses: Any, lengths: Sequence[int]) -> Self:
         """`addresses`: unsigned 64-bit integers in a contiguous buffer (numpy uint64, array('Q')), the runs of the first page,
         then those of the second, ...; they are read now. `lengths`: bytes of each run of a page, the same for every page,
         `shard_bytes` in all. Where a call moves k shards of each page, `lengths` describes one shard still, and there are k rows
@@ -220,10 +251,11 @@ class Runs:
     @property
     def lengths(self) -> list[int]: ...
 
+@final
 class Strided:
     """Pages that are tokens of tensors: page i has tokens [i * page_tokens, (i + 1) * page_tokens) of each view."""
 
-    def __init__(self, views: Sequence[_View], tokens: int) -> None:
+    def __new__(cls, views: Sequence[_View], tokens: int) -> Self:
         """Views in the order K of layer 0, V of layer 0, K of layer 1, ...; all of them `tokens` long. One hash for every page
         that `tokens` begins: where it is no multiple of page_tokens the last page is a partial tail. Not for "opaque".
 
@@ -235,18 +267,19 @@ class Strided:
     @property
     def tokens(self) -> int: ...
 
+@final
 class OnDevice:
     """`Runs` or `Strided` in a device's memory, and what their copies come after."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         device: Device,
         pages: Runs | Strided,
         *,
         stream: int | None = None,
         layers: int = 0,
         keep: Any = None,
-    ) -> None:
+    ) -> Self:
         """`stream`: a stream's raw handle (torch.cuda.current_stream().cuda_stream): nothing is read or written before what it was
         given until the call is done; no thread waits for that. `keep`: whatever keeps the memory from being freed (tensors): held
         by this object, and until no copy uses it, also when a call ends earlier, at its deadline.
@@ -265,6 +298,10 @@ class OnDevice:
     @property
     def keep(self) -> Any: ...
 
+_Memory = Sequence[_Buffer] | Runs | Strided | OnDevice
+"""Where the pages of a call lie."""
+
+@final
 class DeviceReload:
     """A reload whose copies are enqueued. Dropped, its copies end by themselves, and keep what `keep` was until then."""
 
@@ -279,11 +316,12 @@ class DeviceReload:
     def result(self) -> ReloadReport:
         """Waits until the device has done all of it. Leading pages that verified may be used; the others hold anything."""
 
+@final
 class GpuPagePool:
     """Pages of one namespace kept in device memory, the one unused for longest gives way first, leaves before what they
     hang on. Copies in and out stay within the device. Threads may share it."""
 
-    def __init__(self, device: Device, page_bytes: int, pages: int) -> None:
+    def __new__(cls, device: Device, page_bytes: int, pages: int) -> Self:
         """Takes memory for so many pages, or raises Error (kind "device") that says how much is free."""
     def lookup(self, hashes: _Hashes) -> int:
         """How many leading pages are here."""
@@ -308,6 +346,7 @@ class GpuPagePool:
     def stats(self) -> dict[str, int]:
         """capacity_pages, pages and pinned now; hits, misses and evicted so far, in pages."""
 
+@final
 class GpuHit:
     """Pages on their way out of a GPU page pool."""
 
@@ -319,6 +358,7 @@ class GpuHit:
     def result(self) -> int:
         """Waits until the copies are done; how many leading pages that are."""
 
+@final
 class Namespace:
     """The pages of one model in one pool."""
 
@@ -427,6 +467,7 @@ class Namespace:
     def prefetch(self, session: str | None = None, hashes: _Hashes | None = None) -> Prefetched:
         """Brings a session's pages, or these, into DRAM ahead of the turn."""
 
+@final
 class Span:
     """Pages mapped side by side in this process (shm only): slots reserved to be written, and pages read where they lie.
 
@@ -440,7 +481,7 @@ class Span:
     not use its parent's spans (RuntimeError).
     """
 
-    def __init__(self, namespace: Namespace, rows: int, places: int, pieces: int) -> None:
+    def __new__(cls, namespace: Namespace, rows: int, places: int, pieces: int) -> Self:
         """Reserves addresses only. Raises Error (kind "invalid") for pieces that are not whole memory pages."""
     @property
     def address(self) -> int: ...
@@ -463,7 +504,7 @@ class Span:
         hashes: _Hashes,
         *,
         session: str | None = None,
-        parent: bytes | None = None,
+        parent: _Bytes | None = None,
         tail_tokens: int = 0,
         siblings: bool = False,
         keep: bool = False,
@@ -489,6 +530,7 @@ class Span:
     def counts(self) -> dict[str, int]:
         """reserved, held, copied, committed, owned so far; mapped and spare now."""
 
+@final
 class Lease:
     """Pages leased for reading in place. A context manager; `finish` at the end says whether what was read was valid.
 
@@ -498,7 +540,7 @@ class Lease:
 
     def __len__(self) -> int:
         """How many leading positions it covers."""
-    def __getitem__(self, index: int) -> memoryview:
+    def __getitem__(self, index: int, /) -> memoryview:
         """Position `index`, read-only, `shard_bytes` long; numpy.frombuffer takes it. Trust it only if `finish` succeeds.
 
         Views stay readable memory for as long as they live, and hold the lease's slots until its time is over or they are

@@ -72,7 +72,7 @@ def checkpoint_digest(path: pathlib.Path, log: logging.Logger = logger) -> str:
     (`_file_digests`): call it from a thread, or use `WeightsName`. Raises OSError.
     """
     weights, settings = files_of(path)
-    digests = {file.name: digest for file, digest in zip(weights, file_digests(weights, log))}
+    digests = {file.name: digest for file, digest in zip(weights, file_digests(weights, log), strict=True)}
     digests.update((file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in settings)
     digest = hashlib.sha256(b"turnkv-checkpoint-2")
     for name in sorted(digests):

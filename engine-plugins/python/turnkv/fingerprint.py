@@ -104,7 +104,8 @@ def _digest(model: torch.nn.Module, kind: bytes, sums: Callable[[Tensors], Itera
 
 def _tensors(model: torch.nn.Module) -> Any:
     yield from model.named_parameters()
-    turned = rope_limit(model.config.get_text_config(decoder=True)) is not None
+    config: Any = model.config
+    turned = rope_limit(config.get_text_config(decoder=True)) is not None
     for name, buffer in model.named_buffers():
         if not (turned and name.endswith("inv_freq")):  # the model changes it from call to call
             yield name, buffer
@@ -166,7 +167,7 @@ def _words(name: str, tensor: torch.Tensor) -> list[torch.Tensor]:
     try:
         flat = tensor.detach()
         if not flat.is_contiguous():
-            order = sorted(range(flat.dim()), key=lambda axis: -flat.stride(axis))
+            order = sorted(range(flat.dim()), key=flat.stride, reverse=True)
             flat = flat.permute(order).contiguous()  # a transposed matrix: nothing is copied
         flat = flat.view(-1)
         size, start = flat.numel() * flat.element_size(), flat.storage_offset() * flat.element_size()

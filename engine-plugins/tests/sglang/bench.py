@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import shutil
 import statistics
@@ -21,10 +22,9 @@ from checkpoints import prompt, write_qwen3
 from conftest import common
 from engine_process import Engine, hicache, linker
 from memory import device_group, host_pool, linker_params, slots, storage_config
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
 from test_keys import keys
 from turnkv.sglang import HiCacheBackend, Linker, engine, identity
-
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
 
 ROUNDS = 7
 PAGES = 64  # of 2 MiB: 32 layers, 8 heads of 128, 16 tokens, bf16
@@ -62,9 +62,9 @@ def copies(address: str) -> None:
             for round in range(ROUNDS + 1):
                 some = keys(PAGES, seed=round)
                 took = {
-                    "memcpy": timed(lambda: target.copy_(source)),
-                    "set": timed(lambda: backend.batch_set_v1(some, there, root)),
-                    "get": timed(lambda: backend.batch_get_v1(some, back)),
+                    "memcpy": timed(functools.partial(target.copy_, source)),
+                    "set": timed(functools.partial(backend.batch_set_v1, some, there, root)),
+                    "get": timed(functools.partial(backend.batch_get_v1, some, back)),
                 }
                 assert all(backend.batch_get_v1(some, back)), backend.counts.get()
                 for name, value in took.items():

@@ -5,6 +5,7 @@ Owns: the engine's settings for two CPU cores, commands over a pipe. Must not kn
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -134,10 +135,8 @@ class Engine:
                 self._process.wait(20)
             except (subprocess.TimeoutExpired, OSError):
                 pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, 9)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         self._answers.close()
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from memory import PAGE, host_pool, page_of, refill, slots, storage_config
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolHitPolicy, PoolName, PoolTransfer
 from test_keys import keys
 from turnkv.sglang import HiCacheBackend, hicache
-
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolHitPolicy, PoolName, PoolTransfer
 
 Make = Callable[..., HiCacheBackend]
 

@@ -10,10 +10,9 @@ import re
 import shlex
 
 import turnkv.sglang
-from turnkv.sglang import options
-
 from sglang.srt.mem_cache.unified_cache.linker_config import UnifiedCacheLinkerConfig
 from sglang.srt.server_args import ServerArgs
+from turnkv.sglang import options
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sglang.md"
 COMMAND = re.compile(r"^    python -m sglang\.launch_server (.*)$", re.MULTILINE)

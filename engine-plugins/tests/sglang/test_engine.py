@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import turnkv
 from checkpoints import prompt
 from damage import flip, some_bits
 from engine_process import PAGE, Engine, hicache, linker
-
-import turnkv
 
 DEADLINE_MS = 500
 PATIENCE_SECONDS = 4
@@ -229,12 +228,12 @@ def test_dead_pool_and_its_return(running: Running) -> None:
     finally:
         running.pool.start()
     running.engine.wait_for(lambda _: _open(running.pool))
-    for attempt in range(20):  # until the breaker lets a call through again
+    for _ in range(20):  # until the breaker lets a call through again
         said = running.engine.generate(known)
         if running.reloaded(said):
             break
         running.forget()
-    assert running.reloaded(said) == whole_pages(len(known)) and said["out"] == computed, (attempt, said)
+    assert running.reloaded(said) == whole_pages(len(known)) and said["out"] == computed, said
 
 
 def _open(server: Any) -> bool:

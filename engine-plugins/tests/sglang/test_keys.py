@@ -9,14 +9,13 @@ from collections.abc import Sequence
 import numpy
 import pytest
 from memory import LAYERS, PAGE, host_pool, slots
+from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 from turnkv.checkpoint import WeightsName
 from turnkv.sglang import identity, options
 from turnkv.sglang.chain import ROOT, Chain, block_hash, block_hashes, cut, pages_in
 from turnkv.sglang.identity import Rank, rank_of
 from turnkv.sglang.restorable import restorable
 from turnkv.sglang.runs import KV_LAYER_TOKEN, HostRuns
-
-from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 
 
 def keys(number: int, seed: int = 0) -> list[str]:

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 import turnkv
-from turnkv.connector import BlockRuns, Door, FinishJob, GroupPages, LoadJob, Loader, PageRun, SaveJob, Saver, devices
+from turnkv.connector import BlockRuns, Door, FinishJob, GroupPages, Loader, LoadJob, PageRun, SaveJob, Saver, devices
 from turnkv.connector.device_layers import DeviceLayerLoader
 from turnkv.connector.devices import DeviceRuns, Marker
 from turnkv.connector.door import PoolOptions
@@ -242,7 +241,7 @@ def test_nothing_moves_after_a_mark_that_was_refused(monkeypatch: pytest.MonkeyP
     ours.refuses = turnkv.Error("captured")
     marker.mark(compute)
     with pytest.raises(turnkv.Error, match="captured"):
-        marker.handle
+        _ = marker.handle
     ours.refuses = None
     marker.mark(compute)
     assert marker.handle == 77

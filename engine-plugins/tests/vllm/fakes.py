@@ -14,9 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy
-
 import turnkv
-from turnkv.connector import BlockRuns, GroupPages, LoadJob, Loader, Lookups, PageRun, SaveOutcome, Saver
+from turnkv.connector import BlockRuns, GroupPages, Loader, LoadJob, Lookups, PageRun, SaveOutcome, Saver
 from turnkv.connector.runs import Part
 
 PAGE = 256

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import Greedy, prompt_of, whole_blocks
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, MambaSpec, SlidingWindowSpec
-
 from turnkv.vllm import heads
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
 
 def full(kv_heads: int = 4, size: int = 64, **fields: Any) -> FullAttentionSpec:

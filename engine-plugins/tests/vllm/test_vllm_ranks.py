@@ -10,7 +10,6 @@ import pytest
 from conftest import Greedy, prompt_of, ranks_of, whole_blocks
 from engine import Engine
 
-
 FULL = os.environ.get("TURNKV_MATRIX") == "full"
 """An engine of several ranks takes half a minute to start and stop: every test run has a few of the cases."""
 CASES = [("hybrid", 1, 2), *([("grouped", 2, 1), ("grouped", 1, 2), ("hybrid", 2, 1)] if FULL else [])]

@@ -53,6 +53,8 @@ class TurnKVCache(Cache):
     totals: TurnReport
     """The same for all turns that ended."""
 
+    layers: list[Any]
+    """Of the form; those of transformers have no common type."""
     _guard: Guard
     _forms: ClassVar[dict[str, type[TurnKVCache]]] = {}
 
@@ -139,7 +141,7 @@ class TurnKVCache(Cache):
         """Says that the session will not return."""
 
     @abstractmethod
-    def prefetch(self) -> bool:
+    def prefetch(self) -> bool:  # type: ignore[override]  # transformers' own is of layers that are offloaded: never these
         """Brings the session's pages into DRAM ahead of its turn."""
 
     # ---- the model ------------------------------------------------------------------------------------------------

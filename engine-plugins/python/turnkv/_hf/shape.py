@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from .common import DTYPES, Unsupported
+from .common import DTYPES, Unsupported, config_of
 from .group import GroupShape
 
 PIECE_BYTES = 32 << 10
@@ -45,10 +45,10 @@ def layer_shapes(model: torch.nn.Module) -> list[LayerShape | None]:
     """
     dtype = next(model.parameters()).dtype
     if model not in _looked or _looked[model][0] != dtype:
-        config = model.config.get_text_config(decoder=True)
-        if getattr(model.config, "is_encoder_decoder", False):
+        config = config_of(model).get_text_config(decoder=True)
+        if getattr(config_of(model), "is_encoder_decoder", False):
             raise Unsupported("encoder-decoder models are not supported: their cache depends on more than the token prefix")
-        cache = DynamicCache(config=model.config)
+        cache = DynamicCache(config=config_of(model))
         others = sorted({type(layer).__name__ for layer in cache.layers} - KEPT_KINDS)
         if others:
             raise Unsupported(
@@ -81,7 +81,7 @@ def _layer_shape(layer: Any) -> LayerShape | None:
 def group_shapes(model: torch.nn.Module, page_tokens: int | None, sink: int, window: int | None) -> list[GroupShape]:
     """The groups of a model's layers, the one that knows how long a session is first."""
     found = layer_shapes(model)
-    layers = DynamicCache(config=model.config).layers
+    layers = DynamicCache(config=config_of(model)).layers
     if (window is None) != (sink == 0) and window is None:
         raise ValueError("sink goes with window: what is kept are the first `sink` and the last `window` tokens")
     if window is not None and (window < 1 or sink < 0):

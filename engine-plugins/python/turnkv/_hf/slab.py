@@ -7,6 +7,7 @@ No error of the pool leaves this module, but `MappingLost`: the model recomputes
 from __future__ import annotations
 
 import array
+import functools
 import time
 import warnings
 from typing import Any
@@ -18,8 +19,8 @@ import turnkv
 from turnkv._door import Door
 
 from .cache import TurnKVCache
-from .common import TurnReport, Unsupported, named, one_sequence, refuse_padding, say_no_pool, say_not_kept
-from .group import Group, GroupShape
+from .common import TurnReport, Unsupported, config_of, named, one_sequence, refuse_padding, say_no_pool, say_not_kept
+from .group import GroupShape
 from .guard import Guard
 from .layers import SlabLayer
 from .memory import GroupMemory
@@ -54,12 +55,13 @@ class SlabCache(TurnKVCache, form="slab"):
         sessions = session if isinstance(session, (list, tuple)) else [session]
         if not sessions or (len(sessions) > 1 and None in sessions) or len(set(sessions)) < len(sessions):
             raise ValueError("a batch needs one session a row, each with a name of its own")
-        self._config = model.config
+        self._config = config_of(model)
         self._shapes = group_shapes(model, page_tokens, sink, window)
         self._pool = pool if isinstance(pool, turnkv.Pool) else turnkv.shared_pool(pool)
         self._tenant, self._salt = tenant, salt
         self._guard = Guard(model, model_id, len(sessions))
-        capacity = capacity_tokens or getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", 32768)
+        config = config_of(model).get_text_config(decoder=True)
+        capacity = int(capacity_tokens or getattr(config, "max_position_embeddings", 32768))
         self._memory = GroupMemory(self._doors(), len(sessions), capacity)
         self.session = session
         self._rows = [Row(named(name), at, self._memory, self._shapes, deadline_ms) for at, name in enumerate(sessions)]
@@ -77,8 +79,9 @@ class SlabCache(TurnKVCache, form="slab"):
             raise ValueError("a cache that trims has no plain copy")
         copy = DynamicCache(config=self._config)
         if self.get_seq_length():
-            for target, source in zip(copy.layers, self.layers, strict=True):
-                if isinstance(source, SlabLayer):
+            targets: list[Any] = copy.layers
+            for target, source in zip(targets, self.layers, strict=True):
+                if isinstance(source, SlabLayer) and source.keys is not None and source.values is not None:
                     target.update(source.keys.clone(), source.values.clone())
         return copy
 
@@ -206,7 +209,7 @@ class SlabCache(TurnKVCache, form="slab"):
         """Says that the session will not return."""
         return self._tell(lambda pages, own: pages.close(own))
 
-    def prefetch(self) -> bool:
+    def prefetch(self) -> bool:  # type: ignore[override]  # as in `TurnKVCache`
         """Brings the session's pages into DRAM ahead of its turn."""
         return self._tell(lambda pages, own: pages.prefetch(session=own))
 
@@ -233,7 +236,7 @@ class SlabCache(TurnKVCache, form="slab"):
         return {s: Door(self._pool, specification(s, name, self._tenant, self._salt)) for s in self._shapes}
 
     def _fresh_layers(self) -> list[Any]:
-        layers = DynamicCache(config=self._config).layers  # those that keep nothing stay as they are
+        layers: list[Any] = DynamicCache(config=self._config).layers  # those that keep nothing stay as they are
         for shape in self._shapes:
             for number, layer in enumerate(shape.layers):
                 layers[layer] = SlabLayer(shape, number, self._memory.find)
@@ -248,7 +251,7 @@ class SlabCache(TurnKVCache, form="slab"):
             self.drop()
         return self.turn
 
-    def _load(self, prompts: list[array.array], tokens: int) -> int:
+    def _load(self, prompts: list[array.array[int]], tokens: int) -> int:
         """Maps `tokens` tokens of every row, or fewer; what a group cannot have, none has."""
         if len(self._rows) > 1 and self._shapes[0].window is not None and len({row.found for row in self._rows}) > 1:
             self.turn.misses["skipped:rows"] += 1
@@ -284,7 +287,7 @@ class SlabCache(TurnKVCache, form="slab"):
         for at, layer in enumerate(self._fresh_layers()):
             self.layers[at] = layer
 
-    def _sequences(self, ids: Any) -> list[array.array]:
+    def _sequences(self, ids: Any) -> list[array.array[int]]:
         if len(self._rows) == 1:
             return [one_sequence(ids)]
         rows = [one_sequence(row) for row in ids]
@@ -294,7 +297,7 @@ class SlabCache(TurnKVCache, form="slab"):
             raise ValueError("the rows of a batch must be equally long: pad nothing, and begin shorter rows by themselves")
         return rows
 
-    def _cached(self, rows: list[array.array]) -> list[array.array]:
+    def _cached(self, rows: list[array.array[int]]) -> list[array.array[int]]:
         """The tokens whose K and V this cache holds; ValueError when they cannot be these."""
         cached = self.get_seq_length()
         for tokens, begun in zip(rows, self._begun, strict=True):
@@ -324,7 +327,7 @@ class SlabCache(TurnKVCache, form="slab"):
             if row.session is None:
                 raise ValueError("this cache has no session")
             try:
-                self._memory.doors[self._shapes[0]].call(lambda pages, own=row.session: work(pages, own))
+                self._memory.doors[self._shapes[0]].call(functools.partial(work, own=row.session))
             except turnkv.Error as error:
                 self.totals.misses[f"error:{error.kind}"] += 1
                 done = False

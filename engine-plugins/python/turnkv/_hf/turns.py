@@ -24,6 +24,7 @@ from .common import (
     DTYPES,
     TurnReport,
     Unsupported,
+    config_of,
     even,
     named,
     one_sequence,
@@ -92,8 +93,8 @@ class TurnCache(TurnKVCache, DynamicCache):
         deadline_ms: int | None = None,
         wait_ms: int = 0,
     ) -> None:
-        super().__init__(config=model.config)
-        self._config, self._shape = model.config, shape
+        super().__init__(config=config_of(model))
+        self._config, self._shape = config_of(model), shape
         self._pool = pool if isinstance(pool, turnkv.Pool) else turnkv.shared_pool(pool)
         self._guard = Guard(model, model_id, 1)
         self._spec = {
@@ -155,7 +156,8 @@ class TurnCache(TurnKVCache, DynamicCache):
         """A plain `DynamicCache` with the same K and V: a copy belongs to no session."""
         self._settle()
         copy = DynamicCache(config=self._config)
-        for target, source in zip(copy.layers, self.layers, strict=True):
+        targets: list[Any] = copy.layers
+        for target, source in zip(targets, self.layers, strict=True):
             if source.is_initialized:
                 target.update(source.keys.clone(), source.values.clone())
         return copy
@@ -269,13 +271,13 @@ class TurnCache(TurnKVCache, DynamicCache):
         """Says that the session will not return."""
         return self._tell(lambda pages: pages.close(self._named()))
 
-    def prefetch(self) -> bool:
+    def prefetch(self) -> bool:  # type: ignore[override]  # as in `TurnKVCache`
         """Brings the session's pages into DRAM ahead of its turn."""
         return self._tell(lambda pages: pages.prefetch(session=self._named()))
 
     # ---- reload ---------------------------------------------------------------------------------------------------
 
-    def _load(self, pages: turnkv.Namespace, tokens: array.array) -> None:
+    def _load(self, pages: turnkv.Namespace, tokens: array.array[int]) -> None:
         """Names the prompt's pages, asks which are there, and fills this cache with them."""
         size = self._shape.page_tokens
         begun = None
@@ -299,7 +301,7 @@ class TurnCache(TurnKVCache, DynamicCache):
         self.turn.pages_copied += brought.pages
         self._count_tiers(brought)
 
-    def _tail_of(self, begun: turnkv.TurnBegun, tokens: array.array, hashes: bytes) -> int:
+    def _tail_of(self, begun: turnkv.TurnBegun, tokens: array.array[int], hashes: bytes) -> int:
         """Tokens of the session's partial tail if it follows right after `hashes` in this prompt; else 0."""
         at, tail = len(hashes) // 32 * self._shape.page_tokens, begun.tail_tokens
         if begun.tail is None or not 0 < tail < self._shape.page_tokens or at + tail >= len(tokens):
@@ -317,7 +319,7 @@ class TurnCache(TurnKVCache, DynamicCache):
 
     # ---- offload --------------------------------------------------------------------------------------------------
 
-    def _store(self, pages: turnkv.Namespace, tokens: array.array, durable: bool, hints: dict[str, Any]) -> None:
+    def _store(self, pages: turnkv.Namespace, tokens: array.array[int], durable: bool, hints: dict[str, Any]) -> None:
         """Offloads what the pool lacks, then tells the session which pages are its own."""
         size = self._shape.page_tokens
         hashes = turnkv.chain_hashes(packed(tokens), size)
@@ -363,7 +365,7 @@ class TurnCache(TurnKVCache, DynamicCache):
 
     # ---- what is fit to be kept -----------------------------------------------------------------------------------
 
-    def _cached_tokens(self, tokens: array.array) -> array.array:
+    def _cached_tokens(self, tokens: array.array[int]) -> array.array[int]:
         """The tokens whose K and V this cache holds; ValueError when they cannot be `tokens`."""
         cached = self.get_seq_length()
         if len(tokens) < cached:
@@ -411,9 +413,10 @@ def shape_of(model: torch.nn.Module, page_tokens: int) -> Shape:
     if not isinstance(page_tokens, int) or not 1 <= page_tokens <= 4096:
         raise ValueError(f"page_tokens must be 1 to 4096, not {page_tokens!r}")
     shapes = layer_shapes(model)
-    cache = DynamicCache(config=model.config)
+    cache = DynamicCache(config=config_of(model))
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
-    if others or None in shapes:
+    shape = shapes[0]
+    if others or shape is None or None in shapes:
         raise Unsupported(
             f"this form keeps full attention in all layers only, this model's cache has {', '.join(others) or 'shared layers'}: "
             "models on the CPU have another form, without legacy=True and device; else use transformers' own DynamicCache"
@@ -423,5 +426,4 @@ def shape_of(model: torch.nn.Module, page_tokens: int) -> Shape:
             "the layers of this model keep K and V of different sizes, and pages of this form have one: models on the CPU have "
             "another form, without legacy=True and device; else use transformers' own DynamicCache"
         )
-    shape = shapes[0]
     return Shape(len(shapes), shape.kv_heads, shape.head_dim, page_tokens, shape.dtype)

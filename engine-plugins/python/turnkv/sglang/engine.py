@@ -29,7 +29,7 @@ def device_pool_group(kvcache: Any, params: Any, components: Any) -> DevicePoolG
     except (ValueError, AssertionError):  # no group for it, or no strategy at all
         if not hasattr(kvcache, "k_buffer") or not hasattr(kvcache, "v_buffer"):
             raise
-        if getattr(kvcache, "k_scale_buffer", None) is not None or getattr(params, "mtp_draft_device_pools", ()):
+        if getattr(kvcache, "k_scale_buffer", None) is not None or getattr(params, "mtp_draft_device_pools", None):
             raise
         layers = len(kvcache.k_buffer)
         entry = DevicePoolEntry(

@@ -154,7 +154,7 @@ class Linker(UnifiedCacheLinker):
         if not wanted:
             return False
         load = hold(wanted, self._options.load_ms, self._threads, self.counts)
-        if not self._agreement.all(load is not None):
+        if not self._agreement.all(load is not None) or load is None:
             if load is not None:
                 load.cancel()
             self.counts.add("loads_refused")

@@ -7,6 +7,8 @@ Owns: leases of a load. Must not know: requests, the scheduler, parents.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -51,10 +53,11 @@ class DevicePages:
         self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
     ) -> turnkv.OffloadReport:
         """Stores the pages at these indices. Raises turnkv.Error."""
-        source: turnkv.Runs | turnkv.OnDevice = turnkv.Runs(self.runs.addresses(indices), self.runs.lengths)
-        if self.device is not None:
-            source = turnkv.OnDevice(self.device, source, keep=self.runs)
-        return space.offload(hashes, source, shard=self.shard, **settings)
+        source = turnkv.Runs(self.runs.addresses(indices), self.runs.lengths)
+        if self.device is None:
+            return space.offload(hashes, source, shard=self.shard, **settings)
+        placed = turnkv.OnDevice(self.device, source, keep=self.runs)
+        return space.offload(hashes, placed, shard=self.shard, **settings)
 
     def reload(
         self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
@@ -120,10 +123,8 @@ class Load:
 
     def cancel(self) -> None:
         """Lets go of the pages, copied or not."""
-        try:
+        with contextlib.suppress(turnkv.Error):  # its time was over already: nothing is held
             self.finish()
-        except turnkv.Error:
-            pass  # its time was over already: nothing is held
 
 
 def hold(wanted: Sequence[Wanted], load_ms: int, threads: ThreadPoolExecutor, counts: Counts) -> Load | None:
@@ -170,7 +171,8 @@ def _windows(want: Wanted) -> list[Wanted]:
 
 def _hold_window(want: Wanted, deadline: float, counts: Counts) -> tuple[list[_Held], str | None]:
     """Leases one window. With why not all of it is held: missing (a page is not there), or unleased."""
-    rows, held, at, asked = want.pages.runs.rows(want.indices), [], 0, pages_in(want.hashes)
+    held: list[_Held] = []
+    rows, at, asked = want.pages.runs.rows(want.indices), 0, pages_in(want.hashes)
     while at < asked:
         left_ms = int((deadline - time.monotonic()) * 1e3)
         if left_ms <= 0:
@@ -179,7 +181,7 @@ def _hold_window(want: Wanted, deadline: float, counts: Counts) -> tuple[list[_H
         rest = cut(want.hashes, at, asked)
         refused = False
 
-        def lease(space: turnkv.Namespace) -> turnkv.Lease | None:
+        def lease(space: turnkv.Namespace, rest: bytes = rest, left_ms: int = left_ms) -> turnkv.Lease | None:
             nonlocal refused
             try:
                 return space.lease(rest, shard=want.pages.shard, deadline_ms=left_ms)
@@ -219,11 +221,11 @@ def _copy_window(want: Wanted, deadline: float, counts: Counts) -> bool:
 
 def _copies(held: _Held, layer: int) -> list[tuple[int, Callable[[], None]]]:
     """The copies that one layer of leased pages takes, with their bytes: each as large as is worth a thread."""
-    copies = []
+    copies: list[tuple[int, Callable[[], None]]] = []
     for offset, targets, length in held.pages.runs.layer(held.rows, layer):
         each = max(1, -(-PIECE_BYTES_MIN // length))
         for first in range(0, len(targets), each):
-            part = targets[first : first + each]
-            copies.append((len(part) * length, lambda first=first, part=part, length=length, offset=offset:
-                           held.lease.copy_out(first, turnkv.Runs(part, [length]), offset)))
+            part = turnkv.Runs(targets[first : first + each], [length])
+            bytes_ = (min(first + each, len(targets)) - first) * length
+            copies.append((bytes_, functools.partial(held.lease.copy_out, first, part, offset)))
     return copies

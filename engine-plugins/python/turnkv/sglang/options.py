@@ -60,12 +60,9 @@ class Options:
 
     def open_pool(self, call_ms: int) -> turnkv.Pool:
         """A door whose calls take at most `call_ms`. Connects at the first of them."""
-        embedded = {
-            name: getattr(self, name)
-            for name in ("dram_bytes", "nvme_bytes", "dir", "server")
-            if getattr(self, name) is not None
-        }
-        return turnkv.Pool(self.pool, data_plane=self.data_plane, call_ms=call_ms, **embedded)
+        names = ("data_plane", "dram_bytes", "nvme_bytes", "dir", "server")
+        settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return turnkv.Pool(self.pool, call_ms=call_ms, **settings)
 
 
 def parse(given: Mapping[str, Any] | None) -> Options:

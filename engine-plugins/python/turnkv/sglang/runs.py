@@ -59,8 +59,8 @@ class HostRuns:
         pages = indices.numel() // self.page_slots
         first = indices.numpy()[: pages * self.page_slots : self.page_slots].astype(numpy.int64)
         if self._step is None:
-            rows = [self._ask(int(slot) // self.page_slots)[0][self._order] for slot in first]
-            return numpy.concatenate(rows) if rows else numpy.empty(0, numpy.uint64)
+            asked = [self._ask(int(slot) // self.page_slots)[0][self._order] for slot in first]
+            return numpy.concatenate(asked) if asked else numpy.empty(0, numpy.uint64)
         rows = (first // self.page_slots).astype(numpy.uint64)[:, None]
         return numpy.ascontiguousarray(self._base[None, :] + rows * self._step[None, :]).reshape(-1)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from turnkv.connector import Door, LoadJob, Loader, PageRun, Shards, devices
+from turnkv.connector import Door, Loader, LoadJob, PageRun, Shards, devices
 
 from .identity import GROUP
 

@@ -130,8 +130,9 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         for outcome in finished.values():
             self._tell_durable(outcome.not_durable)
         done = self._ending & {int(request) for request in finished}
-        for request in done if self._crew is not None else ():
-            self._crew.end_turn(request, finished[str(request)].pages)
+        if self._crew is not None:
+            for request in done:
+                self._crew.end_turn(request, finished[str(request)].pages)
         self._ending -= done
         return list(done), []
 
