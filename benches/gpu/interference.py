@@ -77,7 +77,7 @@ class Offloads:
 
 
 def run(stage: Stage) -> None:
-    """Prints the tables: decode steps beside what the planner chooses, and kernels that fill the device beside that and a kernel."""
+    """Prints the tables: decode steps beside what the planner chooses, kernels that fill the device beside that and a kernel."""
     decode = Decode(stage, 64 if stage.tiny else CONTEXT_TOKENS)
     with stage.pool(DRAM_BYTES) as served:
         _beside(stage, served, stage.device, f"decode steps of {CONTEXT_TOKENS} tokens of context, one CUDA graph each", decode.seconds)

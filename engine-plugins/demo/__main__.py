@@ -3,7 +3,8 @@
     .venv/bin/python engine-plugins/demo         from the root of the tree, after `cargo build --release`; `make demo` does both
 
 Every turn's cache is dropped at its end. The next turn finds its prefix in the pool, and must continue exactly like a run
-whose cache was never dropped. The model's size and dtype are what this CPU serves in two minutes. Exit status 0: every check held.
+whose cache was never dropped. The model's size and dtype are what this CPU serves in two minutes. Exit status 0: every check
+held.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ class Demo:
     def run(self) -> bool:
         """The whole story; whether every check held."""
         total, dram = self.total_bytes, self.dram_bytes
-        say(f"{self.engine.parameters / 1e6:.0f} M parameters, {self.choice.name} (the faster here), CPU; {workload.SESSIONS} sessions x "
-            f"{workload.TURNS} turns, a shared system prompt of {workload.SYSTEM_TOKENS} tokens; about {self.choice.estimate:.0f} s, three minutes at most")
+        say(f"{self.engine.parameters / 1e6:.0f} M parameters, {self.choice.name} (the faster here), CPU; "
+            f"{workload.SESSIONS} sessions x "
+            f"{workload.TURNS} turns, a shared system prompt of {workload.SYSTEM_TOKENS} tokens; "
+            f"about {self.choice.estimate:.0f} s, three minutes at most")
         say(f"their KV is {total / 2**20:.0f} MiB; the pool has {dram >> 20} MiB of DRAM ({total / dram:.1f}x less) "
             f"and NVMe files in {self.server.folder}/nvme")
         self.check(total >= 4 * dram, "the sessions' KV is less than four times the DRAM tier")
@@ -150,11 +153,13 @@ class Demo:
         untimed = sum(row.prefill_ms is None and row.reused > 0 for row in self.rows)
         reused, prompts = sum(row.reused for row in self.rows), sum(row.prompt for row in self.rows)
         say(bold("\nsummary"))
-        say(f"  {sum(row.identical for row in self.rows)} of {len(self.rows)} turns identical to the uninterrupted run (tokens and logits), "
+        say(f"  {sum(row.identical for row in self.rows)} of {len(self.rows)} turns identical "
+            "to the uninterrupted run (tokens and logits), "
             f"{len(self.after_restart)} of them after kill -9")
         say(f"  {reused:,} of {prompts:,} prompt tokens not recomputed: {sum(r.dram for r in self.rows):,} from DRAM, "
             f"{sum(r.nvme for r in self.rows):,} from NVMe")
-        say(f"  reload {reload_ms / max(1, len(again)):.1f} ms a turn, prefilling the same tokens {prefill_ms / max(1, len(again)):.0f} ms: "
+        say(f"  reload {reload_ms / max(1, len(again)):.1f} ms a turn, "
+            f"prefilling the same tokens {prefill_ms / max(1, len(again)):.0f} ms: "
             f"{prefill_ms / max(reload_ms, 1e-9):.0f}x" + (f" ({untimed} turns not timed, to stay within three minutes)" if untimed else ""))
         say(f"  {self.total_bytes / 2**20:.0f} MiB of KV through {self.dram_bytes >> 20} MiB of DRAM")
         say(bold("\nturnkv status"))

@@ -181,14 +181,14 @@ class Device:
     Copies run on streams of the device's own, in the primary context: what they wait for, and what waits for them, is said
     with each call. The pool's memory is registered with the device in the background when it is first used, piece by piece; until
     then, and where that is refused, copies go through `staging_bytes` of pinned memory. A call's `deadline_ms` bounds what it
-    begins: copies that have begun by then are waited for, so that memory of which an error was raised is the caller's again. One a process and GPU is enough: threads may
-    share it. A forked child cannot use its parent's (RuntimeError).
+    begins: copies that have begun by then are waited for, so that memory of which an error was raised is the caller's again. One
+    a process and GPU is enough: threads may share it. A forked child cannot use its parent's (RuntimeError).
 
     `kind`: "cuda", or "host": memory and threads of this process, under the same rules; any memory of this process counts as
     device memory then. `pinned_bytes_max`: how much of the pool's memory is registered (None: all that the host has
     memory for). `copy`: who copies: the planner decides
-    ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks and at most `chunk_bytes` a launch.
-    `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for
+    ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks and at most `chunk_bytes` a
+    launch. `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for
     tests): calls take up to so long, by chance; they fail after so many. Raises Error (kind "device") without such a GPU,
     or without the memory it needs.
     """
@@ -280,9 +280,9 @@ class OnDevice:
         layers: int = 0,
         keep: Any = None,
     ) -> Self:
-        """`stream`: a stream's raw handle (torch.cuda.current_stream().cuda_stream): nothing is read or written before what it was
-        given until the call is done; no thread waits for that. `keep`: whatever keeps the memory from being freed (tensors): held
-        by this object, and until no copy uses it, also when a call ends earlier, at its deadline.
+        """`stream`: a stream's raw handle (torch.cuda.current_stream().cuda_stream): nothing is read or written before what it
+        was given until the call is done; no thread waits for that. `keep`: whatever keeps the memory from being freed (tensors):
+        held by this object, and until no copy uses it, also when a call ends earlier, at its deadline.
 
         `layers`, of a reload: greater than 1: the runs or views of a page are divided evenly into so many layers (two views a
         layer as a rule), which come one after another, each of all pages; else page after page.
@@ -326,7 +326,7 @@ class GpuPagePool:
     def lookup(self, hashes: _Hashes) -> int:
         """How many leading pages are here."""
     def put(self, namespace: Namespace, hashes: _Hashes, pages: OnDevice, *, parent: bytes | None = None) -> int:
-        """Copies pages in from memory of the same device, as `Namespace.offload` reads it; how many leading ones are here then."""
+        """Copies pages in from memory of the same device, as `Namespace.offload` reads it; how many leading ones are here."""
     def get(self, namespace: Namespace, hashes: _Hashes, pages: OnDevice) -> GpuHit:
         """Copies the leading pages that are here into memory of the same device; returns when that is enqueued."""
     def write_through(

@@ -1,4 +1,4 @@
-"""What a linker reads of the methods that call it: right in the SGLang that is installed, and of no consequence where it is not there.
+"""What a linker reads of the methods that call it: right in the SGLang that is installed, harmless where it is not there.
 
 A new version of SGLang is a new pin in env/sglang.txt: these tests drive that version's own methods.
 """
@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 import sglang
+from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
+from sglang.srt.mem_cache.unified_cache import unified_tree_core
+from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinkerWrapper
 from test_keys import keys
 from test_linker import Make, look_up, make, transfer  # noqa: F401  `make` is a fixture
-
 from turnkv.sglang import callers
 from turnkv.sglang.callers import Callers
 from turnkv.sglang.chain import ROOT, block_hash
 from turnkv.sglang.door import Counts
-
-from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
-from sglang.srt.mem_cache.unified_cache import unified_tree_core
-from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinkerWrapper
 
 PARENT, KEY = keys(2)
 
@@ -133,7 +131,7 @@ def test_another_caller_is_counted_and_said_once(call: Any, caplog: pytest.LogCa
     assert len(caplog.records) == 2 and all(sglang.__version__ in record.message for record in caplog.records)
 
 
-def test_without_a_parent_or_a_request_the_linker_goes_on(make: Make) -> None:  # noqa: F811
+def test_without_a_parent_or_a_request_the_linker_goes_on(make: Make) -> None:
     """Pages behind a page that is not remembered are not stored, and SGLang is told; others are; a lookup finds what is there."""
     tree, some = make(), keys(4, seed=77)
     assert tree.linker.offload([transfer(some[:2], [0, 1])]) and tree.result() is False

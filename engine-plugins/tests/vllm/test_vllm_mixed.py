@@ -1,4 +1,4 @@
-"""Engines of one model with different settings on one pool, in turn: those that lay out bytes alike share, the others never do."""
+"""Engines of one model with different settings on one pool, in turn: those that lay out bytes alike share, others never do."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_of, run_of, step_of, wait_until
-from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
-
 from turnkv.connector import FinishJob, LoadOutcome, LoadPause, Outcomes, PageRun, PrefillClock, SaveJob, SaveOutcome
 from turnkv.vllm.connector import TurnKVConnector
 from turnkv.vllm.events import Announcer

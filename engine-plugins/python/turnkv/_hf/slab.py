@@ -1,4 +1,4 @@
-"""The slab form of `TurnKVCache`: K and V lie in the pool's own memory, from the token that made them to the turns that read them.
+"""The slab form of `TurnKVCache`: K and V lie in the pool's own memory, from the token that made them to turns that read them.
 
 Owns: a turn of a batch of sessions: what is mapped at its begin, what is committed at its end. Must not know: places, slots.
 No error of the pool leaves this module, but `MappingLost`: the model recomputes what did not come, and `cache.turn` says why.
@@ -61,7 +61,8 @@ class SlabCache(TurnKVCache, form="slab"):
         self._tenant, self._salt = tenant, salt
         self._guard = Guard(model, model_id, len(sessions))
         config = config_of(model).get_text_config(decoder=True)
-        capacity = int(capacity_tokens or getattr(config, "max_position_embeddings", 32768))
+        longest: int = getattr(config, "max_position_embeddings", 32768)
+        capacity = capacity_tokens or longest
         self._memory = GroupMemory(self._doors(), len(sessions), capacity)
         self.session = session
         self._rows = [Row(named(name), at, self._memory, self._shapes, deadline_ms) for at, name in enumerate(sessions)]

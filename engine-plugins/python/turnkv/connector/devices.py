@@ -19,11 +19,11 @@ import torch
 
 import turnkv
 
-from .runs import BlockRuns, Part, Shards, parts_of
+from .runs import ONE_SHARD, BlockRuns, Part, Shards, parts_of
 
 
 class Marker:
-    """What a device's compute stream had been given when it was last marked, as a stream of ours that has waited for just that."""
+    """What a device's compute stream had been given when it was last marked: a stream of ours that has waited for just that."""
 
     def __init__(self, place: torch.device, device: turnkv.Device) -> None:
         self._place = place
@@ -68,7 +68,7 @@ class DeviceRuns(BlockRuns):
         device: turnkv.Device,
         *,
         blocks: int,
-        shards: Shards = Shards(),
+        shards: Shards = ONE_SHARD,
         axis: int = 0,
     ) -> None:
         """`caches`: each layer's tensor, whose leading rows are `blocks` blocks of one or more rows each. Several `shards` are
@@ -131,7 +131,7 @@ def memory_of(
     *,
     blocks: int,
     staging_bytes: int | None = None,
-    shards: Shards = Shards(),
+    shards: Shards = ONE_SHARD,
     axis: int = 0,
 ) -> BlockRuns:
     """A group's blocks, wherever they lie; several `shards` are cut along `axis`. Raises ValueError for memory that nobody

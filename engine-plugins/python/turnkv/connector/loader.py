@@ -96,7 +96,8 @@ class Loader:
 
     def _reload(self, request: str, load: _Load, run: PageRun) -> None:
         """A task: one piece."""
-        pages, cause = 0, "internal"
+        pages = 0
+        cause: str | None = "internal"
         try:
             pages, cause = self._fetch(load, run)
         except Exception:

@@ -2,13 +2,13 @@
 
 Why: SGLang 0.5.23 tells a linker too little, and gives it no other way to ask.
 - `offload` gets the keys of one tree node without those before it. The pool never keeps a page whose parent it does not have, so
-  it must know the page before. `UnifiedCacheLinkerWrapper._offload_node`, which calls, has `node_id`, and the tree in `self.cache`.
+  it must know the page before. `UnifiedCacheLinkerWrapper._offload_node`, which calls, has `node_id`, and `self.cache`.
 - `lookup` gets a request's name. What an orchestrator said with the request (`kv_hints`, `session_id`) is an attribute of it.
   `UnifiedCacheLinkerWrapper.match`, which calls, has it as `req`.
 The factory that makes a linker hands it the server's arguments, the pools and a set of component types: no tree, no requests, no
 wrapper. Locals are read, never written, and no method of SGLang is replaced.
 
-Where a caller looks different nothing is raised, and `callers_unread` counts it (the first time is logged, with SGLang's version):
+Where a caller looks different nothing is raised, `callers_unread` counts it (the first time is logged, with SGLang's version):
 - a parent that cannot be told is what this process remembers of its own offloads; where it remembers none, the node's pages are
   not stored (`dropped:no_parent`), and SGLang is told so;
 - a request that cannot be told has no hints, and all else goes on.

@@ -45,7 +45,7 @@ class TurnKVStats(KVConnectorStats):
 
     def reset(self) -> None:
         """Starts again from nothing."""
-        self.data = {"counts": {}, "samples": {}}
+        self.data: dict[str, dict[str, Any]] = {"counts": {}, "samples": {}}
 
     def count(self, name: str, amount: int = 1, label: str = "") -> None:
         """Adds to a counter."""

@@ -265,10 +265,10 @@ class Scheduler:
             outcome = self.load_outcomes.add(request_id, part) if known else None
             if outcome is not None:
                 self._load_ended(request_id, outcome)
-        for request_id, part in meta.saves.items():
-            outcome = self.save_outcomes.add(request_id, part)
-            if outcome is not None:
-                self._save_ended(request_id, outcome)
+        for request_id, saved in meta.saves.items():
+            all_saved = self.save_outcomes.add(request_id, saved)
+            if all_saved is not None:
+                self._save_ended(request_id, all_saved)
 
     def reset(self) -> None:
         """What the pool holds of this engine is worthless (its weights were changed): begins anew under other names.

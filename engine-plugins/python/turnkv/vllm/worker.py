@@ -6,7 +6,7 @@ move (the scheduler's side says), sessions, prompts.
 
 from __future__ import annotations
 
-from turnkv.connector import BlockRuns, Door, LayerLoader, LoadOutcome, Loader, SaveOutcome, Saver
+from turnkv.connector import BlockRuns, Door, LayerLoader, Loader, LoadOutcome, SaveOutcome, Saver
 from turnkv.connector.device_layers import DeviceLayerLoader
 from turnkv.connector.devices import DeviceRuns
 from turnkv.connector.loader import Loaded
