@@ -24,8 +24,9 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "engine-plugins/tests"))
 
-import turnkv
 from conftest import Server
+
+import turnkv
 
 PAGES, RUNS, RUN_BYTES = 32, 48, (2 << 20) // 48 // 64 * 64
 SECONDS = 0.5

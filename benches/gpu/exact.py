@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy
 import torch
-import turnkv
 from stage import GIB, Served, Stage, table
+
+import turnkv
 
 PROMPTS = (777, 2048, 5003)
 PROMPTS_TINY = (75, 160, 331)

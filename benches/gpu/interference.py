@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 import numpy
 import torch
-import turnkv
 from decode import Decode
 from stage import GIB, Served, Stage, percentile, table
 from stand_in import StandIn
+
+import turnkv
 
 CONTEXT_TOKENS = 4096
 BLOCK_STEPS, BLOCKS = 60, 8

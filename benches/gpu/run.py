@@ -58,6 +58,7 @@ def main() -> int:
 
 def _gpu() -> bool:
     import torch
+
     import turnkv
 
     return torch.cuda.is_available() and turnkv.Device.cuda_count() > 0

@@ -23,8 +23,9 @@ from typing import Any
 
 import torch
 import transformers
-import turnkv
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
+
+import turnkv
 from turnkv.transformers import TurnKVCache
 
 GIB = 1 << 30

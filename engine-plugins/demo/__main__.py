@@ -19,10 +19,11 @@ import calibrate
 import server as servers
 import table
 import torch
-import turnkv
 import workload
 from engine import Engine
 from table import Row, bold, say
+
+import turnkv
 from turnkv.transformers import TurnKVCache
 
 KV_PER_DRAM = 4.2

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-import turnkv
 from transformers import Qwen3Config, Qwen3ForCausalLM
+
+import turnkv
 
 torch.set_num_threads(1)  # small models; the other core is the server's
 ROOT = pathlib.Path(__file__).resolve().parents[2]

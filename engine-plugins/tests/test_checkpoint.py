@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+
 import turnkv
 from turnkv import _file_digests, checkpoint
 from turnkv.checkpoint import WeightsName, checkpoint_digest

@@ -16,9 +16,10 @@ from collections.abc import Callable
 import numpy
 import pytest
 import torch
-import turnkv
 from conftest import Server
 from slab import eventually
+
+import turnkv
 
 LAYERS, HEADS, DIM, SIZE = 3, 2, 8, 16
 SHAPE = {"dtype": "bf16", "layers": LAYERS, "kv_heads": HEADS, "head_dim": DIM, "page_tokens": SIZE}

@@ -13,10 +13,11 @@ import numpy
 import pytest
 import slab
 import torch
-import turnkv
 from conftest import Server, tiny_model
 from slab import DTYPES, cut, same, say, tokens
 from transformers import Cache, DynamicCache
+
+import turnkv
 from turnkv.transformers import MappingLost, TurnKVCache
 
 NEW_TOKENS = 12

@@ -12,11 +12,12 @@ import os
 import families
 import pytest
 import torch
-import turnkv
 from conftest import Server
 from interruptions import KINDS, PLACES, interrupted
 from slab import say, tokens
 from transformers import DynamicCache
+
+import turnkv
 from turnkv.transformers import TurnKVCache, Unsupported
 
 FORMS = {"slab": {}, "copying": {"legacy": True}, "device": {"device": turnkv.Device(kind="host")}}

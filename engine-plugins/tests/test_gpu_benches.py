@@ -12,8 +12,9 @@ import sys
 
 import pytest
 import torch
-import turnkv
 from conftest import ROOT, server_binary
+
+import turnkv
 
 RUN = ROOT / "benches/gpu/run.sh"
 

@@ -8,10 +8,11 @@ import time
 
 import pytest
 import torch
-import turnkv
 from conftest import Server, tiny_model
 from slab import cut, same, tokens
 from transformers import DynamicCache, Qwen3ForCausalLM
+
+import turnkv
 from turnkv.transformers import TurnKVCache, Unsupported
 
 FORMS = ("slab", "copying", "device")

@@ -7,11 +7,12 @@ import itertools
 
 import pytest
 import torch
-import turnkv
 from conftest import Server, tiny_model
 from interruptions import KINDS, PLACES, interrupted
 from slab import same, say, tokens
 from transformers import DynamicCache
+
+import turnkv
 from turnkv.transformers import TurnKVCache
 
 FORMS = ("slab", "batch", "trimmed", "copying", "device")

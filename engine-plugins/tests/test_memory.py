@@ -6,9 +6,10 @@ import array
 
 import numpy
 import pytest
-import turnkv
 from conftest import Server
 from test_device import LAYERS, PAGE, SHAPE, SIZE, chain, stack_of, views
+
+import turnkv
 
 DEVICE = turnkv.Device(kind="host")
 

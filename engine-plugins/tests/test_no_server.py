@@ -9,10 +9,11 @@ import sys
 import warnings
 
 import pytest
-import turnkv
 from conftest import tiny_model
 from slab import same, say, tokens
 from transformers import DynamicCache
+
+import turnkv
 from turnkv.transformers import TurnKVCache
 
 SETTINGS = {"slab": {}, "copying": {"legacy": True}, "device": {"device": turnkv.Device(kind="host")}}

@@ -10,8 +10,9 @@ import array
 import numpy
 import pytest
 import torch
-import turnkv
 from conftest import Server
+
+import turnkv
 
 LAYERS, HEADS, DIM, SIZE, SHARDS = 2, 8, 8, 16, 4
 """A page has 4 shards of 2 heads each."""

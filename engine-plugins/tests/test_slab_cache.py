@@ -12,6 +12,7 @@ import torch
 from conftest import Server, tiny_model
 from slab import DTYPES, NEW_TOKENS, PROMPTS, cut, dram, eventually, page, same, say, tokens
 from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
+
 from turnkv.transformers import TurnKVCache, Unsupported
 
 # ---- exact, and in place --------------------------------------------------------------------------------------------

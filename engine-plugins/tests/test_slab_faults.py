@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import turnkv
 from conftest import Server, tiny_model
 from slab import cut, dram, eventually, same, say, tokens
 from transformers import DynamicCache
+
+import turnkv
 from turnkv.transformers import TurnKVCache
 
 

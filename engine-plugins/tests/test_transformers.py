@@ -15,6 +15,7 @@ import torch
 from conftest import Server, tiny_model
 from slab import cut, same, tokens
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
+
 from turnkv.fingerprint import model_fingerprint
 from turnkv.transformers import TurnKVCache as EitherForm
 from turnkv.transformers import Unsupported

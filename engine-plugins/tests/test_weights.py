@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 import slab
 import torch
-import turnkv
 from conftest import Server, tiny_model
 from slab import same, tokens
 from transformers import DynamicCache
+
+import turnkv
 from turnkv.fingerprint import model_check, model_fingerprint
 from turnkv.transformers import TurnKVCache
 

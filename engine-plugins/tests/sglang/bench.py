@@ -24,6 +24,7 @@ from engine_process import Engine, hicache, linker
 from memory import device_group, host_pool, linker_params, slots, storage_config
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
 from test_keys import keys
+
 from turnkv.sglang import HiCacheBackend, Linker, engine, identity
 
 ROUNDS = 7

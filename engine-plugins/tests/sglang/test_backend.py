@@ -12,6 +12,7 @@ import torch
 from memory import PAGE, host_pool, page_of, refill, slots, storage_config
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolHitPolicy, PoolName, PoolTransfer
 from test_keys import keys
+
 from turnkv.sglang import HiCacheBackend, hicache
 
 Make = Callable[..., HiCacheBackend]

@@ -16,6 +16,7 @@ from sglang.srt.mem_cache.unified_cache import unified_tree_core
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinkerWrapper
 from test_keys import keys
 from test_linker import Make, look_up, make, transfer  # noqa: F401  `make` is a fixture
+
 from turnkv.sglang import callers
 from turnkv.sglang.callers import Callers
 from turnkv.sglang.chain import ROOT, block_hash

@@ -9,9 +9,10 @@ import pathlib
 import re
 import shlex
 
-import turnkv.sglang
 from sglang.srt.mem_cache.unified_cache.linker_config import UnifiedCacheLinkerConfig
 from sglang.srt.server_args import ServerArgs
+
+import turnkv.sglang
 from turnkv.sglang import options
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sglang.md"

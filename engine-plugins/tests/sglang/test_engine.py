@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import turnkv
 from checkpoints import prompt
 from damage import flip, some_bits
 from engine_process import PAGE, Engine, hicache, linker
+
+import turnkv
 
 DEADLINE_MS = 500
 PATIENCE_SECONDS = 4

@@ -10,6 +10,7 @@ import numpy
 import pytest
 from memory import LAYERS, PAGE, host_pool, slots
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
+
 from turnkv.checkpoint import WeightsName
 from turnkv.sglang import identity, options
 from turnkv.sglang.chain import ROOT, Chain, block_hash, block_hashes, cut, pages_in

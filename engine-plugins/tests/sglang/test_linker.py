@@ -14,12 +14,13 @@ from typing import Any
 import numpy
 import pytest
 import torch
-import turnkv
 from damage import flip, some_bits
 from memory import LAYERS, device_group, host_pool, linker_params, page_of, slots, storage_config
 from sglang.srt.managers import kv_hints
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
 from test_keys import keys
+
+import turnkv
 from turnkv.connector import devices
 from turnkv.sglang import HiCacheBackend, Linker, engine, identity, loading
 from turnkv.sglang.chain import block_hashes

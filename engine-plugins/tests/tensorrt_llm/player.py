@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import stand_in
 import torch
+
 import turnkv.tensorrt_llm
 
 LAYERS = 2

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 import turnkv
 from turnkv.connector import BlockRuns, Door, FinishJob, GroupPages, Loader, LoadJob, PageRun, SaveJob, Saver, devices
 from turnkv.connector.device_layers import DeviceLayerLoader

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import turnkv.tensorrt_llm
 from engines import make_engine  # noqa: F401  (a fixture; it also puts the stand-in in place)
 from player import Engine, Request, Step
 from scripts import CHUNKED, next_turn, pages, prompt
+
+import turnkv.tensorrt_llm
 from turnkv.connector import PageRun, SaveJob
 from turnkv.tensorrt_llm.options import Options
 

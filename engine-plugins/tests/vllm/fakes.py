@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy
+
 import turnkv
 from turnkv.connector import BlockRuns, GroupPages, Loader, LoadJob, Lookups, PageRun, SaveOutcome, Saver
 from turnkv.connector.runs import Part

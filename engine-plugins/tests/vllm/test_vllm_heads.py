@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import Greedy, prompt_of, whole_blocks
-from turnkv.vllm import heads
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
+
+from turnkv.vllm import heads
 
 
 def full(kv_heads: int = 4, size: int = 64, **fields: Any) -> FullAttentionSpec:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
-import turnkv
 from conftest import common
 from fakes import hashes_of
+
+import turnkv
 from turnkv.connector import BlockRuns, Door, GroupPages, LayerLoader, LoadJob, PageRun
 from turnkv.connector.device_layers import DeviceLayerLoader
 from turnkv.connector.devices import DeviceRuns

@@ -25,6 +25,7 @@ from fakes import (
     saver_of,
     wait_until,
 )
+
 from turnkv.connector import BlockRuns, FinishJob, Hints, Loader, LoadJob, PageRun, SaveJob, names_of
 from turnkv.connector.devices import DeviceRuns
 from turnkv.connector.runs import Shards, parts_of

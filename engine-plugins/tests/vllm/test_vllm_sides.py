@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_of, run_of, step_of, wait_until
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
 from turnkv.connector import FinishJob, LoadOutcome, LoadPause, Outcomes, PageRun, PrefillClock, SaveJob, SaveOutcome
 from turnkv.vllm.connector import TurnKVConnector
 from turnkv.vllm.events import Announcer
@@ -18,7 +20,6 @@ from turnkv.vllm.metrics import TurnKVStats
 from turnkv.vllm.options import Options
 from turnkv.vllm.scheduler import Scheduler
 from turnkv.vllm.worker import Worker
-from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 # ---- the scheduler's side
 
