@@ -24,8 +24,16 @@ def main() -> None:
     model, spec, out = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text()), sys.argv[3]
     transfer = KVTransferConfig(**spec["transfer"]) if spec["transfer"] else None
     engine = LLM(
-        model, skip_tokenizer_init=True, enforce_eager=True, dtype="float32", max_model_len=8192, block_size=32, seed=0,
-        enable_prefix_caching=True, prefix_caching_hash_algo="sha256_cbor", kv_transfer_config=transfer,
+        model,
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="float32",
+        max_model_len=8192,
+        block_size=32,
+        seed=0,
+        enable_prefix_caching=True,
+        prefix_caching_hash_algo="sha256_cbor",
+        kv_transfer_config=transfer,
     )
     settings = {"temperature": 0, "detokenize": False, "ignore_eos": True}
     first, reply = SamplingParams(max_tokens=1, **settings), SamplingParams(max_tokens=REPLY_TOKENS, **settings)

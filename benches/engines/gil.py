@@ -73,9 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="turnkv-") as home:
         server = Server(pathlib.Path(home), dram="1GiB", nvme="4GiB").start()
         pool = turnkv.Pool(server.address)
-        pages = pool.open_namespace(
-            "gil", dtype="u8", page_tokens=16, layout="opaque", opaque_shard_bytes=RUNS * RUN_BYTES
-        )
+        pages = pool.open_namespace("gil", dtype="u8", page_tokens=16, layout="opaque", opaque_shard_bytes=RUNS * RUN_BYTES)
         hashes = b"".join(hashlib.sha256(b"%d" % at).digest() for at in range(8900))
         memory = bytearray(PAGES * RUNS * RUN_BYTES)
         start = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))

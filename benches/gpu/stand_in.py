@@ -52,7 +52,9 @@ class StandIn:
 
     def _launch(self) -> None:
         values = (
-            ctypes.c_uint32(self._rounds), ctypes.c_uint32(self.shared_bytes // 4), ctypes.c_uint64(self._out.data_ptr()),
+            ctypes.c_uint32(self._rounds),
+            ctypes.c_uint32(self.shared_bytes // 4),
+            ctypes.c_uint64(self._out.data_ptr()),
         )
         arguments = (ctypes.c_void_p * 3)(*(ctypes.addressof(value) for value in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -68,19 +68,34 @@ def test_every_kind_of_buffer(pages: turnkv.Namespace) -> None:
     unsigned = array.array("B", data[3])
     pinned = bytearray(data[5])
     kinds = [
-        data[0], array_page, whole, unsigned, memoryview(data[4]), (torch.frombuffer(pinned, dtype=torch.uint8).data_ptr(), PAGE),
+        data[0],
+        array_page,
+        whole,
+        unsigned,
+        memoryview(data[4]),
+        (torch.frombuffer(pinned, dtype=torch.uint8).data_ptr(), PAGE),
         bytearray(data[6]),
     ]
     hashes = chain(7, seed=2000)
     assert pages.offload(hashes, kinds).stored == 7
     targets = [
-        bytearray(PAGE), numpy.empty((4, PAGE // 8), dtype=numpy.int16), torch.empty(PAGE // 2, dtype=torch.bfloat16),
-        array.array("B", bytes(PAGE)), memoryview(bytearray(PAGE)), torch.empty(PAGE, dtype=torch.uint8), numpy.empty(PAGE, dtype="u1"),
+        bytearray(PAGE),
+        numpy.empty((4, PAGE // 8), dtype=numpy.int16),
+        torch.empty(PAGE // 2, dtype=torch.bfloat16),
+        array.array("B", bytes(PAGE)),
+        memoryview(bytearray(PAGE)),
+        torch.empty(PAGE, dtype=torch.uint8),
+        numpy.empty(PAGE, dtype="u1"),
     ]
     assert pages.reload(hashes, targets).pages == 7
     read = [
-        bytes(targets[0]), targets[1].tobytes(), targets[2].view(torch.uint8).numpy().tobytes(), targets[3].tobytes(),
-        bytes(targets[4]), targets[5].numpy().tobytes(), targets[6].tobytes(),
+        bytes(targets[0]),
+        targets[1].tobytes(),
+        targets[2].view(torch.uint8).numpy().tobytes(),
+        targets[3].tobytes(),
+        bytes(targets[4]),
+        targets[5].numpy().tobytes(),
+        targets[6].tobytes(),
     ]
     assert read == data
 
@@ -158,11 +173,16 @@ def test_runs_all_over_memory_are_pages(pages: turnkv.Namespace) -> None:
     assert pages.reload(hashes, whole).pages == 6 and whole == data
     assert pages.reload(hashes, turnkv.Runs(runs_of(target, 6), lengths)).pages == 6
     assert (source == target).all(), "the gaps between the runs stay as they were"
-    tail = pages.offload(chain(1, 9, hashes[-32:]), turnkv.Runs(array.array("Q", runs_of(source, 6)[0].tolist()), lengths), parent=hashes[-32:])
+    tail = pages.offload(
+        chain(1, 9, hashes[-32:]), turnkv.Runs(array.array("Q", runs_of(source, 6)[0].tolist()), lengths), parent=hashes[-32:]
+    )
     assert tail.stored == 1
     for addresses, sizes in [
-        (runs_of(source, 5), lengths), (runs_of(source, 6), [PAGE // 4] * 3), (runs_of(source, 6), []),
-        (runs_of(source, 6), [PAGE // 4 - 1] * 4), (numpy.zeros((6, 4), numpy.uint64), lengths),
+        (runs_of(source, 5), lengths),
+        (runs_of(source, 6), [PAGE // 4] * 3),
+        (runs_of(source, 6), []),
+        (runs_of(source, 6), [PAGE // 4 - 1] * 4),
+        (numpy.zeros((6, 4), numpy.uint64), lengths),
     ]:
         with pytest.raises(ValueError):
             pages.offload(hashes, turnkv.Runs(addresses, sizes))

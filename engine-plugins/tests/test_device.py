@@ -73,7 +73,9 @@ def test_strided_both_ways_as_the_cpu_does(server: Server, device: turnkv.Device
     other = chain(count, seed=5000 + tokens)
     assert pages.offload(other, turnkv.Strided(views(stack), tokens)).stored == count
     back = stack_of(80, fill=False)
-    assert pages.reload(other, turnkv.OnDevice(device, turnkv.Strided(views(back), tokens), layers=LAYERS)).result().pages == count
+    assert (
+        pages.reload(other, turnkv.OnDevice(device, turnkv.Strided(views(back), tokens), layers=LAYERS)).result().pages == count
+    )
     assert torch.equal(back, on_cpu)
 
 
@@ -230,7 +232,11 @@ def test_gpu_page_pool(server: Server, device: turnkv.Device) -> None:
     pages = server.pool().open_namespace("gpu-pool", **SHAPE)
     near, stack = turnkv.GpuPagePool(device, PAGE, 8), stack_of(80)
     hashes = chain(5, seed=11_000)
-    assert near.lookup(hashes) == 0 == near.get(pages, hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack_of(80)), 80))).result()
+    assert (
+        near.lookup(hashes)
+        == 0
+        == near.get(pages, hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack_of(80)), 80))).result()
+    )
     assert near.put(pages, hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 73))) == 5 == near.lookup(hashes)
     back = stack_of(80, fill=False)
     hit = near.get(pages, hashes, turnkv.OnDevice(device, turnkv.Strided(views(back), 73), layers=LAYERS))

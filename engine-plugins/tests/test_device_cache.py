@@ -44,8 +44,15 @@ def test_exact(server: Server, device: turnkv.Device, tier: str, overlap: bool, 
     for first in PROMPTS:
         between = server.to_nvme if tier == "nvme" else lambda: None
         cache = converse(
-            model, pool, f"{tier}-{overlap}-{dtype}-{first}", first, 2 if first > 500 else 3, between, device=device,
-            overlap=overlap, salt=f"{tier}{overlap}".encode(),
+            model,
+            pool,
+            f"{tier}-{overlap}-{dtype}-{first}",
+            first,
+            2 if first > 500 else 3,
+            between,
+            device=device,
+            overlap=overlap,
+            salt=f"{tier}{overlap}".encode(),
         )
         from_tier = cache.totals.tokens_from_nvme if tier == "nvme" else cache.totals.tokens_from_dram
         assert from_tier == cache.totals.tokens_loaded > first
@@ -98,7 +105,10 @@ def test_no_server_at_all(device: turnkv.Device) -> None:
     ours = say(model, prompt, cache)
     assert same(ours, say(model, prompt, DynamicCache(config=model.config)))
     cache.end_turn(ours.sequences)
-    assert cache.turn.misses["error:unavailable"] + cache.turn.misses["error:deadline"] + cache.turn.misses["error:breaker_open"] == 2
+    assert (
+        cache.turn.misses["error:unavailable"] + cache.turn.misses["error:deadline"] + cache.turn.misses["error:breaker_open"]
+        == 2
+    )
 
 
 def test_memory_grows_in_place(server: Server, device: turnkv.Device) -> None:
@@ -168,8 +178,16 @@ def test_gpu_tier_exact(server: Server, device: turnkv.Device) -> None:
     """What a turn left in device memory comes from there, tail and all; layer by layer and not."""
     for overlap in (True, False):
         cache = converse(
-            tiny_model(), server.pool(), f"tier-{overlap}", 331, 4, server.to_nvme, device=device, overlap=overlap,
-            gpu_bytes=200 * PAGE, salt=b"tier" + bytes([overlap]),
+            tiny_model(),
+            server.pool(),
+            f"tier-{overlap}",
+            331,
+            4,
+            server.to_nvme,
+            device=device,
+            overlap=overlap,
+            gpu_bytes=200 * PAGE,
+            salt=b"tier" + bytes([overlap]),
         )
         totals = cache.totals
         assert totals.tokens_from_gpu == totals.tokens_loaded > 1000 and totals.tokens_from_nvme == 0, totals

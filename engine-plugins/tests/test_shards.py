@@ -63,7 +63,9 @@ def test_ranks_of_every_width_share_pages(server: Server, layout: str, tokens: i
             back, there = cache(64, fill=False), cache(64, fill=False)
             for (part, which), (on_device, _) in zip(ranks(back, readers), ranks(there, readers), strict=True):
                 assert pages.reload(hashes, turnkv.Strided(views(part), tokens), **which).pages == count
-                coming = pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(on_device), tokens), layers=LAYERS, keep=there), **which)
+                coming = pages.reload(
+                    hashes, turnkv.OnDevice(device, turnkv.Strided(views(on_device), tokens), layers=LAYERS, keep=there), **which
+                )
                 assert coming.pages_begun == count and coming.result().pages == count
             for found in (back, there):
                 assert torch.equal(found[..., :tokens, :], stack[..., :tokens, :])

@@ -147,9 +147,7 @@ class _Memory:
 class _Hashing:
     """Several files, hashed by several threads; `run` tells each one's digest as it is known."""
 
-    def __init__(
-        self, files: list[tuple[pathlib.Path, os.stat_result]], memory: _Memory, logger: logging.Logger
-    ) -> None:
+    def __init__(self, files: list[tuple[pathlib.Path, os.stat_result]], memory: _Memory, logger: logging.Logger) -> None:
         self._files, self._memory, self._logger = files, memory, logger
         self._state = threading.Condition()
         self._next, self._bytes_done = 0, 0
@@ -225,7 +223,9 @@ class _Hashing:
     def _say(self, seconds: float) -> None:
         self._logger.info(
             "TurnKV: digesting the checkpoint's files, once: %.1f of %.1f GB, %.2f GB/s",
-            self._bytes_done / 1e9, self._bytes / 1e9, self._bytes_done / 1e9 / max(seconds, 1e-3),
+            self._bytes_done / 1e9,
+            self._bytes / 1e9,
+            self._bytes_done / 1e9 / max(seconds, 1e-3),
         )
 
 

@@ -29,8 +29,19 @@ __all__ = [
 __version__: str
 
 _Kind = Literal[
-    "invalid", "unavailable", "deadline", "breaker_open", "busy", "draining",
-    "lease_expired", "namespace_unknown", "session_unknown", "limit", "device", "internal", "unnamed",
+    "invalid",
+    "unavailable",
+    "deadline",
+    "breaker_open",
+    "busy",
+    "draining",
+    "lease_expired",
+    "namespace_unknown",
+    "session_unknown",
+    "limit",
+    "device",
+    "internal",
+    "unnamed",
 ]
 _Dtype = Literal["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "u8"]
 _Layout = Literal["layer_kv_head_token", "layer_kv_token_head", "opaque"]

@@ -120,14 +120,13 @@ def _config_bytes(config: Any) -> bytes:
 
 def _adapter_bytes(model: torch.nn.Module) -> bytes:
     """Which adapters are active in which layer, and how strongly."""
-    states = [
-        (name, *(repr(getattr(module, key, None)) for key in ADAPTER_STATE)) for name, module in adapter_layers(model)
-    ]
+    states = [(name, *(repr(getattr(module, key, None)) for key in ADAPTER_STATE)) for name, module in adapter_layers(model)]
     return repr(states).encode()
 
 
 def _name_sums(tensors: Tensors) -> Iterable[torch.Tensor]:
     """Sums of all words of each tensor."""
+
     def sums(item: tuple[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
             return torch.cat([_sums(words) for words in _words(*item)])
@@ -155,9 +154,9 @@ def _sums(words: torch.Tensor) -> torch.Tensor:
     """
     factors = _factors_on(words.device)
     products = torch.empty(min(words.numel(), CHUNK_WORDS), dtype=torch.int64, device=words.device)
-    return torch.stack([
-        torch.mul(chunk, factors[: chunk.numel()], out=products[: chunk.numel()]).sum() for chunk in words.split(CHUNK_WORDS)
-    ])
+    return torch.stack(
+        [torch.mul(chunk, factors[: chunk.numel()], out=products[: chunk.numel()]).sum() for chunk in words.split(CHUNK_WORDS)]
+    )
 
 
 def _words(name: str, tensor: torch.Tensor) -> list[torch.Tensor]:

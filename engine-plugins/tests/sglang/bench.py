@@ -1,7 +1,7 @@
 """What the SGLang plugins cost and bring: copy rates, lookup latency, time to first token. Not a test.
 
-    export PYTHONPATH=engine-plugins/python
-    .engines/sglang/bin/python engine-plugins/tests/sglang/bench.py copies lookups turns
+export PYTHONPATH=engine-plugins/python
+.engines/sglang/bin/python engine-plugins/tests/sglang/bench.py copies lookups turns
 """
 
 from __future__ import annotations
@@ -50,8 +50,14 @@ def copies(address: str) -> None:
     torch.set_num_threads(1)
     for layout in ("page_first_direct", "layer_first"):
         for threads in (1, 2):
-            extra = {"interface_v1": 1, "pool": address, "model_id": f"bench {layout} {threads}", "threads": threads,
-                     "wait_ms": 5000, "deadline_ms": 20_000}
+            extra = {
+                "interface_v1": 1,
+                "pool": address,
+                "model_id": f"bench {layout} {threads}",
+                "threads": threads,
+                "wait_ms": 5000,
+                "deadline_ms": 20_000,
+            }
             backend = HiCacheBackend(storage_config(extra_config=extra), {})
             pool = host_pool(layout, 2 * PAGES, **SHAPE)
             backend.register_mem_pool_host(pool)
@@ -72,8 +78,10 @@ def copies(address: str) -> None:
                     if round:  # the first fills memory that nobody has touched
                         seconds[name].append(value)
             rates = {name: size / statistics.median(took) / 1e9 for name, took in seconds.items()}
-            print(f"{layout:18} threads {threads}: " + ", ".join(
-                f"{name} {rate:.2f} GB/s ({rate / rates['memcpy']:.2f}x)" for name, rate in rates.items()))
+            print(
+                f"{layout:18} threads {threads}: "
+                + ", ".join(f"{name} {rate:.2f} GB/s ({rate / rates['memcpy']:.2f}x)" for name, rate in rates.items())
+            )
             backend.close()
 
 
@@ -96,8 +104,10 @@ def lookups(address: str) -> None:
 
             took = sorted(timed(look) for _ in range(LOOKUPS))
             assert set(found) == {known}, set(found)
-            print(f"lookup of {pages:5} pages, {known:5} there: p50 {took[LOOKUPS // 2] * 1e3:.3f} ms, "
-                  f"p99 {took[LOOKUPS * 99 // 100] * 1e3:.3f} ms")
+            print(
+                f"lookup of {pages:5} pages, {known:5} there: p50 {took[LOOKUPS // 2] * 1e3:.3f} ms, "
+                f"p99 {took[LOOKUPS * 99 // 100] * 1e3:.3f} ms"
+            )
     linked.close()
 
 
@@ -115,7 +125,8 @@ def turns(address: str, folder: pathlib.Path) -> None:
     """Time to the first token of turn 2: reloaded, and computed anew. A 12-layer model, 2,000 tokens of history."""
     model = write_qwen3(folder / "model", seed=0, layers=12, hidden=768)
     kinds = {
-        "hicache": hicache(address, "cache", "layer_first"), "buffer_only": hicache(address, "buffer_only"),
+        "hicache": hicache(address, "cache", "layer_first"),
+        "buffer_only": hicache(address, "buffer_only"),
         "linker": linker(address, load_ms=5000),
     }
     for kind, settings in kinds.items():
@@ -132,8 +143,10 @@ def turns(address: str, folder: pathlib.Path) -> None:
                 assert said["cached"] == 1984, said
                 took["reloaded"].append(said["seconds"])
                 took["kept in the engine"].append(running.generate(ids, new=1)["seconds"])
-            print(f"{kind:12} first token of 2,000 tokens: " + ", ".join(
-                f"{name} {statistics.median(values) * 1e3:.0f} ms" for name, values in took.items()))
+            print(
+                f"{kind:12} first token of 2,000 tokens: "
+                + ", ".join(f"{name} {statistics.median(values) * 1e3:.0f} ms" for name, values in took.items())
+            )
 
 
 def main() -> None:

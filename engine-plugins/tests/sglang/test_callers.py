@@ -44,13 +44,20 @@ class Asking:
 def wrapper(linker: Any, **tree: Any) -> Any:
     """What SGLang's own methods need of the object that they are methods of."""
     cache = SimpleNamespace(
-        tree_core=SimpleNamespace(is_eagle=False, **tree), page_size=4, insert_session_id=None,
-        inc_lock_ref=lambda node: SimpleNamespace(to_dec_params=lambda: None), dec_lock_ref=lambda node, params: None,
+        tree_core=SimpleNamespace(is_eagle=False, **tree),
+        page_size=4,
+        insert_session_id=None,
+        inc_lock_ref=lambda node: SimpleNamespace(to_dec_params=lambda: None),
+        dec_lock_ref=lambda node, params: None,
     )
     component = SimpleNamespace(build_external_linker_transfer=lambda phase, node, hashes: transfer(hashes))
     return SimpleNamespace(
-        cache=cache, cache_linker=linker, _components=(component,), _tail_hashes=lambda key, result, length: [KEY],
-        _sync_restorable_prefix=lambda lengths, **_: 0, hit_markers={},
+        cache=cache,
+        cache_linker=linker,
+        _components=(component,),
+        _tail_hashes=lambda key, result, length: [KEY],
+        _sync_restorable_prefix=lambda lengths, **_: 0,
+        hit_markers={},
     )
 
 
@@ -117,7 +124,9 @@ def raising(*_: Any) -> Any:
 @pytest.mark.parametrize(
     "call",
     [
-        _other_names, _other_request, lambda linker: _other_tree(wrapper(linker)),
+        _other_names,
+        _other_request,
+        lambda linker: _other_tree(wrapper(linker)),
         lambda linker: _other_tree(wrapper(linker, validate_buffer_backup=raising)),
         lambda linker: _other_tree(wrapper(linker, validate_buffer_backup=lambda *_: object(), get_hash_values=lambda _: [KEY])),
         lambda linker: _other_tree(SimpleNamespace(cache_linker=linker)),

@@ -60,7 +60,9 @@ def stories() -> list[tuple[list[int], list[int]]]:
 
 @pytest.fixture(scope="module", params=KINDS)
 def running(
-    request: pytest.FixtureRequest, models: dict[str, pathlib.Path], pool_server: Any,
+    request: pytest.FixtureRequest,
+    models: dict[str, pathlib.Path],
+    pool_server: Any,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
     """An engine of each kind, one after another."""
@@ -245,7 +247,9 @@ def _open(server: Any) -> bool:
 
 
 def test_other_weights_share_nothing(
-    models: dict[str, pathlib.Path], pool_server: Any, tmp_path: pathlib.Path,
+    models: dict[str, pathlib.Path],
+    pool_server: Any,
+    tmp_path: pathlib.Path,
     stories: list[tuple[list[int], list[int]]],
 ) -> None:
     """The same tokens, layout, dtype and settings: only the weights differ."""

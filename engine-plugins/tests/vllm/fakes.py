@@ -66,7 +66,11 @@ class FakeNamespace:
             if self.decline is not None or (parent is not None and parent not in self.pages):
                 decline = self.decline or "no_parent"
                 return SimpleNamespace(
-                    stored=stored, present=present, declined=len(names) - at, first_decline=decline, durable=False,
+                    stored=stored,
+                    present=present,
+                    declined=len(names) - at,
+                    first_decline=decline,
+                    durable=False,
                     not_durable=None,
                 )
             if name in self.pages:

@@ -271,7 +271,6 @@ def test_a_load_is_cut_into_calls_that_suit_its_memory(memory: type[BlockRuns], 
     loader.close(1)
 
 
-
 def test_loads_fill_blocks_and_name_those_that_did_not_come() -> None:
     door, memory, names = FakeDoor(), Memory(8), hashes_of(4)
     content = [bytes([at]) * PAGE for at in range(4)]

@@ -146,7 +146,9 @@ def one_sequence(ids: Any) -> array.array[int]:
         if ids.dim() == 2 and ids.shape[0] == 1:
             ids = ids[0]
         if ids.dim() != 1 or ids.is_floating_point():
-            raise ValueError(f"one sequence of token ids is needed, [tokens] or [1, tokens], not {tuple(ids.shape)} of {ids.dtype}")
+            raise ValueError(
+                f"one sequence of token ids is needed, [tokens] or [1, tokens], not {tuple(ids.shape)} of {ids.dtype}"
+            )
         ids = ids.tolist()
     elif isinstance(ids, (list, tuple)) and len(ids) == 1 and isinstance(ids[0], (list, tuple)):
         ids = ids[0]

@@ -50,9 +50,7 @@ class CopyingCache(TurnCache, form="copying"):
                 layer.update(keys, values)
         return Brought(report.pages, 0, report.from_dram, report.from_nvme, report.miss)
 
-    def _send(
-        self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
-    ) -> turnkv.OffloadReport:
+    def _send(self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any) -> turnkv.OffloadReport:
         tensors = [_rows(tensor) for layer in self.layers for tensor in (layer.keys, layer.values)]
         source = turnkv.Strided([view(tensor, first) for tensor in tensors], tokens - first)
         return pages.offload(hashes, source, **settings)

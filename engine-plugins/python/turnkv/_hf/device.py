@@ -119,9 +119,7 @@ class DeviceCache(TurnCache, form="device"):
         except turnkv.Error as error:
             self.turn.misses[f"tier:{error.kind}"] += 1
 
-    def _send(
-        self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
-    ) -> turnkv.OffloadReport:
+    def _send(self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any) -> turnkv.OffloadReport:
         return pages.offload(hashes, self._memory(first, tokens), **settings)
 
     def _fresh_layers(self) -> list[Any]:

@@ -83,7 +83,9 @@ class Row:
         tail = self._matches(begun, shape, tokens, chain, found)
         return found * size + tail, begun.tail if tail and begun is not None else None
 
-    def _look_back(self, begun: turnkv.TurnBegun | None, shape: GroupShape, tokens: array.array[int], chain: bytes) -> tuple[int, bytes | None]:
+    def _look_back(
+        self, begun: turnkv.TurnBegun | None, shape: GroupShape, tokens: array.array[int], chain: bytes
+    ) -> tuple[int, bytes | None]:
         """Where a trimmed session ended is told by its tail, the one page that its list ends with."""
         for page in range(len(chain) // HASH, -1, -1):
             tail = self._matches(begun, shape, tokens, chain, page)
@@ -91,7 +93,9 @@ class Row:
                 return page * shape.page_tokens + tail, begun.tail
         return 0, None
 
-    def _matches(self, begun: turnkv.TurnBegun | None, shape: GroupShape, tokens: array.array[int], chain: bytes, page: int) -> int:
+    def _matches(
+        self, begun: turnkv.TurnBegun | None, shape: GroupShape, tokens: array.array[int], chain: bytes, page: int
+    ) -> int:
         """Tokens of the session's partial tail if it is page `page` of this prompt; else 0."""
         size = shape.page_tokens
         if begun is None or begun.tail is None or not 0 < begun.tail_tokens < size:
@@ -142,9 +146,7 @@ class Row:
                 group.spill(f"error:{error.kind}")
         tokens = len(names) // HASH * group.shape.page_tokens
         target = turnkv.Strided([view(tensor[self._at : self._at + 1, :, :tokens], 0) for tensor in group.kv], tokens)
-        report = self._memory.doors[group.shape].call(
-            lambda pages: pages.reload(names, target, deadline_ms=self._deadline_ms)
-        )
+        report = self._memory.doors[group.shape].call(lambda pages: pages.reload(names, target, deadline_ms=self._deadline_ms))
         turn.pages_copied += report.pages
         return report
 
@@ -188,7 +190,14 @@ class Row:
         call(lambda pages: pages.end_turn(session, names, tail_tokens=tail, **hints))
 
     def _store_pages(
-        self, group: Group, names: bytes, tokens: array.array[int], durable: bool, keep: bool, turn: TurnReport, retry: bool = True
+        self,
+        group: Group,
+        names: bytes,
+        tokens: array.array[int],
+        durable: bool,
+        keep: bool,
+        turn: TurnReport,
+        retry: bool = True,
     ) -> int:
         """How many leading pages of `names` the pool has in the end."""
         shape, count = group.shape, len(names) // HASH
@@ -241,8 +250,16 @@ class Row:
         return group.start + page
 
     def _store_run(
-        self, group: Group, names: bytes, at: int, run: int, in_place: bool, siblings: bool, tokens: array.array[int],
-        durable: bool, keep: bool,
+        self,
+        group: Group,
+        names: bytes,
+        at: int,
+        run: int,
+        in_place: bool,
+        siblings: bool,
+        tokens: array.array[int],
+        durable: bool,
+        keep: bool,
     ) -> Any:
         """Stores `run` pages that stand alike: in place, or by a copy."""
         shape, size = group.shape, group.shape.page_tokens
@@ -254,8 +271,16 @@ class Row:
         part = names[at * HASH : (at + run) * HASH]
         if in_place and group.span is not None:
             return group.span.commit(
-                self._at, self._place(group, at), part, session=session, parent=parent, tail_tokens=tail, siblings=siblings,
-                keep=keep, durable=durable, deadline_ms=self._deadline_ms,
+                self._at,
+                self._place(group, at),
+                part,
+                session=session,
+                parent=parent,
+                tail_tokens=tail,
+                siblings=siblings,
+                keep=keep,
+                durable=durable,
+                deadline_ms=self._deadline_ms,
             )
         if siblings:
             part, run, tail = part[:HASH], 1, tail if run == 1 else 0

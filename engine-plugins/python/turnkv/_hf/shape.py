@@ -100,7 +100,13 @@ def group_shapes(model: torch.nn.Module, page_tokens: int | None, sink: int, win
         kept = window if own is None else own
         shapes.append(
             GroupShape(
-                tuple(numbers), shape.kv_heads, shape.head_dim, size, shape.dtype, window=kept, exact=own is not None,
+                tuple(numbers),
+                shape.kv_heads,
+                shape.head_dim,
+                size,
+                shape.dtype,
+                window=kept,
+                exact=own is not None,
                 sink_pages=-(-sink // size) if own is None and window is not None else 0,
             )
         )
@@ -112,8 +118,14 @@ def specification(shape: GroupShape, model: str, tenant: str, salt: bytes) -> di
     kept = ("layers", shape.layers, "window", shape.window, "sinks", shape.sink_pages, "exact", shape.exact)
     digest = hashlib.sha256(repr(kept).encode() + b"\0" + salt).digest()
     return {
-        "model": model, "dtype": DTYPES[shape.dtype], "layers": len(shape.layers), "kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim, "page_tokens": shape.page_tokens, "tenant": tenant, "salt": digest,
+        "model": model,
+        "dtype": DTYPES[shape.dtype],
+        "layers": len(shape.layers),
+        "kv_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "page_tokens": shape.page_tokens,
+        "tenant": tenant,
+        "salt": digest,
         "layout": "layer_kv_head_token" if shape.by_head else "layer_kv_token_head",
     }
 

@@ -259,10 +259,7 @@ class SlabCache(TurnKVCache, form="slab"):
             return 0
         groups = [self._memory.find(shape) for shape in self._shapes]
         for group in groups:
-            loaded = min(
-                row.load(group, prompt, tokens, self.turn)
-                for row, prompt in zip(self._rows, prompts, strict=True)
-            )
+            loaded = min(row.load(group, prompt, tokens, self.turn) for row, prompt in zip(self._rows, prompts, strict=True))
             if loaded < tokens and (group.shape.window is not None or group is not groups[0]):
                 return 0
             tokens = loaded
@@ -318,7 +315,8 @@ class SlabCache(TurnKVCache, form="slab"):
                 if group.why in ("error:invalid", "error:limit"):
                     warnings.warn(
                         "the pool's memory cannot be mapped here (another data plane, reserved huge pages, or vm.max_map_count "
-                        "reached): pages are copied", stacklevel=3,
+                        "reached): pages are copied",
+                        stacklevel=3,
                     )
                 group.why = None
 

@@ -125,9 +125,7 @@ class TurnCache(TurnKVCache, DynamicCache):
         """Fills the layers with the leading pages that are there, of `tokens` tokens in all."""
 
     @abstractmethod
-    def _send(
-        self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
-    ) -> turnkv.OffloadReport:
+    def _send(self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any) -> turnkv.OffloadReport:
         """Stores the pages of the tokens from token `first` on."""
 
     def _held(self, hashes: bytes) -> int:
@@ -341,9 +339,15 @@ class TurnCache(TurnKVCache, DynamicCache):
             self.turn.pages_present += first
             return first
         report = self._send(
-            pages, hashes[first * 32 :], skipped, tokens,
-            session=self.session, parent=hashes[(first - 1) * 32 : first * 32] if first else None,
-            durable=durable, wait_ms=self._wait_ms, deadline_ms=self._deadline_ms,
+            pages,
+            hashes[first * 32 :],
+            skipped,
+            tokens,
+            session=self.session,
+            parent=hashes[(first - 1) * 32 : first * 32] if first else None,
+            durable=durable,
+            wait_ms=self._wait_ms,
+            deadline_ms=self._deadline_ms,
         )
         done = report.stored + report.present
         if first and done == 0 and report.first_decline == "no_parent":

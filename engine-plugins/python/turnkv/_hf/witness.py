@@ -18,7 +18,13 @@ import torch
 
 PLAIN_INPUTS = frozenset(
     {
-        "input_ids", "inputs_embeds", "attention_mask", "position_ids", "cache_position", "past_key_values", "logits_to_keep",
+        "input_ids",
+        "inputs_embeds",
+        "attention_mask",
+        "position_ids",
+        "cache_position",
+        "past_key_values",
+        "logits_to_keep",
         "labels",
     }
 )

@@ -110,8 +110,10 @@ class DeviceRuns(BlockRuns):
     def check_layers(self) -> None:
         """Raises ValueError where a page cannot be brought layer by layer."""
         if len({len(layer.lengths) for layer in self.layers.values()}) > 1:
-            raise ValueError("the layers of this model lie in memory in different ways, so pages cannot be brought layer "
-                             'by layer: use load="async"')
+            raise ValueError(
+                "the layers of this model lie in memory in different ways, so pages cannot be brought layer "
+                'by layer: use load="async"'
+            )
 
     def _placed(self, addresses: np.ndarray, lengths: list[int], layers: int = 0) -> turnkv.OnDevice:
         """These runs, behind what the compute stream had been given when it was marked. Raises turnkv.Error."""

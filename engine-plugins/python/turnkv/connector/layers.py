@@ -88,9 +88,7 @@ class _Step:
 class LayerLoader:
     """Loads of one worker, a step at a time. The engine's thread alone calls it. Needs a pool with shared memory."""
 
-    def __init__(
-        self, door: Door, runs: Mapping[int, BlockRuns], *, deadline_ms: int, threads: int
-    ) -> None:
+    def __init__(self, door: Door, runs: Mapping[int, BlockRuns], *, deadline_ms: int, threads: int) -> None:
         self._door, self._runs = door, runs
         self._deadline_ms = deadline_ms
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="turnkv-lease")

@@ -40,9 +40,7 @@ class Hints:
     """Sessions that an orchestrator says will not return."""
 
     @staticmethod
-    def parse(
-        *sources: Mapping[str, Any] | None, envelope: Any = None, session: str | None = None
-    ) -> tuple[Hints, list[str]]:
+    def parse(*sources: Mapping[str, Any] | None, envelope: Any = None, session: str | None = None) -> tuple[Hints, list[str]]:
         """The hints in these dictionaries, under "turnkv" or as "turnkv_session", and what was wrong with them.
 
         An orchestrator's `envelope` (or one among the dictionaries, where bridges put it) has the last word; `session` is

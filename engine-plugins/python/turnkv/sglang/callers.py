@@ -73,5 +73,9 @@ class Callers:
             lost = {"offload": "pages whose parent is not remembered are not stored", "lookup": "hints are not heard"}[call]
             logger.warning(
                 "turnkv: SGLang %s calls a linker's %s otherwise than 0.5.23 does (%s: %s): %s",
-                sglang.__version__, call, type(error).__name__, error, lost,
+                sglang.__version__,
+                call,
+                type(error).__name__,
+                error,
+                lost,
             )

@@ -33,16 +33,21 @@ def device_pool_group(kvcache: Any, params: Any, components: Any) -> DevicePoolG
             raise
         layers = len(kvcache.k_buffer)
         entry = DevicePoolEntry(
-            name=PoolName.KV, indices_from_pool=PoolName.KV, device_pool=kvcache,
+            name=PoolName.KV,
+            indices_from_pool=PoolName.KV,
+            device_pool=kvcache,
             components=[[*kvcache.k_buffer, *kvcache.v_buffer]],
             layer_mapping={layer: (layer, layers + layer) for layer in range(layers)},
-            page_size=params.page_size, rows_are_pages=False,
+            page_size=params.page_size,
+            rows_are_pages=False,
         )
         group = DevicePoolGroup([entry], layers, params.page_size)
     places = {buffer.device for entry in group.entries for buffer in entry.kv_buffer}
     if len(places) > 1 or next(iter(places)).type not in ("cpu", "cuda"):
-        raise ValueError(f"turnkv.sglang.Linker cannot reach {', '.join(sorted(map(str, places)))} memory: "
-                         "use turnkv.sglang.HiCacheBackend there")
+        raise ValueError(
+            f"turnkv.sglang.Linker cannot reach {', '.join(sorted(map(str, places)))} memory: "
+            "use turnkv.sglang.HiCacheBackend there"
+        )
     return group
 
 
@@ -53,8 +58,7 @@ class Agreement:
         groups = [params.attn_tp_cache_group or params.tp_cache_group, params.attn_cp_cache_group]
         initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
         self._groups = [
-            group for group in groups
-            if initialized and group is not None and torch.distributed.get_world_size(group) > 1
+            group for group in groups if initialized and group is not None and torch.distributed.get_world_size(group) > 1
         ]
 
     @property

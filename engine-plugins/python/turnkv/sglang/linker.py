@@ -54,7 +54,12 @@ class Linker(UnifiedCacheLinker):
     """See the head of this file; options: `options.Options`. Raises ValueError for a configuration that cannot work."""
 
     def __init__(
-        self, server_args: Any, params: Any, *, components: Any, extra_config: dict[str, Any] | None = None,
+        self,
+        server_args: Any,
+        params: Any,
+        *,
+        components: Any,
+        extra_config: dict[str, Any] | None = None,
         forward_stream: Any = None,
     ) -> None:
         if params.pp_size > 1:
@@ -94,19 +99,37 @@ class Linker(UnifiedCacheLinker):
             layout = KV_LAYER_TOKEN if name == PoolName.KV and not self._group.rank_replicated else f"device:{name}"
             runs = DeviceRuns(entry, layout)
             spec = identity.namespace(
-                self._rank, model=model, settings=settings, tenant=self._options.tenant, pool_name=str(name),
-                layout=layout, dtype=str(entry.kv_buffer[0].dtype), page_tokens=runs.page_slots, lengths=runs.lengths,
+                self._rank,
+                model=model,
+                settings=settings,
+                tenant=self._options.tenant,
+                pool_name=str(name),
+                layout=layout,
+                dtype=str(entry.kv_buffer[0].dtype),
+                page_tokens=runs.page_slots,
+                lengths=runs.lengths,
             )
             door, lookups = Door(self._pool, spec, self.counts), Door(self._lookup_pool, spec, self.counts)
             if door.open():
                 lookups.open(OPEN_TRIES)
             memory = entry.kv_buffer[0]
             pages[str(name)] = DevicePages(
-                str(name), door, lookups, runs, self._rank.shard, devices.device_of(memory),
+                str(name),
+                door,
+                lookups,
+                runs,
+                self._rank.shard,
+                devices.device_of(memory),
                 functools.partial(self._computing, memory.device),
             )
-            logger.info("turnkv: %s pages of %d bytes in %d runs, shard %d of %d", name, sum(runs.lengths),
-                        len(runs.lengths), self._rank.shard, self._rank.shards)
+            logger.info(
+                "turnkv: %s pages of %d bytes in %d runs, shard %d of %d",
+                name,
+                sum(runs.lengths),
+                len(runs.lengths),
+                self._rank.shard,
+                self._rank.shards,
+            )
         return pages
 
     def _computing(self, place: torch.device) -> int | None:
@@ -290,17 +313,23 @@ class Linker(UnifiedCacheLinker):
         """Offloads pages that follow `parent`; whether all of them are in the pool now."""
         report = pages.door.call(
             lambda space: pages.offload(
-                space, hashes, indices, parent=parent or None, session=session, durable=self._options.durable,
-                wait_ms=self._options.wait_ms), None)
+                space,
+                hashes,
+                indices,
+                parent=parent or None,
+                session=session,
+                durable=self._options.durable,
+                wait_ms=self._options.wait_ms,
+            ),
+            None,
+        )
         if report is None:
             return False
         count_offload(self.counts, report)
         self._chain.learn(cut(hashes, 0, report.stored + report.present), parent)
         return report.declined == 0
 
-    def _store_turn(
-        self, pages: DevicePages, hashes: bytes, indices: torch.Tensor, parent: bytes, session: str
-    ) -> bool:
+    def _store_turn(self, pages: DevicePages, hashes: bytes, indices: torch.Tensor, parent: bytes, session: str) -> bool:
         """Offloads pages of a session, and tells the pool which pages the session has now.
 
         SGLang says neither when a turn begins nor when it ends, so each offload counts as one.
@@ -316,9 +345,15 @@ class Linker(UnifiedCacheLinker):
             else:
                 pages.door.call(
                     lambda space: space.end_turn(
-                        name, prefix + hashes, expected_return_ms=hints.expected_return_ms, ttl_ms=hints.ttl_ms,
-                        priority=hints.priority, last=hints.final,
-                    ), None)
+                        name,
+                        prefix + hashes,
+                        expected_return_ms=hints.expected_return_ms,
+                        ttl_ms=hints.ttl_ms,
+                        priority=hints.priority,
+                        last=hints.final,
+                    ),
+                    None,
+                )
         return stored
 
     def _prefix(self, parent: bytes) -> bytes | None:

@@ -49,9 +49,7 @@ class DevicePages:
     stream: Callable[[], int | None] = lambda: None
     """What the engine computes on just now: pages come after all that it was given."""
 
-    def offload(
-        self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
-    ) -> turnkv.OffloadReport:
+    def offload(self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any) -> turnkv.OffloadReport:
         """Stores the pages at these indices. Raises turnkv.Error."""
         source = turnkv.Runs(self.runs.addresses(indices), self.runs.lengths)
         if self.device is None:
@@ -59,9 +57,7 @@ class DevicePages:
         placed = turnkv.OnDevice(self.device, source, keep=self.runs)
         return space.offload(hashes, placed, shard=self.shard, **settings)
 
-    def reload(
-        self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
-    ) -> turnkv.ReloadReport:
+    def reload(self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any) -> turnkv.ReloadReport:
         """Fills the pages at these indices, verified, with the leading ones that are there. Raises turnkv.Error."""
         target = turnkv.Runs(self.runs.addresses(indices), self.runs.lengths)
         if self.device is None:
@@ -212,8 +208,7 @@ def _copy_window(want: Wanted, deadline: float, counts: Counts) -> bool:
     if left_ms <= 0:
         counts.add("load_late")
         return False
-    report = want.pages.door.call(
-        lambda space: want.pages.reload(space, want.hashes, want.indices, deadline_ms=left_ms), None)
+    report = want.pages.door.call(lambda space: want.pages.reload(space, want.hashes, want.indices, deadline_ms=left_ms), None)
     if report is not None and report.miss is not None:
         counts.add(f"miss:{report.miss}")
     return report is not None and report.pages == pages_in(want.hashes)

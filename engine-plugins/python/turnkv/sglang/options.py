@@ -12,15 +12,30 @@ from typing import Any
 
 import turnkv
 
-SGLANG_KEYS = frozenset({
-    "allocator", "backend_name", "class_name", "enable_storage_metrics", "hicache_storage_pass_prefix_keys",
-    "interface_v1", "module_path", "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
-})
+SGLANG_KEYS = frozenset(
+    {
+        "allocator",
+        "backend_name",
+        "class_name",
+        "enable_storage_metrics",
+        "hicache_storage_pass_prefix_keys",
+        "interface_v1",
+        "module_path",
+        "prefetch_threshold",
+        "prefetch_timeout_base",
+        "prefetch_timeout_per_ki_token",
+    }
+)
 """What SGLang itself reads from the same JSON object."""
 THREADS_MAX = 16
 BOUNDS = {
-    "deadline_ms": (1, 600_000), "lookup_ms": (1, 10_000), "load_ms": (1, 600_000), "wait_ms": (0, 600_000),
-    "threads": (1, THREADS_MAX), "offloads_max": (1, 4096), "dram_bytes": (16 << 20, 1 << 50),
+    "deadline_ms": (1, 600_000),
+    "lookup_ms": (1, 10_000),
+    "load_ms": (1, 600_000),
+    "wait_ms": (0, 600_000),
+    "threads": (1, THREADS_MAX),
+    "offloads_max": (1, 4096),
+    "dram_bytes": (16 << 20, 1 << 50),
     "nvme_bytes": (0, 1 << 50),
 }
 

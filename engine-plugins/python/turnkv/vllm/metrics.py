@@ -100,9 +100,7 @@ class TurnKVPromMetrics(KVConnectorPromMetrics):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         counter, histogram = metric_types[Counter], metric_types[Histogram]
         self._counters = {
-            name: counter(
-                name=f"vllm:turnkv_{name}", documentation=text, labelnames=[*labelnames, *([label] if label else [])]
-            )
+            name: counter(name=f"vllm:turnkv_{name}", documentation=text, labelnames=[*labelnames, *([label] if label else [])])
             for name, (text, label) in COUNTERS.items()
         }
         self._histograms = {

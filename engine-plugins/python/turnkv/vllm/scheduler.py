@@ -417,8 +417,9 @@ class Scheduler:
         cause = outcome.cause if outcome.failed else None
         paused = self.pause.ended(request_id, cause, outcome.seconds, time.monotonic())
         if paused:
-            logger.warning("TurnKV: a load came too late (%s, %.1f s): requests are computed for %.0f s", cause,
-                           outcome.seconds, paused)
+            logger.warning(
+                "TurnKV: a load came too late (%s, %.1f s): requests are computed for %.0f s", cause, outcome.seconds, paused
+            )
         self.stats.observe("load_seconds", outcome.seconds)
         # With several groups vLLM takes a load whole or not at all.
         whole = outcome.failed == 0
