@@ -72,6 +72,24 @@ fn the_pool_touches_nothing_outside_itself() {
 }
 
 #[test]
+fn only_doors_speak_the_wire() {
+    let texts = texts(&["rs"]);
+    let mut faults: Vec<String> =
+        texts.iter().flat_map(|(path, text)| sources::wire_outside_doors(path, text)).collect();
+    for allowed in sources::WIRE_SPEAKERS {
+        if !texts.iter().any(|(path, text)| path.starts_with(allowed) && sources::speaks_wire(text)) {
+            faults.push(format!("{allowed}: no message of the wire is named there; mend WIRE_SPEAKERS"));
+        }
+    }
+    report(faults);
+}
+
+#[test]
+fn no_two_types_of_the_server_have_one_name() {
+    report(sources::named_twice(&texts(&["rs"])));
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     let texts = texts(&["rs", "py", "proto", "toml", "sh", "md", "service"]);
     report(texts.iter().flat_map(|(path, text)| sources::forbidden_words(path, text)).collect());
