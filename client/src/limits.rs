@@ -58,7 +58,7 @@ pub const INLINE_PIECE_BYTES: usize = 512 << 10;
 /// Inline pieces that wait to be sent; more would leave the cache before they are.
 pub const INLINE_PIECES_MAX: usize = 2;
 /// Bytes of one gRPC message.
-pub const GRPC_MESSAGE_BYTES_MAX: usize = 8 << 20;
+pub const GRPC_MESSAGE_BYTES_MAX: usize = turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 /// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache, and cost fresh memory, before it is
 /// read; less would be filled before a network's round trip is over.
 pub const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;

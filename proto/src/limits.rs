@@ -1,5 +1,11 @@
-//! The named bounds of the wire. Owns: limits that both sides must agree on. Must not know: configuration.
+//! The named bounds of the wire. Owns: limits, names and the version that both sides must agree on. Must not know: configuration.
 
+/// The version of the frames on the local socket.
+pub const LOCAL_PROTOCOL: u32 = 1;
+/// What is appended to the path of the gRPC socket for that of the local one beside it.
+pub const LOCAL_SOCKET_SUFFIX: &str = ".local";
+/// Bytes of one gRPC answer.
+pub const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Hashes one call may carry, and positions of one call (pages times the shards that it moves of each): 1 M tokens of 16-token
 /// pages.
 pub const HASHES_PER_CALL_MAX: usize = 65_536;

@@ -1,9 +1,13 @@
 //! The server's named bounds. Owns: every bound that is not the operator's to set. Must not know: configuration.
 
 use std::time::Duration;
-use turnkv_proto::limits::{HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX};
+use turnkv_proto::limits::{
+    GRPC_ANSWER_BYTES_MAX, HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX, LOCAL_SOCKET_SUFFIX,
+};
 use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
+/// Bytes of the gRPC socket's path.
+pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 100;
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
 /// Slabs that one local client was sent and has not read yet: a client of ours has one connection to attach by.
@@ -59,6 +63,16 @@ pub(crate) const REFUSAL_MS_MAX: u64 = 20;
 pub(crate) const CLIENTS_MAX: usize = 1_024;
 /// Callers (processes over the Unix socket, hosts over TCP) with inline calls in service.
 pub(crate) const CALLERS_MAX: usize = 4_096;
+/// How often the peer of a gRPC connection is asked whether it is still there.
+pub(crate) const GRPC_KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How long it may take to say so.
+pub(crate) const GRPC_KEEP_ALIVE_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How long open connections may go on once the server leaves.
+pub(crate) const DOORS_END_MAX: Duration = Duration::from_secs(2);
+/// How long an operator's command waits for a server to be reached.
+pub(crate) const COMMAND_CONNECT_MAX: Duration = Duration::from_secs(2);
+/// The same for an answer.
+pub(crate) const COMMAND_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Requests in service at a time on one gRPC connection.
 pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache before it is read; less would be
@@ -73,8 +87,6 @@ pub(crate) const GRPC_FRAME_BYTES_MAX: u32 = 1 << 20;
 pub(crate) const GRPC_FRAMES_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a frame that needs no room of its own, so what any connection may leave half sent.
 pub(crate) const FRAME_UNCOUNTED_BYTES_MAX: usize = 32 << 10;
-/// Bytes of one answer.
-pub(crate) const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a request to the Pool service: its longest list of hashes, or of positions with checksums, and the rest.
 pub(crate) const POOL_REQUEST_BYTES_MAX: usize = HASHES_PER_CALL_MAX * 32 + SMALL_REQUEST_BYTES_MAX;
 /// Bytes of a request to the Sessions service: likewise, or the most engines of a route.
@@ -212,6 +224,10 @@ pub(crate) const LOCAL_LOOK: Duration = Duration::from_millis(200);
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 
+const _: () = assert!(
+    SOCKET_PATH_BYTES_MAX + LOCAL_SOCKET_SUFFIX.len() < 108,
+    "the path of the local socket fits sun_path, with its end"
+);
 const _: () = assert!(CATALOGS_ASIDE_MAX >= 1, "a damaged catalog is set aside, not deleted");
 const _: () = assert!(
     NVME_SMALLER_MS > DISK_FULL_RETRY_MIN.as_millis() as u64,

@@ -37,6 +37,7 @@ class Request:
     """Tokens to generate."""
     cache_salt_id: int | None = None
     lora_task_id: int | None = None
+    py_lora_path: str | None = None
     multimodal_hashes: list[list[int]] | None = None
     is_dummy_request: bool = False
     tokens: list[int] = field(default_factory=list)
@@ -73,18 +74,36 @@ class Engine:
     """One engine of `ranks` ranks with KV memory of its own."""
 
     def __init__(
-        self, model: str, *, ranks: int = 1, blocks: int = 64, block_tokens: int = 4, mla: bool = False,
-        overlap: bool = False, reuse: bool = False, silent: bool = False, salt: str = "", **args: object,
+        self,
+        model: str,
+        *,
+        ranks: int = 1,
+        blocks: int = 64,
+        block_tokens: int = 4,
+        mla: bool = False,
+        overlap: bool = False,
+        reuse: bool = False,
+        silent: bool = False,
+        salt: str = "",
+        adapters: dict[int, str] | None = None,
+        **args: object,
     ) -> None:
         self.block_tokens, self.overlap, self.reuse, self.mla = block_tokens, overlap, reuse, mla
         self.silent = silent
         """Cancelled requests end without a word to the connector, as in 1.2's loop."""
         cache = {"tokens_per_block": block_tokens, "dtype": "auto", "host_cache_size": 0, "max_attention_window": None}
         cache.update(args.pop("cache", {}))
-        self.llm_args = SimpleNamespace(**{
-            "model": model, "dtype": "bfloat16", "tensor_parallel_size": ranks,
-            "kv_cache_config": SimpleNamespace(**cache), "max_seq_len": 4096, "max_beam_width": 1, **args,
-        })
+        self.llm_args = SimpleNamespace(
+            **{
+                "model": model,
+                "dtype": "bfloat16",
+                "tensor_parallel_size": ranks,
+                "kv_cache_config": SimpleNamespace(**cache),
+                "max_seq_len": 4096,
+                "max_beam_width": 1,
+                **args,
+            }
+        )
         self.calls: list[tuple[object, ...]] = []
         self.workers = stand_in.ranks.run(ranks, lambda rank: turnkv.tensorrt_llm.Worker(self.llm_args))
         self.scheduler = turnkv.tensorrt_llm.Scheduler(self.llm_args)
@@ -92,7 +111,8 @@ class Engine:
         self.caches = [torch.zeros(shape, dtype=torch.bfloat16) for _ in range(ranks)]
         for worker, memory in zip(self.workers, self.caches, strict=True):
             worker.register_kv_caches(memory)
-        self.weights = salt
+        self.weights, self.adapters = salt, adapters or {}
+        """Of the model, and of the adapters by task id."""
         self.free = list(range(blocks))
         self.kept: dict[tuple[object, ...], int] = {}
         """Blocks that stay on the device for reuse, by what is in them."""
@@ -193,9 +213,7 @@ class Engine:
             position = request.position if in_context else len(request.tokens) - 1
             if is_new:
                 position -= request.matched
-            data = stand_in.RequestData(
-                request.request_id, request.tokens[tokens:], request.blocks[blocks:], position, scheduled
-            )
+            data = stand_in.RequestData(request.request_id, request.tokens[tokens:], request.blocks[blocks:], position, scheduled)
             self.known[request.request_id] = (len(request.tokens), len(request.blocks))
             (output.new_requests if is_new else output.cached_requests).append(data)
         self._say("build_connector_meta", *sorted(batch))
@@ -312,7 +330,8 @@ class Engine:
     def _item(self, rank: int, layer: int, request: Request, at: int, part: int) -> bytes:
         """K (part 0) or V of one token: it follows from all tokens up to it."""
         prefix = self._device_tokens(request)[: at + 1]
-        what = (self.weights, 0 if self.mla else rank, layer, part, request.cache_salt_id, request.lora_task_id, prefix)
+        adapter = self.adapters.get(request.lora_task_id, request.lora_task_id)
+        what = (self.weights, 0 if self.mla else rank, layer, part, request.cache_salt_id, adapter, prefix)
         return hashlib.blake2b(repr(what).encode(), digest_size=ITEM_BYTES).digest()
 
     def _places(self, rank: int, layer: int, request: Request, at: int) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from turnkv.connector import LoadJob, PageRun
 from turnkv.connector.device_layers import DeviceLayerLoader
 from turnkv.tensorrt_llm import fetcher
@@ -21,6 +22,7 @@ class Flight:
 
     def __init__(self, pages: int, fails: Exception | None = None) -> None:
         self.pages, self.fails, self.ended = pages, fails, threading.Event()
+        self.pages_begun = pages
         self.waited = False
 
     def wait_layer(self, layer: int, stream: int | None) -> None:

@@ -1,14 +1,17 @@
-//! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock, no chance.
+//! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock,
+//! no chance.
 //!
 //! - [`Pool`] (`pool`): what all wings share, and the verbs
-//! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `sessions`, `namespaces`, `sizing`
+//! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `sessions`, `namespaces`,
+//!   `sizing`
 //! - `verbs`: what callers ask, one file a verb; they compose the wings
-//! - `steps`: how much one call does before others get their turn
+//! - `call`: how much one call does before others get their turn
 //! - `config`, `limits`, `error`, `ids`: what an operator sets, the bounds, refusals, handles
 //! - `stats`, `check`: what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
 
+mod call;
 mod check;
 mod config;
 mod error;
@@ -23,29 +26,29 @@ mod pool;
 mod sessions;
 mod sizing;
 mod stats;
-mod steps;
 mod verbs;
 
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
 pub use error::{LeaseShare, PoolError};
 pub use ids::{
-    ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey, SlotPlace, UserId,
+    ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, PlaceNote, SlotKey, SlotPlace,
+    UserId,
 };
 pub use index::lookup::Found;
-pub use memory::slots::SlabAction;
+pub use index::sweep::Sweep;
 pub use namespaces::table::NamespaceDesc;
 pub use nvme::adopt::Adoption;
 pub use nvme::durable::Durable;
 pub use nvme::pass::{LiveExtent, Pass, PassNext, PassStep, emptying_gain};
 pub use nvme::promote::Promotion;
-pub use nvme::reclaim::{PlaceNote, Reclaim, Rewrite};
+pub use nvme::reclaim::{Reclaim, Rewrite};
 pub use nvme::space::kept_percent;
 pub use nvme::strangers::Stranger;
 pub use nvme::writeback::WriteBehind;
 pub use pool::Pool;
 pub use sessions::describe::{Describing, Listing, Naming, SessionDetail, SessionInfo};
 pub use sessions::record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
-pub use sizing::curve::{CurveTuning, MissRatioCurve, NamespaceRoom};
+pub use sizing::curve::{CurveTuning, MissRatioCurve};
 pub use stats::{PoolStats, TierGauges};
 pub use verbs::commit::Committed;
 pub use verbs::mapped::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
@@ -55,6 +58,7 @@ pub use verbs::prefetch::{Expecting, Prefetching};
 pub use verbs::reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use verbs::retain::Retaining;
 pub use verbs::session::EndTurn;
-pub use verbs::sweep::Sweep;
+pub use verbs::sizing::NamespaceRoom;
+pub use verbs::slabs::SlabAction;
 pub use verbs::turn_begin::{TurnBegin, TurnBegun};
 pub use verbs::turn_end::TurnEnd;

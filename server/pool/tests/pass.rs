@@ -138,6 +138,20 @@ fn where_no_slot_comes_free_pages_go_so_that_there_is_room_at_all() {
 }
 
 #[test]
+fn a_pass_whose_reads_failed_and_find_no_slot_again_ends_and_keeps_its_pages() {
+    let mut world = World::new(32);
+    let mut pass = world.pool.begin_pass(world.extents.clone(), true, 0);
+    let (reads, next) = world.run(&mut pass, 0);
+    assert_eq!((reads.len(), next), (PASS_MOVES_INFLIGHT_MAX, PassNext::Wait));
+    for read in reads {
+        assert!(!world.pool.promote_failed(read.page, 0, MissCause::Busy, 0));
+    }
+    world.fill_slots();
+    assert_eq!(world.run(&mut pass, 0), (Vec::new(), PassNext::Over { empty: false }));
+    assert_eq!(world.present(), PAGES);
+}
+
+#[test]
 fn where_nothing_can_be_moved_to_nothing_is_read() {
     let mut world = World::new(64);
     let mut pass = world.pool.begin_pass(world.extents.clone(), true, 0);

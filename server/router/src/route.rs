@@ -1,9 +1,11 @@
-//! The router. Owns: what is known of engines (which pages they ran last, how large the sessions are that live
-//! there) and the ranking of candidates. Must not know: where pages are in a pool, how engines are reached.
+//! The router. Owns: what is known of engines (which pages they ran last, how large the sessions are that
+//! live there) and the ranking of candidates. Must not know: where pages are in a pool, how engines are
+//! reached.
 //!
-//! An engine's own cache is not seen from here. It is modelled: an engine holds a page if fewer pages than its capacity came
-//! new to it since it last ran the page, which is what a least-recently-used cache of that size would hold. Sampled: every
-//! eighth page of a prefix is marked, so that a turn of 9,000 pages costs about a thousand marks and a question a bisection.
+//! An engine's own cache is not seen from here. It is modelled: an engine holds a page if fewer pages than
+//! its capacity came new to it since it last ran the page, which is what a least-recently-used cache of that
+//! size would hold. Sampled: every eighth page of a prefix is marked, so that a turn of 9,000 pages costs
+//! about a thousand marks and a question a bisection.
 
 use crate::error::RouteError;
 use crate::limits::{
@@ -156,7 +158,8 @@ impl Router {
         }
     }
 
-    /// Ranks the candidates, the best first. Ties go to the session's home, then to the one with less load, then to the one named first.
+    /// Ranks the candidates, the best first. Ties go to the session's home, then to the one with less load,
+    /// then to the one named first.
     pub fn route(&mut self, ask: RouteAsk<'_>, now: Now) -> Result<Vec<Ranked>, RouteError> {
         if ask.candidates.is_empty() || ask.candidates.len() > CANDIDATES_MAX {
             return Err(RouteError::Candidates);
@@ -223,7 +226,8 @@ impl Router {
         self.marks.len()
     }
 
-    /// The engine of a name; a new one takes the place of the one not seen for longest when the table is full.
+    /// The engine of a name; a new one takes the place of the one not seen for longest when the table is
+    /// full.
     fn engine_id(&mut self, name: &str, now: Now) -> Result<u32, RouteError> {
         Router::check_name(name)?;
         if let Some(id) = self.ids.get(name).copied() {
@@ -250,7 +254,8 @@ impl Router {
         Ok(id)
     }
 
-    /// Leading pages that an engine holds by the model. Presence is taken to be monotone, as in any prefix cache.
+    /// Leading pages that an engine holds by the model. Presence is taken to be monotone, as in any prefix
+    /// cache.
     fn held(&self, ns: RouteNamespace, id: u32, hashes: &[BlockHash]) -> u64 {
         let Some(engine) = self.engines.get(&id) else { return 0 };
         let holds = |position: usize| {

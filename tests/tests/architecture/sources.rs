@@ -1,6 +1,8 @@
 //! Rules about one file's text: its length, its header, unsafe code, unfinished work and machine paths.
 //! Must not know: where files come from; every rule is a pure function over (path, text).
 
+use std::collections::BTreeMap;
+
 /// Lines of a file before its inline tests.
 const PRODUCTION_LINES_MAX: usize = 500;
 
@@ -109,6 +111,68 @@ pub(crate) fn impure(path: &str, text: &str) -> Vec<String> {
         let word = OUTSIDE_WORLD.iter().find(|word| code.contains(*word));
         word.map(|word| format!("{word}: decisions are handed `now` and return actions"))
     })
+}
+
+/// Where the server may name messages of the wire: its doors, and three that are no doors.
+pub(crate) const WIRE_SPEAKERS: [&str; 4] = [
+    "server/src/doors/",
+    // The operator's commands are clients of a running server.
+    "server/src/cmd/",
+    // A row of the catalog is a message: the format of a file.
+    "server/src/catalog/namespaces.rs",
+    // A simulated client speaks as one at a door does, through the doors' codec.
+    "server/src/simulation/verbs.rs",
+];
+
+/// Lines of the server that name messages of the wire where nobody speaks it.
+pub(crate) fn wire_outside_doors(path: &str, text: &str) -> Vec<String> {
+    if !path.starts_with("server/src/") || WIRE_SPEAKERS.iter().any(|speaker| path.starts_with(speaker)) {
+        return Vec::new();
+    }
+    findings(path, text, |line| {
+        names_wire(line)
+            .then(|| "messages of the wire are for doors/: ask the engine in its own words".to_owned())
+    })
+}
+
+/// Whether a file names messages of the wire.
+pub(crate) fn speaks_wire(text: &str) -> bool {
+    text.lines().any(names_wire)
+}
+
+fn names_wire(line: &str) -> bool {
+    has_word(line.split("//").next().unwrap_or(""), "wire")
+}
+
+/// Types of the server's crate that share their name with another one, with where both are. Tests may name theirs as they like.
+pub(crate) fn named_twice(texts: &[(String, String)]) -> Vec<String> {
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (path, text) in texts.iter().filter(|(path, _)| path.starts_with("server/src/") && !is_test(path)) {
+        for name in production_lines(text).filter_map(type_name) {
+            match known.insert(name, path) {
+                Some(other) if other != path => {
+                    faults.push(format!("{name}: a type of {other} and of {path}"))
+                }
+                _ => {}
+            }
+        }
+    }
+    faults
+}
+
+/// The name of the type that a line of a file's outermost level begins to define.
+fn type_name(line: &str) -> Option<&str> {
+    let public = line.strip_prefix("pub").map(|rest| match rest.strip_prefix('(') {
+        Some(scope) => scope.split_once(')').map_or("", |(_, rest)| rest),
+        None => rest,
+    });
+    let mut words = public.unwrap_or(line).trim_start_matches(' ').split(' ');
+    if line.starts_with(' ') || !["struct", "enum", "trait", "type", "union"].contains(&words.next()?) {
+        return None;
+    }
+    let name = words.next()?;
+    Some(&name[..name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len())])
 }
 
 /// Marks of unfinished work.
@@ -233,6 +297,33 @@ mod tests {
         assert!(impure("server/pool/src/a.rs", "fn f(now: Now) {} // never Instant::now").is_empty());
         assert!(impure("server/pool/src/a.rs", "#[cfg(test)]\nmod tests {\nuse std::fs;\n}").is_empty());
         assert!(impure("server/src/a.rs", "use std::fs::File;").is_empty());
+    }
+
+    #[test]
+    fn messages_of_the_wire_are_found_outside_the_doors() {
+        let used = "use turnkv_proto::{BlockHash, wire};";
+        assert_eq!(wire_outside_doors("server/src/engine/a.rs", used).len(), 1);
+        assert_eq!(wire_outside_doors("server/src/engine/a.rs", "    wire::Verb::Hello").len(), 1);
+        assert!(
+            wire_outside_doors("server/src/engine/a.rs", "// the wire's name; rewire(); wired").is_empty()
+        );
+        assert!(wire_outside_doors("server/src/doors/codec/a.rs", used).is_empty());
+        assert!(wire_outside_doors("client/src/a.rs", used).is_empty());
+        assert!(speaks_wire(used) && !speaks_wire("let wires = 2;"));
+    }
+
+    #[test]
+    fn types_of_one_name_are_found() {
+        let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+        let one =
+            file("server/src/a.rs", "pub(crate) struct Door<T> {\n}\n    struct Inner;\ntype Rows = ();");
+        let other = file("server/src/b.rs", "pub enum Door {}\n    struct Inner;\nstruct DoorStream;");
+        let elsewhere = file("client/src/b.rs", "struct Door;");
+        assert_eq!(
+            named_twice(&[one.clone(), other]),
+            ["Door: a type of server/src/a.rs and of server/src/b.rs"]
+        );
+        assert!(named_twice(&[one, elsewhere]).is_empty());
     }
 
     #[test]

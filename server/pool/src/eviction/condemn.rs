@@ -1,15 +1,15 @@
-//! Pages that go with all that hangs on them, bit by bit. Owns: what is still to go, and where the walk through it is.
-//! Must not know: why they go.
+//! Pages that go with all that hangs on them, bit by bit. Owns: what is still to go, and where the walk
+//! through it is. Must not know: why they go.
 //!
-//! Leaves go first, so the index stays prefix-closed between any two calls: until all that hangs on it is gone, the page
-//! itself is still found, and whoever reads it is told what is wrong with it.
+//! Leaves go first, so the index stays prefix-closed between any two calls: until all that hangs on it is
+//! gone, the page itself is still found, and whoever reads it is told what is wrong with it.
 
 use crate::Pool;
-use crate::ids::PageKey;
-use crate::index::entry::NONE;
+use crate::call::Slice;
+use crate::ids::{NONE, PageKey};
 use crate::index::residency::{Removal, Search};
+use crate::index::sweep::SubtreeWalk;
 use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};
-use crate::steps::Slice;
 use std::collections::VecDeque;
 
 /// Pages to go, the first of them under way.
@@ -17,14 +17,6 @@ use std::collections::VecDeque;
 pub(crate) struct Condemned {
     tops: VecDeque<PageKey>,
     walk: Option<SubtreeWalk>,
-}
-
-/// How far the removal of one page came.
-#[derive(Clone, Copy)]
-pub(crate) struct SubtreeWalk {
-    top: PageKey,
-    /// A page of the path down from there.
-    at: PageKey,
 }
 
 impl Condemned {
@@ -40,28 +32,29 @@ impl Condemned {
 }
 
 impl Pool {
-    /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that follow.
+    /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that
+    /// follow.
     pub(crate) fn condemn(&mut self, index: u32) {
-        self.condemned.push(self.pages.key(index));
-        let slice = self.rest_of_call();
+        self.eviction.condemned.push(self.pages.key(index));
+        let slice = self.call.rest();
         self.remove_condemned(slice);
     }
 
     /// Goes on with what is condemned. True: nothing is left of it.
     pub(crate) fn remove_condemned(&mut self, slice: Slice) -> bool {
-        while let Some(top) = self.condemned.tops.front().copied() {
-            let mut walk = self.condemned.walk.take().filter(|walk| walk.top == top);
+        while let Some(top) = self.eviction.condemned.tops.front().copied() {
+            let mut walk = self.eviction.condemned.walk.take().filter(|walk| walk.top == top);
             if !self.remove_some(top, &mut walk, Removal::Dropped, slice, Search::NONE) {
-                self.condemned.walk = walk;
+                self.eviction.condemned.walk = walk;
                 return false;
             }
-            self.condemned.tops.pop_front();
+            self.eviction.condemned.tops.pop_front();
         }
         true
     }
 
-    /// Removes what hangs on a page, leaves first, then the page and parents that were only there for it. False: the slice is
-    /// over; `walk` knows where to go on.
+    /// Removes what hangs on a page, leaves first, then the page and parents that were only there for it.
+    /// False: the slice is over; `walk` knows where to go on.
     pub(crate) fn remove_some(
         &mut self,
         top: PageKey,
@@ -78,8 +71,8 @@ impl Pool {
             while !self.pages[index].is_leaf() && passed < LEAF_WALK_MAX {
                 (index, passed) = (self.pages[index].first_child, passed + 1);
             }
-            self.pass(std::mem::take(&mut passed));
-            if self.is_over(slice) {
+            self.call.pass(std::mem::take(&mut passed));
+            if self.call.is_over(slice) {
                 *walk = Some(SubtreeWalk { top, at: self.pages.key(index) });
                 return false;
             }

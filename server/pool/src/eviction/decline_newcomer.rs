@@ -1,20 +1,20 @@
-//! Pages that are not taken: what would make way for them is likelier to be used again. Owns: when to say so.
-//! Must not know: how likely anything is (the policy does).
+//! Declined newcomers: new pages that get no slot, because the page that would give up its own is likelier to
+//! be used again. Owns: when a newcomer is declined. Must not know: how likely anything is (the policy does).
 
 use crate::Pool;
 use crate::eviction::policy::Newcomer;
-use crate::index::entry::NONE;
+use crate::ids::NONE;
 use crate::index::lists::ListId;
 use crate::index::residency::Search;
 use crate::limits::NEWCOMER_PAGES_MAX;
 
 impl Pool {
-    /// The rank of a turn that asks for room for so many pages after `parent`; none: it is not to be declined. What its
-    /// owner gave a priority is wanted. With more NVMe than DRAM little is lost by making way; less holds only what DRAM does.
+    /// The rank of a turn that asks for room for so many pages after `parent`; none: it is not to be
+    /// declined. What its owner gave a priority is wanted. With more NVMe than DRAM little is lost by making
+    /// way; less holds only what DRAM does.
     pub(crate) fn rank_of(&self, session: u32, parent: u32, pages: usize) -> Option<u32> {
         let this = &self.sessions[session];
-        let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
-        if (self.nvme_alive && self.config.nvme_bytes > dram_bytes) || this.priority > 0 {
+        if self.nvme.capacity_bytes() > self.slots.dram_bytes() || this.priority > 0 {
             return None;
         }
         let (mut pages, mut at) = (pages as u32, parent);
@@ -25,26 +25,23 @@ impl Pool {
     }
 
     /// Whether a new page would have to take the room of something worth more.
-    pub(crate) fn is_outranked(&mut self, ns: u16, rank: Option<u32>) -> bool {
+    pub(crate) fn declines_newcomer(&mut self, ns: u16, rank: Option<u32>) -> bool {
         let Some(rank) = rank else { return false };
-        let room = |pool: &mut Pool| pool.has_room(ns).then_some(());
+        let room = |pool: &mut Pool| pool.slots.has_free_slot(ns).then_some(());
         if room(self).or_else(|| self.claim_from_unfinished(Search::NONE, room)).is_some()
             || !self.is_first_victim_better(ns, rank)
         {
             return false;
         }
-        // It counts as an eviction, so that a namespace that keeps what it has still asks for others' colder slabs.
-        self.slots.classes[usize::from(ns)].evictions += 1;
+        // It counts as an eviction, so that a namespace that keeps what it has still asks for others' colder
+        // slabs.
+        self.slots.count_eviction(ns);
         self.rebalance(u32::from(ns), Search::NONE);
-        !self.has_room(ns)
+        !self.slots.has_free_slot(ns)
     }
 
     fn is_first_victim_better(&mut self, ns: u16, rank: u32) -> bool {
         let victim = self.coldest(ListId::Dram(ns));
         victim.is_some_and(|victim| self.policy.outranks(&self.pages, victim, rank))
-    }
-
-    fn has_room(&self, ns: u16) -> bool {
-        !self.slots.empty.is_empty() || self.slots.free_of(&self.slots.classes[usize::from(ns)]) > 0
     }
 }

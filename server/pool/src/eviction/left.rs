@@ -1,20 +1,21 @@
-//! Branches that sessions left: their pages go first, tails before heads. Owns: what of them is still to be marked, bit by bit.
-//! Must not know: why a session left them.
+//! Branches that sessions left: their pages go first, tails before heads. Owns: what of them is still to be
+//! marked, bit by bit. Must not know: why a session left them.
 //!
 //! ```text
 //!   UP (marked from the tail, to the first page that still has a use) -> DOWN (to the cold end, from there to the tail) -> over
 //! ```
-//! A page has a use that another session ends at, that is protected, or that leads to a page which was not left. Between two
-//! calls anything may happen to the pages: one that somebody uses loses its mark, and where the tail goes the branch ends
-//! before it.
+//! A page has a use that another session ends at, that is protected, or that leads to a page which was not
+//! left. Between two calls anything may happen to the pages: one that somebody uses loses its mark, and where
+//! the tail goes the branch ends before it.
 
 use crate::Pool;
-use crate::index::flags::{PROTECTED, VICTIM};
+use crate::call::Slice;
+use crate::index::flags::VICTIM;
 use crate::index::lists::Position;
+use crate::index::path::PathEnd;
 use crate::index::residency::Search;
+use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{FIND_PAGES_AT_ONCE, LEFT_BRANCHES_MAX};
-use crate::sessions::tips::{PathEnd, TipId, TipKeeper};
-use crate::steps::Slice;
 use std::collections::VecDeque;
 
 /// Branches to mark, the first of them under way.
@@ -50,14 +51,15 @@ impl LeftBranches {
 }
 
 impl Pool {
-    /// A session has no more of a path than its first `keep` pages: the others become first victims, as many in this call as
-    /// it may, the rest in the calls that follow. Where too many branches wait, their pages go by age.
+    /// A session has no more of a path than its first `keep` pages: the others become first victims, as many
+    /// in this call as it may, the rest in the calls that follow. Where too many branches wait, their pages
+    /// go by age.
     pub(crate) fn leave_branch(&mut self, end: PathEnd, keep: u32, tails: bool) {
-        if end.pages > keep && self.left.len() < LEFT_BRANCHES_MAX {
-            let tip = self.tips.add(end, TipKeeper::Branch);
-            self.left.0.push_back(LeftBranch { tip, keep, tails, stage: MarkStage::Up(end.pages) });
+        if end.pages > keep && self.eviction.left.len() < LEFT_BRANCHES_MAX {
+            let tip = self.pages.add_tip(end, TipKeeper::Branch);
+            self.eviction.left.0.push_back(LeftBranch { tip, keep, tails, stage: MarkStage::Up(end.pages) });
         }
-        let slice = self.rest_of_call();
+        let slice = self.call.rest();
         self.mark_left(slice);
     }
 
@@ -67,28 +69,28 @@ impl Pool {
         if !self.let_go_some(slice) {
             return false;
         }
-        while let Some(mut branch) = self.left.0.pop_front() {
+        while let Some(mut branch) = self.eviction.left.0.pop_front() {
             if !self.mark_branch(&mut branch, slice) {
-                self.left.0.push_front(branch);
+                self.eviction.left.0.push_front(branch);
                 return false;
             }
-            self.tips.drop(branch.tip, TipKeeper::Branch);
+            self.pages.drop_tip(branch.tip, TipKeeper::Branch);
         }
         true
     }
 
     fn mark_branch(&mut self, branch: &mut LeftBranch, slice: Slice) -> bool {
-        let end = self.tips.end(branch.tip);
+        let end = self.pages.tip_end(branch.tip);
         if let MarkStage::Up(left) = branch.stage {
-            let mut at = self.cut(end, left.min(end.pages));
-            while at.pages > branch.keep && self.has_no_use(at.page, branch.tails) {
-                if self.is_over(slice) {
+            let mut at = self.pages.cut(end, left.min(end.pages));
+            while at.pages > branch.keep && self.pages.has_no_use(at.page, branch.tails) {
+                if self.call.is_over(slice) {
                     branch.stage = MarkStage::Up(at.pages);
                     return false;
                 }
-                self.step();
+                self.call.step();
                 self.pages.set_victim(at.page, true);
-                self.note_leaving(at.page);
+                self.nvme.note_leaving(&self.pages, at.page);
                 at = PathEnd { page: self.pages[at.page].parent, pages: at.pages - 1 };
             }
             branch.stage = MarkStage::Down(at.pages);
@@ -96,12 +98,12 @@ impl Pool {
         while let MarkStage::Down(done) = branch.stage
             && done < end.pages
         {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return false;
             }
             let to = end.pages.min(done + FIND_PAGES_AT_ONCE as u32);
             // Heads first, so that the tail ends up as the very first victim.
-            for index in self.pages_between(self.cut(end, to), done) {
+            for index in self.pages.between(self.pages.cut(end, to), done) {
                 self.make_victim(index);
             }
             branch.stage = MarkStage::Down(to);
@@ -113,18 +115,12 @@ impl Pool {
     pub(crate) fn clear_victim(&mut self, index: u32) {
         if self.pages[index].has(VICTIM) {
             self.pages.set_victim(index, false);
-            self.note_leaving(index);
+            self.nvme.note_leaving(&self.pages, index);
         }
     }
 
-    fn has_no_use(&self, index: u32, tails: bool) -> bool {
-        let entry = &self.pages[index];
-        let used = entry.tips > 0 || entry.has(PROTECTED);
-        (!tails || entry.cell.tail_tokens > 0) && !used && self.leads_nowhere(index)
-    }
-
     fn make_victim(&mut self, index: u32) {
-        self.step();
+        self.call.step();
         if !self.pages[index].has(VICTIM) {
             return; // somebody used it since
         }

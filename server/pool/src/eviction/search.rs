@@ -1,20 +1,19 @@
-//! Making room: a slot for a new page, an entry for it, a slab for another namespace.
+//! The search for room: a slot for a page, an entry for it, a slab for another namespace.
 //! Owns: the search for victims, bounded. Must not know: who needs the room.
 
 use crate::Pool;
-use crate::ids::Now;
-use crate::index::entry::NONE;
+use crate::ids::{NONE, Now};
 use crate::index::lists::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{
-    DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, LEAF_WALK_MAX, PREFETCH_SCAN_MAX,
-    REBALANCE_EVERY_EVICTIONS, TAIL_WALK_MAX, VICTIM_SCAN_MAX,
+    DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX,
+    REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
 };
 use crate::memory::slots::Slots;
 
 impl Pool {
-    /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's slab.
-    /// `returns_at`: for a prefetch, whose session returns then.
+    /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's
+    /// slab. `returns_at`: for a prefetch, whose session returns then.
     pub(crate) fn allocate(&mut self, index: u32, shard: u16, returns_at: Option<Now>) -> Option<u32> {
         let (ns, search) = (self.pages[index].ns, Search { page: index, returns_at });
         let slot = self.search_slot(ns, search, |slots, class| slots.claim(class, index, shard));
@@ -42,8 +41,8 @@ impl Pool {
         }
         self.rebalance(class, search);
         if search.returns_at.is_some() {
-            // A prefetch does without, rather than take what is spared.
-            let deferred = self.deferred.len(ns);
+            // A prefetch does without a slot, rather than take one from a deferred page.
+            let deferred = self.eviction.deferred.len(ns);
             let slot =
                 self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, PREFETCH_SCAN_MAX, search));
             self.end_prefetch_search(ns, deferred, search);
@@ -53,7 +52,7 @@ impl Pool {
             });
         }
         let slot = self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, VICTIM_SCAN_MAX, search));
-        // Nothing else can go: to be spared is no lock.
+        // Nothing else can go, and deferral is no lock.
         let slot =
             slot.or_else(|| self.evict_until(ns, search, &claim, |pool| pool.next_deferred(ns, search)));
         slot.or_else(|| {
@@ -62,8 +61,8 @@ impl Pool {
         })
     }
 
-    /// Evicts what `next` says until there is a slot, or the search took long. A victim of several shards frees slots one by
-    /// one, one that is still being written frees none yet.
+    /// Evicts what `next` says until there is a slot, or the search took long. A victim of several shards
+    /// frees slots one by one, one that is still being written frees none yet.
     fn evict_until(
         &mut self,
         ns: u16,
@@ -72,11 +71,11 @@ impl Pool {
         mut next: impl FnMut(&mut Pool) -> Option<(u32, Eviction)>,
     ) -> Option<u32> {
         let class = u32::from(ns);
-        let until = self.steps + u64::from(VICTIM_SCAN_MAX);
-        while self.steps <= until
+        let until = self.call.steps() + u64::from(VICTIM_SCAN_MAX);
+        while self.call.steps() <= until
             && let Some((victim, eviction)) = next(self)
         {
-            self.slots.classes[class as usize].evictions += 1;
+            self.slots.count_eviction(ns);
             self.evict(victim, eviction, search);
             if let Some(slot) = claim(&mut self.slots, class) {
                 return Some(slot);
@@ -85,17 +84,17 @@ impl Pool {
         None
     }
 
-    /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they can, so a
-    /// search never meets one twice: what it costs is paid by whatever keeps them here.
+    /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they
+    /// can, so a search never meets one twice: what it costs is paid by whatever keeps them here.
     pub(crate) fn next_victim(&mut self, ns: u16, looks: u32, search: Search) -> Option<(u32, Eviction)> {
-        let until = self.steps + 2 * u64::from(looks); // to pass a page takes two
-        while self.steps < until {
+        let until = self.call.steps() + 2 * u64::from(looks); // to pass a page takes two
+        while self.call.steps() < until {
             let victim = self.coldest(ListId::Dram(ns))?;
             let Some(eviction) = self.evictable(victim, search) else {
                 self.park(victim);
                 continue;
             };
-            let Some(tail) = self.tail_in_dram(victim) else {
+            let Some(tail) = self.pages.tail_in_dram(victim, &mut self.call) else {
                 // Far above what goes first: it must not be found again for each of them.
                 self.policy.touch(&mut self.pages, victim);
                 if self.coldest(ListId::Dram(ns)) == Some(victim) {
@@ -117,31 +116,8 @@ impl Pool {
     /// The page of a list that the policy says goes next.
     pub(crate) fn coldest(&mut self, list: ListId) -> Option<u32> {
         let (page, moves) = self.policy.victim(&mut self.pages, list);
-        self.steps += 1 + moves;
+        self.call.add(1 + moves);
         page
-    }
-
-    /// A page in DRAM that hangs on this one and leads to none there: tails go before heads in this tier as well. None: too
-    /// far away to look for.
-    pub(crate) fn tail_in_dram(&mut self, index: u32) -> Option<u32> {
-        self.tail_by(index, Pool::child_in_dram)
-    }
-
-    /// The page at the end of some way down from this one. None: too far away to look for.
-    pub(crate) fn tail_by(
-        &mut self,
-        mut index: u32,
-        next: impl Fn(&Pool, u32) -> Option<u32>,
-    ) -> Option<u32> {
-        for passed in 0..TAIL_WALK_MAX {
-            let Some(child) = next(self, index) else {
-                self.pass(passed.into());
-                return Some(index);
-            };
-            index = child;
-        }
-        self.pass(TAIL_WALK_MAX.into());
-        None
     }
 
     /// Makes room for one more entry under `parent`. False: the index is full of pages that cannot go.
@@ -158,43 +134,45 @@ impl Pool {
         if has_room(self).or_else(|| self.claim_from_unfinished(search, has_room)).is_some() {
             return true;
         }
-        let mut spared = None;
+        let mut deferrable = None;
         for list in [ListId::Nvme, ListId::Dram(ns)] {
-            let until = self.steps + u64::from(ENTRY_SCAN_MAX);
-            while self.steps < until {
+            let until = self.call.steps() + u64::from(ENTRY_SCAN_MAX);
+            while self.call.steps() < until {
                 let Some(victim) = self.coldest(list) else { break };
                 if self.pages[victim].is_leaf() && self.evictable(victim, search).is_some() {
                     if !self.goes_last(victim, search) {
                         self.remove_tail(victim, Removal::Evicted, search);
                         return self.pages.len() < self.config.limits.pages_max;
                     }
-                    spared = spared.or(Some(self.pages.key(victim)));
+                    deferrable = deferrable.or(Some(self.pages.key(victim)));
                 }
                 self.policy.touch(&mut self.pages, victim);
             }
         }
-        match spared.and_then(|page| self.pages.resolve(page)) {
+        match deferrable.and_then(|page| self.pages.resolve(page)) {
             Some(victim) => self.remove_tail(victim, Removal::Evicted, search),
             None => return false,
         }
         self.pages.len() < self.config.limits.pages_max
     }
 
-    /// Demotes clean pages of each namespace until the watermark of free slots is reached; where the slice ends, the next call
-    /// goes on with the next namespace.
+    /// Demotes clean pages of each namespace until the watermark of free slots is reached; where the slice
+    /// ends, the next call goes on with the next namespace.
     pub(crate) fn keep_watermark(&mut self) {
-        let slice = self.slice();
+        let slice = self.call.slice();
         self.drain_step(true, Search::NONE);
         let namespaces = self.namespaces.places_len() as u16;
         for _ in 0..namespaces {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return;
             }
-            let ns = self.maintained % namespaces;
-            self.maintained = ns + 1;
-            self.pass(1);
+            let Some(ns) = self.eviction.next_turn(namespaces) else { return };
+            self.call.pass(1);
             self.review_deferred(ns);
-            while !self.is_over(slice) && self.nvme_alive && self.below_watermark(ns) {
+            while !self.call.is_over(slice)
+                && self.nvme.is_alive()
+                && self.slots.is_below_watermark(ns, self.config.free_slots_percent)
+            {
                 let Some((victim, eviction)) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE) else {
                     break;
                 };
@@ -203,21 +181,12 @@ impl Pool {
         }
     }
 
-    fn below_watermark(&self, ns: u16) -> bool {
-        let class = &self.slots.classes[usize::from(ns)];
-        let per_slab = u64::from(class.per_slab);
-        let free = self.slots.free_of(class) + self.slots.empty.len() as u64 * per_slab;
-        class.slabs > 0
-            && free * 100 < u64::from(class.slabs) * per_slab * u64::from(self.config.free_slots_percent)
-    }
-
     /// Now and then a namespace that evicts its own pages asks whether another one's slab is colder.
     pub(crate) fn rebalance(&mut self, class: u32, search: Search) {
-        if self.slots.classes[class as usize].evictions < REBALANCE_EVERY_EVICTIONS {
+        if !self.slots.is_each_eviction(class as u16, REBALANCE_EVERY_EVICTIONS) {
             return;
         }
-        self.slots.classes[class as usize].evictions = 0;
-        if self.slots.draining == NONE {
+        if self.slots.draining().is_none() {
             let own = self.slots.coldest_own(class).map_or(0, |(_, touched)| touched);
             match self.slots.coldest_other(class) {
                 Some((slab, touched)) if touched < own => self.slots.start_drain(slab),
@@ -229,7 +198,7 @@ impl Pool {
 
     /// Empties a slab of another namespace, as far as one call may.
     fn drain_for(&mut self, class: u32, sparing: bool, search: Search) {
-        if self.slots.draining == NONE {
+        if self.slots.draining().is_none() {
             match self.slots.coldest_other(class) {
                 Some((slab, _)) => self.slots.start_drain(slab),
                 None => return,
@@ -238,20 +207,18 @@ impl Pool {
         self.drain_step(sparing, search);
     }
 
-    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`sparing`) should go last: a
-    /// namespace that has no other slot to take spares nothing.
+    /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`sparing`) should
+    /// go last: a namespace that has no other slot to take spares nothing.
     fn drain_step(&mut self, sparing: bool, search: Search) {
-        let slab = self.slots.draining;
-        if slab == NONE {
-            return;
-        }
-        let until = self.steps + DRAIN_STEPS_PER_CALL_MAX / 2;
+        let Some((slab, end)) = self.slots.draining() else { return };
+        let is_draining = |slots: &Slots| slots.draining().is_some_and(|(draining, _)| draining == slab);
+        let until = self.call.steps() + DRAIN_STEPS_PER_CALL_MAX / 2;
         let mut budget = DRAIN_PAGES_PER_CALL_MAX;
-        let (from, end) = (self.slots.drained, self.slots.slabs[slab as usize].metas.len() as u32);
+        let from = self.slots.drained();
         for at in from..end {
-            if self.slots.draining != slab || budget == 0 || self.steps >= until {
-                self.pass(u64::from(at - from));
-                self.slots.drained = at;
+            if !is_draining(&self.slots) || budget == 0 || self.call.steps() >= until {
+                self.call.pass(u64::from(at - from));
+                self.slots.note_drained(at);
                 return;
             }
             let owner = self.slots.owner(slab, at);
@@ -259,20 +226,20 @@ impl Pool {
                 budget -= self.drain_page(owner, budget, sparing, search);
             }
         }
-        self.pass(u64::from(end - from));
-        if self.slots.draining == slab {
+        self.call.pass(u64::from(end - from));
+        if is_draining(&self.slots) {
             self.slots.stop_drain();
         }
     }
 
-    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked at. One that a long
-    /// path of such pages hangs on stays: they go by themselves before it does.
+    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked
+    /// at. One that a long path of such pages hangs on stays: they go by themselves before it does.
     fn drain_page(&mut self, owner: u32, budget: u32, sparing: bool, search: Search) -> u32 {
         let key = self.pages.key(owner);
-        let last_copy = !self.nvme_alive || !self.pages[owner].is_visible();
-        let mut victim = if last_copy { self.first_leaf(owner) } else { owner };
+        let last_copy = !self.nvme.is_alive() || !self.pages[owner].is_visible();
+        let mut victim = if last_copy { self.pages.first_leaf(owner, &mut self.call) } else { owner };
         for spent in 1..=budget {
-            self.step();
+            self.call.step();
             let found =
                 self.evictable(victim, search).filter(|_| !(sparing && self.goes_last(victim, search)));
             let Some(eviction) = found else { return spent };
@@ -282,18 +249,8 @@ impl Pool {
                 return spent;
             }
             // The owner is still here, so the parent is too: it hangs on it, or is it.
-            victim = self.first_leaf(up);
+            victim = self.pages.first_leaf(up, &mut self.call);
         }
         budget
-    }
-
-    /// A leaf below a page, or a page on the way to one that is too far away: that one is not evicted as a last copy.
-    fn first_leaf(&mut self, mut index: u32) -> u32 {
-        let mut links = 0;
-        while !self.pages[index].is_leaf() && links < LEAF_WALK_MAX {
-            (index, links) = (self.pages[index].first_child, links + 1);
-        }
-        self.pass(links);
-        index
     }
 }

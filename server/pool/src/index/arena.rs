@@ -1,10 +1,12 @@
 //! Where entries live: fixed chunks, a side table for shards, the tree's links, stable keys.
 //! Owns: storage and shape of the index. Must not know: why a page comes or goes.
 
-use crate::ids::PageKey;
-use crate::index::entry::{Cell, Entry, NONE};
+use crate::ids::{NONE, PageKey};
+use crate::index::entry::{Cell, Entry};
 use crate::index::flags::PageFlags;
+use crate::index::path::PathEnd;
 use crate::index::table::Table;
+use crate::index::tips::{TipId, TipKeeper, Tips};
 use crate::limits::{CHUNK_PAGES, CHUNK_ROWS};
 use std::ops::{Index, IndexMut};
 use turnkv_proto::BlockHash;
@@ -29,11 +31,20 @@ pub(crate) struct Pages {
     free: u32,
     live: u32,
     rows: Vec<Rows>,
+    /// Where sessions' lists, protected prefixes and branches that were left end.
+    tips: Tips,
 }
 
 impl Pages {
     pub(crate) fn new() -> Pages {
-        Pages { chunks: Chunks::default(), table: Table::new(), free: NONE, live: 0, rows: Vec::new() }
+        Pages {
+            chunks: Chunks::default(),
+            table: Table::new(),
+            free: NONE,
+            live: 0,
+            rows: Vec::new(),
+            tips: Tips::default(),
+        }
     }
 
     /// Makes room for the namespace opened next.
@@ -164,8 +175,8 @@ impl Pages {
         if index == NONE { NONE } else { self[index].jump }
     }
 
-    /// Where a child of this page jumps to: over two jumps of one length, or to its parent. So of pages as deep as one another
-    /// all jump equally far, and a path of n pages is gone up in a few times log n links.
+    /// Where a child of this page jumps to: over two jumps of one length, or to its parent. So of pages as
+    /// deep as one another all jump equally far, and a path of n pages is gone up in a few times log n links.
     pub(crate) fn jump_below(&self, parent: u32) -> u32 {
         let near = self.jump(parent);
         let far = self.jump(near);
@@ -255,6 +266,50 @@ impl Pages {
         }
         let entry = &mut self[index];
         (entry.parent, entry.next, entry.prev) = (NONE, NONE, NONE);
+    }
+
+    /// One more list ends here. The end is that of a page.
+    pub(crate) fn add_tip(&mut self, end: PathEnd, keeper: TipKeeper) -> TipId {
+        let tip = self.tips.add(end, keeper);
+        self.count_sessions(end.page);
+        tip
+    }
+
+    /// A list does not end any more where it did.
+    pub(crate) fn drop_tip(&mut self, tip: TipId, keeper: TipKeeper) {
+        let page = self.tips.end(tip).page;
+        self.tips.drop(tip, keeper);
+        self.count_sessions(page);
+    }
+
+    /// Where a list ends now.
+    pub(crate) fn tip_end(&self, tip: TipId) -> PathEnd {
+        self.tips.end(tip)
+    }
+
+    /// A page is about to leave the index: lists that end at it end at the page before it.
+    pub(in crate::index) fn lift_tips(&mut self, index: u32) {
+        let parent = self[index].parent;
+        self.tips.lift(index, parent);
+        self[index].tips = 0;
+        self.count_sessions(parent);
+    }
+
+    /// Memory of the tips.
+    pub(crate) fn tips_bytes(&self) -> usize {
+        self.tips.bytes()
+    }
+
+    /// Checks the tips; so many lists have one.
+    pub(crate) fn check_tips(&self, lists: usize) -> Result<(), String> {
+        self.tips.check(lists)
+    }
+
+    /// Notes at a page how many sessions end there: more than it can count stay that many.
+    fn count_sessions(&mut self, page: u32) {
+        if page != NONE {
+            self[page].tips = u16::try_from(self.tips.sessions_at(page)).unwrap_or(u16::MAX);
+        }
     }
 
     /// Live entries, those that wait for I/O included.

@@ -1,12 +1,10 @@
-//! One page of the index. Owns: the layout of an entry. Must not know: what its state bits mean (`flags`), tables, slots.
+//! One page of the index. Owns: the layout of an entry. Must not know: what its state bits mean (`flags`),
+//! tables, slots.
 
-use crate::ids::NvmePlace;
+use crate::ids::{NONE, NvmePlace};
 use crate::index::flags::{CellFlags, FILLED, Life, Line, ON_NVME, PROMOTING, PageFlags, PageMarks};
 use crate::index::lists::ListId;
 use turnkv_proto::BlockHash;
-
-/// No entry, slot or slab.
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// No session has used a page yet.
 pub(crate) const UNUSED: u16 = u16::MAX;

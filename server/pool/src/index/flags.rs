@@ -1,8 +1,8 @@
-//! The state of a cell and of a page, packed into bits. Owns: which states there are, and how they are packed.
-//! Must not know: when a state changes (`residency` alone changes them), lists, slots.
+//! The state of a cell and of a page, packed into bits. Owns: which states there are, and how they are
+//! packed. Must not know: when a state changes (`residency` alone changes them), lists, slots.
 //!
-//! **A cell** is one shard of a page. `WRITING` accompanies `DIRTY` while a write is in flight. Without an NVMe tier a
-//! cell stays plain `FILLED`.
+//! **A cell** is one shard of a page. `WRITING` accompanies `DIRTY` while a write is in flight. Without an
+//! NVMe tier a cell stays plain `FILLED`.
 //!
 //! ```text
 //!            grant              fill                written
@@ -30,8 +30,8 @@
 //!                                   ^                              |  ^                                        |
 //!                                   \--- unpark, used again -------/  \------------ end_deferral --------------/
 //! ```
-//! And it has marks, each for itself: `LEAVING` only of pages that are on NVMe alone and in no line, `DURABLE` only of
-//! pages on NVMe whose parent is `DURABLE`, `UNFINISHED` only of hidden pages.
+//! And it has marks, each for itself: `LEAVING` only of pages that are on NVMe alone and in no line,
+//! `DURABLE` only of pages on NVMe whose parent is `DURABLE`, `UNFINISHED` only of hidden pages.
 
 use std::ops::BitOr;
 
@@ -56,7 +56,8 @@ pub(crate) struct PageMarks(u16);
 
 /// The page and all its ancestors are on NVMe.
 pub(crate) const DURABLE: PageMarks = mark(0);
-/// Somebody was, or may have been, told that the page and its ancestors are durable: it is on NVMe as long as it is here.
+/// Somebody was, or may have been, told that the page and its ancestors are durable: it is on NVMe as long as
+/// it is here.
 pub(crate) const PROMISED: PageMarks = mark(1);
 /// On NVMe alone, and the first to leave it.
 pub(crate) const LEAVING: PageMarks = mark(2);
@@ -70,8 +71,8 @@ pub(crate) const URGENT: PageMarks = mark(5);
 pub(crate) const COUNTED_DRAM: PageMarks = mark(6);
 /// Counted as a page of the NVMe tier.
 pub(crate) const COUNTED_NVME: PageMarks = mark(7);
-/// About to be written elsewhere on NVMe: the page keeps its place in its line, and its slots until it is written, used
-/// or given up. A page that is in DRAM for the move only leaves DRAM at once after it.
+/// About to be written elsewhere on NVMe: the page keeps its place in its line, and its slots until it is
+/// written, used or given up. A page that is in DRAM for the move only leaves DRAM at once after it.
 pub(crate) const MOVING: PageMarks = mark(8);
 /// A pin or a session's priority holds the page: it gives way last.
 pub(crate) const PROTECTED: PageMarks = mark(9);

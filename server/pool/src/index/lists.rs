@@ -1,7 +1,7 @@
 //! A list of pages linked through their entries. Owns: the links. Must not know: what its order means.
 
+use crate::ids::NONE;
 use crate::index::arena::Pages;
-use crate::index::entry::NONE;
 
 /// One list of pages that compete for the same room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,17 +16,17 @@ pub struct Found {
 }
 
 impl Pool {
-    /// Counts the leading hashes of the sample that are present. Touches nothing. Ask for [`HASHES_PER_LOOK_MAX`] at a time where
-    /// others wait.
+    /// Counts the leading hashes of the sample that are present. Touches nothing. Ask for
+    /// [`HASHES_PER_LOOK_MAX`] at a time where others wait.
     ///
     /// [`HASHES_PER_LOOK_MAX`]: crate::limits::HASHES_PER_LOOK_MAX
     pub fn lookup(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) -> Result<Found, PoolError> {
-        self.desc(ns)?;
-        self.begin_call();
-        self.now = self.now.max(now);
+        self.namespaces.desc(ns)?;
+        self.call.begin();
+        self.call.advance(now);
         let mut found = Found::default();
-        self.steps += hashes.len() as u64;
-        for index in hashes.iter().map_while(|hash| self.find_visible(ns.0, hash)) {
+        self.call.add(hashes.len() as u64);
+        for index in hashes.iter().map_while(|hash| self.pages.find_visible(ns.0, hash)) {
             found.present += 1;
             found.dram += u32::from(self.pages[index].has(COUNTED_DRAM));
         }
@@ -35,7 +35,7 @@ impl Pool {
 
     /// The handle of a page that readers can see.
     pub fn page_key(&self, ns: NamespaceIndex, hash: &BlockHash) -> Option<PageKey> {
-        self.desc(ns).ok()?;
-        self.find_visible(ns.0, hash).map(|index| self.pages.key(index))
+        self.namespaces.desc(ns).ok()?;
+        self.pages.find_visible(ns.0, hash).map(|index| self.pages.key(index))
     }
 }

@@ -1,17 +1,17 @@
 //! Where a page's shards are, and what follows from it: lists, gauges, visibility, removal.
-//! Owns: every change of a cell's residency. Must not know: leases, sessions, verbs.
+//! Owns: every change of the state of cells and pages (`transitions` has those that change nothing else).
+//! Must not know: leases, sessions, verbs.
 
 use crate::Pool;
-use crate::ids::{Now, NvmePlace};
-use crate::index::entry::{Cell, Entry, NONE};
+use crate::ids::{NONE, Now, NvmePlace, PlaceNote};
+use crate::index::entry::{Cell, Entry};
 use crate::index::flags::{
     COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
-    PROMOTING, PageMarks, QUEUED, VICTIM, WRITING,
+    PROMOTING, PageMarks, VICTIM, WRITING,
 };
 use crate::index::lists::Position;
-use crate::limits::{TOUCH_ANCESTORS_MAX, VICTIM_CHILDREN_MAX};
+use crate::limits::TOUCH_ANCESTORS_MAX;
 use crate::memory::slots::SlotState;
-use crate::nvme::reclaim::PlaceNote;
 
 mod transitions;
 
@@ -36,7 +36,8 @@ pub(crate) enum Eviction {
 /// What room is being made for: it says who need not make way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
-    /// The page that the room is for, which must not make way itself; `NONE`: no page, or no room is being made.
+    /// The page that the room is for, which must not make way itself; `NONE`: no page, or no room is being
+    /// made.
     pub(crate) page: u32,
     /// When the session returns for which a prefetch makes room: no page makes way that returns sooner.
     pub(crate) returns_at: Option<Now>,
@@ -76,21 +77,18 @@ pub(crate) struct Tally {
 }
 
 impl Pool {
-    pub(crate) fn shard_bytes(&self, index: u32) -> u64 {
-        self.slots.classes[usize::from(self.pages[index].ns)].shard_bytes
-    }
-
     /// Whether the page may give up its slots now, and what that means for it.
     pub(crate) fn evictable(&self, index: u32, search: Search) -> Option<Eviction> {
         let entry = &self.pages[index];
         let cells = self.pages.cells(index);
-        // What was read back to be written elsewhere is here until it is: to evict it would be to read it again.
+        // What was read back to be written elsewhere is here until it is: to evict it would be to read it
+        // again.
         let kept = |cell: &Cell| entry.has(MOVING) || cell.has(DIRTY | WRITING | PROMOTING);
         let busy = |cell: &Cell| cell.slot != NONE && (kept(cell) || self.slots.is_held(cell.slot));
         if entry.is_gone() || index == search.page || cells.iter().any(busy) {
             return None;
         }
-        if self.nvme_alive && entry.is_visible() && cells.iter().all(|cell| cell.has(ON_NVME)) {
+        if self.nvme.is_alive() && entry.is_visible() && cells.iter().all(|cell| cell.has(ON_NVME)) {
             return Some(Eviction::Demote);
         }
         entry.is_leaf().then_some(Eviction::Drop)
@@ -113,7 +111,7 @@ impl Pool {
 
     /// The cell gives up its slot; what it held of the page's bytes there is gone.
     pub(crate) fn let_go(&mut self, index: u32, shard: u16) {
-        let bytes = self.shard_bytes(index);
+        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
         let cell = self.pages.cell_mut(index, shard);
         debug_assert!(!cell.has(PROMOTING | WRITING), "an operation in flight keeps its slot");
         let slot = std::mem::replace(&mut cell.slot, NONE);
@@ -121,7 +119,7 @@ impl Pool {
         self.tally.dirty_bytes -= if dirty { bytes } else { 0 };
         cell.state.clear(FILLED | DIRTY);
         if dirty {
-            self.sink(index);
+            self.pages.sink(index);
         }
         if slot != NONE {
             self.slots.disown(slot);
@@ -130,17 +128,22 @@ impl Pool {
 
     /// The shard is on NVMe at a place; an earlier place of it is dead.
     pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
-        let (bytes, before) = (self.shard_bytes(index), self.is_bound_for_nvme(index));
+        let (bytes, before) =
+            (self.slots.shard_bytes_of(self.pages[index].ns), self.pages.is_bound_for_nvme(index));
         self.forget_place(index, shard, PlaceNote::Moved);
         let cell = self.pages.cell_mut(index, shard);
         cell.place = place;
         cell.state.set(ON_NVME);
         self.tally.nvme_bytes += bytes;
         if !self.pages[index].has(LEAVING) {
-            self.space.add(place, self.extent_bytes(index), self.is_promised(index));
+            self.nvme.keep(
+                place,
+                self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns)),
+                self.pages.is_promised(index),
+            );
         }
         if self.pages[index].has(LEAVING | VICTIM) {
-            self.place_notes.push((place, PlaceNote::Leaving(true)));
+            self.nvme.note(place, PlaceNote::Leaving(true));
         }
         if !before {
             self.pages.move_first(index);
@@ -150,13 +153,16 @@ impl Pool {
     /// The shard is not on NVMe any more; its place is dead.
     pub(crate) fn clear_place(&mut self, index: u32, shard: u16) {
         if self.forget_place(index, shard, PlaceNote::Dead) {
-            self.sink(index);
+            self.pages.sink(index);
         }
     }
 
     fn forget_place(&mut self, index: u32, shard: u16, note: impl FnOnce(u64) -> PlaceNote) -> bool {
-        let (bytes, extent_bytes) = (self.shard_bytes(index), self.extent_bytes(index));
-        let (kept, promised) = (!self.pages[index].has(LEAVING), self.is_promised(index));
+        let (bytes, extent_bytes) = (
+            self.slots.shard_bytes_of(self.pages[index].ns),
+            self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns)),
+        );
+        let (kept, promised) = (!self.pages[index].has(LEAVING), self.pages.is_promised(index));
         let cell = self.pages.cell_mut(index, shard);
         if !cell.has(ON_NVME) {
             return false;
@@ -165,24 +171,18 @@ impl Pool {
         cell.state.clear(ON_NVME);
         self.tally.nvme_bytes -= bytes;
         if kept {
-            self.space.take(place, extent_bytes, promised);
+            self.nvme.keep_no_more(place, extent_bytes, promised);
         }
-        if self.nvme_alive {
-            self.place_notes.push((place, note(bytes)));
+        if self.nvme.is_alive() {
+            self.nvme.note(place, note(bytes));
         }
         true
     }
 
-    /// A page that NVMe lost goes behind its siblings there: so whether one is there is seen at once.
-    fn sink(&mut self, index: u32) {
-        if self.pages[index].is_visible() && !self.is_bound_for_nvme(index) {
-            self.pages.move_last(index);
-        }
-    }
-
     /// The slot's bytes must reach NVMe before the slot may be given up.
     pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) {
-        let (bytes, before) = (self.shard_bytes(index), self.is_bound_for_nvme(index));
+        let (bytes, before) =
+            (self.slots.shard_bytes_of(self.pages[index].ns), self.pages.is_bound_for_nvme(index));
         let cell = self.pages.cell_mut(index, shard);
         debug_assert!(cell.has(FILLED), "only bytes that are here can be written");
         self.tally.dirty_bytes += if cell.has(DIRTY) { 0 } else { bytes };
@@ -190,20 +190,16 @@ impl Pool {
         if !before {
             self.pages.move_first(index);
         }
-        if !self.pages[index].has(QUEUED) {
-            self.pages.set_waiting(index, QUEUED, true);
-            let key = self.pages.key(index);
-            self.writes.push_back(key);
-        }
+        self.nvme.queue(&mut self.pages, index);
     }
 
     pub(crate) fn clear_dirty(&mut self, index: u32, shard: u16) {
-        let bytes = self.shard_bytes(index);
+        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
         let cell = self.pages.cell_mut(index, shard);
         if cell.has(DIRTY) {
             cell.state.clear(DIRTY);
             self.tally.dirty_bytes -= bytes;
-            self.sink(index);
+            self.pages.sink(index);
         }
     }
 
@@ -214,7 +210,7 @@ impl Pool {
 
     /// The same while room is made for a page: that one stays parked.
     fn refresh_during(&mut self, search: Search, index: u32, at: Position) {
-        self.step();
+        self.call.step();
         if self.pages[index].has(LEAVING) && self.pages.cells(index).iter().any(|cell| cell.slot != NONE) {
             self.unmark_leaving(index);
         }
@@ -264,21 +260,9 @@ impl Pool {
         }
     }
 
-    /// One of the first children of a page that are in DRAM.
-    pub(crate) fn child_in_dram(&self, index: u32) -> Option<u32> {
-        let mut child = self.pages[index].first_child;
-        for _ in 0..VICTIM_CHILDREN_MAX {
-            if child == NONE || self.pages[child].has(COUNTED_DRAM) {
-                break;
-            }
-            child = self.pages[child].next;
-        }
-        Some(child).filter(|child| *child != NONE && self.pages[*child].has(COUNTED_DRAM))
-    }
-
     /// Takes a page out of its list that cannot go now.
     pub(crate) fn park(&mut self, index: u32) {
-        self.step();
+        self.call.step();
         if let Some(list) = self.pages[index].list() {
             self.policy.remove(&mut self.pages, list, index);
             self.pages[index].flags.stand_in(Line::Parked);
@@ -325,7 +309,7 @@ impl Pool {
 
     /// The page goes last from now on.
     pub(crate) fn make_recent(&mut self, index: u32) {
-        self.step();
+        self.call.step();
         self.clear_victim(index);
         self.stay(index);
         self.relist_parked(index);
@@ -407,9 +391,9 @@ impl Pool {
         }
     }
 
-    /// Removes one entry from the index. Its operations in flight keep it as a zombie until they end.
+    /// Removes one entry from the index. Operations in flight keep its entry until they end.
     pub(crate) fn remove_leaf(&mut self, index: u32, removal: Removal, search: Search) {
-        self.step();
+        self.call.step();
         for shard in 0..self.pages.shards(index) {
             self.clear_dirty(index, shard);
             self.clear_place(index, shard);
@@ -426,8 +410,8 @@ impl Pool {
             self.tally.dropped += u64::from(removal == Removal::Dropped);
         }
         self.finish(index);
-        self.forget_protected(index);
-        self.lift_tips(index);
+        self.eviction.forget_protected(&mut self.pages, &self.slots, index);
+        self.pages.lift_tips(index);
         self.pages[index].flags.become_life(Life::Gone);
         self.pages[index].flags.clear(DURABLE);
         self.refresh(index, Position::Cold);
@@ -437,34 +421,29 @@ impl Pool {
         if parent != NONE {
             self.unpark_during(search, parent);
         }
-        self.release_if_idle(index);
+        self.pages.release_if_idle(index);
     }
 
-    /// An operation in flight on the cell ended: its hold on the slot does too. True: the page is still in the index.
+    /// An operation in flight on the cell ended: its hold on the slot does too. True: the page is still in
+    /// the index.
     pub(crate) fn end_io(&mut self, index: u32, shard: u16, operation: CellFlags) -> bool {
         let cell = *self.pages.cell(index, shard);
         debug_assert!(cell.has(operation), "callers checked that the operation is in flight");
         self.pages.end_operation(index, shard, operation);
         let slot = cell.slot;
-        let zombie = self.pages[index].is_gone();
-        if zombie {
+        let gone = self.pages[index].is_gone();
+        if gone {
             let cell = self.pages.cell_mut(index, shard);
             cell.slot = NONE;
             cell.state.clear(FILLED);
         }
         self.slots.end_io(slot);
-        if zombie {
-            self.release_if_idle(index);
+        if gone {
+            self.pages.release_if_idle(index);
         } else {
             self.unpark(index);
         }
-        !zombie
-    }
-
-    fn release_if_idle(&mut self, index: u32) {
-        if !self.pages.cells(index).iter().any(|cell| cell.has(PROMOTING | WRITING)) {
-            self.pages.release(index);
-        }
+        !gone
     }
 }
 

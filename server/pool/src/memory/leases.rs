@@ -1,4 +1,5 @@
-//! Leases: time-bound holds on slots. Owns: who holds which slots until when. Must not know: what the slots are for.
+//! Leases: time-bound holds on slots. Owns: who holds which slots until when. Must not know: what the slots
+//! are for.
 //!
 //! ```text
 //! write: begun --deadline--> quarantined --abort, commit attempt, process gone--> ended
@@ -7,17 +8,15 @@
 //!          \---renew---> held --deadline--> unheard --renew--> held
 //!                          \------release, process gone-------> ended
 //! ```
-//! A held lease is on slots that a process has mapped: it may look at them, or write them, at any moment, so time alone
-//! never frees them. Its deadline only tells who was not heard of. It begins as a read lease, which time does end, so that
-//! an answer that never reached its client holds nothing for long: the client renews it before it maps anything. How much
-//! leases may hold is for `share` to say.
+//! A held lease is on slots that a process has mapped: it may look at them, or write them, at any moment, so
+//! time alone never frees them. Its deadline only tells who was not heard of. It begins as a read lease,
+//! which time does end, so that an answer that never reached its client holds nothing for long: the client
+//! renews it before it maps anything. How much leases may hold is for `share` to say.
 
 pub(crate) mod counts;
 
-use crate::Pool;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
-use crate::index::entry::NONE;
-use crate::index::residency::Search;
+use crate::error::PoolError;
+use crate::ids::{ClientId, LeaseId, NONE, NamespaceIndex, Now, PageKey, UserId};
 use counts::Counts;
 use turnkv_proto::Shards;
 
@@ -59,7 +58,8 @@ impl LeaseKind {
 /// One slot of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseItem {
-    /// Position in what the lease was asked for: which page of the list, and which of the lease's shards of it.
+    /// Position in what the lease was asked for: which page of the list, and which of the lease's shards of
+    /// it.
     pub(crate) position: u32,
     pub(crate) slot: u32,
     /// The page in the slot; of a reserved slot [`NO_PAGE`].
@@ -119,10 +119,10 @@ pub(crate) struct Leases {
     table: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
     lists: [LeaseList; 5],
-    pub(crate) counts: Counts,
-    pub(crate) expired: u64,
+    counts: Counts,
+    expired: u64,
     /// Calls that were refused a lease because a share was reached.
-    pub(crate) refused: u64,
+    refused: u64,
     /// The client whose leases are being ended, and the row to go on at.
     going: Option<(ClientId, u32)>,
 }
@@ -165,6 +165,25 @@ impl Leases {
     pub(crate) fn get(&self, id: LeaseId, client: ClientId) -> Option<&Lease> {
         let at = self.find(id)?;
         self.table[at as usize].1.as_ref().filter(|lease| lease.client == client)
+    }
+
+    /// The lease, if this client holds it and may have its slots mapped.
+    pub(crate) fn held(&self, id: LeaseId, client: ClientId) -> Result<&Lease, PoolError> {
+        self.get(id, client).filter(|held| !held.kind.is_write()).ok_or(PoolError::LeaseUnknown)
+    }
+
+    /// Whether a write lease of this client is neither over nor in quarantine.
+    pub(crate) fn is_being_filled(&self, id: LeaseId, client: ClientId) -> bool {
+        self.get(id, client).is_some_and(|held| held.kind == LeaseKind::Write)
+    }
+
+    /// A lease's hold on a slot that was reserved is a hold on a page from now on.
+    pub(crate) fn note_page(&mut self, id: LeaseId, position: u32, page: PageKey) {
+        let Some(at) = self.find(id) else { return };
+        let Some(lease) = self.table[at as usize].1.as_mut() else { return };
+        if let Ok(at) = lease.items.binary_search_by_key(&position, |item| item.position) {
+            lease.items[at].page = page;
+        }
     }
 
     /// Takes a lease out; the caller ends its holds.
@@ -237,12 +256,6 @@ impl Leases {
         self.counts.count_in(client, kind, items.len() as u32, slot_bytes);
     }
 
-    /// What a lease holds, to change.
-    pub(crate) fn items_mut(&mut self, id: LeaseId) -> Option<&mut [LeaseItem]> {
-        let at = self.find(id)?;
-        self.table[at as usize].1.as_mut().map(|lease| lease.items.as_mut_slice())
-    }
-
     /// Takes some of a lease's items out, never all of them; the caller ends their holds. `positions` ascend.
     pub(crate) fn take_items(&mut self, id: LeaseId, positions: &[u32]) -> Vec<LeaseItem> {
         let Some(lease) = self.find(id).and_then(|at| self.table[at as usize].1.as_mut()) else {
@@ -257,8 +270,8 @@ impl Leases {
         taken
     }
 
-    /// The next lease of a client that is gone, from where the last call for it stopped, and the rows passed. None: it has no
-    /// more within so many rows; where the table ended, the next call begins anew.
+    /// The next lease of a client that is gone, from where the last call for it stopped, and the rows passed.
+    /// None: it has no more within so many rows; where the table ended, the next call begins anew.
     pub(crate) fn next_of_gone(
         &mut self,
         client: ClientId,
@@ -277,6 +290,42 @@ impl Leases {
         let all = from + passed as usize >= self.table.len();
         self.going = if all { None } else { Some((client, (from + passed as usize) as u32)) };
         (None, RowsPassed { rows: passed, all })
+    }
+
+    /// What leases add up to.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Leases that ran past their deadline, and calls that were refused a lease because a share was reached,
+    /// ever.
+    pub(crate) fn expired_and_refused(&self) -> (u64, u64) {
+        (self.expired, self.refused)
+    }
+
+    /// A lease ran past its deadline.
+    pub(crate) fn count_expired(&mut self) {
+        self.expired += 1;
+    }
+
+    /// A call was refused a lease.
+    pub(crate) fn count_refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// Says whose process a client is. One that holds leases keeps its user.
+    pub(crate) fn introduce(&mut self, client: ClientId, user: UserId) {
+        self.counts.introduce(client, user);
+    }
+
+    /// A client is gone: nothing is leased to it any more.
+    pub(crate) fn depart(&mut self, client: ClientId) {
+        self.counts.depart(client);
+    }
+
+    /// A client that holds no lease is nobody's any more.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        self.counts.forget(client);
     }
 
     /// Every lease.
@@ -317,58 +366,5 @@ impl Leases {
             Some(lease) => lease.prev = prev,
             None => self.lists[kind].last = prev,
         }
-    }
-}
-
-impl Pool {
-    /// LeaseList a lease of any kind: its holds end, and pages it was filling are given up.
-    pub(crate) fn end_lease(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.remove(id) else { return };
-        if lease.kind == LeaseKind::Write {
-            self.give_up_grants(&lease.items, lease.shards);
-        }
-        for item in &lease.items {
-            self.end_hold(item);
-        }
-    }
-
-    /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.
-    pub(crate) fn end_hold(&mut self, item: &LeaseItem) {
-        self.step();
-        self.slots.give_up_reserved(item.slot);
-        self.unlease(item.slot);
-    }
-
-    /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write them.
-    pub(crate) fn quarantine(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.quarantine(id) else { return };
-        let (shards, items) = (lease.shards, lease.items.clone());
-        self.give_up_grants(&items, shards);
-        self.leases.expired += 1;
-    }
-
-    /// Puts slots under a new lease.
-    pub(crate) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
-        let slot_bytes = self.slots.classes[usize::from(new.ns.0)].slot_bytes;
-        self.leases.insert(new, slot_bytes)
-    }
-
-    /// The pages of these grants lose their slots; later pages first, so that what hung on them goes with them.
-    pub(crate) fn give_up_grants(&mut self, items: &[LeaseItem], shards: Shards) {
-        for item in items.iter().rev() {
-            self.step();
-            if let Some(index) = self.granted(item, shards) {
-                self.let_go(index, item.shard(shards));
-                self.refresh(index, crate::index::lists::Position::Hot);
-                self.prune(index, Search::NONE);
-            }
-        }
-    }
-
-    /// The entry of a grant, if the page is still there and still waits for this slot to be filled.
-    pub(crate) fn granted(&self, item: &LeaseItem, shards: Shards) -> Option<u32> {
-        let index = self.pages.resolve(item.page)?;
-        let cell = self.pages.cell(index, item.shard(shards));
-        (cell.slot == item.slot && cell.granted()).then_some(index)
     }
 }

@@ -1,7 +1,7 @@
-//! Slots that a process maps before anybody knows which page they will hold. Owns: their way from a free slot to a page's.
-//! Must not know: who maps them, pages.
+//! Slots that a process maps before anybody knows which page they will hold. Owns: their way from a free slot
+//! to a page's. Must not know: who maps them, pages.
 
-use crate::index::entry::NONE;
+use crate::ids::NONE;
 use crate::memory::slots::{SlotState, Slots};
 
 impl Slots {

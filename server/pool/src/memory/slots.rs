@@ -1,4 +1,5 @@
-//! Slots and slabs. Owns: how slabs are cut, which slot is whose, who holds it. Must not know: hashes, sessions, NVMe.
+//! Slots and slabs. Owns: how slabs are cut, which slot is whose, who holds it. Must not know: hashes,
+//! sessions, NVMe.
 //!
 //! ```text
 //!        claim             disown while held          last hold ends
@@ -10,27 +11,13 @@
 //! ```
 
 mod class;
+mod service;
 
 pub(crate) use class::SlotClass;
+pub(crate) use service::SlotGauges;
 
-use crate::Pool;
-use crate::ids::{SlotKey, SlotPlace};
-use crate::index::entry::NONE;
+use crate::ids::{NONE, SlotKey};
 use crate::limits::SLOT_ALIGN_BYTES;
-
-/// What must be done to a slab before grants in it are handed out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SlabAction {
-    /// The slab changed tenant: it needs a fresh memory file.
-    Renew {
-        /// Which slab.
-        slab: u32,
-        /// The generation of the new file.
-        generation: u32,
-        /// Whose it is now.
-        tenant: String,
-    },
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotState {
@@ -77,18 +64,18 @@ pub(crate) struct Slab {
 pub(crate) struct Slots {
     slab_bytes: u64,
     stride: u32,
-    pub(crate) slabs: Vec<Slab>,
+    slabs: Vec<Slab>,
     /// Slabs without pages.
-    pub(crate) empty: Vec<u32>,
-    pub(crate) classes: Vec<SlotClass>,
+    empty: Vec<u32>,
+    classes: Vec<SlotClass>,
     /// The slab being emptied.
-    pub(crate) draining: u32,
+    draining: u32,
     /// Slots of it before this one are empty: none is given out again while it is being emptied.
-    pub(crate) drained: u32,
-    pub(crate) used_bytes: u64,
-    pub(crate) leased_bytes: u64,
-    pub(crate) pinned_bytes: u64,
-    pub(crate) recuts: u64,
+    drained: u32,
+    used_bytes: u64,
+    leased_bytes: u64,
+    pinned_bytes: u64,
+    recuts: u64,
     tick: u64,
     renewed: Vec<u32>,
 }
@@ -215,6 +202,38 @@ impl Slots {
         meta.leases > 0 || meta.ios > 0
     }
 
+    /// When a slot's page is needed again, in `RETURN_UNIT_MS`; 0: unknown.
+    pub(crate) fn set_returns(&mut self, slot: u32, returns: u32) {
+        self.meta_mut(slot).returns = returns;
+    }
+
+    /// All slabs.
+    pub(crate) fn slabs(&self) -> &[Slab] {
+        &self.slabs
+    }
+
+    /// Slabs without pages.
+    pub(crate) fn empty(&self) -> &[u32] {
+        &self.empty
+    }
+
+    /// The slab that is being emptied, and how many slots it is cut into.
+    pub(crate) fn draining(&self) -> Option<(u32, u32)> {
+        let slab = Some(self.draining).filter(|slab| *slab != NONE)?;
+        Some((slab, self.slabs[slab as usize].metas.len() as u32))
+    }
+
+    /// Slots of the slab that is being emptied which are empty, from the first on: none is given out again
+    /// meanwhile.
+    pub(crate) fn drained(&self) -> u32 {
+        self.drained
+    }
+
+    /// So many of them are now.
+    pub(crate) fn note_drained(&mut self, slots: u32) {
+        self.drained = slots;
+    }
+
     /// A new moment for `touch`.
     pub(crate) fn advance(&mut self) {
         self.tick += 1;
@@ -291,7 +310,7 @@ impl Slots {
         metas + self.slabs.len() * size_of::<Slab>()
     }
 
-    pub(crate) fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
+    pub(super) fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
         &mut self.slabs[(slot / self.stride) as usize].metas[(slot % self.stride) as usize]
     }
 
@@ -407,62 +426,6 @@ impl Slots {
         }
         if next != NONE {
             self.slabs[next as usize].prev = prev;
-        }
-    }
-}
-
-impl Pool {
-    /// Where a slot's bytes are. None: no such slot as the slab is cut now.
-    pub fn slot_place(&self, slot: SlotKey) -> Option<SlotPlace> {
-        let slab = self.slots.slabs.get(slot.slab as usize).filter(|slab| slab.used > 0)?;
-        let meta = slab.metas.get(slot.slot as usize)?;
-        let class = &self.slots.classes[slab.class as usize];
-        let offset = u64::from(slot.slot) * class.slot_bytes;
-        let place =
-            SlotPlace { slab: slot.slab, generation: slab.generation, offset, bytes: class.shard_bytes };
-        (meta.state != SlotState::Free).then_some(place)
-    }
-
-    /// Whose slab it is and its generation. None: no such slab, or nobody's yet.
-    pub fn slab_tenant(&self, slab: u32) -> Option<(&str, u32)> {
-        let slab = self.slots.slabs.get(slab as usize).filter(|slab| slab.tenant != NONE)?;
-        Some((self.namespaces.tenant(slab.tenant), slab.generation))
-    }
-
-    /// Slabs that changed tenant since the last call: act before handing out grants in them.
-    pub fn take_slab_actions(&mut self) -> Vec<SlabAction> {
-        let renewed = std::mem::take(&mut self.slots.renewed);
-        let action = |slab: u32| {
-            let this = &self.slots.slabs[slab as usize];
-            let tenant = self.namespaces.tenant(this.tenant).to_owned();
-            SlabAction::Renew { slab, generation: this.generation, tenant }
-        };
-        renewed.into_iter().map(action).collect()
-    }
-
-    /// Takes a slab out of service, until [`Pool::slab_renewed`]: its memory could not be renewed. Leases in it end as any do.
-    pub fn retire_slab(&mut self, slab: u32) {
-        let slots = &mut self.slots;
-        if slots.slabs.get(slab as usize).is_none_or(|slab| slab.retired) {
-            return;
-        }
-        if slots.is_linked(slab) {
-            slots.unlink(slab);
-        }
-        slots.empty.retain(|other| *other != slab);
-        slots.renewed.retain(|other| *other != slab);
-        slots.slabs[slab as usize].retired = true;
-    }
-
-    /// A slab that was taken out of service has memory: it serves again.
-    pub fn slab_renewed(&mut self, slab: u32) {
-        let slots = &mut self.slots;
-        let Some(this) = slots.slabs.get_mut(slab as usize).filter(|slab| slab.retired) else { return };
-        this.retired = false;
-        if this.used == 0 {
-            slots.empty.push(slab);
-        } else {
-            slots.relink(slab);
         }
     }
 }

@@ -1,15 +1,16 @@
-//! Namespaces that retire: at the limit, one of the new one's tenant, or of the tenant with too many, makes way.
-//! Owns: who goes, and dropping all of it in steps. Must not know: who asks for room, the catalog.
+//! Namespaces that retire: at the limit, one of the new one's tenant, or of the tenant with too many, makes
+//! way. Owns: who goes, and dropping all of it in steps. Must not know: who asks for room, the catalog.
 //!
-//! Nobody finds a namespace that retires, so its sessions, pins and pages go in any order and at any pace, leaves before what
-//! they hang on. Its place is free when its last operation in flight has ended.
+//! Nobody finds a namespace that retires, so its sessions, pins and pages go in any order and at any pace,
+//! leaves before what they hang on. Its place is free when its last operation in flight has ended.
 
 use crate::Pool;
 use crate::eviction::protection::Owner;
-use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::entry::NONE;
+use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
 use crate::index::residency::{Removal, Search};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
+use crate::memory::slots::Slots;
+use crate::namespaces::table::Namespaces;
 use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
 
@@ -34,20 +35,41 @@ struct GivesWay {
     has_too_many: bool,
 }
 
+impl Namespaces {
+    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else
+    /// who has most.
+    fn gives_way(&self, slots: &Slots, namespaces_max: u16, tenant: &str) -> Option<GivesWay> {
+        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
+        for (ns, _) in self.open() {
+            *sizes.entry(slots.tenant_of(ns.0)).or_default() += 1;
+        }
+        let own = sizes.iter().find(|(number, _)| self.tenant(**number) == tenant);
+        let tenants = sizes.len() + usize::from(own.is_none());
+        let share = (usize::from(namespaces_max) / tenants).max(1);
+        if let Some((own, _)) = own.filter(|(_, has)| **has >= share) {
+            return Some(GivesWay { tenant: *own, is_own: true, has_too_many: false });
+        }
+        let (has, fullest) = sizes.iter().map(|(number, has)| (*has, *number)).max()?;
+        Some(GivesWay { tenant: fullest, is_own: false, has_too_many: has > share })
+    }
+}
+
 impl Pool {
-    /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that hold nothing. A tenant
-    /// that has no fewer than its equal share loses its own; for one that has fewer, the tenant with most loses one, or else
-    /// anybody. None: all of these are in use (leased slots; or they hold something, were used a short while ago, and are not
-    /// of a tenant with more than its share), or enough retire already.
+    /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that
+    /// hold nothing. A tenant that has no fewer than its equal share loses its own; for one that has fewer,
+    /// the tenant with most loses one, or else anybody. None: all of these are in use (leased slots; or they
+    /// hold something, were used a short while ago, and are not of a tenant with more than its share), or
+    /// enough retire already.
     pub fn retire_oldest(&mut self, tenant: &str, now: Now) -> Option<NamespaceId> {
         let now = self.tick(now);
         if self.namespaces.retiring.len() >= NAMESPACES_RETIRING_MAX {
             return None;
         }
-        let GivesWay { tenant: gives_way, is_own, has_too_many } = self.gives_way(tenant)?;
+        let GivesWay { tenant: gives_way, is_own, has_too_many } =
+            self.namespaces.gives_way(&self.slots, self.config.limits.namespaces_max, tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
-            let (at, class) = (ns.0, &self.slots.classes[usize::from(ns.0)]);
-            let named = self.sessions.len_of(ns) > 0 || self.protections.pins_of(ns) > 0;
+            let (at, class) = (ns.0, self.slots.class_at(ns.0));
+            let named = self.sessions.len_of(ns) > 0 || self.eviction.protections().pins_of(ns) > 0;
             let holds = named || self.pages.live_of(at) > 0 || class.used > 0;
             let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
             let others = self.slots.tenant_of(at) != gives_way;
@@ -67,22 +89,6 @@ impl Pool {
         Some(id)
     }
 
-    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else who has most.
-    fn gives_way(&self, tenant: &str) -> Option<GivesWay> {
-        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
-        for (ns, _) in self.namespaces.open() {
-            *sizes.entry(self.slots.tenant_of(ns.0)).or_default() += 1;
-        }
-        let own = sizes.iter().find(|(number, _)| self.namespaces.tenant(**number) == tenant);
-        let tenants = sizes.len() + usize::from(own.is_none());
-        let share = (usize::from(self.config.limits.namespaces_max) / tenants).max(1);
-        if let Some((own, _)) = own.filter(|(_, has)| **has >= share) {
-            return Some(GivesWay { tenant: *own, is_own: true, has_too_many: false });
-        }
-        let (has, fullest) = sizes.iter().map(|(number, has)| (*has, *number)).max()?;
-        Some(GivesWay { tenant: fullest, is_own: false, has_too_many: has > share })
-    }
-
     /// Namespaces that retire.
     pub fn retiring(&self) -> usize {
         self.namespaces.retiring.len()
@@ -90,7 +96,7 @@ impl Pool {
 
     /// Drops some of what namespaces that retire still hold. True: there is more that could be dropped now.
     pub fn retire_step(&mut self) -> bool {
-        self.begin_call();
+        self.call.begin();
         let mut steps = RETIRE_STEPS_PER_CALL;
         for _ in 0..self.namespaces.retiring.len() {
             let Some(mut next) = self.namespaces.retiring.pop_front() else { return false };
@@ -101,11 +107,11 @@ impl Pool {
                 self.namespaces.retiring.push_front(next);
                 return true;
             }
-            if self.pages.live_of(next.ns.0) > 0 || self.slots.classes[usize::from(next.ns.0)].used > 0 {
+            if self.pages.live_of(next.ns.0) > 0 || self.slots.class_at(next.ns.0).used > 0 {
                 self.namespaces.retiring.push_back(next); // what it waits for are operations in flight
                 continue;
             }
-            self.deferred.forget(next.ns.0);
+            self.eviction.forget_namespace(next.ns.0);
             self.policy.namespace_gone(next.ns.0);
             self.slots.close_class(next.ns.0);
             self.namespaces.vacate(next.ns.0);
@@ -124,10 +130,12 @@ impl Pool {
     }
 
     fn retire_pins(&mut self, next: &mut Retiring, steps: &mut u32) {
-        while *steps > 0 && self.protections.pins_of(next.ns) > 0 && next.protections < self.protections.end()
+        while *steps > 0
+            && self.eviction.protections().pins_of(next.ns) > 0
+            && next.protections < self.eviction.protections().end()
         {
             *steps -= 1;
-            let pin = self.protections.pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            let pin = self.eviction.protections().pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
             if let Some((ns, pin)) = pin {
                 self.unprotect(Owner::Pin(ns, pin));
             }

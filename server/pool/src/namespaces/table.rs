@@ -4,8 +4,8 @@
 //! ```text
 //! FREE --open--> OPEN --begin to retire--> RETIRING --nothing of it is left--> FREE (the next life of the place)
 //! ```
-//! What names a namespace names a life of its place: from the moment it retires nobody finds it, and it is not taken for the
-//! namespace that has the place next.
+//! What names a namespace names a life of its place: from the moment it retires nobody finds it, and it is
+//! not taken for the namespace that has the place next.
 
 use crate::Pool;
 use crate::error::PoolError;
@@ -56,6 +56,11 @@ pub(crate) struct Namespaces {
 impl Namespaces {
     pub(crate) fn get(&self, ns: NamespaceIndex) -> Option<&NamespaceDesc> {
         self.place(ns).map(|place| &place.desc)
+    }
+
+    /// Describes an open namespace, or says that it is not open.
+    pub(crate) fn desc(&self, ns: NamespaceIndex) -> Result<&NamespaceDesc, PoolError> {
+        self.get(ns).ok_or(PoolError::NamespaceUnknown)
     }
 
     /// The id of the namespace at a place.
@@ -141,8 +146,8 @@ impl Namespaces {
         (NamespaceIndex(at, life), vacated.is_none())
     }
 
-    /// A tenant's number. `in_use`: says of every number whether something is that tenant's still; the others may be given
-    /// to somebody else.
+    /// A tenant's number. `in_use`: says of every number whether something is that tenant's still; the others
+    /// may be given to somebody else.
     fn intern(&mut self, tenant: &str, in_use: impl FnOnce(usize) -> Vec<bool>) -> u32 {
         if let Some(at) = self.tenants.iter().position(|known| known == tenant) {
             return at as u32;
@@ -160,8 +165,8 @@ impl Namespaces {
 }
 
 impl Pool {
-    /// Opens a namespace, or finds it open. The same id with another description is refused. At the limit: `retire_oldest`
-    /// makes room.
+    /// Opens a namespace, or finds it open. The same id with another description is refused. At the limit:
+    /// `retire_oldest` makes room.
     pub fn open_namespace(&mut self, desc: NamespaceDesc) -> Result<NamespaceIndex, PoolError> {
         if let Some(ns) = self.namespace(&desc.id) {
             let same = self.namespaces.get(ns) == Some(&desc);
@@ -178,7 +183,7 @@ impl Pool {
         let in_use = |tenants: usize| self.slots.tenants_in_use(tenants);
         let tenant = self.namespaces.intern(&desc.tenant, in_use);
         let (shards, shard_bytes) = (desc.shards, desc.shard_bytes);
-        let (ns, is_new) = self.namespaces.settle(desc, self.now);
+        let (ns, is_new) = self.namespaces.settle(desc, self.call.now());
         if is_new {
             self.pages.add_namespace(shards);
             self.slots.add_class(shard_bytes, tenant);
@@ -216,8 +221,8 @@ impl Pool {
     /// Finds an open namespace for somebody who uses it: it is not the next to retire.
     pub fn use_namespace(&mut self, id: &NamespaceId, now: Now) -> Option<NamespaceIndex> {
         let ns = self.namespace(id)?;
-        self.now = self.now.max(now);
-        let used = self.now;
+        self.call.advance(now);
+        let used = self.call.now();
         self.namespaces.place_mut(ns)?.used = used;
         Some(ns)
     }
@@ -230,9 +235,5 @@ impl Pool {
     /// Some of the namespaces that are open, in no order.
     pub fn open_namespaces(&self, max: usize) -> Vec<NamespaceIndex> {
         self.namespaces.open().take(max).map(|(ns, _)| ns).collect()
-    }
-
-    pub(crate) fn desc(&self, ns: NamespaceIndex) -> Result<&NamespaceDesc, PoolError> {
-        self.namespaces.get(ns).ok_or(PoolError::NamespaceUnknown)
     }
 }

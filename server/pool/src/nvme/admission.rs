@@ -1,18 +1,20 @@
-//! Admission to NVMe: which pages are written, and how many bytes a day. Owns: pages kept off NVMe, the write budget.
-//! Must not know: the write queue's order, segments.
+//! Admission to NVMe: which pages are written, and how many bytes a day. Owns: pages kept off NVMe, the write
+//! budget. Must not know: the write queue's order, segments.
 //!
-//! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its slot. What
-//! hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go before heads. What is off only
-//! because NVMe could not take it in time, or had no room for it later, is found again and written once NVMe can.
+//! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its
+//! slot. What hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go
+//! before heads. What is off only because NVMe could not take it in time, or had no room for it later, is
+//! found again and written once NVMe can.
 
 use crate::Pool;
 use crate::config::Admit;
-use crate::ids::Now;
-use crate::index::entry::NONE;
+use crate::ids::{NONE, Now};
+use crate::index::arena::Pages;
 use crate::index::flags::{COUNTED_NVME, DIRTY, FILLED, ON_NVME, WRITING};
 use crate::index::lists::Position;
+use crate::index::sweep::Sweep;
 use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
-use crate::verbs::sweep::Sweep;
+use crate::nvme::Nvme;
 
 /// Bytes that may be written to NVMe: a bucket that fills with time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,42 +69,67 @@ fn burst(bytes_per_day: u64) -> i128 {
     i128::from(bytes_per_day) * i128::from(BUDGET_BURST_MS) / i128::from(DAY_MS)
 }
 
-impl Pool {
-    /// Whether the budget allows a page to be written that nobody insists on.
-    pub(crate) fn budget_allows(&mut self, index: u32) -> bool {
-        let per_day = self.config.nvme_bytes_per_day;
-        if per_day == 0 {
+impl Nvme {
+    /// Whether a page is in DRAM only, and not on its way to NVMe.
+    pub(crate) fn is_off(&self, pages: &Pages, index: u32) -> bool {
+        self.alive
+            && pages[index].is_visible()
+            && pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY))
+    }
+
+    /// Whether nobody waits any more for a write that is done: the page is off NVMe, or what it hangs on is.
+    pub(super) fn is_unwanted(&self, pages: &Pages, index: u32) -> bool {
+        let parent = pages[index].parent;
+        let left = pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY | WRITING));
+        left || (parent != NONE && self.is_off(pages, parent))
+    }
+
+    /// Whether the budget allows so many bytes to be written that nobody insists on, beside those that are
+    /// queued.
+    fn budget_allows(&mut self, bytes: u64, dirty_bytes: u64, now: Now) -> bool {
+        if self.bytes_per_day == 0 {
             return true;
         }
-        self.budget.fill(per_day, self.now);
-        let page = self.shard_bytes(index) * u64::from(self.pages.shards(index));
+        self.budget.fill(self.bytes_per_day, now);
         // What is queued will be written: it counts before it is.
-        self.budget.bytes - i128::from(self.tally.dirty_bytes) >= i128::from(page)
+        self.budget.bytes - i128::from(dirty_bytes) >= i128::from(bytes)
     }
 
-    /// Whether what waits to be written is little beside NVMe. A small tier could not take more in time, and pages that
-    /// wait for it hold their slots in DRAM.
-    fn backlog_allows(&self, index: u32) -> bool {
-        let page = self.shard_bytes(index) * u64::from(self.pages.shards(index));
-        self.tally.dirty_bytes + page <= self.config.nvme_bytes / BACKLOG_SHARE
+    /// Whether what waits to be written, and so many bytes more, is little beside NVMe. A small tier could
+    /// not take more in time, and pages that wait for it hold their slots in DRAM.
+    fn backlog_allows(&self, bytes: u64, dirty_bytes: u64) -> bool {
+        dirty_bytes + bytes <= self.bytes / BACKLOG_SHARE
     }
 
-    /// A write was started.
-    pub(crate) fn spend_budget(&mut self, bytes: u64) {
-        self.tally.written_bytes += bytes;
-        if self.config.nvme_bytes_per_day > 0 {
+    /// A write of so many bytes was started.
+    pub(super) fn spend_budget(&mut self, bytes: u64) {
+        if self.bytes_per_day > 0 {
             self.budget.bytes -= i128::from(bytes);
         }
     }
+}
 
-    /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their children.
+impl Pool {
+    /// Whether the budget allows a page to be written that nobody insists on.
+    pub(crate) fn budget_allows(&mut self, index: u32) -> bool {
+        let bytes = self.pages.page_bytes(&self.slots, index);
+        self.nvme.budget_allows(bytes, self.tally.dirty_bytes, self.call.now())
+    }
+
+    /// Whether little waits to be written, a page more included.
+    fn backlog_allows(&self, index: u32) -> bool {
+        self.nvme.backlog_allows(self.pages.page_bytes(&self.slots, index), self.tally.dirty_bytes)
+    }
+
+    /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their
+    /// children.
     pub(crate) fn admit_new(&mut self, index: u32) {
-        if !self.nvme_alive {
+        if !self.nvme.alive {
             return;
         }
         let parent = self.pages[index].parent;
-        let wanted = match self.config.nvme_admit {
-            Admit::All => parent == NONE || !self.is_off(parent),
+        let wanted = match self.nvme.admit {
+            Admit::All => parent == NONE || !self.nvme.is_off(&self.pages, parent),
             Admit::Reused => false,
         };
         // A page of several shards that recovery or a lease completed may be there in part.
@@ -115,40 +142,43 @@ impl Pool {
         self.pages.move_last(index);
         self.tally.kept_off += 1;
         if wanted && !in_time {
-            self.behind.find_again();
+            self.nvme.behind.find_again();
         }
     }
 
-    /// NVMe gives up a page that DRAM keeps. It is found again, unless it is one that would not have been written unasked.
+    /// NVMe gives up a page that DRAM keeps. It is found again, unless it is one that would not have been
+    /// written unasked.
     pub(crate) fn note_let_go(&mut self, index: u32) {
         self.tally.let_go += u64::from(self.pages[index].has(COUNTED_NVME));
-        self.behind.let_go |= self.config.nvme_admit == Admit::All;
+        self.nvme.behind.let_go |= self.nvme.admit == Admit::All;
     }
 
-    /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has become little.
+    /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has
+    /// become little.
     pub(crate) fn catch_up(&mut self) {
-        let little = self.config.nvme_bytes / (2 * BACKLOG_SHARE);
-        if self.tally.dirty_bytes > little || !self.nvme_alive {
+        let little = self.nvme.bytes / (2 * BACKLOG_SHARE);
+        if self.tally.dirty_bytes > little || !self.nvme.alive {
             return;
         }
-        if self.behind.let_go && self.has_room_again() {
-            self.behind.let_go = false;
-            self.behind.find_again();
+        if self.nvme.behind.let_go && self.nvme.has_room_again(self.tally.dirty_bytes) {
+            self.nvme.behind.let_go = false;
+            self.nvme.behind.find_again();
         }
-        let Some(mut sweep) = self.behind.sweep.take() else { return };
-        let slice = self.half_slice();
+        let Some(mut sweep) = self.nvme.behind.sweep.take() else { return };
+        let slice = self.call.half_slice();
         let done = self.admit_off(&mut sweep, slice, |pool, index| {
             // Where NVMe is small, what it has alone is worth more than copies of what DRAM has.
-            let worth = pool.is_large() || pool.has_room_again();
+            let worth = pool.nvme.is_large(pool.slots.dram_bytes())
+                || pool.nvme.has_room_again(pool.tally.dirty_bytes);
             let allowed = worth && pool.backlog_allows(index) && pool.budget_allows(index);
             if allowed {
                 pool.insist(index);
             }
             allowed
         });
-        self.behind.sweep = match done {
+        self.nvme.behind.sweep = match done {
             false => Some(sweep),
-            true if std::mem::take(&mut self.behind.again) => Some(Sweep::default()),
+            true if std::mem::take(&mut self.nvme.behind.again) => Some(Sweep::default()),
             true => None,
         };
     }
@@ -156,8 +186,12 @@ impl Pool {
     /// Somebody uses the page again, or its session will: it is worth a write.
     pub(crate) fn admit(&mut self, index: u32) {
         let parent = self.pages[index].parent;
-        let reachable = parent == NONE || !self.is_off(parent);
-        if self.is_off(index) && reachable && self.backlog_allows(index) && self.budget_allows(index) {
+        let reachable = parent == NONE || !self.nvme.is_off(&self.pages, parent);
+        if self.nvme.is_off(&self.pages, index)
+            && reachable
+            && self.backlog_allows(index)
+            && self.budget_allows(index)
+        {
             self.queue_write(index);
             self.refresh(index, Position::Hot);
         }
@@ -165,17 +199,10 @@ impl Pool {
 
     /// The page must be on NVMe whatever that costs. Its parent is on its way already.
     pub(crate) fn insist(&mut self, index: u32) {
-        if self.is_off(index) {
+        if self.nvme.is_off(&self.pages, index) {
             self.queue_write(index);
             self.refresh(index, Position::Hot);
         }
-    }
-
-    /// Whether a page is in DRAM only, and not on its way to NVMe.
-    pub(crate) fn is_off(&self, index: u32) -> bool {
-        self.nvme_alive
-            && self.pages[index].is_visible()
-            && self.pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY))
     }
 
     /// Every shard that is not on NVMe goes to the write queue.
@@ -186,12 +213,5 @@ impl Pool {
                 self.set_dirty(index, shard);
             }
         }
-    }
-
-    /// A write that nobody waits for any more: the page is off NVMe, or what it hangs on is.
-    pub(crate) fn is_unwanted(&self, index: u32) -> bool {
-        let parent = self.pages[index].parent;
-        let left = self.pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY | WRITING));
-        left || (parent != NONE && self.is_off(parent))
     }
 }

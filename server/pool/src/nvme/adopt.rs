@@ -1,13 +1,13 @@
-//! Adoption: a namespace is opened, and what the segments have of it becomes part of the index. Owns: in which order, and which
-//! of it is whole. Must not know: segments, files.
+//! Adoption: a namespace is opened, and what the segments have of it becomes part of the index. Owns: in
+//! which order, and which of it is whole. Must not know: segments, files.
 //!
-//! What is found is put in order without the pool (`plan`: parents before children, what was written last comes last, for nothing
-//! else is known of its use), then taken in by steps. In between pages may be offloaded, strangers reclaimed: each page is looked
-//! at for itself, so a reader sees whole prefixes at any moment.
+//! What is found is put in order without the pool (`plan`: parents before children, what was written last
+//! comes last, for nothing else is known of its use), then taken in by steps. In between pages may be
+//! offloaded, strangers reclaimed: each page is looked at for itself, so a reader sees whole prefixes at any
+//! moment.
 
 use crate::Pool;
-use crate::ids::NamespaceIndex;
-use crate::index::entry::NONE;
+use crate::ids::{NONE, NamespaceIndex};
 use crate::limits::ADOPT_SHARDS_PER_CALL;
 use crate::namespaces::table::NamespaceDesc;
 use crate::nvme::strangers::Stranger;
@@ -54,7 +54,8 @@ impl Adoption {
         self.adopted
     }
 
-    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a pool, because it takes long.
+    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a pool,
+    /// because it takes long.
     #[must_use]
     pub fn plan(mut self, desc: &NamespaceDesc) -> Adoption {
         let found = Arc::clone(&self.found);
@@ -114,8 +115,8 @@ pub(crate) fn whole_pages(sorted: &[u32], found: &[Stranger], shards: usize) -> 
     pages
 }
 
-/// The pages from the roots on, and from those whose parent is elsewhere. Pages of a cycle, if a damaged log had one, are not
-/// among them.
+/// The pages from the roots on, and from those whose parent is elsewhere. Pages of a cycle, if a damaged log
+/// had one, are not among them.
 pub(crate) fn parents_first(pages: &[FoundPage]) -> Vec<usize> {
     let mut starts = vec![0usize; pages.len() + 1];
     for parent in pages.iter().filter_map(|page| page.parent) {
@@ -140,8 +141,8 @@ pub(crate) fn parents_first(pages: &[FoundPage]) -> Vec<usize> {
     order
 }
 
-/// The pages in order, parents first, each after those that hang on its parent and were written before whatever hangs on it; and
-/// with each when the last of its tree was written.
+/// The pages in order, parents first, each after those that hang on its parent and were written before
+/// whatever hangs on it; and with each when the last of its tree was written.
 fn newest_last(pages: &[FoundPage], written: Vec<u64>) -> Vec<(usize, u64)> {
     let mut newest = written;
     let order = parents_first(pages);
@@ -172,15 +173,15 @@ impl Pool {
     /// Begins to take in what NVMe has of a namespace that was just opened. None: it has nothing.
     pub fn begin_adoption(&self, ns: NamespaceIndex) -> Option<Adoption> {
         let id = self.namespace_of_strangers(ns)?;
-        let found = self.strangers.extents_of(&id)?;
+        let found = self.nvme.strangers.extents_of(&id)?;
         let crowded_out = HashSet::new();
         let (order, newest) = (Vec::new(), Vec::new());
         Some(Adoption { ns, id, found, order, newest, shards: 1, done: 0, adopted: 0, crowded_out })
     }
 
-    /// Takes in some of the pages that were planned, of those trees whose last page was written no later than `until`, so that
-    /// several namespaces come in one order. True: there are more. What is not whole, or hangs on nothing, is forgotten by and
-    /// by (`forget_strangers`).
+    /// Takes in some of the pages that were planned, of those trees whose last page was written no later than
+    /// `until`, so that several namespaces come in one order. True: there are more. What is not whole, or
+    /// hangs on nothing, is forgotten by and by (`forget_strangers`).
     pub fn adopt(&mut self, adoption: &mut Adoption, until: u64) -> bool {
         let open = self.namespaces.get(adoption.ns).is_some_and(|desc| desc.id == adoption.id);
         let pages = (ADOPT_SHARDS_PER_CALL / adoption.shards).max(1);
@@ -203,7 +204,7 @@ impl Pool {
         }
         let more = open && adoption.done < adoption.order.len();
         if !more {
-            self.strangers.doom(&adoption.id);
+            self.nvme.strangers.doom(&adoption.id);
         }
         more
     }
@@ -211,14 +212,14 @@ impl Pool {
     /// A page whose parent is here, and which is not, is visible from now on.
     fn adopt_page(&mut self, ns: u16, adoption: &Adoption, shards: &[u32]) -> Adopted {
         let first = adoption.found[shards[0] as usize];
-        let there = shards.iter().all(|at| self.strangers.is_alive(&adoption.id, *at as usize));
-        if !there || !self.nvme_alive || self.pages.find(ns, &first.hash).is_some() {
+        let there = shards.iter().all(|at| self.nvme.strangers.is_alive(&adoption.id, *at as usize));
+        if !there || !self.nvme.alive || self.pages.find(ns, &first.hash).is_some() {
             return Adopted::Not;
         }
         if first.parent.is_some_and(|parent| adoption.crowded_out.contains(&parent)) {
             return Adopted::CrowdedOut(first.hash);
         }
-        let parent = first.parent.map_or(Some(NONE), |hash| self.find_visible(ns, &hash));
+        let parent = first.parent.map_or(Some(NONE), |hash| self.pages.find_visible(ns, &hash));
         let Some(parent) = parent else { return Adopted::Not };
         if self.pages.len() >= self.config.limits.pages_max {
             return Adopted::CrowdedOut(first.hash);
@@ -226,7 +227,7 @@ impl Pool {
         let index = self.pages.insert(ns, first.hash, parent);
         self.pages.set_tail_tokens(index, first.tail_tokens);
         for at in shards {
-            let Some(stranger) = self.strangers.take(&adoption.id, *at as usize) else { continue };
+            let Some(stranger) = self.nvme.strangers.take(&adoption.id, *at as usize) else { continue };
             self.set_place(index, stranger.shard, stranger.place);
             self.pages.expect_checksum(index, stranger.shard, stranger.checksum);
         }

@@ -1,5 +1,6 @@
-//! Durability: pages that somebody waits for until they are on NVMe, with all that they depend on. Owns: which pages these are,
-//! found and hurried in parts that one call may take. Must not know: who waits; segments, files.
+//! Durability: pages that somebody waits for until they are on NVMe, with all that they depend on. Owns:
+//! which pages these are, found and hurried in parts that one call may take. Must not know: who waits;
+//! segments, files.
 //!
 //! ```text
 //!   FIND (from each page named up, to one known to be durable and promised) -> HURRY (from the roots down: promised, and
@@ -8,9 +9,8 @@
 //! A page found that goes meanwhile is told of like the others: whoever waits for it learns that it is lost.
 
 use crate::Pool;
-use crate::ids::PageKey;
-use crate::index::entry::NONE;
-use crate::index::flags::{COUNTED_NVME, DURABLE, ON_NVME};
+use crate::ids::{NONE, PageKey};
+use crate::index::flags::DURABLE;
 use crate::limits::DURABLE_PAGES_PER_WRITE_MAX;
 use std::collections::BTreeSet;
 
@@ -20,7 +20,8 @@ pub struct Durable {
     /// Pages named whose way up is still to be gone, the next one last.
     named: Vec<PageKey>,
     seen: BTreeSet<PageKey>,
-    /// What was found, way after way, each from the root down but for the last, which is under way from `way` on.
+    /// What was found, way after way, each from the root down but for the last, which is under way from `way`
+    /// on.
     found: Vec<PageKey>,
     way: usize,
     /// The page that is next on it.
@@ -30,22 +31,22 @@ pub struct Durable {
 }
 
 impl Pool {
-    /// Begins to have pages written, with those they depend on: then `hurry_some` until it says so. Pages that are gone already
-    /// are left out.
+    /// Begins to have pages written, with those they depend on: then `hurry_some` until it says so. Pages
+    /// that are gone already are left out.
     pub fn begin_durable(&self, pages: &[PageKey]) -> Durable {
         let named = pages.iter().copied().filter(|page| self.pages.resolve(*page).is_some()).collect();
         let (seen, found) = (BTreeSet::new(), Vec::new());
         Durable { named, seen, found, way: 0, next: None, hurried: None }
     }
 
-    /// Writes some more of these pages before all others. Returns those that are not on NVMe yet, parents first; none is told
-    /// twice. True: that is all.
+    /// Writes some more of these pages before all others. Returns those that are not on NVMe yet, parents
+    /// first; none is told twice. True: that is all.
     pub fn hurry_some(&mut self, durable: &mut Durable) -> (Vec<PageKey>, bool) {
-        self.begin_call();
-        let slice = self.slice();
+        self.call.begin();
+        let slice = self.call.slice();
         let mut missing = Vec::new();
-        while !self.is_over(slice) {
-            self.step();
+        while !self.call.is_over(slice) {
+            self.call.step();
             let Some(hurried) = durable.hurried else {
                 self.find_next(durable);
                 continue;
@@ -74,14 +75,15 @@ impl Pool {
 
     /// Whether all shards of the page are on NVMe. None: the page is gone, or stays off NVMe as things are.
     pub fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
-        let index = self.pages.resolve(page).filter(|index| !self.is_off(*index))?;
-        Some(self.is_written(index))
+        let index = self.pages.resolve(page).filter(|index| !self.nvme.is_off(&self.pages, *index))?;
+        Some(self.pages.is_written(index))
     }
 
     /// Goes one page further up.
     fn find_next(&self, durable: &mut Durable) {
         let index = durable.next.take().and_then(|page| self.pages.resolve(page));
-        let fresh = index.filter(|index| !(self.pages[*index].has(DURABLE) && self.is_promised(*index)));
+        let fresh =
+            index.filter(|index| !(self.pages[*index].has(DURABLE) && self.pages.is_promised(*index)));
         if let Some(index) = fresh.filter(|index| durable.seen.insert(self.pages.key(*index))) {
             durable.found.push(self.pages.key(index));
             let parent = self.pages[index].parent;
@@ -102,42 +104,28 @@ impl Pool {
     fn hurry(&mut self, page: PageKey) -> bool {
         let Some(index) = self.pages.resolve(page) else { return true };
         self.promise(index);
-        if self.is_written(index) {
-            self.mark_durable(index);
+        if self.pages.is_written(index) {
+            self.pages.mark_durable(index);
             return false;
         }
         let parent = self.pages[index].parent;
-        if parent == NONE || !self.is_off(parent) {
+        if parent == NONE || !self.nvme.is_off(&self.pages, parent) {
             self.insist(index);
         }
-        if (0..self.pages.shards(index)).any(|shard| self.is_writable(index, shard)) {
-            self.write_first(index);
+        if (0..self.pages.shards(index)).any(|shard| self.pages.is_writable(index, shard)) {
+            self.nvme.write_first(&mut self.pages, &mut self.call, index);
         }
         true
     }
 
-    fn is_written(&self, index: u32) -> bool {
-        self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME))
-    }
-
-    /// Marks a page as durable that is on NVMe with all its ancestors. False: it is not, or is known to be.
-    fn mark_durable(&mut self, index: u32) -> bool {
-        let entry = &self.pages[index];
-        let reachable = entry.parent == NONE || self.pages[entry.parent].has(DURABLE);
-        let fresh = reachable && entry.has(COUNTED_NVME) && !entry.has(DURABLE);
-        if fresh {
-            self.pages.set_durable(index);
-        }
-        fresh
-    }
-
-    /// A page came to NVMe: it, and some of what hangs on it, may be durable now. What is not marked here is when somebody asks.
+    /// A page came to NVMe: it, and some of what hangs on it, may be durable now. What is not marked here is
+    /// when somebody asks.
     pub(crate) fn settle_durable(&mut self, index: u32) {
         let mut waiting = vec![index];
         for _ in 0..DURABLE_PAGES_PER_WRITE_MAX {
             let Some(index) = waiting.pop() else { return };
-            self.step();
-            if !self.mark_durable(index) {
+            self.call.step();
+            if !self.pages.mark_durable(index) {
                 continue;
             }
             let mut child = self.pages[index].first_child;

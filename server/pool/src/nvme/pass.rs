@@ -9,9 +9,7 @@
 
 use crate::Pool;
 use crate::ids::{Now, NvmePlace, PageKey};
-use crate::limits::{
-    PASS_MOVES_INFLIGHT_MAX, PASS_MOVES_PERCENT_MAX, PASS_MS_MAX, PASS_SLOT_WAIT_MS,
-};
+use crate::limits::{PASS_MOVES_INFLIGHT_MAX, PASS_MOVES_PERCENT_MAX, PASS_MS_MAX, PASS_SLOT_WAIT_MS};
 use crate::nvme::promote::Promotion;
 use crate::nvme::reclaim::{Reclaim, Rewrite};
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -109,7 +107,7 @@ impl Pool {
             all // it wins its space however much of it moves
         } else {
             // What moves leaves room for one extent more, or a segment would be emptied only to fill the next one alike.
-            let (segment_bytes, block_bytes) = self.segment_shape();
+            let (segment_bytes, block_bytes) = self.nvme.segment_shape();
             let largest = extents.iter().map(|extent| u64::from(extent.bytes)).max().unwrap_or(0);
             let blocks = (extents.len() as u64 + 3) * block_bytes;
             let most = segment_bytes * PASS_MOVES_PERCENT_MAX / 100;

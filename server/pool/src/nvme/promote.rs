@@ -1,13 +1,10 @@
-//! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are read.
+//! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are
+//! read.
 
 use crate::Pool;
-use crate::error::PoolError;
-use crate::ids::{MissCause, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
-use crate::index::flags::{CellFlags, FILLED, ON_NVME, PROMOTING};
+use crate::ids::{MissCause, Now, NvmePlace, PageKey, SlotKey};
+use crate::index::flags::{ON_NVME, PROMOTING};
 use crate::index::lists::Position;
-use crate::limits::PROMOTIONS_PER_CALL_MAX;
-use crate::verbs::offload::check_ask;
-use turnkv_proto::{BlockHash, Shards};
 
 /// A read to start: from a place on NVMe into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,61 +24,10 @@ pub struct Promotion {
 }
 
 impl Pool {
-    /// Counts pages as used that are here, tails before heads: what is in DRAM already must not make room for the rest of its
-    /// prefix.
-    pub fn touch_pages(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) {
-        self.tick(now);
-        for hash in hashes.iter().rev() {
-            self.step();
-            if let Some(index) = self.find_visible(ns.0, hash) {
-                self.touch(index);
-            }
-        }
-    }
-
-    /// Plans reads of pages of a prefix, from position `from` on, that are on NVMe only, without a lease. Stops where one is not
-    /// here, where slots end, or at a bound of its own, and says in `from` where to go on. Slabs may have changed tenant:
-    /// `take_slab_actions` before starting the reads.
-    pub fn begin_promote(
-        &mut self,
-        ns: NamespaceIndex,
-        hashes: &[BlockHash],
-        shard: u16,
-        from: &mut usize,
-        now: Now,
-    ) -> Result<Vec<Promotion>, PoolError> {
-        check_ask(hashes, Shards::one(shard), self.desc(ns)?.shards)?;
-        self.tick(now);
-        let slice = self.slice();
-        let mut promotions = Vec::new();
-        while let Some(hash) = hashes.get(*from).filter(|_| promotions.len() < PROMOTIONS_PER_CALL_MAX) {
-            if self.is_over(slice) {
-                break;
-            }
-            self.step();
-            let Some(index) = self.find_visible(ns.0, hash) else {
-                *from = hashes.len();
-                break;
-            };
-            if !self.pages.cell(index, shard).has(FILLED | PROMOTING) {
-                let Some(promotion) = self.start_promotion(index, shard, None) else {
-                    *from = hashes.len();
-                    break;
-                };
-                promotions.push(promotion);
-            }
-            *from += 1;
-        }
-        for promotion in promotions.iter().rev() {
-            self.touch(promotion.page.index);
-        }
-        Ok(promotions)
-    }
-
     /// The read landed and verified. False: the page went away meanwhile.
     pub fn promoted(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
-        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return false };
+        let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };
         if !self.end_io(index, shard, PROMOTING) {
             return false;
         }
@@ -91,12 +37,12 @@ impl Pool {
         true
     }
 
-    /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after `Busy` it stays
-    /// on NVMe. Leases that named the slot keep holding it until they end: tell their holders. True: the
-    /// page is dropped, and was not before.
+    /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after
+    /// `Busy` it stays on NVMe. Leases that named the slot keep holding it until they end: tell their
+    /// holders. True: the page is dropped, and was not before.
     pub fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) -> bool {
         self.tick(now);
-        let Some(index) = self.in_flight(page, shard, PROMOTING) else { return false };
+        let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };
         if !self.end_io(index, shard, PROMOTING) {
             return false;
         }
@@ -111,7 +57,8 @@ impl Pool {
         drop
     }
 
-    /// Takes a slot for a shard that is on NVMe only. `returns_at`: for a prefetch, whose session returns then.
+    /// Takes a slot for a shard that is on NVMe only. `returns_at`: for a prefetch, whose session returns
+    /// then.
     pub(crate) fn start_promotion(
         &mut self,
         index: u32,
@@ -124,13 +71,7 @@ impl Pool {
         let cell = self.pages.begin_promotion(index, shard, slot);
         let (place, checksum) = (cell.place, cell.checksum());
         self.refresh(index, Position::Hot);
-        let (page, bytes) = (self.pages.key(index), self.shard_bytes(index));
+        let (page, bytes) = (self.pages.key(index), self.slots.shard_bytes_of(self.pages[index].ns));
         Some(Promotion { page, shard, slot: self.slots.key(slot), place, bytes, checksum })
-    }
-
-    /// The entry of an operation that is in flight, also of a page that is gone.
-    pub(crate) fn in_flight(&self, page: PageKey, shard: u16, operation: CellFlags) -> Option<u32> {
-        let index = self.pages.resolve_any(page).filter(|index| shard < self.pages.shards(*index))?;
-        self.pages.cell(index, shard).has(operation).then_some(index)
     }
 }

@@ -2,8 +2,7 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::ids::{NvmePlace, PageKey};
-use crate::index::entry::NONE;
+use crate::ids::{NONE, NvmePlace, PageKey, PlaceNote};
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
 use crate::index::lists::Position;
 use crate::index::residency::{Eviction, Search};
@@ -19,17 +18,6 @@ pub enum Reclaim {
     Hot(PageKey),
     /// It leaves NVMe: drop it.
     Cold(PageKey),
-}
-
-/// What became of an extent, for whoever keeps the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlaceNote {
-    /// Nobody needs it any more: so many bytes.
-    Dead(u64),
-    /// Its bytes have another place now: so many.
-    Moved(u64),
-    /// Its page goes before others (`true`), or does not any more. To be kept across restarts.
-    Leaving(bool),
 }
 
 /// How a hot page is written again.
@@ -48,9 +36,10 @@ pub enum Rewrite {
 }
 
 impl Pool {
-    /// Judges an extent: cold is what leaves NVMe by the policy's order or was left, or, where DRAM has all of the rest, what
-    /// nothing else on NVMe hangs on. What is protected, and what leads to pages that stay, is hot. Of the rest only so much
-    /// is as a share of the bytes that came allows, unless little of the segment stays.
+    /// Judges an extent: cold is what leaves NVMe by the policy's order or was left, or, where DRAM has all
+    /// of the rest, what nothing else on NVMe hangs on. What is protected, and what leads to pages that stay,
+    /// is hot. Of the rest only so much is as a share of the bytes that came allows, unless little of the
+    /// segment stays.
     pub fn reclaim_verdict(
         &mut self,
         namespace: &NamespaceId,
@@ -58,53 +47,47 @@ impl Pool {
         shard: u16,
         place: NvmePlace,
     ) -> Reclaim {
-        let found = self.namespace(namespace).and_then(|ns| self.find_visible(ns.0, hash));
+        let found = self.namespace(namespace).and_then(|ns| self.pages.find_visible(ns.0, hash));
         let Some(index) = found.filter(|index| shard < self.pages.shards(*index)) else {
-            self.forget_stranger(namespace, place);
+            self.tally.strangers_dropped += self.nvme.forget_stranger(namespace, place);
             return Reclaim::Dead;
         };
         let cell = self.pages.cell(index, shard);
         if !cell.has(ON_NVME) || cell.place != place {
-            self.forget_stranger(namespace, place);
+            self.tally.strangers_dropped += self.nvme.forget_stranger(namespace, place);
             return Reclaim::Dead;
         }
-        let hot = if self.is_needed(index) {
+        let hot = if self.pages.leads_to_dram(index) {
             true // dropping it would cost DRAM what hangs on it
         } else if !self.budget_allows(index) {
             false
         } else if self.pages[index].has(LEAVING | VICTIM) {
-            self.goes_last(index, Search::NONE) || self.staying_child(index).is_some()
+            self.goes_last(index, Search::NONE) || self.pages.staying_child(index).is_some()
         } else {
-            let beside = self.pages[index].has(COUNTED_DRAM) && !self.is_promised(index);
+            let beside = self.pages[index].has(COUNTED_DRAM) && !self.pages.is_promised(index);
             let spare = beside && self.is_crowded();
-            let leads_on = self.nvme_child(index).is_some();
-            leads_on || self.goes_last(index, Search::NONE) || !spare && self.rewrite_allowed(index, place)
+            let leads_on = self.pages.nvme_child(index).is_some();
+            leads_on
+                || self.goes_last(index, Search::NONE)
+                || !spare && self.nvme.rewrite_allowed(self.slots.shard_bytes_of(self.pages[index].ns), place)
         };
         let key = self.pages.key(index);
         if hot { Reclaim::Hot(key) } else { Reclaim::Cold(key) }
     }
 
-    /// Whether a page that is on NVMe alone leads to one in DRAM.
-    fn is_needed(&self, index: u32) -> bool {
-        if self.pages[index].has(COUNTED_DRAM) {
-            return false;
-        }
-        self.child_in_dram(index).is_some()
-    }
-
     /// Starts writing a page again. Its old place stays in use until the new one is written.
     pub fn rewrite(&mut self, page: PageKey, shard: u16) -> Rewrite {
-        self.begin_call();
+        self.call.begin();
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
         let Some(index) = index else { return Rewrite::Gone };
         let cell = self.pages.cell(index, shard);
         match () {
-            () if !cell.has(ON_NVME) || !self.nvme_alive => Rewrite::Gone,
+            () if !cell.has(ON_NVME) || !self.nvme.alive => Rewrite::Gone,
             () if cell.has(PROMOTING) => Rewrite::Busy,
             () if cell.has(FILLED) => {
                 self.begin_move(index);
                 self.set_dirty(index, shard);
-                self.write_first(index); // new pages wait for the room that this makes
+                self.nvme.write_first(&mut self.pages, &mut self.call, index); // new pages wait for the room that this makes
                 self.refresh(index, Position::Hot);
                 Rewrite::Dirty
             }
@@ -147,20 +130,16 @@ impl Pool {
         }
     }
 
-    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was promised to be on
-    /// NVMe; the rest is gone by policy. Slots under leases are free when these end. False: there was too much for one call; ask again.
+    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was
+    /// promised to be on NVMe; the rest is gone by policy. Slots under leases are free when these end. False:
+    /// there was too much for one call; ask again.
     pub fn drop_page(&mut self, page: PageKey) -> bool {
-        self.begin_call();
+        self.call.begin();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))
     }
 
     /// What became of extents since the last call, in order.
     pub fn take_place_notes(&mut self) -> Vec<(NvmePlace, PlaceNote)> {
-        std::mem::take(&mut self.place_notes)
-    }
-
-    /// So many bytes at a place are of no use any more.
-    pub(crate) fn note_dead(&mut self, place: NvmePlace, bytes: u64) {
-        self.place_notes.push((place, PlaceNote::Dead(bytes)));
+        std::mem::take(&mut self.nvme.place_notes)
     }
 }

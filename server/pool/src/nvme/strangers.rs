@@ -1,14 +1,14 @@
-//! Strangers: extents on NVMe of namespaces that are not open here (not yet; or their spec was lost, or does not fit this pool's
-//! slabs). Owns: which of them there are, for how long they are kept. Must not know: why a namespace is not open, how its
-//! pages become part of the index (`adopt`).
+//! Strangers: extents on NVMe of namespaces that are not open here (not yet; or their spec was lost, or does
+//! not fit this pool's slabs). Owns: which of them there are, for how long they are kept. Must not know: why
+//! a namespace is not open, how its pages become part of the index (`adopt`).
 //!
-//! A stranger takes space that nobody else asked for: it is in no books of what is to stay, so the reclaim of its segment drops
-//! it, those segments are the first to be reclaimed, and after a time it goes by itself.
+//! A stranger takes space that nobody else asked for: it is in no books of what is to stay, so the reclaim of
+//! its segment drops it, those segments are the first to be reclaimed, and after a time it goes by itself.
 
 use crate::Pool;
-use crate::ids::{NamespaceIndex, Now, NvmePlace};
+use crate::ids::{NamespaceIndex, Now, NvmePlace, PlaceNote};
 use crate::limits::{STRANGERS_MS_MAX, STRANGERS_PER_CALL};
-use crate::nvme::reclaim::PlaceNote;
+use crate::nvme::Nvme;
 use crate::nvme::thin::thin;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -142,12 +142,29 @@ impl Strangers {
     }
 }
 
+impl Nvme {
+    /// Whether extents of a namespace wait for it to be opened.
+    fn has_strangers(&self, id: &NamespaceId) -> bool {
+        self.strangers.families.get(id).is_some_and(|family| family.count > 0 && family.doomed_to.is_none())
+    }
+
+    /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its
+    /// segment is not emptied after all. Returns how many extents went for which somebody could still have
+    /// come.
+    pub(super) fn forget_stranger(&mut self, id: &NamespaceId, place: NvmePlace) -> u64 {
+        let waits = self.has_strangers(id); // else nobody would have asked for it
+        let Some(old) = self.strangers.take_at(id, place) else { return 0 };
+        self.note_dead(old.place, old.bytes.into());
+        u64::from(waits)
+    }
+}
+
 impl Pool {
-    /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index may
-    /// hold goes (`thin`): returns how many pages that are, which count as crowded out.
+    /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index
+    /// may hold goes (`thin`): returns how many pages that are, which count as crowded out.
     #[must_use = "what does not fit is lost, and has to be said"]
     pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> u64 {
-        if !self.nvme_alive {
+        if !self.nvme.alive {
             return 0;
         }
         let mut families: BTreeMap<NamespaceId, Vec<Stranger>> = BTreeMap::new();
@@ -158,42 +175,42 @@ impl Pool {
         let pages_max = self.config.limits.pages_max as usize;
         if all > pages_max {
             let thinned = thin(&mut families, pages_max);
-            thinned.extents.iter().for_each(|old| self.note_dead(old.place, old.bytes.into()));
+            thinned.extents.iter().for_each(|old| self.nvme.note_dead(old.place, old.bytes.into()));
             self.tally.crowded_out += thinned.pages;
         }
         for (id, extents) in families {
             let family = Family::new(extents);
-            self.strangers.count += family.count;
-            self.strangers.bytes += family.bytes;
-            self.strangers.families.insert(id, family);
+            self.nvme.strangers.count += family.count;
+            self.nvme.strangers.bytes += family.bytes;
+            self.nvme.strangers.families.insert(id, family);
         }
         self.tally.crowded_out
     }
 
     /// Whether extents of a namespace wait for it to be opened.
     pub fn has_strangers(&self, id: &NamespaceId) -> bool {
-        self.strangers.families.get(id).is_some_and(|family| family.count > 0 && family.doomed_to.is_none())
+        self.nvme.has_strangers(id)
     }
 
-    /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True: there are more. The
-    /// ids are of namespaces of which nothing is left.
+    /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True:
+    /// there are more. The ids are of namespaces of which nothing is left.
     pub fn forget_strangers(&mut self, now: Now) -> (bool, Vec<NamespaceId>) {
-        self.now = self.now.max(now);
-        if self.now >= STRANGERS_MS_MAX {
-            self.strangers.families.values_mut().for_each(|family| {
+        self.call.advance(now);
+        if self.call.now() >= STRANGERS_MS_MAX {
+            self.nvme.strangers.families.values_mut().for_each(|family| {
                 family.doomed_to.get_or_insert(0);
             });
         }
         let (mut budget, mut gone) = (STRANGERS_PER_CALL, Vec::new());
-        for (id, family) in &mut self.strangers.families {
+        for (id, family) in &mut self.nvme.strangers.families {
             let Some(from) = family.doomed_to else { continue };
             let to = family.extents.len().min(from + budget);
             budget -= to - from;
             for at in from..to {
                 if let Some(old) = family.take(at) {
-                    self.strangers.count -= 1;
-                    self.strangers.bytes -= u64::from(old.bytes);
-                    self.place_notes.push((old.place, PlaceNote::Dead(old.bytes.into())));
+                    self.nvme.strangers.count -= 1;
+                    self.nvme.strangers.bytes -= u64::from(old.bytes);
+                    self.nvme.place_notes.push((old.place, PlaceNote::Dead(old.bytes.into())));
                 }
             }
             family.doomed_to = Some(to);
@@ -205,24 +222,14 @@ impl Pool {
             }
         }
         gone.iter().for_each(|id| {
-            self.strangers.families.remove(id);
+            self.nvme.strangers.families.remove(id);
         });
         (budget == 0, gone)
-    }
-
-    /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its segment is not
-    /// emptied after all.
-    pub(crate) fn forget_stranger(&mut self, id: &NamespaceId, place: NvmePlace) {
-        let waits = self.has_strangers(id); // else nobody would have asked for it
-        if let Some(old) = self.strangers.take_at(id, place) {
-            self.tally.strangers_dropped += u64::from(waits);
-            self.note_dead(old.place, old.bytes.into());
-        }
     }
 
     /// The index of an open namespace of which extents are strangers still.
     pub(crate) fn namespace_of_strangers(&self, ns: NamespaceIndex) -> Option<NamespaceId> {
         let id = self.namespaces.get(ns)?.id;
-        self.strangers.families.contains_key(&id).then_some(id)
+        self.nvme.strangers.families.contains_key(&id).then_some(id)
     }
 }

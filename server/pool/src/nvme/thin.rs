@@ -1,8 +1,8 @@
-//! Thinning: more was found on NVMe at a start than the index may hold. Owns: which of it is kept. Must not know: the pool,
-//! segments.
+//! Thinning: more was found on NVMe at a start than the index may hold. Owns: which of it is kept. Must not
+//! know: the pool, segments.
 //!
-//! A page cannot be read without those before it, so it counts as written when the last that hangs on it was: what is kept is
-//! whole prefixes.
+//! A page cannot be read without those before it, so it counts as written when the last that hangs on it was:
+//! what is kept is whole prefixes.
 
 use crate::nvme::adopt::{latest, parents_first, whole_pages};
 use crate::nvme::strangers::Stranger;
@@ -34,8 +34,8 @@ struct Reachable {
     shards: usize,
 }
 
-/// Leaves at most `pages_max` pages. What goes first no reader could reach, or a later copy replaced; then those go on which
-/// nothing was written for longest, tails before heads.
+/// Leaves at most `pages_max` pages. What goes first no reader could reach, or a later copy replaced; then
+/// those go on which nothing was written for longest, tails before heads.
 pub(crate) fn thin(families: &mut BTreeMap<NamespaceId, Vec<Stranger>>, pages_max: usize) -> Thinned {
     let mut ranks = Vec::new();
     let reachable: Vec<Reachable> =

@@ -2,11 +2,13 @@
 //! Owns: the write queue. Must not know: who waits for a write; segments, files.
 
 use crate::Pool;
-use crate::ids::{NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
-use crate::index::entry::NONE;
-use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PROMOTING, PageMarks, QUEUED, URGENT, WRITING};
+use crate::call::Call;
+use crate::ids::{NONE, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
+use crate::index::arena::Pages;
+use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PageMarks, QUEUED, URGENT, WRITING};
 use crate::index::lists::Position;
 use crate::limits::{LEAVING_PER_WRITE_MAX, SIFTED_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
+use crate::nvme::Nvme;
 use std::collections::VecDeque;
 use turnkv_proto::{BlockHash, NamespaceId};
 
@@ -46,8 +48,8 @@ pub(crate) struct WriteQueue {
     usual: Lane,
 }
 
-/// Pages in the order in which they are written. Which of them are stale is found out by and by, from the front on: those
-/// looked at stay in front of those that were not.
+/// Pages in the order in which they are written. Which of them are stale is found out by and by, from the
+/// front on: those looked at stay in front of those that were not.
 #[derive(Default)]
 struct Lane {
     sifted: VecDeque<PageKey>,
@@ -79,10 +81,6 @@ impl Lane {
 }
 
 impl WriteQueue {
-    pub(crate) fn push_back(&mut self, page: PageKey) {
-        self.usual.rest.push_back(page);
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.urgent.len() + self.usual.len()
     }
@@ -103,35 +101,72 @@ impl WriteQueue {
     }
 }
 
+impl Nvme {
+    /// A page with dirty bytes waits to be written, unless it does already.
+    pub(crate) fn queue(&mut self, pages: &mut Pages, index: u32) {
+        if !pages[index].has(QUEUED) {
+            pages.set_waiting(index, QUEUED, true);
+            self.writes.usual.rest.push_back(pages.key(index));
+        }
+    }
+
+    /// Writes a page before all that are not urgent.
+    pub(super) fn write_first(&mut self, pages: &mut Pages, call: &mut Call, index: u32) {
+        if !pages[index].has(URGENT) {
+            pages.set_waiting(index, URGENT, true);
+            self.writes.urgent.rest.push_back(pages.key(index));
+        }
+        self.sift_writes(pages, call, SIFTED_PER_WRITE_MAX);
+    }
+
+    /// Keeps the queue's length within sight of the pages there are: a page is in each of its lanes once, so
+    /// what is beyond that is stale.
+    pub(crate) fn sift_writes(&mut self, pages: &Pages, call: &mut Call, looks: u64) {
+        let enough = 2 * pages.len() as usize + WRITE_QUEUE_SLACK;
+        let is_dirty = |key: PageKey| {
+            let index = pages.resolve(key);
+            index.is_some_and(|index| pages.cells(index).iter().any(|cell| cell.has(DIRTY)))
+        };
+        let mut looked = 0;
+        while looked < looks && self.writes.len() > enough {
+            looked += 1;
+            self.writes.urgent.sift(is_dirty);
+            self.writes.usual.sift(is_dirty);
+        }
+        call.pass(looked);
+    }
+}
+
 impl Pool {
-    /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one call may: ask again
-    /// while there are any. One that is larger than `bytes_max` is given out alone, when nothing is being written.
+    /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one
+    /// call may: ask again while there are any. One that is larger than `bytes_max` is given out alone, when
+    /// nothing is being written.
     pub fn next_writes(&mut self, bytes_max: u64, now: Now) -> Vec<WriteBehind> {
         self.tick(now);
-        let slice = self.slice();
+        let slice = self.call.slice();
         self.catch_up();
         let mut writes = Vec::new();
         let mut left = bytes_max;
-        while let Some((key, lane)) = self.writes.front().filter(|_| !self.is_over(slice)) {
-            self.step();
+        while let Some((key, lane)) = self.nvme.writes.front().filter(|_| !self.call.is_over(slice)) {
+            self.call.step();
             let Some(index) = self.pages.resolve(key) else {
-                self.writes.pop();
+                self.nvme.writes.pop();
                 continue;
             };
             for shard in 0..self.pages.shards(index) {
-                if !self.is_writable(index, shard) {
+                if !self.pages.is_writable(index, shard) {
                     continue;
                 }
-                let bytes = self.shard_bytes(index);
+                let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
                 let alone = self.tally.writing == 0 && bytes_max > 0;
                 if bytes > left && !alone {
                     return writes;
                 }
                 left = left.saturating_sub(bytes);
-                self.step();
+                self.call.step();
                 writes.push(self.start_write(index, shard));
             }
-            self.writes.pop();
+            self.nvme.writes.pop();
             self.pages.set_waiting(index, lane, false);
         }
         writes
@@ -141,12 +176,12 @@ impl Pool {
     pub fn written(&mut self, page: PageKey, shard: u16, place: NvmePlace, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.end_write(page, shard) else { return false };
-        if !self.nvme_alive || self.is_unwanted(index) {
+        if !self.nvme.alive || self.nvme.is_unwanted(&self.pages, index) {
             self.refresh(index, Position::Hot);
             return false;
         }
         if !self.pages.cell(index, shard).has(ON_NVME) {
-            self.count_arrival(self.shard_bytes(index));
+            self.nvme.count_arrival(self.slots.shard_bytes_of(self.pages[index].ns));
         }
         self.set_place(index, shard, place);
         self.clear_dirty(index, shard);
@@ -169,8 +204,8 @@ impl Pool {
         let Some(index) = self.end_write(page, shard) else { return };
         let dirty = self.pages.cell(index, shard).has(DIRTY);
         let (mark, lane) = match self.pages[index].has(QUEUED) {
-            true => (URGENT, &mut self.writes.urgent),
-            false => (QUEUED, &mut self.writes.usual),
+            true => (URGENT, &mut self.nvme.writes.urgent),
+            false => (QUEUED, &mut self.nvme.writes.usual),
         };
         if dirty && !self.pages[index].has(mark) {
             self.pages.set_waiting(index, mark, true);
@@ -179,15 +214,17 @@ impl Pool {
         self.refresh(index, Position::Hot);
     }
 
-    /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the slot after the
-    /// commit. The slot is given up, and with it the page, unless NVMe has an older copy of it. False: the page had gone already.
+    /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the
+    /// slot after the commit. The slot is given up, and with it the page, unless NVMe has an older copy of
+    /// it. False: the page had gone already.
     pub fn write_changed(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
         let index = self.end_write(page, shard);
         index.inspect(|index| self.lose_slot(*index, shard)).is_some()
     }
 
-    /// A slot that was to be read does not hold the page's bytes any more. False: the page had left it already.
+    /// A slot that was to be read does not hold the page's bytes any more. False: the page had left it
+    /// already.
     pub fn slot_changed(&mut self, page: PageKey, shard: u16, slot: SlotKey, now: Now) -> bool {
         self.tick(now);
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
@@ -211,48 +248,16 @@ impl Pool {
         }
     }
 
-    /// Writes a page before all that are not urgent.
-    pub(crate) fn write_first(&mut self, index: u32) {
-        if !self.pages[index].has(URGENT) {
-            self.pages.set_waiting(index, URGENT, true);
-            let key = self.pages.key(index);
-            self.writes.urgent.rest.push_back(key);
-        }
-        self.sift_writes(SIFTED_PER_WRITE_MAX);
-    }
-
-    /// Keeps the queue's length within sight of the pages there are: a page is in each of its lanes once, so what is beyond that
-    /// is stale.
-    pub(crate) fn sift_writes(&mut self, looks: u64) {
-        let enough = 2 * self.pages.len() as usize + WRITE_QUEUE_SLACK;
-        let mut looked = 0;
-        while looked < looks && self.writes.len() > enough {
-            looked += 1;
-            let pages = &self.pages;
-            let is_dirty = |key: PageKey| {
-                let index = pages.resolve(key);
-                index.is_some_and(|index| pages.cells(index).iter().any(|cell| cell.has(DIRTY)))
-            };
-            self.writes.urgent.sift(is_dirty);
-            self.writes.usual.sift(is_dirty);
-        }
-        self.pass(looked);
-    }
-
-    pub(crate) fn is_writable(&self, index: u32, shard: u16) -> bool {
-        let cell = self.pages.cell(index, shard);
-        cell.has(DIRTY) && !cell.has(WRITING | PROMOTING)
-    }
-
     fn start_write(&mut self, index: u32, shard: u16) -> WriteBehind {
         let cell = self.pages.begin_write(index, shard);
         let (slot, checksum, moves) = (cell.slot, cell.checksum(), cell.has(ON_NVME));
         self.slots.begin_io(slot);
         self.tally.writing += 1;
-        let bytes = self.shard_bytes(index);
-        self.spend_budget(bytes);
+        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
+        self.tally.written_bytes += bytes;
+        self.nvme.spend_budget(bytes);
         if moves {
-            self.count_move(bytes);
+            self.nvme.count_move(bytes);
         }
         let entry = &self.pages[index];
         let (ns, hash, tail_tokens) =
@@ -278,7 +283,7 @@ impl Pool {
 
     /// A write ended. None: its page is gone, or no such write was in flight.
     fn end_write(&mut self, page: PageKey, shard: u16) -> Option<u32> {
-        let index = self.in_flight(page, shard, WRITING)?;
+        let index = self.pages.in_flight(page, shard, WRITING)?;
         self.tally.writing -= 1;
         self.end_io(index, shard, WRITING).then_some(index)
     }

@@ -4,14 +4,33 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
-use crate::ids::{NamespaceIndex, Now};
-use crate::index::entry::NONE;
-use crate::index::flags::VICTIM;
-use crate::limits::{SESSIONS_LATE_PER_CALL_MAX, VICTIM_CHILDREN_MAX};
-use crate::sessions::tips::{PathEnd, TipKeeper};
-use crate::verbs::offload::OffloadAsk;
-use crate::verbs::session::EndTurn;
+use crate::ids::{NONE, NamespaceIndex, Now};
+use crate::index::arena::Pages;
+use crate::index::path::PathEnd;
+use crate::index::tips::TipKeeper;
+use crate::limits::SESSIONS_LATE_PER_CALL_MAX;
+use crate::sessions::table::Sessions;
 use turnkv_proto::{BlockHash, SessionId};
+
+impl Sessions {
+    /// Where a session's list ends: at its last page that is in the index, visible or not yet.
+    pub(crate) fn list_end(&self, pages: &Pages, at: u32) -> PathEnd {
+        self[at].tip.map_or(PathEnd::EMPTY, |tip| pages.tip_end(tip))
+    }
+
+    /// Where the leading pages of a session end that readers can see: of a path, what is not visible is last.
+    pub(crate) fn present_end(&self, pages: &Pages, at: u32) -> PathEnd {
+        pages.visible_end(self.list_end(pages, at))
+    }
+
+    /// Notes where a session's list ends from now on.
+    fn end_list(&mut self, pages: &mut Pages, at: u32, end: PathEnd) {
+        let tip = (end.page != NONE).then(|| pages.add_tip(end, TipKeeper::Session));
+        if let Some(tip) = std::mem::replace(&mut self[at].tip, tip) {
+            pages.drop_tip(tip, TipKeeper::Session);
+        }
+    }
+}
 
 impl Pool {
     /// Finds a session or makes it. At the limit another one is forgotten: see [`Sessions::makes_way`].
@@ -30,32 +49,10 @@ impl Pool {
         let sessions_max = self.config.limits.sessions_max;
         if self.sessions.len() >= sessions_max {
             let (goes, looked) = self.sessions.makes_way(tenant, sessions_max, now);
-            self.steps += looked;
+            self.call.add(looked);
             self.forget(goes.ok_or(PoolError::Limit("sessions_max"))?, true);
         }
         Ok(self.sessions.insert(ns, tenant, id, self.config.limits.session_ttl_ms, now))
-    }
-
-    /// The session of an offload, made if new; checked before anything else changes.
-    pub(crate) fn reserve_session(
-        &mut self,
-        ask: &OffloadAsk<'_>,
-        now: Now,
-    ) -> Result<Option<u32>, PoolError> {
-        let Some(id) = ask.session else { return Ok(None) };
-        let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
-        let before = match (self.sessions.find(ask.ns, id), parent) {
-            (Some(at), Some(parent)) => {
-                self.end_within(self.list_end(at), parent).map_or(0, |end| end.pages as usize)
-            }
-            _ => 0,
-        };
-        if before + ask.hashes.len() > self.config.limits.session_pages_max as usize {
-            return Err(PoolError::Limit("session_pages_max"));
-        }
-        let at = self.open_session(ask.ns, id, now)?;
-        self.sessions[at].last_used = now;
-        Ok(Some(at))
     }
 
     /// The session read something: it is not idle.
@@ -66,48 +63,24 @@ impl Pool {
         }
     }
 
-    /// An offload accepted pages up to `last`: they follow their parent in the session's list. A branch they replace leaves
-    /// the list; a partial tail among it becomes first victim.
+    /// An offload accepted pages up to `last`: they follow their parent in the session's list. A branch they
+    /// replace leaves the list; a partial tail among it becomes first victim.
     pub(crate) fn extend_session(&mut self, at: u32, last: u32) {
-        let old = self.list_end(at);
+        let old = self.sessions.list_end(&self.pages, at);
         let Some(new) = self.end_at(last) else { return };
-        if self.end_within(old, last).is_some() {
+        if self.pages.end_within(old, last).is_some() {
             return;
         }
-        let same = self.common(old, new);
-        self.end_list(at, new);
+        let same = self.pages.shared(old, new);
+        self.sessions.end_list(&mut self.pages, at, new);
         self.leave_branch(old, same, true);
-    }
-
-    /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
-    pub(crate) fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> PathEnd {
-        let old = self.list_end(at);
-        let kept = self.cut(old, end.keep.min(old.pages));
-        let first = end.hashes.first().and_then(|hash| self.pages.find(self.sessions[at].ns.0, hash));
-        match first.filter(|_| end.keep > kept.pages) {
-            // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
-            Some(first) => self.end_at(self.pages[first].parent).unwrap_or(kept),
-            None => kept,
-        }
-    }
-
-    /// Follows the pages named, each the child of the one before, until one is not here.
-    pub(crate) fn follow(&self, ns: u16, from: PathEnd, hashes: &[BlockHash]) -> PathEnd {
-        let mut end = from;
-        for hash in hashes {
-            let found = self.pages.find(ns, hash);
-            let child = |index: &u32| self.pages[*index].parent == end.page;
-            let Some(index) = found.filter(child) else { break };
-            end = PathEnd { page: index, pages: end.pages + 1 };
-        }
-        end
     }
 
     /// Gives a session another list. What it had and has no more becomes first victim.
     pub(crate) fn replace_list(&mut self, at: u32, new: PathEnd) {
-        let old = self.list_end(at);
-        let same = self.common(old, new);
-        self.end_list(at, new);
+        let old = self.sessions.list_end(&self.pages, at);
+        let same = self.pages.shared(old, new);
+        self.sessions.end_list(&mut self.pages, at, new);
         self.unprotect_after(Owner::Session(at), same);
         self.leave_branch(old, same, false);
     }
@@ -119,7 +92,7 @@ impl Pool {
 
     /// Forgets a session; its pages stay as they are.
     pub(crate) fn forget(&mut self, at: u32, tell: bool) {
-        self.end_list(at, PathEnd::EMPTY);
+        self.sessions.end_list(&mut self.pages, at, PathEnd::EMPTY);
         self.unprotect(Owner::Session(at));
         self.policy.session_gone(at);
         self.sessions.remove(at, tell);
@@ -128,67 +101,10 @@ impl Pool {
     pub(crate) fn expire_sessions(&mut self, now: Now) {
         for _ in 0..SESSIONS_LATE_PER_CALL_MAX {
             let Some((at, is_over)) = self.sessions.overdue(now) else { break };
-            self.step();
+            self.call.step();
             if is_over {
                 self.forget(at, true);
             }
         }
-    }
-
-    /// Where a session's list ends: at its last page that is in the index, visible or not yet.
-    pub(crate) fn list_end(&self, at: u32) -> PathEnd {
-        self.sessions[at].tip.map_or(PathEnd::EMPTY, |tip| self.tips.end(tip))
-    }
-
-    /// Where the leading pages of a session end that readers can see: of a path, what is not visible is last.
-    pub(crate) fn present_end(&self, at: u32) -> PathEnd {
-        self.visible_end(self.list_end(at))
-    }
-
-    /// Where the visible part of a path ends: what is visible hangs on what is.
-    pub(crate) fn visible_end(&self, end: PathEnd) -> PathEnd {
-        let page = self.pages.last_that(end.page, |entry| entry.is_visible());
-        PathEnd { page, pages: self.pages.depth(page) }
-    }
-
-    /// Notes where a session's list ends from now on.
-    fn end_list(&mut self, at: u32, end: PathEnd) {
-        let old = self.list_end(at).page;
-        let tip = (end.page != NONE).then(|| self.tips.add(end, TipKeeper::Session));
-        if let Some(tip) = std::mem::replace(&mut self.sessions[at].tip, tip) {
-            self.tips.drop(tip, TipKeeper::Session);
-        }
-        self.count_tips(old);
-        self.count_tips(end.page);
-    }
-
-    /// A page is about to leave the index: lists that end at it end at the page before it.
-    pub(crate) fn lift_tips(&mut self, index: u32) {
-        let parent = self.pages[index].parent;
-        self.tips.lift(index, parent);
-        self.pages[index].tips = 0;
-        self.count_tips(parent);
-    }
-
-    /// Notes at a page how many sessions end there: more than it can count stay that many.
-    fn count_tips(&mut self, page: u32) {
-        if page != NONE {
-            self.pages[page].tips = u16::try_from(self.tips.sessions_at(page)).unwrap_or(u16::MAX);
-        }
-    }
-
-    /// Whether all that hangs on a page was left, and no session ends there.
-    pub(crate) fn leads_nowhere(&self, index: u32) -> bool {
-        let mut child = self.pages[index].first_child;
-        for _ in 0..VICTIM_CHILDREN_MAX {
-            if child == NONE {
-                return true;
-            }
-            if !self.pages[child].has(VICTIM) || self.pages[child].tips > 0 {
-                return false;
-            }
-            child = self.pages[child].next;
-        }
-        child == NONE
     }
 }

@@ -1,17 +1,15 @@
-//! What the pool knows of sessions: one in full, its pages, a list of all. Owns: the answers, in parts that one call may take.
-//! Must not know: verbs that change anything.
+//! What the pool knows of sessions: one in full, its pages, a list of all. Owns: the answers, in parts that
+//! one call may take. Must not know: verbs that change anything.
 //!
 //! Between two parts pages may come and go: an answer counts each page once, as it was when it was passed.
 
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
-use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::entry::NONE;
+use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
 use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME};
 use crate::limits::{FIND_PAGES_AT_ONCE, SESSION_LIST_MAX};
 use crate::sessions::table::Session;
-use crate::sessions::tips::PathEnd;
 use crate::sessions::walk::WalkBack;
 use turnkv_proto::{BlockHash, SessionId};
 
@@ -113,17 +111,18 @@ impl Pool {
         self.described(ns, session, &describing, now)
     }
 
-    /// Looks at some more pages of a session that is to be described. True: that is all, and `described` has the answer.
+    /// Looks at some more pages of a session that is to be described. True: that is all, and `described` has
+    /// the answer.
     pub fn describe_some(
         &mut self,
         ns: NamespaceIndex,
         session: &SessionId,
         describing: &mut Describing,
     ) -> Result<bool, PoolError> {
-        self.begin_call();
-        let (at, slice) = (self.session_at(ns, session)?, self.slice());
-        let own = self.list_end(at).page;
-        while !self.is_over(slice) {
+        self.call.begin();
+        let (at, slice) = (self.session_at(ns, session)?, self.call.slice());
+        let own = self.sessions.list_end(&self.pages, at).page;
+        while !self.call.is_over(slice) {
             let some = self.walk_back(at, &mut describing.walk);
             if some.is_empty() {
                 return Ok(true);
@@ -132,8 +131,8 @@ impl Pool {
                 let entry = &self.pages[index];
                 describing.dram_pages += u32::from(entry.has(COUNTED_DRAM));
                 describing.nvme_pages += u32::from(entry.has(COUNTED_NVME));
-                describing.bytes += self.page_bytes(index);
-                if describing.shared_pages == 0 && self.is_shared(index, own) {
+                describing.bytes += self.pages.page_bytes(&self.slots, index);
+                if describing.shared_pages == 0 && self.pages.is_shared(index, own) {
                     describing.shared_pages = entry.depth;
                 }
             }
@@ -150,30 +149,25 @@ impl Pool {
         now: Now,
     ) -> Result<SessionDetail, PoolError> {
         let at = self.session_at(ns, session)?;
-        let (this, now, owner) = (&self.sessions[at], self.now.max(now), Owner::Session(at));
+        let (this, now, owner) = (&self.sessions[at], self.call.now().max(now), Owner::Session(at));
         let info = self.session_info(at, this, now);
         Ok(SessionDetail {
             dram_pages: describing.dram_pages.min(info.pages),
             nvme_pages: describing.nvme_pages.min(info.pages),
             shared_pages: describing.shared_pages.min(info.pages),
-            protected_pages: self.protected_end(owner).pages,
+            protected_pages: self.eviction.protections().end_of(owner, &self.pages).pages,
             bytes: describing.bytes,
-            tail: self.tail_of(self.present_end(at)).map(|(hash, _)| hash),
+            tail: self.pages.tail_of(self.sessions.present_end(&self.pages, at)).map(|(hash, _)| hash),
             returns_in_ms: this.return_at.and_then(|back| back.checked_sub(now)),
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
-            protected_for_ms: self.protections.ends_of(owner).map_or(0, |ends| ends.saturating_sub(now)),
+            protected_for_ms: self
+                .eviction
+                .protections()
+                .ends_of(owner)
+                .map_or(0, |ends| ends.saturating_sub(now)),
             priority: this.priority,
             info,
         })
-    }
-
-    /// Whether something else branches off at a page, or ends there, than a list that ends at `own`.
-    fn is_shared(&self, index: u32, own: u32) -> bool {
-        let entry = &self.pages[index];
-        let other_tips = entry.tips > u16::from(index == own);
-        let siblings = entry.first_child != NONE && self.pages[entry.first_child].next != NONE;
-        let beyond = index == own && entry.first_child != NONE;
-        other_tips || siblings || beyond
     }
 
     /// The leading pages of a session that are present, all at once.
@@ -187,27 +181,27 @@ impl Pool {
         Ok(naming.hashes())
     }
 
-    /// Names some more of a session's pages that are present, from the first on. True: that is all of them, or the list is
-    /// another one now.
+    /// Names some more of a session's pages that are present, from the first on. True: that is all of them,
+    /// or the list is another one now.
     pub fn name_some(
         &mut self,
         ns: NamespaceIndex,
         session: &SessionId,
         naming: &mut Naming,
     ) -> Result<bool, PoolError> {
-        self.begin_call();
-        let (at, slice) = (self.session_at(ns, session)?, self.slice());
-        let end = self.present_end(at);
+        self.call.begin();
+        let (at, slice) = (self.session_at(ns, session)?, self.call.slice());
+        let end = self.sessions.present_end(&self.pages, at);
         let mut done = naming.hashes.len() as u32;
         let last = naming.last.map_or(Some(NONE), |last| self.pages.resolve(last));
-        if last.is_none_or(|last| self.end_within(end, last).is_none()) {
+        if last.is_none_or(|last| self.pages.end_within(end, last).is_none()) {
             return Ok(true);
         }
-        while done < end.pages && !self.is_over(slice) {
+        while done < end.pages && !self.call.is_over(slice) {
             let to = end.pages.min(done + FIND_PAGES_AT_ONCE as u32);
-            let part = self.cut(end, to);
-            let some = self.pages_between(part, done);
-            self.pass(some.len() as u64);
+            let part = self.pages.cut(end, to);
+            let some = self.pages.between(part, done);
+            self.call.pass(some.len() as u64);
             naming.hashes.extend(some.into_iter().map(|index| self.pages[index].hash));
             (naming.last, done) = (Some(self.pages.key(part.page)), to);
         }
@@ -234,18 +228,18 @@ impl Pool {
         listing: &mut Listing,
         now: Now,
     ) -> bool {
-        self.begin_call();
-        let slice = self.slice();
+        self.call.begin();
+        let slice = self.call.slice();
         let limit = if limit == 0 { SESSION_LIST_MAX } else { limit.min(SESSION_LIST_MAX) };
         while listing.sessions.len() < limit && listing.next < self.sessions.end() {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return false;
             }
             let at = listing.next;
             listing.next += 1;
             let wanted = self.sessions.get(at).filter(|session| ns.is_none_or(|ns| ns == session.ns));
             let info = wanted.map(|session| self.session_info(at, session, now));
-            self.step();
+            self.call.step();
             listing.sessions.extend(info);
         }
         true
@@ -257,27 +251,20 @@ impl Pool {
     }
 
     pub(crate) fn session_at(&self, ns: NamespaceIndex, session: &SessionId) -> Result<u32, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)
     }
 
     pub(crate) fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
-        let end = self.present_end(at);
+        let end = self.sessions.present_end(&self.pages, at);
         SessionInfo {
             ns: session.ns,
             session: session.id.clone(),
             turn: session.turn,
             pages: end.pages,
-            tail_tokens: self.tail_of(end).map_or(0, |(_, tokens)| tokens),
-            idle_ms: self.now.max(now).saturating_sub(session.last_used),
+            tail_tokens: self.pages.tail_of(end).map_or(0, |(_, tokens)| tokens),
+            idle_ms: self.call.now().max(now).saturating_sub(session.last_used),
             in_turn: session.in_turn,
         }
-    }
-
-    /// The partial tail that a path ends with, and its tokens.
-    pub(crate) fn tail_of(&self, end: PathEnd) -> Option<(BlockHash, u32)> {
-        let last = self.pages.upward(end.page).next().map(|index| &self.pages[index]);
-        last.filter(|last| last.cell.tail_tokens > 0)
-            .map(|last| (last.hash, u32::from(last.cell.tail_tokens)))
     }
 }

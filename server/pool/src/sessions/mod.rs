@@ -1,8 +1,9 @@
-//! Sessions: conversations and branches, and their lists of pages. Owns: which sessions there are, where their lists end.
-//! Must not know: slots, NVMe.
+//! Sessions: conversations and branches, and their lists of pages. Owns: which sessions there are, where
+//! their lists end. Must not know: slots, NVMe.
 //!
 //! - `table`, `tenants`: sessions by name, by tenant, by deadline
-//! - `tips`: where lists end; `branches`: how a session's list grows, is cut, is replaced; `walk`: over its pages
+//! - `branches`: how a session's list grows, is cut, is replaced; `walk`: over its
+//!   pages
 //! - `resume`: sessions that go on under another name
 //! - `record`: across restarts; `describe`: for people
 
@@ -12,5 +13,4 @@ pub(crate) mod record;
 pub(crate) mod resume;
 pub(crate) mod table;
 mod tenants;
-pub(crate) mod tips;
 pub(crate) mod walk;

@@ -1,10 +1,10 @@
-//! The table of sessions, by name, by tenant and idleness, by deadline, by return.
-//! Owns: the table and its orders, and who makes way for a new session. Must not know: what the pages of a session are.
+//! The table of sessions, by name, by tenant and idleness, by deadline, by return. Owns: the table and its
+//! orders, and who makes way for a new session. Must not know: what the pages of a session are.
 
 use crate::ids::{NamespaceIndex, Now};
+use crate::index::tips::TipId;
 use crate::limits::{FORGOTTEN_MAX, LATE_SESSIONS_PER_PICK_MAX, ORDER_BYTES, SILENT_TURN_MS};
 use crate::sessions::tenants::{Standing, Tenants};
-use crate::sessions::tips::TipId;
 use crate::sessions::walk::WalkBack;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;
@@ -12,7 +12,8 @@ use std::hash::BuildHasher;
 use std::ops::{Index, IndexMut};
 use turnkv_proto::{BlockHash, SessionId};
 
-/// Pages by which a session is known that may be continued: an engine may name its last one otherwise in the next turn.
+/// Pages by which a session is known that may be continued: an engine may name its last one otherwise in the
+/// next turn.
 const ENDS: usize = 2;
 
 /// One session.
@@ -68,7 +69,7 @@ pub(crate) struct Sessions {
     /// Bytes of all names.
     name_bytes: usize,
     forgotten: Vec<(NamespaceIndex, SessionId)>,
-    pub(crate) forgotten_count: u64,
+    forgotten_count: u64,
 }
 
 impl Sessions {
@@ -182,9 +183,10 @@ impl Sessions {
         self.prefetches.extend(prefetch.map(|begins| (begins, at)));
     }
 
-    /// The session that makes way for a new one of a tenant where there are as many as there may be, and how many were looked
-    /// at. A tenant that has no fewer than its equal share loses its own: the longest idle, else one in a turn that was silent
-    /// for long (engines die). For one that has fewer, the tenant with most loses one: if it has too many, in a turn or not.
+    /// The session that makes way for a new one of a tenant where there are as many as there may be, and how
+    /// many were looked at. A tenant that has no fewer than its equal share loses its own: the longest idle,
+    /// else one in a turn that was silent for long (engines die). For one that has fewer, the tenant with
+    /// most loses one: if it has too many, in a turn or not.
     pub(crate) fn makes_way(&mut self, tenant: u32, sessions_max: u32, now: Now) -> (Option<u32>, u64) {
         let own = self.tenants.len_of(tenant);
         let tenants = self.tenants.len() + usize::from(own == 0);
@@ -198,8 +200,8 @@ impl Sessions {
         (first.filter(may_go), looked)
     }
 
-    /// The first in a tenant's order, and how many were looked at. Those that were used since they were put there move back,
-    /// once each; where many were, the first of those looked at goes.
+    /// The first in a tenant's order, and how many were looked at. Those that were used since they were put
+    /// there move back, once each; where many were, the first of those looked at goes.
     fn first_to_go(&mut self, tenant: u32) -> (Option<u32>, u64) {
         let mut late: Option<(Standing, u32)> = None;
         for looked in 1..=LATE_SESSIONS_PER_PICK_MAX {
@@ -214,7 +216,8 @@ impl Sessions {
         (late.map(|(_, at)| at), LATE_SESSIONS_PER_PICK_MAX)
     }
 
-    /// The session whose time to live ended first, as far as was known; false: it was used since, and is put back.
+    /// The session whose time to live ended first, as far as was known; false: it was used since, and is put
+    /// back.
     pub(crate) fn overdue(&mut self, now: Now) -> Option<(u32, bool)> {
         let (deadline, at) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline < now)?;
         let is_over = self[at].last_used.saturating_add(self[at].ttl_ms) == deadline;
@@ -289,6 +292,11 @@ impl Sessions {
                 self.forgotten.push((session.ns, session.id));
             }
         }
+    }
+
+    /// Sessions forgotten without being asked to, ever.
+    pub(crate) fn forgotten_count(&self) -> u64 {
+        self.forgotten_count
     }
 
     pub(crate) fn take_forgotten(&mut self) -> Vec<(NamespaceIndex, SessionId)> {

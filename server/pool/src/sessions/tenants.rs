@@ -1,4 +1,5 @@
-//! Sessions by tenant: how many each has, and in which order they make way. Owns: these orders. Must not know: why one makes way.
+//! Sessions by tenant: how many each has, and in which order they make way. Owns: these orders. Must not
+//! know: why one makes way.
 
 use crate::ids::Now;
 use hashbrown::HashMap;

@@ -1,12 +1,12 @@
-//! Walks over the pages of a session, in parts that one call may take. Owns: where a walk goes on. Must not know: what it is for.
+//! Walks over the pages of a session, in parts that one call may take. Owns: where a walk goes on. Must not
+//! know: what it is for.
 //!
-//! A walk is told by how many pages it has still to pass: in between the list may have lost its tail, or be another one, and
-//! the walk goes on with the list as it is. So no page is passed twice, and every walk ends.
+//! A walk is told by how many pages it has still to pass: in between the list may have lost its tail, or be
+//! another one, and the walk goes on with the list as it is. So no page is passed twice, and every walk ends.
 
 use crate::Pool;
-use crate::index::entry::NONE;
+use crate::index::path::PathEnd;
 use crate::limits::FIND_PAGES_AT_ONCE;
-use crate::sessions::tips::PathEnd;
 
 /// A walk over the present pages of a session, from the last one back.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,44 +18,17 @@ pub(crate) struct WalkBack {
 impl Pool {
     /// The next pages of a walk, the last one first; none: that was all.
     pub(crate) fn walk_back(&mut self, at: u32, walk: &mut WalkBack) -> Vec<u32> {
-        let end = self.present_end(at);
-        let end = self.cut(end, walk.left.map_or(end.pages, |left| left.min(end.pages)));
+        let end = self.sessions.present_end(&self.pages, at);
+        let end = self.pages.cut(end, walk.left.map_or(end.pages, |left| left.min(end.pages)));
         let some: Vec<u32> = self.pages.upward(end.page).take(FIND_PAGES_AT_ONCE).collect();
-        self.pass(some.len() as u64);
+        self.call.pass(some.len() as u64);
         walk.left = Some(end.pages - some.len() as u32);
         some
-    }
-
-    /// The pages of a path after the first so many, in order.
-    pub(crate) fn pages_between(&self, end: PathEnd, after: u32) -> Vec<u32> {
-        let count = end.pages.saturating_sub(after) as usize;
-        let mut some = Vec::with_capacity(count);
-        some.extend(self.pages.upward(end.page).take(count));
-        some.reverse();
-        some
-    }
-
-    /// The first so many pages of a path.
-    pub(crate) fn cut(&self, end: PathEnd, keep: u32) -> PathEnd {
-        debug_assert!(keep <= end.pages, "a path is cut to fewer pages than it has");
-        PathEnd { page: self.pages.ancestor(end.page, keep), pages: keep }
-    }
-
-    /// Leading pages that two paths share.
-    pub(crate) fn common(&self, one: PathEnd, two: PathEnd) -> u32 {
-        self.pages.depth(self.pages.common(one.page, two.page))
     }
 
     /// The path that ends at a page (`NONE`: none). None: it is longer than a session may be.
     pub(crate) fn end_at(&self, page: u32) -> Option<PathEnd> {
         let pages = self.pages.depth(page);
         (pages <= self.config.limits.session_pages_max).then_some(PathEnd { page, pages })
-    }
-
-    /// The part of a path that ends at a page, if the page is on it.
-    pub(crate) fn end_within(&self, path: PathEnd, page: u32) -> Option<PathEnd> {
-        let pages = if page == NONE { 0 } else { self.pages.depth(page) };
-        (pages <= path.pages && self.pages.ancestor(path.page, pages) == page)
-            .then_some(PathEnd { page, pages })
     }
 }

@@ -1,20 +1,23 @@
-//! The live miss-ratio curve: what share of the pages that turns need would be found at every size of the pool.
-//! Owns: sampling, distances, ageing. Must not know: policies, tiers, who asks.
+//! The live miss-ratio curve: what share of the pages that turns need would be found at every size of the
+//! pool. Owns: sampling, distances, ageing. Must not know: policies, tiers, who asks.
 //!
-//! **What is predicted.** The pool is prefix-closed and touches tails before heads, so under LRU a page lies deeper in the order
-//! of recency than all its ancestors. Its distance (how many bytes of pages were used after it, when its turn begins) is
-//! then at least that of every page before it, and "the leading run that is present" is the same as "the pages whose
-//! distance fits": prefix hits need no rule of their own, as long as distances are those of the moment the turn began.
+//! **What is predicted.** The pool is prefix-closed and touches tails before heads, so under LRU a page lies
+//! deeper in the order of recency than all its ancestors. Its distance (how many bytes of pages were used
+//! after it, when its turn begins) is then at least that of every page before it, and "the leading run that
+//! is present" is the same as "the pages whose distance fits": prefix hits need no rule of their own, as long
+//! as distances are those of the moment the turn began.
 //!
-//! **How.** SHARDS: a page is followed if its hash, mixed, is at most a threshold; distances among these, divided by the rate,
-//! stand for all. The threshold falls so that never more than `samples_max` pages are followed: below that many every
-//! page is, and the curve is exact. Three things make a sample of one in a hundred good enough here:
+//! **How.** SHARDS: a page is followed if its hash, mixed, is at most a threshold; distances among these,
+//! divided by the rate, stand for all. The threshold falls so that never more than `samples_max` pages are
+//! followed: below that many every page is, and the curve is exact. Three things make a sample of one in a
+//! hundred good enough here:
 //! - pages that a large share of all references goes to are followed by themselves (`hot`);
-//! - all references are counted, by what became of them (found, stored), and the sampled ones of each kind stand for that kind;
+//! - all references are counted, by what became of them (found, stored), and the sampled ones of each kind
+//!   stand for that kind;
 //! - what is touched in one call is measured before any of it is moved.
 //!
-//! A reference is a page that a turn found (a reload served it) or had to compute (an offload stores it, or is declined).
-//! Old references fade by half every half-life, pages not used for four of them are forgotten.
+//! A reference is a page that a turn found (a reload served it) or had to compute (an offload stores it, or
+//! is declined). Old references fade by half every half-life, pages not used for four of them are forgotten.
 
 mod histogram;
 mod hooks;
@@ -34,8 +37,7 @@ use stack::Stack;
 use std::hash::{BuildHasherDefault, Hasher};
 use turnkv_proto::BlockHash;
 
-pub(crate) use hooks::Curves;
-pub use hooks::NamespaceRoom;
+pub(crate) use hooks::{Curves, asker};
 pub use view::MissRatioCurve;
 
 /// How many steps a half-life has: what is old fades step by step.
@@ -202,7 +204,8 @@ impl Curve {
         let bucket = (known && seen != Seen::Recent)
             .then(|| bucket_above(self.stack.from(sample.place) - 1, moved, rate));
         match seen {
-            // A page that is here and was not known: the pool had it before the curve began. Its distance is unknown.
+            // A page that is here and was not known: the pool had it before the curve began. Its distance is
+            // unknown.
             Seen::Found => bucket.into_iter().for_each(|bucket| self.found.add(bucket, weight)),
             Seen::Stored(asker) if sample.declined != NONE && sample.asker == asker => {
                 // The same turn asked before: it is one reference.
@@ -333,8 +336,8 @@ impl Curve {
     }
 }
 
-/// The bucket of a page with so many followed pages above it. Those of this call that are above it now were not when the
-/// turn began: they lie deeper in the same prefix.
+/// The bucket of a page with so many followed pages above it. Those of this call that are above it now were
+/// not when the turn began: they lie deeper in the same prefix.
 fn bucket_above(above: u64, moved: u64, rate: f64) -> u16 {
     bucket_of((above.saturating_sub(moved) as f64 / rate) as u64 + 1)
 }

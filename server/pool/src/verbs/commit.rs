@@ -1,10 +1,9 @@
-//! The end of an offload: filled pages become visible, or what was granted is given back. Owns: commit and abort of an offload.
-//! Must not know: who copied the bytes, how slots were granted.
+//! The end of an offload: filled pages become visible, or what was granted is given back. Owns: commit and
+//! abort of an offload. Must not know: who copied the bytes, how slots were granted.
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::ids::{ClientId, LeaseId, Now, PageKey};
-use crate::index::entry::NONE;
+use crate::ids::{ClientId, LeaseId, NONE, Now, PageKey};
 use crate::memory::leases::{LeaseItem, LeaseKind};
 use turnkv_proto::Shards;
 
@@ -35,7 +34,9 @@ impl Pool {
         let held = held.ok_or(PoolError::LeaseUnknown)?;
         if held.kind == LeaseKind::Quarantined || held.deadline < now {
             // Whoever asks for a commit has finished writing: the slots are free again.
-            self.leases.expired += u64::from(held.kind == LeaseKind::Write);
+            if held.kind == LeaseKind::Write {
+                self.leases.count_expired();
+            }
             self.end_lease(lease);
             return Err(PoolError::LeaseUnknown);
         }
@@ -80,14 +81,14 @@ impl Pool {
     pub fn abort_offload(&mut self, lease: LeaseId, client: ClientId) -> Result<(), PoolError> {
         let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
         held.ok_or(PoolError::LeaseUnknown)?;
-        self.begin_call();
+        self.call.begin();
         self.end_lease(lease);
         Ok(())
     }
 
     /// Commits one shard of a page. False: it is gone, or the page before it is not committed.
     fn commit_shard(&mut self, item: &LeaseItem, shards: Shards, checksum: u64) -> bool {
-        let Some(index) = self.granted(item, shards) else { return false };
+        let Some(index) = self.pages.granted(item.page, item.shard(shards), item.slot) else { return false };
         let shard = item.shard(shards);
         let parent = self.pages[index].parent;
         if parent != NONE && !self.pages[parent].is_visible() && !self.pages.cell(parent, shard).committed() {

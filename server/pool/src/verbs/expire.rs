@@ -6,20 +6,21 @@ use crate::limits::{GONE_ROWS_PER_LOOK_MAX, LEAVING_PER_LOOK_MAX, SIFTED_PER_LOO
 use crate::memory::leases::LeaseKind;
 
 impl Pool {
-    /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their deadline can
-    /// no longer commit (their slots stay quarantined), held leases that were not renewed count as unheard, idle sessions
-    /// are forgotten, pages whose missing shards do not come go. False: there was too much for one call; ask again.
+    /// Ends what is overdue: read leases past deadline and grace free their slots, write leases past their
+    /// deadline can no longer commit (their slots stay quarantined), held leases that were not renewed count
+    /// as unheard, idle sessions are forgotten, pages whose missing shards do not come go. False: there was
+    /// too much for one call; ask again.
     pub fn expire(&mut self, now: Now) -> bool {
-        let (now, slice) = (self.tick(now), self.slice());
+        let (now, slice) = (self.tick(now), self.call.slice());
         for kind in [LeaseKind::Read, LeaseKind::Write, LeaseKind::Held] {
             while let Some(lease) = self.leases.overdue(kind, now) {
-                if self.is_over(slice) {
+                if self.call.is_over(slice) {
                     return false;
                 }
-                self.step();
+                self.call.step();
                 match kind {
                     LeaseKind::Read => {
-                        self.leases.expired += 1;
+                        self.leases.count_expired();
                         self.end_lease(lease);
                     }
                     LeaseKind::Write => self.quarantine(lease),
@@ -34,23 +35,23 @@ impl Pool {
             && self.remove_condemned(slice)
     }
 
-    /// The client's process is gone: its leases end and its slots are free. False: there were too many for one call; ask
-    /// again.
+    /// The client's process is gone: its leases end and its slots are free. False: there were too many for
+    /// one call; ask again.
     pub fn client_gone(&mut self, client: ClientId, now: Now) -> bool {
         self.tick(now);
-        self.leases.counts.depart(client);
-        let slice = self.slice();
+        self.leases.depart(client);
+        let slice = self.call.slice();
         loop {
             let (lease, passed) = self.leases.next_of_gone(client, GONE_ROWS_PER_LOOK_MAX);
-            self.pass(passed.rows);
+            self.call.pass(passed.rows);
             if let Some(lease) = lease {
                 self.end_lease(lease);
             }
             if passed.all {
-                self.leases.counts.forget(client);
+                self.leases.forget(client);
                 return true;
             }
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 return false;
             }
         }
@@ -60,7 +61,7 @@ impl Pool {
     pub fn maintain(&mut self, now: Now) {
         self.tick(now);
         self.keep_watermark();
-        self.sift_writes(SIFTED_PER_LOOK_MAX);
+        self.nvme.sift_writes(&self.pages, &mut self.call, SIFTED_PER_LOOK_MAX);
         self.choose_leaving(LEAVING_PER_LOOK_MAX);
     }
 }

@@ -1,19 +1,19 @@
-//! Slots that a process has mapped into its own memory: reserved before their content is known, committed in place, and
-//! pages held for reading as long as the mapping lasts.
-//! Owns: reserve, commit, renew and release of held leases. Must not know: who maps them, what is in them.
+//! Slots that a process has mapped into its own memory: reserved before their content is known, committed in
+//! place, and pages held for reading as long as the mapping lasts. Owns: reserve, commit, renew and release
+//! of held leases. Must not know: who maps them, what is in them.
 //!
-//! A lease of a reload or a reservation is held from its first renewal on; before that, time ends it.
-//! A process may touch what it has mapped at any moment, so only its word (`release`) or its end (`client_gone`) frees
-//! these slots. What bounds them is a part of the client's share of the slots, and of all.
+//! A lease of a reload or a reservation is held from its first renewal on; before that, time ends it. A
+//! process may touch what it has mapped at any moment, so only its word (`release`) or its end
+//! (`client_gone`) frees these slots. What bounds them is a part of the client's share of the slots, and of
+//! all.
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
-use crate::index::entry::NONE;
+use crate::ids::{ClientId, LeaseId, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::limits::LEASE_PAGES_MAX;
 use crate::memory::leases::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
 use crate::memory::slots::SlotState;
-use crate::verbs::offload::{OffloadAsk, Outcome};
+use crate::verbs::offload::{OffloadAsk, Outcome, observe_offload, offload_parent};
 use turnkv_proto::{BlockHash, Shards};
 
 /// A wish for slots whose pages are not known yet.
@@ -51,7 +51,8 @@ pub struct Reserved {
 pub struct Renewed {
     /// Over, or never this client's: nothing of these may be mapped.
     pub gone: Vec<LeaseId>,
-    /// Not held, because the client may not map so many slots: these may be copied from until their time is over.
+    /// Not held, because the client may not map so many slots: these may be copied from until their time is
+    /// over.
     pub refused: Vec<LeaseId>,
 }
 
@@ -86,11 +87,11 @@ pub struct ReservedCommit {
 }
 
 impl Pool {
-    /// Reserves slots, under a new lease or one that is there. There may be fewer than asked for where making room for them took
-    /// long: `short` is none then, and the rest is asked for again. Slabs may have changed tenant: `take_slab_actions` before
-    /// handing them out.
+    /// Reserves slots, under a new lease or one that is there. There may be fewer than asked for where making
+    /// room for them took long: `short` is none then, and the rest is asked for again. Slabs may have changed
+    /// tenant: `take_slab_actions` before handing them out.
     pub fn reserve(&mut self, ask: ReserveAsk, now: Now) -> Result<Reserved, PoolError> {
-        if ask.shard >= self.desc(ask.ns)?.shards {
+        if ask.shard >= self.namespaces.desc(ask.ns)?.shards {
             return Err(PoolError::Invalid("the namespace has fewer shards"));
         }
         if ask.pages == 0 {
@@ -101,8 +102,8 @@ impl Pool {
         Ok(self.reserve_slots(&ask, room, now))
     }
 
-    /// Goes on with a reservation whose slots end before this position of its lease. None: the lease has grown otherwise
-    /// since.
+    /// Goes on with a reservation whose slots end before this position of its lease. None: the lease has
+    /// grown otherwise since.
     pub fn reserve_more(
         &mut self,
         ask: ReserveAsk,
@@ -110,20 +111,20 @@ impl Pool {
         now: Now,
     ) -> Result<Option<Reserved>, PoolError> {
         let now = self.tick(now);
-        let held = self.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
+        let held = self.leases.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
         if held.positions != next || (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Ok(None);
         }
         let (items, mapped) = (held.items.len(), held.kind.is_held());
         let left = (self.config.limits.lease_pages_max as usize).saturating_sub(items);
-        let to_map = self.held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
-        let room = left.min(self.slot_room(ask.client, ask.ns)).min(to_map);
+        let to_map = self.room().held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
+        let room = left.min(self.room().slot_room(ask.client, ask.ns)).min(to_map);
         Ok(Some(self.reserve_slots(&ask, room, now)))
     }
 
     /// Takes as many slots as are asked for, within `room` and one slice, and puts them under their lease.
     fn reserve_slots(&mut self, ask: &ReserveAsk, room: usize, now: Now) -> Reserved {
-        let slice = self.slice();
+        let slice = self.call.slice();
         let mut slots = Vec::new();
         let mut short = None;
         while slots.len() < ask.pages as usize {
@@ -131,14 +132,14 @@ impl Pool {
                 short = Some(Outcome::LeaseLimit);
                 break;
             }
-            if self.is_over(slice) && !slots.is_empty() {
+            if self.call.is_over(slice) && !slots.is_empty() {
                 break;
             }
             let Some(slot) = self.allocate_reserved(ask.ns.0) else {
                 short = Some(Outcome::NoSpace);
                 break;
             };
-            self.step();
+            self.call.step();
             self.slots.lease(slot);
             slots.push(slot);
         }
@@ -151,25 +152,26 @@ impl Pool {
     fn reserve_room(&mut self, ask: &ReserveAsk, now: Now) -> Result<usize, PoolError> {
         let Some(lease) = ask.lease else {
             let room = self.lease_room(ask.client, ask.ns)?;
-            return Ok(room.min(self.held_room(ask.client, ask.ns)));
+            return Ok(room.min(self.room().held_room(ask.client, ask.ns)));
         };
-        let held = self.held(lease, ask.client)?;
+        let held = self.leases.held(lease, ask.client)?;
         if (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Err(PoolError::Invalid("the lease is of another namespace or shard"));
         }
         let left = (self.config.limits.lease_pages_max as usize).saturating_sub(held.items.len());
         match self.renew_one(ask.client, lease, now) {
             Ok(()) => {
-                let room = left.min(self.slot_room(ask.client, ask.ns));
-                Ok(room.min(self.held_room(ask.client, ask.ns)))
+                let room = left.min(self.room().slot_room(ask.client, ask.ns));
+                Ok(room.min(self.room().held_room(ask.client, ask.ns)))
             }
             Err(NotHeld::TooMuch) => Ok(0),
             Err(NotHeld::Over) => Err(PoolError::LeaseUnknown),
         }
     }
 
-    /// Makes written pages visible without moving them. A page that is there already stays as it is, and so does the slot
-    /// that was reserved for it: its holder may still be looking at it. After the first declined page all are declined.
+    /// Makes written pages visible without moving them. A page that is there already stays as it is, and so
+    /// does the slot that was reserved for it: its holder may still be looking at it. After the first
+    /// declined page all are declined.
     pub fn commit_reserved(
         &mut self,
         ask: CommitReservedAsk<'_>,
@@ -188,7 +190,7 @@ impl Pool {
         let session = if ask.siblings { None } else { self.reserve_session(pages, now)? };
         let mut done = ReservedCommit::default();
         let (mut accepted, before) = (Vec::with_capacity(slots.len()), self.tally.shown);
-        match self.offload_parent(pages) {
+        match offload_parent(&self.pages, pages) {
             Err(declined) => done.outcomes.push(declined),
             Ok(mut parent) => {
                 for (at, (hash, slot)) in pages.hashes.iter().zip(&slots).enumerate() {
@@ -198,7 +200,7 @@ impl Pool {
                     accepted.push(index);
                     if outcome == Outcome::Stored {
                         done.kept.push(self.pages.key(index));
-                        self.note_page(ask.lease, ask.filled[at].0, index);
+                        self.leases.note_page(ask.lease, ask.filled[at].0, self.pages.key(index));
                     }
                     parent = if ask.siblings { parent } else { index };
                 }
@@ -213,7 +215,8 @@ impl Pool {
         if let (Some(declined), true) = (done.outcomes.last().copied(), accepted.len() < slots.len()) {
             done.outcomes.resize(slots.len(), declined);
         }
-        self.observe_offload(pages, &done.outcomes, 0..done.outcomes.len(), session);
+        let turn = session.map(|at| (at, self.sessions[at].turn));
+        observe_offload(&mut self.curves, pages, &done.outcomes, 0..done.outcomes.len(), turn, now);
         accepted.iter().rev().for_each(|index| self.touch(*index));
         if let (false, Some(last)) = (ask.siblings, accepted.last().copied()) {
             let before = self.pages[accepted[0]].parent;
@@ -228,8 +231,8 @@ impl Pool {
         Ok(done)
     }
 
-    /// The client has mapped, or is about to map, what these leases are on: they are held from now on, but for those that
-    /// the answer names.
+    /// The client has mapped, or is about to map, what these leases are on: they are held from now on, but
+    /// for those that the answer names.
     pub fn renew(&mut self, client: ClientId, leases: &[LeaseId], now: Now) -> Renewed {
         let now = self.tick(now);
         let mut renewed = Renewed::default();
@@ -243,8 +246,8 @@ impl Pool {
         renewed
     }
 
-    /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes did not
-    /// verify, ascending; their DRAM copy is dropped. Both name positions of the lease, each once.
+    /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes
+    /// did not verify, ascending; their DRAM copy is dropped. Both name positions of the lease, each once.
     /// Returns of how many pages such a copy was.
     pub fn release(
         &mut self,
@@ -255,7 +258,7 @@ impl Pool {
         now: Now,
     ) -> Result<u64, PoolError> {
         self.tick(now);
-        let held = self.held(lease, client)?;
+        let held = self.leases.held(lease, client)?;
         let shards = held.shards;
         let ascends = |list: &[u32]| list.len() <= held.items.len() && list.is_sorted_by(|a, b| a < b);
         let known = |position: &u32| held.items.binary_search_by_key(position, |item| item.position).is_ok();
@@ -275,14 +278,10 @@ impl Pool {
         Ok(self.drop_corrupt(&bad, shards))
     }
 
-    fn held(&self, lease: LeaseId, client: ClientId) -> Result<&crate::memory::leases::Lease, PoolError> {
-        self.leases.get(lease, client).filter(|held| !held.kind.is_write()).ok_or(PoolError::LeaseUnknown)
-    }
-
     fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> Result<(), NotHeld> {
-        self.step();
-        let held = self.held(lease, client).map_err(|_| NotHeld::Over)?;
-        if !held.kind.is_held() && held.items.len() > self.held_room(client, held.ns) {
+        self.call.step();
+        let held = self.leases.held(lease, client).map_err(|_| NotHeld::Over)?;
+        if !held.kind.is_held() && held.items.len() > self.room().held_room(client, held.ns) {
             return Err(NotHeld::TooMuch);
         }
         self.leases.renew(lease, self.deadline(now));
@@ -314,7 +313,7 @@ impl Pool {
 
     /// The reserved slot of each page of a commit.
     fn check_reserved(&self, ask: &CommitReservedAsk<'_>) -> Result<Vec<u32>, PoolError> {
-        let held = self.held(ask.lease, ask.pages.client)?;
+        let held = self.leases.held(ask.lease, ask.pages.client)?;
         if held.shards != ask.pages.shards {
             return Err(PoolError::Invalid("the lease is of another shard"));
         }
@@ -344,7 +343,7 @@ impl Pool {
         slot: u32,
         checksum: u64,
     ) -> (Outcome, Option<u32>) {
-        self.step();
+        self.call.step();
         let shard = pages.shards.first();
         let found = self.pages.find(pages.ns.0, &hash);
         if let Some(index) = found {
@@ -367,14 +366,5 @@ impl Pool {
         self.settle(index);
         self.await_shards(index);
         (Outcome::Stored, Some(index))
-    }
-
-    /// The lease's hold on a slot that was reserved is a hold on a page from now on.
-    fn note_page(&mut self, lease: LeaseId, position: u32, index: u32) {
-        let key = self.pages.key(index);
-        let Some(items) = self.leases.items_mut(lease) else { return };
-        if let Ok(at) = items.binary_search_by_key(&position, |item| item.position) {
-            items[at].page = key;
-        }
     }
 }

@@ -1,13 +1,16 @@
-//! Offload: slots for new pages. Owns: begin of an offload. Must not know: who copies the bytes, what is committed.
+//! Offload: slots for new pages. Owns: begin of an offload. Must not know: who copies the bytes, what is
+//! committed.
 
 use crate::Pool;
+use crate::call::Slice;
 use crate::error::PoolError;
-use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey, SlotKey};
-use crate::index::entry::NONE;
+use crate::ids::{ClientId, LeaseId, NONE, NamespaceIndex, Now, PageKey, SlotKey};
+use crate::index::arena::Pages;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
-use crate::steps::Slice;
+use crate::sizing::curve::{Curves, Seen, asker};
+use std::ops::Range;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
 /// What an offload asks for.
@@ -21,7 +24,8 @@ pub struct OffloadAsk<'a> {
     pub parent: Option<BlockHash>,
     /// The pages, in prefix order.
     pub hashes: &'a [BlockHash],
-    /// Which shards of each. What follows speaks of positions: page after page, of each page one shard after another.
+    /// Which shards of each. What follows speaks of positions: page after page, of each page one shard after
+    /// another.
     pub shards: Shards,
     /// Above 0: the last page is a partial tail of so many tokens.
     pub tail_tokens: u32,
@@ -57,8 +61,8 @@ pub struct OffloadPlan {
     pub lease: Option<LeaseId>,
     /// Commit within so long.
     pub lease_ms: u32,
-    /// One outcome a position. A page is accepted whole, or declined whole; after the first declined page all are declined for
-    /// the same reason.
+    /// One outcome a position. A page is accepted whole, or declined whole; after the first declined page all
+    /// are declined for the same reason.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -94,15 +98,16 @@ struct Asked {
 }
 
 impl Pool {
-    /// Grants slots for the pages that are not here yet. After the first declined page all others are declined too.
-    /// Slabs may have changed tenant: `take_slab_actions` before handing out the grants.
+    /// Grants slots for the pages that are not here yet. After the first declined page all others are
+    /// declined too. Slabs may have changed tenant: `take_slab_actions` before handing out the grants.
     pub fn begin_offload(&mut self, ask: OffloadAsk<'_>, now: Now) -> Result<OffloadPlan, PoolError> {
         let mut offloading = self.start_offload(&ask, now)?;
         while !self.offload_some(&ask, &mut offloading, now)? {}
         Ok(self.offload_plan(offloading))
     }
 
-    /// Begins to decide an offload: then `offload_some` until it says so, then `offload_plan`. Other calls may come in between.
+    /// Begins to decide an offload: then `offload_some` until it says so, then `offload_plan`. Other calls
+    /// may come in between.
     pub fn start_offload(&mut self, ask: &OffloadAsk<'_>, now: Now) -> Result<Offloading, PoolError> {
         self.check_offload(ask)?;
         self.lease_room(ask.client, ask.ns)?;
@@ -111,7 +116,7 @@ impl Pool {
         if let Some(session) = session {
             self.continue_another(session, ask.hashes);
         }
-        let parent = self.offload_parent(ask);
+        let parent = offload_parent(&self.pages, ask);
         let rank = match (session, parent) {
             (Some(session), Ok(parent)) => self.rank_of(session, parent, ask.hashes.len()),
             _ => None,
@@ -130,7 +135,7 @@ impl Pool {
         offloading: &mut Offloading,
         now: Now,
     ) -> Result<bool, PoolError> {
-        let (now, slice) = (self.tick(now), self.slice());
+        let (now, slice) = (self.tick(now), self.call.slice());
         if let OffloadStage::Deciding = offloading.stage {
             if !self.decide_some(ask, offloading, slice, now)? {
                 return Ok(false);
@@ -160,16 +165,16 @@ impl Pool {
         slice: Slice,
         now: Now,
     ) -> Result<bool, PoolError> {
-        if offloading.lease.is_some_and(|lease| !self.is_being_filled(lease, ask.client)) {
+        if offloading.lease.is_some_and(|lease| !self.leases.is_being_filled(lease, ask.client)) {
             return Err(PoolError::LeaseUnknown);
         }
         let most = (self.config.limits.lease_pages_max as usize).saturating_sub(offloading.granted);
-        let room = self.slot_room(ask.client, ask.ns).min(most);
+        let room = self.room().slot_room(ask.client, ask.ns).min(most);
         let mut asked = Asked { room, rank: offloading.rank, items: Vec::new() };
         let mut last = offloading.last.map_or(Some(NONE), |page| self.pages.resolve(page));
         let positions = ask.shards.positions(ask.hashes.len());
         while offloading.outcomes.len() == offloading.accepted && offloading.accepted < positions {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 self.lease_grants(ask, offloading, asked.items, now);
                 return Ok(false);
             }
@@ -188,11 +193,6 @@ impl Pool {
         }
         self.lease_grants(ask, offloading, asked.items, now);
         Ok(true)
-    }
-
-    /// Whether a write lease of this client is neither over nor in quarantine.
-    fn is_being_filled(&self, lease: LeaseId, client: ClientId) -> bool {
-        self.leases.get(lease, client).is_some_and(|held| held.kind == LeaseKind::Write)
     }
 
     /// What a slice granted is under the offload's lease from now on.
@@ -216,7 +216,8 @@ impl Pool {
         offloading.lease = Some(self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
     }
 
-    /// A page of which a shard was declined is declined whole: the slots of the shards before it are free again. Returns why.
+    /// A page of which a shard was declined is declined whole: the slots of the shards before it are free
+    /// again. Returns why.
     fn decline_page(&mut self, ask: &OffloadAsk<'_>, offloading: &mut Offloading, why: Outcome) -> Outcome {
         let first = ask.shards.positions(ask.shards.page(offloading.accepted));
         let granted = |at: &usize| matches!(offloading.outcomes[*at], Outcome::Granted(_));
@@ -234,22 +235,24 @@ impl Pool {
             items.iter().for_each(|item| self.unlease(item.slot));
         }
         // Who holds nothing is not over any bound of its own: others hold so much that a page finds no room.
-        let own = self.leases.counts.of(ask.client).leased;
+        let own = self.leases.counts().of(ask.client).leased;
         if why == Outcome::LeaseLimit && own == 0 { Outcome::NoSpace } else { why }
     }
 
-    /// Counts pages as used, and tells the curve of them, from the last one back: tails before heads. True: all of them.
+    /// Counts pages as used, and tells the curve of them, from the last one back: tails before heads. True:
+    /// all of them.
     fn note_some(&mut self, ask: &OffloadAsk<'_>, offloading: &mut Offloading, slice: Slice) -> bool {
         let OffloadStage::Noting(mut end, mut next) = offloading.stage else { return true };
         let session = ask.session.and_then(|session| self.sessions.find(ask.ns, session));
+        let turn = session.map(|at| (at, self.sessions[at].turn));
         while end > 0 {
-            if self.is_over(slice) {
+            if self.call.is_over(slice) {
                 offloading.stage = OffloadStage::Noting(end, next);
                 return false;
             }
             let from = end.saturating_sub(FIND_PAGES_AT_ONCE);
-            self.observe_offload(ask, &offloading.outcomes, from..end, session);
-            self.steps += (end - from) as u64;
+            observe_offload(&mut self.curves, ask, &offloading.outcomes, from..end, turn, self.call.now());
+            self.call.add((end - from) as u64);
             for _ in from..end.min(ask.shards.page(offloading.accepted)) {
                 next = next.and_then(|page| self.touch_and_up(page));
             }
@@ -276,8 +279,31 @@ impl Pool {
         Some(self.pages[index].parent).filter(|parent| *parent != NONE).map(|parent| self.pages.key(parent))
     }
 
+    /// The session of an offload, made if new; checked before anything else changes.
+    pub(crate) fn reserve_session(
+        &mut self,
+        ask: &OffloadAsk<'_>,
+        now: Now,
+    ) -> Result<Option<u32>, PoolError> {
+        let Some(id) = ask.session else { return Ok(None) };
+        let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
+        let before = match (self.sessions.find(ask.ns, id), parent) {
+            (Some(at), Some(parent)) => self
+                .pages
+                .end_within(self.sessions.list_end(&self.pages, at), parent)
+                .map_or(0, |end| end.pages as usize),
+            _ => 0,
+        };
+        if before + ask.hashes.len() > self.config.limits.session_pages_max as usize {
+            return Err(PoolError::Limit("session_pages_max"));
+        }
+        let at = self.open_session(ask.ns, id, now)?;
+        self.sessions[at].last_used = now;
+        Ok(Some(at))
+    }
+
     pub(crate) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
-        let desc = self.desc(ask.ns)?;
+        let desc = self.namespaces.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shards, desc.shards)?;
         self.check_lease_size(ask.shards)?;
         if ask.tail_tokens >= desc.page_tokens && ask.tail_tokens > 0 {
@@ -296,24 +322,6 @@ impl Pool {
         }
     }
 
-    /// The page to hang the first one on, NONE for a root; or why all are declined.
-    pub(crate) fn offload_parent(&self, ask: &OffloadAsk<'_>) -> Result<u32, Outcome> {
-        let Some(hash) = ask.parent else { return Ok(NONE) };
-        let index = self.pages.find(ask.ns.0, &hash).ok_or(Outcome::NoParent)?;
-        if self.pages[index].is_visible() {
-            return Ok(index);
-        }
-        for shard in ask.shards.iter() {
-            let cell = self.pages.cell(index, shard);
-            match () {
-                () if cell.committed() => {}
-                () if cell.granted() => return Err(Outcome::InFlight),
-                () => return Err(Outcome::NoParent),
-            }
-        }
-        Ok(index)
-    }
-
     /// Decides one shard of a page; with the entry when it is accepted.
     fn offload_shard(
         &mut self,
@@ -322,7 +330,7 @@ impl Pool {
         position: usize,
         asked: &mut Asked,
     ) -> (Outcome, Option<u32>) {
-        self.step();
+        self.call.step();
         let (page, shard) = (ask.shards.page(position), ask.shards.shard(position));
         let hash = ask.hashes[page];
         let found = self.pages.find(ask.ns.0, &hash);
@@ -337,14 +345,14 @@ impl Pool {
             }
         }
         if asked.items.len() >= asked.room {
-            let own = asked.items.len() as u32 + self.leases.counts.of(ask.client).leased;
+            let own = asked.items.len() as u32 + self.leases.counts().of(ask.client).leased;
             // Who holds nothing is not over any bound of its own: others hold all there is.
             return (if own == 0 { Outcome::NoSpace } else { Outcome::LeaseLimit }, None);
         }
         if found.is_none() && !self.make_entry_room(ask.ns.0, parent) {
             return (Outcome::NoSpace, None);
         }
-        if found.is_none() && self.is_outranked(ask.ns.0, asked.rank) {
+        if found.is_none() && self.declines_newcomer(ask.ns.0, asked.rank) {
             return (Outcome::Outranked, None);
         }
         let index = found.unwrap_or_else(|| self.pages.insert(ask.ns.0, hash, parent));
@@ -383,4 +391,49 @@ pub(crate) fn check_ask(hashes: &[BlockHash], moved: Shards, shards: u16) -> Res
 pub(crate) fn outcome_of_page(outcomes: &[Outcome], shards: Shards, page: usize) -> Outcome {
     let mut positions = outcomes[shards.positions(page)..shards.positions(page + 1)].iter();
     positions.find(|outcome| **outcome != Outcome::Present).copied().unwrap_or(Outcome::Present)
+}
+
+/// The page to hang the first one on, NONE for a root; or why all are declined.
+pub(crate) fn offload_parent(pages: &Pages, ask: &OffloadAsk<'_>) -> Result<u32, Outcome> {
+    let Some(hash) = ask.parent else { return Ok(NONE) };
+    let index = pages.find(ask.ns.0, &hash).ok_or(Outcome::NoParent)?;
+    if pages[index].is_visible() {
+        return Ok(index);
+    }
+    for shard in ask.shards.iter() {
+        let cell = pages.cell(index, shard);
+        match () {
+            () if cell.committed() => {}
+            () if cell.granted() => return Err(Outcome::InFlight),
+            () => return Err(Outcome::NoParent),
+        }
+    }
+    Ok(index)
+}
+
+/// An offload was answered so, as far as these pages of it: tells the curve which of them turns needed. Pages
+/// that are here already were computed without need, or offloaded twice: they are no references. Neither are
+/// those that another turn is offloading now, or whose parent must come first. `turn`: the session's place
+/// and its turn, where there is one.
+pub(crate) fn observe_offload(
+    curves: &mut Curves,
+    ask: &OffloadAsk<'_>,
+    outcomes: &[Outcome],
+    which: Range<usize>,
+    turn: Option<(u32, u32)>,
+    now: Now,
+) {
+    if ask.shards.first() > 0 {
+        return;
+    }
+    let asker = asker(ask.client, turn, now);
+    let seen = |page: usize| match outcome_of_page(outcomes, ask.shards, page) {
+        Outcome::Present => Some((&ask.hashes[page], Seen::Recent)),
+        Outcome::Granted(_) | Outcome::Stored => Some((&ask.hashes[page], Seen::Stored(asker))),
+        Outcome::NoSpace | Outcome::Outranked | Outcome::LeaseLimit => {
+            Some((&ask.hashes[page], Seen::Declined(asker)))
+        }
+        Outcome::InFlight | Outcome::NoParent => None,
+    };
+    curves.observe(ask.ns.0, which.rev().filter_map(seen), true, now);
 }

@@ -1,12 +1,14 @@
-//! Pins: a prefix that many sessions share, protected by name. Owns: the verbs. Must not know: budgets (protection has them).
+//! Pins: a prefix that many sessions share, protected by name. Owns: the verbs. Must not know: budgets
+//! (protection has them).
 
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::{Owner, PIN_RANK, ProtectReach, ProtectionWish};
 use crate::ids::{NamespaceIndex, Now};
+use crate::index::path::PathEnd;
+use crate::index::tips::TipId;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
 use crate::sessions::record::ListStart;
-use crate::sessions::tips::{PathEnd, TipId};
 use turnkv_proto::BlockHash;
 
 /// What became of a pin.
@@ -33,7 +35,8 @@ pub struct Pinning {
 }
 
 impl Pool {
-    /// Protects a prefix: the pages named (the first is a root), for a time (0: the default). Pinning it again renews it.
+    /// Protects a prefix: the pages named (the first is a root), for a time (0: the default). Pinning it
+    /// again renews it.
     pub fn pin(
         &mut self,
         ns: NamespaceIndex,
@@ -54,7 +57,7 @@ impl Pool {
         for_ms: u64,
         now: Now,
     ) -> Result<Pinning, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         if hashes.len() > HASHES_PER_CALL_MAX {
             return Err(PoolError::Invalid("too many pages in one call: pin a shorter prefix"));
         }
@@ -64,8 +67,8 @@ impl Pool {
         Ok(self.new_pinning(ns, pin, for_ms, now))
     }
 
-    /// Begins to bring a pin back, by its name, whose list is here as far as `start` says: then `pin_again` until it says so,
-    /// then `end_pin`.
+    /// Begins to bring a pin back, by its name, whose list is here as far as `start` says: then `pin_again`
+    /// until it says so, then `end_pin`.
     pub fn begin_pin_again(
         &mut self,
         ns: NamespaceIndex,
@@ -74,21 +77,22 @@ impl Pool {
         for_ms: u64,
         now: Now,
     ) -> Result<Pinning, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         let mut pinning = self.new_pinning(ns, pin, for_ms, now);
-        self.begin_call();
+        self.call.begin();
         pinning.ways = self.ways_to(ns, start);
         Ok(pinning)
     }
 
-    /// Some pages on the way to one, itself first: a path is gone over once, and protected in short pieces after.
+    /// Some pages on the way to one, itself first: a path is gone over once, and protected in short pieces
+    /// after.
     fn ways_to(&mut self, ns: NamespaceIndex, start: ListStart) -> Vec<ListStart> {
-        let Some(page) = self.find_visible(ns.0, &start.page()) else { return Vec::new() };
+        let Some(page) = self.pages.find_visible(ns.0, &start.page()) else { return Vec::new() };
         let path = self.pages.upward(page).zip((1..=start.pages).rev());
         let is_way = |pages: u32| pages == start.pages || pages.is_multiple_of(FIND_PAGES_AT_ONCE as u32);
         let ways = path.filter(|(_, pages)| is_way(*pages));
         let ways = ways.map(|(index, pages)| ListStart::new(self.pages[index].hash, pages)).collect();
-        self.pass(start.pages.into());
+        self.call.pass(start.pages.into());
         ways
     }
 
@@ -102,10 +106,10 @@ impl Pool {
 
     /// Protects some more of a pin that comes back. True: that is all.
     pub fn pin_again(&mut self, pinning: &mut Pinning) -> bool {
-        self.begin_call();
-        let slice = self.slice();
+        self.call.begin();
+        let slice = self.call.slice();
         while let Some(way) = pinning.ways.last().copied() {
-            let Some(page) = self.find_visible(pinning.wish.ns.0, &way.page()) else {
+            let Some(page) = self.pages.find_visible(pinning.wish.ns.0, &way.page()) else {
                 return true; // it went meanwhile
             };
             pinning.wish.path = PathEnd { page, pages: way.pages };
@@ -122,20 +126,20 @@ impl Pool {
 
     /// Protects some more of the pages. True: that is all.
     pub fn pin_some(&mut self, pinning: &mut Pinning, hashes: &[BlockHash]) -> bool {
-        self.begin_call();
-        let slice = self.slice();
-        while !self.is_over(slice) {
-            let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.tips.end(held));
+        self.call.begin();
+        let slice = self.call.slice();
+        while !self.call.is_over(slice) {
+            let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.pages.tip_end(held));
             if (from.pages as usize) < pinning.found {
                 return true; // its last pages went away meanwhile
             }
             let rest = &hashes[pinning.found..hashes.len().min(pinning.found + FIND_PAGES_AT_ONCE)];
-            self.steps += rest.len() as u64;
-            pinning.wish.path = self.visible_end(self.follow(pinning.wish.ns.0, from, rest));
+            self.call.add(rest.len() as u64);
+            pinning.wish.path = self.pages.visible_end(self.pages.follow(pinning.wish.ns.0, from, rest));
             let wanted = pinning.wish.path.pages as usize;
             let (held, reach) = self.protect_more(pinning.held, &pinning.wish, slice);
             pinning.held = held;
-            pinning.found = held.map_or(0, |held| self.tips.end(held).pages as usize);
+            pinning.found = held.map_or(0, |held| self.pages.tip_end(held).pages as usize);
             let ended = wanted < from.pages as usize + rest.len() || wanted == hashes.len();
             if reach == ProtectReach::Budget || (reach == ProtectReach::All && ended) {
                 return true;
@@ -154,8 +158,8 @@ impl Pool {
 
     /// Ends a pin, named by its last page. False: there is none.
     pub fn unpin(&mut self, ns: NamespaceIndex, pin: &BlockHash) -> Result<bool, PoolError> {
-        self.desc(ns)?;
-        self.begin_call();
+        self.namespaces.desc(ns)?;
+        self.call.begin();
         Ok(self.unprotect(Owner::Pin(ns, *pin)))
     }
 }

@@ -1,13 +1,14 @@
-//! Prefetch: sessions that were said to return find their pages in DRAM. Owns: which session is due, what may make room for
-//! it. Must not know: how pages are read; why a session returns.
+//! Prefetch: sessions that were said to return find their pages in DRAM. Owns: which session is due, what may
+//! make room for it. Must not know: how pages are read; why a session returns.
 //!
-//! A prefetch for a return at R takes free slots, and those of pages that nobody expects before R: never one of a page that
-//! returns sooner. What returns within moments is spared by everybody else as well, like a protected page.
+//! A prefetch for a return at R takes free slots, and those of pages that nobody expects before R: never one
+//! of a page that returns sooner. A page that returns within moments goes last for everybody else as well,
+//! like a protected page.
 
 use crate::Pool;
+use crate::call::Slice;
 use crate::error::PoolError;
-use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::entry::NONE;
+use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
 use crate::index::flags::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING, VICTIM};
 use crate::limits::{
     FIND_PAGES_AT_ONCE, PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS,
@@ -15,7 +16,6 @@ use crate::limits::{
 };
 use crate::nvme::promote::Promotion;
 use crate::sessions::walk::WalkBack;
-use crate::steps::Slice;
 use turnkv_proto::SessionId;
 
 /// How far a session's prefetch came.
@@ -99,9 +99,9 @@ impl Pool {
 
     /// Tells some more of the session's pages. True: that is all, and its prefetch is planned.
     pub fn expect_some(&mut self, expecting: &mut Expecting<'_>, now: Now) -> Result<bool, PoolError> {
-        let (now, slice) = (self.tick(now), self.slice());
+        let (now, slice) = (self.tick(now), self.call.slice());
         let at = self.session_at(expecting.ns, expecting.session)?;
-        while !self.is_over(slice) {
+        while !self.call.is_over(slice) {
             let some = self.walk_back(at, &mut expecting.walk);
             if some.is_empty() {
                 self.note_return(at, expecting.back, expecting.bytes, now);
@@ -122,15 +122,16 @@ impl Pool {
         promotions
     }
 
-    /// Plans some more reads of sessions that are due, the soonest first. True: these are all; begin anew when some of them have
-    /// landed. Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    /// Plans some more reads of sessions that are due, the soonest first. True: these are all; begin anew
+    /// when some of them have landed. Slabs may have changed tenant: `take_slab_actions` before starting the
+    /// reads.
     pub fn prefetch_some(
         &mut self,
         prefetching: &mut Prefetching,
         promotions: &mut Vec<Promotion>,
         now: Now,
     ) -> bool {
-        let (now, slice) = (self.tick(now), self.slice());
+        let (now, slice) = (self.tick(now), self.call.slice());
         while prefetching.sessions_left > 0 && prefetching.bytes_left > 0 {
             let Some(at) = self.sessions.due_for_prefetch(now) else { return true };
             let next = match self.prefetch_session(at, &mut prefetching.bytes_left, promotions, slice) {
@@ -152,7 +153,7 @@ impl Pool {
     /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
     pub(crate) fn note_return(&mut self, at: u32, back: Now, bytes: u64, now: Now) {
         let lead = PREFETCH_AHEAD_MS + bytes / PREFETCH_BYTES_PER_MS;
-        let begins = if self.nvme_alive { Some(back.saturating_sub(lead).max(now)) } else { None };
+        let begins = if self.nvme.is_alive() { Some(back.saturating_sub(lead).max(now)) } else { None };
         self.sessions.update(at, |session| {
             session.return_at = Some(back);
             session.prefetch_at = begins;
@@ -160,13 +161,14 @@ impl Pool {
         });
     }
 
-    /// A session that was expected then is here: the page is not expected any more, but by others who named another time.
+    /// A session that was expected then is here: the page is not expected any more, but by others who named
+    /// another time.
     pub(crate) fn expect_no_more(&mut self, index: u32, back: Now) {
-        self.step();
+        self.call.step();
         for shard in 0..self.pages.shards(index) {
             let slot = self.pages.cell(index, shard).slot;
             if slot != NONE && self.slots.meta(slot).returns == in_units(back) {
-                self.slots.meta_mut(slot).returns = 0;
+                self.slots.set_returns(slot, 0);
             }
         }
         self.end_deferral(index);
@@ -174,7 +176,7 @@ impl Pool {
 
     /// Whether a page is expected so soon that nobody takes its slot while there is another.
     pub(crate) fn returns_soon(&self, index: u32) -> bool {
-        self.expected_at(index).is_some_and(|back| back <= self.now + PREFETCH_AHEAD_MS)
+        self.expected_at(index).is_some_and(|back| back <= self.call.now() + PREFETCH_AHEAD_MS)
     }
 
     /// Whether a page is expected no later than a prefetch's session returns; no: no prefetch makes room.
@@ -194,17 +196,17 @@ impl Pool {
         if !self.warm_session(at, slice) {
             return PrefetchReach::Slice;
         }
-        let back = self.sessions[at].return_at.unwrap_or(self.now);
+        let back = self.sessions[at].return_at.unwrap_or(self.call.now());
         loop {
-            let (end, done) = (self.present_end(at), self.sessions[at].prefetched);
+            let (end, done) = (self.sessions.present_end(&self.pages, at), self.sessions[at].prefetched);
             if done >= end.pages {
                 return PrefetchReach::All;
             }
-            let part = self.cut(end, end.pages.min(done + FIND_PAGES_AT_ONCE as u32));
-            let some = self.pages_between(part, done);
+            let part = self.pages.cut(end, end.pages.min(done + FIND_PAGES_AT_ONCE as u32));
+            let some = self.pages.between(part, done);
             let keys: Vec<PageKey> = some.into_iter().map(|index| self.pages.key(index)).collect();
             for page in keys {
-                if self.is_over(slice) {
+                if self.call.is_over(slice) {
                     return PrefetchReach::Slice;
                 }
                 match self.prefetch_page(page, back, left, promotions) {
@@ -215,9 +217,10 @@ impl Pool {
         }
     }
 
-    /// What is in DRAM already must not make room for the rest: it is used first, tails before heads. False: the slice is over.
+    /// What is in DRAM already must not make room for the rest: it is used first, tails before heads. False:
+    /// the slice is over.
     fn warm_session(&mut self, at: u32, slice: Slice) -> bool {
-        while !self.is_over(slice) {
+        while !self.call.is_over(slice) {
             let mut walk = self.sessions[at].warmed;
             let some = self.walk_back(at, &mut walk);
             self.sessions[at].warmed = walk;
@@ -237,7 +240,7 @@ impl Pool {
         left: &mut u64,
         promotions: &mut Vec<Promotion>,
     ) -> PrefetchReach {
-        self.step();
+        self.call.step();
         for shard in 0..self.pages.shards(page.index) {
             // Making room for one page may have dropped this one: the list ends before it then.
             let found = self.pages.resolve(page).filter(|index| self.pages[*index].is_visible());
@@ -266,21 +269,21 @@ impl Pool {
         let cells = self.pages.cells(index);
         let slot = cells.iter().map(|cell| cell.slot).find(|slot| *slot != NONE)?;
         let back = u64::from(self.slots.meta(slot).returns) * RETURN_UNIT_MS;
-        (back > 0 && back.saturating_add(RETURN_GRACE_MS) > self.now).then_some(back)
+        (back > 0 && back.saturating_add(RETURN_GRACE_MS) > self.call.now()).then_some(back)
     }
 
     /// The page is needed then; an earlier need that is still to come stays. Returns its bytes.
     pub(crate) fn expect_page(&mut self, index: u32, back: Now) -> u64 {
-        self.step();
-        let bytes = self.page_bytes(index);
-        if self.expected_at(index).is_some_and(|known| known <= back && known >= self.now) {
+        self.call.step();
+        let bytes = self.pages.page_bytes(&self.slots, index);
+        if self.expected_at(index).is_some_and(|known| known <= back && known >= self.call.now()) {
             return bytes;
         }
         let returns = in_units(back);
         for shard in 0..self.pages.shards(index) {
             let slot = self.pages.cell(index, shard).slot;
             if slot != NONE {
-                self.slots.meta_mut(slot).returns = returns;
+                self.slots.set_returns(slot, returns);
             }
         }
         bytes

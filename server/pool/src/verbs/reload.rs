@@ -3,11 +3,11 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::ids::{ClientId, LeaseId, MissCause, NamespaceIndex, Now, PageKey, SlotKey};
-use crate::index::entry::NONE;
+use crate::ids::{ClientId, LeaseId, MissCause, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use crate::nvme::promote::Promotion;
+use crate::sizing::curve::Seen;
 use crate::verbs::offload::check_ask;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
@@ -64,11 +64,11 @@ pub struct ReloadPlan {
     pub lease: Option<LeaseId>,
     /// Finish reading within so long.
     pub lease_ms: u32,
-    /// The shards of the leading pages in the order asked: whole pages, and perhaps why it stops; fewer than asked when a limit
-    /// of the lease ends the plan.
+    /// The shards of the leading pages in the order asked: whole pages, and perhaps why it stops; fewer than
+    /// asked when a limit of the lease ends the plan.
     pub pages: Vec<ReloadStep>,
-    /// Reads of a page of which not all shards found a slot: to be started like the others, so that they are done when the page is
-    /// asked for again.
+    /// Reads of a page of which not all shards found a slot: to be started like the others, so that they are
+    /// done when the page is asked for again.
     pub ahead: Vec<Promotion>,
 }
 
@@ -76,11 +76,11 @@ impl Pool {
     /// Pins the slots of the leading pages that are here, and plans the reads of those on NVMe only.
     /// Slabs may have changed tenant: `take_slab_actions` before starting the reads.
     pub fn begin_reload(&mut self, ask: ReloadAsk<'_>, now: Now) -> Result<ReloadPlan, PoolError> {
-        let desc = self.desc(ask.ns)?;
+        let desc = self.namespaces.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shards, desc.shards)?;
         self.check_lease_size(ask.shards)?;
         let room = self.lease_room(ask.client, ask.ns)?;
-        let room = match self.held_room(ask.client, ask.ns) {
+        let room = match self.room().held_room(ask.client, ask.ns) {
             may_hold if ask.hold && may_hold >= ask.shards.count() => room.min(may_hold),
             _ => room,
         };
@@ -108,7 +108,12 @@ impl Pool {
         if let Some(first) = items.first() {
             self.touch_ancestors(first.page.index);
         }
-        self.observe_reload(ask.ns.0, ask.shards, &items);
+        if ask.shards.first() == 0 {
+            // Every rank asks for its shards of the pages: the word of whoever moves the first one counts.
+            let served = items.iter().step_by(ask.shards.count()).rev();
+            let served = served.map(|item| (&self.pages[item.page.index].hash, Seen::Found));
+            self.curves.observe(ask.ns.0, served, true, now);
+        }
         let lease_ms = self.config.limits.lease_ms;
         let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
         let (kind, client, ns, shards) = (LeaseKind::Read, ask.client, ask.ns, ask.shards);
@@ -117,8 +122,8 @@ impl Pool {
         Ok(ReloadPlan { lease, lease_ms, pages, ahead })
     }
 
-    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped. Returns of how many
-    /// pages one was.
+    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped.
+    /// Returns of how many pages one was.
     pub fn end_reload(
         &mut self,
         lease: LeaseId,
@@ -138,14 +143,15 @@ impl Pool {
             self.unlease(item.slot);
         }
         if overdue {
-            self.leases.expired += 1;
+            self.leases.count_expired();
             return Err(PoolError::LeaseUnknown);
         }
         let corrupt: Vec<LeaseItem> = corrupt.iter().map(|at| held.items[*at as usize]).collect();
         Ok(self.drop_corrupt(&corrupt, held.shards))
     }
 
-    /// Finds the leading pages and holds the slots of those shards that have one. Returns why it stopped short, if so.
+    /// Finds the leading pages and holds the slots of those shards that have one. Returns why it stopped
+    /// short, if so.
     fn pin_resident(
         &mut self,
         ask: &ReloadAsk<'_>,
@@ -153,15 +159,15 @@ impl Pool {
         items: &mut Vec<LeaseItem>,
     ) -> Option<ReloadStep> {
         for (page, hash) in ask.hashes.iter().enumerate() {
-            self.step();
-            let Some(index) = self.find_visible(ask.ns.0, hash) else {
+            self.call.step();
+            let Some(index) = self.pages.find_visible(ask.ns.0, hash) else {
                 let known = self.pages.find(ask.ns.0, hash).is_some();
                 return Some(ReloadStep::Miss(if known { MissCause::Incomplete } else { MissCause::Absent }));
             };
             if items.len() + ask.shards.count() > room {
                 return (page == 0).then_some(ReloadStep::NoSlot);
             }
-            self.steps += ask.shards.count() as u64 - 1;
+            self.call.add(ask.shards.count() as u64 - 1);
             for shard in ask.shards.iter() {
                 let cell = self.pages.cell(index, shard);
                 let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
@@ -174,8 +180,9 @@ impl Pool {
         None
     }
 
-    /// Plans each shard of each page, with a new slot for those on NVMe only. Where slots, or the slice, end the rest is let go:
-    /// the page that this is in the middle of, too, though its reads that were begun go on.
+    /// Plans each shard of each page, with a new slot for those on NVMe only. Where slots, or the slice, end
+    /// the rest is let go: the page that this is in the middle of, too, though its reads that were begun go
+    /// on.
     fn plan_steps(
         &mut self,
         ask: &ReloadAsk<'_>,
@@ -183,11 +190,11 @@ impl Pool {
         pages: &mut Vec<ReloadStep>,
         ahead: &mut Vec<Promotion>,
     ) -> Option<ReloadStep> {
-        let slice = self.slice();
+        let slice = self.call.slice();
         for at in 0..items.len() {
             let (page, shard) = (items[at].page, items[at].shard(ask.shards));
             if items[at].slot == NONE {
-                let late = at > 0 && self.is_over(slice);
+                let late = at > 0 && self.call.is_over(slice);
                 let step = if late { None } else { self.plan_read(page.index, shard) };
                 let Some((step, slot)) = step else {
                     let whole = ask.shards.positions(ask.shards.page(at));
@@ -227,8 +234,8 @@ impl Pool {
         Some((ReloadStep::Promote(promotion), self.pages.cell(index, shard).slot))
     }
 
-    /// The bytes of these slots, in the order of their positions, did not verify at the reader. Returns of how many pages some
-    /// were dropped.
+    /// The bytes of these slots, in the order of their positions, did not verify at the reader. Returns of
+    /// how many pages some were dropped.
     pub(crate) fn drop_corrupt(&mut self, items: &[LeaseItem], shards: Shards) -> u64 {
         let (mut pages, mut last) = (0, None);
         for item in items {

@@ -27,8 +27,8 @@ pub struct EndTurn<'a> {
 }
 
 impl Pool {
-    /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead of its own.
-    /// Returns how many pages it shares.
+    /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead
+    /// of its own. Returns how many pages it shares.
     pub fn fork(
         &mut self,
         ns: NamespaceIndex,
@@ -43,9 +43,9 @@ impl Pool {
         }
         let now = self.tick(now);
         // Making room for the fork may forget a session, so the list is taken first.
-        let present = self.present_end(source);
+        let present = self.sessions.present_end(&self.pages, source);
         let count = if pages == 0 { present.pages } else { present.pages.min(pages) };
-        let list = self.cut(present, count);
+        let list = self.pages.cut(present, count);
         let (ttl_ms, priority) = (self.sessions[source].ttl_ms, self.sessions[source].priority);
         let at = self.open_session(ns, fork, now)?;
         self.replace_list(at, list);
@@ -57,7 +57,8 @@ impl Pool {
         Ok(count)
     }
 
-    /// Cuts a session's list to its leading pages; the branch after them becomes first victim. Returns the pages left.
+    /// Cuts a session's list to its leading pages; the branch after them becomes first victim. Returns the
+    /// pages left.
     pub fn supersede(
         &mut self,
         ns: NamespaceIndex,
@@ -67,8 +68,8 @@ impl Pool {
     ) -> Result<u32, PoolError> {
         let at = self.session_at(ns, session)?;
         let now = self.tick(now);
-        let present = self.present_end(at);
-        let list = self.cut(present, present.pages.min(keep));
+        let present = self.sessions.present_end(&self.pages, at);
+        let list = self.pages.cut(present, present.pages.min(keep));
         self.replace_list(at, list);
         self.sessions.update(at, |session| session.last_used = now);
         Ok(list.pages)
@@ -82,7 +83,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are more.
+    /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are
+    /// more.
     pub fn session_names(&self, from: u32) -> (Vec<(NamespaceIndex, SessionId)>, Option<u32>) {
         let to = from.saturating_add(NAMES_PER_CALL).min(self.sessions.end());
         (

@@ -1,38 +1,16 @@
-//! Walks through the whole index, slice by slice: what an operator, a drain, or the loss of the device asks of every page.
-//! Owns: the walks. Must not know: who asks.
+//! Walks through the whole index, slice by slice: what an operator, a drain, or the loss of the device asks
+//! of every page. Owns: the walks. Must not know: who asks.
 //!
-//! Pages come and go between two slices. A walk goes by the place of an entry, so a page that comes meanwhile may be passed,
-//! and none is seen twice.
+//! Pages come and go between two slices. A walk goes by the place of an entry, so a page that comes meanwhile
+//! may be passed, and none is seen twice.
 
 use crate::Pool;
-use crate::eviction::condemn::SubtreeWalk;
-use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::entry::NONE;
+use crate::call::Slice;
+use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::index::lists::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};
-use crate::nvme::strangers::Strangers;
-use crate::nvme::writeback::WriteQueue;
-use crate::steps::Slice;
-
-/// How far a walk is.
-#[derive(Default)]
-pub struct Sweep {
-    /// The entry that comes next.
-    at: u32,
-    /// Within what hangs on it.
-    walk: Option<SubtreeWalk>,
-    /// Pages still to be looked at before the walk goes on.
-    waiting: Vec<PageKey>,
-    pages: u64,
-}
-
-impl Sweep {
-    /// Pages that it has changed so far.
-    pub fn pages(&self) -> u64 {
-        self.pages
-    }
-}
+use crate::index::sweep::Sweep;
 
 impl Pool {
     /// Drops every page of a namespace, or of all, that readers can see. Returns how many.
@@ -44,11 +22,11 @@ impl Pool {
 
     /// Drops some more pages of a namespace, or of all. True: that is all.
     pub fn evict_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
-        self.begin_call();
-        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
+        self.call.begin();
+        if ns.is_some_and(|ns| self.namespaces.desc(ns).is_err()) {
             return true;
         }
-        let (before, slice) = (self.tally.visible, self.slice());
+        let (before, slice) = (self.tally.visible, self.call.slice());
         let done = loop {
             if sweep.at >= self.pages.end() {
                 break true;
@@ -67,7 +45,7 @@ impl Pool {
                     break false;
                 }
             }
-            if !self.go_on(sweep, slice) {
+            if !sweep.go_on(&mut self.call, slice) {
                 break false;
             }
         };
@@ -84,11 +62,11 @@ impl Pool {
 
     /// Demotes some more pages of a namespace, or of all, that are on NVMe and not in use. True: that is all.
     pub fn demote_some(&mut self, ns: Option<NamespaceIndex>, sweep: &mut Sweep) -> bool {
-        self.begin_call();
-        if ns.is_some_and(|ns| self.desc(ns).is_err()) {
+        self.call.begin();
+        if ns.is_some_and(|ns| self.namespaces.desc(ns).is_err()) {
             return true;
         }
-        let (before, slice) = (self.tally.demoted, self.slice());
+        let (before, slice) = (self.tally.demoted, self.call.slice());
         let done = loop {
             if sweep.at >= self.pages.end() {
                 break true;
@@ -99,7 +77,7 @@ impl Pool {
             if wanted && self.evictable(index, Search::NONE) == Some(Eviction::Demote) {
                 self.evict(index, Eviction::Demote, Search::NONE);
             }
-            if !self.go_on(sweep, slice) {
+            if !sweep.go_on(&mut self.call, slice) {
                 break false;
             }
         };
@@ -107,7 +85,8 @@ impl Pool {
         done
     }
 
-    /// Everything that is off NVMe is written, parents first: the pool is about to stop. Returns how many pages.
+    /// Everything that is off NVMe is written, parents first: the pool is about to stop. Returns how many
+    /// pages.
     pub fn admit_all(&mut self, now: Now) -> u64 {
         let mut sweep = Sweep::default();
         while !self.admit_some(&mut sweep, now) {}
@@ -117,15 +96,15 @@ impl Pool {
     /// Writes some more of what is off NVMe, parents first. True: that is all.
     pub fn admit_some(&mut self, sweep: &mut Sweep, now: Now) -> bool {
         self.tick(now);
-        let slice = self.slice();
+        let slice = self.call.slice();
         self.admit_off(sweep, slice, |pool, index| {
             pool.insist(index);
             true
         })
     }
 
-    /// Goes through what is off NVMe, parents first, and lets `admit` send each page there. True: that is all. It ends before, to go
-    /// on there later, with its slice or when `admit` says that no more goes.
+    /// Goes through what is off NVMe, parents first, and lets `admit` send each page there. True: that is
+    /// all. It ends before, to go on there later, with its slice or when `admit` says that no more goes.
     pub(crate) fn admit_off(
         &mut self,
         sweep: &mut Sweep,
@@ -141,9 +120,11 @@ impl Pool {
             // A page whose parent is off comes after it: the walk finds the parent, and goes down from there.
             let reachable = |pool: &Pool, index: u32| {
                 let parent = pool.pages[index].parent;
-                parent == NONE || !pool.is_off(parent)
+                parent == NONE || !pool.nvme.is_off(&pool.pages, parent)
             };
-            if let Some(index) = index.filter(|index| self.is_off(*index) && reachable(self, *index)) {
+            if let Some(index) =
+                index.filter(|index| self.nvme.is_off(&self.pages, *index) && reachable(self, *index))
+            {
                 if !admit(self, index) {
                     sweep.waiting.extend(next);
                     return false;
@@ -151,15 +132,15 @@ impl Pool {
                 sweep.pages += 1;
                 let mut child = self.pages[index].first_child;
                 while child != NONE {
-                    self.step();
-                    sweep.waiting.extend(self.is_off(child).then(|| self.pages.key(child)));
+                    self.call.step();
+                    sweep.waiting.extend(self.nvme.is_off(&self.pages, child).then(|| self.pages.key(child)));
                     child = self.pages[child].next;
                 }
             }
             match next {
-                Some(_) if self.is_over(slice) => return false,
+                Some(_) if self.call.is_over(slice) => return false,
                 Some(_) => {}
-                None if !self.go_on(sweep, slice) => return false,
+                None if !sweep.go_on(&mut self.call, slice) => return false,
                 None => {}
             }
         }
@@ -169,18 +150,15 @@ impl Pool {
     /// The device is gone: nothing goes there any more. What was there is to be swept with `lose_some`.
     #[must_use]
     pub fn nvme_lost(&mut self) -> Sweep {
-        self.nvme_alive = false;
-        self.place_notes.clear();
-        self.strangers = Strangers::default();
-        self.writes = WriteQueue::default();
+        self.nvme.lose();
         Sweep::default()
     }
 
-    /// Of some more pages, what was on the lost device is forgotten: pages in DRAM live on without it; pages that were only
-    /// there are dropped, with all that hangs on them. True: that is all.
+    /// Of some more pages, what was on the lost device is forgotten: pages in DRAM live on without it; pages
+    /// that were only there are dropped, with all that hangs on them. True: that is all.
     pub fn lose_some(&mut self, sweep: &mut Sweep) -> bool {
-        self.begin_call();
-        let slice = self.slice();
+        self.call.begin();
+        let slice = self.call.slice();
         while sweep.at < self.pages.end() {
             let index = sweep.at;
             if self.pages.is_live(index) {
@@ -202,7 +180,7 @@ impl Pool {
                     }
                 }
             }
-            if !self.go_on(sweep, slice) {
+            if !sweep.go_on(&mut self.call, slice) {
                 return false;
             }
         }
@@ -218,14 +196,5 @@ impl Pool {
         self.pages.give_up_writes(index);
         self.pages.give_up_nvme(index);
         self.refresh(index, Position::Hot);
-    }
-
-    /// The walk is at the next entry. False: its slice is over.
-    fn go_on(&mut self, sweep: &mut Sweep, slice: Slice) -> bool {
-        sweep.at += 1;
-        if sweep.at.is_multiple_of(crate::limits::PASSED_PER_STEP as u32) {
-            self.step();
-        }
-        !self.is_over(slice)
     }
 }

@@ -1,8 +1,8 @@
-//! The begin of a turn, in parts that one call may take. Owns: what is told of the session's pages, and that they are expected
-//! no more. Must not know: how the turn ends.
+//! The begin of a turn, in parts that one call may take. Owns: what is told of the session's pages, and that
+//! they are expected no more. Must not know: how the turn ends.
 //!
-//! The session is in its turn from the first call on; the calls that follow go over its pages. What is told is what is there
-//! when the last of them comes by.
+//! The session is in its turn from the first call on; the calls that follow go over its pages. What is told
+//! is what is there when the last of them comes by.
 
 use crate::Pool;
 use crate::error::PoolError;
@@ -56,7 +56,7 @@ impl Pool {
         session: &'a SessionId,
         now: Now,
     ) -> Result<TurnBegin<'a>, PoolError> {
-        self.desc(ns)?;
+        self.namespaces.desc(ns)?;
         let now = self.tick(now);
         let at = self.open_session(ns, session, now)?;
         let back = self.sessions[at].return_at;
@@ -77,9 +77,9 @@ impl Pool {
     /// Goes over some more of the session's pages. True: that is all.
     pub fn begin_turn_some(&mut self, turn: &mut TurnBegin<'_>, now: Now) -> bool {
         self.tick(now);
-        let slice = self.slice();
+        let slice = self.call.slice();
         let Some(at) = self.sessions.find(turn.ns, turn.session) else { return true };
-        while !self.is_over(slice) {
+        while !self.call.is_over(slice) {
             let some = self.walk_back(at, &mut turn.walk);
             if some.is_empty() {
                 return true;
@@ -96,9 +96,10 @@ impl Pool {
 
     /// What is left of the session whose turn was begun.
     pub fn turn_begun(&self, turn: &TurnBegin<'_>) -> TurnBegun {
-        let end = self.sessions.find(turn.ns, turn.session).map(|at| self.present_end(at));
+        let end =
+            self.sessions.find(turn.ns, turn.session).map(|at| self.sessions.present_end(&self.pages, at));
         let pages = end.map_or(0, |end| end.pages);
-        let tail = end.and_then(|end| self.tail_of(end));
+        let tail = end.and_then(|end| self.pages.tail_of(end));
         TurnBegun { turn: turn.turn, pages, dram: turn.dram.min(pages), tail }
     }
 }

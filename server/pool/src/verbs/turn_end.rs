@@ -1,19 +1,20 @@
-//! The end of a turn, in steps: a session may have more pages than one hold of the server's lock should look at. Owns: what of
-//! it is done in which step. Must not know: what a policy or a curve makes of it.
+//! The end of a turn, in steps: a session may have more pages than one hold of the server's lock should look
+//! at. Owns: what of it is done in which step. Must not know: what a policy or a curve makes of it.
 //!
 //! ```text
 //!   FOLLOW (pages named, from the first) -> [the session's list is the new one] -> TAILS (used, from the tail up)
 //!          -> HEADS (worth a write, from the head down) -> PROTECT (as far as the budget reaches) -> OVER
 //! ```
-//! Between two steps anything may happen to pages and sessions. Each step looks again; a turn that began, or a session that
-//! is gone, ends it.
+//! Between two steps anything may happen to pages and sessions. Each step looks again; a turn that began, or
+//! a session that is gone, ends it.
 
 use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::policy::TurnFacts;
 use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::index::path::PathEnd;
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
-use crate::sessions::tips::PathEnd;
+use crate::sizing::curve::Seen;
 use crate::verbs::retain::Retaining;
 use crate::verbs::session::EndTurn;
 use turnkv_proto::{BlockHash, SessionId};
@@ -79,8 +80,8 @@ impl<'a> TurnEnd<'a> {
 }
 
 impl Pool {
-    /// Ends a turn, all at once. Returns the pages the session has now. What the session had before and has no more becomes
-    /// first victim. `last` also forgets the session.
+    /// Ends a turn, all at once. Returns the pages the session has now. What the session had before and has
+    /// no more becomes first victim. `last` also forgets the session.
     pub fn end_turn(
         &mut self,
         ns: NamespaceIndex,
@@ -93,7 +94,8 @@ impl Pool {
         Ok(turn.pages())
     }
 
-    /// Does some of what the end of a turn takes. True: there is more. An error comes before anything has changed.
+    /// Does some of what the end of a turn takes. True: there is more. An error comes before anything has
+    /// changed.
     pub fn end_turn_step(&mut self, turn: &mut TurnEnd<'_>, now: Now) -> Result<bool, PoolError> {
         let now = self.tick(now);
         let found = self.sessions.find(turn.ns, turn.session);
@@ -112,7 +114,7 @@ impl Pool {
                 (TurnEndStage::Heads, Some(at)) => self.settle_heads(turn, at),
                 (_, Some(_)) if !self.retain_some(&mut turn.retaining, now) => {}
                 _ => {
-                    self.retain_no_more(&mut turn.retaining);
+                    self.eviction.disown(turn.retaining.give_up());
                     turn.stage = TurnEndStage::Over;
                 }
             },
@@ -121,7 +123,7 @@ impl Pool {
     }
 
     fn check_turn_end(&self, turn: &TurnEnd<'_>) -> Result<(), PoolError> {
-        let (desc, end) = (self.desc(turn.ns)?, &turn.end);
+        let (desc, end) = (self.namespaces.desc(turn.ns)?, &turn.end);
         if end.hashes.len() > HASHES_PER_CALL_MAX {
             return Err(PoolError::Invalid("too many pages in one call: split it"));
         }
@@ -151,17 +153,17 @@ impl Pool {
         };
         let next = &turn.end.hashes[turn.followed..];
         let next = &next[..next.len().min(TURN_PAGES_PER_STEP)];
-        self.steps += next.len() as u64;
+        self.call.add(next.len() as u64);
         let whole = from.pages as usize == keep as usize + turn.followed;
-        let end = if whole { self.follow(ns, from, next) } else { from };
+        let end = if whole { self.pages.follow(ns, from, next) } else { from };
         turn.followed += next.len();
         turn.list = (end != PathEnd::EMPTY).then(|| (self.pages.key(end.page), end.pages));
         let reached = end.pages as usize == keep as usize + turn.followed;
         !reached || turn.followed == turn.end.hashes.len()
     }
 
-    /// Where the pages end that were followed so far. The last of them may have gone meanwhile, and with it some before it: what is
-    /// still here is found by halves.
+    /// Where the pages end that were followed so far. The last of them may have gone meanwhile, and with it
+    /// some before it: what is still here is found by halves.
     fn find_again(&self, turn: &TurnEnd<'_>, at: u32) -> PathEnd {
         let kept = self.kept_after_turn(at, &turn.end);
         let is_here = |hash: &BlockHash| self.pages.find(turn.ns.0, hash).is_some();
@@ -169,9 +171,22 @@ impl Pool {
         let last = here.checked_sub(1).and_then(|last| self.pages.find(turn.ns.0, &turn.end.hashes[last]));
         let path = last.map(|page| PathEnd { page, pages: self.pages.depth(page) });
         let follows = |path: &PathEnd| {
-            path.pages as usize == kept.pages as usize + here && self.end_within(*path, kept.page).is_some()
+            path.pages as usize == kept.pages as usize + here
+                && self.pages.end_within(*path, kept.page).is_some()
         };
         path.filter(follows).unwrap_or(kept)
+    }
+
+    /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
+    fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> PathEnd {
+        let old = self.sessions.list_end(&self.pages, at);
+        let kept = self.pages.cut(old, end.keep.min(old.pages));
+        let first = end.hashes.first().and_then(|hash| self.pages.find(self.sessions[at].ns.0, hash));
+        match first.filter(|_| end.keep > kept.pages) {
+            // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
+            Some(first) => self.end_at(self.pages[first].parent).unwrap_or(kept),
+            None => kept,
+        }
     }
 
     /// The list is what was found; the session waits.
@@ -199,20 +214,22 @@ impl Pool {
         });
         turn.turn = self.sessions[at].turn;
         turn.path.reserve_exact(list.pages as usize);
-        self.policy.turn_ended(&self.facts_of(turn, at));
+        self.policy.turn_ended(&facts_of(turn, at));
     }
 
-    /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late, or never left
-    /// the engine: tails before heads, so that a prefix is never colder than what hangs on it. Pages that the turn stored do
-    /// not count as used again by this.
+    /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late,
+    /// or never left the engine: tails before heads, so that a prefix is never colder than what hangs on it.
+    /// Pages that the turn stored do not count as used again by this.
     fn settle_tails(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
         // If the page gone over last has gone, the list ends before it now.
         let last = turn.path.last().and_then(|page| self.pages.resolve(*page));
-        let next = last.map_or(self.list_end(at).page, |index| self.pages[index].parent);
+        let next =
+            last.map_or(self.sessions.list_end(&self.pages, at).page, |index| self.pages[index].parent);
         let some: Vec<u32> = self.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
-        self.steps += some.len() as u64;
-        self.observe_turn(turn.ns.0, &some, turn.path.is_empty());
-        let facts = self.facts_of(turn, at);
+        self.call.add(some.len() as u64);
+        let recent = some.iter().map(|index| (&self.pages[*index].hash, Seen::Recent));
+        self.curves.observe(turn.ns.0, recent, turn.path.is_empty(), now);
+        let facts = facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
         for index in &some {
             self.clear_victim(*index);
@@ -238,7 +255,7 @@ impl Pool {
     fn settle_heads(&mut self, turn: &mut TurnEnd<'_>, at: u32) {
         let admits = turn.end.expected_return_ms > 0 || turn.turn > 1;
         let count = if admits { TURN_PAGES_PER_STEP.min(turn.path.len()) } else { 0 };
-        self.steps += count as u64;
+        self.call.add(count as u64);
         for page in turn.path.split_off(turn.path.len() - count).iter().rev() {
             let Some(index) = self.pages.resolve(*page) else { break };
             self.admit(index);
@@ -252,14 +269,14 @@ impl Pool {
             turn.stage = TurnEndStage::Over;
         }
     }
+}
 
-    fn facts_of(&self, turn: &TurnEnd<'_>, at: u32) -> TurnFacts {
-        TurnFacts {
-            session: at,
-            turn: turn.turn,
-            expected_return_ms: turn.end.expected_return_ms,
-            ns: turn.ns.0,
-            pages: turn.end.keep + turn.end.hashes.len() as u32,
-        }
+fn facts_of(turn: &TurnEnd<'_>, at: u32) -> TurnFacts {
+    TurnFacts {
+        session: at,
+        turn: turn.turn,
+        expected_return_ms: turn.end.expected_return_ms,
+        ns: turn.ns.0,
+        pages: turn.end.keep + turn.end.hashes.len() as u32,
     }
 }

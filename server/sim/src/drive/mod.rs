@@ -21,8 +21,8 @@ pub use turnkv_pool::Admit;
 use turnkv_pool::limits::PREFETCH_AHEAD_MS;
 use turnkv_pool::{
     ClientId, ConfigError, CurveTuning, EndTurn, LeaseId, Limits, MissRatioCurve, NamespaceDesc,
-    NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pass, Pool, PoolConfig, PoolError, Promotion,
-    ReloadAsk, ReloadStep,
+    NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pass, Pool, PoolConfig, PoolError,
+    Promotion, ReloadAsk, ReloadStep,
 };
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 use turnkv_router::RouteError;

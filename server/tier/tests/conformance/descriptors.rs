@@ -2,12 +2,12 @@
 //!
 //! The test starts itself as the process that runs out of them.
 
-use turnkv_tier::nvme::SealedSegment;
 use crate::support::*;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
 use std::process::Command;
 use turnkv_tier::TierError;
+use turnkv_tier::nvme::SealedSegment;
 
 const ENGINE: &str = "TURNKV_TIER_STARVED_ENGINE";
 const PAGE: u32 = 250_000;

@@ -3,8 +3,8 @@
 use crate::support::*;
 use std::collections::BTreeMap;
 use turnkv_tier::limits::UNREADABLE_EXTENTS_MAX;
-use turnkv_tier::nvme::{NvmeTier, SealedSegment};
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, SimulatedDisk};
+use turnkv_tier::nvme::{NvmeTier, SealedSegment};
 use turnkv_tier::{Location, Tier, TierError};
 
 fn world(seed: u64) -> World {
@@ -81,7 +81,11 @@ fn a_failed_write_takes_the_device_out_of_service_and_a_failed_read_does_not() {
     assert_eq!(world.read(&tier, pages[&2], 2), Err(TierError::Poisoned));
     assert_eq!(world.write(&tier, 5, false), Err(TierError::Poisoned));
     assert_eq!(world.flush(&tier), Err(TierError::Poisoned));
-    assert!(tier.usage().poisoned && !tier.needs_reclaim() && tier.reclaim_candidate(SealedSegment::dead_bytes).is_none());
+    assert!(
+        tier.usage().poisoned
+            && !tier.needs_reclaim()
+            && tier.reclaim_candidate(SealedSegment::dead_bytes).is_none()
+    );
     assert!(tier.shutdown().is_err(), "an operator hears that it did not end well");
 }
 

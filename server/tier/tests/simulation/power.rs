@@ -5,8 +5,8 @@
 
 use crate::support::*;
 use std::collections::BTreeMap;
-use turnkv_tier::nvme::{NvmeTier, SealedSegment};
 use turnkv_tier::nvme::simulation::{FaultPlan, SimulatedDisk};
+use turnkv_tier::nvme::{NvmeTier, SealedSegment};
 use turnkv_tier::{Location, Tier, TierError};
 
 /// Pages that were flushed are never given up here; so many leave room to reclaim.

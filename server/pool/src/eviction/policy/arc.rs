@@ -4,8 +4,7 @@
 use crate::eviction::policy::ghosts::Ghosts;
 use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::PageList;
-use crate::index::lists::{ListId, Position};
+use crate::index::lists::{ListId, PageList, Position};
 use crate::limits::GHOSTS_MIN;
 
 /// Which list a page is in, as its mark says.

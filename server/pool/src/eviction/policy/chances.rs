@@ -1,14 +1,15 @@
-//! Chances of return by age, learned. Owns: the weights of what is known of a wait, and the index that follows from them.
-//! Must not know: pages, sessions, what a value means.
+//! Chances of return by age, learned. Owns: the weights of what is known of a wait, and the index that
+//! follows from them. Must not know: pages, sessions, what a value means.
 //!
-//! Ages are in buckets of half an octave. The chance that what reached a bucket comes back in it is a logistic sum: one
-//! weight for the bucket, one for its octave, one for each value of the class at any age, and for some values one more in
-//! that octave; all of the whole pool and of the namespace. Sessions and pages by themselves are learned apart. So what many
-//! waits, or all ages of one, have in common is learned from all of them, and a new namespace begins with what the others
-//! know. At first the chance is the same in all buckets, which makes the rate of return fall with age: least recently used.
+//! Ages are in buckets of half an octave. The chance that what reached a bucket comes back in it is a
+//! logistic sum: one weight for the bucket, one for its octave, one for each value of the class at any age,
+//! and for some values one more in that octave; all of the whole pool and of the namespace. Sessions and
+//! pages by themselves are learned apart. So what many waits, or all ages of one, have in common is learned
+//! from all of them, and a new namespace begins with what the others know. At first the chance is the same in
+//! all buckets, which makes the rate of return fall with age: least recently used.
 //!
-//! The Gittins index of an age is the best rate of return a second that keeping from there on, up to the best moment
-//! to give up, can have.
+//! The Gittins index of an age is the best rate of return a second that keeping from there on, up to the best
+//! moment to give up, can have.
 
 use crate::eviction::policy::class::{KINDS, TRAITS, TRAITS_BY_AGE, VALUES, WaitClass};
 use crate::ids::Now;
@@ -23,8 +24,8 @@ const OCTAVES: usize = BUCKETS / 2;
 const FIRST_MS: u64 = 256;
 /// Logit of the chance of return in a bucket before anything was seen: one in ten.
 const PRIOR_LOGIT: f32 = -2.2;
-/// Evidence that stands against moving a weight before anything was seen: of a bucket, of a value at any age, of a value in an
-/// octave, of anything in one namespace.
+/// Evidence that stands against moving a weight before anything was seen: of a bucket, of a value at any age,
+/// of a value in an octave, of anything in one namespace.
 const BUCKET_RESTS: f32 = 1.0;
 const VALUE_RESTS: f32 = 1.0;
 const OCTAVE_RESTS: f32 = 2.0;
@@ -40,8 +41,8 @@ const WEIGHT_MAX: f32 = 12.0;
 /// What is left of a wait that need not be looked at further.
 const LEFT_MIN: f32 = 1e-3;
 
-/// Cells of sessions: buckets, then octaves, then values by octave, then values at any age. Those of pages by themselves come
-/// after them, likewise.
+/// Cells of sessions: buckets, then octaves, then values by octave, then values at any age. Those of pages by
+/// themselves come after them, likewise.
 const BY_VALUE: usize = BUCKETS + OCTAVES;
 const ANY_AGE: usize = BY_VALUE + values_before(TRAITS_BY_AGE) * OCTAVES;
 const OF_PAGES: usize = ANY_AGE + values_before(TRAITS);
@@ -134,7 +135,8 @@ impl Chances {
         Chances { pool, own: Vec::new(), seen: [0; 2] }
     }
 
-    /// Something of a class left a bucket (`returned` false), or came back in it; `weight`: so many at one time.
+    /// Something of a class left a bucket (`returned` false), or came back in it; `weight`: so many at one
+    /// time.
     pub(crate) fn observe(&mut self, ns: u16, class: &WaitClass, bucket: usize, returned: bool, weight: f32) {
         let ns = usize::from(ns);
         if ns >= self.own.len() {
@@ -172,7 +174,8 @@ impl Chances {
         let always = self.sum(ns, &Cells::at_any_age(class));
         for bucket in from..BUCKETS {
             let chance = logistic(always + self.sum(ns, &Cells::in_bucket(class, bucket.min(seen))));
-            // All ages below the first half octave are taken for one half octave: wider, they would seem to return less.
+            // All ages below the first half octave are taken for one half octave: wider, they would seem to
+            // return less.
             let like = bucket.max(1);
             let width = (starts(like + 1) - starts(like)) as f32 / 1000.0;
             returns += left * chance;

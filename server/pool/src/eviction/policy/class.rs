@@ -1,5 +1,5 @@
-//! What is known of a wait, in few values whose chances of return are learned. Owns: which values describe a wait, and what is
-//! remembered of a session from one wait to the next. Must not know: pages, chances.
+//! What is known of a wait, in few values whose chances of return are learned. Owns: which values describe a
+//! wait, and what is remembered of a session from one wait to the next. Must not know: pages, chances.
 
 use crate::ids::Now;
 

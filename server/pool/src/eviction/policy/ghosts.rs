@@ -1,4 +1,5 @@
-//! Pages that were evicted, remembered for a while. Owns: a bounded table from hash to a note. Must not know: policies.
+//! Pages that were evicted, remembered for a while. Owns: a bounded table from hash to a note. Must not know:
+//! policies.
 
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -22,7 +23,8 @@ impl<T> Ghosts<T> {
         self.notes.len()
     }
 
-    /// Remembers a page; of more than `max` the oldest are forgotten. Returns the notes that nobody will ask for.
+    /// Remembers a page; of more than `max` the oldest are forgotten. Returns the notes that nobody will ask
+    /// for.
     pub(crate) fn insert(&mut self, hash: &BlockHash, note: T, max: usize) -> Vec<T> {
         let key = key_of(hash);
         self.next += 1;

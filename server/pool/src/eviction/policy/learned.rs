@@ -1,9 +1,10 @@
-//! Learned chances of return (`gittins`, `session`). Owns: runs of pages that wait alike, and the order of the runs.
-//! Must not know: tiers, whether a page may go.
+//! Learned chances of return (`gittins`, `session`). Owns: runs of pages that wait alike, and the order of
+//! the runs. Must not know: tiers, whether a page may go.
 //!
-//! A run is pages that were last used together: the private part of a session (one return brings back all of it), or
-//! pages of one class that one request used. All pages of a run have one index; inside, tails go first. A session's run
-//! stays known when its pages are gone, so that what was evicted too early is learned from.
+//! A run is pages that were last used together: the private part of a session (one return brings back all of
+//! it), or pages of one class that one request used. All pages of a run have one index; inside, tails go
+//! first. A session's run stays known when its pages are gone, so that what was evicted too early is learned
+//! from.
 //!
 //! ```text
 //!   open --turn_ended--> waiting --turn_began--> in turn --turn_ended--> waiting
@@ -16,12 +17,11 @@ use crate::eviction::policy::chances::{self, BUCKETS, Chances};
 use crate::eviction::policy::class::WaitClass;
 use crate::eviction::policy::run::{Phase, Run, Waiter};
 use crate::eviction::policy::{EvictionPolicy, Newcomer, TurnFacts, row};
-use crate::ids::Now;
+use crate::ids::{NONE, Now};
 use crate::index::arena::Pages;
-use crate::index::entry::{NONE, UNUSED};
+use crate::index::entry::UNUSED;
 use crate::index::flags::VICTIM;
-use crate::index::lists::PageList;
-use crate::index::lists::{ListId, Position};
+use crate::index::lists::{ListId, PageList, Position};
 use crate::limits::{IN_TURN_MS_MAX, OUTRANK_MARGIN, OUTRANK_RETURNS_MIN, RUN_CHANGES_PER_TICK_MAX};
 use std::collections::BTreeSet;
 
@@ -35,7 +35,8 @@ const KEY_IN_TURN: u32 = u32::MAX;
 /// Tests check after every step: of many weights some are looked at.
 const CHECKED_EVERY: usize = 61;
 
-/// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently used.
+/// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently
+/// used.
 const KEY_SHIFT: u32 = 20;
 
 /// The policy.
@@ -276,8 +277,8 @@ impl Learned {
         self.rekey(at);
     }
 
-    /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to others'. They wait
-    /// on as pages by themselves.
+    /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to
+    /// others'. They wait on as pages by themselves.
     fn leave(&mut self, run: u32) {
         if run == NONE {
             return;

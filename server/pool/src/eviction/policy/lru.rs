@@ -1,10 +1,9 @@
-//! Least recently used. Owns: its lists. Must not know: tiers. Callers touch tails before heads, so a prefix outlives
-//! its suffixes.
+//! Least recently used. Owns: its lists. Must not know: tiers. Callers touch tails before heads, so a prefix
+//! outlives its suffixes.
 
 use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::PageList;
-use crate::index::lists::{ListId, Position};
+use crate::index::lists::{ListId, PageList, Position};
 
 /// The lists: the one of NVMe first, then one a namespace.
 #[derive(Default)]

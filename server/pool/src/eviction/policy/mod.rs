@@ -1,4 +1,5 @@
-//! Who goes first. Owns: the trait of eviction policies. Must not know: whether a page may go (residency decides), nor when.
+//! Who goes first. Owns: the trait of eviction policies. Must not know: whether a page may go (residency
+//! decides), nor when.
 
 mod arc;
 mod chances;
@@ -49,8 +50,9 @@ pub(crate) struct Newcomer {
     pub(crate) pages: u32,
 }
 
-/// An order of eviction. The links are in the entries, so that a plain policy costs no memory of its own a page. Every
-/// page of the index is known to it by `insert`, until `gone`; those that may be victims are in a list.
+/// An order of eviction. The links are in the entries, so that a plain policy costs no memory of its own a
+/// page. Every page of the index is known to it by `insert`, until `gone`; those that may be victims are in a
+/// list.
 pub(crate) trait EvictionPolicy: Send + Sync {
     /// Adds a page that is in no list.
     fn insert(&mut self, pages: &mut Pages, list: ListId, page: u32, at: Position);

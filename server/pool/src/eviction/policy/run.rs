@@ -1,8 +1,8 @@
-//! Pages that wait alike, and who waits. Owns: what is kept of a run of pages, and of a session. Must not know: orders, chances.
+//! Pages that wait alike, and who waits. Owns: what is kept of a run of pages, and of a session. Must not
+//! know: orders, chances.
 
 use crate::eviction::policy::class::{Habits, WaitClass};
-use crate::ids::Now;
-use crate::index::entry::NONE;
+use crate::ids::{NONE, Now};
 use crate::index::lists::PageList;
 
 /// Pages used at one moment are judged from this bucket on, after 2 s.

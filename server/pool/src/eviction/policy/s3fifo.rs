@@ -1,11 +1,11 @@
-//! S3-FIFO: a small queue for newcomers, a main one for what was read in it, ghosts of what left the small one unread.
-//! Owns: its queues. Must not know: tiers. Pages stored in one turn enter with their tails first to go.
+//! S3-FIFO: a small queue for newcomers, a main one for what was read in it, ghosts of what left the small
+//! one unread. Owns: its queues. Must not know: tiers. Pages stored in one turn enter with their tails first
+//! to go.
 
 use crate::eviction::policy::ghosts::Ghosts;
 use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::PageList;
-use crate::index::lists::{ListId, Position};
+use crate::index::lists::{ListId, PageList, Position};
 use crate::limits::{GHOSTS_MIN, POLICY_READS_MAX, VICTIM_MOVES_MAX};
 
 /// Share of a list's pages that are newcomers, percent.

@@ -3,8 +3,7 @@
 
 use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::PageList;
-use crate::index::lists::{ListId, Position};
+use crate::index::lists::{ListId, PageList, Position};
 use crate::limits::{SKETCH_COUNTERS_MAX, SKETCH_COUNTERS_MIN, VICTIM_MOVES_MAX};
 use turnkv_proto::BlockHash;
 

@@ -1,12 +1,12 @@
-//! What a page's own state can become, step by step. Owns: every write of a state bit that changes nothing else.
-//! Must not know: lists, gauges, slots (`residency` sees to what follows).
+//! What a page's own state can become, step by step. Owns: every write of a state bit that changes nothing
+//! else. Must not know: lists, gauges, slots (`residency` sees to what follows).
 
-use crate::ids::PageKey;
+use crate::ids::{NONE, PageKey};
 use crate::index::arena::Pages;
 use crate::index::entry::Cell;
 use crate::index::flags::{
-    CellFlags, DURABLE, FILLED, LEAVING, Line, MOVING, PROMISED, PROMOTING, PROTECTED, PageMarks, QUEUED,
-    UNFINISHED, URGENT, VICTIM, WRITING,
+    COUNTED_NVME, CellFlags, DURABLE, FILLED, LEAVING, Line, MOVING, PROMISED, PROMOTING, PROTECTED,
+    PageMarks, QUEUED, UNFINISHED, URGENT, VICTIM, WRITING,
 };
 
 impl Pages {
@@ -126,6 +126,30 @@ impl Pages {
     /// The page of a key, if it is in the index and deferred.
     pub(crate) fn deferred(&self, key: PageKey) -> Option<u32> {
         self.resolve(key).filter(|index| self[*index].flags.line() == Line::Deferred)
+    }
+
+    /// A page that NVMe lost goes behind its siblings there: so whether one is there is seen at once.
+    pub(super) fn sink(&mut self, index: u32) {
+        if self[index].is_visible() && !self.is_bound_for_nvme(index) {
+            self.move_last(index);
+        }
+    }
+
+    pub(super) fn release_if_idle(&mut self, index: u32) {
+        if !self.cells(index).iter().any(|cell| cell.has(PROMOTING | WRITING)) {
+            self.release(index);
+        }
+    }
+
+    /// Marks a page as durable that is on NVMe with all its ancestors. False: it is not, or is known to be.
+    pub(crate) fn mark_durable(&mut self, index: u32) -> bool {
+        let entry = &self[index];
+        let reachable = entry.parent == NONE || self[entry.parent].has(DURABLE);
+        let fresh = reachable && entry.has(COUNTED_NVME) && !entry.has(DURABLE);
+        if fresh {
+            self.set_durable(index);
+        }
+        fresh
     }
 
     fn put(&mut self, index: u32, mark: PageMarks, is: bool) {

@@ -1,8 +1,8 @@
-//! How slabs are cut for one namespace. Owns: a namespace's class of slots, from its first to its last. Must not know: which slot
-//! is whose.
+//! How slabs are cut for one namespace. Owns: a namespace's class of slots, from its first to its last. Must
+//! not know: which slot is whose.
 
 use super::Slots;
-use crate::index::entry::NONE;
+use crate::ids::NONE;
 use crate::limits::SLOT_ALIGN_BYTES;
 
 /// How slabs are cut for one namespace.
@@ -18,7 +18,7 @@ pub(crate) struct SlotClass {
     pub(crate) used: u64,
     /// Slots under leases.
     pub(crate) leased: u64,
-    pub(crate) evictions: u32,
+    pub(super) evictions: u32,
 }
 
 impl Slots {
@@ -63,13 +63,56 @@ impl Slots {
         SlotClass { shard_bytes, slot_bytes, per_slab, tenant, partial, slabs, used, leased, evictions }
     }
 
+    /// Bytes of one shard of a namespace's pages.
+    pub(crate) fn shard_bytes_of(&self, ns: u16) -> u64 {
+        self.classes[usize::from(ns)].shard_bytes
+    }
+
+    /// Bytes of all slabs.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        self.slabs.len() as u64 * self.slab_bytes
+    }
+
     /// Whose pages a namespace's are, as a number.
     pub(crate) fn tenant_of(&self, ns: u16) -> u32 {
         self.classes[usize::from(ns)].tenant
     }
 
+    /// How slabs are cut for a namespace, and what it has of them.
+    pub(crate) fn class_at(&self, ns: u16) -> &SlotClass {
+        &self.classes[usize::from(ns)]
+    }
+
+    /// A page of a namespace is evicted, or stays instead of a newcomer.
+    pub(crate) fn count_eviction(&mut self, ns: u16) {
+        self.classes[usize::from(ns)].evictions += 1;
+    }
+
+    /// Whether a namespace has evicted so many pages since this was true last.
+    pub(crate) fn is_each_eviction(&mut self, ns: u16, every: u32) -> bool {
+        let class = &mut self.classes[usize::from(ns)];
+        let due = class.evictions >= every;
+        if due {
+            class.evictions = 0;
+        }
+        due
+    }
+
+    /// Whether a namespace can have a slot without taking one from a page.
+    pub(crate) fn has_free_slot(&self, ns: u16) -> bool {
+        !self.empty.is_empty() || self.free_of(self.class_at(ns)) > 0
+    }
+
+    /// Whether fewer slots than so many percent of a namespace's are free.
+    pub(crate) fn is_below_watermark(&self, ns: u16, free_slots_percent: u8) -> bool {
+        let class = self.class_at(ns);
+        let per_slab = u64::from(class.per_slab);
+        let free = self.free_of(class) + self.empty.len() as u64 * per_slab;
+        class.slabs > 0 && free * 100 < u64::from(class.slabs) * per_slab * u64::from(free_slots_percent)
+    }
+
     /// Free slots in slabs that are cut, of one namespace.
-    pub(crate) fn free_of(&self, class: &SlotClass) -> u64 {
+    fn free_of(&self, class: &SlotClass) -> u64 {
         u64::from(class.slabs) * u64::from(class.per_slab) - class.used
     }
 }

@@ -1,30 +1,14 @@
-//! Where the pool tells its curves what turns use. Owns: which pages of a call are references, and in what order they are told.
-//! Must not know: sampling.
+//! The curves of all namespaces, and what they are told. Owns: how many pages each follows. Must not know:
+//! which pages of a call are references.
 
-use super::{Curve, CurveTuning, MissRatioCurve, Seen, samples_share};
-use crate::Pool;
-use crate::error::PoolError;
-use crate::ids::{NamespaceIndex, Now};
-use crate::limits::SLOT_ALIGN_BYTES;
-use crate::memory::leases::LeaseItem;
-use crate::namespaces::table::NamespaceDesc;
-use crate::verbs::offload::{OffloadAsk, Outcome, outcome_of_page};
-use std::ops::Range;
-use turnkv_proto::{BlockHash, Shards};
-
-/// What a namespace has of the tiers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct NamespaceRoom {
-    /// DRAM in slabs of its own, and in those that are nobody's.
-    pub dram_bytes: u64,
-    /// Its part of NVMe.
-    pub nvme_bytes: u64,
-}
+use super::{Curve, CurveTuning, Seen, samples_share};
+use crate::ids::{ClientId, Now};
+use turnkv_proto::BlockHash;
 
 /// The curves of all namespaces.
 #[derive(Default)]
 pub(crate) struct Curves {
-    pub(super) list: Vec<Curve>,
+    list: Vec<Curve>,
     tuning: CurveTuning,
 }
 
@@ -39,6 +23,23 @@ impl Curves {
     pub(crate) fn renew(&mut self, ns: u16) {
         self.list[usize::from(ns)] = Curve::new(self.tuning);
         self.share();
+    }
+
+    /// Changes how curves are kept. What they have counted so far is forgotten.
+    pub(crate) fn tune(&mut self, tuning: CurveTuning) {
+        let namespaces = self.list.len();
+        *self = Curves { list: (0..namespaces).map(|_| Curve::new(tuning)).collect(), tuning };
+        self.share();
+    }
+
+    /// The curve of a namespace.
+    pub(crate) fn of(&self, ns: u16) -> &Curve {
+        &self.list[usize::from(ns)]
+    }
+
+    /// The curves of all namespaces, by place.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Curve> {
+        self.list.iter()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -66,103 +67,34 @@ impl Curves {
         self.list.get_mut(usize::from(ns)).filter(|_| self.tuning.samples_max > 0)
     }
 
+    /// A call used these pages, tails before heads. `begins`: none of the call came before them.
+    pub(crate) fn observe<'a>(
+        &mut self,
+        ns: u16,
+        pages: impl Iterator<Item = (&'a BlockHash, Seen)>,
+        begins: bool,
+        now: Now,
+    ) {
+        let curve = if begins { self.begin(ns, now) } else { self.go_on(ns) };
+        let Some(curve) = curve else { return };
+        pages.for_each(|(hash, seen)| curve.see(hash, seen));
+    }
+
     fn share(&mut self) {
         let share = samples_share(self.list.len(), self.tuning.samples_max);
         self.list.iter_mut().for_each(|curve| curve.limit(share));
     }
 }
 
-impl Pool {
-    /// Changes how curves are kept. What they have counted so far is forgotten.
-    pub fn tune_curves(&mut self, tuning: CurveTuning) {
-        let namespaces = self.curves.list.len();
-        self.curves = Curves { list: (0..namespaces).map(|_| Curve::new(tuning)).collect(), tuning };
-        self.curves.share();
-    }
-
-    /// A namespace's miss-ratio curve as it stands.
-    pub fn miss_ratio_curve(&self, ns: NamespaceIndex, now: Now) -> Result<MissRatioCurve, PoolError> {
-        let desc = self.desc(ns)?;
-        let curve = &self.curves.list[usize::from(ns.0)];
-        Ok(curve.view(page_bytes(desc), desc.page_tokens, self.now.max(now)))
-    }
-
-    /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its part of the
-    /// bytes that turns need lately.
-    pub fn namespace_room(&self, ns: NamespaceIndex) -> Result<NamespaceRoom, PoolError> {
-        let desc = self.desc(ns)?;
-        let class = &self.slots.classes[usize::from(ns.0)];
-        let slabs = u64::from(class.slabs) + self.slots.empty.len() as u64;
-        let slot_bytes = class.slot_bytes;
-        let needed = |(curve, desc): (&Curve, &NamespaceDesc)| curve.references() * page_bytes(desc) as f64;
-        let all: f64 = self.curves.list.iter().zip(self.namespaces.iter()).map(needed).sum();
-        let own = needed((&self.curves.list[usize::from(ns.0)], desc));
-        let part = if all > 0.0 { own / all } else { 1.0 };
-        let nvme_bytes = if self.nvme_alive { (self.config.nvme_bytes as f64 * part) as u64 } else { 0 };
-        Ok(NamespaceRoom { dram_bytes: slabs * u64::from(class.per_slab) * slot_bytes, nvme_bytes })
-    }
-
-    /// A reload serves these whole pages. Every rank asks for its shards of them: the word of whoever moves the first one counts.
-    pub(crate) fn observe_reload(&mut self, ns: u16, shards: Shards, items: &[LeaseItem]) {
-        if shards.first() > 0 {
-            return;
-        }
-        let Some(curve) = self.curves.begin(ns, self.now) else { return };
-        for item in items.iter().step_by(shards.count()).rev() {
-            curve.see(&self.pages[item.page.index].hash, Seen::Found);
-        }
-    }
-
-    /// An offload was answered so, as far as these pages of it. Pages that are here already were computed without need, or offloaded twice: they are no
-    /// references. Neither are those that another turn is offloading now, or whose parent must come first.
-    pub(crate) fn observe_offload(
-        &mut self,
-        ask: &OffloadAsk<'_>,
-        outcomes: &[Outcome],
-        which: Range<usize>,
-        session: Option<u32>,
-    ) {
-        if ask.shards.first() > 0 {
-            return;
-        }
-        let asker = self.asker(ask, session);
-        let Some(curve) = self.curves.begin(ask.ns.0, self.now) else { return };
-        for page in which.rev() {
-            let seen = match outcome_of_page(outcomes, ask.shards, page) {
-                Outcome::Present => Seen::Recent,
-                Outcome::Granted(_) | Outcome::Stored => Seen::Stored(asker),
-                Outcome::NoSpace | Outcome::Outranked | Outcome::LeaseLimit => Seen::Declined(asker),
-                Outcome::InFlight | Outcome::NoParent => continue,
-            };
-            curve.see(&ask.hashes[page], seen);
-        }
-    }
-
-    /// A turn ended: the pages of its session are recent, tails before heads, in whatever order they came. `begins`: these are
-    /// the first of them.
-    pub(crate) fn observe_turn(&mut self, ns: u16, pages: &[u32], begins: bool) {
-        let curve = if begins { self.curves.begin(ns, self.now) } else { self.curves.go_on(ns) };
-        let Some(curve) = curve else { return };
-        for index in pages {
-            curve.see(&self.pages[*index].hash, Seen::Recent);
-        }
-    }
-
-    /// Names who offloads: asking twice in one turn, after a refusal, is not two references. Without a session it is the
-    /// client, for some seconds.
-    fn asker(&self, ask: &OffloadAsk<'_>, session: Option<u32>) -> u32 {
-        let (who, when) = match session {
-            Some(at) => (u64::from(at), u64::from(self.sessions[at].turn)),
-            None => (!ask.client.0, self.now >> 14),
-        };
-        let mut name = BlockHash([0; 32]);
-        name.0[..8].copy_from_slice(&who.to_le_bytes());
-        name.0[8..16].copy_from_slice(&when.to_le_bytes());
-        super::key_of(&name) as u32
-    }
-}
-
-/// Bytes that a page takes in DRAM, all shards.
-fn page_bytes(desc: &NamespaceDesc) -> u64 {
-    desc.shard_bytes.next_multiple_of(SLOT_ALIGN_BYTES) * u64::from(desc.shards)
+/// Names who offloads: asking twice in one turn, after a refusal, is not two references. `turn`: the
+/// session's place and its turn; without a session it is the client, for some seconds.
+pub(crate) fn asker(client: ClientId, turn: Option<(u32, u32)>, now: Now) -> u32 {
+    let (who, when) = match turn {
+        Some((session, turn)) => (u64::from(session), u64::from(turn)),
+        None => (!client.0, now >> 14),
+    };
+    let mut name = BlockHash([0; 32]);
+    name.0[..8].copy_from_slice(&who.to_le_bytes());
+    name.0[8..16].copy_from_slice(&when.to_le_bytes());
+    super::key_of(&name) as u32
 }

@@ -1,9 +1,9 @@
 //! Pages that a good share of all references goes to: the block that every prompt begins with, mostly.
 //! Owns: finding them, with bounded memory. Must not know: distances.
 //!
-//! Whether a sample by hash has such a page decides on points of the curve, so these few are followed one by one instead.
-//! References are looked at now and then, at random, and counted by Misra and Gries: a page with more than one in
-//! `CANDIDATES_MAX` of them is always among the candidates.
+//! Whether a sample by hash has such a page decides on points of the curve, so these few are followed one by
+//! one instead. References are looked at now and then, at random, and counted by Misra and Gries: a page with
+//! more than one in `CANDIDATES_MAX` of them is always among the candidates.
 
 use crate::limits::{CURVE_HOT_CANDIDATES_MAX, CURVE_HOT_PAGES_MAX};
 
@@ -54,7 +54,8 @@ impl Hot {
             self.skip -= 1;
             return false;
         }
-        // The gaps are drawn: prompts have a rhythm of their own, and a fixed gap would always meet the same depth.
+        // The gaps are drawn: prompts have a rhythm of their own, and a fixed gap would always meet the same
+        // depth.
         self.dice = self.dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         self.skip = (self.dice >> 33) % (2 * LOOK_EVERY);
         self.looks += 1;

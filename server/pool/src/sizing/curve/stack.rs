@@ -1,5 +1,5 @@
-//! The order in which sampled pages were used last, and how many were used after a given one.
-//! Owns: an order statistic over recency: a bitmap of places, counted by a small Fenwick tree of its words, so that the part
+//! The order in which sampled pages were used last, and how many were used after a given one. Owns: an order
+//! statistic over recency: a bitmap of places, counted by a small Fenwick tree of its words, so that the part
 //! that every touch reads and writes stays in a core's first cache. Must not know: pages, distances, rates.
 
 /// Places in one word of the bitmap.
@@ -7,7 +7,8 @@ const WORD: usize = 64;
 /// Places of the smallest stack.
 const PLACES_MIN: usize = 1024;
 
-/// Keys by recency. Every use takes the next place; places left behind are empty until the stack is compacted.
+/// Keys by recency. Every use takes the next place; places left behind are empty until the stack is
+/// compacted.
 #[derive(Default)]
 pub(super) struct Stack {
     /// The key at each place.
@@ -87,7 +88,8 @@ impl Stack {
         taken.then(|| self.keys[place])
     }
 
-    /// Closes the gaps, and grows so that three uses in four need no such pass again; tells every key its new place.
+    /// Closes the gaps, and grows so that three uses in four need no such pass again; tells every key its new
+    /// place.
     pub(super) fn compact(&mut self, mut moved: impl FnMut(u64, u32)) {
         let places = (4 * self.count).max(PLACES_MIN).next_power_of_two().max(self.keys.len());
         let mut to = 0;

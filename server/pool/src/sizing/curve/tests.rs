@@ -111,7 +111,8 @@ fn a_page_that_is_in_every_prompt_is_followed_whether_its_hash_is_sampled_or_not
         curve.check().unwrap();
         let view = view(&curve);
         assert_eq!(view.hot, 1, "page {shared} has a twentieth of all references");
-        // It was hot after some hundred turns at the latest; from then on it is found by any size above one turn's.
+        // It was hot after some hundred turns at the latest; from then on it is found by any size above one
+        // turn's.
         assert!((view.hit_ratio(64) - 0.05).abs() < 0.015, "page {shared}: {}", view.hit_ratio(64));
     }
 }

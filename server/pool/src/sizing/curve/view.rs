@@ -8,8 +8,8 @@ use crate::ids::Now;
 /// The share of all hits after which a curve counts as flat.
 const NEARLY_ALL: f64 = 0.99;
 
-/// What share of the pages that turns need would be found at every size, if the namespace had that much for itself and
-/// the least recently used page went first.
+/// What share of the pages that turns need would be found at every size, if the namespace had that much for
+/// itself and the least recently used page went first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MissRatioCurve {
     /// Bytes that a page takes, all shards.
@@ -58,8 +58,9 @@ impl MissRatioCurve {
         last.map_or(0, |last| (least_of(last + 1) - 1).saturating_mul(self.page_bytes))
     }
 
-    /// Where the curve bends: the size farthest above the straight line from nothing to the size that finds nearly all there is
-    /// to find. Up to it a byte buys more than bytes do on average, beyond it less. 0: there is nothing to find.
+    /// Where the curve bends: the size farthest above the straight line from nothing to the size that finds
+    /// nearly all there is to find. Up to it a byte buys more than bytes do on average, beyond it less. 0:
+    /// there is nothing to find.
     pub fn knee_bytes(&self) -> u64 {
         let enough = NEARLY_ALL * self.hit_ratio_max();
         let bytes_of = |bucket: usize| (least_of(bucket + 1) - 1).saturating_mul(self.page_bytes);

@@ -356,7 +356,11 @@ fn a_worn_segment_that_is_released_keeps_what_its_reclaim_did_not_see() {
     assert!(log.release(claimed));
     let at = places.iter().find(|at| u32::from(at.segment) == claimed).unwrap();
     assert!(log.begin_read(*at, BIG).is_some());
-    assert_eq!(log.claim(SealedSegment::dead_bytes).filter(|next| *next == claimed), None, "it is not emptied again");
+    assert_eq!(
+        log.claim(SealedSegment::dead_bytes).filter(|next| *next == claimed),
+        None,
+        "it is not emptied again"
+    );
 }
 
 proptest! {

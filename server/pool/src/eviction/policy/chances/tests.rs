@@ -7,7 +7,8 @@ fn session(turn: u32) -> WaitClass {
     Habits::default().class(turn, 40, 0)
 }
 
-/// So many waits of a class, of which every `back`th comes back in a bucket; the others stay away until `end`.
+/// So many waits of a class, of which every `back`th comes back in a bucket; the others stay away until
+/// `end`.
 fn wait(chances: &mut Chances, ns: u16, class: &WaitClass, waits: u32, back: u32, bucket: usize, end: usize) {
     for at in 0..waits {
         let returns = at % back == 0;

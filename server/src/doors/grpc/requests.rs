@@ -1,0 +1,298 @@
+//! What every gRPC request passes: it is counted, timed, and bounded while it arrives. Owns: these three, as one layer in
+//! front of all services. Must not know: what a request says, but where its messages begin and end.
+//!
+//! A request's bytes count against the budgets from their arrival until its answer begins (of a stream: until each message is
+//! whole), and must all arrive within a bound. So a peer that leaves requests half sent has a bounded part of the memory, and
+//! that for a bounded time.
+
+use super::answers::{Answers, Leaving};
+use super::budget::{Budget, RequestShare};
+use crate::connections::peers;
+use crate::connections::watch::{Asking, Watch};
+use crate::doors::calls::CallSeconds;
+use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use metrics::{Counter, Gauge, counter, describe_gauge, gauge};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+use tonic::{Code, Status};
+use turnkv_proto::stream::{OFFLOAD_PATH, PREFIX_BYTES, RELOAD_PATH};
+use turnkv_proto::{Error, ErrorKind};
+
+/// Paths of streams of several messages begin so; every other request is one message.
+const STREAMS: [&str; 2] = [OFFLOAD_PATH, "/grpc.reflection."];
+/// Paths of inline streams.
+const INLINE: [&str; 2] = [OFFLOAD_PATH, RELOAD_PATH];
+
+/// What requests share.
+#[derive(Clone)]
+pub(super) struct Requests {
+    calls: Arc<CallSeconds>,
+    budget: Arc<Budget>,
+    answers: Arc<Answers>,
+    inline: Arc<Semaphore>,
+    inline_refused: Counter,
+    inline_open: Gauge,
+}
+
+/// One inline stream that is open.
+pub(super) struct InlineStream {
+    _permit: OwnedSemaphorePermit,
+    watch: Arc<Watch>,
+    open: Gauge,
+}
+
+impl Requests {
+    pub(super) fn new(calls: &Arc<CallSeconds>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
+        describe_gauge!("turnkv_requests_inline_operations", "Inline streams that are open");
+        Requests {
+            calls: Arc::clone(calls),
+            budget: Arc::clone(budget),
+            answers: Arc::clone(answers),
+            inline: Arc::new(Semaphore::new(INLINE_STREAMS_MAX)),
+            inline_refused: counter!("turnkv_requests_refused_total", "cause" => "streams"),
+            inline_open: gauge!("turnkv_requests_inline_operations"),
+        }
+    }
+
+    fn inline_stream(&self, path: &str, asking: &Asking) -> Result<Option<InlineStream>, Error> {
+        if !INLINE.contains(&path) {
+            return Ok(None);
+        }
+        let refuse = |text: String| {
+            self.inline_refused.increment(1);
+            Error::new(ErrorKind::Limit, text)
+        };
+        let (watch, most) = (asking.watch(), INLINE_STREAMS_MAX as u64);
+        if !peers::take(&watch.of_peer.inline_streams, 1, most) {
+            let share = peers::share_of(most);
+            return Err(refuse(format!("one peer has {share} inline streams open: open fewer at a time")));
+        }
+        let Ok(permit) = Arc::clone(&self.inline).try_acquire_owned() else {
+            watch.of_peer.inline_streams.fetch_sub(1, Ordering::Relaxed);
+            return Err(refuse(format!("{most} inline streams are open: open fewer at a time")));
+        };
+        self.inline_open.increment(1.0);
+        Ok(Some(InlineStream { _permit: permit, watch: Arc::clone(watch), open: self.inline_open.clone() }))
+    }
+}
+
+impl Drop for InlineStream {
+    fn drop(&mut self) {
+        self.watch.of_peer.inline_streams.fetch_sub(1, Ordering::Relaxed);
+        self.open.decrement(1.0);
+    }
+}
+
+/// The layer.
+pub(super) async fn pass(State(requests): State<Requests>, request: Request, next: Next) -> Response {
+    let Some(asking) = request.extensions().get::<Asking>().cloned() else {
+        // Every connection of this door has one.
+        return Status::from(Error::new(ErrorKind::Internal, "a request without a connection")).into_http();
+    };
+    let counted = asking.begin();
+    let path = request.uri().path();
+    let admitted = requests.answers.admit(asking.watch());
+    let inline = match admitted.and_then(|()| requests.inline_stream(path, &asking)) {
+        Ok(inline) => inline,
+        Err(error) => return Status::from(error).into_http(),
+    };
+    // An inline Offload answers before it has done anything: it times itself.
+    let seconds = requests.calls.grpc(path).filter(|_| path != OFFLOAD_PATH);
+    let is_stream = STREAMS.iter().any(|stream| path.starts_with(stream));
+    let share = Arc::new(RequestShare::new(&requests.budget, asking.watch()));
+    let began = Instant::now();
+    let request = request.map(|body| Body::new(Arriving::new(body, is_stream, Arc::clone(&share))));
+    let response = as_callers_fault(next.run(request).await);
+    if let Some(seconds) = seconds {
+        seconds.record(began.elapsed());
+    }
+    drop(share);
+    response.map(|body| Body::new(Leaving::new(body, &requests.answers, asking, counted, inline)))
+}
+
+/// Tonic calls its own what it cannot read of a request. What this server refuses says why in details, so an INTERNAL without
+/// any, before an answer has begun, is tonic's.
+fn as_callers_fault(response: Response) -> Response {
+    let status = Status::from_header_map(response.headers());
+    match status.filter(|status| status.code() == Code::Internal && status.details().is_empty()) {
+        Some(status) => {
+            let text = format!("the request does not parse: {}", status.message());
+            Status::from(Error::invalid(text)).into_http()
+        }
+        None => response,
+    }
+}
+
+/// A request's body on its way in.
+struct Arriving {
+    body: Body,
+    is_stream: bool,
+    share: Arc<RequestShare>,
+    messages: Messages,
+    began: tokio::time::Instant,
+    /// Made when the body is first waited for.
+    late: Option<Pin<Box<Sleep>>>,
+    refused: bool,
+}
+
+impl Arriving {
+    fn new(body: Body, is_stream: bool, share: Arc<RequestShare>) -> Arriving {
+        let (messages, began) = (Messages::default(), tokio::time::Instant::now());
+        Arriving { body, is_stream, share, messages, began, late: None, refused: false }
+    }
+
+    fn arrived(&mut self, data: &Bytes) -> Result<(), Error> {
+        let was_between = self.messages.is_between();
+        let ended = self.messages.pass(data);
+        let bytes = self.messages.bytes;
+        self.share.take(data.len() as u64, bytes)?;
+        if ended && !self.is_stream {
+            self.share.take(bytes, bytes)?; // what is made of it is as large, and there as long
+        }
+        if self.is_stream && (ended || was_between) {
+            if ended {
+                self.share.give_back();
+            }
+            (self.began, self.late) = (tokio::time::Instant::now(), None);
+        }
+        Ok(())
+    }
+
+    /// Whether more must come by a deadline: between the messages of a stream nothing must, before the first one it must.
+    fn is_due(&self) -> bool {
+        !(self.is_stream && self.messages.is_between() && self.messages.any)
+    }
+
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Error> {
+        if !self.is_due() {
+            return Poll::Pending;
+        }
+        let end = self.began + Duration::from_millis(MESSAGE_MS_MAX);
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        late.as_mut().poll(context).map(|()| {
+            self.share.late();
+            let text =
+                format!("the request did not arrive whole within {} s: it is cut off", MESSAGE_MS_MAX / 1000);
+            Error::new(ErrorKind::Limit, text)
+        })
+    }
+}
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        let arriving = self.get_mut();
+        if arriving.refused {
+            return Poll::Ready(None);
+        }
+        let refusal = match Pin::new(&mut arriving.body).poll_frame(context) {
+            Poll::Pending => match arriving.poll_late(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(error) => error.into(),
+            },
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Ready(Some(Err(error))) => Status::from_error(error.into()),
+            Poll::Ready(Some(Ok(frame))) => match frame.data_ref().map(|data| arriving.arrived(data)) {
+                None | Some(Ok(())) => return Poll::Ready(Some(Ok(frame))),
+                Some(Err(error)) => error.into(),
+            },
+        };
+        arriving.refused = true;
+        Poll::Ready(Some(Err(refusal)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.refused || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Where gRPC's messages end in what arrives.
+#[derive(Default)]
+struct Messages {
+    prefix: [u8; PREFIX_BYTES],
+    prefix_len: usize,
+    /// Of the message, not here yet.
+    left: u64,
+    /// Of the message, here.
+    bytes: u64,
+    /// One was whole.
+    any: bool,
+}
+
+impl Messages {
+    /// Bytes arrived; true if a message ended in them.
+    fn pass(&mut self, mut data: &[u8]) -> bool {
+        let mut ended = false;
+        while !data.is_empty() {
+            if self.prefix_len < PREFIX_BYTES {
+                if self.prefix_len == 0 {
+                    self.bytes = 0;
+                }
+                let taken = (PREFIX_BYTES - self.prefix_len).min(data.len());
+                self.prefix[self.prefix_len..self.prefix_len + taken].copy_from_slice(&data[..taken]);
+                self.prefix_len += taken;
+                self.bytes += taken as u64;
+                data = &data[taken..];
+                if self.prefix_len == PREFIX_BYTES {
+                    let [_, length @ ..] = self.prefix;
+                    self.left = u64::from(u32::from_be_bytes(length));
+                }
+            } else {
+                let taken = self.left.min(data.len() as u64);
+                self.left -= taken;
+                self.bytes += taken;
+                data = &data[taken as usize..];
+            }
+            if self.prefix_len == PREFIX_BYTES && self.left == 0 {
+                self.prefix_len = 0;
+                (ended, self.any) = (true, true);
+            }
+        }
+        ended
+    }
+
+    fn is_between(&self) -> bool {
+        self.prefix_len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Messages;
+
+    #[test]
+    fn messages_end_where_they_end_however_they_arrive() {
+        let mut bytes = Vec::new();
+        for length in [0u32, 1, 7, 300] {
+            bytes.push(0);
+            bytes.extend(length.to_be_bytes());
+            bytes.resize(bytes.len() + length as usize, 9);
+        }
+        for piece in [1, 2, 5, 6, 64, 1_000] {
+            let mut messages = Messages::default();
+            let ended = bytes.chunks(piece).filter(|piece| messages.pass(piece)).count();
+            assert!(messages.is_between() && messages.any);
+            assert_eq!(ended, if piece == 1_000 { 1 } else { ended });
+            assert!(!messages.pass(&[0, 0, 0, 0, 9, 1]) && !messages.is_between());
+            assert_eq!(messages.bytes, 6);
+        }
+    }
+}

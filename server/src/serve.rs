@@ -1,0 +1,246 @@
+//! The whole life of the server on one screen: build, listen, wait for the end, drain, leave. Owns: the order of these. Must
+//! not know: the verbs.
+
+mod caretaker;
+
+use crate::config::Settings;
+use crate::connections::Connections;
+use crate::connections::caps::Caps;
+use crate::doors::calls::CallSeconds;
+use crate::doors::grpc::answers::Answers;
+use crate::doors::grpc::budget::Budget;
+use crate::doors::grpc::{self, Grpc};
+use crate::doors::http;
+use crate::doors::local::LocalDoor;
+use crate::engine::Engine;
+use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, TCP_BACKLOG};
+use crate::report::{Advise, failed, misused};
+use crate::supervise::{Endings, Supervisor};
+use crate::telemetry;
+use caretaker::Caretaker;
+use metrics_exporter_prometheus::PrometheusHandle;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
+use turnkv_transfer::keep_heap;
+
+/// How `turnkv serve` was started.
+pub(crate) struct Start {
+    /// What was configured.
+    pub(crate) settings: Settings,
+    /// Leave once nobody has been connected for so long (a private pool of one user's clients).
+    pub(crate) idle: Option<Duration>,
+}
+
+/// Serves until SIGTERM, SIGINT, SIGHUP or, for a private pool, until nobody is left; then writes what is dirty and leaves. A vital
+/// thread or task that ends is an error, at once: what is stored is good, and the next start serves it.
+pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
+    let metrics = telemetry::start_metrics()?;
+    // A file that may not grow (`ulimit -f`) is an error of the write, not the end of the process.
+    drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
+    let (supervisor, mut endings) = Supervisor::new();
+    supervisor.watch_panics();
+    keep_heap();
+    let settings = start.settings.clone();
+    let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
+    Engine::run_threads(&engine, &supervisor)?;
+    let connections = Connections::new(Caps::of_settings(&engine.settings, engine.descriptors())?);
+
+    // Before anybody can find a door open: from then on there is something to finish.
+    let signals = Signals::listen()?;
+    let (stop, stopped) = watch::channel(false);
+    let house = House { engine, connections, supervisor, stopped };
+    let (doors, _files) = house.open(metrics)?;
+    tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
+
+    let reason = end(signals, nobody_left(&house.engine, start.idle), &mut endings).await?;
+    tracing::info!(reason, "leaving: finishing writes");
+    let leaving = Arc::clone(&house.engine);
+    tokio::task::spawn_blocking(move || leaving.leave()).await?;
+    doors.local.close();
+    stop.send_replace(true);
+    let all = async {
+        for task in doors.tasks {
+            // One that panicked has been heard of.
+            task.await.unwrap_or_default();
+        }
+    };
+    if tokio::time::timeout(DOORS_END_MAX, all).await.is_err() {
+        tracing::info!("open connections were cut");
+    }
+    tracing::info!("left");
+    Ok(())
+}
+
+/// What every door needs.
+struct House {
+    engine: Arc<Engine>,
+    connections: Arc<Connections>,
+    supervisor: Supervisor,
+    stopped: watch::Receiver<bool>,
+}
+
+/// Every open door.
+struct Doors {
+    local: Arc<LocalDoor>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl House {
+    /// Opens every door. What comes beside them removes the socket's file at the end.
+    fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<(Doors, impl Sized + use<>)> {
+        let settings = &self.engine.settings;
+        if let Some(directory) = settings.socket.parent() {
+            std::fs::create_dir_all(directory).advise(
+                || format!("cannot create {}, where the sockets are to be", directory.display()),
+                "name a place that this user may write to (listen = \"unix:...\")",
+            )?;
+        }
+        let path = local_path(&settings.socket);
+        let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
+        let local = LocalDoor::open(
+            &self.engine,
+            &calls,
+            &self.connections,
+            &path,
+            settings.socket_mode,
+            handle,
+            &self.supervisor,
+        )
+        .map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
+        let (budget, answers) = (Budget::new(), Answers::new());
+        let grpc = Grpc::new(&self.engine, &calls, &budget, &answers)?;
+        let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode)
+            .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
+        let mut tasks = vec![
+            self.supervisor
+                .task("turnkv-grpc-unix", grpc.serve_unix(unix, &self.connections, self.stopped.clone())),
+        ];
+        if let Some(address) = settings.tcp {
+            let listener = bind_tcp(address, "tcp")?;
+            let served = grpc.serve_tcp(listener, &self.connections, self.stopped.clone());
+            tasks.push(self.supervisor.task("turnkv-grpc-tcp", served));
+        }
+        if let Some(address) = settings.metrics {
+            let listener = bind_tcp(address, "metrics")?;
+            let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
+            let served = http::serve(listener, engine, connections, metrics, self.stopped.clone());
+            tasks.push(self.supervisor.task("turnkv-http", served));
+        }
+        let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
+        let looked_after = Arc::clone(&local);
+        let standing = grpc.standing();
+        let caretaker = Caretaker { engine, connections, local: looked_after, budget, answers, standing };
+        // Not among the tasks: it has no end of its own.
+        drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
+        Ok((Doors { local, tasks }, file))
+    }
+}
+
+/// What to do depends on why: only where somebody is there already is it for another place.
+fn cannot_listen(error: std::io::Error, place: &dyn std::fmt::Display, key: &str) -> anyhow::Error {
+    let todo = match error.kind() {
+        ErrorKind::AddrInUse => format!("stop the server that is there, or choose another place ({key})"),
+        ErrorKind::AddrNotAvailable => format!("choose an address that this host has ({key})"),
+        ErrorKind::PermissionDenied => format!("choose a place that this user may listen at ({key})"),
+        _ => format!("choose a place that exists and can be listened at ({key})"),
+    };
+    failed(error, format!("cannot listen at {place}"), todo)
+}
+
+fn bind_tcp(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    listen_tcp(address).map_err(|error| cannot_listen(error, &address, key))
+}
+
+/// As `TcpListener::bind`, with a longer backlog: what does not fit it waits a second before it is tried again.
+fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(TCP_BACKLOG)
+}
+
+/// Where the local socket is, given gRPC's.
+fn local_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(LOCAL_SOCKET_SUFFIX);
+    PathBuf::from(path)
+}
+
+/// Returns once nobody has been connected for so long; never without a time.
+async fn nobody_left(engine: &Engine, idle: Option<Duration>) {
+    let Some(idle) = idle else { return std::future::pending().await };
+    while engine.clients.idle_since().is_none_or(|since| since.elapsed() < idle) {
+        tokio::time::sleep(Duration::from_millis(EMBEDDED_LOOK_MS)).await;
+    }
+}
+
+/// The signals that ask the server to leave.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// A terminal that closes is no reason to lose what is not written.
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From now on they do not end the process by themselves.
+    fn listen() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
+/// Waits for a reason to leave.
+async fn end(
+    mut signals: Signals,
+    nobody: impl Future<Output = ()>,
+    endings: &mut Endings,
+) -> anyhow::Result<&'static str> {
+    Ok(tokio::select! {
+        _ = signals.terminate.recv() => "SIGTERM",
+        _ = signals.interrupt.recv() => "SIGINT",
+        _ = signals.hangup.recv() => "SIGHUP",
+        () = nobody => "the last client is gone",
+        ending = endings.next() => {
+            tracing::error!(%ending, "the server cannot go on");
+            let todo = "start it again: it serves what is stored; report what its log says of this";
+            return Err(misused(format!("{ending}: the server cannot go on"), todo));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Signals, end};
+    use crate::report::lines;
+    use crate::supervise::Supervisor;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_panic_of_a_vital_thread_ends_the_server_with_an_error() {
+        let (supervisor, mut endings) = Supervisor::new();
+        supervisor.thread("a-test-ticks", || panic!("as the test wants it")).unwrap();
+        let ended = end(Signals::listen().unwrap(), std::future::pending(), &mut endings);
+        let ended = tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
+        let (what, todo) = lines(&ended.unwrap_err());
+        assert!(what.contains("a-test-ticks panicked") && todo.contains("start it again"), "{what}: {todo}");
+    }
+
+    #[tokio::test]
+    async fn a_private_server_without_clients_leaves_in_peace() {
+        let (_supervisor, mut endings) = Supervisor::new();
+        let left = end(Signals::listen().unwrap(), async {}, &mut endings).await;
+        assert_eq!(left.unwrap(), "the last client is gone");
+    }
+}
