@@ -1,10 +1,11 @@
-//! The house rules, checked on the tree itself: crate edges, file sizes, headers, unsafe code, words and paths.
+//! The house rules, checked on the tree itself: crate edges, edges inside the pool, file sizes, headers, unsafe code, words and paths.
 //! Each checker is a pure function over text with tests of its own beside it, so that each can be seen to fail.
 #![allow(clippy::expect_used, reason = "a test says what it expected by failing")]
 #![forbid(unsafe_code)]
 
 mod edges;
 mod sources;
+mod wings;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,6 +70,12 @@ fn unsafe_code_stays_where_it_may_be() {
 fn the_pool_touches_nothing_outside_itself() {
     let texts = texts(&["rs"]);
     report(texts.iter().flat_map(|(path, text)| sources::impure(path, text)).collect());
+}
+
+#[test]
+fn wings_of_the_pool_know_only_what_they_may() {
+    let texts = texts(&["rs"]);
+    report(texts.iter().flat_map(|(path, text)| wings::violations(path, text)).collect());
 }
 
 #[test]
