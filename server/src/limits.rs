@@ -190,12 +190,6 @@ pub(crate) const VERIFY_THREADS_MAX: usize = 4;
 pub(crate) const VERIFY_QUEUE_MAX: usize = 1024;
 /// How long writes pause after one that the tier refused.
 pub(crate) const WRITE_PAUSE_MS: u64 = 2;
-/// Re-appended pages in flight during reclaim.
-pub(crate) const RECLAIM_INFLIGHT_MAX: usize = 8;
-/// Share of a segment that one reclaim pass may re-append, percent: a pass always wins space.
-pub(crate) const RECLAIM_REWRITE_PERCENT_MAX: u64 = 85;
-/// How long one segment's reclaim may take before it is given up and tried again.
-pub(crate) const RECLAIM_PASS_MS_MAX: u64 = 20_000;
 /// How long the disk has less space than NVMe was promised before pages are to leave for it: it may be full for a moment.
 pub(crate) const NVME_SMALLER_MS: u64 = 2_000;
 /// How long reclaim waits for pages that are on their way before it looks again.

@@ -351,9 +351,9 @@ impl Pool {
         }
         for index in (0..self.pages.end()).filter(|index| self.pages[*index].is_used()) {
             let parked = self.pages[index].is_parked();
-            let aside = self.pages[index].line() == Line::Deferred;
+            let deferred = self.pages[index].line() == Line::Deferred;
             ensure!(
-                !parked || aside || self.evictable(index, Search::NONE).is_none(),
+                !parked || deferred || self.evictable(index, Search::NONE).is_none(),
                 "page {index} is parked and could go"
             );
             ensure!(

@@ -39,6 +39,7 @@ pub use index::sweep::Sweep;
 pub use namespaces::table::NamespaceDesc;
 pub use nvme::adopt::Adoption;
 pub use nvme::durable::Durable;
+pub use nvme::pass::{LiveExtent, Pass, PassNext, PassStep, emptying_gain};
 pub use nvme::promote::Promotion;
 pub use nvme::reclaim::{Reclaim, Rewrite};
 pub use nvme::space::kept_percent;

@@ -178,6 +178,15 @@ pub const LEAVING_PER_WRITE_MAX: u32 = 4;
 pub const LEAVING_PER_LOOK_MAX: u32 = 256;
 /// Pages that give up their place on NVMe in one call.
 pub const LEAVE_PAGES_PER_CALL_MAX: u32 = 1024;
+/// Pages of one pass of reclaim that are on their way elsewhere at a time.
+pub const PASS_MOVES_INFLIGHT_MAX: usize = 8;
+/// Share of a segment that one pass of reclaim may write again, percent: a pass always wins space.
+pub const PASS_MOVES_PERCENT_MAX: u64 = 85;
+/// How long one pass may take before it is given up, and tried again another time.
+pub const PASS_MS_MAX: u64 = 20_000;
+/// How long a page that is to stay waits for a slot to be read into, while the pass moves nothing else, before
+/// it goes.
+pub const PASS_SLOT_WAIT_MS: u64 = 500;
 /// Percent of NVMe that pages keep however few its segments are.
 pub const KEPT_PERCENT_MIN: u64 = 20;
 /// NVMe is taken for a copy of DRAM where pages may keep fewer bytes of it than DRAM has, divided by this.

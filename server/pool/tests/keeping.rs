@@ -62,21 +62,26 @@ impl World {
         self.pool.reclaim_verdict(&ID, &plain::hash(page), 0, place)
     }
 
-    /// Empties the segments that these pages are in, the last page first, as the server does.
+    /// Empties a segment that these pages are in, as the server does.
     fn empty(&mut self, range: std::ops::Range<u32>) {
-        for page in range.rev() {
-            match self.verdict(page) {
-                Reclaim::Dead => {}
-                Reclaim::Cold(page) => while !self.pool.drop_page(page) {},
-                Reclaim::Hot(key) => {
-                    if let Rewrite::Promotion(read) = self.pool.rewrite(key, 0) {
-                        assert!(self.pool.promoted(read.page, 0, 0));
-                        assert_eq!(self.pool.rewrite(key, 0), Rewrite::Dirty);
-                    }
-                    self.write();
-                }
+        let extent = |page: u32| {
+            let place = self.places[page as usize].unwrap();
+            LiveExtent { namespace: ID, hash: plain::hash(page), shard: 0, bytes: PAGE as u32, place }
+        };
+        let extents = range.map(extent).collect();
+        let mut pass = self.pool.begin_pass(extents, true, 0);
+        loop {
+            let step = self.pool.step_pass(&mut pass, u32::MAX, 0);
+            for read in step.reads {
+                assert!(self.pool.promoted(read.page, 0, 0));
+            }
+            if step.writes_ready > 0 {
+                self.write();
             }
             self.pool.check().unwrap();
+            if let PassNext::Over { .. } = step.next {
+                return;
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! The simulated NVMe device: a log of segments, and when its reads and writes are done.
 //! Owns: places and times. Must not know: pages' worth (the pool judges), policies.
 
-use turnkv_pool::{Now, NvmePlace, kept_percent};
+use turnkv_pool::{Now, NvmePlace, emptying_gain, kept_percent};
 
 #[cfg(test)]
 mod tests;
@@ -80,6 +80,11 @@ impl Device {
         self.free.len() as u64 <= spare(self.segments.len() as u64)
     }
 
+    /// Whether one page more can be written.
+    pub fn has_room(&self) -> bool {
+        self.open.is_some() || !self.free.is_empty()
+    }
+
     /// A place for a block. None: there is no room.
     pub fn append(&mut self, block: u32) -> Option<NvmePlace> {
         let segment = match self.open {
@@ -120,7 +125,7 @@ impl Device {
         let gain = |(at, segment): &(usize, &Segment)| {
             let kept = kept(*at) as f64 / self.segment_pages as f64;
             let age = (self.sealed - segment.sealed_at) as f64 + 1.0;
-            (1.0 - kept).max(0.001) * age / (1.0 + kept)
+            emptying_gain(kept, age)
         };
         let best = full.max_by(|one, other| gain(one).total_cmp(&gain(other)));
         best.map(|(at, _)| at as u32)

@@ -183,7 +183,7 @@ impl Pool {
 
     /// Now and then a namespace that evicts its own pages asks whether another one's slab is colder.
     pub(crate) fn rebalance(&mut self, class: u32, search: Search) {
-        if !self.slots.is_each_eviction(class as u16, REBALANCE_EVERY_EVICTIONS) {
+        if !self.slots.comparison_is_due(class as u16, REBALANCE_EVERY_EVICTIONS) {
             return;
         }
         if self.slots.draining().is_none() {

@@ -4,7 +4,7 @@
 //! - `admission`: which pages are written; `writeback`: in which order; `durable`: those that somebody waits
 //!   for
 //! - `space`: which pages leave when there is no room for all; `reclaim`: which extents of a segment are
-//!   worth their place
+//!   worth their place; `pass`: how it is emptied of them
 //! - `promote`: pages that are read back into DRAM
 //! - `strangers`: extents of namespaces that are not open; `thin`: when that is too much; `adopt`: they
 //!   become pages
@@ -12,6 +12,7 @@
 pub(crate) mod admission;
 pub(crate) mod adopt;
 pub(crate) mod durable;
+pub(crate) mod pass;
 pub(crate) mod promote;
 pub(crate) mod reclaim;
 pub(crate) mod space;

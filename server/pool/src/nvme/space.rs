@@ -94,6 +94,11 @@ impl Nvme {
         self.space.shape = NvmeShape { kept_percent: kept_percent.clamp(1, 100), segment_bytes, block_bytes };
     }
 
+    /// Bytes of a segment, and of a block.
+    pub(super) fn segment_shape(&self) -> (u64, u64) {
+        (self.space.shape.segment_bytes, self.space.shape.block_bytes)
+    }
+
     /// Bytes of NVMe that a shard takes: its part of a segment that is full of its like.
     pub(crate) fn extent_bytes(&self, shard_bytes: u64) -> u64 {
         let NvmeShape { segment_bytes, block_bytes, .. } = self.space.shape;
@@ -202,7 +207,7 @@ impl Pool {
     }
 
     /// Bytes that may move now, whatever they are: all of NVMe once, after each write that is no move.
-    pub fn moves_left(&self) -> u64 {
+    pub(crate) fn moves_left(&self) -> u64 {
         self.nvme.space.moves_left
     }
 

@@ -21,8 +21,8 @@ pub use turnkv_pool::Admit;
 use turnkv_pool::limits::PREFETCH_AHEAD_MS;
 use turnkv_pool::{
     ClientId, ConfigError, CurveTuning, EndTurn, LeaseId, Limits, MissRatioCurve, NamespaceDesc,
-    NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pool, PoolConfig, PoolError, Promotion,
-    ReloadAsk, ReloadStep,
+    NamespaceIndex, Now, NvmePlace, OffloadAsk, Outcome, PageKey, Pass, Pool, PoolConfig, PoolError,
+    Promotion, ReloadAsk, ReloadStep,
 };
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 use turnkv_router::RouteError;
@@ -126,6 +126,8 @@ struct Replay<'a> {
     sessions: Vec<SessionId>,
     hints: Option<Hints>,
     device: Option<Device>,
+    /// The segment that is being emptied.
+    emptying: Option<Pass>,
     /// When reads in flight land.
     reads: HashMap<PageKey, Now>,
     events: BTreeMap<(Now, u64), Event>,
@@ -200,6 +202,7 @@ impl<'a> Replay<'a> {
             sessions,
             hints,
             device,
+            emptying: None,
             reads,
             events,
             event_number,

@@ -4,13 +4,11 @@
 use super::{Event, Replay, block_of, hash_of};
 use crate::device::Device;
 use std::collections::VecDeque;
-use turnkv_pool::{Now, NvmePlace, PageKey, PlaceNote, Promotion, Reclaim, Rewrite, WriteBehind};
+use turnkv_pool::{LiveExtent, Now, NvmePlace, PageKey, Pass, PassNext, PlaceNote, Promotion, WriteBehind};
 use turnkv_proto::NamespaceId;
 
 /// Pages written in one go, after which room is looked after.
 const WRITE_BATCH_PAGES: u64 = 64;
-/// Share of a segment that one pass may write again, percent, as in the server.
-const REWRITE_PERCENT_MAX: usize = 85;
 /// Segments emptied in one go.
 const PASSES_MAX: usize = 64;
 
@@ -91,63 +89,67 @@ impl Replay<'_> {
         }
     }
 
-    /// Empties segments until enough are free.
+    /// Empties segments until enough are free, or pages are on their way out of one.
     fn make_room(&mut self, now: Now) {
         for _ in 0..PASSES_MAX {
-            let Some(device) = self.device.as_ref().filter(|device| device.needs_room()) else { return };
-            let page_bytes = self.pool.namespace_desc(self.ns).map_or(1, |desc| desc.shard_bytes);
-            let kept = self.pool.kept_by_segment();
-            let kept = |segment: usize| kept.get(segment).map_or(0, |bytes| bytes / page_bytes);
-            let Some(segment) = device.worst_segment(kept) else { return };
-            self.empty_segment(segment, now);
+            let Some(mut pass) = self.emptying.take().or_else(|| self.begin_pass(now)) else { return };
+            if !self.go_on(&mut pass, now) {
+                self.emptying = Some(pass);
+                return;
+            }
             self.forget_dead();
         }
     }
 
-    /// Moves or drops every page of a segment. Children were written after their parents: from the back, leaves go first.
-    fn empty_segment(&mut self, segment: u32, now: Now) {
-        let Some(device) = &self.device else { return };
-        let extents = device.live_extents(segment);
-        let segment_pages = Device::segment_pages(self.model.nvme_pages) as usize;
-        let mut rewrites_left = segment_pages * REWRITE_PERCENT_MAX / 100;
-        for (block, place) in extents.into_iter().rev() {
-            match self.pool.reclaim_verdict(&NamespaceId([1; 32]), &hash_of(block), 0, place) {
-                Reclaim::Dead => {}
-                Reclaim::Cold(page) => self.drop_page(page),
-                Reclaim::Hot(page) if rewrites_left > 0 && self.rewrite(page, now) => rewrites_left -= 1,
-                Reclaim::Hot(page) => self.drop_page(page),
+    fn begin_pass(&mut self, now: Now) -> Option<Pass> {
+        let device = self.device.as_ref().filter(|device| device.needs_room())?;
+        let page_bytes = self.pool.namespace_desc(self.ns).map_or(1, |desc| desc.shard_bytes);
+        let kept = self.pool.kept_by_segment();
+        let segment =
+            device.worst_segment(|segment| kept.get(segment).map_or(0, |bytes| bytes / page_bytes))?;
+        let extent = |(block, place)| LiveExtent {
+            namespace: NamespaceId([1; 32]),
+            hash: hash_of(block),
+            shard: 0,
+            bytes: page_bytes as u32,
+            place,
+        };
+        let extents = device.live_extents(segment).into_iter().map(extent).collect();
+        Some(self.pool.begin_pass(extents, false, now))
+    }
+
+    /// Goes on with a pass. False: it waits for pages on their way.
+    fn go_on(&mut self, pass: &mut Pass, now: Now) -> bool {
+        let mut waited = false;
+        loop {
+            let room = self.device.as_ref().is_some_and(Device::has_room);
+            let step = self.pool.step_pass(pass, if room { u32::MAX } else { 0 }, now);
+            for promotion in step.reads {
+                // Reclaim reads in the background: its reads take the device's time but nobody waits for them here.
+                if let Some(device) = &mut self.device {
+                    device.read_done(now);
+                }
+                self.counts.nvme_read += 1;
+                self.pool.promoted(promotion.page, promotion.shard, now);
+            }
+            for _ in 0..step.writes_ready {
+                self.write_next(now);
+            }
+            match step.next {
+                PassNext::Again => waited = false,
+                PassNext::Wait if waited => return false,
+                PassNext::Wait => waited = true, // a device that takes no time has done it already
+                PassNext::Over { .. } => return true,
             }
         }
     }
 
-    fn drop_page(&mut self, page: PageKey) {
-        while !self.pool.drop_page(page) {}
-    }
-
-    /// Writes a page again elsewhere, reading it back first when only NVMe has it. False: it cannot move now.
-    fn rewrite(&mut self, page: PageKey, now: Now) -> bool {
-        let mut rewrite = self.pool.rewrite(page, 0);
-        if let Rewrite::Promotion(promotion) = rewrite {
-            // Reclaim reads in the background: its reads take the device's time but nobody waits for them here.
-            if let Some(device) = &mut self.device {
-                device.read_done(now);
-            }
-            self.counts.nvme_read += 1;
-            self.pool.promoted(promotion.page, promotion.shard, now);
-            rewrite = self.pool.rewrite(page, 0);
-        }
-        if rewrite != Rewrite::Dirty {
-            return false;
-        }
-        let writes = self.pool.next_writes(1, now);
-        let mut moved = true;
-        for write in writes {
-            let started = self.start_write(&write, now);
-            if !started {
+    /// Starts to write what goes before all others.
+    fn write_next(&mut self, now: Now) {
+        for write in self.pool.next_writes(1, now) {
+            if !self.start_write(&write, now) {
                 self.pool.write_failed(write.page, write.shard, now);
             }
-            moved &= started;
         }
-        moved
     }
 }

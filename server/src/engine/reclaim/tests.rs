@@ -5,9 +5,9 @@ use crate::config;
 use crate::engine::clients::Caller;
 use crate::engine::offload::OffloadBegun;
 use crate::engine::testing::{offer, open};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use turnkv_pool::{ClientId, NamespaceIndex};
+use turnkv_pool::{ClientId, NamespaceIndex, PageKey};
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_transfer::checksum;
 
@@ -77,26 +77,14 @@ impl World {
             let ns = core.pool.namespace(&id).unwrap();
             (ns, core.pool.page_key(ns, &HASH).unwrap())
         };
-        let at = super::super::place::location(engine.core().pool.places(page)[0].unwrap());
-        let meta = ExtentMeta {
-            namespace: id,
-            hash: HASH,
-            parent: None,
-            shard: 0,
-            shards: 1,
-            tail_tokens: 0,
-            payload_bytes: PAGE as u32,
-            checksum: sum,
-        };
-        let candidate =
-            Candidate { segment: at.segment, surplus: false, live_bytes: PAGE, extents: vec![(meta, at)] };
-        let deadline = engine.clock.now() + Duration::from_secs(60);
-        let pass = Pass { candidate, left: 0, rewrite_left: u64::MAX, moving: vec![(0, page)], deadline };
+        let place = engine.core().pool.places(page)[0].unwrap();
+        let extent = LiveExtent { namespace: id, hash: HASH, shard: 0, bytes: PAGE as u32, place };
+        let pass = engine.core().pool.begin_pass(vec![extent], true, engine.now());
         World { _dir: dir, engine, ns, page, pass }
     }
 
-    fn step(&mut self) -> Next {
-        self.engine.step(&mut self.pass)
+    fn step(&mut self) -> PassNext {
+        self.engine.step(self.engine.nvme.as_ref().unwrap(), &mut self.pass)
     }
 
     fn is_here(&self) -> bool {
@@ -105,27 +93,18 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_pass_whose_pages_have_no_slot_ends_instead_of_looking_again_and_again() {
+async fn a_pass_reads_and_writes_its_page_elsewhere() {
     let mut world = World::new().await;
-    let other = open(&world.engine, "stands in the way", PAGE);
-    let call = world.engine.begin_call(Caller::Unknown).unwrap();
-    let reply = ask(&world.engine, call.client, &other, BlockHash([2; 32])).await;
-    assert!(reply.lease.is_some(), "the slab is another namespace's, and in use");
-    assert_eq!(world.step(), Next::Rung, "whoever holds the slots may do so for long");
-    assert!(!world.engine.end_pass(&world.pass), "its segment is kept");
-    assert!(world.is_here());
-    world.engine.core().pool.check().unwrap();
-}
-
-#[tokio::test]
-async fn a_pass_waits_for_pages_that_are_on_their_way() {
-    let mut world = World::new().await;
+    let before = world.engine.core().pool.places(world.page)[0];
     let deadline = Instant::now() + Duration::from_secs(20);
-    assert_eq!(world.step(), Next::Soon, "it is read back");
-    while !world.pass.moving.is_empty() {
-        assert!(matches!(world.step(), Next::Soon | Next::Now) && Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert!(world.engine.end_pass(&world.pass), "the segment is empty");
-    assert!(world.is_here());
+    let empty = loop {
+        assert!(Instant::now() < deadline);
+        match world.step() {
+            PassNext::Again => {}
+            PassNext::Wait => std::thread::sleep(Duration::from_millis(1)),
+            PassNext::Over { empty } => break empty,
+        }
+    };
+    assert!(empty && world.is_here());
+    assert_ne!(world.engine.core().pool.places(world.page)[0], before);
 }

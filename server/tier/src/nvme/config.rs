@@ -207,6 +207,26 @@ pub enum OpenError {
     Ring(String),
 }
 
+/// A segment that could be reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedSegment {
+    /// Which.
+    pub segment: u16,
+    /// Bytes of any segment.
+    pub bytes: u64,
+    /// Bytes of its live extents, headers and padding included.
+    pub live_bytes: u64,
+    /// Extents written since it was full, and one.
+    pub age: u64,
+}
+
+impl SealedSegment {
+    /// Bytes of it that nobody needs: what emptying it gains where all that is alive is written again.
+    pub fn dead_bytes(&self) -> f64 {
+        self.bytes.saturating_sub(self.live_bytes) as f64
+    }
+}
+
 /// A segment worth reclaiming, and what is still alive in it. It stays claimed until it is released or kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {

@@ -17,10 +17,11 @@
 //! - `notes`: what is known of extents that their bytes do not tell
 //! - `restore`: what recovery puts in
 
+use super::config::SealedSegment;
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, entry_blocks, extent_blocks};
 use super::segment::{Segment, State};
-use crate::limits::{RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED};
+use crate::limits::{BLOCK, RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED};
 use crate::tier::{ExtentMeta, Location};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -307,15 +308,16 @@ impl Log {
         }
     }
 
-    /// Claims the sealed segment whose reclaim pays best: little is alive in it that is to be kept (`kept`: bytes of a
-    /// segment), and it is old. Among full ones, the oldest. Surplus segments first, unless what they hold has no room.
-    pub(crate) fn claim(&mut self, kept: impl Fn(u32) -> u64) -> Option<u32> {
-        let bytes = f64::from(self.segment_blocks) * 4096.0;
+    /// Claims the sealed segment of which the most is gained. Surplus segments first, unless what they hold has no room.
+    pub(crate) fn claim(&mut self, gain: impl Fn(&SealedSegment) -> f64) -> Option<u32> {
         let now = self.next_sequence;
         let gain = |number: usize, segment: &Segment| {
-            let kept = segment.live_bytes.min(kept(number as u32)) as f64 / bytes;
-            let age = now.saturating_sub(segment.filled_at) as f64 + 1.0;
-            (1.0 - kept).max(0.001) * age / (1.0 + kept)
+            gain(&SealedSegment {
+                segment: number as u16,
+                bytes: u64::from(self.segment_blocks) * BLOCK as u64,
+                live_bytes: segment.live_bytes,
+                age: now.saturating_sub(segment.filled_at) + 1,
+            })
         };
         let shrink = self.has_surplus() && !self.is_low();
         let first = |number: usize| self.is_surplus(number as u32) == shrink;
@@ -375,9 +377,17 @@ impl Log {
         self.allocated() + grow as u64
     }
 
-    /// Could an extent be moved, now or soon?
-    pub(crate) fn can_move(&self, payload_bytes: u32) -> bool {
-        self.has_room(payload_bytes) || self.free_segments() > 0
+    /// Bytes of the largest payload that could be moved, now or soon.
+    pub(crate) fn movable_bytes(&self) -> u32 {
+        if self.free_segments() > 0 {
+            return u32::MAX;
+        }
+        let left = |segment: &Segment| {
+            let footer = entry_blocks(segment.records.len() + 1) + 1;
+            self.segment_blocks.saturating_sub(segment.cursor + footer)
+        };
+        let blocks = self.open.map_or(0, |open| left(&self.segments[open as usize]));
+        blocks.saturating_sub(1).saturating_mul(BLOCK as u32) // one is the extent's own
     }
 
     /// Has the open segment room for an extent?

@@ -66,7 +66,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use turnkv_transfer::{Region, Slot};
 
-pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Peeked, Recovered, TierId};
+pub use config::{
+    Candidate, Engine, NvmeConfig, OpenError, OpenReport, Peeked, Recovered, SealedSegment, TierId,
+};
 pub use log::SegmentNote;
 
 /// What the keeper and the callers share: the core, and the engine to give operations to.

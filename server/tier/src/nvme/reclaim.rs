@@ -3,7 +3,7 @@
 
 use super::NvmeTier;
 use super::buffer::AlignedBuffer;
-use super::config::Candidate;
+use super::config::{Candidate, SealedSegment};
 use super::core::Core;
 use super::device::SegmentFile;
 use super::format::{Nonce, Record, decode_extent};
@@ -19,18 +19,17 @@ impl NvmeTier {
         core.poisoned().is_none() && core.books.lock().log.needs_reclaim()
     }
 
-    /// Claims the sealed segment whose reclaim pays best, with what is alive in it. `kept`: how many bytes of a segment its
-    /// owner would write again. Reads its footer from the device: call
-    /// it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
+    /// Claims the sealed segment of which the most is gained, as its caller says, with what is alive in it. Reads its footer
+    /// from the device: call it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
     /// [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
-    pub fn reclaim_candidate(&self, kept: impl Fn(u16) -> u64) -> Option<Candidate> {
+    pub fn reclaim_candidate(&self, gain: impl Fn(&SealedSegment) -> f64) -> Option<Candidate> {
         let core = &self.shared.core;
         if core.check_open().is_err() {
             return None;
         }
         let (segment, file, nonce) = {
             let mut books = core.books.lock();
-            let segment = books.log.claim(|segment| u16::try_from(segment).map_or(0, &kept))?;
+            let segment = books.log.claim(gain)?;
             let claimed = books.log.segment(segment);
             (segment, Arc::clone(claimed.file.as_ref()?), claimed.nonce)
         };
@@ -43,9 +42,10 @@ impl NvmeTier {
         (device.segments.into(), spare_segments(device.segments.into()), device.segment_bytes)
     }
 
-    /// Is there room to move an extent to, now or soon? Where not, a segment is emptied only by what is dropped.
-    pub fn can_move(&self, payload_bytes: u32) -> bool {
-        self.shared.core.books.lock().log.can_move(payload_bytes)
+    /// Bytes of the largest extent that there is room to move, now or soon. Where there is none, a segment is emptied only by
+    /// what is dropped.
+    pub fn movable_bytes(&self) -> u32 {
+        self.shared.core.books.lock().log.movable_bytes()
     }
 
     /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured

@@ -7,6 +7,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
 use std::process::Command;
 use turnkv_tier::TierError;
+use turnkv_tier::nvme::SealedSegment;
 
 const ENGINE: &str = "TURNKV_TIER_STARVED_ENGINE";
 const PAGE: u32 = 250_000;
@@ -37,7 +38,7 @@ fn starved() {
         }
     }
     assert_eq!(places.len() as u64, 4 * (SEGMENTS - 1));
-    let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+    let candidate = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
     tier.release(candidate.segment);
     places.retain(|(_, at)| at.segment != candidate.segment);
     places.push((999, write(&tier, &bench, 999, PAGE).unwrap()));

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use std::collections::HashMap;
-use turnkv_tier::nvme::{NvmeConfig, NvmeTier};
+use turnkv_tier::nvme::{NvmeConfig, NvmeTier, SealedSegment};
 use turnkv_tier::{Location, Tier, TierError};
 
 /// A quarter of a segment.
@@ -59,11 +59,11 @@ fn reclaim_frees_the_segment_that_pays_best() {
         for (_, at) in &poor[1..] {
             tier.forget(*at, PAGE);
         }
-        let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+        let candidate = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
         assert_eq!(candidate.segment, poor[0].1.segment);
         assert_eq!(candidate.extents, vec![(meta(poor[0].0, PAGE), poor[0].1)]);
         assert_eq!(candidate.live_bytes, u64::from(PAGE).next_multiple_of(4096) + 4096);
-        let other = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+        let other = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
         assert_ne!(other.segment, candidate.segment, "a claimed segment is not handed out twice");
         tier.keep(other.segment);
         read(&tier, &bench, poor[0].1, poor[0].0, PAGE).unwrap();
@@ -95,7 +95,7 @@ fn reads_in_flight_outlive_a_release() {
         let (tier, _, _) = bench.open();
         let places = fill(&tier, &bench);
         for round in 0..20u64 {
-            let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+            let candidate = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
             let reads: Vec<_> = candidate
                 .extents
                 .iter()
@@ -189,7 +189,7 @@ fn a_released_segment_stays_empty_after_a_restart() {
     everywhere(|bench| {
         let (tier, _, _) = bench.open();
         fill(&tier, &bench);
-        let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+        let candidate = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
         let left = tier.usage().live_extents - candidate.extents.len() as u64;
         tier.release(candidate.segment);
         eventually("the keeper has it", || tier.usage().free_segments >= 2);
@@ -280,12 +280,12 @@ fn empty_surplus(tier: &NvmeTier, bench: &Bench) {
         if tier.usage().surplus_segments == 0 {
             return;
         }
-        let Some(candidate) = tier.reclaim_candidate(|_| u64::MAX) else {
+        let Some(candidate) = tier.reclaim_candidate(SealedSegment::dead_bytes) else {
             std::thread::sleep(std::time::Duration::from_millis(5));
             continue;
         };
         for (meta, at) in &candidate.extents {
-            if candidate.surplus && tier.can_move(PAGE) {
+            if candidate.surplus && tier.movable_bytes() >= PAGE {
                 let seed = u64::from_le_bytes(meta.hash.0[..8].try_into().unwrap());
                 let (done, told) = promise();
                 tier.rewrite(meta.clone(), bench.filled(0, PAGE, seed), done);

@@ -3,8 +3,8 @@
 use crate::support::*;
 use std::collections::BTreeMap;
 use turnkv_tier::limits::UNREADABLE_EXTENTS_MAX;
-use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, SimulatedDisk};
+use turnkv_tier::nvme::{NvmeTier, SealedSegment};
 use turnkv_tier::{Location, Tier, TierError};
 
 fn world(seed: u64) -> World {
@@ -47,7 +47,7 @@ fn a_segment_with_several_unreadable_extents_is_retired() {
     }
     // Emptied like any other, it does not come back.
     loop {
-        let candidate = tier.reclaim_candidate(|_| 0).unwrap();
+        let candidate = tier.reclaim_candidate(|sealed| sealed.age as f64).unwrap();
         tier.release(candidate.segment);
         candidate.extents.iter().for_each(|(_, at)| tier.forget(*at, PAGE));
         if candidate.segment == pages[&1].segment {
@@ -81,7 +81,11 @@ fn a_failed_write_takes_the_device_out_of_service_and_a_failed_read_does_not() {
     assert_eq!(world.read(&tier, pages[&2], 2), Err(TierError::Poisoned));
     assert_eq!(world.write(&tier, 5, false), Err(TierError::Poisoned));
     assert_eq!(world.flush(&tier), Err(TierError::Poisoned));
-    assert!(tier.usage().poisoned && !tier.needs_reclaim() && tier.reclaim_candidate(|_| u64::MAX).is_none());
+    assert!(
+        tier.usage().poisoned
+            && !tier.needs_reclaim()
+            && tier.reclaim_candidate(SealedSegment::dead_bytes).is_none()
+    );
     assert!(tier.shutdown().is_err(), "an operator hears that it did not end well");
 }
 
@@ -204,7 +208,7 @@ fn reclaim_reads_headers_where_the_footer_cannot_be_read() {
     world.disk.make_unreadable(&name(first), SEGMENT - 4096, 512);
     let unsaid = pages[&2];
     world.disk.make_unreadable(&name(first), u64::from(unsaid.block) * 4096, 512);
-    let candidate = tier.reclaim_candidate(|segment| if segment == first { 0 } else { u64::MAX }).unwrap();
+    let candidate = tier.reclaim_candidate(|sealed| f64::from(u8::from(sealed.segment == first))).unwrap();
     assert_eq!(candidate.segment, first);
     let there = pages.values().filter(|at| at.segment == first).count();
     assert_eq!(candidate.extents.len(), there - 1, "one header cannot be read");
@@ -227,7 +231,7 @@ fn an_extent_whose_header_rotted_is_not_released_behind_its_owners_back() {
     world.disk.flip(&name(first), SEGMENT - 4096, 1);
     world.disk.flip(&name(first), u64::from(unsaid.block) * 4096, 1);
     let before = tier.usage().live_extents;
-    let candidate = tier.reclaim_candidate(|segment| if segment == first { 0 } else { u64::MAX }).unwrap();
+    let candidate = tier.reclaim_candidate(|sealed| f64::from(u8::from(sealed.segment == first))).unwrap();
     for (_, at) in &candidate.extents {
         tier.forget(*at, PAGE);
     }

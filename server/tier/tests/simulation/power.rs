@@ -5,8 +5,8 @@
 
 use crate::support::*;
 use std::collections::BTreeMap;
-use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{FaultPlan, SimulatedDisk};
+use turnkv_tier::nvme::{NvmeTier, SealedSegment};
 use turnkv_tier::{Location, Tier, TierError};
 
 /// Pages that were flushed are never given up here; so many leave room to reclaim.
@@ -71,7 +71,7 @@ impl Model {
 
     /// Moves what is durable, drops the rest, releases the segment.
     fn reclaim(&mut self, world: &mut World, tier: &NvmeTier) -> Result<(), TierError> {
-        let Some(candidate) = tier.reclaim_candidate(|_| u64::MAX) else { return Ok(()) };
+        let Some(candidate) = tier.reclaim_candidate(SealedSegment::dead_bytes) else { return Ok(()) };
         for (meta, at) in &candidate.extents {
             let seed = seed_of(meta);
             if self.durable.get(&seed) == Some(at) {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use turnkv_tier::nvme::simulation::{Fault, FaultCounts, FaultPlan, Random, SimulatedDisk};
-use turnkv_tier::nvme::{Candidate, NvmeConfig, NvmeTier};
+use turnkv_tier::nvme::{Candidate, NvmeConfig, NvmeTier, SealedSegment};
 use turnkv_tier::{Location, Tier, TierError};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
@@ -293,7 +293,7 @@ impl Run {
         if !tier.needs_reclaim() {
             return Ok(());
         }
-        let Some(candidate) = tier.reclaim_candidate(|_| u64::MAX) else { return Ok(()) };
+        let Some(candidate) = tier.reclaim_candidate(SealedSegment::dead_bytes) else { return Ok(()) };
         if self.disk.is_off() {
             return Ok(());
         }

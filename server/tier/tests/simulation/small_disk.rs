@@ -3,8 +3,8 @@
 
 use crate::support::{config, extent, promise, region};
 use std::time::Duration;
-use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random, SimulatedDisk};
+use turnkv_tier::nvme::{NvmeTier, SealedSegment};
 use turnkv_tier::{Location, Tier, TierError};
 
 const PAGE: usize = 250_000;
@@ -51,8 +51,8 @@ fn the_reserve_is_never_given_to_ordinary_writes() {
     assert!(usage.disk_full && tier.needs_reclaim(), "{usage:?}");
     assert_eq!((usage.capacity_bytes, tier.capacity().0), (4 << 20, 4));
     for round in 0..20u8 {
-        assert!(tier.can_move(PAGE as u32));
-        let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+        assert!(tier.movable_bytes() >= PAGE as u32);
+        let candidate = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
         for (meta, at) in &candidate.extents[..2] {
             assert!(matches!(write(&tier, meta.hash.0[0], true), Some(Ok(_))), "round {round}");
             tier.forget(*at, PAGE as u32);
@@ -70,7 +70,7 @@ fn a_disk_that_grows_is_noticed_although_nothing_is_wanted() {
     let (tier, _, _) = NvmeTier::open_simulated(config(), &disk).unwrap();
     fill(&tier, 1);
     assert_eq!(tier.capacity().0, 4);
-    let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+    let candidate = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
     tier.release(candidate.segment); // two are ready: the tier wants no more
     run(&tier);
     disk.set_capacity(64 << 20);
@@ -85,7 +85,7 @@ fn descriptors_that_run_out_later_harm_nothing() {
     let (tier, _, _) = NvmeTier::open_simulated(config(), &disk).unwrap();
     assert_eq!(fill(&tier, 1), 28);
     disk.set_plan(FaultPlan::calm(5).with(Fault::NoDescriptor, 1_000_000));
-    let candidate = tier.reclaim_candidate(|_| u64::MAX).unwrap();
+    let candidate = tier.reclaim_candidate(SealedSegment::dead_bytes).unwrap();
     tier.release(candidate.segment);
     run(&tier);
     assert!(matches!(write(&tier, 200, false), Some(Ok(_))));

@@ -89,7 +89,7 @@ impl Slots {
     }
 
     /// Whether a namespace has evicted so many pages since this was true last.
-    pub(crate) fn is_each_eviction(&mut self, ns: u16, every: u32) -> bool {
+    pub(crate) fn comparison_is_due(&mut self, ns: u16, every: u32) -> bool {
         let class = &mut self.classes[usize::from(ns)];
         let due = class.evictions >= every;
         if due {
