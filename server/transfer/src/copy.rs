@@ -13,10 +13,12 @@
 
 use std::sync::OnceLock;
 
+use self::kernel::{CopyKernel, LINE_BYTES, copy_plain};
 use crate::checksum::Checksum;
 use crate::limits::{CHUNK_BYTES, STREAMING_BYTES_MIN};
 
 mod fold;
+mod kernel;
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 mod neon;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -26,9 +28,6 @@ mod x86;
 use neon::KERNELS;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use x86::KERNELS;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// Names the kernel to use (`avx512`, `avx2`, `sse`, ...: see its table), to measure and to test each of them. A kernel that
 /// this processor cannot run is not used, whatever this says.
@@ -72,7 +71,7 @@ pub(crate) unsafe fn copy_part_checksummed(
             std::ptr::copy_nonoverlapping(source, target, bytes);
         };
     }
-    let stream = Stream::new();
+    let stream = StreamingCopy::new();
     // SAFETY: the caller's promise.
     unsafe { stream.copy_summed(source, target, bytes, sum) };
     stream.finish();
@@ -84,7 +83,7 @@ pub(crate) unsafe fn copy_part_checksummed(
 /// If the lengths differ.
 pub fn copy_streaming_by(kernel: &str, source: &[u8], target: &mut [u8]) -> Option<u64> {
     assert_eq!(source.len(), target.len(), "a copy is as long as its source");
-    let stream = Stream { kernel: runnable().find(|one| one.name == kernel)? };
+    let stream = StreamingCopy { kernel: runnable().find(|one| one.name == kernel)? };
     let mut sum = Checksum::new();
     // SAFETY: both slices are valid for their length, and an exclusive borrow overlaps no other.
     unsafe { stream.copy_summed(source.as_ptr(), target.as_mut_ptr(), source.len(), &mut sum) };
@@ -97,52 +96,26 @@ pub fn copy_kernels() -> Vec<&'static str> {
     runnable().map(|kernel| kernel.name).collect()
 }
 
-/// A way to copy.
-#[derive(Debug)]
-struct Kernel {
-    name: &'static str,
-    /// Whether this processor has the instructions.
-    runs: fn() -> bool,
-    /// Copies so many bytes, streaming where there is such a thing.
-    copy: unsafe fn(*const u8, *mut u8, usize),
-    /// Copy and checksum in one.
-    fused: Option<Fused>,
-}
-
-/// Copies whole blocks to an aligned target and folds them onto the checksum's register.
-#[derive(Debug)]
-struct Fused {
-    block_bytes: usize,
-    run: unsafe fn(*const u8, *mut u8, usize, u64) -> fold::Remainder,
-}
-
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
-static KERNELS: [Kernel; 0] = [];
+static KERNELS: [CopyKernel; 0] = [];
 
 /// Every processor runs it.
-static PLAIN: Kernel = Kernel { name: "plain", runs: || true, copy: copy_plain, fused: None };
-
-/// # Safety
-/// As [`copy_checksummed`].
-unsafe fn copy_plain(source: *const u8, target: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
-}
+static PLAIN: CopyKernel = CopyKernel { name: "plain", runs: || true, copy: copy_plain, fused: None };
 
 /// The kernels that this processor runs, the best first.
-fn runnable() -> impl Iterator<Item = &'static Kernel> {
+fn runnable() -> impl Iterator<Item = &'static CopyKernel> {
     KERNELS.iter().chain([&PLAIN]).filter(|kernel| (kernel.runs)())
 }
 
 /// Streaming copies with the best instructions that this processor has.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stream {
-    kernel: &'static Kernel,
+pub(crate) struct StreamingCopy {
+    kernel: &'static CopyKernel,
 }
 
-impl Stream {
+impl StreamingCopy {
     pub(crate) fn new() -> Self {
-        static BEST: OnceLock<&'static Kernel> = OnceLock::new();
+        static BEST: OnceLock<&'static CopyKernel> = OnceLock::new();
         let kernel = BEST.get_or_init(|| {
             let named = std::env::var(KERNEL_VARIABLE).unwrap_or_default();
             runnable().find(|kernel| kernel.name == named).or_else(|| runnable().next()).unwrap_or(&PLAIN)
@@ -150,7 +123,7 @@ impl Stream {
         Self { kernel }
     }
 
-    /// Copies `bytes`. Call [`Stream::finish`] after the last copy.
+    /// Copies `bytes`. Call [`StreamingCopy::finish`] after the last copy.
     ///
     /// # Safety
     /// As [`copy_checksummed`].
@@ -160,7 +133,7 @@ impl Stream {
         unsafe { (self.kernel.copy)(source, target, bytes) }
     }
 
-    /// Copies `bytes` and adds them to a checksum. Call [`Stream::finish`] after the last copy.
+    /// Copies `bytes` and adds them to a checksum. Call [`StreamingCopy::finish`] after the last copy.
     ///
     /// # Safety
     /// As [`copy_checksummed`].

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 /// The bytes that all large frames of a server may take together, from their headers on until they are dropped.
 #[derive(Debug)]
 pub struct LargeFrames {
-    taken: Mutex<Taken>,
+    taken: Mutex<TakenBytes>,
     freed: Condvar,
     bytes: usize,
     /// What these are a share of.
@@ -19,7 +19,7 @@ pub struct LargeFrames {
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenBytes {
     bytes: usize,
     /// The most since somebody last asked for it.
     most_bytes: usize,

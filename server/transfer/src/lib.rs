@@ -15,6 +15,7 @@
 //! - [`large`]: memory for frames that are larger than a read buffer
 //! - [`local`]: the local socket: frames and descriptors over a Unix socket
 //! - [`listener`]: binding a Unix socket path, accepting local sockets
+//! - `peer`: who is at the other end of a socket
 //! - [`pieces`]: copies of parts of pages for a socket, in memory that is used again
 //! - `ring`: frames through memory that both sides have mapped
 //! - [`process`]: is the process at the other end still there?
@@ -30,6 +31,7 @@ pub mod large;
 pub mod limits;
 pub mod listener;
 pub mod local;
+mod peer;
 pub mod pieces;
 pub mod plan;
 pub mod process;
@@ -44,7 +46,8 @@ pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader};
 pub use large::LargeFrames;
 pub use limits::FRAME_BYTES_MAX;
 pub use listener::{LocalListener, SocketFile, bind_unix};
-pub use local::{LocalSocket, Peer};
+pub use local::LocalSocket;
+pub use peer::Peer;
 pub use pieces::{PieceBuffers, free_heap_bytes, keep_heap, share_heaps, trim_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};

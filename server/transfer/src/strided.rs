@@ -9,7 +9,7 @@
 //! ```
 
 use crate::checksum::Checksum;
-use crate::copy::Stream;
+use crate::copy::StreamingCopy;
 use crate::limits::{CHUNK_BYTES, STREAMING_RUN_BYTES_MIN};
 use crate::plan::{CopyPlan, Run};
 
@@ -25,7 +25,7 @@ impl CopyPlan {
             written: 0,
             stage: &mut stage,
             staged: 0,
-            stream: Stream::new(),
+            stream: StreamingCopy::new(),
             sum: Checksum::new(),
         };
         for run in self.runs() {
@@ -50,7 +50,8 @@ impl CopyPlan {
     /// `slot` is readable for `slot_bytes` and nobody else writes it; the promise of `TensorView::new` holds.
     pub(crate) unsafe fn scatter_from(&self, slot: *const u8) -> u64 {
         let slot_bytes = self.slot_bytes();
-        let mut reader = Reader { slot, slot_bytes, checked: 0, stream: Stream::new(), sum: Checksum::new() };
+        let mut reader =
+            Reader { slot, slot_bytes, checked: 0, stream: StreamingCopy::new(), sum: Checksum::new() };
         for run in self.runs() {
             // SAFETY: runs come in slot order and lie inside the slot; a run's memory is writable by the views' promise.
             unsafe { reader.get(run) };
@@ -78,7 +79,7 @@ struct Writer<'a> {
     stage: &'a mut Stage,
     /// Bytes in the stage, which follow those written.
     staged: usize,
-    stream: Stream,
+    stream: StreamingCopy,
     sum: Checksum,
 }
 
@@ -164,7 +165,7 @@ struct Reader {
     slot_bytes: usize,
     /// Bytes of the slot that are checksummed: at most a chunk ahead of what is copied.
     checked: usize,
-    stream: Stream,
+    stream: StreamingCopy,
     sum: Checksum,
 }
 

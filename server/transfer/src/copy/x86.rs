@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 };
 
 use super::fold::{REMAINDER_BYTES, Remainder, Shift};
-use super::{Fused, Kernel, LINE_BYTES};
+use super::kernel::{CopyKernel, FusedCopy, LINE_BYTES};
 
 macro_rules! has {
     ($($feature:tt),+) => {
@@ -21,29 +21,29 @@ macro_rules! has {
 }
 
 /// The best first. Every x86-64 runs the last.
-pub(super) static KERNELS: [Kernel; 6] = [
-    Kernel {
+pub(super) static KERNELS: [CopyKernel; 6] = [
+    CopyKernel {
         name: "avx512",
         runs: has!("avx512f", "vpclmulqdq", "pclmulqdq"),
         copy: copy_avx512,
-        fused: Some(Fused { block_bytes: AVX512_BLOCK_BYTES, run: fused_avx512 }),
+        fused: Some(FusedCopy { block_bytes: AVX512_BLOCK_BYTES, run: fused_avx512 }),
     },
-    Kernel {
+    CopyKernel {
         name: "avx2",
         runs: has!("avx2", "vpclmulqdq", "pclmulqdq"),
         copy: copy_avx2,
-        fused: Some(Fused { block_bytes: AVX2_BLOCK_BYTES, run: fused_avx2 }),
+        fused: Some(FusedCopy { block_bytes: AVX2_BLOCK_BYTES, run: fused_avx2 }),
     },
     // Without wide products a fold of 16 bytes was not measured to gain anything: these copy wide, chunk by chunk.
-    Kernel { name: "avx512-chunks", runs: has!("avx512f"), copy: copy_avx512, fused: None },
-    Kernel { name: "avx2-chunks", runs: has!("avx2"), copy: copy_avx2, fused: None },
-    Kernel {
+    CopyKernel { name: "avx512-chunks", runs: has!("avx512f"), copy: copy_avx512, fused: None },
+    CopyKernel { name: "avx2-chunks", runs: has!("avx2"), copy: copy_avx2, fused: None },
+    CopyKernel {
         name: "sse",
         runs: has!("pclmulqdq"),
         copy: copy_sse2,
-        fused: Some(Fused { block_bytes: SSE_BLOCK_BYTES, run: fused_sse }),
+        fused: Some(FusedCopy { block_bytes: SSE_BLOCK_BYTES, run: fused_sse }),
     },
-    Kernel { name: "sse2", runs: has!("sse2"), copy: copy_sse2, fused: None },
+    CopyKernel { name: "sse2", runs: has!("sse2"), copy: copy_sse2, fused: None },
 ];
 
 pub(super) fn fence() {
@@ -54,7 +54,7 @@ pub(super) fn fence() {
 macro_rules! streaming_kernel {
     ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $registers:literal) => {
         /// # Safety
-        /// As `Stream::copy`, on a processor that has the feature.
+        /// As `StreamingCopy::copy`, on a processor that has the feature.
         #[target_feature(enable = $feature)]
         unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize) {
             const WIDTH: usize = size_of::<$vector>();
@@ -103,7 +103,7 @@ macro_rules! fused_kernel {
         /// the last ones into one at the end.
         ///
         /// # Safety
-        /// As `Stream::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at least;
+        /// As `StreamingCopy::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at least;
         /// `target` is aligned to a line.
         #[target_feature(enable = $feature)]
         unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize, register: u64) -> Remainder {

@@ -3,21 +3,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::device::core::DeviceCore;
 use crate::device::driver::{DeviceAddress, DeviceError, Driver};
-use crate::device::handle::Core;
 use crate::device::plan::DevicePlan;
 use crate::plan::PlanError;
 
 /// Device memory. Plans of it keep it, and copies under way keep their plans.
 #[derive(Debug)]
 pub struct DeviceBuffer {
-    core: Arc<Core>,
+    core: Arc<DeviceCore>,
     address: DeviceAddress,
     bytes: usize,
 }
 
 impl DeviceBuffer {
-    pub(crate) fn new(core: &Arc<Core>, bytes: usize) -> Result<Arc<Self>, DeviceError> {
+    pub(crate) fn new(core: &Arc<DeviceCore>, bytes: usize) -> Result<Arc<Self>, DeviceError> {
         let address = core.driver.allocate(bytes)?;
         Ok(Arc::new(Self { core: Arc::clone(core), address, bytes }))
     }

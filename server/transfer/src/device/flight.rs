@@ -105,7 +105,7 @@ impl Mark {
 /// Copies under way. Dropping it changes nothing: they go on, and what they use is kept until they are done.
 #[derive(Debug)]
 pub struct Flight {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<FlightBoard>,
 }
 
 impl Flight {
@@ -196,12 +196,12 @@ pub(crate) fn cancelled() -> DeviceError {
 
 /// What a lane and the starter of a flight share.
 #[derive(Default)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct FlightBoard {
+    state: Mutex<FlightState>,
 }
 
 #[derive(Default)]
-struct State {
+struct FlightState {
     /// A lane works on it: it ends with its last copy, and no earlier.
     begun: bool,
     cancelled: bool,
@@ -212,7 +212,7 @@ struct State {
     afterwards: Vec<Afterwards>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for FlightBoard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
         formatter
@@ -223,8 +223,8 @@ impl fmt::Debug for Shared {
     }
 }
 
-impl Shared {
-    fn poll<T>(&self, context: &mut Context<'_>, ready: impl Fn(&State) -> Option<T>) -> Poll<T> {
+impl FlightBoard {
+    fn poll<T>(&self, context: &mut Context<'_>, ready: impl Fn(&FlightState) -> Option<T>) -> Poll<T> {
         let mut state = self.state.lock();
         if let Some(value) = ready(&state) {
             return Poll::Ready(value);
@@ -280,7 +280,7 @@ impl Shared {
     }
 
     /// Ends it, unless it has ended already.
-    fn end(&self, mut state: MutexGuard<'_, State>, done: Done) {
+    fn end(&self, mut state: MutexGuard<'_, FlightState>, done: Done) {
         if state.done.is_some() {
             return;
         }

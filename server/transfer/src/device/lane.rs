@@ -21,9 +21,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::device::buffer::Scratch;
 use crate::device::choose::{Means, Way};
+use crate::device::core::DeviceCore;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
-use crate::device::flight::{Landed, Mark, OwnedEvent, Shared, cancelled};
-use crate::device::handle::Core;
+use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
 use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
@@ -59,7 +59,7 @@ pub(crate) struct Job {
     pub(crate) layers: usize,
     /// Whether the pages' checksums are wanted.
     pub(crate) checksums: bool,
-    pub(crate) flight: Arc<Shared>,
+    pub(crate) flight: Arc<FlightBoard>,
 }
 
 impl Job {
@@ -88,7 +88,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    gates: Vec<(Mark, Arc<Shared>)>,
+    gates: Vec<(Mark, Arc<FlightBoard>)>,
     closed: bool,
 }
 
@@ -106,7 +106,7 @@ impl Queue {
     }
 
     /// Has a flight end when a mark has passed.
-    pub(crate) fn watch(&self, mark: Mark, flight: Arc<Shared>) -> Result<(), DeviceError> {
+    pub(crate) fn watch(&self, mark: Mark, flight: Arc<FlightBoard>) -> Result<(), DeviceError> {
         let mut waiting = self.state.lock();
         if waiting.gates.len() >= LANE_JOBS_MAX {
             let text = format!("{LANE_JOBS_MAX} calls wait for the engine's streams already");
@@ -162,7 +162,7 @@ struct Calls {
 /// The thread's side of a lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    core: Arc<Core>,
+    core: Arc<DeviceCore>,
     queue: Arc<Queue>,
     /// For copies.
     stream: Stream,
@@ -194,7 +194,7 @@ pub(crate) struct Lane {
 impl Lane {
     /// A lane with all that it needs, before its thread begins.
     pub(crate) fn new(
-        core: Arc<Core>,
+        core: Arc<DeviceCore>,
         (priority, gives_up): (Priority, bool),
         tables_bytes: usize,
         staging_bytes: usize,
@@ -316,7 +316,7 @@ impl Lane {
     }
 
     /// Waits for the oldest step, so that what it used becomes free.
-    fn wait_step(&mut self, flight: &Shared) -> Result<(), DeviceError> {
+    fn wait_step(&mut self, flight: &FlightBoard) -> Result<(), DeviceError> {
         let before = self.steps.len();
         loop {
             if let Some(error) = self.core.broken() {

@@ -31,12 +31,12 @@ pub(crate) struct Registry {
     stats: Arc<Stats>,
     /// None: all memory of the host.
     bytes_max: Option<u64>,
-    state: Mutex<State>,
+    state: Mutex<Registrations>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Registrations {
     entries: HashMap<Base, Entry>,
     waiting: VecDeque<Base>,
     bytes: u64,
@@ -277,7 +277,7 @@ impl Registry {
     }
 }
 
-impl State {
+impl Registrations {
     /// There is room again for those that found none: their next use asks anew, and what is pinned in part goes on.
     fn ask_again(&mut self) {
         self.entries.retain(|_, entry| !matches!(entry, Entry::Refused(_, true)));

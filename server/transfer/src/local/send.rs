@@ -11,21 +11,13 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::{LocalSocket, gone, timed_out};
+use super::outbound::Outbound;
+use super::socket::{LocalSocket, gone, timed_out};
 use crate::frame::FrameHeader;
 #[cfg(doc)]
 use crate::limits::FRAME_BYTES_MAX;
 use crate::limits::{FDS_PER_FRAME_MAX, RING_BODY_BYTES_MAX, RING_ROOM_PAUSE_MAX, SEND_WAIT};
 use crate::ring::Rings;
-
-/// What only the sender in turn may touch.
-#[derive(Debug, Default)]
-pub(super) struct Outbound {
-    /// Its position in the ring, where there is one.
-    written: u64,
-    /// The ring says that the next frame is on the socket, and it is not there yet.
-    owed: bool,
-}
 
 impl LocalSocket {
     /// Sends a frame, waiting at most [`SEND_WAIT`] for a peer that does not read.

@@ -1,7 +1,7 @@
 //! The offset arithmetic of a page: two loops around a run for each tensor. Owns: which byte of a tensor lies where in a slot,
 //! whatever kind of memory the tensor is in. Must not know: who copies.
 
-use super::{PageLayout, PlanError, Run, TensorShape};
+use super::shape::{PageLayout, PlanError, TensorShape};
 use crate::limits::PLAN_VIEWS_MAX;
 
 /// An address in some memory: a pointer of this process, or a number that only a device can follow.
@@ -20,6 +20,17 @@ impl Address for u64 {
     fn plus(self, bytes: usize) -> Self {
         self.wrapping_add(bytes as u64)
     }
+}
+
+/// A contiguous piece of both sides. `A`: an address in the tensors' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run<A = *mut u8> {
+    /// Where it lies in the tensor.
+    pub memory: A,
+    /// Where it lies in the slot.
+    pub slot_offset: usize,
+    /// Its length, at least 1.
+    pub bytes: usize,
 }
 
 /// Which page, of what kind.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::device::{DevicePlan, DeviceView};
+use crate::limits::PLAN_VIEWS_MAX;
 
 /// Tensors `[view][head][token][row]` somewhere in one buffer, with strides in either order and padding.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::checksum;
