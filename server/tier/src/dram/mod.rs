@@ -8,7 +8,7 @@
 
 mod memory;
 
-use crate::errno::Fault;
+use crate::errno::ErrnoClass;
 use crate::limits::{SLAB_THREADS_MAX, SLABS_MAX};
 use parking_lot::RwLock;
 use std::io;
@@ -83,7 +83,7 @@ impl DramError {
     #[must_use]
     pub fn is_short(&self) -> bool {
         match self {
-            DramError::Slab { source, .. } => Fault::of_error(source) != Fault::Device,
+            DramError::Slab { source, .. } => ErrnoClass::of_error(source) != ErrnoClass::Device,
             DramError::Config(_) | DramError::Budget { .. } => false,
         }
     }

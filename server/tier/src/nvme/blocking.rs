@@ -8,7 +8,7 @@ use super::finish::FinishQueue;
 use super::format::encode_extent;
 use super::operation::{Failure, Operation, Work};
 use super::schedule::Schedule;
-use crate::errno::{Fault, Rereads};
+use crate::errno::{ErrnoClass, Rereads};
 use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX, SHORT_PAUSE};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -20,18 +20,18 @@ use turnkv_transfer::Slot;
 
 /// The engine.
 pub(crate) struct Blocking {
-    shared: Arc<Shared>,
+    shared: Arc<BlockingWork>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct BlockingWork {
     core: Arc<Core>,
     finish: Arc<FinishQueue>,
-    state: Mutex<State>,
+    state: Mutex<BlockingQueue>,
     wake: Condvar,
 }
 
-struct State {
+struct BlockingQueue {
     schedule: Schedule<Operation>,
     stop: bool,
 }
@@ -43,9 +43,9 @@ impl Blocking {
         finish: &Arc<FinishQueue>,
         inflight_bytes: u64,
     ) -> io::Result<Blocking> {
-        let state = Mutex::new(State { schedule: Schedule::new(inflight_bytes), stop: false });
+        let state = Mutex::new(BlockingQueue { schedule: Schedule::new(inflight_bytes), stop: false });
         let (core, finish) = (Arc::clone(core), Arc::clone(finish));
-        let shared = Arc::new(Shared { core, finish, state, wake: Condvar::new() });
+        let shared = Arc::new(BlockingWork { core, finish, state, wake: Condvar::new() });
         let mut threads = Vec::with_capacity(BLOCKING_THREADS);
         for index in 0..BLOCKING_THREADS {
             let shared = Arc::clone(&shared);
@@ -69,7 +69,7 @@ impl Blocking {
     }
 }
 
-impl Shared {
+impl BlockingWork {
     fn run(&self) {
         let _guard = PoisonOnPanic::new(&self.core, "a thread of the blocking engine");
         let mut header = AlignedBuffer::new(BLOCK);
@@ -149,9 +149,9 @@ fn resume(
             Ok(0) => return Err(Failure::device(is_read, "the file ends before the segment does")),
             Ok(count) if done + count >= bytes => return Ok(()),
             Ok(count) => done = (done + count) / BLOCK * BLOCK,
-            Err(errno) => match Fault::of(errno) {
-                Fault::Interrupted if tries < RETRIES_MAX => {}
-                Fault::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
+            Err(errno) => match ErrnoClass::of(errno) {
+                ErrnoClass::Interrupted if tries < RETRIES_MAX => {}
+                ErrnoClass::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
                 fault if tries < RETRIES_MAX && rereads.again(is_read, fault) => {}
                 _ => return Err(Failure::of(is_read, errno)),
             },

@@ -1,11 +1,12 @@
 //! What an NVMe tier is asked for and what opening it says. Owns: plain data. Must not know: files, threads.
 
+use super::ring_error::RingError;
 use crate::limits::{
     BLOCK_BYTES, INFLIGHT_BYTES_DEFAULT, QUEUE_OPS_DEFAULT, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN,
 };
 use crate::tier::{ExtentMeta, Location};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How operations reach the device.
@@ -204,7 +205,12 @@ pub enum OpenError {
     },
     /// The ring was asked for and the kernel refuses it.
     #[error("nvme: io_uring is not available ({0}): set engine to auto or blocking")]
-    Ring(String),
+    Ring(RingError),
+}
+
+/// An error of the system's while the place at `path` was opened.
+pub(super) fn failed(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
+    OpenError::Io { what, path: path.to_owned(), source }
 }
 
 /// A segment worth reclaiming, and what is still alive in it. It stays claimed until it is released or kept.

@@ -4,9 +4,10 @@
 //!
 //! Locks: `books` is held for bookkeeping only, never across I/O or a call-back.
 
-use super::device::{Device, SegmentFile};
+use super::device::Device;
 use super::log::Log;
 use super::operation::{Failure, Operation, Work};
+use super::segment_file::SegmentFile;
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, ExtentMeta, Location, TierError};
 use parking_lot::{Condvar, Mutex};

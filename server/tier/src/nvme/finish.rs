@@ -18,12 +18,12 @@ pub(crate) type Finished = (Operation, Result<(), Failure>);
 /// Where engines put what is over. Bounded by admission.
 #[derive(Default)]
 pub(crate) struct FinishQueue {
-    state: Mutex<State>,
+    state: Mutex<FinishState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct FinishState {
     finished: VecDeque<Finished>,
     stop: bool,
 }

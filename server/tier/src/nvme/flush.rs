@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 /// Flushes that wait for the next round.
 #[derive(Default)]
 pub(crate) struct Flushes {
-    state: Mutex<State>,
+    state: Mutex<WaitingFlushes>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitingFlushes {
     waiting: Vec<Done<()>>,
     stop: bool,
 }

@@ -86,6 +86,8 @@ use turnkv_transfer::{Checksum, checksum as crc};
 
 /// The format these tables describe.
 pub(crate) const VERSION: u32 = 1;
+/// Where segments begin on a block device: the superblock's copies have the space before.
+pub(crate) const DEVICE_BASE: u64 = 1 << 20;
 /// The only codec: the payload as it is.
 pub(crate) const CODEC_RAW: u32 = 0;
 

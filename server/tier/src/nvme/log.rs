@@ -17,9 +17,9 @@
 //! - `notes`: what is known of extents that their bytes do not tell
 //! - `restore`: what recovery puts in
 
-use super::device::SegmentFile;
 use super::format::{Nonce, Record, entry_blocks, extent_blocks};
-use super::segment::{Segment, State};
+use super::segment::{Segment, SegmentState};
+use super::segment_file::SegmentFile;
 use crate::limits::{RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED};
 use crate::tier::{ExtentMeta, Location};
 use std::collections::{BTreeSet, VecDeque};
@@ -152,8 +152,8 @@ impl Log {
             let Some(next) = self.ready.pop_front() else { return Append::Wait };
             self.fill_open();
             let segment = &mut self.segments[next as usize];
-            assert_eq!(segment.state, State::Ready, "only a prepared segment is opened");
-            segment.state = State::Open;
+            assert_eq!(segment.state, SegmentState::Ready, "only a prepared segment is opened");
+            segment.state = SegmentState::Open;
             self.open = Some(next);
         }
         match self.place(meta) {
@@ -165,8 +165,9 @@ impl Log {
     /// Is the rest of the open segment for what moves out of another one? It is the last there is, and if new extents filled
     /// it, those that are to stay would have nowhere to go.
     fn is_for_moves(&self) -> bool {
-        let empties =
-            |segment: &Segment| matches!(segment.state, State::Full | State::Sealed | State::Claimed);
+        let empties = |segment: &Segment| {
+            matches!(segment.state, SegmentState::Full | SegmentState::Sealed | SegmentState::Claimed)
+        };
         self.free_segments() < SEGMENTS_RESERVED && self.segments.iter().any(empties)
     }
 
@@ -187,7 +188,7 @@ impl Log {
     pub(crate) fn fill_open(&mut self) {
         if let Some(open) = self.open.take() {
             let segment = &mut self.segments[open as usize];
-            segment.state = State::Full;
+            segment.state = SegmentState::Full;
             segment.filled_at = self.next_sequence;
             self.full.push_back(open);
         }
@@ -248,7 +249,7 @@ impl Log {
         }
         self.live_bytes -= freed.min(self.live_bytes);
         self.live_extents -= 1;
-        if segment.state == State::Sealed && segment.live_extents == 0 {
+        if segment.state == SegmentState::Sealed && segment.live_extents == 0 {
             self.leave(at.segment.into());
         }
         true
@@ -257,10 +258,10 @@ impl Log {
     /// Everything in a claimed segment is dead; in a worn one, whatever is still alive stays readable. `false` if it is not
     /// claimed.
     pub(crate) fn release(&mut self, number: u32) -> bool {
-        let claimed = |segment: &&mut Segment| segment.state == State::Claimed;
+        let claimed = |segment: &&mut Segment| segment.state == SegmentState::Claimed;
         let Some(segment) = self.segments.get_mut(number as usize).filter(claimed) else { return false };
         if segment.worn && segment.live_extents > 0 {
-            segment.state = State::Retired;
+            segment.state = SegmentState::Retired;
         } else {
             self.leave(number);
         }
@@ -271,7 +272,7 @@ impl Log {
     fn leave(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
         debug_assert!(
-            matches!(segment.state, State::Sealed | State::Claimed),
+            matches!(segment.state, SegmentState::Sealed | SegmentState::Claimed),
             "only what has its footer leaves"
         );
         self.live_bytes -= segment.live_bytes.min(self.live_bytes);
@@ -279,31 +280,31 @@ impl Log {
         segment.live_bytes = 0;
         segment.live_extents = 0;
         segment.released_at = self.changes;
-        segment.state = State::Leaving;
+        segment.state = SegmentState::Leaving;
         self.leave_if_idle(number);
     }
 
     fn leave_if_idle(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
-        if segment.state != State::Leaving || segment.reads > 0 {
+        if segment.state != SegmentState::Leaving || segment.reads > 0 {
             return;
         }
         segment.clear();
         self.unsaved.remove(&number);
         if segment.worn {
-            segment.state = State::Retired;
+            segment.state = SegmentState::Retired;
             return;
         }
-        segment.state = State::Vacant;
+        segment.state = SegmentState::Vacant;
         if number < self.limit { self.vacant.push_back(number) } else { self.leaving.push_back(number) }
     }
 
     /// A claimed segment is not reclaimed after all.
     pub(crate) fn keep(&mut self, number: u32) {
         if let Some(segment) = self.segments.get_mut(number as usize)
-            && segment.state == State::Claimed
+            && segment.state == SegmentState::Claimed
         {
-            segment.state = State::Sealed;
+            segment.state = SegmentState::Sealed;
         }
     }
 
@@ -319,10 +320,11 @@ impl Log {
         };
         let shrink = self.has_surplus() && !self.is_low();
         let first = |number: usize| self.is_surplus(number as u32) == shrink;
-        let sealed = self.segments.iter().enumerate().filter(|(_, segment)| segment.state == State::Sealed);
+        let sealed =
+            self.segments.iter().enumerate().filter(|(_, segment)| segment.state == SegmentState::Sealed);
         let pays = sealed.map(|(number, segment)| (number, (first(number), gain(number, segment))));
         let best = pays.max_by(|(_, one), (_, other)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)))?.0;
-        self.segments[best].state = State::Claimed;
+        self.segments[best].state = SegmentState::Claimed;
         Some(best as u32)
     }
 
@@ -351,7 +353,7 @@ impl Log {
 
     /// Does a surplus segment wait to be emptied?
     fn has_surplus(&self) -> bool {
-        self.surplus().iter().any(|segment| segment.state == State::Sealed)
+        self.surplus().iter().any(|segment| segment.state == SegmentState::Sealed)
     }
 
     /// Segments beyond the capacity that still take space.

@@ -5,17 +5,17 @@ use super::NvmeTier;
 use super::buffer::AlignedBuffer;
 use super::config::Candidate;
 use super::core::Core;
-use super::device::SegmentFile;
 use super::format::{Nonce, Record, decode_extent};
 use super::log::spare_segments;
 use super::recover::read_footer;
+use super::segment_file::SegmentFile;
 use crate::limits::BLOCK;
 use std::sync::Arc;
 
 impl NvmeTier {
     /// Is free space low enough to reclaim?
     pub fn needs_reclaim(&self) -> bool {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         core.poisoned().is_none() && core.books.lock().log.needs_reclaim()
     }
 
@@ -24,7 +24,7 @@ impl NvmeTier {
     /// it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
     /// [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
     pub fn reclaim_candidate(&self, kept: impl Fn(u16) -> u64) -> Option<Candidate> {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         if core.check_open().is_err() {
             return None;
         }
@@ -39,26 +39,26 @@ impl NvmeTier {
 
     /// Segments that there are, how many of them reclaim keeps free, and the bytes of one.
     pub fn geometry(&self) -> (u64, u64, u64) {
-        let device = &self.shared.core.device;
+        let device = &self.placer.core.device;
         (device.segments.into(), spare_segments(device.segments.into()), device.segment_bytes)
     }
 
     /// Is there room to move an extent to, now or soon? Where not, a segment is emptied only by what is dropped.
     pub fn can_move(&self, payload_bytes: u32) -> bool {
-        self.shared.core.books.lock().log.can_move(payload_bytes)
+        self.placer.core.books.lock().log.can_move(payload_bytes)
     }
 
     /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured
     /// while the disk is full.
     pub fn capacity(&self) -> (u64, u64) {
-        let segments = self.shared.core.books.lock().log.capacity_segments();
+        let segments = self.placer.core.books.lock().log.capacity_segments();
         (segments, spare_segments(segments))
     }
 
     /// Everything in a claimed segment is dead. It is reused when reads in flight on it have ended, and when what was
     /// written until now, so also what was moved out of it, is on stable storage.
     pub fn release(&self, segment: u16) {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         if !core.books.lock().log.release(segment.into()) {
             tracing::debug!(segment, "a segment that is not claimed is not released");
         }
@@ -67,11 +67,11 @@ impl NvmeTier {
 
     /// Gives a claimed segment back unreclaimed.
     pub fn keep(&self, segment: u16) {
-        self.shared.core.books.lock().log.keep(segment.into());
+        self.placer.core.books.lock().log.keep(segment.into());
     }
 
     fn live_extents(&self, segment: u32, file: &SegmentFile, nonce: &Nonce) -> Candidate {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         let footer = match read_footer(file, segment, nonce, core.device.segment_blocks()) {
             Ok(footer) => footer,
             Err(error) => {

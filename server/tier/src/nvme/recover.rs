@@ -7,10 +7,11 @@
 
 use super::buffer::AlignedBuffer;
 use super::config::{OpenReport, Recovered};
-use super::device::{Device, Existing, SegmentFile};
+use super::device::{Device, Existing};
 use super::format::{Nonce, Record, SegmentHeader, decode_entries, decode_extent, decode_trailer};
 use super::log::{Found, Log};
 use super::segment::first_use;
+use super::segment_file::SegmentFile;
 use crate::limits::{BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW, UNREADABLE_BLOCKS_MAX, UNREADABLE_SEQUENCES};
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -13,15 +13,15 @@
 //! is sealed without a footer, and ends as retired, where what is still alive in it can be read until it is forgotten.
 
 use super::bits::Bits;
-use super::device::SegmentFile;
 use super::format::{Nonce, Record, extent_blocks};
+use super::segment_file::SegmentFile;
 use crate::limits::BLOCK_BYTES;
 use crate::tier::Location;
 use std::sync::Arc;
 
 /// Where a segment is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SegmentState {
     /// It has no file yet.
     Absent,
     /// It has a file; nothing in it counts. It is not overwritten before what replaced its extents is synced.
@@ -53,7 +53,7 @@ pub(crate) enum State {
 /// One segment.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    pub(crate) state: State,
+    pub(crate) state: SegmentState,
     pub(crate) file: Option<Arc<SegmentFile>>,
     pub(crate) nonce: Nonce,
     /// The next free block.
@@ -89,7 +89,7 @@ impl Segment {
     /// A segment without a file.
     pub(crate) fn absent() -> Segment {
         Segment {
-            state: State::Absent,
+            state: SegmentState::Absent,
             file: None,
             nonce: Nonce([0; 16]),
             cursor: 1,
@@ -112,14 +112,20 @@ impl Segment {
 
     /// May its extents be read?
     pub(crate) fn is_readable(&self) -> bool {
-        let states =
-            [State::Open, State::Full, State::Sealing, State::Sealed, State::Claimed, State::Retired];
+        let states = [
+            SegmentState::Open,
+            SegmentState::Full,
+            SegmentState::Sealing,
+            SegmentState::Sealed,
+            SegmentState::Claimed,
+            SegmentState::Retired,
+        ];
         states.contains(&self.state)
     }
 
     /// Does it take space that a new extent could not have? What is retired is no longer part of the tier's space.
     pub(crate) fn is_used(&self) -> bool {
-        self.state != State::Retired && (self.is_readable() || self.state == State::Leaving)
+        self.state != SegmentState::Retired && (self.is_readable() || self.state == SegmentState::Leaving)
     }
 
     /// The place of an extent in this use of the segment.

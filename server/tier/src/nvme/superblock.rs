@@ -5,10 +5,11 @@
 //! agree the superblock is made again from them. Nothing is written over what may be somebody else's data.
 
 use super::buffer::AlignedBuffer;
-use super::config::{NvmeConfig, OpenError, Peeked, TierId};
-use super::device::{DEVICE_BASE, failed, name, number};
-use super::format::{SegmentHeader, Superblock, Version};
-use super::storage::{File, Folder, Open, patiently};
+use super::config::{NvmeConfig, OpenError, Peeked, TierId, failed};
+use super::format::{DEVICE_BASE, SegmentHeader, Superblock, Version};
+use super::open_mode::OpenMode;
+use super::segment_file::{name, number};
+use super::storage::{File, Folder, patiently};
 use super::time::Clock;
 use crate::limits::{BLOCK, BLOCK_BYTES, SEGMENTS_MAX, SUPERBLOCK_ROT_BYTES_MAX};
 use rustix::fs::{Mode, OFlags};
@@ -230,7 +231,7 @@ fn rebuild(segments: &[(Option<SegmentHeader>, u64)], enough: usize) -> Option<S
 fn segments_of_folder(folder: &Folder, path: &Path) -> Result<Vec<(Option<SegmentHeader>, u64)>, OpenError> {
     let names = folder.names().map_err(|errno| failed("cannot list", path, errno.into()))?;
     let read = |segment: u32| {
-        let file = match patiently(|| folder.open(&name(segment), Open::Read, false)) {
+        let file = match patiently(|| folder.open(&name(segment), OpenMode::Read, false)) {
             Ok(file) => file,
             Err(Errno::ISDIR | Errno::NXIO) => return None, // no file at all
             Err(_) => return Some((None, 0)),
@@ -254,7 +255,7 @@ fn header_at(file: &File, offset: u64, segment: u32) -> Option<SegmentHeader> {
 }
 
 fn read_file(folder: &Folder, name: &str) -> Copy {
-    match patiently(|| folder.open(name, Open::Read, false)) {
+    match patiently(|| folder.open(name, OpenMode::Read, false)) {
         Ok(file) => read_block(&file, 0),
         Err(Errno::NOENT) => Copy::Blank,
         Err(_) => Copy::Unreadable,
@@ -264,7 +265,7 @@ fn read_file(folder: &Folder, name: &str) -> Copy {
 /// Written beside, then renamed: it is there whole or not at all.
 fn write_file(folder: &Folder, which: usize, superblock: &Superblock) -> io::Result<()> {
     let (name, beside) = (NAMES[which], NAMES[which + 2]);
-    let file = patiently(|| folder.open(beside, Open::Create, false))?;
+    let file = patiently(|| folder.open(beside, OpenMode::Create, false))?;
     file.write_all(&superblock.encode()[..], 0)?;
     file.sync()?;
     folder.rename(beside, name)?;

@@ -13,7 +13,7 @@
 
 use super::Log;
 use crate::limits::UNREADABLE_EXTENTS_MAX;
-use crate::nvme::segment::State;
+use crate::nvme::segment::SegmentState;
 use crate::tier::Location;
 
 impl Log {
@@ -46,6 +46,6 @@ impl Log {
     /// Segments of the capacity that are no longer part of it.
     pub(super) fn retired_segments(&self) -> u64 {
         let within = &self.segments[..self.limit as usize];
-        within.iter().filter(|segment| segment.state == State::Retired).count() as u64
+        within.iter().filter(|segment| segment.state == SegmentState::Retired).count() as u64
     }
 }

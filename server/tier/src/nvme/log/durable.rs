@@ -7,7 +7,7 @@
 
 use super::Log;
 use crate::limits::{RELEASE_WAIT, RELEASES_PER_SYNC};
-use crate::nvme::device::SegmentFile;
+use crate::nvme::segment_file::SegmentFile;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -32,27 +32,18 @@
 //! - Stuck operations end (with an error) when the power is cut; until then [`NvmeTier::shutdown`] gives up on them after
 //!   its usual time, which is simulated too.
 
-mod disk;
-mod driver;
-mod faults;
-mod file;
-mod inode;
-mod random;
-
 use super::config::{NvmeConfig, OpenError, OpenReport, Recovered};
 use super::device::Device;
 use super::engine::Driver;
 use super::finish::FinishQueue;
 use super::flush::Flushes;
-use super::{NvmeTier, Shared, keeper};
+use super::placer::Placer;
+use super::simulated_engine::SimulatedDriver;
+use super::{NvmeTier, keeper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use disk::SimulatedDisk;
-pub(crate) use driver::SimulatedDriver;
-pub use faults::{Fault, FaultCounts, FaultPlan, Hit};
-pub use file::SimulatedFile;
-pub use random::Random;
+pub use super::simulated_disk::{Fault, FaultCounts, FaultPlan, Hit, Random, SimulatedDisk, SimulatedFile};
 
 /// One thing that one thread of a real tier would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +82,7 @@ impl NvmeTier {
 
     /// Takes a step; `false` if there was nothing to do for it.
     pub fn step(&self, step: Step) -> bool {
-        take(&self.shared, &self.finish, &self.flushes, step)
+        take(&self.placer, &self.finish, &self.flushes, step)
     }
 
     /// Takes one step of those that have something to do, whichever the seed says; `false` if none has.
@@ -103,32 +94,32 @@ impl NvmeTier {
 
     /// What other threads do in the middle of one thread's call to the disk.
     fn others(&self) -> impl Fn(u64) + Send + Sync + 'static {
-        let (shared, finish) = (Arc::downgrade(&self.shared), Arc::downgrade(&self.finish));
+        let (placer, finish) = (Arc::downgrade(&self.placer), Arc::downgrade(&self.finish));
         let flushes = Arc::downgrade(&self.flushes);
         move |number| {
             let step = Step::ALL[(number % Step::ALL.len() as u64) as usize];
-            if let (Some(shared), Some(finish), Some(flushes)) =
-                (shared.upgrade(), finish.upgrade(), flushes.upgrade())
+            if let (Some(placer), Some(finish), Some(flushes)) =
+                (placer.upgrade(), finish.upgrade(), flushes.upgrade())
             {
-                take(&shared, &finish, &flushes, step);
+                take(&placer, &finish, &flushes, step);
             }
         }
     }
 
     /// What the threads of a tier on a real device do meanwhile.
     pub(super) fn step_without_threads(&self) {
-        let simulated = matches!(self.shared.driver, Driver::Simulated(_));
+        let simulated = matches!(self.placer.engine, Driver::Simulated(_));
         while simulated && Step::ALL.into_iter().any(|step| self.step(step)) {}
     }
 }
 
-fn take(shared: &Shared, finish: &FinishQueue, flushes: &Flushes, step: Step) -> bool {
-    let Driver::Simulated(driver) = &shared.driver else { return false };
+fn take(placer: &Placer, finish: &FinishQueue, flushes: &Flushes, step: Step) -> bool {
+    let Driver::Simulated(driver) = &placer.engine else { return false };
     match step {
-        Step::Keeper => alone(&driver.controlling, || keeper::step(shared)),
+        Step::Keeper => alone(&driver.controlling, || keeper::step(placer)),
         Step::Carry => driver.carry(),
-        Step::Finish => finish.step(&shared.core),
-        Step::Flush => alone(&driver.controlling, || flushes.step(&shared.core)),
+        Step::Finish => finish.step(&placer.core),
+        Step::Flush => alone(&driver.controlling, || flushes.step(&placer.core)),
     }
 }
 
