@@ -22,33 +22,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use turnkv_proto::BlockHash;
-use turnkv_transfer::device::{
-    Device, DeviceAddress, DeviceBuffer, DeviceErrorKind, DevicePlan, Flight, Mark, Stream,
-};
+use turnkv_transfer::device::{Device, DeviceAddress, DeviceErrorKind, DevicePlan, Flight, Mark, Stream};
 
 mod index;
+mod memory;
 mod places;
 #[cfg(test)]
 mod tests;
 
 use index::{Filled, Index};
+use memory::PoolMemory;
 use places::{Pins, Reserved, covers, filled_of, with};
 
 /// Pages in device memory. Clones are the same pool.
 #[derive(Debug, Clone)]
 pub struct GpuPagePool {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    device: Device,
-    memory: Arc<DeviceBuffer>,
-    page_bytes: usize,
-    places: usize,
-    index: Mutex<Index>,
-    hits: AtomicU64,
-    misses: AtomicU64,
+    inner: Arc<PoolMemory>,
 }
 
 /// What a GPU page pool holds, and how it fared.
@@ -83,7 +72,7 @@ impl GpuPagePool {
         let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
         let device = device.clone();
         Ok(GpuPagePool {
-            inner: Arc::new(Inner { device, memory, page_bytes, places: pages, index, hits, misses }),
+            inner: Arc::new(PoolMemory { device, memory, page_bytes, places: pages, index, hits, misses }),
         })
     }
 
@@ -437,7 +426,7 @@ impl GpuHit {
 #[derive(Debug)]
 pub struct PageView {
     pins: Option<Pins>,
-    pool: Arc<Inner>,
+    pool: Arc<PoolMemory>,
     address: DeviceAddress,
 }
 

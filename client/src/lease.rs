@@ -2,12 +2,11 @@
 
 use crate::backoff::Attempts;
 use crate::error::{Error, Result};
-use crate::local::{Lent, LocalPool, Server};
+use crate::local::ReadGrant;
 use crate::namespace::Namespace;
 use crate::offload::window_pages;
 use crate::reload::shm::{Next, Pages};
 use crate::reload::{MissCause, ReloadOptions};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_proto::{BlockHash, Shards};
@@ -22,40 +21,7 @@ pub struct ReadLease {
     pages: Vec<(Slot, u64)>,
     miss: Option<MissCause>,
     end: Instant,
-    ending: Ending,
-}
-
-/// Ends a read lease when it is dropped, wherever that is.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    lease: Option<u64>,
-    corrupt: Mutex<Vec<u32>>,
-    server: Server,
-    pool: Arc<LocalPool>,
-}
-
-impl Ending {
-    /// Takes the read lease over from the operation that was given it.
-    pub(crate) fn of(lent: &mut Lent) -> Ending {
-        let (server, pool) = (lent.server(), Arc::clone(lent.pool()));
-        Ending { lease: lent.take_read_lease(), corrupt: Mutex::default(), server, pool }
-    }
-
-    /// A page of the lease did not verify: the pool is told when the lease ends.
-    pub(crate) fn report_corrupt(&self, position: u32) {
-        let mut corrupt = self.corrupt.lock();
-        if !corrupt.contains(&position) {
-            corrupt.push(position);
-        }
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.pool.end_reload(&self.server, lease, std::mem::take(self.corrupt.get_mut()));
-        }
-    }
+    grant: ReadGrant,
 }
 
 /// The lease ended before the reading did: what was read may be other pages' bytes and must be thrown away.
@@ -102,8 +68,8 @@ impl Namespace {
                 }
             };
             held.truncate(moved.positions(moved.whole_pages(held.len())));
-            let (end, ending) = (pages.lease_end, Ending::of(&mut pages.lent));
-            return Ok(ReadLease { pages: held, miss, end, ending });
+            let (end, grant) = (pages.lease_end, ReadGrant::of(&mut pages.lent));
+            return Ok(ReadLease { pages: held, miss, end, grant });
         }
     }
 }
@@ -134,7 +100,7 @@ impl ReadLease {
         let Some((slot, checksum)) = self.pages.get(position) else { return false };
         let matches = slot.checksum() == *checksum;
         if !matches && self.left() > Duration::ZERO {
-            self.ending.report_corrupt(position as u32);
+            self.grant.report_corrupt(position as u32);
         }
         matches
     }

@@ -9,7 +9,7 @@ use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result, io_cause, nobody_there};
 use crate::grpc::Grpc;
 use crate::limits::{CONNECT_PAUSE_MIN, INLINE_PIECE_BYTES};
-use crate::local::{Fault, Lent, LocalPool};
+use crate::local::{ConnectError, Lent, LocalPool};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::io;
@@ -101,8 +101,8 @@ impl Link {
         loop {
             let nobody = match local.acquire(deadline).await {
                 Ok(lent) => return Ok(Some(lent)),
-                Err(Fault::Failed(error)) => return Err(error),
-                Err(Fault::NobodyThere(error)) => error,
+                Err(ConnectError::Failed(error)) => return Err(error),
+                Err(ConnectError::NobodyThere(error)) => error,
             };
             if self.config.data_plane == DataPlane::Auto && nobody.kind() == io::ErrorKind::NotFound {
                 // A server that serves gRPC here without a local socket is a choice, not a fault.
@@ -112,7 +112,7 @@ impl Link {
                     return Ok(None);
                 }
             }
-            self.find_server(&mut backoff, deadline, || Fault::NobodyThere(nobody).into()).await?;
+            self.find_server(&mut backoff, deadline, || ConnectError::NobodyThere(nobody).into()).await?;
         }
     }
 

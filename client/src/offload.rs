@@ -97,7 +97,7 @@ pub enum Decline {
 
 /// One window of pages to offer.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct OffloadWindow {
     pub(crate) begin: wire::BeginOffloadRequest,
     pub(crate) pages: usize,
     pub(crate) moved: Shards,
@@ -114,13 +114,18 @@ pub(crate) trait Sources: Sync {
     fn window(
         &self,
         namespace: &Namespace,
-        window: &Window,
+        window: &OffloadWindow,
         positions: Range<usize>,
     ) -> impl Future<Output = Result<Done>> + Send;
 }
 
 impl Sources for [PageSource<'_>] {
-    async fn window(&self, namespace: &Namespace, window: &Window, positions: Range<usize>) -> Result<Done> {
+    async fn window(
+        &self,
+        namespace: &Namespace,
+        window: &OffloadWindow,
+        positions: Range<usize>,
+    ) -> Result<Done> {
         let pages = &self[positions];
         match namespace.link.lend(window.deadline).await? {
             Some(lent) => namespace.offload_shm(lent, window, pages).await,
@@ -188,7 +193,7 @@ impl Namespace {
                 return Ok(());
             }
             let end = hashes.len().min(at + window_pages);
-            let window = Window {
+            let window = OffloadWindow {
                 begin: self.begin(options, hashes, at..end, patience.server_wait_ms()),
                 pages: end - at,
                 moved,

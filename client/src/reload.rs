@@ -66,14 +66,14 @@ pub enum MissCause {
 
 /// One window of pages to read.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct ReloadWindow {
     pub(crate) begin: wire::BeginReloadRequest,
     pub(crate) pages: usize,
     pub(crate) moved: Shards,
     pub(crate) deadline: Deadline,
 }
 
-impl Window {
+impl ReloadWindow {
     /// Shards of pages that are asked for.
     pub(crate) fn positions(&self) -> usize {
         self.moved.positions(self.pages)
@@ -86,7 +86,7 @@ pub(crate) trait Targets: Send {
     fn window(
         &mut self,
         namespace: &Namespace,
-        window: &Window,
+        window: &ReloadWindow,
         positions: Range<usize>,
         report: &mut ReloadReport,
     ) -> impl Future<Output = Result<()>> + Send;
@@ -96,7 +96,7 @@ impl Targets for [PageTarget<'_>] {
     async fn window(
         &mut self,
         namespace: &Namespace,
-        window: &Window,
+        window: &ReloadWindow,
         positions: Range<usize>,
         report: &mut ReloadReport,
     ) -> Result<()> {
@@ -170,7 +170,7 @@ impl Namespace {
         moved: Shards,
         hashes: &[BlockHash],
         deadline: Deadline,
-    ) -> Window {
+    ) -> ReloadWindow {
         let begin = wire::BeginReloadRequest {
             namespace: self.wire_id(),
             hashes: pack_hashes(hashes).into(),
@@ -181,7 +181,7 @@ impl Namespace {
             session: options.session.clone().unwrap_or_default(),
             hold: false,
         };
-        Window { begin, pages: hashes.len(), moved, deadline }
+        ReloadWindow { begin, pages: hashes.len(), moved, deadline }
     }
 }
 

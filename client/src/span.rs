@@ -12,7 +12,7 @@
 //!     |                     ^------------ own ------------/   |
 //!     \------ vacate --------------------------------------- /
 //! ```
-//! A place that is empty is private memory of this process. Everything mapped is under a held lease (see [`crate::held`]): it
+//! A place that is empty is private memory of this process. Everything mapped is under a held lease (see [`LocalPool::hold`]): it
 //! stays as it is for as long as this process lives and the place is not vacated, whatever becomes of the server.
 
 use crate::error::{Error, ErrorKind, Result};

@@ -5,32 +5,15 @@
 //! quarantined. Should a server nevertheless say that a lease of ours is over, whatever is mapped under it is not to be
 //! trusted any more: [`LocalPool::is_lost`].
 
+use super::connection::Server;
+use super::lent::Lent;
+use super::pool::LocalPool;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{RENEW_LEASES_MAX, RENEW_PAUSE_MAX, RENEW_PAUSE_MIN, RENEW_WAIT};
-use crate::local::{Lent, LocalPool, Server};
-use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use turnkv_proto::wire::{self, Verb};
-
-/// Leases of one server process; another one knows none of them.
-#[derive(Debug, Default)]
-pub(crate) struct Held {
-    leases: BTreeSet<u64>,
-    lost: HashSet<u64>,
-    /// Releases that found no connection: at most what is held.
-    unsent: Vec<(Server, wire::ReleaseRequest)>,
-    /// A task renews them.
-    kept: bool,
-}
-
-impl Held {
-    /// The server went away, and the leases with it. The memory stays: nobody gives its slots to anyone any more.
-    pub(crate) fn forget(&mut self) {
-        *self = Held { kept: self.kept, ..Held::default() };
-    }
-}
 
 /// What became of the wish to map what a lease is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! are copied.
 
 use super::shm::{Fill, Grants};
-use super::{Done, OffloadOptions, OffloadReport, Sources, Window};
+use super::{Done, OffloadOptions, OffloadReport, OffloadWindow, Sources};
 use crate::device::{Filling, Marked, bound, mark};
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_WINDOW_BYTES_MAX;
@@ -64,7 +64,12 @@ struct DevicePages<'a> {
 impl Sources for DevicePages<'_> {
     const WINDOW_BYTES_MAX: u64 = DEVICE_WINDOW_BYTES_MAX;
 
-    async fn window(&self, namespace: &Namespace, window: &Window, positions: Range<usize>) -> Result<Done> {
+    async fn window(
+        &self,
+        namespace: &Namespace,
+        window: &OffloadWindow,
+        positions: Range<usize>,
+    ) -> Result<Done> {
         let Some(lent) = namespace.link.lend(window.deadline).await? else {
             return Err(only_shm());
         };

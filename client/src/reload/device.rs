@@ -1,12 +1,12 @@
 //! Reloads into GPU memory. Owns: leasing pages for the device, what became of them once it is done. Must not know: windows, how
 //! pages are copied.
 
-use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, Targets, Window};
+use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, ReloadWindow, Targets};
 use crate::deadline::Deadline;
 use crate::device::{DeviceOrder, bound, mark};
 use crate::error::{Error, Result};
-use crate::lease::Ending;
 use crate::limits::DEVICE_WINDOWS_AHEAD_MAX;
+use crate::local::ReadGrant;
 use crate::namespace::Namespace;
 use crate::offload::device::only_shm;
 use crate::reload::shm::{Next, Pages};
@@ -141,7 +141,7 @@ impl DeviceReload {
                 if checksums.is_some_and(|sums| sums.get(position) != Some(checksum)) {
                     let namespace = self.namespace.id();
                     tracing::warn!(%namespace, position = report.pages, "a page does not verify on the device: it is a miss");
-                    leased.ending.report_corrupt(number as u32);
+                    leased.grant.report_corrupt(number as u32);
                     report.miss = Some(MissCause::Checksum);
                     return;
                 }
@@ -159,7 +159,7 @@ struct Leased {
     shards: Vec<(u64, TierKind)>,
     /// What is read at or after this moment may be other pages' bytes.
     end: Instant,
-    ending: Ending,
+    grant: ReadGrant,
 }
 
 /// Copies under way, and the leases of the slots that they read.
@@ -203,7 +203,7 @@ impl Targets for Landing<'_> {
     async fn window(
         &mut self,
         namespace: &Namespace,
-        window: &Window,
+        window: &ReloadWindow,
         range: Range<usize>,
         report: &mut ReloadReport,
     ) -> Result<()> {
@@ -225,7 +225,7 @@ impl Targets for Landing<'_> {
         let whole = window.moved.positions(window.moved.whole_pages(found.len()));
         found.truncate(whole);
         slots.truncate(whole);
-        let leased = Leased { shards: found, end: pages.lease_end, ending: Ending::of(&mut pages.lent) };
+        let leased = Leased { shards: found, end: pages.lease_end, grant: ReadGrant::of(&mut pages.lent) };
         drop(pages); // its connection is free for the next window
         let tiers: Vec<TierKind> = leased.shards.iter().map(|(_, tier)| *tier).collect();
         if !slots.is_empty() {

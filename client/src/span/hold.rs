@@ -5,12 +5,11 @@ use super::{Mapped, PageSpan, unmappable};
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::held::Holding;
 use crate::limits::YIELD_BYTES;
-use crate::local::Server;
+use crate::local::{Holding, Server};
 use crate::offload::window_pages;
 use crate::reload::shm::{Next, Pages};
-use crate::reload::{MissCause, ReloadOptions, ReloadReport, Window};
+use crate::reload::{MissCause, ReloadOptions, ReloadReport, ReloadWindow};
 use std::sync::Arc;
 use std::time::Instant;
 use turnkv_proto::BlockHash;
@@ -75,7 +74,7 @@ impl PageSpan {
     async fn hold_window(
         &mut self,
         (row, place): (usize, usize),
-        window: &Window,
+        window: &ReloadWindow,
         report: &mut ReloadReport,
     ) -> Result<()> {
         let Some(lent) = self.namespace.link.lend(window.deadline).await? else {
@@ -121,7 +120,7 @@ impl PageSpan {
     async fn find_pages(
         &self,
         pages: &mut Pages,
-        window: &Window,
+        window: &ReloadWindow,
     ) -> Result<(Vec<Found>, Option<MissCause>)> {
         let mut found = Vec::with_capacity(window.pages);
         loop {
@@ -189,7 +188,7 @@ impl PageSpan {
         place: usize,
         found: &[Found],
         pages: &mut Pages,
-        window: &Window,
+        window: &ReloadWindow,
         report: &mut ReloadReport,
     ) -> Result<()> {
         let (piece_bytes, mut copied) = (self.piece_bytes(), 0);

@@ -4,9 +4,8 @@ use super::{Mapped, PageSpan, Standing};
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::held::Holding;
 use crate::limits::WINDOW_PAGES_MAX;
-use crate::slabs::Place;
+use crate::local::{Holding, SlotOf};
 use std::sync::Arc;
 use std::time::Duration;
 use turnkv_proto::wire::{self, OffloadOutcome, Verb};
@@ -108,7 +107,7 @@ impl PageSpan {
         }
         let pool = Arc::clone(lent.pool());
         let id = namespace.id();
-        let place = Place { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
+        let place = SlotOf { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
         let mut slots = Vec::with_capacity(reply.slots.len());
         for slot in &reply.slots {
             slots.push(pool.slot(place, Some(slot), deadline).await?);
