@@ -2,7 +2,7 @@
 
 use crate::config::{Address, ConfigError};
 use crate::limits::{
-    GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES,
+    GRPC_ANSWER_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES,
 };
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -68,8 +68,8 @@ impl Grpc {
 
 pub(crate) fn pool(channel: Channel) -> PoolClient<Channel> {
     PoolClient::new(channel)
-        .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+        .max_decoding_message_size(GRPC_ANSWER_BYTES_MAX)
+        .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX)
 }
 
 /// Opens an inline stream: `body` to the method at `path`, and the answers. Not by the generated client, whose codec copies
@@ -102,10 +102,10 @@ fn transport(error: tonic::transport::Error) -> Status {
 
 pub(crate) fn sessions(channel: Channel) -> SessionsClient<Channel> {
     SessionsClient::new(channel)
-        .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+        .max_decoding_message_size(GRPC_ANSWER_BYTES_MAX)
+        .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX)
 }
 
 pub(crate) fn admin(channel: Channel) -> AdminClient<Channel> {
-    AdminClient::new(channel).max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+    AdminClient::new(channel).max_decoding_message_size(GRPC_ANSWER_BYTES_MAX)
 }

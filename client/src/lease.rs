@@ -24,6 +24,40 @@ pub struct ReadLease {
     grant: ReadGrant,
 }
 
+/// Bytes of the pool's that may be read while the lease lasts. What is read counts only if [`ReadLease::finish`] says so afterwards:
+/// once the lease is over the server may put another page there, so there is no slice of them.
+#[derive(Debug, Clone, Copy)]
+pub struct LeasedPage<'a> {
+    slot: &'a Slot,
+}
+
+impl LeasedPage<'_> {
+    /// Size in bytes, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "a page is never empty")]
+    pub fn len(&self) -> usize {
+        self.slot.len()
+    }
+
+    /// Where the bytes begin in this process. They are mapped for as long as the [`ReadLease`] lives; whoever reads through the
+    /// pointer expects any bytes there once [`ReadLease::left`] is zero.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.slot.as_ptr()
+    }
+
+    /// Copies the bytes from `offset` on into `target`.
+    pub fn copy_to(&self, offset: usize, target: &mut [u8]) -> Result<()> {
+        let end = offset.checked_add(target.len()).filter(|end| *end <= self.len());
+        end.ok_or_else(|| Error::invalid("bytes past the end of a page"))?;
+        self.slot.copy_to(offset, target);
+        Ok(())
+    }
+
+    /// A copy of all bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.slot.to_vec()
+    }
+}
+
 /// The lease ended before the reading did: what was read may be other pages' bytes and must be thrown away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the lease ended before the reading did: throw away what was read")]
@@ -90,9 +124,9 @@ impl ReadLease {
         self.miss
     }
 
-    /// The bytes at a position, where the pool has them. They count only if [`ReadLease::finish`] says so afterwards.
-    pub fn page(&self, position: usize) -> Option<&[u8]> {
-        self.pages.get(position).map(|(slot, _)| slot.bytes())
+    /// The page, or shard of one, at a position, where the pool has it.
+    pub fn page(&self, position: usize) -> Option<LeasedPage<'_>> {
+        self.pages.get(position).map(|(slot, _)| LeasedPage { slot })
     }
 
     /// Whether the bytes at a position match their checksum; if not, the pool is told when the lease ends.

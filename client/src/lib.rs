@@ -48,7 +48,7 @@ pub use config::{BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedCo
 pub use device::DeviceOrder;
 pub use error::{Error, ErrorKind, Result};
 pub use gpu_pool::{GpuHit, GpuPagePool, GpuPoolStats, PageView};
-pub use lease::{LeaseExpired, ReadLease};
+pub use lease::{LeaseExpired, LeasedPage, ReadLease};
 pub use namespace::Namespace;
 pub use offload::{Decline, NotDurable, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget};

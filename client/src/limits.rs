@@ -1,7 +1,7 @@
 //! The named bounds of the client. Owns: every limit, wait and retry of it. Must not know: configuration.
 
 use std::time::Duration;
-use turnkv_proto::limits::INLINE_MESSAGE_BYTES_MAX;
+pub use turnkv_proto::limits::{GRPC_ANSWER_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, INLINE_PIECE_BYTES};
 
 /// Local connections one client opens, so operations of it that run at once.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -11,8 +11,8 @@ pub const SLABS_MAX: usize = 4096;
 pub const PREFAULT_PIECE_BYTES: usize = 4 << 20;
 /// Bytes that one window moves: what one call asks the server to lease. A page is never cut, so it may be more of one page.
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
-/// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds. Their hashes fit a socket's buffer, so that sending them never waits for the
-/// server.
+/// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds. Their hashes fit a
+/// socket's buffer, so that sending them never waits for the server.
 pub const WINDOW_PAGES_MAX: usize = turnkv_proto::limits::LEASE_PAGES_MAX;
 /// How long an operation waits for an answer on the calling thread before it goes on in the reactor.
 pub const SPIN: Duration = Duration::from_micros(60);
@@ -52,16 +52,8 @@ pub const CONNECT_PAUSE_MIN: Duration = Duration::from_millis(5);
 pub const CONNECT_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// How long one attempt to connect may hold the calling thread (a stopped server with a full backlog).
 pub const CONNECT_BLOCK: Duration = Duration::from_millis(1);
-/// Bytes of one inline piece of a page: small enough to stay in a core's own cache, large enough that what every HTTP/2 frame
-/// costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
-pub const INLINE_PIECE_BYTES: usize = 512 << 10;
 /// Inline pieces that wait to be sent; more would leave the cache before they are.
 pub const INLINE_PIECES_MAX: usize = 2;
-/// Bytes of one gRPC message.
-pub const GRPC_MESSAGE_BYTES_MAX: usize = 8 << 20;
-/// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache, and cost fresh memory, before it is
-/// read; less would be filled before a network's round trip is over.
-pub const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// HTTP/2 window of a connection.
 pub const GRPC_CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 /// Bytes of one HTTP/2 frame.
@@ -83,8 +75,4 @@ const _: () =
     assert!(WINDOW_BYTES_MAX >= turnkv_proto::limits::SHARD_BYTES_MAX, "a window holds at least one page");
 const _: () = assert!(WINDOW_PAGES_MAX <= turnkv_proto::limits::HASHES_PER_CALL_MAX, "a window is one call");
 const _: () = assert!(LOOKUP_SAMPLE_MAX <= WINDOW_PAGES_MAX, "a sample is sent like a window");
-const _: () =
-    assert!(INLINE_PIECE_BYTES * 2 <= INLINE_MESSAGE_BYTES_MAX, "a piece and its header fit a message");
-const _: () =
-    assert!(INLINE_PIECE_BYTES * 2 <= GRPC_STREAM_WINDOW_BYTES as usize, "one is sent while one is read");
 const _: () = assert!(WINDOW_PAGES_MAX * 32 <= 64 << 10, "a window's hashes fit a socket's buffer");

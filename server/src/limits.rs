@@ -1,6 +1,9 @@
 //! The server's named bounds. Owns: every bound that is not the operator's to set. Must not know: configuration.
 
 use std::time::Duration;
+pub(crate) use turnkv_proto::limits::{
+    GRPC_ANSWER_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, INLINE_PIECE_BYTES as INLINE_CHUNK_BYTES,
+};
 use turnkv_proto::limits::{HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX};
 use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
@@ -61,9 +64,6 @@ pub(crate) const CLIENTS_MAX: usize = 1_024;
 pub(crate) const CALLERS_MAX: usize = 4_096;
 /// Requests in service at a time on one gRPC connection.
 pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
-/// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache before it is read; less would be
-/// filled before a network's round trip is over.
-pub(crate) const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// HTTP/2 window of a connection: what all its senders may be ahead together, so what one connection may leave unread here.
 pub(crate) const GRPC_CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Bytes of one HTTP/2 frame: a piece of a page and its fields.
@@ -73,8 +73,6 @@ pub(crate) const GRPC_FRAME_BYTES_MAX: u32 = 1 << 20;
 pub(crate) const GRPC_FRAMES_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a frame that needs no room of its own, so what any connection may leave half sent.
 pub(crate) const FRAME_UNCOUNTED_BYTES_MAX: usize = 32 << 10;
-/// Bytes of one answer.
-pub(crate) const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a request to the Pool service: its longest list of hashes, or of positions with checksums, and the rest.
 pub(crate) const POOL_REQUEST_BYTES_MAX: usize = HASHES_PER_CALL_MAX * 32 + SMALL_REQUEST_BYTES_MAX;
 /// Bytes of a request to the Sessions service: likewise, or the most engines of a route.
@@ -109,9 +107,6 @@ pub(crate) const BURST_BYTES_MIN: u64 = 16 << 20;
 /// Free memory between what is in use of the heap, beyond which it goes back to the system while a burst lasts: what is counted of
 /// requests and answers then is what they take.
 pub(crate) const HEAP_FREE_BYTES_MAX: usize = 64 << 20;
-/// Bytes of payload in one message of an inline stream: small enough to stay in a core's own cache, large enough that what
-/// every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
-pub(crate) const INLINE_CHUNK_BYTES: usize = 512 << 10;
 /// Answers that wait to be taken in one inline offload: all it ever gives, and an error.
 pub(crate) const INLINE_ANSWERS_MAX: usize = 3;
 /// Messages queued in one reload stream.

@@ -61,7 +61,7 @@ impl Rig {
         let slot = self.window.slot(0, PAGE).unwrap();
         let page = vec![SlotPage { slot: slot.clone(), plan: plan.clone() }];
         self.device.fill(page, None).unwrap().landed().await.unwrap();
-        slot.bytes().to_vec()
+        slot.to_vec()
     }
 
     async fn put(&self, hashes: &[BlockHash]) -> usize {

@@ -15,11 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
+use turnkv_proto::limits::LOCAL_PROTOCOL;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::LocalSocket;
-
-/// The protocol spoken after Hello.
-const PROTOCOL: u32 = 1;
 
 /// The way to one server through its local socket.
 #[derive(Debug)]
@@ -69,7 +67,7 @@ impl LocalPool {
         let socket = self.open(deadline).await?;
         prepare(&socket).map_err(|error| Error::from_io("the local socket", &error))?;
         let joined = self.state.lock().server.client;
-        let hello = wire::HelloRequest { protocol: PROTOCOL, client: joined, rings: true };
+        let hello = wire::HelloRequest { protocol: LOCAL_PROTOCOL, client: joined, rings: true };
         let mut frame = match send(&socket, Verb::Hello, &hello, deadline) {
             Ok(()) => receive(&socket, deadline).await?,
             // A server that takes no connection says why, and does not wait to be asked.

@@ -56,7 +56,7 @@ impl PageSpan {
         }
         let at = self.find(row, place)?;
         let (Some(spare), Some(page)) = (self.spare.pop(), self.table[at].take()) else { return Ok(false) };
-        spare.slot.fill(page.slot.bytes());
+        spare.slot.fill_from(&page.slot);
         self.map(row, place, spare)?;
         self.release(vec![page]);
         self.counts.owned += 1;

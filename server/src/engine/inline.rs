@@ -216,13 +216,12 @@ impl InlineReload {
     /// the last chunk of a page that does not verify is a miss instead; the page is dropped at the end of the run. A reader
     /// that stalls past the lease gets a miss too: what was copied after that may be another page's.
     fn chunk(&mut self, mut page: Sending) -> wire::ReloadReply {
-        let bytes = page.slot.bytes();
-        let (from, to) = (page.sent, bytes.len().min(page.sent + INLINE_CHUNK_BYTES));
-        let payload = self.engine.pieces.copy(&bytes[from..to], &mut page.found);
+        let (from, to) = (page.sent, page.slot.len().min(page.sent + INLINE_CHUNK_BYTES));
+        let payload = self.engine.pieces.copy_slot(&page.slot, from..to, &mut page.found);
         if self.engine.clock.now() >= self.run.lease_ends {
             return miss(page.index, wire::MissCause::Busy.into());
         }
-        let last = to == bytes.len();
+        let last = to == page.slot.len();
         if last && page.found.finish() != page.checksum {
             self.corrupt.push(page.index);
             return miss(page.index, wire::MissCause::Checksum.into());

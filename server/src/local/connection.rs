@@ -18,12 +18,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use turnkv_pool::ClientId;
+use turnkv_proto::limits::LOCAL_PROTOCOL;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame, LocalSocket};
-
-/// The version of the frames that this server speaks.
-const PROTOCOL: u32 = 1;
 
 /// What ends a connection.
 enum End {
@@ -143,9 +141,9 @@ impl Connection<'_> {
 
     fn hello(&mut self, frame: &Frame) -> Result<(), End> {
         let ask: wire::HelloRequest = decode(frame)?;
-        if ask.protocol != PROTOCOL {
+        if ask.protocol != LOCAL_PROTOCOL {
             let text = format!(
-                "this server speaks protocol {PROTOCOL}, not {}: update the older side",
+                "this server speaks protocol {LOCAL_PROTOCOL}, not {}: update the older side",
                 ask.protocol
             );
             return Err(Error::invalid(text).into());

@@ -13,6 +13,8 @@
 
 use std::sync::OnceLock;
 
+use bytes::BytesMut;
+
 use self::kernel::{CopyKernel, LINE_BYTES, copy_plain};
 use crate::checksum::Checksum;
 use crate::limits::{CHUNK_BYTES, STREAMING_BYTES_MIN};
@@ -41,6 +43,14 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8], sum: &mut Checksum) {
     assert_eq!(source.len(), target.len(), "a copy is as long as its source");
     // SAFETY: both slices are valid for their length, and an exclusive borrow overlaps no other.
     unsafe { copy_part_checksummed(source.as_ptr(), target.as_mut_ptr(), source.len(), sum) }
+}
+
+/// Copies `source` through the cache to the end of `target` and adds it to a checksum: whoever sends it finds it in the cache.
+pub(crate) fn append(source: &[u8], target: &mut BytesMut, sum: &mut Checksum) {
+    for chunk in source.chunks(CHUNK_BYTES) {
+        sum.update(chunk);
+        target.extend_from_slice(chunk);
+    }
 }
 
 /// Copies `bytes` bytes and gives the checksum of the source. All of it is visible to other cores before this returns.

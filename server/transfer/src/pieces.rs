@@ -2,9 +2,12 @@
 //! piece would cost more page faults than its copy. Must not know: who sends them.
 
 use crate::checksum::Checksum;
-use crate::limits::{CHUNK_BYTES, HEAP_KEPT_BYTES, HEAPS_MAX, PIECE_BUFFERS_MAX};
+use crate::copy::append;
+use crate::limits::{HEAP_KEPT_BYTES, HEAPS_MAX, PIECE_BUFFERS_MAX};
+use crate::region::Slot;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use std::ops::Range;
 
 /// Buffers of one size. Each is free again once nobody holds the piece in it any more.
 #[derive(Debug)]
@@ -27,12 +30,22 @@ impl PieceBuffers {
     /// If the source is larger than a piece.
     #[must_use]
     pub fn copy(&self, source: &[u8], sum: &mut Checksum) -> Bytes {
-        assert!(source.len() <= self.piece_bytes, "a piece is cut to fit");
+        self.piece(source.len(), |buffer| append(source, buffer, sum))
+    }
+
+    /// The same of a part of a slot.
+    ///
+    /// # Panics
+    /// If the part is larger than a piece, or does not lie inside the slot.
+    #[must_use]
+    pub fn copy_slot(&self, slot: &Slot, part: Range<usize>, sum: &mut Checksum) -> Bytes {
+        self.piece(part.len(), |buffer| slot.append_to(part, buffer, sum))
+    }
+
+    fn piece(&self, bytes: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
+        assert!(bytes <= self.piece_bytes, "a piece is cut to fit");
         let (place, mut buffer) = self.take();
-        for chunk in source.chunks(CHUNK_BYTES) {
-            sum.update(chunk);
-            buffer.extend_from_slice(chunk);
-        }
+        fill(&mut buffer);
         let piece = buffer.split().freeze();
         if let Some(kept) = self.kept.lock().get_mut(place) {
             *kept = buffer;

@@ -7,7 +7,6 @@ use std::time::Instant;
 use tempfile::TempDir;
 use turnkv_pool::{ClientId, NamespaceIndex};
 use turnkv_proto::{BlockHash, NamespaceId, Spec, pack_hashes, wire};
-use turnkv_transfer::checksum;
 
 const PAGE: u64 = 64 << 10;
 const HASH: BlockHash = BlockHash([1; 32]);
@@ -73,7 +72,7 @@ impl World {
         let reply = ask(&engine, client, &id, HASH).await;
         let slot = engine.slot_at(&reply.slots[0], PAGE).unwrap();
         slot.fill(&[7; PAGE as usize]);
-        let sum = checksum(slot.bytes());
+        let sum = slot.checksum();
         let now = engine.now();
         let lease = turnkv_pool::LeaseId(reply.lease);
         engine.core().pool.commit_offload(lease, client, &[(0, sum)], now).unwrap();

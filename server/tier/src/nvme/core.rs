@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use turnkv_transfer::{Slot, checksum};
+use turnkv_transfer::Slot;
 
 /// A write without a place yet: the next segment is being prepared.
 pub(crate) struct Pending {
@@ -246,7 +246,7 @@ impl Core {
     /// Whether the bytes that were written are those of the checksum. Looked at after the device has read them, so that a
     /// process that still maps them and writes to them meanwhile is found out, too.
     fn verify_source(&self, source: &Slot, meta: &ExtentMeta) -> Result<(), Failure> {
-        if checksum(&source.bytes()[..meta.payload_bytes as usize]) == meta.checksum {
+        if source.checksum_of(meta.payload_bytes as usize) == meta.checksum {
             return Ok(());
         }
         self.counters.changed_writes.fetch_add(1, Ordering::Relaxed);
@@ -268,7 +268,7 @@ impl Core {
             }
             return Err(failure.into_error(at));
         }
-        if checksum(&target.bytes()[..bytes as usize]) != expected {
+        if target.checksum_of(bytes as usize) != expected {
             self.counters.checksum_failures.fetch_add(1, Ordering::Relaxed);
             return Err(TierError::Checksum(at));
         }

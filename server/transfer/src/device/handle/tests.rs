@@ -155,7 +155,7 @@ fn round_trip(rig: &Rig, piece: usize) {
         let expected = pattern(page as u64, PAGE);
         assert_eq!(landed.checksums[page], checksum(&expected), "page {page}");
         let slot = rig.region.slot(page * PAGE, PAGE).unwrap();
-        assert!(slot.bytes() == expected, "page {page} in its slot");
+        assert!(slot.to_vec() == expected, "page {page} in its slot");
         rig.write(page, &[0; PAGE]);
         slot.fill(&expected);
     }
@@ -263,7 +263,7 @@ fn copies_do_not_wait_for_checksums() {
     assert!(!first.is_done() && !second.is_done(), "nobody says so before it is verified");
     let filled = rig.device.fill(rig.pages(4..6, 4 << 10), None).unwrap();
     let slot = rig.region.slot(5 * PAGE, PAGE).unwrap();
-    wait_until("the offload's bytes", || slot.bytes() == pattern(5, PAGE));
+    wait_until("the offload's bytes", || slot.to_vec() == pattern(5, PAGE));
     assert!(!filled.is_done());
     rig.control.let_go();
     for (flight, pages) in [(first, [50, 51]), (second, [52, 53]), (filled, [4, 5])] {

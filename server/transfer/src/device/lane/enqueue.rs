@@ -129,7 +129,7 @@ impl Lane {
             // SAFETY: the piece was just taken: nothing that is enqueued uses it.
             let bytes = unsafe { staged.bytes_mut() };
             if !job.to_slots {
-                bytes.copy_from_slice(&slot.bytes()[start..end]);
+                slot.copy_to(start, bytes);
             } else if page.plan.has_gaps() {
                 bytes.fill(0);
             }
