@@ -1,4 +1,5 @@
-//! The gRPC channel, over a Unix socket or TCP. Owns: its tuning, and one channel per runtime. Must not know: verbs.
+//! The gRPC channel, over a Unix socket or TCP. Owns: its tuning, and one channel per runtime. Must not know:
+//! verbs.
 
 use crate::config::{Address, ConfigError};
 use crate::limits::{
@@ -72,8 +73,8 @@ pub(crate) fn pool(channel: Channel) -> PoolClient<Channel> {
         .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX)
 }
 
-/// Opens an inline stream: `body` to the method at `path`, and the answers. Not by the generated client, whose codec copies
-/// payload twice.
+/// Opens an inline stream: `body` to the method at `path`, and the answers. Not by the generated client,
+/// whose codec copies payload twice.
 pub(crate) async fn stream<Answer: Piece>(
     mut channel: Channel,
     path: &'static str,

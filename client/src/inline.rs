@@ -1,5 +1,5 @@
-//! Pages in gRPC streams, for servers that share no memory with this process. Owns: pieces and their order on the stream.
-//! Must not know: windows before and after.
+//! Pages in gRPC streams, for servers that share no memory with this process. Owns: pieces and their order on
+//! the stream. Must not know: windows before and after.
 
 use crate::error::{Error, Result};
 use crate::grpc;

@@ -1,4 +1,5 @@
-//! Zero-copy reads: the caller looks at pages in their slots. Owns: [`ReadLease`]. Must not know: how slots are granted.
+//! Zero-copy reads: the caller looks at pages in their slots. Owns: [`ReadLease`]. Must not know: how slots
+//! are granted.
 
 use crate::backoff::Attempts;
 use crate::error::{Error, Result};
@@ -12,10 +13,12 @@ use std::time::{Duration, Instant};
 use turnkv_proto::{BlockHash, Shards};
 use turnkv_transfer::{CopyPlan, Slot};
 
-/// A look at pages in the pool's own memory, for a bounded time. What was read counts only if [`ReadLease::finish`] says so.
+/// A look at pages in the pool's own memory, for a bounded time. What was read counts only if
+/// [`ReadLease::finish`] says so.
 ///
-/// Its positions are those of [`ReloadOptions::shards`]: with k shards of each page, position `p * k + s` is the s-th of them of page
-/// `p`; with one, positions are pages. All that the lease tells of, it tells by positions.
+/// Its positions are those of [`ReloadOptions::shards`]: with k shards of each page, position `p * k + s` is
+/// the s-th of them of page `p`; with one, positions are pages. All that the lease tells of, it tells by
+/// positions.
 #[derive(Debug)]
 pub struct ReadLease {
     pages: Vec<(Slot, u64)>,
@@ -24,8 +27,9 @@ pub struct ReadLease {
     grant: ReadGrant,
 }
 
-/// Bytes of the pool's that may be read while the lease lasts. What is read counts only if [`ReadLease::finish`] says so afterwards:
-/// once the lease is over the server may put another page there, so there is no slice of them.
+/// Bytes of the pool's that may be read while the lease lasts. What is read counts only if
+/// [`ReadLease::finish`] says so afterwards: once the lease is over the server may put another page there, so
+/// there is no slice of them.
 #[derive(Debug, Clone, Copy)]
 pub struct LeasedPage<'a> {
     slot: &'a Slot,
@@ -38,8 +42,8 @@ impl LeasedPage<'_> {
         self.slot.len()
     }
 
-    /// Where the bytes begin in this process. They are mapped for as long as the [`ReadLease`] lives; whoever reads through the
-    /// pointer expects any bytes there once [`ReadLease::left`] is zero.
+    /// Where the bytes begin in this process. They are mapped for as long as the [`ReadLease`] lives; whoever
+    /// reads through the pointer expects any bytes there once [`ReadLease::left`] is zero.
     pub fn as_ptr(&self) -> *const u8 {
         self.slot.as_ptr()
     }
@@ -64,8 +68,8 @@ impl LeasedPage<'_> {
 pub struct LeaseExpired;
 
 impl Namespace {
-    /// Leases whole leading pages for reading in place: up to 64 MiB of them, so it may cover fewer than were asked for.
-    /// Needs the shm data plane.
+    /// Leases whole leading pages for reading in place: up to 64 MiB of them, so it may cover fewer than were
+    /// asked for. Needs the shm data plane.
     pub async fn lease(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReadLease> {
         options.check()?;
         let moved = self.moved(options.shard, options.shards)?;
@@ -109,7 +113,8 @@ impl Namespace {
 }
 
 impl ReadLease {
-    /// How many leading positions it covers, of whole pages: as many times the shards of each as it has pages.
+    /// How many leading positions it covers, of whole pages: as many times the shards of each as it has
+    /// pages.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
@@ -139,8 +144,9 @@ impl ReadLease {
         matches
     }
 
-    /// Copies bytes at a position, from `offset` on as many as the plan has, to where the plan says; so a page can be taken
-    /// apart, one layer after another. Nothing is verified here: [`ReadLease::verify`] the position first.
+    /// Copies bytes at a position, from `offset` on as many as the plan has, to where the plan says; so a
+    /// page can be taken apart, one layer after another. Nothing is verified here: [`ReadLease::verify`] the
+    /// position first.
     pub fn copy_out(&self, position: usize, offset: usize, plan: &CopyPlan) -> Result<()> {
         let (slot, _) =
             self.pages.get(position).ok_or_else(|| Error::invalid("a page that the lease lacks"))?;

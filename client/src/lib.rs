@@ -1,5 +1,5 @@
-//! The door to a TurnKV pool: connect, offload, reload, sessions. Works inside any tokio runtime with io and time
-//! enabled.
+//! The door to a TurnKV pool: connect, offload, reload, sessions. Works inside any tokio runtime with io and
+//! time enabled.
 //!
 //! - [`Client`] (`client`): one pool, lazily connected; [`ClientConfig`] (`config`): what its owner decides
 //! - [`Namespace`] (`namespace`): everything that needs a page's shape

@@ -9,10 +9,11 @@ pub const CONNECTIONS_MAX: usize = 16;
 pub const SLABS_MAX: usize = 4096;
 /// Bytes of a new mapping that are faulted in at a time, beside the operations that use it.
 pub const PREFAULT_PIECE_BYTES: usize = 4 << 20;
-/// Bytes that one window moves: what one call asks the server to lease. A page is never cut, so it may be more of one page.
+/// Bytes that one window moves: what one call asks the server to lease. A page is never cut, so it may be
+/// more of one page.
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
-/// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds. Their hashes fit a
-/// socket's buffer, so that sending them never waits for the server.
+/// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds.
+/// Their hashes fit a socket's buffer, so that sending them never waits for the server.
 pub const WINDOW_PAGES_MAX: usize = turnkv_proto::limits::LEASE_PAGES_MAX;
 /// How long an operation waits for an answer on the calling thread before it goes on in the reactor.
 pub const SPIN: Duration = Duration::from_micros(60);
@@ -26,8 +27,8 @@ pub const RENEW_WAIT: Duration = Duration::from_secs(2);
 pub const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`RENEW_PAUSE_MIN`].
 pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// The same of an offload from a device. A window's pages are committed before the next one begins, and a device idles in
-/// between: the time of some round trips, which larger windows make a small part.
+/// The same of an offload from a device. A window's pages are committed before the next one begins, and a
+/// device idles in between: the time of some round trips, which larger windows make a small part.
 pub const DEVICE_WINDOW_BYTES_MAX: u64 = 256 << 20;
 /// Windows of one reload whose copies to a device may be under way before another is leased.
 pub const DEVICE_WINDOWS_AHEAD_MAX: usize = 4;
@@ -41,8 +42,8 @@ pub const SETTLE_WAIT: Duration = Duration::from_secs(10);
 pub const ANSWER_FRAMES_MAX: usize = WINDOW_PAGES_MAX + 2;
 /// Finished leases whose end waits for a free connection; the oldest beyond end by time.
 pub const ENDS_MAX: usize = 256;
-/// The shortest and longest pause before a busy server is asked again, or offered a page that it declined; within it, what the
-/// server said, doubled with each attempt.
+/// The shortest and longest pause before a busy server is asked again, or offered a page that it declined;
+/// within it, what the server said, doubled with each attempt.
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// See [`RETRY_PAUSE_MIN`].
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(250);

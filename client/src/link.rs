@@ -1,5 +1,5 @@
-//! What all verbs share: the way to one pool. Owns: the breaker, the choice of data plane, connecting with backoff, starting
-//! an embedded pool when nobody is there. Must not know: what a verb does.
+//! What all verbs share: the way to one pool. Owns: the breaker, the choice of data plane, connecting with
+//! backoff, starting an embedded pool when nobody is there. Must not know: what a verb does.
 
 use crate::backoff::Backoff;
 use crate::breaker::{Breaker, Outcome, Pass};
@@ -165,7 +165,8 @@ impl Link {
         Ok(())
     }
 
-    /// A pool that was well a moment ago may be restarting: worth a few attempts. A sick one gets one attempt a call.
+    /// A pool that was well a moment ago may be restarting: worth a few attempts. A sick one gets one attempt
+    /// a call.
     fn backoff(&self, deadline: Deadline) -> Backoff {
         let patient = self.breaker.lock().is_healthy();
         Backoff::new(patient.then(|| deadline.within(Duration::from_millis(self.config.connect_ms))))
@@ -178,8 +179,8 @@ impl Call<'_> {
         self.end_after(false, result)
     }
 
-    /// The same for a call of many steps. If some of them succeeded, a deadline says that the call was long, not that the
-    /// pool is sick.
+    /// The same for a call of many steps. If some of them succeeded, a deadline says that the call was long,
+    /// not that the pool is sick.
     pub(crate) fn end_after<T>(mut self, progress: bool, result: Result<T>) -> Result<T> {
         let sick = match &result {
             Err(error) if error.kind == ErrorKind::Deadline => !progress,

@@ -12,7 +12,8 @@
 //!
 //! - `connection`: a connection, the server at its other end; `talk`: messages as frames
 //! - `pool`: [`LocalPool`], the connections at rest; `lent`: one of them while an operation has it
-//! - `mapped_slabs`, `attach`: the server's slabs, mapped here; `held`, `hold`: leases of pages that are mapped
+//! - `mapped_slabs`, `attach`: the server's slabs, mapped here; `held`, `hold`: leases of pages that are
+//!   mapped
 //! - `read_grant`: a read lease that outlives its operation
 
 mod attach;

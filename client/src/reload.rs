@@ -1,5 +1,5 @@
-//! Reload: pages come back from the pool. Owns: windows, what is reported. Must not know: how bytes travel (see `shm` here
-//! and [`crate::inline`]).
+//! Reload: pages come back from the pool. Owns: windows, what is reported. Must not know: how bytes travel
+//! (see `shm` here and [`crate::inline`]).
 
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
@@ -23,8 +23,9 @@ pub struct ReloadOptions {
     pub session: Option<String>,
     /// The first shard of the pages that this call moves.
     pub shard: u16,
-    /// How many shards from that one on it moves; 0 and 1: that one alone. With k of them there are k targets for each hash: page
-    /// after page, of each page one shard after another. What is reported are whole pages all the same.
+    /// How many shards from that one on it moves; 0 and 1: that one alone. With k of them there are k targets
+    /// for each hash: page after page, of each page one shard after another. What is reported are whole pages
+    /// all the same.
     pub shards: u16,
     /// By when to answer; none: the client's `call_ms`.
     pub deadline: Option<Duration>,
@@ -33,7 +34,8 @@ pub struct ReloadOptions {
 /// What came back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// Leading pages of which all shards asked for are in their targets, whole and verified. Targets after them hold anything.
+    /// Leading pages of which all shards asked for are in their targets, whole and verified. Targets after
+    /// them hold anything.
     pub pages: usize,
     /// Of these, found in DRAM.
     pub from_dram: usize,
@@ -82,7 +84,8 @@ impl ReloadWindow {
 
 /// Where the pages of a reload go.
 pub(crate) trait Targets: Send {
-    /// Asks for these positions, whole pages, as one window, and takes in those that come; counts whole pages in the report.
+    /// Asks for these positions, whole pages, as one window, and takes in those that come; counts whole pages
+    /// in the report.
     fn window(
         &mut self,
         namespace: &Namespace,

@@ -1,5 +1,5 @@
-//! Places of a GPU page pool that something is under way on. Owns: giving them back however it ends, and which parts of a page
-//! hold bytes. Must not know: copies.
+//! Places of a GPU page pool that something is under way on. Owns: giving them back however it ends, and
+//! which parts of a page hold bytes. Must not know: copies.
 
 use super::index::{Filled, Index};
 use super::memory::PoolMemory;
@@ -32,7 +32,8 @@ impl Drop for Pins {
     }
 }
 
-/// Places for pages that are on their way, each with the page's number in the call. Dropped, they are free again.
+/// Places for pages that are on their way, each with the page's number in the call. Dropped, they are free
+/// again.
 #[derive(Debug)]
 pub(super) struct Reserved {
     pool: Arc<PoolMemory>,

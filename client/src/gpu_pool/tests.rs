@@ -1,7 +1,7 @@
 //! The pool against a plain map, and what must not happen to pages that somebody uses.
 
 use super::*;
-use turnkv_transfer::device::{DeviceOptions, HostControl, HostOptions, Priority, SlotPage};
+use turnkv_transfer::device::{DeviceBuffer, DeviceOptions, HostControl, HostOptions, Priority, SlotPage};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 const PAGE: usize = 4096;

@@ -1,4 +1,5 @@
-//! Attaching slabs: a slot that a reply names is mapped where this process can reach it. Must not know: pages, who maps what.
+//! Attaching slabs: a slot that a reply names is mapped where this process can reach it. Must not know:
+//! pages, who maps what.
 
 use super::connection::Server;
 use super::mapped_slabs::SlabKey;
@@ -41,7 +42,8 @@ impl LocalPool {
         if let Some(region) = self.slabs.find(key) {
             return Ok(region); // someone else attached it meanwhile
         }
-        // Taken out while it is used: if this future is dropped half way, the connection is closed, not out of step.
+        // Taken out while it is used: if this future is dropped half way, the connection is closed, not out
+        // of step.
         let usable = kept.take().filter(|connection| {
             connection.server.instance == key.0 && matches!(connection.socket.peer_hung_up(), Ok(false))
         });

@@ -1,4 +1,5 @@
-//! A connection to a server process. Owns: what it is, why none could be had. Must not know: who lends connections.
+//! A connection to a server process. Owns: what it is, why none could be had. Must not know: who lends
+//! connections.
 
 use crate::error::Error;
 use std::io;

@@ -1,4 +1,5 @@
-//! The books of leases of pages that this process has mapped. Must not know: connections, what is mapped where.
+//! The books of leases of pages that this process has mapped. Must not know: connections, what is mapped
+//! where.
 
 use super::connection::Server;
 use std::collections::{BTreeSet, HashSet};
@@ -16,7 +17,8 @@ pub(super) struct HeldLeases {
 }
 
 impl HeldLeases {
-    /// The server went away, and the leases with it. The memory stays: nobody gives its slots to anyone any more.
+    /// The server went away, and the leases with it. The memory stays: nobody gives its slots to anyone any
+    /// more.
     pub(super) fn forget(&mut self) {
         *self = HeldLeases { kept: self.kept, ..HeldLeases::default() };
     }

@@ -1,9 +1,9 @@
-//! Leases of pages that this process has mapped. Owns: renewing them in the background, releasing them for certain. Must not
-//! know: what is mapped where.
+//! Leases of pages that this process has mapped. Owns: renewing them in the background, releasing them for
+//! certain. Must not know: what is mapped where.
 //!
-//! Nothing breaks when a renewal fails: time alone never frees a held lease. A server that does not hear of one counts it as
-//! quarantined. Should a server nevertheless say that a lease of ours is over, whatever is mapped under it is not to be
-//! trusted any more: [`LocalPool::is_lost`].
+//! Nothing breaks when a renewal fails: time alone never frees a held lease. A server that does not hear of
+//! one counts it as quarantined. Should a server nevertheless say that a lease of ours is over, whatever is
+//! mapped under it is not to be trusted any more: [`LocalPool::is_lost`].
 
 use super::connection::Server;
 use super::lent::Lent;
@@ -62,7 +62,8 @@ impl LocalPool {
         !self.held.lock().lost.is_empty()
     }
 
-    /// Gives slots back that are not mapped any more (no positions: all of the lease), now or when a connection can be had.
+    /// Gives slots back that are not mapped any more (no positions: all of the lease), now or when a
+    /// connection can be had.
     pub(crate) fn release(&self, server: &Server, lease: u64, positions: Vec<u32>, corrupt: Vec<u32>) {
         if self.server().0 != *server {
             return; // that server process is gone, and the lease with it
@@ -76,7 +77,8 @@ impl LocalPool {
         }
     }
 
-    /// Renews every lease held, and sends releases that could not be sent before. Returns the pause until the next time.
+    /// Renews every lease held, and sends releases that could not be sent before. Returns the pause until the
+    /// next time.
     async fn renew_all(self: &Arc<Self>, leases: &[u64]) -> Result<Duration> {
         let deadline = Deadline::after(RENEW_WAIT);
         let mut lent = self.acquire(deadline).await?;

@@ -1,5 +1,5 @@
-//! A connection lent to one operation. Owns: keeping it in step with the server, and ending its lease however the operation
-//! ends, also by a dropped future. Must not know: what the operation does.
+//! A connection lent to one operation. Owns: keeping it in step with the server, and ending its lease however
+//! the operation ends, also by a dropped future. Must not know: what the operation does.
 
 use super::connection::{ConnectError, Connection, Server};
 use super::pool::LocalPool;
@@ -29,7 +29,8 @@ enum Lease {
     },
 }
 
-/// A connection lent to one operation. Dropping it at any moment leaves no lease behind and no connection out of step.
+/// A connection lent to one operation. Dropping it at any moment leaves no lease behind and no connection out
+/// of step.
 #[derive(Debug)]
 pub(crate) struct Lent {
     connection: Option<Connection>,
@@ -169,7 +170,8 @@ impl Lent {
         }
     }
 
-    /// What the operation was given is held from now on: [`LocalPool::release`] ends it, not the end of the operation.
+    /// What the operation was given is held from now on: [`LocalPool::release`] ends it, not the end of the
+    /// operation.
     pub(crate) fn keep_lease(&mut self) {
         self.lease = None;
     }

@@ -1,4 +1,5 @@
-//! The server's slabs, mapped into this process. Owns: the bounded cache of mappings. Must not know: connections, pages.
+//! The server's slabs, mapped into this process. Owns: the bounded cache of mappings. Must not know:
+//! connections, pages.
 
 use crate::limits::{PREFAULT_PIECE_BYTES, SLABS_MAX};
 use parking_lot::Mutex;
@@ -45,7 +46,8 @@ impl MappedSlabs {
         mapped.insert(key, Arc::clone(region));
     }
 
-    /// Faults a new mapping in beside the operations that use it: touching a page first costs more than copying it.
+    /// Faults a new mapping in beside the operations that use it: touching a page first costs more than
+    /// copying it.
     pub(super) fn warm(&self, region: &Arc<Region>) {
         let (turn, region) = (Arc::clone(&self.warming), Arc::downgrade(region));
         drop(tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! The connections at rest. Owns: connecting, Hello, taking and giving back, what belongs to one server process. Must not know:
-//! pages, plans, how a connection is kept in step.
+//! The connections at rest. Owns: connecting, Hello, taking and giving back, what belongs to one server
+//! process. Must not know: pages, plans, how a connection is kept in step.
 
 use super::connection::{ConnectError, Connection, Server};
 use super::held::HeldLeases;
@@ -28,7 +28,8 @@ pub(crate) struct LocalPool {
     hello: tokio::sync::Mutex<()>,
     state: Mutex<Resting>,
     pub(crate) slabs: MappedSlabs,
-    /// Attaching has a connection of its own, because the operation that needs a slab may be reading a stream.
+    /// Attaching has a connection of its own, because the operation that needs a slab may be reading a
+    /// stream.
     pub(super) attaching: tokio::sync::Mutex<Option<Connection>>,
     /// Leases of pages that this process has mapped.
     pub(super) held: Mutex<HeldLeases>,

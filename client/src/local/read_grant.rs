@@ -1,5 +1,5 @@
-//! A read lease that outlives the operation that was given it. Owns: ending it, and telling what of it did not verify. Must not
-//! know: slots.
+//! A read lease that outlives the operation that was given it. Owns: ending it, and telling what of it did
+//! not verify. Must not know: slots.
 
 use super::connection::Server;
 use super::lent::Lent;

@@ -23,8 +23,8 @@ pub(crate) struct Grants<'a> {
 
 /// Fills granted slots.
 pub(crate) trait Fill: Send {
-    /// Fills every slot, in order; gives the connection back with the pages' checksums. Until then, and if it fails or is
-    /// dropped, the lease ends only when nobody writes to its slots any more.
+    /// Fills every slot, in order; gives the connection back with the pages' checksums. Until then, and if it
+    /// fails or is dropped, the lease ends only when nobody writes to its slots any more.
     fn fill(self, lent: Lent, grants: Grants<'_>) -> impl Future<Output = Result<(Lent, Vec<u64>)>> + Send;
 }
 
@@ -77,7 +77,8 @@ impl Namespace {
     ) -> Result<Done> {
         let client = lent.client();
         let begin = wire::BeginOffloadRequest { client, ..window.begin.clone() };
-        // The lease runs from the server's receipt: counted from before the request was sent, it ends no later here.
+        // The lease runs from the server's receipt: counted from before the request was sent, it ends no
+        // later here.
         let begun = Instant::now();
         let reply: wire::BeginOffloadReply = lent.call(Verb::BeginOffload, &begin, window.deadline).await?;
         let granted = Granted::read(&reply, window.pages, window.moved)?;

@@ -1,5 +1,6 @@
 //! One window of a reload through shared memory: begin, copy each page out of its slot as it arrives, end.
-//! Owns: reading the stream of pages, the lease's time. Must not know: what comes before and after the window.
+//! Owns: reading the stream of pages, the lease's time. Must not know: what comes before and after the
+//! window.
 
 use crate::error::{Error, Result};
 use crate::limits::YIELD_BYTES;
@@ -22,7 +23,8 @@ pub(crate) struct Pages {
     next: usize,
     waiting: VecDeque<wire::ReloadedPage>,
     more: bool,
-    /// What is read at or after this moment may be another page's bytes: counted from before the request was sent.
+    /// What is read at or after this moment may be another page's bytes: counted from before the request was
+    /// sent.
     pub(crate) lease_end: Instant,
     begun: Instant,
 }

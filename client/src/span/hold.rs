@@ -1,5 +1,5 @@
-//! Pages read where they lie. Owns: leasing, verifying and mapping them, copying those that may not be mapped. Must not know:
-//! what is reserved.
+//! Pages read where they lie. Owns: leasing, verifying and mapping them, copying those that may not be
+//! mapped. Must not know: what is reserved.
 
 use super::{Mapped, PageSpan, unmappable};
 use crate::backoff::Attempts;
@@ -20,9 +20,10 @@ use turnkv_transfer::{Checksum, Slot};
 type Found = (Slot, u64, TierKind);
 
 impl PageSpan {
-    /// Puts the leading pages that are there, each verified, at the places from `place` on. What was at these places is
-    /// vacated. Pages on NVMe are read into slots first. Pages are mapped, for reading; those that this process may not map,
-    /// because it holds its part of the pool's memory, are copied into private memory.
+    /// Puts the leading pages that are there, each verified, at the places from `place` on. What was at these
+    /// places is vacated. Pages on NVMe are read into slots first. Pages are mapped, for reading; those that
+    /// this process may not map, because it holds its part of the pool's memory, are copied into private
+    /// memory.
     pub async fn hold(
         &mut self,
         row: usize,
@@ -86,7 +87,8 @@ impl PageSpan {
         if found.is_empty() {
             return Ok(());
         }
-        // A page that failed to come from NVMe is a position of the lease too: it ends with the others, when all are released.
+        // A page that failed to come from NVMe is a position of the lease too: it ends with the others, when
+        // all are released.
         let Some(lease) = pages.lent.read_lease() else {
             return Err(Error::protocol("pages without a lease"));
         };

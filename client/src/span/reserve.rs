@@ -11,8 +11,8 @@ use std::time::Duration;
 use turnkv_proto::wire::{self, OffloadOutcome, Verb};
 
 impl PageSpan {
-    /// Maps reserved slots, to be written, at up to `count` empty places. Returns at how many: fewer than asked for only when
-    /// the pool had no more. Their bytes are whatever was there.
+    /// Maps reserved slots, to be written, at up to `count` empty places. Returns at how many: fewer than
+    /// asked for only when the pool had no more. Their bytes are whatever was there.
     pub async fn reserve(
         &mut self,
         row: usize,
@@ -43,7 +43,8 @@ impl PageSpan {
         Ok(ready)
     }
 
-    /// Makes what is at a place writable: a page that others may read is copied into a reserved slot. False: there was none.
+    /// Makes what is at a place writable: a page that others may read is copied into a reserved slot. False:
+    /// there was none.
     pub async fn own(&mut self, row: usize, place: usize, deadline: Option<Duration>) -> Result<bool> {
         if matches!(self.standing(row, place), Standing::Empty | Standing::Writable) {
             return Ok(true);

@@ -1,4 +1,5 @@
-//! A server that stalls, dies, restarts or lies: every call returns by its deadline, and the next ones work again.
+//! A server that stalls, dies, restarts or lies: every call returns by its deadline, and the next ones work
+//! again.
 
 use crate::fake::{Fake, chain, eventually_async, open};
 use std::sync::atomic::Ordering;

@@ -10,8 +10,8 @@ use std::io;
 pub(crate) enum ErrnoClass {
     /// EINTR: a signal came first. The same call again, at once.
     Interrupted,
-    /// EAGAIN, EBUSY, ENOMEM, ENOBUFS, EMFILE, ENFILE: the system has not enough of something that comes back (request
-    /// slots, memory, descriptors). The same call again after a pause; the device is well.
+    /// EAGAIN, EBUSY, ENOMEM, ENOBUFS, EMFILE, ENFILE: the system has not enough of something that comes back
+    /// (request slots, memory, descriptors). The same call again after a pause; the device is well.
     Short,
     /// ENOSPC, EDQUOT, EFBIG: no more space for now. What was to be written is not; the device is well.
     Full,
@@ -43,8 +43,8 @@ impl ErrnoClass {
 pub(crate) struct Rereads(u32);
 
 impl Rereads {
-    /// Is a call that failed so to be made again, as a read whose bytes may be well? Counts it if so. What a write left
-    /// behind is not known: it is never made again.
+    /// Is a call that failed so to be made again, as a read whose bytes may be well? Counts it if so. What a
+    /// write left behind is not known: it is never made again.
     pub(crate) fn again(&mut self, is_read: bool, fault: ErrnoClass) -> bool {
         let again = is_read && fault == ErrnoClass::Device && self.0 < REREADS_MAX;
         self.0 += u32::from(again);

@@ -1,8 +1,10 @@
-//! Copies of pages, fused with their checksum. Owns: the choice of the copy instructions. Must not know: slots, plans.
+//! Copies of pages, fused with their checksum. Owns: the choice of the copy instructions. Must not know:
+//! slots, plans.
 //!
-//! A page is as large as the cache, and its copy is read by somebody else later: writing it through the cache would first
-//! read every target line and throw other data out. Non-temporal stores do neither. Where the processor multiplies without
-//! carries, the checksum is folded out of the very registers that are stored, so that every byte is loaded once:
+//! A page is as large as the cache, and its copy is read by somebody else later: writing it through the cache
+//! would first read every target line and throw other data out. Non-temporal stores do neither. Where the
+//! processor multiplies without carries, the checksum is folded out of the very registers that are stored, so
+//! that every byte is loaded once:
 //!
 //! ```text
 //!   load a block -> fold it onto the remainders (fold.rs) -> store it past the cache
@@ -31,8 +33,8 @@ use neon::KERNELS;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use x86::KERNELS;
 
-/// Names the kernel to use (`avx512`, `avx2`, `sse`, ...: see its table), to measure and to test each of them. A kernel that
-/// this processor cannot run is not used, whatever this says.
+/// Names the kernel to use (`avx512`, `avx2`, `sse`, ...: see its table), to measure and to test each of
+/// them. A kernel that this processor cannot run is not used, whatever this says.
 const KERNEL_VARIABLE: &str = "TURNKV_COPY_KERNEL";
 
 /// Copies `source` to `target` past the cache and adds it to a checksum.
@@ -45,7 +47,8 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8], sum: &mut Checksum) {
     unsafe { copy_part_checksummed(source.as_ptr(), target.as_mut_ptr(), source.len(), sum) }
 }
 
-/// Copies `source` through the cache to the end of `target` and adds it to a checksum: whoever sends it finds it in the cache.
+/// Copies `source` through the cache to the end of `target` and adds it to a checksum: whoever sends it finds
+/// it in the cache.
 pub(crate) fn append(source: &[u8], target: &mut BytesMut, sum: &mut Checksum) {
     for chunk in source.chunks(CHUNK_BYTES) {
         sum.update(chunk);
@@ -53,10 +56,12 @@ pub(crate) fn append(source: &[u8], target: &mut BytesMut, sum: &mut Checksum) {
     }
 }
 
-/// Copies `bytes` bytes and gives the checksum of the source. All of it is visible to other cores before this returns.
+/// Copies `bytes` bytes and gives the checksum of the source. All of it is visible to other cores before this
+/// returns.
 ///
 /// # Safety
-/// `source` is readable and `target` writable for `bytes`, they do not overlap, and nobody writes either meanwhile.
+/// `source` is readable and `target` writable for `bytes`, they do not overlap, and nobody writes either
+/// meanwhile.
 pub(crate) unsafe fn copy_checksummed(source: *const u8, target: *mut u8, bytes: usize) -> u64 {
     let mut sum = Checksum::new();
     // SAFETY: the caller's promise.
@@ -87,7 +92,8 @@ pub(crate) unsafe fn copy_part_checksummed(
     stream.finish();
 }
 
-/// Copies `source` to `target` with the kernel of that name and gives the checksum; `None` where this processor cannot run it.
+/// Copies `source` to `target` with the kernel of that name and gives the checksum; `None` where this
+/// processor cannot run it.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -160,7 +166,8 @@ impl StreamingCopy {
             let head = target.align_offset(LINE_BYTES).min(bytes);
             let body = (bytes - head) / fused.block_bytes * fused.block_bytes;
             if body > 0 {
-                // SAFETY: the caller's promise; `head + body <= bytes`, the body is whole blocks, its target is aligned.
+                // SAFETY: the caller's promise; `head + body <= bytes`, the body is whole blocks, its target
+                // is aligned.
                 unsafe {
                     self.copy_chunks(source, target, head, sum);
                     let remainder = (fused.run)(source.add(head), target.add(head), body, sum.register());
@@ -180,7 +187,8 @@ impl StreamingCopy {
     unsafe fn copy_chunks(self, source: *const u8, target: *mut u8, bytes: usize, sum: &mut Checksum) {
         let mut done = 0;
         while done < bytes {
-            // The first chunk ends on a cache line of the target, so that no later one shares a line with its neighbour.
+            // The first chunk ends on a cache line of the target, so that no later one shares a line with its
+            // neighbour.
             let skew = target.addr().wrapping_add(done) % LINE_BYTES;
             let piece = (CHUNK_BYTES - skew).min(bytes - done);
             // SAFETY: `done + piece <= bytes`, the range that the caller vouches for.

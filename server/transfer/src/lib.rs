@@ -1,8 +1,10 @@
-//! TurnKV's byte movement: where page bytes live, how they are copied and checked, how two processes talk about them.
+//! TurnKV's byte movement: where page bytes live, how they are copied and checked, how two processes talk
+//! about them.
 //!
-//! Knows nothing of hashes, sessions, tiers or gRPC: a slot is an offset and a length, a frame is a verb and a body.
+//! Knows nothing of hashes, sessions, tiers or gRPC: a slot is an offset and a length, a frame is a verb and
+//! a body.
 //!
-//! - [`region`]: shared memory regions (sealed memfds) and the slots in them
+//! - [`region`]: shared memory regions (sealed memfds); [`slot`]: places in them
 //! - [`span`]: pieces of scattered slots mapped side by side
 //! - [`plan`]: copy plans between a page slot and strided tensors: pure offset arithmetic
 //! - `strided`: running those plans
@@ -37,6 +39,7 @@ pub mod plan;
 pub mod process;
 pub mod region;
 mod ring;
+pub mod slot;
 pub mod span;
 mod strided;
 
@@ -51,5 +54,6 @@ pub use peer::Peer;
 pub use pieces::{PieceBuffers, free_heap_bytes, keep_heap, share_heaps, trim_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};
-pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};
+pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport};
+pub use slot::Slot;
 pub use span::Span;

@@ -20,7 +20,8 @@ pub struct Peer {
 /// `SO_PEERCRED`. Asked for with plain integers: a peer in another PID namespace has number 0.
 pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    // SAFETY: `ucred` is three integers, so any bytes the kernel writes into it are valid; it outlives the call.
+    // SAFETY: `ucred` is three integers, so any bytes the kernel writes into it are valid; it outlives the
+    // call.
     unsafe { socket_option(socket, libc::SO_PEERCRED, &mut credentials)? };
     Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }

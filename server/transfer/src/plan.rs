@@ -1,11 +1,12 @@
 //! Copy plans between a page slot and strided tensors.
 //!
-//! Owns: which byte of a tensor lies where in a slot. Pure offset arithmetic; the copying is in `strided`. Must not know:
-//! where slots come from, what the tensors mean.
+//! Owns: which byte of a tensor lies where in a slot. Pure offset arithmetic; the copying is in `strided`.
+//! Must not know: where slots come from, what the tensors mean.
 //!
-//! A page in slot order is one view after another (layer 0 K, layer 0 V, layer 1 K, ...; one view a layer for joint K/V).
-//! Within a view the order is the namespace's layout. A partial page has fewer tokens than `page_tokens`; its tokens lie where
-//! they would in a whole page, and the places of the missing ones are gaps:
+//! A page in slot order is one view after another (layer 0 K, layer 0 V, layer 1 K, ...; one view a layer for
+//! joint K/V). Within a view the order is the namespace's layout. A partial page has fewer tokens than
+//! `page_tokens`; its tokens lie where they would in a whole page, and the places of the missing ones are
+//! gaps:
 //!
 //! ```text
 //!   LayerKvHeadToken, 2 heads, 3 of 4 tokens:    h0t0 h0t1 h0t2 ....  h1t0 h1t1 h1t2 ....
@@ -26,8 +27,8 @@ pub struct TensorView {
     shape: TensorShape,
 }
 
-// SAFETY: a view is an address and sizes. What may be done with the address, and by whom, was promised in `TensorView::new`,
-// for whatever thread runs the copy.
+// SAFETY: a view is an address and sizes. What may be done with the address, and by whom, was promised in
+// `TensorView::new`, for whatever thread runs the copy.
 unsafe impl Send for TensorView {}
 // SAFETY: as above; `&TensorView` only reads the address itself.
 unsafe impl Sync for TensorView {}
@@ -37,8 +38,8 @@ impl TensorView {
     ///
     /// # Safety
     /// As long as this view or a plan made of it is used, on any thread:
-    /// - all bytes of the rows `[head, token]` of the shape are valid: for reads if plans of it are gathered, for writes if
-    ///   they are scattered;
+    /// - all bytes of the rows `[head, token]` of the shape are valid: for reads if plans of it are gathered,
+    ///   for writes if they are scattered;
     /// - they are initialised if plans are gathered;
     /// - nobody else writes them during a gather, nobody else touches them during a scatter;
     /// - they do not lie inside the slot that is copied to or from.
@@ -54,8 +55,9 @@ impl TensorView {
     }
 }
 
-/// What to copy between one slot and the tensors of one page. May be moved to another thread and run there (it is `Send`
-/// because whoever made the views promised that for every thread); may be run any number of times.
+/// What to copy between one slot and the tensors of one page. May be moved to another thread and run there
+/// (it is `Send` because whoever made the views promised that for every thread); may be run any number of
+/// times.
 #[derive(Clone, Debug)]
 pub struct CopyPlan {
     fragments: Fragments<*mut u8>,
@@ -67,10 +69,12 @@ unsafe impl Send for CopyPlan {}
 unsafe impl Sync for CopyPlan {}
 
 impl CopyPlan {
-    /// Plans the page of the tokens `[first_token, first_token + tokens)` of all `views`, given in slot order.
+    /// Plans the page of the tokens `[first_token, first_token + tokens)` of all `views`, given in slot
+    /// order.
     ///
     /// # Errors
-    /// The page is empty, longer than `page_tokens`, or not inside every view; too many views; sizes overflow.
+    /// The page is empty, longer than `page_tokens`, or not inside every view; too many views; sizes
+    /// overflow.
     pub fn page(
         layout: PageLayout,
         views: &[TensorView],

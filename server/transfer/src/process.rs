@@ -20,7 +20,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process at the other end of a socket, without a race where the kernel can say (Linux 6.5), else by its number.
+    /// The process at the other end of a socket, without a race where the kernel can say (Linux 6.5), else by
+    /// its number.
     ///
     /// # Errors
     /// `NotFound` if it is gone already or not visible from here.
@@ -42,8 +43,8 @@ impl Process {
         Ok(Self { pidfd: open_pidfd(pid)? })
     }
 
-    /// What tells it from every other process since the machine started, where the kernel says (Linux 6.9): its number may be
-    /// another's by now, or not be visible from here.
+    /// What tells it from every other process since the machine started, where the kernel says (Linux 6.9):
+    /// its number may be another's by now, or not be visible from here.
     ///
     /// # Errors
     /// The descriptor cannot be looked at.

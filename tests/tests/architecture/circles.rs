@@ -1,12 +1,12 @@
 //! Circles of imports inside one crate.
 //!
-//! The rule. A parent module has rooms: its own file, and each child with all that is below it. A room uses another when
-//! it names an item that the other defines; an item counts where it is defined, not where it is re-exported or imported.
-//! Rooms of one parent that use one another, directly or through further rooms, form a circle: none of them can be read,
-//! tested or moved without the rest. So a parent may declare, re-export and compose its children, and children may
-//! extend a parent's type, but not both: a type that children and parent share lives in a child of its own.
-//! Calls of methods are not seen, only paths. Test modules do not count.
-//! Must not know: files; it judges the modules it is handed.
+//! The rule. A parent module has rooms: its own file, and each child with all that is below it. A room uses
+//! another when it names an item that the other defines; an item counts where it is defined, not where it is
+//! re-exported or imported. Rooms of one parent that use one another, directly or through further rooms, form
+//! a circle: none of them can be read, tested or moved without the rest. So a parent may declare, re-export
+//! and compose its children, and children may extend a parent's type, but not both: a type that children and
+//! parent share lives in a child of its own. Calls of methods are not seen, only paths. Test modules do not
+//! count. Must not know: files; it judges the modules it is handed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

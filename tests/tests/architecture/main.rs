@@ -1,5 +1,6 @@
-//! The house rules, checked on the tree itself: crate edges, file sizes, headers, unsafe code, words and paths.
-//! Each checker is a pure function over text with tests of its own beside it, so that each can be seen to fail.
+//! The house rules, checked on the tree itself: crate edges, file sizes, headers, unsafe code, words and
+//! paths. Each checker is a pure function over text with tests of its own beside it, so that each can be seen
+//! to fail.
 #![allow(clippy::expect_used, reason = "a test says what it expected by failing")]
 #![forbid(unsafe_code)]
 
@@ -19,7 +20,8 @@ const SKIPPED: [&str; 6] = ["target", "data", "__pycache__", "node_modules", "bu
 
 /// Circles that still stand, by crate. A number here only ever shrinks; a crate without one has none.
 const KNOWN_CIRCLES: [(&str, usize); 3] = [("engine-plugins", 1), ("server", 8), ("server/pool", 5)];
-/// Type names that a crate still defines twice. A number here only ever shrinks; a crate without one has none.
+/// Type names that a crate still defines twice. A number here only ever shrinks; a crate without one has
+/// none.
 const KNOWN_NAMES: [(&str, usize); 4] =
     [("benches", 6), ("engine-plugins", 1), ("server", 16), ("server/pool", 7)];
 

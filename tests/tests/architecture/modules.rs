@@ -1,6 +1,6 @@
-//! Reads one Rust file into what the rules about modules need: its module's path, the items it defines, the names it
-//! imports and every path it writes. Test modules are left out.
-//! Must not know: the rules, other files.
+//! Reads one Rust file into what the rules about modules need: its module's path, the items it defines, the
+//! names it imports and every path it writes. Test modules are left out. Must not know: the rules, other
+//! files.
 
 /// One module of a crate, as its file shows it (inline modules count as part of the file).
 #[derive(Debug, Default)]
@@ -28,7 +28,8 @@ pub(crate) struct Import {
     pub(crate) public: bool,
 }
 
-/// The crate and the module path that a file stands for; None for a file that belongs to no library or is a test.
+/// The crate and the module path that a file stands for; None for a file that belongs to no library or is a
+/// test.
 pub(crate) fn place(path: &str) -> Option<(String, Vec<String>)> {
     let (krate, inside) = path.split_once("src/")?;
     let parts: Vec<&str> = inside.strip_suffix(".rs")?.split('/').collect();

@@ -1,4 +1,5 @@
-//! The blocking engine: a few threads with pread and pwritev, for kernels without io_uring. Same order, same bounds.
+//! The blocking engine: a few threads with pread and pwritev, for kernels without io_uring. Same order, same
+//! bounds.
 //!
 //! Owns: its threads, the schedule they share. Must not know: the books.
 
@@ -120,16 +121,18 @@ pub(super) fn transfer(operation: &Operation, header: &mut AlignedBuffer) -> Res
 fn read(operation: &Operation, target: &Slot) -> Result<(), Failure> {
     let bytes = target.len();
     resume(true, bytes, |done| {
-        // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it until the
-        // call-back is the caller's promise to `Tier::read` (the pool's lease); bytes have no invalid value.
+        // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it
+        // until the call-back is the caller's promise to `Tier::read` (the pool's lease); bytes have no
+        // invalid value.
         let rest = unsafe { std::slice::from_raw_parts_mut(target.as_ptr().add(done), bytes - done) };
         operation.file.storage().read_at(rest, operation.payload_offset() + done as u64)
     })
 }
 
 fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Failure> {
-    // SAFETY: who leased the slot for writing has committed it, and the pool grants it to nobody until this write has ended; a
-    // process that still maps it and writes all the same is found out by the checksum afterwards (`Core::verify_source`).
+    // SAFETY: who leased the slot for writing has committed it, and the pool grants it to nobody until this
+    // write has ended; a process that still maps it and writes all the same is found out by the checksum
+    // afterwards (`Core::verify_source`).
     let payload = unsafe { source.bytes() };
     resume(false, BLOCK + payload.len(), |done| {
         let offset = operation.header_offset() + done as u64;
@@ -138,8 +141,8 @@ fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Fail
     })
 }
 
-/// Repeats a transfer until all `bytes` are through. A short one goes on from the last whole block, because O_DIRECT
-/// cannot begin inside one: of 12,288 bytes 5,000 came, so the next call begins at 4,096.
+/// Repeats a transfer until all `bytes` are through. A short one goes on from the last whole block, because
+/// O_DIRECT cannot begin inside one: of 12,288 bytes 5,000 came, so the next call begins at 4,096.
 fn resume(
     is_read: bool,
     bytes: usize,

@@ -26,8 +26,8 @@ pub enum Engine {
 pub struct NvmeConfig {
     /// A directory (made if absent), a block device, or a file of a fixed size used like a block device.
     pub path: PathBuf,
-    /// The most its segments may take together; a multiple of `segment_bytes` wastes nothing. A directory also holds
-    /// three files of one block.
+    /// The most its segments may take together; a multiple of `segment_bytes` wastes nothing. A directory
+    /// also holds three files of one block.
     pub capacity_bytes: u64,
     /// Size of a segment: a multiple of 4 KiB. What is on the device already keeps the size it was made with.
     pub segment_bytes: u64,
@@ -71,7 +71,8 @@ impl NvmeConfig {
         Ok(())
     }
 
-    /// How many segments of a size the capacity holds. `is_new`: a place may be given segments of another size.
+    /// How many segments of a size the capacity holds. `is_new`: a place may be given segments of another
+    /// size.
     pub(crate) fn segments(&self, segment_bytes: u64, is_new: bool) -> Result<u32, OpenError> {
         let count = self.capacity_bytes / segment_bytes;
         if (SEGMENTS_MIN..=SEGMENTS_MAX).contains(&count) {

@@ -1,6 +1,7 @@
 //! What all threads of one tier share: the device, the books, poison, counters, and how an operation ends.
 //!
-//! Owns: admission (bounded, closed, poisoned), the end of every operation. Must not know: how the bytes are carried.
+//! Owns: admission (bounded, closed, poisoned), the end of every operation. Must not know: how the bytes are
+//! carried.
 //!
 //! Locks: `books` is held for bookkeeping only, never across I/O or a call-back.
 
@@ -39,7 +40,8 @@ pub(crate) enum Stop {
 /// The books and what waits for them.
 pub(crate) struct Books {
     pub(crate) log: Log,
-    /// Writes that wait for a segment: those that reclaim moves first, then the others, each oldest first. Bounded by admission.
+    /// Writes that wait for a segment: those that reclaim moves first, then the others, each oldest first.
+    /// Bounded by admission.
     pub(crate) waiting: VecDeque<Pending>,
     pub(crate) stop: Option<Stop>,
 }
@@ -136,8 +138,8 @@ impl Core {
         self.short.load(Ordering::Relaxed)
     }
 
-    /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync the same
-    /// file and hear that all is well.
+    /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync
+    /// the same file and hear that all is well.
     pub(crate) fn sync_file(&self, file: &SegmentFile) -> io::Result<()> {
         let guard = self.syncing.lock();
         let synced = file.sync();
@@ -161,8 +163,8 @@ impl Core {
         if self.closed.load(Ordering::SeqCst) { Err(TierError::Closed) } else { Ok(()) }
     }
 
-    /// Accepts an operation: it must end in [`Core::retire`] before its call-back is called. Counted first and checked
-    /// after, so that closing, which sets the flag and then waits for the count, overlooks none.
+    /// Accepts an operation: it must end in [`Core::retire`] before its call-back is called. Counted first
+    /// and checked after, so that closing, which sets the flag and then waits for the count, overlooks none.
     pub(crate) fn admit(&self) -> Result<(), TierError> {
         let before = self.ops.fetch_add(1, Ordering::SeqCst);
         let answer = if before >= self.ops_max { Err(TierError::Busy) } else { self.check_open() };
@@ -243,8 +245,8 @@ impl Core {
         }
     }
 
-    /// Whether the bytes that were written are those of the checksum. Looked at after the device has read them, so that a
-    /// process that still maps them and writes to them meanwhile is found out, too.
+    /// Whether the bytes that were written are those of the checksum. Looked at after the device has read
+    /// them, so that a process that still maps them and writes to them meanwhile is found out, too.
     fn verify_source(&self, source: &Slot, meta: &ExtentMeta) -> Result<(), Failure> {
         if source.checksum_of(meta.payload_bytes as usize) == meta.checksum {
             return Ok(());
@@ -278,7 +280,8 @@ impl Core {
     }
 }
 
-/// A thread that others rely on takes the device out of service when it panics, instead of leaving them waiting.
+/// A thread that others rely on takes the device out of service when it panics, instead of leaving them
+/// waiting.
 pub(crate) struct PoisonOnPanic {
     core: Arc<Core>,
     who: &'static str,

@@ -1,7 +1,9 @@
-//! The place where segments lie: a directory with one file a segment, or one device with segments at fixed offsets.
+//! The place where segments lie: a directory with one file a segment, or one device with segments at fixed
+//! offsets.
 //!
-//! Owns: opening, the lock that keeps a second process out, making segment files, what else lies beside them (`strays`), whole
-//! reads and writes for the control plane. Must not know: what a segment holds, which are in use.
+//! Owns: opening, the lock that keeps a second process out, making segment files, what else lies beside them
+//! (`strays`), whole reads and writes for the control plane. Must not know: what a segment holds, which are
+//! in use.
 
 mod strays;
 
@@ -245,8 +247,8 @@ impl Device {
         descriptors::needed(self.files)
     }
 
-    /// Why the next start will not find what is in these files; `None`: it will. Somebody may have removed or renamed them, or
-    /// the directory, while they are open.
+    /// Why the next start will not find what is in these files; `None`: it will. Somebody may have removed or
+    /// renamed them, or the directory, while they are open.
     pub(crate) fn missing(&self, synced: &[Arc<SegmentFile>]) -> Option<String> {
         let Place::Directory { folder: Folder::Directory(folder), .. } = &self.place else { return None };
         let place = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
@@ -310,8 +312,8 @@ impl Device {
         Ok(SegmentFile { storage: file, base: 0, file: segment })
     }
 
-    /// A segment's file is not needed any more: its space is free at once, whoever still has it open. A segment of a device
-    /// stays where it is.
+    /// A segment's file is not needed any more: its space is free at once, whoever still has it open. A
+    /// segment of a device stays where it is.
     pub(crate) fn delete(&self, segment: u32) -> io::Result<()> {
         let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
         if let FileState::Open(file) = file_state(files, segment) {
@@ -325,8 +327,9 @@ impl Device {
         Ok(patiently(|| folder.sync())?)
     }
 
-    /// Opens the file of every segment, and makes those that are missing, empty. A directory without room for more names
-    /// is not an error: the segments that it has are served, the others are tried again when they are needed.
+    /// Opens the file of every segment, and makes those that are missing, empty. A directory without room for
+    /// more names is not an error: the segments that it has are served, the others are tried again when they
+    /// are needed.
     fn open_files(&self, surplus: &[u32], warnings: &mut Vec<String>) -> Result<(), OpenError> {
         let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
         for segment in surplus.iter().copied().chain(0..self.segments) {
@@ -358,7 +361,8 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// Unlocks by name: a ring that registered the descriptor gives it back only some time after it was closed.
+    /// Unlocks by name: a ring that registered the descriptor gives it back only some time after it was
+    /// closed.
     fn drop(&mut self) {
         let locks = match &self.place {
             Place::Directory { folder: Folder::Directory(folder), lock: Some(lock), .. } => {

@@ -1,5 +1,5 @@
-//! Threads that end operations: verify what was read, settle the books, call back. Owns: those threads and their queue.
-//! Must not know: how the bytes came.
+//! Threads that end operations: verify what was read, settle the books, call back. Owns: those threads and
+//! their queue. Must not know: how the bytes came.
 //!
 //! They exist so that a checksum over megabytes, or a slow call-back, never keeps the ring from submitting.
 

@@ -93,8 +93,8 @@ fn next(core: &Core, books: &mut Books) -> Next {
     chore.map_or_else(|| Next::Wait(books.log.next_look()), Next::Do)
 }
 
-/// Does a chore and enters it in the books. An error of the device poisons it; a chore that the system had not enough for
-/// is put back.
+/// Does a chore and enters it in the books. An error of the device poisons it; a chore that the system had
+/// not enough for is put back.
 fn perform(placer: &Placer, chore: Chore) -> Result<(), ChoreError> {
     let core = &placer.core;
     match chore {

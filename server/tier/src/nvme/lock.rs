@@ -1,4 +1,5 @@
-//! The lock on the tier's place: one process at a time. Owns: taking it, and saying who has it. Must not know: what lies there.
+//! The lock on the tier's place: one process at a time. Owns: taking it, and saying who has it. Must not
+//! know: what lies there.
 
 use super::config::{OpenError, failed};
 use crate::limits::{LOCK_RETRY, LOCK_WAIT};

@@ -1,15 +1,15 @@
 //! The books of the segment log: where the next extent goes, and what is alive.
 //!
-//! Owns: every decision about segments. Pure: it is handed `now`, and returns what to do. Must not know: threads, rings,
-//! the bytes of anything.
+//! Owns: every decision about segments. Pure: it is handed `now`, and returns what to do. Must not know:
+//! threads, rings, the bytes of anything.
 //!
-//! A segment is written once from front to back and becomes free as a whole. It is reused only when no read is in flight
-//! on it, when everything written before its release is on stable storage, and always under a new nonce and a new
-//! generation.
+//! A segment is written once from front to back and becomes free as a whole. It is reused only when no read
+//! is in flight on it, when everything written before its release is on stable storage, and always under a
+//! new nonce and a new generation.
 //!
-//! The last segment that has its space on the disk is kept for what reclaim moves: a file that is not made yet may never
-//! be. Segments above the tier's number of them (its capacity was lowered) are surplus: they are read and emptied, take
-//! nothing new, and are given back when they are empty.
+//! The last segment that has its space on the disk is kept for what reclaim moves: a file that is not made
+//! yet may never be. Segments above the tier's number of them (its capacity was lowered) are surplus: they
+//! are read and emptied, take nothing new, and are given back when they are empty.
 //!
 //! - `chores`: what the keeper has to do
 //! - `damage`: what cannot be read, and segments that are worn
@@ -84,7 +84,8 @@ pub(crate) struct Log {
     disk_rest: Duration,
     /// The system was short of something: no chore before this moment.
     paused_until: Option<Instant>,
-    /// Extents and footers written, since start. What recovery found counts as the first: it may not be synced.
+    /// Extents and footers written, since start. What recovery found counts as the first: it may not be
+    /// synced.
     changes: u64,
     /// So many of these are on stable storage.
     synced: u64,
@@ -142,7 +143,8 @@ impl Log {
             <= u64::from(self.segment_blocks)
     }
 
-    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk, and what is left of it.
+    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk, and what
+    /// is left of it.
     pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
         if !self.has_room(meta.payload_bytes) || !reserve && self.is_for_moves() {
             let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
@@ -162,8 +164,8 @@ impl Log {
         }
     }
 
-    /// Is the rest of the open segment for what moves out of another one? It is the last there is, and if new extents filled
-    /// it, those that are to stay would have nowhere to go.
+    /// Is the rest of the open segment for what moves out of another one? It is the last there is, and if new
+    /// extents filled it, those that are to stay would have nowhere to go.
     fn is_for_moves(&self) -> bool {
         let empties = |segment: &Segment| {
             matches!(segment.state, SegmentState::Full | SegmentState::Sealed | SegmentState::Claimed)
@@ -236,8 +238,8 @@ impl Log {
         }
     }
 
-    /// An extent is dead. True: it was alive. A sealed segment with nothing alive is free as soon as a sync covers what was
-    /// written so far. A place of an earlier use of the segment is ignored.
+    /// An extent is dead. True: it was alive. A sealed segment with nothing alive is free as soon as a sync
+    /// covers what was written so far. A place of an earlier use of the segment is ignored.
     pub(crate) fn kill(&mut self, at: Location, payload_bytes: u32) -> bool {
         let Some(segment) = self.segments.get_mut(usize::from(at.segment)) else { return false };
         if !segment.is_current(at) {
@@ -255,8 +257,8 @@ impl Log {
         true
     }
 
-    /// Everything in a claimed segment is dead; in a worn one, whatever is still alive stays readable. `false` if it is not
-    /// claimed.
+    /// Everything in a claimed segment is dead; in a worn one, whatever is still alive stays readable.
+    /// `false` if it is not claimed.
     pub(crate) fn release(&mut self, number: u32) -> bool {
         let claimed = |segment: &&mut Segment| segment.state == SegmentState::Claimed;
         let Some(segment) = self.segments.get_mut(number as usize).filter(claimed) else { return false };
@@ -308,8 +310,9 @@ impl Log {
         }
     }
 
-    /// Claims the sealed segment whose reclaim pays best: little is alive in it that is to be kept (`kept`: bytes of a
-    /// segment), and it is old. Among full ones, the oldest. Surplus segments first, unless what they hold has no room.
+    /// Claims the sealed segment whose reclaim pays best: little is alive in it that is to be kept (`kept`:
+    /// bytes of a segment), and it is old. Among full ones, the oldest. Surplus segments first, unless what
+    /// they hold has no room.
     pub(crate) fn claim(&mut self, kept: impl Fn(u32) -> u64) -> Option<u32> {
         let bytes = f64::from(self.segment_blocks) * 4096.0;
         let now = self.next_sequence;
@@ -390,7 +393,8 @@ impl Log {
         })
     }
 
-    /// Segments there can be: fewer than configured while the disk is full, and without those that are retired.
+    /// Segments there can be: fewer than configured while the disk is full, and without those that are
+    /// retired.
     pub(crate) fn capacity_segments(&self) -> u64 {
         let missing = if self.retry_disk_at.is_some() { self.absent.len() + self.growing } else { 0 };
         u64::from(self.limit).saturating_sub(missing as u64 + self.retired_segments())

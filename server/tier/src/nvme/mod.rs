@@ -1,9 +1,11 @@
 //! The NVMe tier: a log of segments on a directory or a block device.
 //!
-//! Owns: its public face and the life of its threads. Must not know: DRAM slabs' accounting, sessions, leases.
+//! Owns: its public face and the life of its threads. Must not know: DRAM slabs' accounting, sessions,
+//! leases.
 //!
-//! A write takes the next place in the open segment and goes to the engine; when it has landed it is alive. A full
-//! segment gets a footer. Reclaim hands out a segment that pays, its owner saves what is worth it and releases it.
+//! A write takes the next place in the open segment and goes to the engine; when it has landed it is alive. A
+//! full segment gets a footer. Reclaim hands out a segment that pays, its owner saves what is worth it and
+//! releases it.
 //!
 //! - `config`: what is asked for and what opening says
 //! - `format`: every byte on the device
@@ -18,8 +20,10 @@
 //! - `engine`, `ring`, `blocking`, `simulated_engine`: how they reach the device
 //! - `finish`, `flush`, `keeper`: the threads beside the engine
 //! - `buffer`: aligned memory for the control plane
-//! - `storage`, `time`: the seam to files, clock and randomness, real or simulated; `segment_file`, `open_mode`: what they share
-//! - `simulated_disk`: a disk that fails as it is told; `simulation`: the tier on it without threads (feature `simulation`)
+//! - `storage`, `time`: the seam to files, clock and randomness, real or simulated; `segment_file`,
+//!   `open_mode`: what they share
+//! - `simulated_disk`: a disk that fails as it is told; `simulation`: the tier on it without threads (feature
+//!   `simulation`)
 
 mod bits;
 mod blocking;
@@ -79,7 +83,8 @@ pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Peeked, R
 pub use log::SegmentNote;
 pub use ring_error::RingError;
 
-/// The tier. Dropping it without [`NvmeTier::shutdown`] leaves the device as a crash would, after what is in flight.
+/// The tier. Dropping it without [`NvmeTier::shutdown`] leaves the device as a crash would, after what is in
+/// flight.
 pub struct NvmeTier {
     placer: Arc<Placer>,
     finish: Arc<FinishQueue>,
@@ -136,7 +141,8 @@ impl NvmeTier {
         NvmeTier::claim(config)?.open(fixed)
     }
 
-    /// Takes the place for this process, and finds out which tier it has. Nothing of what the tier holds is touched.
+    /// Takes the place for this process, and finds out which tier it has. Nothing of what the tier holds is
+    /// touched.
     pub fn claim(config: NvmeConfig) -> Result<Claimed, OpenError> {
         let mut report = OpenReport::default();
         let device = Device::open(&config, &mut report.warnings)?;
@@ -176,7 +182,8 @@ impl NvmeTier {
         Ok(())
     }
 
-    /// A slab was renewed: its new memory takes the old one's place among the registered buffers. Never blocks.
+    /// A slab was renewed: its new memory takes the old one's place among the registered buffers. Never
+    /// blocks.
     pub fn register(&self, index: usize, region: Arc<Region>) {
         self.placer.engine.register(index, region);
     }
@@ -186,13 +193,14 @@ impl NvmeTier {
         self.placer.engine.registered_bytes()
     }
 
-    /// File descriptors that this tier holds from its opening to its end, and will not need more of: what a limit of the
-    /// process's must leave to it.
+    /// File descriptors that this tier holds from its opening to its end, and will not need more of: what a
+    /// limit of the process's must leave to it.
     pub fn descriptors(&self) -> u64 {
         self.placer.core.device.descriptors()
     }
 
-    /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for them.
+    /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for
+    /// them.
     pub fn rewrite(&self, meta: ExtentMeta, source: Slot, done: Done<Location>) {
         self.accept(Pending { meta, source, reserve: true, done });
     }
@@ -202,8 +210,9 @@ impl NvmeTier {
         self.placer.core.poisoned().map(str::to_owned)
     }
 
-    /// Finishes what was accepted, seals the open segment, brings everything to stable storage and ends the threads.
-    /// Bounded: a device that does not answer is left behind with what it holds, and that is the error.
+    /// Finishes what was accepted, seals the open segment, brings everything to stable storage and ends the
+    /// threads. Bounded: a device that does not answer is left behind with what it holds, and that is the
+    /// error.
     pub fn shutdown(&self) -> Result<(), TierError> {
         self.close(Stop::Seal)
     }

@@ -1,4 +1,5 @@
-//! Giving writes their place. Owns: which waits, and that what moves goes first. Must not know: who writes, how bytes are carried.
+//! Giving writes their place. Owns: which waits, and that what moves goes first. Must not know: who writes,
+//! how bytes are carried.
 
 use super::core::{Core, Pending, call};
 use super::engine::Driver;
@@ -14,8 +15,8 @@ pub(super) struct Placer {
 }
 
 impl Placer {
-    /// Places a write and gives it to the engine, unless others wait already or it must wait itself. What moves waits for other
-    /// moves only: new extents wait for the room that these make.
+    /// Places a write and gives it to the engine, unless others wait already or it must wait itself. What
+    /// moves waits for other moves only: new extents wait for the room that these make.
     pub(super) fn place(&self, pending: Pending) {
         let mut books = self.core.books.lock();
         let ahead = match pending.reserve {

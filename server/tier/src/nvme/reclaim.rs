@@ -1,5 +1,5 @@
-//! Reclaim's side of the tier: which segment, what is alive in it, and letting it go. Owns: reading a sealed segment's
-//! extents back. Must not know: which pages are worth keeping.
+//! Reclaim's side of the tier: which segment, what is alive in it, and letting it go. Owns: reading a sealed
+//! segment's extents back. Must not know: which pages are worth keeping.
 
 use super::NvmeTier;
 use super::buffer::AlignedBuffer;
@@ -19,10 +19,10 @@ impl NvmeTier {
         core.poisoned().is_none() && core.books.lock().log.needs_reclaim()
     }
 
-    /// Claims the sealed segment whose reclaim pays best, with what is alive in it. `kept`: how many bytes of a segment its
-    /// owner would write again. Reads its footer from the device: call
-    /// it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
-    /// [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
+    /// Claims the sealed segment whose reclaim pays best, with what is alive in it. `kept`: how many bytes of
+    /// a segment its owner would write again. Reads its footer from the device: call it where blocking for
+    /// that is fine. Then forget or [`NvmeTier::rewrite`] what matters and [`NvmeTier::release`] it, or
+    /// [`NvmeTier::keep`] it.
     pub fn reclaim_candidate(&self, kept: impl Fn(u16) -> u64) -> Option<Candidate> {
         let core = &self.placer.core;
         if core.check_open().is_err() {
@@ -43,20 +43,21 @@ impl NvmeTier {
         (device.segments.into(), spare_segments(device.segments.into()), device.segment_bytes)
     }
 
-    /// Is there room to move an extent to, now or soon? Where not, a segment is emptied only by what is dropped.
+    /// Is there room to move an extent to, now or soon? Where not, a segment is emptied only by what is
+    /// dropped.
     pub fn can_move(&self, payload_bytes: u32) -> bool {
         self.placer.core.books.lock().log.can_move(payload_bytes)
     }
 
-    /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured
-    /// while the disk is full.
+    /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less
+    /// than configured while the disk is full.
     pub fn capacity(&self) -> (u64, u64) {
         let segments = self.placer.core.books.lock().log.capacity_segments();
         (segments, spare_segments(segments))
     }
 
-    /// Everything in a claimed segment is dead. It is reused when reads in flight on it have ended, and when what was
-    /// written until now, so also what was moved out of it, is on stable storage.
+    /// Everything in a claimed segment is dead. It is reused when reads in flight on it have ended, and when
+    /// what was written until now, so also what was moved out of it, is on stable storage.
     pub fn release(&self, segment: u16) {
         let core = &self.placer.core;
         if !core.books.lock().log.release(segment.into()) {
@@ -95,8 +96,8 @@ impl NvmeTier {
         }
     }
 
-    /// The footer rotted, or there is none: every live extent also says itself what it is. One that does not is left to
-    /// whoever knows of it.
+    /// The footer rotted, or there is none: every live extent also says itself what it is. One that does not
+    /// is left to whoever knows of it.
     fn read_headers(&self, core: &Core, segment: u32, file: &SegmentFile, nonce: &Nonce) -> Vec<Record> {
         let blocks = core.books.lock().log.segment(segment).live_blocks();
         tracing::warn!(

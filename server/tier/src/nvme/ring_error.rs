@@ -3,8 +3,8 @@
 use rustix::io::Errno;
 use std::io;
 
-/// Why io_uring does not carry this tier's operations: the tier opens with threads instead (engine `auto`), says so in an error
-/// (engine `ring`), or is poisoned if it served already.
+/// Why io_uring does not carry this tier's operations: the tier opens with threads instead (engine `auto`),
+/// says so in an error (engine `ring`), or is poisoned if it served already.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
     /// The kernel makes no ring.

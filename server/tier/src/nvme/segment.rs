@@ -1,5 +1,5 @@
-//! One segment's books. Owns: its state, its cursor, which of its extents are live, operations in flight on it.
-//! Must not know: other segments, files' contents, threads.
+//! One segment's books. Owns: its state, its cursor, which of its extents are live, operations in flight on
+//! it. Must not know: other segments, files' contents, threads.
 //!
 //! ```text
 //! Absent -> Making -> Ready -> Open -> Full -> Sealing -> Sealed -> Claimed
@@ -9,8 +9,9 @@
 //!                                              +-------> Retired <-----+
 //! ```
 //!
-//! A worn segment, one in which several extents could not be read, goes the same way without being written again: it
-//! is sealed without a footer, and ends as retired, where what is still alive in it can be read until it is forgotten.
+//! A worn segment, one in which several extents could not be read, goes the same way without being written
+//! again: it is sealed without a footer, and ends as retired, where what is still alive in it can be read
+//! until it is forgotten.
 
 use super::bits::Bits;
 use super::format::{Nonce, Record, extent_blocks};
@@ -70,8 +71,8 @@ pub(crate) struct Segment {
     pub(crate) generation: u16,
     /// The log's count of changes at the last one in here that no sync has covered; 0 when all are covered.
     pub(crate) changed_at: u64,
-    /// The log's count of changes when nothing in here was needed any more: a sync must cover these before it is
-    /// overwritten.
+    /// The log's count of changes when nothing in here was needed any more: a sync must cover these before it
+    /// is overwritten.
     pub(crate) released_at: u64,
     /// It is not to be written again.
     pub(crate) worn: bool,
@@ -123,7 +124,8 @@ impl Segment {
         states.contains(&self.state)
     }
 
-    /// Does it take space that a new extent could not have? What is retired is no longer part of the tier's space.
+    /// Does it take space that a new extent could not have? What is retired is no longer part of the tier's
+    /// space.
     pub(crate) fn is_used(&self) -> bool {
         self.state != SegmentState::Retired && (self.is_readable() || self.state == SegmentState::Leaving)
     }
@@ -138,7 +140,8 @@ impl Segment {
         self.generation == at.generation
     }
 
-    /// Empties the books, for the next use under a new nonce: places that were given out name nothing any more.
+    /// Empties the books, for the next use under a new nonce: places that were given out name nothing any
+    /// more.
     pub(crate) fn clear(&mut self) {
         debug_assert!(
             self.reads == 0 && self.writes == 0,

@@ -1,5 +1,5 @@
-//! The file that a segment lies in. Owns: its name, whole reads and writes for the control plane. Must not know: what the segment
-//! holds, which files there are.
+//! The file that a segment lies in. Owns: its name, whole reads and writes for the control plane. Must not
+//! know: what the segment holds, which files there are.
 
 use super::buffer::AlignedBuffer;
 use super::storage::{File, patiently};
@@ -52,8 +52,8 @@ impl SegmentFile {
         self.storage.write_all(&AlignedBuffer::copy_of(source), self.offset(block))
     }
 
-    /// Everything written is on stable storage. Any failure is the device's, and final: what it lost is unknown, and the
-    /// kernel does not say so twice.
+    /// Everything written is on stable storage. Any failure is the device's, and final: what it lost is
+    /// unknown, and the kernel does not say so twice.
     pub(crate) fn sync(&self) -> io::Result<()> {
         patiently(|| self.storage.sync()).map_err(|errno| io::Error::other(errno.to_string()))
     }

@@ -47,8 +47,8 @@ impl SimulatedDriver {
         self.state.lock().schedule.push(operation);
     }
 
-    /// Starts what there is room for, and carries out one operation in flight, whichever the seed says; `false` if none
-    /// can go on.
+    /// Starts what there is room for, and carries out one operation in flight, whichever the seed says;
+    /// `false` if none can go on.
     pub(super) fn carry(&self) -> bool {
         let Some(operation) = self.next() else { return false };
         let result = match self.core.poisoned() {

@@ -1,7 +1,8 @@
-//! The NVMe tier on a disk in memory that fails as it is told, without a thread: the same seed gives the same run.
+//! The NVMe tier on a disk in memory that fails as it is told, without a thread: the same seed gives the same
+//! run.
 //!
-//! Owns: opening such a tier, its steps. Must not know: what the steps do; they are the functions that the threads of a
-//! real tier loop over. Behind the feature `simulation`: nothing of it is in a production build.
+//! Owns: opening such a tier, its steps. Must not know: what the steps do; they are the functions that the
+//! threads of a real tier loop over. Behind the feature `simulation`: nothing of it is in a production build.
 //!
 //! ```no_run
 //! use turnkv_tier::Tier;
@@ -22,15 +23,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - A power cut in the middle of a step: [`Fault::PowerCut`] in the plan, at an operation of the disk. After it
-//!   [`SimulatedDisk::is_off`] says so; what a call-back says from then on was heard by nobody, and
+//! - A power cut in the middle of a step: [`Fault::PowerCut`] in the plan, at an operation of the disk. After
+//!   it [`SimulatedDisk::is_off`] says so; what a call-back says from then on was heard by nobody, and
 //!   [`SimulatedDisk::crash`] comes next. [`SimulatedDisk::kill`] ends the process and loses nothing.
-//! - In [`FaultPlan::meanwhile`] calls of a million another thread of the tier does something in the middle of the call:
-//!   what a thread does between two of its calls to the disk is not all at once.
-//! - A database's file: [`SimulatedDisk::open_file`] has `len`, `read`, `write`, `set_len` and `sync` on `&self`, with
-//!   the same cache, faults and crash; give it a disk of its own, or a name of its own on the tier's.
-//! - Stuck operations end (with an error) when the power is cut; until then [`NvmeTier::shutdown`] gives up on them after
-//!   its usual time, which is simulated too.
+//! - In [`FaultPlan::meanwhile`] calls of a million another thread of the tier does something in the middle
+//!   of the call: what a thread does between two of its calls to the disk is not all at once.
+//! - A database's file: [`SimulatedDisk::open_file`] has `len`, `read`, `write`, `set_len` and `sync` on
+//!   `&self`, with the same cache, faults and crash; give it a disk of its own, or a name of its own on the
+//!   tier's.
+//! - Stuck operations end (with an error) when the power is cut; until then [`NvmeTier::shutdown`] gives up
+//!   on them after its usual time, which is simulated too.
 
 use super::config::{NvmeConfig, OpenError, OpenReport, Recovered};
 use super::device::Device;
@@ -64,7 +66,8 @@ impl Step {
 }
 
 impl NvmeTier {
-    /// Opens a simulated disk and reads back what is there. Starts no thread: nothing happens but in [`NvmeTier::step`].
+    /// Opens a simulated disk and reads back what is there. Starts no thread: nothing happens but in
+    /// [`NvmeTier::step`].
     pub fn open_simulated(
         config: NvmeConfig,
         disk: &SimulatedDisk,
@@ -123,7 +126,8 @@ fn take(placer: &Placer, finish: &FinishQueue, flushes: &Flushes, step: Step) ->
     }
 }
 
-/// A thread that others wait for in the middle of its work cannot be waited for here, where there is one thread.
+/// A thread that others wait for in the middle of its work cannot be waited for here, where there is one
+/// thread.
 fn alone(busy: &AtomicBool, act: impl FnOnce() -> bool) -> bool {
     if busy.swap(true, Ordering::Relaxed) {
         return false;

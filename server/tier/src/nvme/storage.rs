@@ -1,7 +1,8 @@
 //! The seam between the tier and whatever keeps its bytes: a folder of named files, or one file.
 //!
-//! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only part of its
-//! work. Must not know: what the bytes mean. A production build has one variant of each: the calls are the kernel's own.
+//! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only
+//! part of its work. Must not know: what the bytes mean. A production build has one variant of each: the
+//! calls are the kernel's own.
 
 #![cfg_attr(
     not(feature = "simulation"),

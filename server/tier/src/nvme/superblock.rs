@@ -1,8 +1,9 @@
-//! The superblock: which tier's storage this is. Owns: its two copies, and what is done when one or both are bad.
-//! Must not know: segments' extents, which segments are in use.
+//! The superblock: which tier's storage this is. Owns: its two copies, and what is done when one or both are
+//! bad. Must not know: segments' extents, which segments are in use.
 //!
-//! A copy that is good repairs one that is not. When neither is, the segments say themselves whose they are; where they
-//! agree the superblock is made again from them. Nothing is written over what may be somebody else's data.
+//! A copy that is good repairs one that is not. When neither is, the segments say themselves whose they are;
+//! where they agree the superblock is made again from them. Nothing is written over what may be somebody
+//! else's data.
 
 use super::buffer::AlignedBuffer;
 use super::config::{NvmeConfig, OpenError, Peeked, TierId, failed};
@@ -148,7 +149,8 @@ pub(super) fn of_device(
         is_blank_between(file) && copies.iter().all(|copy| copy.is_ours(superblock))
     };
     if let Some(superblock) = agreed(&copies, path)? {
-        // The first block of a device is what others write first: the copy alone does not say that it is still ours.
+        // The first block of a device is what others write first: the copy alone does not say that it is
+        // still ours.
         if copies[0].is(&superblock) || ours(&superblock) {
             repair(&copies, &superblock, path, warnings, |copy| copy.is_ours(&superblock), create);
             return Ok(Opened { superblock, is_new: false });
@@ -217,7 +219,8 @@ fn new_superblock(segment_bytes: u64, clock: &Clock) -> Result<Superblock, Errno
     Ok(Superblock { segment_bytes, device: clock.random()? })
 }
 
-/// What every segment says whose header verifies, if they agree and are enough; each is given with the bytes it has.
+/// What every segment says whose header verifies, if they agree and are enough; each is given with the bytes
+/// it has.
 fn rebuild(segments: &[(Option<SegmentHeader>, u64)], enough: usize) -> Option<Superblock> {
     let said = segments.iter().filter_map(|(header, bytes)| Some((header.as_ref()?.device, *bytes)));
     let said: Vec<_> = said.collect();
@@ -285,7 +288,8 @@ fn write_block(file: &File, which: usize, superblock: &Superblock) -> io::Result
     Ok(file.sync()?)
 }
 
-/// Is there nothing between the two copies? A file system's traces would be there. Blocks that cannot be read say nothing.
+/// Is there nothing between the two copies? A file system's traces would be there. Blocks that cannot be read
+/// say nothing.
 fn is_blank_between(file: &File) -> bool {
     let mut block = AlignedBuffer::new(BLOCK);
     (BLOCK_BYTES..OFFSETS[1])

@@ -1,4 +1,5 @@
-//! What a copy kernel is: its name, whether this processor runs it, its functions. Must not know: which kernels there are.
+//! What a copy kernel is: its name, whether this processor runs it, its functions. Must not know: which
+//! kernels there are.
 
 use super::fold::Remainder;
 

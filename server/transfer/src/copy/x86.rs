@@ -1,5 +1,5 @@
-//! The copy kernels of x86-64. Owns: streaming copies, plain and fused with their checksum, for each width of registers.
-//! Must not know: which of them this processor has.
+//! The copy kernels of x86-64. Owns: streaming copies, plain and fused with their checksum, for each width of
+//! registers. Must not know: which of them this processor has.
 //!
 //! Kernels differ in their registers only: each shape is written once, as a macro.
 
@@ -34,7 +34,8 @@ pub(super) static KERNELS: [CopyKernel; 6] = [
         copy: copy_avx2,
         fused: Some(FusedCopy { block_bytes: AVX2_BLOCK_BYTES, run: fused_avx2 }),
     },
-    // Without wide products a fold of 16 bytes was not measured to gain anything: these copy wide, chunk by chunk.
+    // Without wide products a fold of 16 bytes was not measured to gain anything: these copy wide, chunk by
+    // chunk.
     CopyKernel { name: "avx512-chunks", runs: has!("avx512f"), copy: copy_avx512, fused: None },
     CopyKernel { name: "avx2-chunks", runs: has!("avx2"), copy: copy_avx2, fused: None },
     CopyKernel {
@@ -58,14 +59,14 @@ macro_rules! streaming_kernel {
         #[target_feature(enable = $feature)]
         unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize) {
             const WIDTH: usize = size_of::<$vector>();
-            // All registers but a few. Loads go before stores, in blocks: a load that follows a store to the same
-            // place modulo 4 KiB waits for it, as if they were the same address.
+            // All registers but a few. Loads go before stores, in blocks: a load that follows a store to the
+            // same place modulo 4 KiB waits for it, as if they were the same address.
             const BLOCK_BYTES: usize = $registers * WIDTH;
             // Streaming stores want whole, aligned lines: the ragged ends are copied plainly.
             let head = target.align_offset(LINE_BYTES).min(bytes);
             let end = head + (bytes - head) / LINE_BYTES * LINE_BYTES;
-            // SAFETY: every access is below `bytes`, which the caller vouches for. `target + at` is aligned to a line
-            // wherever a line is stored, so to the vector.
+            // SAFETY: every access is below `bytes`, which the caller vouches for. `target + at` is aligned
+            // to a line wherever a line is stored, so to the vector.
             unsafe {
                 std::ptr::copy_nonoverlapping(source, target, head);
                 let mut at = head;
@@ -99,12 +100,12 @@ macro_rules! fused_kernel {
         /// Bytes that the kernel moves at once.
         const $block: usize = $registers * size_of::<$vector>();
 
-        /// Copies `bytes` bytes and folds them: `$registers` registers of remainders, each of every `$registers`th vector, and
-        /// the last ones into one at the end.
+        /// Copies `bytes` bytes and folds them: `$registers` registers of remainders, each of every
+        /// `$registers`th vector, and the last ones into one at the end.
         ///
         /// # Safety
-        /// As `StreamingCopy::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at least;
-        /// `target` is aligned to a line.
+        /// As `StreamingCopy::copy`, on a processor that has the features. `bytes` is a multiple of the
+        /// block, one at least; `target` is aligned to a line.
         #[target_feature(enable = $feature)]
         unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize, register: u64) -> Remainder {
             const WIDTH: usize = size_of::<$vector>();
@@ -116,8 +117,8 @@ macro_rules! fused_kernel {
                 $xor($xor($multiply::<0x00>(vector, by), $multiply::<0x11>(vector, by)), next)
             };
             let block_shift = $repeat(pair(&BLOCK));
-            // SAFETY: every access is below `bytes`, which the caller vouches for; `target + at` is aligned to the vector,
-            // as the target and every step are.
+            // SAFETY: every access is below `bytes`, which the caller vouches for; `target + at` is aligned
+            // to the vector, as the target and every step are.
             unsafe {
                 let read = |at: usize| -> [$vector; $registers] {
                     std::array::from_fn(|i| $load(source.add(at + i * WIDTH).cast()))

@@ -1,5 +1,5 @@
-//! What a device's lanes, handles and buffers share. Owns: the driver, and that a broken device is refused. Must not know: jobs,
-//! pages.
+//! What a device's lanes, handles and buffers share. Owns: the driver, and that a broken device is refused.
+//! Must not know: jobs, pages.
 
 use std::sync::Arc;
 use std::time::Duration;

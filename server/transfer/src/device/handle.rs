@@ -1,5 +1,5 @@
-//! A device as its user holds it. Owns: opening it, its two lanes, refusing when it is broken. Must not know: pages' names,
-//! leases, who asks.
+//! A device as its user holds it. Owns: opening it, its two lanes, refusing when it is broken. Must not know:
+//! pages' names, leases, who asks.
 
 use std::sync::Arc;
 use std::thread;
@@ -20,7 +20,7 @@ use crate::device::plan::DevicePlan;
 use crate::device::register::Registry;
 use crate::device::stats::{DeviceStats, Stats};
 use crate::limits::TABLE_BYTES;
-use crate::region::Slot;
+use crate::slot::Slot;
 
 /// One page of a copy between device memory and a slot.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ pub struct SlotPage {
     pub plan: DevicePlan,
 }
 
-/// A device. Clones are the same device; its threads end, and its memory is given back, when the last one is dropped and
-/// nothing is under way.
+/// A device. Clones are the same device; its threads end, and its memory is given back, when the last one is
+/// dropped and nothing is under way.
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -69,8 +69,9 @@ impl Device {
         Self::with_driver(Arc::new(HostDriver::new(options)), device)
     }
 
-    /// A device on any driver. Takes all that copies need, or nothing, and launches each kernel once: later copies neither load
-    /// nor take anything, so that an engine's launches never wait for that. Open it before the engine works on the device.
+    /// A device on any driver. Takes all that copies need, or nothing, and launches each kernel once: later
+    /// copies neither load nor take anything, so that an engine's launches never wait for that. Open it
+    /// before the engine works on the device.
     ///
     /// # Errors
     /// Options out of bounds; not enough device or pinned memory; the device is broken.
@@ -170,7 +171,8 @@ impl Device {
         Ok(Mark(Arc::new(event)))
     }
 
-    /// A flight that is done when the mark has passed: to wait for an engine without holding up anyone else's copies.
+    /// A flight that is done when the mark has passed: to wait for an engine without holding up anyone else's
+    /// copies.
     ///
     /// # Errors
     /// Too many wait already; the device is broken.
@@ -181,7 +183,8 @@ impl Device {
         Ok(flight)
     }
 
-    /// Begins to fill slots from device memory, with zeros where a page has gaps, and to take the pages' checksums.
+    /// Begins to fill slots from device memory, with zeros where a page has gaps, and to take the pages'
+    /// checksums.
     ///
     /// # Errors
     /// A page does not fit its slot; too many copies wait; the device is broken. Nothing was begun.
@@ -194,7 +197,8 @@ impl Device {
         )
     }
 
-    /// Begins to fill device memory from slots: in `layers` parts one after another, each with an event (0: no events).
+    /// Begins to fill device memory from slots: in `layers` parts one after another, each with an event (0:
+    /// no events).
     ///
     /// # Errors
     /// As [`Device::fill`]; or the pages cannot be divided into so many layers.

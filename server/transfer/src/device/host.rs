@@ -1,13 +1,14 @@
-//! A device made of this process's memory and threads. Owns: the driver's calls on it, what a test wants to go wrong. Must not
-//! know: plans, lanes, slots.
+//! A device made of this process's memory and threads. Owns: the driver's calls on it, what a test wants to
+//! go wrong. Must not know: plans, lanes, slots.
 //!
-//! It obeys CUDA's rules (one thread a stream, work in order, events between them), and it is stricter: work on memory that is
-//! not the device's, freed memory, two streams that touch the same bytes without an order between them, and a kernel's first
-//! launch beside other streams' work (a GPU's driver loads it then, and others' launches wait) are faults, so that a test fails
-//! for what a GPU would forgive by luck.
+//! It obeys CUDA's rules (one thread a stream, work in order, events between them), and it is stricter: work
+//! on memory that is not the device's, freed memory, two streams that touch the same bytes without an order
+//! between them, and a kernel's first launch beside other streams' work (a GPU's driver loads it then, and
+//! others' launches wait) are faults, so that a test fails for what a GPU would forgive by luck.
 //!
 //! - `machine`: what its parts share; `options`, `control`: what it is like, what is to go wrong
-//! - `memory`: what may be touched; `order`: what must come before what; `worker`: a stream's thread; `kernels`: their work
+//! - `memory`: what may be touched; `order`: what must come before what; `worker`: a stream's thread;
+//!   `kernels`: their work
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,8 +60,8 @@ fn unsupported(what: &str) -> DeviceError {
     DeviceError::new(DeviceErrorKind::Unsupported, format!("this host device has no {what}"))
 }
 
-// SAFETY: what each call enqueues runs in order on the stream's one thread, with the addresses that it was given and no
-// others; an event passes only when its record is reached there.
+// SAFETY: what each call enqueues runs in order on the stream's one thread, with the addresses that it was
+// given and no others; an event passes only when its record is reached there.
 unsafe impl Driver for HostDriver {
     fn name(&self) -> String {
         "host memory".to_owned()
@@ -219,7 +220,8 @@ unsafe impl Driver for HostDriver {
             self.machine.control.fault(format!("{function} is loaded while stream {busy} is at work"));
         }
         let last = self.machine.last.lock().get(&stream.0).copied();
-        // SAFETY: the caller's promise: the kernel's tables are valid memory, as is where one comes from that is on its way.
+        // SAFETY: the caller's promise: the kernel's tables are valid memory, as is where one comes from that
+        // is on its way.
         let touched = unsafe { kernels::touched(&kernel, last) };
         self.machine.enqueue(stream, touched, Call::Kernel(kernel))
     }

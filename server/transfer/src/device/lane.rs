@@ -1,17 +1,20 @@
-//! One stream of ours, and the thread that feeds it. Owns: the order of a lane's work, seeing that it is done, giving back what
-//! it used or losing it. Must not know: how pieces become calls (`enqueue`), why pages are copied.
+//! One stream of ours, and the thread that feeds it. Owns: the order of a lane's work, seeing that it is
+//! done, giving back what it used or losing it. Must not know: how pieces become calls (`enqueue`), why pages
+//! are copied.
 //!
 //! ```text
 //!   jobs --> thread --enqueue--> stream: copies      steps: (event, what becomes free, what to do), in order
 //!               ^   \---enqueue--> sums: checksums                                                      |
 //!               \------------- polls the first step's event, with a bounded pause ----------------------/
 //! ```
-//! Checksums take long enough to be worth a stream of their own, so that copies go on meanwhile. Steps of both pass in one order:
-//! what a step frees was used by work before it in its own stream, or before a step before it.
+//! Checksums take long enough to be worth a stream of their own, so that copies go on meanwhile. Steps of
+//! both pass in one order: what a step frees was used by work before it in its own stream, or before a step
+//! before it.
 //!
-//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory back and ends a
-//! flight; when a driver says that the device is broken, the memory of all steps is lost for good. A device that hangs is
-//! refused from then on; what it was given to write into an engine's memory goes on being waited for.
+//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory
+//! back and ends a flight; when a driver says that the device is broken, the memory of all steps is lost for
+//! good. A device that hangs is refused from then on; what it was given to write into an engine's memory goes
+//! on being waited for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +30,7 @@ use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
 use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
-use crate::region::Slot;
+use crate::slot::Slot;
 
 mod enqueue;
 mod verify;
@@ -139,7 +142,8 @@ enum Act {
 
 #[derive(Debug)]
 struct Step {
-    /// None: the driver would not record one; it is asked again, since without an event nobody knows that the step is done.
+    /// None: the driver would not record one; it is asked again, since without an event nobody knows that the
+    /// step is done.
     event: Option<OwnedEvent>,
     stream: Stream,
     since: Instant,
@@ -169,7 +173,8 @@ pub(crate) struct Lane {
     /// For checksums.
     sums_stream: Stream,
     means: Means,
-    /// Whether work that does not end in time is given up: where only slots are lost. An engine would use its memory again.
+    /// Whether work that does not end in time is given up: where only slots are lost. An engine would use its
+    /// memory again.
     gives_up: bool,
     /// The device is broken: no step is waited for any more.
     lost: bool,
@@ -390,7 +395,8 @@ impl Lane {
         moved
     }
 
-    /// Records the event that the first step lacks. It comes behind all that was enqueued since, which is late, but not wrong.
+    /// Records the event that the first step lacks. It comes behind all that was enqueued since, which is
+    /// late, but not wrong.
     fn record_first(&mut self) -> Result<bool, DeviceError> {
         let Some(stream) = self.steps.front().map(|first| first.stream) else { return Ok(false) };
         match self.record(stream) {
@@ -468,8 +474,8 @@ impl Lane {
     }
 }
 
-/// How long to wait before the next look: a small part of the wait so far, so that what took long is seen only a little later,
-/// and what takes longer costs few looks.
+/// How long to wait before the next look: a small part of the wait so far, so that what took long is seen
+/// only a little later, and what takes longer costs few looks.
 fn pause_after(moved: Instant) -> Duration {
     (moved.elapsed() / POLL_PART).clamp(POLL_PAUSE_MIN, POLL_PAUSE_MAX)
 }

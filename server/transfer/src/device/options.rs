@@ -12,10 +12,11 @@ use crate::limits::{
 /// How to use a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Pinned memory that copies go through where a slab is not pinned (yet): half for offloads, half for reloads.
+    /// Pinned memory that copies go through where a slab is not pinned (yet): half for offloads, half for
+    /// reloads.
     pub staging_bytes: usize,
-    /// Slabs are pinned up to so many bytes; copies of the others are staged. None: as much as the host has when a slab is pinned,
-    /// since the memory of a virtual machine may grow.
+    /// Slabs are pinned up to so many bytes; copies of the others are staged. None: as much as the host has
+    /// when a slab is pinned, since the memory of a virtual machine may grow.
     pub pinned_bytes_max: Option<u64>,
     /// Who copies.
     pub copy: CopyChoice,
@@ -25,8 +26,8 @@ pub struct DeviceOptions {
     pub chunk_bytes: usize,
     /// Whether the device takes the pages' checksums; else the CPU does, over the slots.
     pub checksum: bool,
-    /// A device whose copies have not ended after so long counts as broken: no more is begun on it. Offloads are given up then;
-    /// what is to be written to an engine's memory is waited for, for as long as it takes.
+    /// A device whose copies have not ended after so long counts as broken: no more is begun on it. Offloads
+    /// are given up then; what is to be written to an engine's memory is waited for, for as long as it takes.
     pub stuck_after: Duration,
 }
 

@@ -1,6 +1,8 @@
-//! Receiving frames. Owns: which way the next frame comes, spinning, dozing, waiting. Must not know: who sends, what a verb means.
+//! Receiving frames. Owns: which way the next frame comes, spinning, dozing, waiting. Must not know: who
+//! sends, what a verb means.
 //!
-//! Beside rings, frames come in the ring's order, and the socket brings only those that the ring announces, and bells:
+//! Beside rings, frames come in the ring's order, and the socket brings only those that the ring announces,
+//! and bells:
 //!
 //! ```text
 //!   look at the ring --a frame--> done                 --"on the socket"--> receive there as without a ring
@@ -67,8 +69,8 @@ impl LocalSocket {
         }
     }
 
-    /// The next frame if it is there, else `WouldBlock` (and then the system's own buffer is empty, as edge-triggered
-    /// reactors want it).
+    /// The next frame if it is there, else `WouldBlock` (and then the system's own buffer is empty, as
+    /// edge-triggered reactors want it).
     ///
     /// # Errors
     /// See the module text.
@@ -102,8 +104,9 @@ impl LocalSocket {
         }
     }
 
-    /// The next frame for a server: stays awake for up to `spin` first, because its client may ask again soon; then waits
-    /// as long as the peer lives for a frame to begin, but at most `whole` for one that began to be there whole.
+    /// The next frame for a server: stays awake for up to `spin` first, because its client may ask again
+    /// soon; then waits as long as the peer lives for a frame to begin, but at most `whole` for one that
+    /// began to be there whole.
     ///
     /// # Errors
     /// See the module text.

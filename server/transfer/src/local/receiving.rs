@@ -1,4 +1,5 @@
-//! What only the receiver in turn may touch. Owns: in which order frames come by ring and socket. Must not know: waiting.
+//! What only the receiver in turn may touch. Owns: in which order frames come by ring and socket. Must not
+//! know: waiting.
 
 use std::io;
 

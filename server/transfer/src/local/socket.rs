@@ -1,5 +1,5 @@
-//! The socket itself. Owns: connecting, agreeing on rings, waiting, noticing that the peer hung up. Must not know: how a
-//! frame comes or goes.
+//! The socket itself. Owns: connecting, agreeing on rings, waiting, noticing that the peer hung up. Must not
+//! know: how a frame comes or goes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,7 +19,8 @@ use crate::limits::SEND_BUFFER_BYTES;
 use crate::peer::{Peer, peer_of};
 use crate::ring::Rings;
 
-/// One connection that carries frames. Receivers exclude one another, so do senders; the two directions are independent.
+/// One connection that carries frames. Receivers exclude one another, so do senders; the two directions are
+/// independent.
 #[derive(Debug)]
 pub struct LocalSocket {
     pub(super) fd: OwnedFd,
@@ -62,7 +63,8 @@ impl LocalSocket {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// `TimedOut` if nobody accepts before the deadline (a stopped server whose backlog is full), else what the system says.
+    /// `TimedOut` if nobody accepts before the deadline (a stopped server whose backlog is full), else what
+    /// the system says.
     pub fn connect(path: &Path, deadline: Instant) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let flags = SocketFlags::CLOEXEC;
@@ -96,8 +98,8 @@ impl LocalSocket {
         Ok((Self::from_fd(one), Self::from_fd(other)))
     }
 
-    /// Makes rings, and sends their descriptor with this frame, the last one that does not go by them. Where they cannot be
-    /// made, the frame goes alone and the socket stays as it is.
+    /// Makes rings, and sends their descriptor with this frame, the last one that does not go by them. Where
+    /// they cannot be made, the frame goes alone and the socket stays as it is.
     ///
     /// # Errors
     /// As [`LocalSocket::send_by`].
@@ -120,7 +122,8 @@ impl LocalSocket {
         self.rings.set(rings).map_err(twice)
     }
 
-    /// Whether the peer closed its end, without reading anything. Frames sent before may still be there to receive.
+    /// Whether the peer closed its end, without reading anything. Frames sent before may still be there to
+    /// receive.
     ///
     /// # Errors
     /// The system has no memory for `poll`.
@@ -128,8 +131,8 @@ impl LocalSocket {
         self.wait(PollFlags::RDHUP, Some(Instant::now()))
     }
 
-    /// Whether the peer closed its end altogether, or the connection was ended here: nobody will read what is sent. A peer that
-    /// only sends no more can still read.
+    /// Whether the peer closed its end altogether, or the connection was ended here: nobody will read what is
+    /// sent. A peer that only sends no more can still read.
     ///
     /// # Errors
     /// The system has no memory for `poll`.
@@ -138,8 +141,8 @@ impl LocalSocket {
         self.wait(PollFlags::empty(), Some(Instant::now()))
     }
 
-    /// Bytes that were sent and that the peer has not read yet, as the system accounts for them: 0 only if it has read all, or
-    /// is gone.
+    /// Bytes that were sent and that the peer has not read yet, as the system accounts for them: 0 only if it
+    /// has read all, or is gone.
     ///
     /// # Errors
     /// The system does not say.

@@ -1,4 +1,5 @@
-//! The socket against a real kernel: descriptors, partial transfers, deadlines, peers that leave or misbehave.
+//! The socket against a real kernel: descriptors, partial transfers, deadlines, peers that leave or
+//! misbehave.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::os::fd::AsFd;

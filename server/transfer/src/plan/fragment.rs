@@ -1,5 +1,5 @@
-//! The offset arithmetic of a page: two loops around a run for each tensor. Owns: which byte of a tensor lies where in a slot,
-//! whatever kind of memory the tensor is in. Must not know: who copies.
+//! The offset arithmetic of a page: two loops around a run for each tensor. Owns: which byte of a tensor lies
+//! where in a slot, whatever kind of memory the tensor is in. Must not know: who copies.
 
 use super::shape::{PageLayout, PlanError, TensorShape};
 use crate::limits::PLAN_VIEWS_MAX;
@@ -79,7 +79,8 @@ impl<A: Address> Fragments<A> {
         self.list.iter().fold(0, |sum, fragment| sum.saturating_add(fragment.count()))
     }
 
-    /// Adds a fragment, as part of the last one if both are one run and the second continues the first on both sides.
+    /// Adds a fragment, as part of the last one if both are one run and the second continues the first on
+    /// both sides.
     fn append(&mut self, next: Fragment<A>) {
         if let Some(last) = self.list.last_mut()
             && last.is_one_run()
@@ -136,7 +137,8 @@ impl Dimension {
     }
 }
 
-/// The runs of one view: two loops around a run, instead of a list of thousands. Or, where the tensor is dense, one run.
+/// The runs of one view: two loops around a run, instead of a list of thousands. Or, where the tensor is
+/// dense, one run.
 #[derive(Clone, Copy, Debug)]
 struct Fragment<A> {
     memory: A,
@@ -147,8 +149,9 @@ struct Fragment<A> {
 }
 
 impl<A: Address> Fragment<A> {
-    /// The page's rows of `view`, from `slot_offset` on. Nothing here overflows: the page lies inside the view, whose span was
-    /// checked when it was made, and inside the slot, whose size was checked by the caller.
+    /// The page's rows of `view`, from `slot_offset` on. Nothing here overflows: the page lies inside the
+    /// view, whose span was checked when it was made, and inside the slot, whose size was checked by the
+    /// caller.
     fn of_view(base: A, shape: &TensorShape, page: PageOf, slot_offset: usize) -> Self {
         let row = shape.row_bytes;
         let (heads_apart, tokens_apart) = match page.layout {

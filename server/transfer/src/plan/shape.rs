@@ -1,4 +1,5 @@
-//! What tensors and pages look like to a plan, and why a plan cannot be made. Must not know: addresses, who copies.
+//! What tensors and pages look like to a plan, and why a plan cannot be made. Must not know: addresses, who
+//! copies.
 
 use thiserror::Error;
 

@@ -1,4 +1,5 @@
-//! Pieces of slots read as one array; what cannot be mapped is refused. Owns: the span's tests. Must not know: leases.
+//! Pieces of slots read as one array; what cannot be mapped is refused. Owns: the span's tests. Must not
+//! know: leases.
 
 use super::{Span, mappings_max};
 use crate::checksum::Checksum;

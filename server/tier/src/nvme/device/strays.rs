@@ -1,5 +1,5 @@
-//! What lies in the tier's directory and is not the tier's. Owns: which entries these are, and saying so. Must not know: what
-//! becomes of a segment whose name something else has.
+//! What lies in the tier's directory and is not the tier's. Owns: which entries these are, and saying so.
+//! Must not know: what becomes of a segment whose name something else has.
 
 use super::{Device, FileState, Place, file_state, set_file_state};
 use crate::limits::{BLOCK, STRAYS_NAMED_MAX};
@@ -17,8 +17,8 @@ use std::sync::Arc;
 const NEIGHBOUR: &str = "catalog.redb";
 
 impl Device {
-    /// Two names may be one file, where somebody linked it: what is written under one would be lost under the other. The name
-    /// that its header says has it, else the first; the others are strays.
+    /// Two names may be one file, where somebody linked it: what is written under one would be lost under the
+    /// other. The name that its header says has it, else the first; the others are strays.
     pub(super) fn part_links(&self) -> Result<(), OpenError> {
         let Place::Directory { files, .. } = &self.place else { return Ok(()) };
         let mut owners: BTreeMap<(u64, u64), (u32, Arc<File>)> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What the keeper does for the books. Owns: which chore comes next, and what each leaves behind, done or not.
-//! Must not know: how a chore is done.
+//! What the keeper does for the books. Owns: which chore comes next, and what each leaves behind, done or
+//! not. Must not know: how a chore is done.
 
 use super::super::format::{Nonce, Record};
 use super::super::segment::SegmentState;
@@ -44,8 +44,8 @@ impl Log {
         any && self.ready.len() + self.making < SEGMENTS_READY
     }
 
-    /// What is left to do when the tier closes; nothing while the system is short of something: the next start reads what has
-    /// no footer.
+    /// What is left to do when the tier closes; nothing while the system is short of something: the next
+    /// start reads what has no footer.
     pub(crate) fn closing_chore(&mut self, now: Instant) -> Option<Chore> {
         if self.paused_until.is_some_and(|until| now < until) {
             return None;
@@ -68,7 +68,8 @@ impl Log {
             let file = self.begin_making(segment);
             return Some(Chore::Make { segment, file, epoch: self.take_sequence() });
         }
-        // A disk that was full is asked from time to time, wanted or not: or a tier that has what it needs would stay small.
+        // A disk that was full is asked from time to time, wanted or not: or a tier that has what it needs
+        // would stay small.
         let asked = self.retry_disk_at.map_or(wanted, |at| now >= at && self.growing == 0);
         let segment = if asked { self.absent.pop_front()? } else { return None };
         self.growing += 1;
@@ -83,8 +84,9 @@ impl Log {
         segment.file.clone()
     }
 
-    /// The footer of a filled segment on which no write is in flight. It lists what was written, also what died since: so a
-    /// start finds the same in a segment with its footer as without. A worn one is not written to, and has none.
+    /// The footer of a filled segment on which no write is in flight. It lists what was written, also what
+    /// died since: so a start finds the same in a segment with its footer as without. A worn one is not
+    /// written to, and has none.
     pub(crate) fn seal_chore(&mut self) -> Option<Chore> {
         loop {
             let idle = |number: &u32| self.segments[*number as usize].writes == 0;
@@ -146,8 +148,8 @@ impl Log {
         self.ready.push_back(number);
     }
 
-    /// A segment could not be prepared. Without space for its file, the tier is as large as what it has, until the disk is
-    /// asked again; anything else that the system was short of is waited for.
+    /// A segment could not be prepared. Without space for its file, the tier is as large as what it has,
+    /// until the disk is asked again; anything else that the system was short of is waited for.
     pub(crate) fn make_failed(&mut self, number: u32, fault: ErrnoClass, now: Instant) {
         self.making -= 1;
         let segment = &mut self.segments[number as usize];

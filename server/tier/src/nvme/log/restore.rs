@@ -1,5 +1,5 @@
-//! What recovery puts into the books of a new log, before anything else happens. Owns: the state that a segment found on the
-//! device begins with. Must not know: how it was found.
+//! What recovery puts into the books of a new log, before anything else happens. Owns: the state that a
+//! segment found on the device begins with. Must not know: how it was found.
 
 use super::super::format::{Nonce, Record, entry_blocks};
 use super::super::segment::{Segment, SegmentState};

@@ -41,8 +41,8 @@ impl Progress {
         Progress { bytes, ..Progress::default() }
     }
 
-    /// Takes a completion's result. A short transfer goes on from the last whole block, because O_DIRECT cannot begin
-    /// inside one: of 12,288 bytes 5,000 came, so the next submission begins at 4,096.
+    /// Takes a completion's result. A short transfer goes on from the last whole block, because O_DIRECT
+    /// cannot begin inside one: of 12,288 bytes 5,000 came, so the next submission begins at 4,096.
     pub(super) fn advance(&mut self, is_read: bool, result: i32) -> PartOutcome {
         if result >= 0 && self.done + result as usize >= self.bytes {
             return PartOutcome::Over;
@@ -122,8 +122,8 @@ impl Flights {
 }
 
 impl Drop for Flights {
-    /// Completion, never `Drop`, releases what the kernel may still be writing: whatever is left here (the thread
-    /// panicked, or the kernel refused to go on) is leaked on purpose.
+    /// Completion, never `Drop`, releases what the kernel may still be writing: whatever is left here (the
+    /// thread panicked, or the kernel refused to go on) is leaked on purpose.
     fn drop(&mut self) {
         std::mem::take(&mut self.flights).into_iter().flatten().for_each(std::mem::forget);
     }

@@ -1,4 +1,5 @@
-//! What callers of the ring engine and its thread hand one another. Owns: the queue, waking the thread. Must not know: the ring.
+//! What callers of the ring engine and its thread hand one another. Owns: the queue, waking the thread. Must
+//! not know: the ring.
 
 use super::super::operation::Operation;
 use super::super::ring_error::RingError;

@@ -1,9 +1,9 @@
-//! The ring engine: one thread per device that owns an io_uring. Owns: the hand-over to that thread, its wake-up.
-//! Must not know: the books, how an operation ends.
+//! The ring engine: one thread per device that owns an io_uring. Owns: the hand-over to that thread, its
+//! wake-up. Must not know: the books, how an operation ends.
 //!
-//! Callers push into a lock-free queue and write to an eventfd only if the thread may be asleep. The thread says "asleep",
-//! looks at the queue once more, and only then waits; a caller pushes first and looks at "asleep" after. So either the
-//! thread sees the message or the caller sees the sleeper.
+//! Callers push into a lock-free queue and write to an eventfd only if the thread may be asleep. The thread
+//! says "asleep", looks at the queue once more, and only then waits; a caller pushes first and looks at
+//! "asleep" after. So either the thread sees the message or the caller sees the sleeper.
 
 mod buffers;
 mod flight;
@@ -29,7 +29,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Starts the thread and registers the slabs. Gives what an operator should know, or why there is no ring.
+    /// Starts the thread and registers the slabs. Gives what an operator should know, or why there is no
+    /// ring.
     pub(crate) fn start(
         core: &Arc<Core>,
         finish: &Arc<FinishQueue>,

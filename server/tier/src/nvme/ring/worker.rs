@@ -30,7 +30,8 @@ pub(super) struct Parts {
     pub(super) inflight_bytes: u64,
 }
 
-/// The thread's own state. The ring is the first field, so it is dropped first: what it was given outlives it.
+/// The thread's own state. The ring is the first field, so it is dropped first: what it was given outlives
+/// it.
 pub(super) struct Worker {
     ring: IoUring,
     flights: Flights,
@@ -82,7 +83,8 @@ impl Worker {
         Ok((worker, warnings))
     }
 
-    /// The staging blocks are entry 0 of the table, slabs follow. Stops at the first refusal: the rest would be refused too.
+    /// The staging blocks are entry 0 of the table, slabs follow. Stops at the first refusal: the rest would
+    /// be refused too.
     fn register_all(&mut self, staging: Arc<Region>, fixed: Vec<Arc<Region>>, warnings: &mut Vec<String>) {
         let count = fixed.len();
         for (index, region) in [staging].into_iter().chain(fixed).enumerate() {
@@ -229,8 +231,8 @@ impl Worker {
         let bytes = (progress.bytes - progress.done) as u32;
         let name = (number as u64) << 1 | u64::from(part == Part::Header);
         let entry = target.entry(pointer, bytes, offset + progress.done as u64).user_data(name);
-        // SAFETY: the memory is the operation's slot or its staging block, the file is the operation's; all stay in `flights`
-        // until the completion of this entry, and `Flights` leaks what never completes.
+        // SAFETY: the memory is the operation's slot or its staging block, the file is the operation's; all
+        // stay in `flights` until the completion of this entry, and `Flights` leaks what never completes.
         unsafe { self.push(&entry) }
     }
 
@@ -254,8 +256,8 @@ impl Worker {
         }
         let fd = types::Fd(self.parts.inbox.wake.as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WAKE);
-        // SAFETY: a poll points to no memory; the eventfd is in the inbox, which the worker keeps, and the kernel holds its
-        // own reference from the moment it takes the entry.
+        // SAFETY: a poll points to no memory; the eventfd is in the inbox, which the worker keeps, and the
+        // kernel holds its own reference from the moment it takes the entry.
         unsafe { self.push(&entry)? };
         self.wake_armed = true;
         Ok(())
@@ -386,8 +388,8 @@ impl Target {
     }
 }
 
-/// The best ring this kernel has: completions run when this thread asks for them (6.1), or at least without interrupting
-/// it (5.19), or any way.
+/// The best ring this kernel has: completions run when this thread asks for them (6.1), or at least without
+/// interrupting it (5.19), or any way.
 fn build() -> io::Result<IoUring> {
     let best = IoUring::builder()
         .setup_single_issuer()

@@ -2,8 +2,8 @@
 //!
 //! Owns: names, files, capacity, time, faults, the crash. Must not know: what is in the files.
 //!
-//! Whoever opens it works in one life of it. A crash or a kill ends that life: every handle of it fails from then on, so
-//! a tier that is still in memory cannot touch what its successor reads.
+//! Whoever opens it works in one life of it. A crash or a kill ends that life: every handle of it fails from
+//! then on, so a tier that is still in memory cannot touch what its successor reads.
 
 use super::faults::{Call, Fault, FaultCounts, FaultPlan, Hit};
 use super::inode::{Inode, SECTOR};
@@ -114,7 +114,8 @@ impl SimulatedDisk {
         Ok(SimulatedDisk { shared: Arc::new(shared), life: None })
     }
 
-    /// The power is lost: what was not synced is kept, dropped or torn, every handle is dead, and the power is back.
+    /// The power is lost: what was not synced is kept, dropped or torn, every handle is dead, and the power
+    /// is back.
     pub fn crash(&self) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -168,7 +169,8 @@ impl SimulatedDisk {
         self.lock().counts.clone()
     }
 
-    /// The faults that were injected since the last call, oldest first; the latest of them if there were very many.
+    /// The faults that were injected since the last call, oldest first; the latest of them if there were very
+    /// many.
     pub fn take_hits(&self) -> Vec<Hit> {
         self.lock().hits.drain(..).collect()
     }
@@ -189,7 +191,8 @@ impl SimulatedDisk {
         state.elapsed = state.elapsed.saturating_add(by);
     }
 
-    /// Does a fault of the medium (rot, a sector that cannot be read), and not a crash, hit these bytes of a file?
+    /// Does a fault of the medium (rot, a sector that cannot be read), and not a crash, hit these bytes of a
+    /// file?
     pub fn is_damaged(&self, name: &str, offset: u64, len: usize) -> bool {
         let state = self.lock();
         let inode = state.names.get(name).and_then(|inode| state.inodes.get(inode));
@@ -313,8 +316,8 @@ impl SimulatedDisk {
         self.lock().acting = false;
     }
 
-    /// Counts a call and says what goes wrong with it; EIO when the power is cut, EMFILE when no descriptor is left.
-    /// `place`: the file and the offset in it.
+    /// Counts a call and says what goes wrong with it; EIO when the power is cut, EMFILE when no descriptor
+    /// is left. `place`: the file and the offset in it.
     pub(super) fn begin(
         &self,
         call: Call,
@@ -415,8 +418,8 @@ impl DiskState {
         self.drop_nameless();
     }
 
-    /// Frees files without a name, and without one that a crash could give back. Whoever still has one open finds it gone,
-    /// which only the dead do.
+    /// Frees files without a name, and without one that a crash could give back. Whoever still has one open
+    /// finds it gone, which only the dead do.
     fn drop_nameless(&mut self) {
         let DiskState { inodes, names, stable_names, unsynced_names, .. } = self;
         let unsynced = unsynced_names.iter().filter_map(|change| match change {

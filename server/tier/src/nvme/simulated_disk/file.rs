@@ -8,7 +8,8 @@ use crate::nvme::open_mode::OpenMode;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// An open file of a [`SimulatedDisk`], in one life of it. The public part of it is what a database's storage asks for.
+/// An open file of a [`SimulatedDisk`], in one life of it. The public part of it is what a database's storage
+/// asks for.
 #[derive(Clone, Debug)]
 pub struct SimulatedFile {
     disk: SimulatedDisk,

@@ -1,4 +1,5 @@
-//! What a test lets go wrong on a host device, and what it finds. Owns: that switchboard. Must not know: streams' work.
+//! What a test lets go wrong on a host device, and what it finds. Owns: that switchboard. Must not know:
+//! streams' work.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -114,7 +115,8 @@ impl HostControl {
         self.shared.state.lock().faults.clone()
     }
 
-    /// How many bytes each registration has that there is now, in order of address; also when the device is gone.
+    /// How many bytes each registration has that there is now, in order of address; also when the device is
+    /// gone.
     #[must_use]
     pub fn registered(&self) -> Vec<u64> {
         self.shared.state.lock().registered.values().map(|span| span.end - span.start).collect()

@@ -20,7 +20,8 @@ pub(super) fn function(kernel: &Kernel) -> &'static str {
     }
 }
 
-/// What a kernel reads and writes, by its tables as they will be: `last` is the copy before it, which may bring them.
+/// What a kernel reads and writes, by its tables as they will be: `last` is the copy before it, which may
+/// bring them.
 ///
 /// # Safety
 /// The tables are valid memory, and so is the source of that copy where it brings them.

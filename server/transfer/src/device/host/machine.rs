@@ -1,5 +1,5 @@
-//! The machine behind a host device. Owns: its memory, streams, events, and the checks of what is enqueued. Must not know: the
-//! driver's calls, who runs a stream.
+//! The machine behind a host device. Owns: its memory, streams, events, and the checks of what is enqueued.
+//! Must not know: the driver's calls, who runs a stream.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
@@ -74,7 +74,8 @@ impl Machine {
         self.control.broken().map_or(Ok(()), Err)
     }
 
-    /// An event of ours in a stream that is captured is part of the graph from then on: whoever asks for it breaks the device.
+    /// An event of ours in a stream that is captured is part of the graph from then on: whoever asks for it
+    /// breaks the device.
     pub(super) fn check_capture(&self, stream: Stream) -> Result<(), DeviceError> {
         if !self.control.is_captured(stream) {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Memory that a host device may touch. Owns: what was taken, pinned or registered, and the limits. Must not know: who uses it.
+//! Memory that a host device may touch. Owns: what was taken, pinned or registered, and the limits. Must not
+//! know: who uses it.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
@@ -126,7 +127,8 @@ impl Memory {
         Some(span)
     }
 
-    /// Whether a span begins in one registration and ends behind it: no copy may, even where another one follows.
+    /// Whether a span begins in one registration and ends behind it: no copy may, even where another one
+    /// follows.
     pub(super) fn leaves_a_registration(&self, span: &Extent) -> bool {
         let before = self.known.range(..=span.start).next_back();
         before.is_some_and(|(_, known)| {
@@ -161,7 +163,8 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let known = std::mem::take(&mut self.known).into_values().chain(std::mem::take(&mut self.past));
         for (memory, layout) in known.filter_map(|known| known.taken) {
-            // SAFETY: it came from `alloc` with this layout and is given back once; no thread of the device is left.
+            // SAFETY: it came from `alloc` with this layout and is given back once; no thread of the device
+            // is left.
             unsafe { dealloc(memory, layout) };
         }
     }

@@ -30,7 +30,8 @@ pub struct HostOptions {
     pub delay_max: Duration,
     /// Of that chance.
     pub seed: u64,
-    /// Work on memory that nobody announced breaks the device, as it breaks a GPU. Else it counts as memory of the engine.
+    /// Work on memory that nobody announced breaks the device, as it breaks a GPU. Else it counts as memory
+    /// of the engine.
     pub strict: bool,
     /// Says what goes wrong while the device is in use.
     pub control: HostControl,

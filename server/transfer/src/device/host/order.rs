@@ -1,8 +1,9 @@
-//! What must come before what on a host device. Owns: the logical clocks of its streams, finding work on the same bytes that
-//! nothing orders. Must not know: what the work does.
+//! What must come before what on a host device. Owns: the logical clocks of its streams, finding work on the
+//! same bytes that nothing orders. Must not know: what the work does.
 //!
-//! Every call of a stream has a number. A stream's clock says which numbers of all streams are certainly done before its next
-//! call begins: its own, those before an event that it waited for, and those that the host saw done.
+//! Every call of a stream has a number. A stream's clock says which numbers of all streams are certainly done
+//! before its next call begins: its own, those before an event that it waited for, and those that the host
+//! saw done.
 
 use std::collections::HashMap;
 

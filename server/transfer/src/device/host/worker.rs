@@ -22,7 +22,8 @@ pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
         }
         match call {
             Call::Copies(requests) => requests.iter().for_each(copy),
-            // SAFETY: whoever launched it promised that the tables and what they name stay valid until an event behind it.
+            // SAFETY: whoever launched it promised that the tables and what they name stay valid until an
+            // event behind it.
             Call::Kernel(kernel) => unsafe { kernels::run(&kernel) },
             Call::Record(event, number) => {
                 let mut events = machine.events.lock();
@@ -49,7 +50,8 @@ pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
 fn copy(request: &CopyRequest) {
     let source = std::ptr::with_exposed_provenance::<u8>(request.source as usize);
     let target = std::ptr::with_exposed_provenance_mut::<u8>(request.target as usize);
-    // SAFETY: whoever enqueued it promised that both ranges stay valid and apart until an event behind it has passed.
+    // SAFETY: whoever enqueued it promised that both ranges stay valid and apart until an event behind it has
+    // passed.
     unsafe { std::ptr::copy_nonoverlapping(source, target, request.bytes) };
 }
 

@@ -1,4 +1,5 @@
-//! Pinning slabs: piece by piece, no copy over the end of a piece or of a slab, nothing pinned that is unmapped.
+//! Pinning slabs: piece by piece, no copy over the end of a piece or of a slab, nothing pinned that is
+//! unmapped.
 
 use super::*;
 use crate::limits::REGISTER_PIECE_BYTES;
@@ -26,7 +27,7 @@ fn slab(bytes: usize) -> Arc<Region> {
 }
 
 /// Out of the first page of the device's memory into a slot, and back into the second one.
-fn there_and_back(rig: &Rig, slot: &crate::region::Slot) {
+fn there_and_back(rig: &Rig, slot: &crate::Slot) {
     let at = |page: usize| rig.memory.plan(&[(page * PAGE, slot.len())]).unwrap();
     let page = |page: usize| vec![SlotPage { slot: slot.clone(), plan: at(page) }];
     wait(rig.device.fill(page(0), None).unwrap().landed()).unwrap();
