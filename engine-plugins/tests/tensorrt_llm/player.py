@@ -37,6 +37,7 @@ class Request:
     """Tokens to generate."""
     cache_salt_id: int | None = None
     lora_task_id: int | None = None
+    py_lora_path: str | None = None
     multimodal_hashes: list[list[int]] | None = None
     is_dummy_request: bool = False
     tokens: list[int] = field(default_factory=list)
@@ -74,7 +75,8 @@ class Engine:
 
     def __init__(
         self, model: str, *, ranks: int = 1, blocks: int = 64, block_tokens: int = 4, mla: bool = False,
-        overlap: bool = False, reuse: bool = False, silent: bool = False, salt: str = "", **args: object,
+        overlap: bool = False, reuse: bool = False, silent: bool = False, salt: str = "", adapters: dict[int, str] | None = None,
+        **args: object,
     ) -> None:
         self.block_tokens, self.overlap, self.reuse, self.mla = block_tokens, overlap, reuse, mla
         self.silent = silent
@@ -92,7 +94,8 @@ class Engine:
         self.caches = [torch.zeros(shape, dtype=torch.bfloat16) for _ in range(ranks)]
         for worker, memory in zip(self.workers, self.caches, strict=True):
             worker.register_kv_caches(memory)
-        self.weights = salt
+        self.weights, self.adapters = salt, adapters or {}
+        """Of the model, and of the adapters by task id."""
         self.free = list(range(blocks))
         self.kept: dict[tuple[object, ...], int] = {}
         """Blocks that stay on the device for reuse, by what is in them."""
@@ -312,7 +315,8 @@ class Engine:
     def _item(self, rank: int, layer: int, request: Request, at: int, part: int) -> bytes:
         """K (part 0) or V of one token: it follows from all tokens up to it."""
         prefix = self._device_tokens(request)[: at + 1]
-        what = (self.weights, 0 if self.mla else rank, layer, part, request.cache_salt_id, request.lora_task_id, prefix)
+        adapter = self.adapters.get(request.lora_task_id, request.lora_task_id)
+        what = (self.weights, 0 if self.mla else rank, layer, part, request.cache_salt_id, adapter, prefix)
         return hashlib.blake2b(repr(what).encode(), digest_size=ITEM_BYTES).digest()
 
     def _places(self, rank: int, layer: int, request: Request, at: int) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ class Flight:
 
     def __init__(self, pages: int, fails: Exception | None = None) -> None:
         self.pages, self.fails, self.ended = pages, fails, threading.Event()
+        self.pages_begun = pages
         self.waited = False
 
     def wait_layer(self, layer: int, stream: int | None) -> None:

@@ -202,7 +202,7 @@ def test_requests_that_end_without_a_word_are_forgotten(
 
 
 def test_salt_adapter_and_pictures_are_kept_apart(server: Any, make_engine: MakeEngine) -> None:
-    engine = make_engine(server.address)
+    engine = make_engine(server.address, {"lora_names": "5=five@1"})
     words = prompt(21, 90)
     runs = [
         ({}, 0), ({}, 20), ({"cache_salt_id": 5}, 0), ({"cache_salt_id": 5}, 20), ({"cache_salt_id": 6}, 0),

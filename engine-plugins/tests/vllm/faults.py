@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 from typing import Any
 
 import numpy
@@ -75,6 +76,27 @@ def stop_pool_before_load(connector: Any, pid: int) -> None:
         start(job)
 
     loader.start = stopping
+
+
+def slow_pool(connector: Any, pid: int, seconds: float) -> None:
+    """The pool stops (SIGSTOP) before each load, and goes on so much later."""
+    worker = connector._worker
+    start = worker.start_loads
+
+    def slowed(step: Any) -> None:
+        if step.loads:
+            stops.append(len(step.loads))
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
+        start(step)
+
+    stops: list[int] = []
+    worker.start_loads, worker.stops = slowed, stops
+
+
+def stops_of(scheduler: Any, connector: Any) -> list[int]:
+    """Loads begun at each stop of a slow pool."""
+    return list(connector._worker.stops)
 
 
 def poison_layer_copies(connector: Any, layer: int) -> None:

@@ -218,6 +218,25 @@ def test_pages_of_a_window_stand_alone() -> None:
     assert list(door.namespaces[1].pages) == names[4:6]
 
 
+def test_a_block_that_left_its_window_costs_its_own_page_only() -> None:
+    """A running request's queue: the engine takes a block back that slid out of the window, and nothing else is lost."""
+    door, names = FakeDoor(None, 2), hashes_of(8)
+    saver = saver_of(door, Memory(16).runs, deadline_ms=5000, threads=1)
+    for namespace in door.namespaces.values():
+        namespace.gate.clear()
+    saver.add(SaveJob("r", None, [run_of(names, [1, 2]), PageRun(1, 0, names[:3], [11, 12, 13])]))
+    wait_until(lambda: door.namespaces[0].calls)
+    assert saver.settle([(1, 11), (1, 13)]) < 1, "what was not begun is not waited for"
+    saver.add(SaveJob("r", None, [run_of(names, [3], first=2), PageRun(1, 3, names[3:4], [14])]))
+    assert not saver._requests["r"].broken
+    for namespace in door.namespaces.values():
+        namespace.gate.set()
+    saver.finish(FinishJob("r", None, []))
+    outcome = finished(saver, "r")
+    assert (outcome.pages, outcome.stored) == (3, 5) and not saver._reading
+    assert list(door.namespaces[1].pages) == [names[1], names[3]]
+
+
 def test_an_unexpected_exception_still_frees_the_blocks(caplog: pytest.LogCaptureFixture) -> None:
     door, names = FakeDoor(), hashes_of(2)
     door.namespaces[0].offload_runs = lambda *_, **__: 1 / 0

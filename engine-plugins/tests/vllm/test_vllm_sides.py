@@ -12,7 +12,7 @@ import pytest
 from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_of, run_of, step_of, wait_until
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
-from turnkv.connector import FinishJob, LoadOutcome, Outcomes, PageRun, PrefillClock, SaveJob, SaveOutcome
+from turnkv.connector import FinishJob, LoadOutcome, LoadPause, Outcomes, PageRun, PrefillClock, SaveJob, SaveOutcome
 from turnkv.vllm.connector import TurnKVConnector
 from turnkv.vllm.events import Announcer
 from turnkv.vllm.meta import StepMeta, WorkerMeta
@@ -159,6 +159,42 @@ def test_a_failed_load_is_no_hit_and_not_tried_again() -> None:
     request.num_computed_tokens = 64
     step = scheduler.build_meta(step_of({"r": 128}, {"r": ([1, 2, 3, 4, 5, 6],)}))
     assert step.trusted == ["r"] and step.saves[0].runs[0].first == 2, "what failed is stored again"
+
+
+def test_loads_that_come_too_late_are_not_waited_for_again_and_again() -> None:
+    """One pays its deadline; after ten times as long one tries again, and only one."""
+    pause = LoadPause()
+    pause.begun("a")
+    pause.begun("b")
+    assert pause.ended("a", "deadline", 2.0, 10.0) == 20.0
+    assert pause.ended("b", "busy", 1.5, 10.5) == 0.0, "it began before the pause did"
+    assert not pause.allows("c", 29.9) and pause.allows("c", 30.0)
+    pause.begun("c")
+    assert pause.allows("c", 30.0) and not pause.allows("d", 30.1)
+    assert pause.ended("c", "lease_expired", 0.5, 31.0) == 40.0, "twice as long as before"
+    pause.begun("d")
+    pause.forget("d")
+    assert pause.allows("e", 71.0)
+    pause.begun("e")
+    assert pause.ended("e", "checksum", 0.1, 72.0) == 0.0 and pause.allows("f", 72.0)
+    assert pause.ended("f", "deadline", 100.0, 200.0) == 60.0
+
+
+def test_a_late_load_pauses_loads_of_all_requests() -> None:
+    door = FakeDoor()
+    scheduler = scheduler_of(door)
+    door.namespaces[0].pages = dict.fromkeys(hashes_of(6), b"")
+    late, next_one = request_of(200, "late"), request_of(200, "next")
+    for request in (late, next_one):
+        scheduler.new_request(request)
+    assert scheduler.matched_tokens(late, 0) == (192, True)
+    scheduler.allocated(late, ([1, 2, 3, 4, 5, 6],), 192)
+    scheduler.build_meta(step_of({}, {}))
+    scheduler.worker_output(WorkerMeta(loads={"late": LoadOutcome(2, 4, "deadline", 2.0)}))
+    assert scheduler.matched_tokens(next_one, 0) == (0, False)
+    scheduler.allocated(next_one, ([7, 8, 9, 10, 11, 12],), 0)
+    assert scheduler.take_stats().data["counts"]["lookups"] == {"hit": 1, "paused": 1}
+    assert scheduler.tracked["next"].known == 6, "what the pool has is not stored again"
 
 
 def test_ranks_are_waited_for_and_the_shortest_counts() -> None:

@@ -144,6 +144,26 @@ def test_pool_stops_between_lookup_and_load(pool_server: Any, engine: Engine, re
     assert engine.free_blocks() == BLOCKS - 1
 
 
+@pytest.mark.parametrize("load", ["async", "layerwise"])
+def test_a_pool_that_is_always_late_is_waited_for_once(
+    load: str, models: dict[str, pathlib.Path], pool_server: Any, start_engine: Callable[..., Engine], reference: Greedy
+) -> None:
+    """It answers lookups, and each load comes too late: one request pays for that, the others are computed."""
+    engine = start_engine(models["plain"], connector(pool_server, load=load, lookup_ms=5000, tenant=f"late {load}"))
+    prompts = [prompt_of(500, seed) for seed in (55, 56, 57, 58)]
+    for prompt in prompts:
+        turn(engine, prompt)
+    engine.patch("slow_pool", pid=pool_server.process.pid, seconds=1.5 * LOAD_MS / 1000)
+    for prompt in prompts:
+        engine.forget()
+        assert [turn(engine, prompt)["tokens"]] == reference([prompt])
+        time.sleep(1.5 * LOAD_MS / 1000)  # the pool is well again when the next one asks
+    # On a busy machine the pause may be over before the last one comes: then that one tries.
+    assert len(engine.run("faults", "stops_of")) <= 2
+    assert engine.metrics()["lookups:paused"] >= 2
+    engine.close()
+
+
 def test_pool_stopped_then_killed_then_back(pool_server: Any, engine: Engine, reference: Greedy) -> None:
     prompts = [prompt_of(600, seed) for seed in (61, 62, 63, 64)]
     pool_server.pause()

@@ -2,7 +2,8 @@
 
 Owns: jobs, lookups, sessions, saves, loads, and what they came to. Must not know: any engine; nothing here imports one.
 
-    scheduler side   Lookups (how much of a prompt is there), SessionDesk (turns), Outcomes (what all ranks reported)
+    scheduler side   Lookups (how much of a prompt is there), SessionDesk (turns), Outcomes (what all ranks reported),
+                     LoadPause (whether to load at all)
     worker side      BlockRuns (where a block's bytes lie), Saver, Loader, LayerLoader
     with a device    devices.DeviceRuns, device_layers.DeviceLayerLoader in their place; these alone import torch
 """
@@ -14,6 +15,7 @@ from .loader import Loader
 from .lookup import Answer, Lookups
 from .names import names_of
 from .outcomes import LoadOutcome, Outcomes, SaveOutcome
+from .pause import LoadPause
 from .prefill import PrefillClock
 from .runs import BlockRuns, Shards
 from .saver import Saver
@@ -29,6 +31,7 @@ __all__ = [
     "LayerLoader",
     "LoadJob",
     "LoadOutcome",
+    "LoadPause",
     "Loader",
     "Lookups",
     "Outcomes",

@@ -129,10 +129,12 @@ class Loader:
 def pieces_of(run: PageRun, memory: BlockRuns, bytes_max: int) -> list[PageRun]:
     """The run in pieces of so many bytes. Each is a call of its own: names alone find pages."""
     step = max(1, bytes_max // memory.page_bytes)
-    return [
-        PageRun(run.group, run.first + at, run.names[at : at + step], run.blocks[at : at + step])
-        for at in range(0, len(run.names), step)
-    ]
+    return [part_of(run, at, at + step) for at in range(0, len(run.names), step)]
+
+
+def part_of(run: PageRun, first: int, end: int) -> PageRun:
+    """Pages `first` to `end` of a run that is to be loaded."""
+    return PageRun(run.group, run.first + first, run.names[first:end], run.blocks[first:end])
 
 
 def _loaded(load: _Load) -> Loaded:

@@ -112,10 +112,7 @@ class Saver:
         begun = time.monotonic()
         with self._state:
             for saves in self._requests.values():
-                runs = [*saves.queue, *([saves.sending] if saves.sending else [])]
-                if any((run.group, block) in lost for run in runs for block in run.blocks):
-                    self._clear(saves)
-                    saves.broken = True
+                self._lose(saves, lost)
             self._state.wait_for(lambda: not any(block in self._reading for block in lost))
         return time.monotonic() - begun
 
@@ -144,6 +141,7 @@ class Saver:
         return self._requests.setdefault(request, _Saves(session))
 
     def _queue(self, request: str, saves: _Saves, runs: list[PageRun]) -> None:
+        runs = [part for run in runs for part in self._sent_alone(run)]
         saves.queue.extend(runs)
         for run in runs:
             self._reading.update((run.group, block) for block in run.blocks)
@@ -158,6 +156,26 @@ class Saver:
         # Pages that this request stored itself will be found present: they are not counted a second time.
         saves.outcome = SaveOutcome(0, stored, -stored, 0, None)
         self._queue(request, saves, job.runs)
+
+    def _sent_alone(self, run: PageRun) -> list[PageRun]:
+        """What can be sent, or lost, without the rest: pages of a window one by one, of a chain all together."""
+        if self._door.groups[run.group].window_blocks is None:
+            return [run]
+        return [PageRun(run.group, run.first + at, run.names[at : at + 1], run.blocks[at : at + 1])
+                for at in range(len(run.names))]
+
+    def _lose(self, saves: _Saves, lost: set[tuple[int, int]]) -> None:
+        """These blocks are about to be overwritten. What hangs on them in a chain cannot follow; a window's page stands alone."""
+        runs = [*saves.queue, *([saves.sending] if saves.sending else [])]
+        hit = [run for run in runs if any((run.group, block) in lost for block in run.blocks)]
+        if any(self._door.groups[run.group].window_blocks is None for run in hit):
+            self._clear(saves)
+            saves.broken = True
+            return
+        for run in hit:
+            if run is not saves.sending:
+                saves.queue.remove(run)
+                self._release(run)
 
     def _clear(self, saves: _Saves) -> None:
         while saves.queue:
@@ -218,17 +236,17 @@ class Saver:
     def _send(self, saves: _Saves, run: PageRun) -> str | None:
         """One run of pages. Returns why the rest of the chain cannot follow, None when all is well."""
         window = self._door.groups[run.group].window_blocks is not None
-        step = 1 if window else max(1, CALL_BYTES_MAX // self._runs[run.group].page_bytes)
+        step = max(1, CALL_BYTES_MAX // self._runs[run.group].page_bytes)
         first = 0
         while first < len(run.names) and not saves.broken:
             end = min(first + step, len(run.names))
-            parent = None if window else (run.names[first - 1] if first else run.parent)
+            parent = run.names[first - 1] if first else run.parent
             kept, cause = self._offload(saves, run, first, end, parent)
             first += kept
             if cause == "in_flight" and saves.finish is not None and self._left_ms(saves) > RETRY_SECONDS * 1000:
                 time.sleep(RETRY_SECONDS)
             elif cause is not None and window:
-                first += 1
+                return None  # nothing hangs on it
             elif cause is not None:
                 self._decline(saves, len(run.names) - first, cause)
                 return cause

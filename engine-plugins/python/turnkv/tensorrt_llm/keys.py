@@ -29,13 +29,13 @@ def has_foreign_input(request: Any) -> bool:
     return any(_is_given(getattr(request, name, None)) for name in _FOREIGN)
 
 
-def root_of(request: Any) -> bytes | None:
-    """What the chain of names begins with: a digest of salt and adapter; None where there are none."""
-    salts = {name: getattr(request, name, None) for name in ("cache_salt_id", "cache_salt", "lora_task_id")}
-    given = {name: value for name, value in salts.items() if value is not None}
+def root_of(request: Any, adapter: str | None) -> bytes | None:
+    """What the chain of names begins with: a digest of salt and of the adapter's identity; None where there are none."""
+    salts = {name: getattr(request, name, None) for name in ("cache_salt_id", "cache_salt")}
+    given = {name: value for name, value in {**salts, "adapter": adapter}.items() if value is not None}
     if not given:
         return None
-    return hashlib.sha256(b"turnkv-trtllm-root-1" + json.dumps(given, sort_keys=True, default=str).encode()).digest()
+    return hashlib.sha256(b"turnkv-trtllm-root-2" + json.dumps(given, sort_keys=True, default=str).encode()).digest()
 
 
 class Naming:

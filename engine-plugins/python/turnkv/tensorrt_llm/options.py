@@ -23,6 +23,8 @@ class Options:
     """Pages are shared among engines of one tenant only."""
     model_id: str | None = None
     """Name of the weights. None: derived from their bytes."""
+    lora_names: str = ""
+    """Names of LoRA adapters' weights by task id, "5=support@3,7=sql@1": the same name means the same bytes everywhere."""
     load: bool = True
     """Reload pages."""
     save: bool = True
@@ -55,6 +57,17 @@ class Options:
         return Options(**values)
 
 
+def lora_names(text: str, variable: str = "lora_names") -> dict[int, str]:
+    """The names by task id. Raises ValueError that names the variable."""
+    names: dict[int, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        task, equals, name = entry.partition("=")
+        if not equals or not task.strip().isdecimal() or not name.strip() or int(task) in names:
+            raise ValueError(f'{variable} must be like "5=support@3,7=sql@1", each id once, not {text!r}')
+        names[int(task)] = name.strip()
+    return names
+
+
 _BOUNDS = {
     "min_tokens": (0, 1 << 31),
     "load_ms": (1, 60_000),
@@ -65,7 +78,7 @@ _BOUNDS = {
     "staging_bytes": (1 << 20, 1 << 40),
 }
 _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
-_TEXT_BYTES_MAX = {"pool": 4096, "tenant": 128, "model_id": 200}
+_TEXT_BYTES_MAX = {"pool": 4096, "tenant": 128, "model_id": 200, "lora_names": 64 << 10}
 
 
 def _parsed(name: str, variable: str, text: str) -> Any:
@@ -79,6 +92,8 @@ def _parsed(name: str, variable: str, text: str) -> Any:
             raise ValueError(f"{variable} must have at most {_TEXT_BYTES_MAX[name]} bytes, not {len(text.encode())}")
         if name == "pool" and not text.startswith(("unix:/", "http://", "https://")):
             raise ValueError(f'{variable} must be "unix:/path" or "http://host:port", not {text!r}')
+        if name == "lora_names":
+            lora_names(text, variable)
         return text
     if text.lower() not in _SWITCHES:
         raise ValueError(f"{variable} must be one of {', '.join(_SWITCHES)}, not {text!r}")

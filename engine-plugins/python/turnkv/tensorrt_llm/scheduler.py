@@ -18,11 +18,12 @@ from turnkv.checkpoint import WeightsName
 from turnkv.connector import Hints, PageRun, SaveJob
 
 from . import compat, identity
+from .adapters import Adapters, UnknownAdapter
 from .crew import Crew
 from .identity import GROUP
 from .keys import Naming, has_foreign_input, root_of
 from .meta import Placing, StepMeta
-from .options import Options
+from .options import Options, lora_names
 
 logger = compat.logger
 TRACKED_MAX = 4096
@@ -68,6 +69,7 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
         checkpoint = identity.checkpoint(llm_args, self._options.model_id)
         if isinstance(checkpoint.model, WeightsName):
             checkpoint.model.wait()
+        self._adapters = Adapters(llm_args, lora_names(self._options.lora_names))
         self._naming = Naming(self._block_tokens, checkpoint)
         # A drafter's layers run one token behind, so a page is whole a step later.
         self._lag_pages = int(getattr(llm_args, "speculative_config", None) is not None)
@@ -83,10 +85,13 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
         self._forget(request.request_id)
         if getattr(request, "is_dummy_request", False) or has_foreign_input(request):
             return 0, False
+        try:
+            root = root_of(request, self._adapters.identity_of(request))
+        except UnknownAdapter:
+            return 0, False
         tokens = request.get_tokens(0)
         # One token at least must be left to compute.
         limit = (len(tokens) - 1) // self._block_tokens
-        root = root_of(request)
         names = self._naming.names(tokens[: limit * self._block_tokens], root)
         tracked = _Tracked(root, names, num_computed_tokens, ended=len(names) < limit)
         self._remember(request.request_id, tracked)

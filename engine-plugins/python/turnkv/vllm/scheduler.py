@@ -21,6 +21,7 @@ from turnkv.connector import (
     Hints,
     LoadJob,
     LoadOutcome,
+    LoadPause,
     Lookups,
     Outcomes,
     PageRun,
@@ -58,6 +59,8 @@ class _Tracked:
     loading: LoadJob | None = None
     load_from: int = 0
     """Tokens before the load."""
+    held_off: bool = False
+    """It could have loaded, but loads come too late just now."""
     no_load: bool = False
     """A load of this request failed: it is computed, however the pool feels by now."""
     no_save: bool = False
@@ -117,6 +120,7 @@ class Scheduler:
             threads=options.lookup_threads,
         )
         self.desk = SessionDesk(self.door, self.primary.group, options.engine)
+        self.pause = LoadPause()
         self.clock = PrefillClock()
         self.adapters = Adapters()
         self.load_outcomes: Outcomes[LoadOutcome] = Outcomes(self.ranks)
@@ -167,6 +171,9 @@ class Scheduler:
         tokens = min(answer.tokens, limit) - computed
         if tokens < max(1, self.options.min_tokens):
             tokens = 0
+        tracked.held_off = tokens > 0 and not self.pause.allows(request.request_id, now)
+        if tracked.held_off:
+            tokens = 0
         tracked.offered = (computed, tokens)
         return tokens, tokens > 0 and self.options.load == "async"
 
@@ -192,6 +199,7 @@ class Scheduler:
         if answer is not None:
             tracked.known = max(tracked.known, (computed + external) // self.primary.block_tokens)
         self.step.loads.append(tracked.loading)
+        self.pause.begun(request.request_id)
 
     def build_meta(self, output: Any) -> StepMeta:
         """What the workers do in this step."""
@@ -218,6 +226,7 @@ class Scheduler:
         if tracked is None:
             return False, None
         self.load_outcomes.forget(request_id)
+        self.pause.forget(request_id)
         computed = self._final_tokens(request)
         params = self._handover_params(tracked, computed)
         hashes = self._primary_hashes(request, computed)
@@ -339,6 +348,8 @@ class Scheduler:
         self.stats.observe("lookup_seconds", answer.seconds)
         self.stats.count("queried_tokens", request.num_tokens - computed)
         said = "hit" if external > 0 else "local" if 0 < answer.tokens <= computed else "miss"
+        if tracked.held_off and external <= 0:
+            said = "paused"
         self.stats.count("lookups", 1, answer.cause or said)
         for group, pages in answer.pages.items():
             tracked.sent[group] = max(tracked.sent[group], pages)
@@ -403,6 +414,11 @@ class Scheduler:
         if tracked is None or tracked.loading is None:
             return
         job, tracked.loading = tracked.loading, None
+        cause = outcome.cause if outcome.failed else None
+        paused = self.pause.ended(request_id, cause, outcome.seconds, time.monotonic())
+        if paused:
+            logger.warning("TurnKV: a load came too late (%s, %.1f s): requests are computed for %.0f s", cause,
+                           outcome.seconds, paused)
         self.stats.observe("load_seconds", outcome.seconds)
         # With several groups vLLM takes a load whole or not at all.
         whole = outcome.failed == 0

@@ -1,0 +1,77 @@
+"""LoRA adapters under TensorRT-LLM's call sequence: a task id is what a server calls an adapter, not which weights it has.
+
+Owns: what of an adapter names pages, and what happens where nothing does.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from engines import make_engine  # noqa: F401  (a fixture; it also puts the stand-in in place)
+from player import Engine, Request, Step
+from scripts import prompt
+
+MakeEngine = Callable[..., Engine]
+
+
+def matched(engine: Engine, request_id: int, words: list[int], **settings: Any) -> int:
+    """Tokens that came from the pool; that they are right, the player checks."""
+    request = Request(request_id, words, 2, lora_task_id=5, **settings)
+    return engine.play({"a": request}, [Step(arrive=("a",))])["a"].matched
+
+
+def adapter(folder: pathlib.Path, weights: str) -> str:
+    """An adapter's folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_text(weights)
+    return str(folder)
+
+
+def test_an_id_alone_moves_no_pages(
+    server: Any, make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two servers whose adapter 5 is another one; the log says once what names it."""
+    words = prompt(21, 300)
+    for weights in ("one", "other"):
+        engine = make_engine(server.address, adapters={5: weights})
+        with caplog.at_level(logging.WARNING, "turnkv.tensorrt_llm"):
+            caplog.clear()
+            assert [matched(engine, number, words) for number in (1, 2)] == [0, 0]
+        assert engine.scheduler.counts["stored_pages"] == 0
+        assert [record.message.count("TURNKV_LORA_NAMES=5=NAME") for record in caplog.records] == [1]
+
+
+def test_files_name_an_adapter(server: Any, make_engine: MakeEngine, tmp_path: pathlib.Path) -> None:
+    words = prompt(21, 310)
+    one, other = adapter(tmp_path / "one", "weights of one"), adapter(tmp_path / "other", "weights of another")
+    copy = adapter(tmp_path / "copy", "weights of one")
+    first = make_engine(server.address, adapters={5: "one"})
+    assert [matched(first, number, words, py_lora_path=one) for number in (1, 2)] == [0, 20]
+    assert matched(make_engine(server.address, adapters={5: "other"}), 1, words, py_lora_path=other) == 0
+    assert matched(make_engine(server.address, adapters={5: "one"}), 1, words, py_lora_path=copy) == 20
+
+    # Files that changed under a running engine: nobody knows which of both it runs with.
+    adapter(tmp_path / "one", "weights of one, trained on")
+    stored = first.scheduler.counts["stored_pages"]
+    assert matched(first, 3, words, py_lora_path=one) == matched(first, 4, words, py_lora_path=one) == 0
+    assert matched(first, 5, words, py_lora_path=other) == 0
+    assert first.scheduler.counts["stored_pages"] == stored
+    assert matched(make_engine(server.address, adapters={5: "trained"}), 1, words, py_lora_path=one) == 0
+
+
+def test_an_operator_names_adapters(server: Any, make_engine: MakeEngine) -> None:
+    words = prompt(21, 320)
+    for name, weights, expected in (("sql@1", "one", 0), ("sql@2", "other", 0), ("sql@1", "one", 20)):
+        engine = make_engine(server.address, {"lora_names": f"4=a, 5={name}"}, adapters={5: weights})
+        assert matched(engine, 1, words) == expected
+
+
+@pytest.mark.parametrize("text", ["5", "5=", "=a", "five=a", "5=a,5=b"])
+def test_a_wrong_list_of_names_stops_the_start(server: Any, make_engine: MakeEngine, text: str) -> None:
+    with pytest.raises(ValueError, match="TURNKV_LORA_NAMES must be like"):
+        make_engine(server.address, {"lora_names": text})
