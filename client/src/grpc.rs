@@ -3,7 +3,8 @@
 
 use crate::config::{Address, ConfigError};
 use crate::limits::{
-    GRPC_ANSWER_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES,
+    GRPC_ANSWER_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_KEEP_ALIVE,
+    GRPC_STREAM_WINDOW_BYTES,
 };
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -17,9 +18,6 @@ use turnkv_proto::wire::admin_client::AdminClient;
 use turnkv_proto::wire::pool_client::PoolClient;
 use turnkv_proto::wire::sessions_client::SessionsClient;
 use turnkv_transfer::keep_heap;
-
-/// How often an idle connection is probed, so that a host that vanished is noticed.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Grpc {
@@ -41,8 +39,8 @@ impl Grpc {
             .initial_stream_window_size(GRPC_STREAM_WINDOW_BYTES)
             .initial_connection_window_size(GRPC_CONNECTION_WINDOW_BYTES)
             .max_frame_size(GRPC_FRAME_BYTES_MAX)
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE);
+            .http2_keep_alive_interval(GRPC_KEEP_ALIVE)
+            .keep_alive_timeout(GRPC_KEEP_ALIVE);
         Ok(Grpc { endpoint, channel: Mutex::new(None) })
     }
 

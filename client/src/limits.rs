@@ -23,7 +23,9 @@ pub const YIELD_BYTES: usize = 8 << 20;
 pub const RENEW_LEASES_MAX: usize = turnkv_proto::limits::RENEW_LEASES_MAX;
 /// How long one renewal may wait for an answer; the next one tries again.
 pub const RENEW_WAIT: Duration = Duration::from_secs(2);
-/// The shortest and longest pause between renewals; within it, a quarter of what the server allows.
+/// Renewals within the time that the server allows: one that fails leaves room for the next.
+pub const RENEWALS_PER_LEASE: u64 = 4;
+/// The shortest and longest pause between renewals; within it, the server's time by [`RENEWALS_PER_LEASE`].
 pub const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`RENEW_PAUSE_MIN`].
 pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -55,6 +57,9 @@ pub const CONNECT_PAUSE_MAX: Duration = Duration::from_millis(200);
 pub const CONNECT_BLOCK: Duration = Duration::from_millis(1);
 /// Inline pieces that wait to be sent; more would leave the cache before they are.
 pub const INLINE_PIECES_MAX: usize = 2;
+/// How often an idle gRPC connection is probed, so that a host that vanished is noticed, and how long the
+/// answer may take.
+pub const GRPC_KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// HTTP/2 window of a connection.
 pub const GRPC_CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 /// Bytes of one HTTP/2 frame.

@@ -10,7 +10,7 @@ use super::lent::Lent;
 use super::pool::LocalPool;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{RENEW_LEASES_MAX, RENEW_PAUSE_MAX, RENEW_PAUSE_MIN, RENEW_WAIT};
+use crate::limits::{RENEW_LEASES_MAX, RENEW_PAUSE_MAX, RENEW_PAUSE_MIN, RENEW_WAIT, RENEWALS_PER_LEASE};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use turnkv_proto::wire::{self, Verb};
@@ -128,5 +128,5 @@ async fn keep(pool: Weak<LocalPool>, mut pause: Duration) {
 }
 
 fn pause(lease_ms: u32) -> Duration {
-    Duration::from_millis(u64::from(lease_ms) / 4).clamp(RENEW_PAUSE_MIN, RENEW_PAUSE_MAX)
+    Duration::from_millis(u64::from(lease_ms) / RENEWALS_PER_LEASE).clamp(RENEW_PAUSE_MIN, RENEW_PAUSE_MAX)
 }

@@ -1,6 +1,6 @@
-//! The house rules, checked on the tree itself: crate edges, file sizes, headers, unsafe code, words and
-//! paths. Each checker is a pure function over text with tests of its own beside it, so that each can be seen
-//! to fail.
+//! The house rules, checked on the tree itself: crate edges, circles of imports, names of types, file sizes,
+//! headers, unsafe code, words and paths. Each checker is a pure function over text with tests of its own
+//! beside it, so that each can be seen to fail.
 #![allow(clippy::expect_used, reason = "a test says what it expected by failing")]
 #![forbid(unsafe_code)]
 

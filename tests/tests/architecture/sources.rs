@@ -23,9 +23,9 @@ pub(crate) const FORBIDDING_ROOTS: [&str; 6] = [
     "server/src/main.rs",
 ];
 
-/// Where unsafe code may be: bytes are moved here, or Python's C interface asks for it, or a test of copy plans vouches
-/// for the tensors that it made (production code of the client forbids it at its root), or a bench enqueues copies on a
-/// device's driver itself, as the limit to hold the client against.
+/// Where unsafe code may be: bytes are moved here, or Python's C interface asks for it, or a test of copy
+/// plans vouches for the tensors that it made (production code of the client forbids it at its root), or a
+/// bench enqueues copies on a device's driver itself, as the limit to hold the client against.
 const UNSAFE_FOLDERS: [&str; 5] =
     ["server/transfer/", "server/tier/", "engine-plugins/", "client/tests/", "benches/src/bin/gpu/rig.rs"];
 
@@ -134,7 +134,8 @@ pub(crate) fn missing(path: &str, text: &str, wanted: &[&str]) -> Vec<String> {
     absent.map(|part| format!("{path}: must contain {part:?}")).collect()
 }
 
-/// The lines outside inline test modules (`#[cfg(test)]` and then `mod name {` up to the brace that closes it).
+/// The lines outside inline test modules (`#[cfg(test)]` and then `mod name {` up to the brace that closes
+/// it).
 fn production_lines(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<&str> = text.lines().collect();
     let (mut kept, mut next) = (Vec::new(), 0);

@@ -5,7 +5,7 @@
 
 use super::core::{Core, PoisonOnPanic};
 use super::operation::{Failure, Operation};
-use crate::limits::FINISHERS_MAX;
+use crate::limits::{CORES_PER_FINISHER, FINISHERS_MAX};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
@@ -74,10 +74,10 @@ impl FinishQueue {
     }
 }
 
-/// Starts the threads: one for every four cores.
+/// Starts the threads, as many as [`CORES_PER_FINISHER`] allows.
 pub(crate) fn start(core: &Arc<Core>, queue: &Arc<FinishQueue>) -> io::Result<Vec<JoinHandle<()>>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let count = (cores / 4).clamp(1, FINISHERS_MAX);
+    let count = (cores / CORES_PER_FINISHER).clamp(1, FINISHERS_MAX);
     let spawn = |index| {
         let (core, queue) = (Arc::clone(core), Arc::clone(queue));
         let run = move || {

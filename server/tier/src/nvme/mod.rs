@@ -60,7 +60,7 @@ mod storage;
 mod superblock;
 mod time;
 
-use crate::limits::{CLOSE_WAIT, PAYLOAD_BYTES_MAX};
+use crate::limits::{CLOSE_POLL, CLOSE_WAIT, PAYLOAD_BYTES_MAX};
 use crate::tier::{Done, ExtentMeta, Location, Tier, TierError, Usage};
 use core::{Core, Pending, Stop};
 use device::Device;
@@ -76,7 +76,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use turnkv_transfer::{Region, Slot};
 
 pub use config::{Candidate, Engine, NvmeConfig, OpenError, OpenReport, Peeked, Recovered, TierId};
@@ -271,7 +271,7 @@ impl NvmeTier {
             }
             #[cfg(feature = "simulation")]
             self.step_without_threads();
-            self.placer.core.device.clock.sleep(Duration::from_millis(1));
+            self.placer.core.device.clock.sleep(CLOSE_POLL);
         }
         true
     }

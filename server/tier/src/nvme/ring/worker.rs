@@ -10,7 +10,7 @@ use super::super::schedule::Schedule;
 use super::buffers::Buffers;
 use super::flight::{Flight, Flights, Part, PartOutcome, Progress};
 use super::inbox::{Inbox, Message};
-use crate::limits::{BLOCK, INFLIGHT_OPS_MAX, RETRIES_MAX, RING_BACKOFF, RING_ENTRIES};
+use crate::limits::{BLOCK, INFLIGHT_OPS_MAX, REFUSE_PAUSE, RETRIES_MAX, RING_BACKOFF, RING_ENTRIES};
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 use std::io;
@@ -350,7 +350,7 @@ impl Worker {
             if self.stopping {
                 return true;
             }
-            std::thread::sleep(RING_BACKOFF.saturating_mul(50));
+            std::thread::sleep(REFUSE_PAUSE);
         }
     }
 }

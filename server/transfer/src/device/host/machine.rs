@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -13,6 +12,7 @@ use super::memory::{Kind, Memory};
 use super::options::HostOptions;
 use super::order::{Clock, Order, Touched};
 use crate::device::driver::{CopyRequest, DeviceError, DeviceErrorKind, Kernel, Stream};
+use crate::limits::HOST_LOOK;
 
 /// What a driver, its streams' threads and its tests share.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl Machine {
         let mut events = self.events.lock();
         while events.get(&event).is_some_and(|state| state.passed < number) {
             self.check()?;
-            self.passed.wait_for(&mut events, Duration::from_millis(10));
+            self.passed.wait_for(&mut events, HOST_LOOK);
         }
         if let Some(state) = events.get(&event) {
             self.order.lock().seen(&state.clock);

@@ -7,9 +7,7 @@ use std::time::Duration;
 use super::kernels;
 use super::machine::{Call, Machine};
 use crate::device::driver::{CopyRequest, Kernel};
-
-/// How often a thread that waits for an event looks whether everything ended.
-const LOOK: Duration = Duration::from_millis(20);
+use crate::limits::HOST_LOOK;
 
 /// Runs a stream's calls until it is ended and they are done, or the device breaks.
 pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
@@ -40,7 +38,7 @@ pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
                 while events.get(&event).is_some_and(|state| state.passed < number)
                     && !machine.control.is_over()
                 {
-                    machine.passed.wait_for(&mut events, LOOK);
+                    machine.passed.wait_for(&mut events, HOST_LOOK);
                 }
             }
         }
