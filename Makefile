@@ -1,9 +1,10 @@
 # The commands of this project. On a fresh Debian 12 with a Rust toolchain, cc, make and Python 3.11, root or not:
 #   make demo        build everything and watch sessions live through DRAM, NVMe and a crash
 #   make test        every test: Rust, black-box, Python, real engines (test-core: Rust only, installs nothing)
-#   make check       format, lints, documentation, dependencies, architecture
-#   make bench       the figures of benches/RESULTS.md, as ratios
-# Everything that is installed goes into this folder: .venv and .engines (Python), .tools (cargo-deny), target (builds).
+#   make check       format, lints, documentation, dependencies, architecture, the docs' links
+#   make docs        the book of docs/ into target/book
+#   make bench       the figures of benches/results, as ratios
+# Everything that is installed goes into this folder: .venv and .engines (Python), .tools (cargo-deny, mdBook), target (builds).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,6 +12,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 DENY_VERSION := 0.20.2
+MDBOOK_VERSION := 0.5.4
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 VENV := $(CURDIR)/.venv
 WHEELS := $(TARGET_DIR)/wheels
@@ -19,7 +21,7 @@ say = printf '\n== %s\n' $(1)
 
 .PHONY: help
 help:
-	@sed -n '2,6s/^# \{0,1\}//p' Makefile
+	@sed -n '2,7s/^# \{0,1\}//p' Makefile
 
 # ---- what the machine must have ----
 .PHONY: tools
@@ -93,8 +95,8 @@ environments: tools
 	@for engine in vllm sglang transformers-5.17; do engine-plugins/setup_engine.sh $$engine; done
 
 # ---- checks ----
-.PHONY: check fmt clippy doc deny architecture
-check: fmt clippy doc deny architecture
+.PHONY: check fmt clippy doc deny architecture links
+check: fmt clippy doc deny architecture links
 
 fmt: tools
 	@$(call say,'format')
@@ -119,6 +121,36 @@ deny: .tools/bin/cargo-deny
 architecture: tools
 	@$(call say,'architecture')
 	@cargo test --locked --package turnkv-tests --test architecture
+
+links: tools
+	@$(call say,'links of the docs')
+	@cargo test --locked --package turnkv-tests --test links
+
+# ---- docs ----
+# The book; its links, generated pages, examples and commands are tested (docs-check), also by test-core.
+.PHONY: docs docs-check docs-reference
+docs: .tools/bin/mdbook
+	@$(call say,'book into target/book')
+	@.tools/bin/mdbook build --dest-dir $(TARGET_DIR)/book
+	@python3 .ci/book_links.py $(TARGET_DIR)/book
+	@echo "$(TARGET_DIR)/book/index.html"
+
+.tools/bin/mdbook: | tools
+	@$(call say,'mdBook $(MDBOOK_VERSION) into .tools (three minutes of two cores, once)')
+	@cargo install mdbook --version '=$(MDBOOK_VERSION)' --locked --no-default-features --features search --root .tools
+
+docs-check: tools
+	@$(call say,'docs: links, generated pages, examples')
+	@cargo build --locked --package turnkv
+	@cargo build --locked --package turnkv-client --examples
+	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --package turnkv-tests --test links --test reference --test examples
+
+# Rewrites what pages have from the code: settings, commands, metrics, alerts, limits, errors, formats. Look at what changed.
+docs-reference: tools
+	@$(call say,'generated pages of the docs')
+	@cargo build --locked --package turnkv
+	@TURNKV_WRITE_DOCS=1 TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --package turnkv-tests --test reference
+	@git status --short docs
 
 # ---- benches ----
 .PHONY: bench

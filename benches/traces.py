@@ -7,7 +7,7 @@
 
 Prints JSON lines. Sessions are taken in the order of their names, those in the traces `--without` names left out; their starts, which
 are not published, are drawn uniformly over the hours. Equal sizes of tools and system prompt are taken for the same shared head, as in
-the traces that benches/RESULTS.md compares with."""
+the traces that benches/results/eviction.md compares with."""
 import argparse
 import gzip
 import json

@@ -325,7 +325,7 @@ def _model(place: torch.device, tiny: bool) -> Qwen3ForCausalLM:
 
 
 def table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """Prints a table as benches/RESULTS.md has them."""
+    """Prints a table as benches/results has them."""
     print(f"\n### {title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for row in rows:
         print(f"| {' | '.join(_cell(value) for value in row)} |")

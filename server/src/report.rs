@@ -102,7 +102,7 @@ fn advice(error: &anyhow::Error) -> Option<String> {
             );
         }
         if cause.is::<TraceError>() {
-            return Some("give a trace as README describes it (\"What would more memory save?\")".to_owned());
+            return Some("give a trace as docs/operating/sizing.md describes it".to_owned());
         }
         if let Some(status) = cause.downcast_ref::<Status>() {
             return Some(status_advice(status));

@@ -11,6 +11,7 @@
 //! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
 //! - [`raw`]: gRPC calls of bytes that need be no message
+//! - [`traffic`]: traffic of every kind, and the metrics page after it
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
@@ -26,5 +27,6 @@ pub mod pages;
 pub mod process;
 pub mod raw;
 pub mod server;
+pub mod traffic;
 pub mod user;
 pub mod workspace;

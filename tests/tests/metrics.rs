@@ -4,15 +4,13 @@
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
-use turnkv_client::{DataPlane, EndTurn, EngineState, NamespaceSpec, OffloadOptions, TierKind};
+use turnkv_client::{DataPlane, NamespaceSpec};
 use turnkv_tests::http::{free_address, get, value};
-use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
+use turnkv_tests::traffic::{PAGE, page_after_traffic};
 use turnkv_tests::user::User;
 use turnkv_tests::workspace::root;
 
-const PAGE: u64 = 64 << 10;
 const DASHBOARD: &str = "deploy/grafana/turnkv.json";
 const ALERTS: &str = "deploy/prometheus/turnkv-alerts.yml";
 /// How a metric's name may end: its unit, or what is counted.
@@ -42,37 +40,6 @@ const UNITS: [&str; 24] = [
     "percent",
     "rate",
 ];
-
-/// A server after some traffic of every kind, and its metrics page.
-async fn page_after_traffic() -> Result<(Server, String)> {
-    let http = free_address()?;
-    let server = Server::start(Setup { metrics: Some(http.to_string()), ..Setup::default() })?;
-    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
-    let hashes = chain(1, 16);
-    let durable = OffloadOptions { durable: true, ..OffloadOptions::default() };
-    user.namespace.begin_turn_at("s", "gpu-0").await?;
-    user.offload(&durable, &hashes).await?;
-    let end =
-        EndTurn { hashes: hashes.clone(), priority: 2, expected_return_ms: 60_000, ..EndTurn::default() };
-    user.namespace.end_turn("s", &end).await?;
-    user.namespace.report_prefill(1_000, Duration::from_secs(2)).await?;
-    user.reload(&hashes).await?;
-    user.settle().await?;
-    user.client.evict(None, Some(TierKind::Dram)).await?;
-    user.reload(&hashes).await?;
-    user.reload(&chain(2, 3)).await?;
-    user.namespace.pin(&hashes[..4], 0).await?;
-    user.namespace.begin_turn("running").await?;
-    let engine = EngineState { name: "gpu-0".to_owned(), ..EngineState::default() };
-    user.namespace.route(Some("s"), &[], &[engine]).await?;
-    let inline = User::connect(&server.address(), DataPlane::Inline, PAGE).await?;
-    inline.offload(&OffloadOptions::default(), &chain(3, 2)).await?;
-    inline.reload(&chain(3, 2)).await?;
-    user.settle().await?;
-    let (status, page) = get(http, "/metrics")?;
-    ensure!(status == 200, "{page}");
-    Ok((server, page))
-}
 
 /// Series that an expression names: the name, and the labels it is asked for by value.
 fn named_series(expression: &str) -> Vec<(String, Vec<String>)> {

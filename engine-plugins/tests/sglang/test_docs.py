@@ -1,9 +1,10 @@
-"""The commands in docs/sglang.md are ones that SGLang takes, and its table of options is complete."""
+"""The commands in docs/engines/sglang.md are ones that SGLang takes, its table of options is complete, and so is the example."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import re
@@ -15,7 +16,8 @@ from turnkv.sglang import options
 from sglang.srt.mem_cache.unified_cache.linker_config import UnifiedCacheLinkerConfig
 from sglang.srt.server_args import ServerArgs
 
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sglang.md"
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "engines" / "sglang.md"
+EXAMPLE = DOCS.parents[2] / "examples" / "python" / "sglang_turns.py"
 COMMAND = re.compile(r"^    python -m sglang\.launch_server (.*)$", re.MULTILINE)
 
 
@@ -46,3 +48,17 @@ def test_every_option_is_in_the_table() -> None:
     for line in table:
         for name, default in re.findall(r"^\| `(\w+)` \| (\d+) \|", line):
             assert getattr(options.Options(), name) == int(default), line
+
+
+def test_the_example_gives_settings_that_the_engine_takes() -> None:
+    spec = importlib.util.spec_from_file_location("sglang_turns", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    settings = example.settings("Qwen/Qwen3-0.6B", "unix:/run/turnkv/turnkv.sock")
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    unset = vars(parser.parse_args(["--model-path", "none"]))
+    assert set(settings) <= set(unset), set(settings) - set(unset)
+    config = UnifiedCacheLinkerConfig.from_dict(json.loads(settings["unified_cache_external_linker_config"]))
+    assert config.linker == "Linker" and config.linker_module_path == "turnkv.sglang"
+    assert options.parse(config.linker_extra_config).pool == "unix:/run/turnkv/turnkv.sock"

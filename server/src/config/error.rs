@@ -46,7 +46,9 @@ impl ConfigError {
                 "correct that line; `turnkv config` without a file prints every key".to_owned()
             }
             ConfigError::Value { key, .. } => {
-                format!("correct {key}; README has a table of all settings and their bounds")
+                format!(
+                    "correct {key}; docs/operating/configuration.md has a table of all settings and their bounds"
+                )
             }
         }
     }

@@ -117,11 +117,13 @@ fn segments_that_nobody_asked_for_are_sixteen_or_more_where_they_can_be() {
     }
 }
 
-/// A key's row of README's table of settings: its default and its bounds.
+/// A key's row of the table of settings in docs/operating/configuration.md: its default and its bounds.
 fn row(key: &str) -> (String, String) {
     let begin = format!("| `{key}` | ");
-    let row = include_str!("../../../README.md").lines().find(|line| line.starts_with(&begin));
-    let row = row.unwrap_or_else(|| panic!("README's table of settings has no {key}"));
+    let row = include_str!("../../../docs/operating/configuration.md")
+        .lines()
+        .find(|line| line.starts_with(&begin));
+    let row = row.unwrap_or_else(|| panic!("the table of settings has no {key}"));
     let mut cells = row[begin.len()..].split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
     (cells.next().unwrap(), cells.next().unwrap())
 }
