@@ -169,7 +169,7 @@ impl Address {
 
     /// A socket's path, checked with the longer name of the local socket beside it.
     pub(crate) fn unix(path: PathBuf) -> Result<Address, ConfigError> {
-        let max = SOCKET_PATH_BYTES_MAX - ".local".len();
+        let max = SOCKET_PATH_BYTES_MAX - turnkv_proto::limits::LOCAL_SOCKET_SUFFIX.len();
         if path.as_os_str().len() > max {
             Err(ConfigError::LongPath { path, max })
         } else {

@@ -12,12 +12,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::body::Body;
-use turnkv_proto::stream::{Incoming, Outgoing, Received};
+use turnkv_proto::stream::{Incoming, OFFLOAD_PATH, Outgoing, RELOAD_PATH, Received};
 use turnkv_proto::wire;
 use turnkv_transfer::{Checksum, PieceBuffers, Slot};
-
-const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
-const RELOAD: &str = "/turnkv.v1.Pool/Reload";
 
 type Pieces = mpsc::Sender<Result<wire::OffloadRequest, Status>>;
 
@@ -74,7 +71,7 @@ impl Namespace {
             debug_assert!(queued, "the queue is new");
             sender = Some(pieces);
             let body = Body::new(Outgoing::request(ReceiverStream::new(outgoing)));
-            grpc::stream(channel, OFFLOAD, body)
+            grpc::stream(channel, OFFLOAD_PATH, body)
         };
         let replies = self.link.rpc(window.deadline, ask).await?;
         let pieces = sender.ok_or_else(|| Error::unavailable("the stream was not opened"))?;
@@ -108,7 +105,7 @@ impl Namespace {
         };
         let ask = |channel| {
             let whole = futures_util::stream::iter([Ok(request.clone())]);
-            grpc::stream(channel, RELOAD, Body::new(Outgoing::request(whole)))
+            grpc::stream(channel, RELOAD_PATH, Body::new(Outgoing::request(whole)))
         };
         let mut stream: Incoming<wire::ReloadReply> = self.link.rpc(window.deadline, ask).await?;
         let mut staging = Staging::default();

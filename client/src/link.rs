@@ -52,7 +52,7 @@ impl Link {
         let local = match &address {
             Address::Unix(path) => {
                 let mut beside = path.clone().into_os_string();
-                beside.push(".local");
+                beside.push(turnkv_proto::limits::LOCAL_SOCKET_SUFFIX);
                 Some(LocalPool::new(PathBuf::from(beside)))
             }
             Address::Http(text) if config.data_plane == DataPlane::Shm => {

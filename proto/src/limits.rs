@@ -1,5 +1,11 @@
-//! The named bounds of the wire. Owns: limits that both sides must agree on. Must not know: configuration.
+//! The named bounds of the wire. Owns: limits, names and the version that both sides must agree on. Must not know: configuration.
 
+/// The version of the frames on the local socket, as Hello says it; another one is refused.
+pub const LOCAL_PROTOCOL: u32 = 1;
+/// What is appended to the path of the gRPC socket for that of the local one beside it.
+pub const LOCAL_SOCKET_SUFFIX: &str = ".local";
+/// Bytes of one gRPC answer: a server sends no longer ones, a client takes none.
+pub const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Hashes one call may carry, and positions of one call (pages times the shards that it moves of each): 1 M
 /// tokens of 16-token pages.
 pub const HASHES_PER_CALL_MAX: usize = 65_536;
@@ -43,13 +49,9 @@ pub const INLINE_MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// cache, large enough that what every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the
 /// least CPU time.
 pub const INLINE_PIECE_BYTES: usize = 512 << 10;
-/// Bytes of one gRPC answer: a server sends no longer ones, a client takes none.
-pub const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// HTTP/2 window of one stream, at either end: what a sender may be ahead. More would leave the cache, and
 /// cost fresh memory, before it is read; less would be filled before a network's round trip is over.
 pub const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// What the two sides of a local connection speak, as Hello says it; another number is refused.
-pub const LOCAL_PROTOCOL: u32 = 1;
 
 const _: () = assert!(HASHES_PER_CALL_MAX * 32 <= 4 << 20, "a packed list must fit one message");
 const _: () =

@@ -27,7 +27,11 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 /// Bytes before every gRPC message: is it compressed, and its length.
-const PREFIX_BYTES: usize = 5;
+pub const PREFIX_BYTES: usize = 5;
+/// The path of the Offload stream.
+pub const OFFLOAD_PATH: &str = "/turnkv.v1.Pool/Offload";
+/// The path of the Reload stream.
+pub const RELOAD_PATH: &str = "/turnkv.v1.Pool/Reload";
 /// Bytes of message heads that are allocated at a time.
 const HEADS_BYTES: usize = 4 << 10;
 /// The header of a status' machine-readable part.

@@ -26,7 +26,7 @@ pub(crate) use error::CatalogError;
 pub(crate) use lists::ListSource;
 pub(crate) use owner::Owner;
 pub(crate) use pins::SavedPin;
-pub(crate) use place::{CatalogFile, Place, file_bytes};
+pub(crate) use place::{CatalogFile, CatalogPlace, file_bytes};
 pub(crate) use rows::Written;
 pub(crate) use sessions::{SavedRows, SavedSession};
 
@@ -38,11 +38,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use turnkv_pool::NamespaceIndex;
 use turnkv_proto::{BlockHash, CheckedSpec, NamespaceId, SessionId};
-use waiting::Waiting;
+use waiting::WaitingRows;
 
 /// The database, and what is to be written to it.
 pub(crate) struct Catalog {
-    place: Box<dyn Place>,
+    place: Box<dyn CatalogPlace>,
     owner: Owner,
     clock: Clock,
     /// Held while the disk works.
@@ -54,7 +54,7 @@ pub(crate) struct Catalog {
     is_loaded: AtomicBool,
     /// It was begun anew while the server ran: sessions and pins have to be written again.
     is_rebuilt: AtomicBool,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingRows>,
     /// Held while rows of namespaces are removed and written: one after the other.
     flushing: Mutex<()>,
     /// Sessions that changed since the last flush. A set: one that changes often is written once a flush. Bounded by the pool's

@@ -2,7 +2,7 @@
 //! they do.
 
 use crate::limits::RUNTIME_END_MS_MAX;
-use crate::{cmd, config, report, service, telemetry};
+use crate::{cmd, config, report, serve, telemetry};
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
@@ -51,12 +51,12 @@ enum Command {
         undo: bool,
     },
     /// Record what turns ask of a running server as a trace, for `turnkv simulate` and `turnkv size`; salted ids, no content.
-    Record(cmd::record::Arguments),
+    Record(cmd::record::RecordArguments),
     /// Play request traces against the pool's own code with simulated time: what would this policy, this much memory
     /// have saved?
-    Simulate(Box<cmd::simulate::Arguments>),
+    Simulate(Box<cmd::simulate::SimulateArguments>),
     /// Say what more memory would buy: hit ratio at every size, tokens, GPU seconds, the knee; of a running server or a trace.
-    Size(Box<cmd::size::Arguments>),
+    Size(Box<cmd::size::SizeArguments>),
     /// Print what a running server holds and does.
     Status {
         /// unix:/path/turnkv.sock or http://host:port.
@@ -94,7 +94,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             let settings = config::load(config.as_deref())?;
             let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let served = runtime.block_on(service::serve::run(service::serve::Start { settings, idle }));
+            let served = runtime.block_on(serve::run(serve::Start { settings, idle }));
             // A blocking thread that waits for what is gone must not keep the process.
             runtime.shutdown_timeout(Duration::from_millis(RUNTIME_END_MS_MAX));
             served

@@ -5,7 +5,7 @@ mod bytes;
 mod error;
 mod verify;
 
-use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_USUAL};
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_USUAL, SOCKET_PATH_BYTES_MAX};
 pub(crate) use bytes::Bytes;
 pub(crate) use error::ConfigError;
 use serde::{Deserialize, Serialize};
@@ -335,10 +335,10 @@ fn check(file: File) -> Result<Settings, ConfigError> {
 fn check_listen(listen: Option<&str>) -> Result<PathBuf, ConfigError> {
     let Some(listen) = listen else { return Ok(default_socket()) };
     match listen.strip_prefix("unix:") {
-        // sun_path holds 108 bytes, and ".local" is appended.
-        Some(path) if !path.is_empty() && path.len() <= 100 => Ok(PathBuf::from(path)),
+        Some(path) if (1..=SOCKET_PATH_BYTES_MAX).contains(&path.len()) => Ok(PathBuf::from(path)),
         Some(path) => {
-            Err(bad("listen", format!("the socket path must be 1 to 100 bytes long, this is {}", path.len())))
+            let (most, bytes) = (SOCKET_PATH_BYTES_MAX, path.len());
+            Err(bad("listen", format!("the socket path must be 1 to {most} bytes long, this is {bytes}")))
         }
         None => Err(bad(
             "listen",

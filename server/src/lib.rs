@@ -2,7 +2,7 @@
 //!
 //! - `cli`: the command line; `cmd`: the operator's commands
 //! - `config`: what the operator wrote, what was checked
-//! - `service`, `local`, `http`: the three doors; `connections`: who may be connected at them
+//! - `serve`: the life of the server; `doors`: where requests enter; `connections`: who may be connected at them
 //! - `engine`: asks the pool, moves with the tiers
 //! - `catalog`: namespaces and sessions across restarts
 //! - `clock`: what time it is
@@ -19,12 +19,11 @@ mod clock;
 mod cmd;
 mod config;
 mod connections;
+mod doors;
 mod engine;
-mod http;
 mod limits;
-mod local;
 mod report;
-mod service;
+mod serve;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod supervise;

@@ -1,12 +1,14 @@
 //! The server's named bounds. Owns: every bound that is not the operator's to set. Must not know: configuration.
 
 use std::time::Duration;
-pub(crate) use turnkv_proto::limits::{
-    GRPC_ANSWER_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, INLINE_PIECE_BYTES as INLINE_CHUNK_BYTES,
+use turnkv_proto::limits::{
+    GRPC_ANSWER_BYTES_MAX, HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX, LOCAL_SOCKET_SUFFIX,
 };
-use turnkv_proto::limits::{HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX};
+pub(crate) use turnkv_proto::limits::{GRPC_STREAM_WINDOW_BYTES, INLINE_PIECE_BYTES as INLINE_CHUNK_BYTES};
 use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
+/// Bytes of the gRPC socket's path.
+pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 100;
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
 /// Slabs that one local client was sent and has not read yet: a client of ours has one connection to attach by.
@@ -62,6 +64,16 @@ pub(crate) const REFUSAL_MS_MAX: u64 = 20;
 pub(crate) const CLIENTS_MAX: usize = 1_024;
 /// Callers (processes over the Unix socket, hosts over TCP) with inline calls in service.
 pub(crate) const CALLERS_MAX: usize = 4_096;
+/// How often the peer of a gRPC connection is asked whether it is still there.
+pub(crate) const GRPC_KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How long it may take to say so.
+pub(crate) const GRPC_KEEP_ALIVE_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How long open connections may go on once the server leaves.
+pub(crate) const DOORS_END_MAX: Duration = Duration::from_secs(2);
+/// How long an operator's command waits for a server to be reached.
+pub(crate) const COMMAND_CONNECT_MAX: Duration = Duration::from_secs(2);
+/// The same for an answer.
+pub(crate) const COMMAND_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Requests in service at a time on one gRPC connection.
 pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// HTTP/2 window of a connection: what all its senders may be ahead together, so what one connection may leave unread here.
@@ -213,6 +225,10 @@ pub(crate) const LOCAL_LOOK: Duration = Duration::from_millis(200);
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 
+const _: () = assert!(
+    SOCKET_PATH_BYTES_MAX + LOCAL_SOCKET_SUFFIX.len() < 108,
+    "the path of the local socket fits sun_path, with its end"
+);
 const _: () = assert!(CATALOGS_ASIDE_MAX >= 1, "a damaged catalog is set aside, not deleted");
 const _: () = assert!(
     NVME_SMALLER_MS > DISK_FULL_RETRY_MIN.as_millis() as u64,

@@ -5,7 +5,7 @@
 //! whose list goes on after it and by each chunk that comes after it; the last of these that goes takes it along.
 
 use super::CatalogError;
-use super::namespaces::Table;
+use super::namespaces::CatalogTable;
 use prost::Message;
 use redb::{
     ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction,
@@ -14,7 +14,7 @@ use turnkv_pool::ListChunk;
 use turnkv_proto::{BlockHash, NamespaceId, pack_hashes, unpack_hashes};
 
 /// Namespace id + the chunk's last page -> [`SavedChunk`].
-pub(super) const LISTS: Table = TableDefinition::new("session_lists");
+pub(super) const LISTS: CatalogTable = TableDefinition::new("session_lists");
 
 /// A chunk as saved.
 #[derive(Clone, PartialEq, Message)]

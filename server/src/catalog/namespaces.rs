@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use turnkv_proto::{CheckedSpec, NamespaceId, wire};
 
 /// Namespace id -> `wire::NamespaceSpec`.
-pub(super) const NAMESPACES: Table = TableDefinition::new("namespaces");
+pub(super) const NAMESPACES: CatalogTable = TableDefinition::new("namespaces");
 
 /// All tables are of this form. The key begins with a namespace's id.
-pub(super) type Table = TableDefinition<'static, &'static [u8], &'static [u8]>;
+pub(super) type CatalogTable = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
 impl Catalog {
     /// Saves a namespace that was opened: durably, if the catalog works, else as soon as it does. Blocking.
@@ -119,13 +119,13 @@ pub(super) fn ids(read: &ReadTransaction) -> Result<Vec<NamespaceId>, CatalogErr
 }
 
 /// A table and a key in it.
-type Row = (Table, Vec<u8>);
+type RowKey = (CatalogTable, Vec<u8>);
 
 /// Rows of namespaces, within a bound, and those of which these are all.
 fn rows_of(
     read: &ReadTransaction,
     ids: &[NamespaceId],
-) -> Result<(Vec<Row>, Vec<NamespaceId>), CatalogError> {
+) -> Result<(Vec<RowKey>, Vec<NamespaceId>), CatalogError> {
     let (mut rows, mut done) = (Vec::new(), Vec::new());
     for id in ids {
         for table in [sessions::SESSIONS, lists::LISTS, pins::PINS, NAMESPACES] {

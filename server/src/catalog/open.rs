@@ -10,7 +10,7 @@
 //! The database takes no write after an I/O error, so one that failed is dropped and opened again: what was committed is there.
 
 use super::guard::guarded;
-use super::place::Place;
+use super::place::CatalogPlace;
 use super::{Catalog, CatalogError, Owner, namespaces, pins, segments, sessions};
 use crate::clock::Clock;
 use crate::limits::{CATALOG_CACHE_BYTES, CATALOG_RETRY_MS};
@@ -38,7 +38,7 @@ impl Catalog {
     /// Opens or creates the catalog of a tier at a place. What cannot be read is set aside and begun anew; one that cannot be reached now
     /// is tried again later. An error: another server has it, or it is another tier's.
     pub(crate) fn open_with(
-        place: Box<dyn Place>,
+        place: Box<dyn CatalogPlace>,
         owner: Owner,
         clock: Clock,
     ) -> Result<Catalog, CatalogError> {
@@ -211,7 +211,7 @@ impl Catalog {
     }
 }
 
-fn open_tables(place: &dyn Place, owner: &Owner) -> Result<Database, CatalogError> {
+fn open_tables(place: &dyn CatalogPlace, owner: &Owner) -> Result<Database, CatalogError> {
     guarded(|| {
         let mut builder = Builder::new();
         builder.set_cache_size(CATALOG_CACHE_BYTES).set_check_integrity_on_open(true);

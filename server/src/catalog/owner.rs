@@ -13,7 +13,7 @@
 //! ```
 
 use super::CatalogError;
-use super::namespaces::Table;
+use super::namespaces::CatalogTable;
 use prost::Message;
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use std::ffi::OsStr;
@@ -21,8 +21,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use turnkv_tier::nvme::{NvmeTier, TierId};
 
-/// One row: [`Saved`].
-const TIER: Table = TableDefinition::new("tier");
+/// One row: [`OwnerRow`].
+const TIER: CatalogTable = TableDefinition::new("tier");
 const KEY: &[u8] = b"of";
 
 /// The tier that a catalog is opened for.
@@ -38,7 +38,7 @@ pub(crate) struct Owner {
 
 /// The tier as saved.
 #[derive(Clone, PartialEq, Message)]
-struct Saved {
+struct OwnerRow {
     #[prost(bytes = "vec", tag = "1")]
     id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -55,7 +55,7 @@ impl Owner {
     /// Makes a catalog this tier's, if it is nobody's. An error: it is another's, and stays as it is.
     pub(super) fn take(&self, write: &WriteTransaction) -> Result<(), CatalogError> {
         let path = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
-        let own = Saved { id: self.id.0.to_vec(), path: path.as_os_str().as_bytes().to_vec() };
+        let own = OwnerRow { id: self.id.0.to_vec(), path: path.as_os_str().as_bytes().to_vec() };
         let mut table = write.open_table(TIER)?;
         let saved = table.get(KEY)?.map(|row| row.value().to_vec());
         if saved.as_deref() == Some(&own.encode_to_vec()) {
@@ -84,7 +84,7 @@ impl Owner {
 }
 
 fn read(row: &[u8]) -> Option<(TierId, PathBuf)> {
-    let saved = Saved::decode(row).ok()?;
+    let saved = OwnerRow::decode(row).ok()?;
     let id = TierId(saved.id.try_into().ok()?);
     Some((id, Path::new(OsStr::from_bytes(&saved.path)).to_owned()))
 }

@@ -2,7 +2,7 @@
 //! written. Must not know: budgets; how lists are shared (`lists`).
 
 use super::lists::ListSource;
-use super::namespaces::Table;
+use super::namespaces::CatalogTable;
 use super::rows::{Kind, Row, Value, Written};
 use super::{Catalog, CatalogError, SavedRows};
 use crate::limits::CATALOG_PINS_WAITING_MAX;
@@ -11,14 +11,14 @@ use redb::{TableDefinition, WriteTransaction};
 use turnkv_pool::{NamespaceIndex, PinRecord};
 use turnkv_proto::{BlockHash, NamespaceId, pack_hashes, unpack_hashes};
 
-/// Namespace id + the pin's name, a page -> [`Saved`].
-pub(super) const PINS: Table = TableDefinition::new("pins");
+/// Namespace id + the pin's name, a page -> [`PinRow`].
+pub(super) const PINS: CatalogTable = TableDefinition::new("pins");
 
 const KIND: Kind = Kind { table: PINS, base_of };
 
 /// A pin as saved.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Saved {
+pub(super) struct PinRow {
     /// The pages after the base; of a row without one, all: so older servers wrote every row.
     #[prost(bytes = "vec", tag = "1")]
     pub(super) hashes: Vec<u8>,
@@ -121,7 +121,7 @@ pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
 }
 
 fn save(record: &PinRecord, now: u64) -> Vec<u8> {
-    Saved {
+    PinRow {
         hashes: pack_hashes(&record.hashes),
         ends_unix_ms: now.saturating_add(record.ends_in_ms),
         base: record.base.map_or(Vec::new(), |base| base.0.to_vec()),
@@ -131,7 +131,7 @@ fn save(record: &PinRecord, now: u64) -> Vec<u8> {
 
 fn saved_pin(key: &[u8], value: &[u8], now: u64) -> Option<SavedPin> {
     let (namespace, pin) = key.split_at_checked(32)?;
-    let saved = Saved::decode(value).ok()?;
+    let saved = PinRow::decode(value).ok()?;
     Some(SavedPin {
         namespace: NamespaceId::parse(namespace).ok()?,
         pin: BlockHash::parse(pin).ok()?,
@@ -142,5 +142,5 @@ fn saved_pin(key: &[u8], value: &[u8], now: u64) -> Option<SavedPin> {
 }
 
 fn base_of(row: &[u8]) -> Option<BlockHash> {
-    BlockHash::parse_optional(&Saved::decode(row).ok()?.base).ok()?
+    BlockHash::parse_optional(&PinRow::decode(row).ok()?.base).ok()?
 }

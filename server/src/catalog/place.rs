@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What a catalog is opened on, as often as need be: a file, or whatever a test puts under it.
-pub(crate) trait Place: Send + Sync {
+pub(crate) trait CatalogPlace: Send + Sync {
     /// Opens the database, or makes an empty one where there is none (`Builder::create`, `Builder::create_with_backend`).
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError>;
 
@@ -50,7 +50,7 @@ impl CatalogFile {
     }
 }
 
-impl Place for CatalogFile {
+impl CatalogPlace for CatalogFile {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
         let made = !self.path.exists();
         if made {

@@ -2,7 +2,7 @@
 //! one transaction writes. Must not know: what else is in a row.
 
 use super::lists::{ListSource, Lists, Needed};
-use super::namespaces::Table;
+use super::namespaces::CatalogTable;
 use super::{Catalog, CatalogError};
 use crate::limits::{CATALOG_BATCH_BYTES, CATALOG_CHUNKS_DROPPED_PER_BATCH};
 use redb::ReadableTable;
@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = LIST_CHUNK_PAGES as usize * 32 + 128;
 
 /// A table of such rows.
 pub(super) struct Kind {
-    pub(super) table: Table,
+    pub(super) table: CatalogTable,
     /// The last page of the last full chunk that a row names; none: it has no full one.
     pub(super) base_of: fn(&[u8]) -> Option<BlockHash>,
 }

@@ -1,18 +1,18 @@
 //! The catalog's rows of segments: what the tier notes of extents that their bytes do not tell. Owns: their form. Must not
 //! know: what a note means.
 
-use super::namespaces::Table;
+use super::namespaces::CatalogTable;
 use super::{Catalog, CatalogError};
 use prost::Message;
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use turnkv_tier::nvme::SegmentNote;
 
-/// A segment's number -> [`Saved`].
-const SEGMENTS: Table = TableDefinition::new("segments");
+/// A segment's number -> [`SegmentRow`].
+const SEGMENTS: CatalogTable = TableDefinition::new("segments");
 
 /// A segment's note as saved.
 #[derive(Clone, PartialEq, Message)]
-struct Saved {
+struct SegmentRow {
     /// Of the use of the segment that the note is about.
     #[prost(bytes = "vec", tag = "1")]
     nonce: Vec<u8>,
@@ -34,7 +34,7 @@ impl Catalog {
             let mut table = write.open_table(SEGMENTS)?;
             for note in notes {
                 let SegmentNote { segment, nonce, upto, dead, leaving } = note.clone();
-                let row = Saved { nonce: nonce.to_vec(), dead, leaving, upto }.encode_to_vec();
+                let row = SegmentRow { nonce: nonce.to_vec(), dead, leaving, upto }.encode_to_vec();
                 table.insert(segment.to_be_bytes().as_slice(), row.as_slice())?;
             }
             Ok(())
@@ -60,7 +60,7 @@ pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
 }
 
 fn saved_note(key: &[u8], row: &[u8]) -> Option<SegmentNote> {
-    let Saved { nonce, dead, leaving, upto } = Saved::decode(row).ok()?;
+    let SegmentRow { nonce, dead, leaving, upto } = SegmentRow::decode(row).ok()?;
     let segment = u16::from_be_bytes(key.try_into().ok()?);
     Some(SegmentNote { segment, nonce: nonce.try_into().ok()?, upto, dead, leaving })
 }

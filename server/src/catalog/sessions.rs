@@ -2,7 +2,7 @@
 //! pages' bytes or places; how lists are shared (`lists`).
 
 use super::lists::{self, ListSource, ReadLists};
-use super::namespaces::Table;
+use super::namespaces::CatalogTable;
 use super::pins::PINS;
 use super::rows::{Kind, Row, Value, Written};
 use super::{Catalog, CatalogError};
@@ -14,14 +14,14 @@ use std::sync::atomic::Ordering;
 use turnkv_pool::{ListChunk, NamespaceIndex, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
 
-/// Namespace id + session id -> [`Saved`].
-pub(super) const SESSIONS: Table = TableDefinition::new("sessions");
+/// Namespace id + session id -> [`SessionRow`].
+pub(super) const SESSIONS: CatalogTable = TableDefinition::new("sessions");
 
 const KIND: Kind = Kind { table: SESSIONS, base_of };
 
 /// A session as saved: protobuf, so that fields can be added.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Saved {
+pub(super) struct SessionRow {
     #[prost(uint32, tag = "1")]
     pub(super) turn: u32,
     /// The pages after the base; of a row without one, all: so older servers wrote every row.
@@ -50,7 +50,7 @@ pub(crate) struct SavedSession {
     pub(crate) base: Option<BlockHash>,
     /// The pages after it.
     pub(crate) hashes: Vec<BlockHash>,
-    saved: Saved,
+    saved: SessionRow,
 }
 
 impl SavedSession {
@@ -202,7 +202,7 @@ pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
 /// A row; without its list it is of a session that has no pages.
 fn save(record: &SessionRecord, listed: bool) -> Vec<u8> {
     let base = record.base.filter(|_| listed);
-    Saved {
+    SessionRow {
         turn: record.turn,
         hashes: if listed { pack_hashes(&record.hashes) } else { Vec::new() },
         tail_tokens: record.tail_tokens,
@@ -215,12 +215,12 @@ fn save(record: &SessionRecord, listed: bool) -> Vec<u8> {
 }
 
 fn base_of(row: &[u8]) -> Option<BlockHash> {
-    BlockHash::parse_optional(&Saved::decode(row).ok()?.base).ok()?
+    BlockHash::parse_optional(&SessionRow::decode(row).ok()?.base).ok()?
 }
 
 fn saved_session(key: &[u8], value: &[u8]) -> Option<SavedSession> {
     let (namespace, session) = key.split_at_checked(32)?;
-    let mut saved = Saved::decode(value).ok()?;
+    let mut saved = SessionRow::decode(value).ok()?;
     let packed = std::mem::take(&mut saved.hashes);
     let (hashes, rest) = packed.as_chunks::<32>();
     if !rest.is_empty() {

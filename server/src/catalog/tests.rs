@@ -103,7 +103,7 @@ impl StorageBackend for Disk {
     }
 }
 
-impl Place for Disk {
+impl CatalogPlace for Disk {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
         builder.create_with_backend(self.clone())
     }
@@ -406,7 +406,7 @@ fn damaged_rows_cost_themselves_and_nothing_else() {
 /// Damages the rows of one namespace in a table.
 pub(super) fn damage_rows(
     write: &redb::WriteTransaction,
-    table: namespaces::Table,
+    table: namespaces::CatalogTable,
     key_bytes: usize,
     of: &NamespaceId,
     mut random: turnkv_mutate::Random,

@@ -6,14 +6,14 @@ use turnkv_proto::NamespaceId;
 
 /// What waits to be written. Bounded by the pool's limit on namespaces.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingRows {
     /// The rows of all namespaces that are open: a catalog that was lost is written again.
     specs: BTreeMap<NamespaceId, Vec<u8>>,
     unsaved: BTreeSet<NamespaceId>,
     gone: BTreeSet<NamespaceId>,
 }
 
-impl Waiting {
+impl WaitingRows {
     /// The row of a namespace that is open. `saved`: the catalog has it.
     pub(super) fn note(&mut self, id: NamespaceId, row: Vec<u8>, saved: bool) {
         self.specs.insert(id, row);

@@ -18,7 +18,7 @@ use turnkv_sim::trace::{Draft, Stop, TraceError, TraceWriter};
 
 /// Whose calls, for how long, into which file.
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct RecordArguments {
     /// The file to write: gzip JSON lines.
     output: PathBuf,
     /// unix:/path/turnkv.sock or http://host:port.
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
 const ID_BITS: u32 = 53;
 
 /// Records until told to stop, or until the server leaves.
-pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(arguments: &RecordArguments) -> anyhow::Result<()> {
     let address = address_or_default(arguments.address.as_deref());
     let mut admin = AdminClient::new(connect(&address).await?);
     let namespace = arguments.namespace.as_deref().map(parse_namespace).transpose()?.unwrap_or_default();
@@ -65,7 +65,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Takes calls until time is up. Returns how many the server dropped.
 async fn listen(
-    arguments: &Arguments,
+    arguments: &RecordArguments,
     calls: &mut Streaming<RecordedCall>,
     assembler: &mut Assembler,
     tape: &mut Tape,

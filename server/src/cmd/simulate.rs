@@ -19,7 +19,7 @@ use turnkv_sim::{plot, render, routing};
 
 /// What to simulate.
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct SimulateArguments {
     /// Request traces: JSON lines, gzip or plain. First {"trace", "block_tokens"}, then a request a line.
     traces: Vec<PathBuf>,
     /// Generate a trace of this shape as well.
@@ -101,7 +101,7 @@ enum Admitted {
 }
 
 /// Runs every cell and prints the table.
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &SimulateArguments) -> anyhow::Result<()> {
     let cells = cells(arguments)?;
     if arguments.routes {
         return routes(arguments, &cells[0]);
@@ -149,7 +149,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// The table of ways to route, for every trace.
-fn routes(arguments: &Arguments, cell: &Cell) -> anyhow::Result<()> {
+fn routes(arguments: &SimulateArguments, cell: &Cell) -> anyhow::Result<()> {
     for trace in traces(arguments)? {
         let bytes_per_token = arguments.bytes_per_token.unwrap_or(1);
         let pages = cell.dram.pages(u64::from(trace.unique_blocks), trace.block_tokens, bytes_per_token);
@@ -163,7 +163,7 @@ fn routes(arguments: &Arguments, cell: &Cell) -> anyhow::Result<()> {
 }
 
 /// Every policy with every size, and with hints as well where they can matter.
-fn cells(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
+fn cells(arguments: &SimulateArguments) -> anyhow::Result<Vec<Cell>> {
     let mut sizes = arguments.dram.iter().chain(&arguments.nvme);
     let in_bytes = sizes.any(|size| matches!(size, Capacity::Bytes(bytes) if *bytes > 0));
     if in_bytes && arguments.bytes_per_token.is_none() {
@@ -193,7 +193,7 @@ fn cells(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
     Ok(cells)
 }
 
-fn traces(arguments: &Arguments) -> anyhow::Result<Vec<Trace>> {
+fn traces(arguments: &SimulateArguments) -> anyhow::Result<Vec<Trace>> {
     let mut traces = Vec::new();
     for path in &arguments.traces {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -233,13 +233,22 @@ fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn parse_bytes(text: &str) -> Result<u64, String> {
+/// Why the value of an argument is refused.
+#[derive(Debug, thiserror::Error)]
+enum ValueRefused {
+    #[error("a size above 0 with its unit, such as 500GiB")]
+    NoSize,
+    #[error("no such policy; there are {}", policy::names())]
+    NoPolicy,
+}
+
+fn parse_bytes(text: &str) -> Result<u64, ValueRefused> {
     match text.parse() {
         Ok(Capacity::Bytes(bytes)) if bytes > 0 => Ok(bytes),
-        _ => Err("a size above 0 with its unit, such as 500GiB".to_owned()),
+        _ => Err(ValueRefused::NoSize),
     }
 }
 
-fn parse_policy(name: &str) -> Result<Policy, String> {
-    policy::find(name).ok_or_else(|| format!("no such policy; there are {}", policy::names()))
+fn parse_policy(name: &str) -> Result<Policy, ValueRefused> {
+    policy::find(name).ok_or(ValueRefused::NoPolicy)
 }

@@ -3,6 +3,7 @@
 
 use super::simulate::has_blocks;
 use super::status::{address_or_default, connect, human_bytes, human_time};
+use crate::doors::codec;
 use crate::engine::advice::{Facts, advise};
 use crate::report::misused;
 use anyhow::Context;
@@ -25,7 +26,7 @@ use turnkv_sim::trace::Trace;
 
 /// Of what, and at what prices.
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct SizeArguments {
     /// A request trace instead of a running server (its form: see `turnkv simulate`).
     #[arg(long, value_name = "FILE", conflicts_with = "address", requires = "bytes_per_token")]
     trace: Option<PathBuf>,
@@ -77,7 +78,7 @@ struct Said {
 }
 
 /// Asks, prints the table, draws.
-pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(arguments: &SizeArguments) -> anyhow::Result<()> {
     let figures =
         [arguments.prefill_tokens_s, arguments.gpu_price, arguments.dram_price, arguments.nvme_price];
     if !figures.iter().all(|one| one.is_finite() && *one >= 0.0) {
@@ -103,7 +104,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn of_server(arguments: &Arguments) -> anyhow::Result<(Vec<Said>, u32)> {
+async fn of_server(arguments: &SizeArguments) -> anyhow::Result<(Vec<Said>, u32)> {
     let address = address_or_default(arguments.address.as_deref());
     let mut admin = AdminClient::new(connect(&address).await?);
     let ask = SizeAdviceRequest {
@@ -122,7 +123,7 @@ async fn of_server(arguments: &Arguments) -> anyhow::Result<(Vec<Said>, u32)> {
 }
 
 /// Plays the trace against the pool and reads the curve that the pool has kept.
-fn of_trace(arguments: &Arguments, path: &Path) -> anyhow::Result<Said> {
+fn of_trace(arguments: &SizeArguments, path: &Path) -> anyhow::Result<Said> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let trace = Trace::read(file).with_context(|| format!("cannot read {}", path.display()))?;
     has_blocks(&trace, path)?;
@@ -151,7 +152,7 @@ fn of_trace(arguments: &Arguments, path: &Path) -> anyhow::Result<Said> {
         dram_gib_month: arguments.dram_price,
         nvme_gib_month: arguments.nvme_price,
     };
-    let advice = advise(&curve, &facts);
+    let advice = codec::advice::of_namespace(Default::default(), advise(&curve, &facts));
     let exact = arguments.exact.then(|| ExactCurve::of(trace, stream));
     let at = |exact: ExactCurve| {
         advice.sizes.iter().map(|size| exact.hit_ratio(size.bytes / page_bytes)).collect()

@@ -2,6 +2,7 @@
 //! the server's inside (it asks Admin.Stats like anybody).
 
 use crate::config::default_socket;
+use crate::limits::{COMMAND_ANSWER_MAX, COMMAND_CONNECT_MAX};
 use crate::report::Advise;
 use anyhow::Context;
 use std::fmt::Write as _;
@@ -38,8 +39,8 @@ pub(super) async fn connect(address: &str) -> anyhow::Result<Channel> {
         "name the address of a server that runs (--address unix:/path/turnkv.sock or http://host:port)";
     Endpoint::from_shared(uri)
         .advise(|| format!("`{address}` is no address"), todo)?
-        .connect_timeout(Duration::from_secs(2))
-        .timeout(Duration::from_secs(5))
+        .connect_timeout(COMMAND_CONNECT_MAX)
+        .timeout(COMMAND_ANSWER_MAX)
         .connect()
         .await
         .advise(|| format!("no server answers at {address}"), todo)

@@ -6,22 +6,30 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);
 
+/// Why a text is not a size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotASize {
+    /// It is no number with a unit.
+    #[error("`{0}` is not a size such as 512MiB, 64GiB or a number of bytes")]
+    Unreadable(String),
+    /// No number of bytes is so large.
+    #[error("`{0}` is too large")]
+    TooLarge(String),
+}
+
 const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
 
 impl std::str::FromStr for Bytes {
-    type Err = String;
+    type Err = NotASize;
 
-    fn from_str(text: &str) -> Result<Bytes, String> {
+    fn from_str(text: &str) -> Result<Bytes, NotASize> {
         let text = text.trim();
         let (number, shift) = UNITS
             .iter()
             .find_map(|(unit, shift)| text.strip_suffix(unit).map(|number| (number, *shift)))
             .unwrap_or((text, 0));
-        let number: u64 = number
-            .trim()
-            .parse()
-            .map_err(|_| format!("`{text}` is not a size such as 512MiB, 64GiB or a number of bytes"))?;
-        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("`{text}` is too large"))
+        let number: u64 = number.trim().parse().map_err(|_| NotASize::Unreadable(text.to_owned()))?;
+        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| NotASize::TooLarge(text.to_owned()))
     }
 }
 

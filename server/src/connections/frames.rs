@@ -27,16 +27,16 @@ pub(crate) struct FrameMemory {
 }
 
 /// Of the peer's share, and of the common room.
-type Held = (OwnedSemaphorePermit, OwnedSemaphorePermit);
-type Waiting = Pin<Box<dyn Future<Output = Result<Held, AcquireError>> + Send + Sync>>;
+type FramePermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+type FrameWait = Pin<Box<dyn Future<Output = Result<FramePermits, AcquireError>> + Send + Sync>>;
 
 /// One connection's part.
 pub(super) struct FrameRoom {
     frames: Arc<FrameMemory>,
     of_peer: Arc<PeerUse>,
     /// Of the frame that is arriving.
-    held: Option<Held>,
-    waiting: Option<Waiting>,
+    held: Option<FramePermits>,
+    waiting: Option<FrameWait>,
 }
 
 impl FrameMemory {

@@ -112,7 +112,7 @@ pub(crate) struct Refused(pub(crate) String);
 /// All open connections.
 pub(crate) struct Connections {
     caps: Caps,
-    table: Mutex<Table>,
+    table: Mutex<OpenConnections>,
     /// Zero of the watches' clock.
     began: Instant,
     frames: Arc<FrameMemory>,
@@ -120,7 +120,7 @@ pub(crate) struct Connections {
 }
 
 #[derive(Default)]
-struct Table {
+struct OpenConnections {
     next: u64,
     open: HashMap<u64, Arc<Watch>>,
     by_door: [usize; Door::ALL.len()],
@@ -133,7 +133,7 @@ struct Table {
 }
 
 /// A connection's place. Dropping it gives the place back.
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     connections: Arc<Connections>,
     watch: Arc<Watch>,
 }
@@ -253,7 +253,7 @@ impl Connections {
         door: Door,
         peer: Peer,
         end: impl Fn(Cause) + Send + Sync + 'static,
-    ) -> Result<Place, Refused> {
+    ) -> Result<ConnectionPlace, Refused> {
         let now = self.now();
         let mut table = self.table.lock();
         let made = match table.tight(door, peer, &self.caps) {
@@ -278,7 +278,7 @@ impl Connections {
             self.counters.ended(door, Cause::Room);
             victim.end(Cause::Room);
         }
-        Ok(Place { connections: Arc::clone(self), watch })
+        Ok(ConnectionPlace { connections: Arc::clone(self), watch })
     }
 
     /// Ends what has been silent, idle or stalled, or has left an answer unread, for too long. Called about once a second.
@@ -364,7 +364,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl ConnectionPlace {
     /// What the door tells of its connection.
     pub(crate) fn watch(&self) -> &Arc<Watch> {
         &self.watch
@@ -391,7 +391,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut table = self.connections.table.lock();
         table.open.remove(&self.watch.id);
@@ -403,7 +403,7 @@ impl Drop for Place {
     }
 }
 
-impl Table {
+impl OpenConnections {
     fn count(&mut self, watch: &Watch, by: isize) {
         let door = &mut self.by_door[watch.door.at()];
         *door = door.saturating_add_signed(by);

@@ -6,11 +6,11 @@
 
 use super::caps::Caps;
 use super::watch::Watch;
-use super::{Door, Peer, Table};
+use super::{Door, OpenConnections, Peer};
 use crate::limits::{LEAVING_MAX, ROOM_IDLE_MS_MIN, ROOM_SILENT_MS_MIN};
 use std::sync::Arc;
 
-impl Table {
+impl OpenConnections {
     /// The peer that must lose a connection before `peer` may have one more at a door; `None`: there is room.
     pub(super) fn tight(&self, door: Door, peer: Peer, caps: &Caps) -> Option<Peer> {
         if self.by_peer.get(&(door, peer)).copied().unwrap_or(0) >= caps.of_peer(door) {

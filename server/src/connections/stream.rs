@@ -6,7 +6,7 @@ use super::authority::Frames;
 use super::frames::FrameRoom;
 use super::outgoing::Outgoing;
 use super::watch::Asking;
-use super::{Door, Place};
+use super::{ConnectionPlace, Door};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct DoorStream<Io> {
     /// Where HTTP/2 is spoken.
     http2: Option<Http2>,
     ended: Arc<Ended>,
-    place: Place,
+    place: ConnectionPlace,
     /// At the other end, where the kernel says; else 0.
     process: i32,
 }
@@ -34,7 +34,13 @@ struct Http2 {
 }
 
 impl<Io> DoorStream<Io> {
-    pub(super) fn new(io: Io, process: i32, place: Place, ended: Arc<Ended>, door: Door) -> DoorStream<Io> {
+    pub(super) fn new(
+        io: Io,
+        process: i32,
+        place: ConnectionPlace,
+        ended: Arc<Ended>,
+        door: Door,
+    ) -> DoorStream<Io> {
         let room = || FrameRoom::new(place.frames(), &place.watch().of_peer);
         let http2 = matches!(door, Door::Unix | Door::Tcp).then(|| Http2 {
             frames: Frames::default(),

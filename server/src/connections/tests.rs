@@ -10,7 +10,11 @@ fn connections(max: usize) -> Arc<Connections> {
     Connections::new(Caps::of_settings(&settings, 40).unwrap())
 }
 
-fn open(connections: &Arc<Connections>, peer: u32, ended: &Arc<AtomicUsize>) -> Result<Place, Refused> {
+fn open(
+    connections: &Arc<Connections>,
+    peer: u32,
+    ended: &Arc<AtomicUsize>,
+) -> Result<ConnectionPlace, Refused> {
     let ended = Arc::clone(ended);
     connections.admit(Door::Unix, Peer::User(peer), move |_| {
         ended.fetch_add(1, Ordering::Relaxed);
@@ -22,9 +26,9 @@ fn one_peer_cannot_take_all_and_places_come_back() {
     let connections = connections(64);
     let ended = Arc::new(AtomicUsize::new(0));
     let (cap, share) = (connections.caps.of(Door::Unix), connections.caps.of_peer(Door::Unix));
-    let of_one: Vec<Place> = (0..share).map(|_| open(&connections, 1, &ended).unwrap()).collect();
+    let of_one: Vec<ConnectionPlace> = (0..share).map(|_| open(&connections, 1, &ended).unwrap()).collect();
     assert!(open(&connections, 1, &ended).is_err(), "its share is used up, and all are young");
-    let of_others: Vec<Place> =
+    let of_others: Vec<ConnectionPlace> =
         (share..cap).map(|at| open(&connections, at as u32, &ended).unwrap()).collect();
     let refused = open(&connections, 2, &ended).map(drop).unwrap_err().to_string();
     assert!(refused.contains("limits.connections_max"), "{refused}");
@@ -42,7 +46,7 @@ fn the_fullest_peer_loses_what_is_of_least_use() {
     let connections = connections(64);
     let ended = Arc::new(AtomicUsize::new(0));
     let share = connections.caps.of_peer(Door::Unix);
-    let places: Vec<Place> = (0..share).map(|_| open(&connections, 1, &ended).unwrap()).collect();
+    let places: Vec<ConnectionPlace> = (0..share).map(|_| open(&connections, 1, &ended).unwrap()).collect();
     let busy = places[0].asking().begin();
     drop(places[1].asking().begin()); // idle
     let later = connections.now() + crate::limits::ROOM_SILENT_MS_MIN;

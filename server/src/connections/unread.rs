@@ -8,11 +8,11 @@ use std::task::{Context, Poll, Waker};
 /// The pieces of answers that wait for one peer.
 #[derive(Default)]
 pub(crate) struct Unread {
-    state: Mutex<State>,
+    state: Mutex<UnreadState>,
 }
 
 #[derive(Default)]
-struct State {
+struct UnreadState {
     bytes: u64,
     /// The number of the next piece.
     next: u64,

@@ -1,11 +1,12 @@
 //! What more memory would buy: a namespace's curve put into sizes, tokens, seconds and money. Owns: the arithmetic of advice,
 //! the curve's series on /metrics. Must not know: how a curve is made, how advice is shown.
 
+use super::stats::TierName;
 use super::{Engine, refuse};
 use crate::limits::{ADVICE_NAMESPACES_MAX, ADVICE_SIZES_MAX, PREFILL_REPORT_MAX};
 use metrics::{describe_gauge, gauge};
-use turnkv_pool::{MissRatioCurve, NamespaceIndex, NamespaceRoom};
-use turnkv_proto::{Error, wire};
+use turnkv_pool::{MissRatioCurve, NamespaceIndex, NamespaceRoom, PoolError};
+use turnkv_proto::{Error, NamespaceId};
 
 const GIB: u64 = 1 << 30;
 const HOURS_PER_MONTH: f64 = 730.0;
@@ -31,12 +32,97 @@ pub(crate) struct Facts {
     pub(crate) nvme_gib_month: f64,
 }
 
+/// What is to be advised on, at what prices.
+pub(crate) struct SizeAdvice {
+    /// On one namespace; none: on all, within a bound.
+    pub(crate) namespace: Option<NamespaceId>,
+    /// Tokens prefilled in a second; none: what engines reported.
+    pub(crate) prefill_tokens_per_s: Option<f64>,
+    /// Prices; 0: unknown.
+    pub(crate) gpu_hour: f64,
+    /// A GiB of DRAM for a month.
+    pub(crate) dram_gib_month: f64,
+    /// A GiB of NVMe for a month.
+    pub(crate) nvme_gib_month: f64,
+}
+
+/// Advice on some namespaces.
+pub(crate) struct SizesAdvised {
+    /// Each with what is advised.
+    pub(crate) namespaces: Vec<(NamespaceId, NamespaceAdvice)>,
+    /// Namespaces beyond the bound.
+    pub(crate) left_out: u32,
+}
+
+/// Pages found at a size of the pool.
+pub(crate) struct SizeAt {
+    pub(crate) bytes: u64,
+    /// Pages found, of the pages that turns need.
+    pub(crate) hit_ratio: f64,
+}
+
+/// What so much more of a tier would buy.
+pub(crate) struct Purchase {
+    pub(crate) tier: TierName,
+    pub(crate) bytes: u64,
+    /// Pages found then, in any tier, of the pages that turns need.
+    pub(crate) hit_ratio: f64,
+    /// Of the pages that turns need, those found in DRAM.
+    pub(crate) dram_hit_ratio: f64,
+    /// Tokens that need no prefill any more, at today's traffic.
+    pub(crate) tokens_per_s: f64,
+    /// Seconds of prefill that these are; 0: no prefill rate is known.
+    pub(crate) gpu_s_per_hour: f64,
+    /// 0: no price.
+    pub(crate) cost_per_month: f64,
+    pub(crate) saving_per_month: f64,
+}
+
+/// A namespace's curve in sizes, tokens, seconds and money.
+#[derive(Default)]
+pub(crate) struct NamespaceAdvice {
+    pub(crate) page_bytes: u64,
+    pub(crate) page_tokens: u32,
+    /// Today: what it has of DRAM, and what is free.
+    pub(crate) dram_bytes: u64,
+    /// Today: its part of NVMe, by its part of the traffic.
+    pub(crate) nvme_bytes: u64,
+    /// Measured: pages found, of the pages that turns needed.
+    pub(crate) found_ratio: f64,
+    /// The curve at today's size.
+    pub(crate) hit_ratio: f64,
+    /// The curve at today's size of DRAM.
+    pub(crate) dram_hit_ratio: f64,
+    /// Found at any size.
+    pub(crate) hit_ratio_max: f64,
+    /// The least size that finds all of that.
+    pub(crate) bytes_max: u64,
+    /// Beyond it a byte buys less than bytes do on average; 0: no reference yet.
+    pub(crate) knee_bytes: u64,
+    pub(crate) knee_hit_ratio: f64,
+    /// Ascending.
+    pub(crate) sizes: Vec<SizeAt>,
+    pub(crate) purchases: Vec<Purchase>,
+    /// Pages that turns needed; old ones count less.
+    pub(crate) references: f64,
+    pub(crate) references_per_s: f64,
+    /// The time that these are of, fading likewise.
+    pub(crate) window_s: f64,
+    /// Share of pages whose distance is measured.
+    pub(crate) sample_ratio: f64,
+    pub(crate) sampled_pages: u64,
+    /// 0: unknown.
+    pub(crate) prefill_tokens_per_s: f64,
+    /// In words.
+    pub(crate) advice: String,
+}
+
 /// Puts a curve into sizes, tokens, seconds and money. NVMe keeps a copy of what is in DRAM, so what both reach together is what
 /// the larger one does.
-pub(crate) fn advise(curve: &MissRatioCurve, facts: &Facts) -> wire::NamespaceAdvice {
+pub(crate) fn advise(curve: &MissRatioCurve, facts: &Facts) -> NamespaceAdvice {
     let room = facts.room;
     let knee_bytes = curve.knee_bytes();
-    let mut advice = wire::NamespaceAdvice {
+    let mut advice = NamespaceAdvice {
         page_bytes: curve.page_bytes,
         page_tokens: curve.page_tokens,
         dram_bytes: room.dram_bytes,
@@ -57,7 +143,7 @@ pub(crate) fn advise(curve: &MissRatioCurve, facts: &Facts) -> wire::NamespaceAd
         prefill_tokens_per_s: facts.prefill_tokens_per_s,
         ..Default::default()
     };
-    for (tier, today) in [(wire::TierKind::Dram, room.dram_bytes), (wire::TierKind::Nvme, room.nvme_bytes)] {
+    for (tier, today) in [(TierName::Dram, room.dram_bytes), (TierName::Nvme, room.nvme_bytes)] {
         let doubling = Some(today).filter(|today| *today > 0 && !STEPS.contains(today));
         for bytes in doubling.into_iter().chain(STEPS) {
             advice.purchases.push(purchase(curve, facts, tier, bytes));
@@ -72,23 +158,20 @@ fn reach(room: NamespaceRoom) -> u64 {
 }
 
 /// Doublings from some pages to the size that finds all there is.
-fn sizes(curve: &MissRatioCurve) -> Vec<wire::SizeAt> {
+fn sizes(curve: &MissRatioCurve) -> Vec<SizeAt> {
     let most = curve.bytes_max().max(curve.page_bytes).next_power_of_two();
     let least = curve.page_bytes.next_power_of_two();
     let doubled = |bytes: &u64| bytes.checked_mul(2).filter(|bytes| *bytes <= most);
     let all: Vec<u64> = std::iter::successors(Some(least), doubled).collect();
     let from = all.len().saturating_sub(ADVICE_SIZES_MAX);
-    all[from..]
-        .iter()
-        .map(|bytes| wire::SizeAt { bytes: *bytes, hit_ratio: curve.hit_ratio(*bytes) })
-        .collect()
+    all[from..].iter().map(|bytes| SizeAt { bytes: *bytes, hit_ratio: curve.hit_ratio(*bytes) }).collect()
 }
 
-fn purchase(curve: &MissRatioCurve, facts: &Facts, tier: wire::TierKind, bytes: u64) -> wire::Purchase {
+fn purchase(curve: &MissRatioCurve, facts: &Facts, tier: TierName, bytes: u64) -> Purchase {
     let mut room = facts.room;
     let (part, price) = match tier {
-        wire::TierKind::Nvme => (&mut room.nvme_bytes, facts.nvme_gib_month),
-        wire::TierKind::Dram | wire::TierKind::Unspecified => (&mut room.dram_bytes, facts.dram_gib_month),
+        TierName::Nvme => (&mut room.nvme_bytes, facts.nvme_gib_month),
+        TierName::Dram => (&mut room.dram_bytes, facts.dram_gib_month),
     };
     *part = part.saturating_add(bytes);
     let hit_ratio = curve.hit_ratio(reach(room));
@@ -96,8 +179,8 @@ fn purchase(curve: &MissRatioCurve, facts: &Facts, tier: wire::TierKind, bytes: 
     let tokens_per_s = gain * curve.references_per_s() * f64::from(curve.page_tokens);
     let gpu_s_per_s =
         if facts.prefill_tokens_per_s > 0.0 { tokens_per_s / facts.prefill_tokens_per_s } else { 0.0 };
-    wire::Purchase {
-        tier: tier.into(),
+    Purchase {
+        tier,
         bytes,
         hit_ratio,
         dram_hit_ratio: curve.hit_ratio(room.dram_bytes),
@@ -108,7 +191,7 @@ fn purchase(curve: &MissRatioCurve, facts: &Facts, tier: wire::TierKind, bytes: 
     }
 }
 
-fn in_words(advice: &wire::NamespaceAdvice, facts: &Facts) -> String {
+fn in_words(advice: &NamespaceAdvice, facts: &Facts) -> String {
     if advice.references < 1.0 {
         return "no turn has needed a page yet: ask again when there was traffic".to_owned();
     }
@@ -137,12 +220,11 @@ fn in_words(advice: &wire::NamespaceAdvice, facts: &Facts) -> String {
     } else {
         format!("beyond the knee ({}): all that is left to find is {left:.1} points", gib(advice.knee_bytes))
     };
-    let gain = |purchase: &&wire::Purchase| purchase.saving_per_month - purchase.cost_per_month;
-    let priced =
-        |purchase: &&wire::Purchase| purchase.cost_per_month > 0.0 && purchase.saving_per_month > 0.0;
+    let gain = |purchase: &&Purchase| purchase.saving_per_month - purchase.cost_per_month;
+    let priced = |purchase: &&Purchase| purchase.cost_per_month > 0.0 && purchase.saving_per_month > 0.0;
     let best = advice.purchases.iter().filter(priced).max_by(|one, other| gain(one).total_cmp(&gain(other)));
     if let Some(best) = best {
-        let tier = if best.tier() == wire::TierKind::Nvme { "NVMe" } else { "DRAM" };
+        let tier = if best.tier == TierName::Nvme { "NVMe" } else { "DRAM" };
         words += &format!(
             "; by the prices given, {} more {tier} {} {:.0} a month",
             gib(best.bytes),
@@ -165,43 +247,47 @@ fn gib(bytes: u64) -> String {
     }
 }
 
+/// The curve of a namespace, and the room that it has.
+struct NamespaceCurve {
+    ns: NamespaceIndex,
+    id: NamespaceId,
+    curve: MissRatioCurve,
+    room: NamespaceRoom,
+}
+
 impl Engine {
     /// What more memory would buy, for one namespace or all.
-    pub(crate) fn size_advice(&self, ask: &wire::SizeAdviceRequest) -> Result<wire::SizeAdviceReply, Error> {
-        let figures = [
-            ask.prefill_tokens_per_s,
-            ask.gpu_price_per_hour,
-            ask.dram_price_per_gib_month,
-            ask.nvme_price_per_gib_month,
-        ];
-        if figures.iter().any(|figure| !figure.is_finite() || *figure < 0.0) {
-            return Err(Error::invalid("prices and rates must be numbers from 0; 0 means unknown"));
-        }
-        let one = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
+    pub(crate) fn size_advice(&self, ask: &SizeAdvice) -> Result<SizesAdvised, Error> {
+        let one = ask.namespace.as_ref().map(|id| self.find_namespace(id)).transpose()?;
         let (curves, left_out) = self.curves(one)?;
-        let advise_on = |(ns, id, curve, room): (NamespaceIndex, Vec<u8>, MissRatioCurve, NamespaceRoom)| {
-            let asked = Some(ask.prefill_tokens_per_s).filter(|rate| *rate > 0.0);
+        let advise_on = |shown: NamespaceCurve| {
+            let rate = ask.prefill_tokens_per_s.unwrap_or_else(|| self.prefill_tokens_per_s(shown.ns));
             let facts = Facts {
-                room,
-                prefill_tokens_per_s: asked.unwrap_or_else(|| self.prefill_tokens_per_s(ns)),
-                gpu_hour: ask.gpu_price_per_hour,
-                dram_gib_month: ask.dram_price_per_gib_month,
-                nvme_gib_month: ask.nvme_price_per_gib_month,
+                room: shown.room,
+                prefill_tokens_per_s: rate,
+                gpu_hour: ask.gpu_hour,
+                dram_gib_month: ask.dram_gib_month,
+                nvme_gib_month: ask.nvme_gib_month,
             };
-            wire::NamespaceAdvice { namespace: id.into(), ..advise(&curve, &facts) }
+            (shown.id, advise(&shown.curve, &facts))
         };
-        Ok(wire::SizeAdviceReply { namespaces: curves.into_iter().map(advise_on).collect(), left_out })
+        Ok(SizesAdvised { namespaces: curves.into_iter().map(advise_on).collect(), left_out })
     }
 
     /// An engine says what a prefill took.
-    pub(crate) fn report_prefill(&self, ask: &wire::ReportPrefillRequest) -> Result<(), Error> {
-        let ns = self.find_namespace(&ask.namespace)?;
+    pub(crate) fn report_prefill(
+        &self,
+        namespace: &NamespaceId,
+        tokens: u64,
+        micros: u64,
+    ) -> Result<(), Error> {
+        let ns = self.find_namespace(namespace)?;
         let sane = |figure: u64| (1..=PREFILL_REPORT_MAX).contains(&figure);
-        if !sane(ask.tokens) || !sane(ask.micros) {
+        if !sane(tokens) || !sane(micros) {
             let text = format!("a prefill has from 1 to {PREFILL_REPORT_MAX} tokens and microseconds");
             return Err(Error::invalid(text));
         }
-        self.core().pool.note_prefill(ns, ask.tokens, ask.micros);
+        self.core().pool.note_prefill(ns, tokens, micros);
         Ok(())
     }
 
@@ -216,8 +302,8 @@ impl Engine {
     pub(crate) fn tell_curves(&self) {
         describe();
         let Ok((curves, _)) = self.curves(None) else { return };
-        for (ns, id, curve, _) in curves {
-            let name: String = id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        for NamespaceCurve { ns, id, curve, .. } in curves {
+            let name: String = id.0.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
             let set =
                 |series: &'static str, value: f64| gauge!(series, "namespace" => name.clone()).set(value);
             set("turnkv_curve_found_ratio", curve.found_ratio());
@@ -238,11 +324,7 @@ impl Engine {
     }
 
     /// The curves of one namespace or of the first so many, and how many are left out.
-    #[allow(clippy::type_complexity, reason = "read in two places of this file")]
-    fn curves(
-        &self,
-        one: Option<NamespaceIndex>,
-    ) -> Result<(Vec<(NamespaceIndex, Vec<u8>, MissRatioCurve, NamespaceRoom)>, u32), Error> {
+    fn curves(&self, one: Option<NamespaceIndex>) -> Result<(Vec<NamespaceCurve>, u32), Error> {
         let now = self.now();
         let (all, some) = {
             let core = self.core();
@@ -256,8 +338,9 @@ impl Engine {
             let core = self.core();
             let curve = core.pool.miss_ratio_curve(ns, now).map_err(refuse)?;
             let room = core.pool.namespace_room(ns).map_err(refuse)?;
-            let id = core.pool.namespace_desc(ns).map_or(Vec::new(), |desc| desc.id.0.to_vec());
-            curves.push((ns, id, curve, room));
+            let id = core.pool.namespace_desc(ns).map(|desc| desc.id);
+            let id = id.ok_or_else(|| refuse(PoolError::NamespaceUnknown))?;
+            curves.push(NamespaceCurve { ns, id, curve, room });
         }
         Ok((curves, left_out))
     }

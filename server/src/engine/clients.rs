@@ -19,7 +19,7 @@ pub(crate) struct Clients {
     /// In order, so that whose leases end first does not depend on chance.
     known: Mutex<BTreeMap<u64, Client>>,
     /// Who has inline calls in service.
-    callers: Mutex<BTreeMap<Caller, Calls>>,
+    callers: Mutex<BTreeMap<Caller, InService>>,
     /// Ids of callers. Never given to a process.
     next_caller: AtomicU64,
     /// When the last connection closed, for a server that leaves when nobody is left.
@@ -58,20 +58,20 @@ pub(crate) enum Caller {
 }
 
 /// The calls in service of one caller.
-struct Calls {
+struct InService {
     client: ClientId,
     count: u32,
 }
 
 /// An inline call in service: its caller is known until the last of its calls is over.
-pub(crate) struct Call {
+pub(crate) struct InlineCall {
     engine: Arc<Engine>,
     caller: Caller,
     /// The client that its leases are of.
     pub(crate) client: ClientId,
 }
 
-impl Drop for Call {
+impl Drop for InlineCall {
     fn drop(&mut self) {
         if self.engine.clients.end_call(self.caller) {
             self.engine.core().pool.forget_client(self.client);
@@ -166,8 +166,8 @@ impl Clients {
         }
     }
 
-    /// Checks a client number of a request.
-    pub(super) fn check(&self, client: u64) -> Result<ClientId, Error> {
+    /// The client of this number, if it is one: what a request says of its caller is checked here before anything is done.
+    pub(crate) fn check(&self, client: u64) -> Result<ClientId, Error> {
         if self.known.lock().contains_key(&client) {
             return Ok(ClientId(client));
         }
@@ -189,7 +189,7 @@ impl Clients {
             return Err(Error::new(ErrorKind::Limit, text));
         }
         let client = ClientId(self.next_caller.fetch_add(1, Ordering::Relaxed));
-        callers.insert(caller, Calls { client, count: 1 });
+        callers.insert(caller, InService { client, count: 1 });
         Ok((client, true))
     }
 
@@ -251,12 +251,12 @@ impl Engine {
     }
 
     /// An inline call begins.
-    pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<Call, Error> {
+    pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<InlineCall, Error> {
         let (client, first) = self.clients.begin_call(caller)?;
         if first {
             self.core().pool.introduce_client(client, caller.user());
         }
-        Ok(Call { engine: Arc::clone(self), caller, client })
+        Ok(InlineCall { engine: Arc::clone(self), caller, client })
     }
 }
 

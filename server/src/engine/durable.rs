@@ -9,15 +9,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use turnkv_pool::PageKey;
-use turnkv_proto::wire::NotDurable;
 use turnkv_tier::Tier;
 
 /// Whether pages are on stable storage, or why not.
 pub(crate) type Durability = Result<(), NotDurable>;
 
-/// The wire's form of it.
-pub(crate) fn not_durable(outcome: Durability) -> i32 {
-    outcome.err().unwrap_or(NotDurable::Unspecified).into()
+/// Why pages are not on stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotDurable {
+    /// This server keeps nothing on NVMe.
+    NoTier,
+    /// The writes go on, but took too long to wait for.
+    Timeout,
+    /// The bytes of a page did not match its checksum when they were written: it is dropped.
+    Changed,
+    /// A page left the pool or NVMe meanwhile, or none was kept.
+    Lost,
+    /// The device failed.
+    Device,
 }
 
 /// Commits that wait until their pages are on NVMe. Bounded by the calls in service, each of which waits a bounded time. In
@@ -122,12 +131,12 @@ impl Core {
 }
 
 /// A commit's place among those who wait; left when its caller leaves.
-struct Waiting<'a> {
+struct DurablePlace<'a> {
     engine: &'a Engine,
     id: u64,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for DurablePlace<'_> {
     fn drop(&mut self) {
         self.engine.core().durable.end(self.id);
     }
@@ -162,7 +171,7 @@ impl Engine {
             let (id, told) = core.durable.begin();
             (core.pool.begin_durable(kept), id, told)
         };
-        let _place = Waiting { engine: self, id };
+        let _place = DurablePlace { engine: self, id };
         drop(self.slices(|core| {
             let (missing, all) = core.pool.hurry_some(&mut durable);
             core.durable.add(id, &missing, all);

@@ -1,164 +1,186 @@
 //! Slots that clients map: reserve, commit in place, renew, release. Owns: the verbs' order and their
 //! waits. Must not know: what is mapped where.
 
-use super::durable::not_durable;
-use super::offload::{outcome_to_wire, parse_session, parse_shard, slot_to_wire};
-use super::record::Told;
-use super::{Core, Engine, malformed, refuse};
+use super::durable::{Durability, NotDurable};
+use super::record::{RecordedKind, Told};
+use super::{Core, Engine, refuse};
 use crate::limits::RETRY_AFTER_MS;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use turnkv_pool::{
-    CommitReservedAsk, LeaseId, OffloadAsk, Outcome, PageKey, ReserveAsk, Reserved, ReservedCommit, SlotPlace,
+    ClientId, CommitReservedAsk, LeaseId, OffloadAsk, Outcome, Renewed, ReserveAsk, Reserved, ReservedCommit,
+    SlotPlace,
 };
-use turnkv_proto::limits::{LEASE_PAGES_MAX, RENEW_LEASES_MAX, RESERVE_PAGES_MAX};
-use turnkv_proto::{BlockHash, Error, ErrorKind, Shards, unpack_hashes, wire};
-use wire::{NotDurable, OffloadOutcome as Wire};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, Shards};
+
+/// Slots that are to be written in place.
+pub(crate) struct Reserve {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Which shard of the pages to come.
+    pub(crate) shard: u16,
+    /// The lease to add them to; none: a new one.
+    pub(crate) lease: Option<LeaseId>,
+    /// How many.
+    pub(crate) pages: u32,
+}
+
+/// Slots that may be written in place.
+pub(crate) struct ReservedSlots {
+    /// Their lease; none: nothing is reserved.
+    pub(crate) lease: Option<LeaseId>,
+    /// Renew within so long.
+    pub(crate) lease_ms: u32,
+    /// Position of the first one in the lease; the others follow.
+    pub(crate) first: u32,
+    /// Where they are.
+    pub(crate) slots: Vec<SlotPlace>,
+    /// Why there are fewer than asked for.
+    pub(crate) short: Option<Short>,
+    /// When it makes sense to ask for the rest again; 0: it does not.
+    pub(crate) retry_after_ms: u32,
+}
+
+/// Why fewer slots are reserved than were asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// The server takes nothing any more.
+    Draining,
+    /// The pool has no more for this caller.
+    Declined(Outcome),
+}
+
+/// Pages in reserved slots.
+pub(crate) struct CommitReserved {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Of which session, where that is said.
+    pub(crate) session: Option<SessionId>,
+    /// The page before the first one; none at the root.
+    pub(crate) parent: Option<BlockHash>,
+    /// The pages.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// The lease's shard of each.
+    pub(crate) shard: u16,
+    /// Above 0: the last page is a partial tail of so many tokens.
+    pub(crate) tail_tokens: u32,
+    /// The lease of their slots.
+    pub(crate) lease: LeaseId,
+    /// Position of each page's slot in the lease, and its checksum.
+    pub(crate) filled: Vec<(u32, u64)>,
+    /// Every page hangs on the parent, not on the page before it.
+    pub(crate) siblings: bool,
+    /// Answer once they are on stable storage.
+    pub(crate) durable: bool,
+}
+
+/// Slots that a client has unmapped.
+pub(crate) struct Release {
+    /// The lease they are of.
+    pub(crate) lease: LeaseId,
+    /// Their positions, ascending; none: the whole lease.
+    pub(crate) positions: Vec<u32>,
+    /// Positions that did not verify, ascending, each once.
+    pub(crate) corrupt: Vec<u32>,
+}
 
 impl Engine {
     /// Gives slots to be written in place, as many as there are now.
-    pub(crate) fn reserve(&self, raw: &wire::ReserveRequest) -> Result<wire::ReserveReply, Error> {
-        if raw.pages > RESERVE_PAGES_MAX {
-            let text = format!("one call reserves at most {RESERVE_PAGES_MAX} slots: split it");
-            return Err(Error::new(ErrorKind::Invalid, text));
-        }
-        let ask = ReserveAsk {
-            ns: self.find_namespace(&raw.namespace)?,
-            shard: parse_shard(raw.shard)?,
-            client: self.clients.check(raw.client)?,
-            lease: (raw.lease != 0).then_some(LeaseId(raw.lease)),
-            pages: raw.pages,
-        };
+    pub(crate) fn reserve(&self, client: ClientId, ask: &Reserve) -> Result<ReservedSlots, Error> {
+        let ns = self.find_namespace(&ask.namespace)?;
         if self.draining.load(Ordering::Relaxed) {
-            let short = Wire::Draining.into();
-            return Ok(wire::ReserveReply { lease: raw.lease, short, ..Default::default() });
+            let (lease, short) = (ask.lease, Some(Short::Draining));
+            let (lease_ms, first, retry_after_ms) = (0, 0, 0);
+            return Ok(ReservedSlots { lease, lease_ms, first, slots: Vec::new(), short, retry_after_ms });
         }
         let now = self.now();
         let (reserved, slots, renewals) = {
             let mut core = self.core();
-            let reserved = reserve_all(&mut core, ask, now)?;
+            let Reserve { shard, lease, pages, .. } = *ask;
+            let reserved = reserve_all(&mut core, ReserveAsk { ns, shard, client, lease, pages }, now)?;
             let slots: Vec<SlotPlace> = reserved.slots.iter().map(|slot| core.place(*slot)).collect();
             (reserved, slots, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);
         self.pass_place_notes();
-        let starved = reserved.short == Some(Outcome::NoSpace);
-        Ok(wire::ReserveReply {
-            lease: reserved.lease.map_or(0, |lease| lease.0),
-            lease_ms: reserved.lease_ms,
-            first: reserved.first,
-            slots: slots.iter().map(slot_to_wire).collect(),
-            short: reserved.short.as_ref().map_or(Wire::Unspecified, outcome_to_wire).into(),
-            retry_after_ms: if starved { RETRY_AFTER_MS } else { 0 },
-        })
+        let Reserved { lease, lease_ms, first, short, .. } = reserved;
+        let retry_after_ms = if short == Some(Outcome::NoSpace) { RETRY_AFTER_MS } else { 0 };
+        let short = short.map(Short::Declined);
+        Ok(ReservedSlots { lease, lease_ms, first, slots, short, retry_after_ms })
     }
 
-    /// Makes pages in reserved slots visible. Also returns those stored: the caller starts their writes.
+    /// Makes pages in reserved slots visible. The caller starts their writes.
     pub(crate) fn commit_reserved(
         &self,
-        raw: &wire::CommitReservedRequest,
-    ) -> Result<(wire::CommitReservedReply, Vec<PageKey>), Error> {
-        check_positions("CommitReserved", raw.positions.len())?;
-        let hashes = unpack_hashes(&raw.hashes).map_err(malformed)?;
-        if hashes.len() != raw.positions.len() || hashes.len() != raw.checksums.len() {
-            let (pages, positions, checksums) = (hashes.len(), raw.positions.len(), raw.checksums.len());
-            let text =
-                format!("{pages} pages, {positions} positions and {checksums} checksums in one commit");
-            return Err(Error::new(ErrorKind::Invalid, text));
-        }
-        if raw.siblings && !raw.session.is_empty() {
-            let text = "siblings are no session's list: leave the session out".to_owned();
-            return Err(Error::new(ErrorKind::Invalid, text));
-        }
-        let session = parse_session(&raw.session)?;
-        let filled: Vec<(u32, u64)> =
-            raw.positions.iter().copied().zip(raw.checksums.iter().copied()).collect();
-        let shards = Shards::one(parse_shard(raw.shard)?);
+        client: ClientId,
+        ask: &CommitReserved,
+    ) -> Result<ReservedCommit, Error> {
+        let shards = Shards::one(ask.shard);
         let pages = OffloadAsk {
-            ns: self.find_namespace(&raw.namespace)?,
-            session: session.as_ref(),
-            parent: BlockHash::parse_optional(&raw.parent).map_err(malformed)?,
-            hashes: &hashes,
+            ns: self.find_namespace(&ask.namespace)?,
+            session: ask.session.as_ref(),
+            parent: ask.parent,
+            hashes: &ask.hashes,
             shards,
-            tail_tokens: raw.tail_tokens,
-            client: self.clients.check(raw.client)?,
+            tail_tokens: ask.tail_tokens,
+            client,
         };
-        let (lease, siblings) = (LeaseId(raw.lease), raw.siblings);
-        let told = Told {
-            ns: pages.ns,
-            kind: wire::RecordedKind::Offload,
-            session: pages.session,
-            client: pages.client,
-            parent: pages.parent,
-            blocks: &hashes[..hashes.len() - usize::from(raw.tail_tokens > 0 && !hashes.is_empty())],
-        };
-        let ask = CommitReservedAsk { pages, lease, filled: &filled, siblings };
+        let siblings = ask.siblings;
+        let commit = CommitReservedAsk { pages, lease: ask.lease, filled: &ask.filled, siblings };
         let now = self.now();
-        let ReservedCommit { outcomes, kept, shown } =
-            self.core().pool.commit_reserved(ask, now).map_err(refuse)?;
+        let committed = self.core().pool.commit_reserved(commit, now).map_err(refuse)?;
         self.pass_place_notes();
-        let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
-        let (stored, present) = (count(Outcome::Stored), count(Outcome::Present));
-        self.metrics.offloaded_pages.increment(shown);
+        let of = |wanted: Outcome| committed.outcomes.iter().filter(|outcome| **outcome == wanted).count();
+        let (stored, present) = (of(Outcome::Stored), of(Outcome::Present));
+        self.metrics.offloaded_pages.increment(committed.shown);
         if shards.are_counted() {
-            self.metrics.present_pages.increment(present);
-            self.metrics.declined_pages.increment(outcomes.len() as u64 - stored - present);
+            self.metrics.present_pages.increment(present as u64);
+            self.metrics.declined_pages.increment((committed.outcomes.len() - stored - present) as u64);
             if !siblings && stored > 0 {
-                self.tell(&told);
+                let full = ask.hashes.len() - usize::from(ask.tail_tokens > 0 && !ask.hashes.is_empty());
+                self.tell(&Told {
+                    ns: pages.ns,
+                    kind: RecordedKind::Offload,
+                    session: pages.session,
+                    client,
+                    parent: pages.parent,
+                    blocks: &ask.hashes[..full],
+                });
             }
         }
-        let outcomes = outcomes.iter().map(|outcome| outcome_to_wire(outcome).into()).collect();
-        Ok((wire::CommitReservedReply { outcomes, ..Default::default() }, kept))
+        Ok(committed)
     }
 
-    /// Waits until what a commit accepted, and its ancestors, are on stable storage, and says so in the reply.
+    /// Waits until what a commit accepted, and its ancestors, are on stable storage.
     pub(crate) async fn reserved_durable(
         self: &Arc<Self>,
-        raw: &wire::CommitReservedRequest,
-        reply: &mut wire::CommitReservedReply,
-        kept: &[PageKey],
-    ) {
-        let declined = |outcome: &i32| ![Wire::Stored as i32, Wire::Present as i32].contains(outcome);
-        let accepted = reply.outcomes.iter().position(declined);
-        let accepted = accepted.unwrap_or(reply.outcomes.len());
-        let mut pages = kept.to_vec();
-        if let (Ok(ns), Ok(hashes)) = (self.find_namespace(&raw.namespace), unpack_hashes(&raw.hashes)) {
+        ask: &CommitReserved,
+        committed: &ReservedCommit,
+    ) -> Durability {
+        let outcomes = &committed.outcomes;
+        let declined = |outcome: &Outcome| ![Outcome::Stored, Outcome::Present].contains(outcome);
+        let accepted = outcomes.iter().position(declined).unwrap_or(outcomes.len());
+        let mut pages = committed.kept.clone();
+        if let Ok(ns) = self.find_namespace(&ask.namespace) {
             // Pages that were there already, perhaps only in DRAM.
             let core = self.core();
-            pages.extend(hashes.iter().take(accepted).filter_map(|hash| core.pool.page_key(ns, hash)));
+            pages.extend(ask.hashes.iter().take(accepted).filter_map(|hash| core.pool.page_key(ns, hash)));
         }
-        let outcome = if pages.is_empty() { Err(NotDurable::Lost) } else { self.make_durable(&pages).await };
-        reply.durable = outcome.is_ok();
-        reply.not_durable = not_durable(outcome);
+        if pages.is_empty() { Err(NotDurable::Lost) } else { self.make_durable(&pages).await }
     }
 
-    /// The client maps what these leases are on: they are held, but for those that the answer names.
-    pub(crate) fn renew(&self, raw: &wire::RenewRequest) -> Result<wire::RenewReply, Error> {
-        let client = self.clients.check(raw.client)?;
-        if raw.leases.len() > RENEW_LEASES_MAX {
-            let text = format!("one call renews at most {RENEW_LEASES_MAX} leases: split it");
-            return Err(Error::new(ErrorKind::Invalid, text));
-        }
-        let mut leases: Vec<LeaseId> = raw.leases.iter().copied().map(LeaseId).collect();
-        leases.sort_unstable();
-        leases.dedup();
+    /// The client maps what these leases are on: they are held, but for those that the answer names. It is asked to do so
+    /// again within so many milliseconds.
+    pub(crate) fn renew(&self, client: ClientId, leases: &[LeaseId]) -> (Renewed, u32) {
         let now = self.now();
-        let renewed = self.core().pool.renew(client, &leases, now);
-        let numbers = |leases: Vec<LeaseId>| leases.into_iter().map(|lease| lease.0).collect();
-        Ok(wire::RenewReply {
-            lease_ms: self.settings.limits.lease_ms as u32,
-            gone: numbers(renewed.gone),
-            refused: numbers(renewed.refused),
-        })
+        (self.core().pool.renew(client, leases, now), self.settings.limits.lease_ms as u32)
     }
 
-    /// The client has unmapped these slots; positions in `corrupt` did not verify at its end.
-    pub(crate) fn release(&self, raw: &wire::ReleaseRequest) -> Result<(), Error> {
-        let (client, now) = (self.clients.check(raw.client)?, self.now());
-        check_positions("Release", raw.positions.len().max(raw.corrupt.len()))?;
-        let (lease, corrupt) = (LeaseId(raw.lease), &once(&raw.corrupt));
-        let dropped = self.core().pool.release(lease, client, &raw.positions, corrupt, now);
+    /// The client has unmapped these slots.
+    pub(crate) fn release(&self, client: ClientId, ask: &Release) -> Result<(), Error> {
+        let now = self.now();
+        let dropped = self.core().pool.release(ask.lease, client, &ask.positions, &ask.corrupt, now);
         self.reader_dropped(dropped.map_err(refuse)?);
         self.freed.notify_waiters();
         Ok(())
@@ -184,21 +206,4 @@ fn reserve_all(core: &mut MutexGuard<'_, Core>, ask: ReserveAsk, now: u64) -> Re
         all.short = more.short;
     }
     Ok(all)
-}
-
-/// A call names no more positions than a lease has.
-pub(super) fn check_positions(verb: &str, count: usize) -> Result<(), Error> {
-    if count <= LEASE_PAGES_MAX {
-        return Ok(());
-    }
-    let text = format!("{verb} names {count} positions, a lease has at most {LEASE_PAGES_MAX}: split it");
-    Err(Error::new(ErrorKind::Invalid, text))
-}
-
-/// Positions, ascending, each once.
-pub(super) fn once(positions: &[u32]) -> Vec<u32> {
-    let mut positions = positions.to_vec();
-    positions.sort_unstable();
-    positions.dedup();
-    positions
 }

@@ -2,26 +2,29 @@
 //! cannot map memory. Must not know: how messages travel.
 
 use super::Engine;
-use super::clients::{Call, Caller};
+use super::clients::{Caller, InlineCall};
+use super::offload::{BeginOffload, CommitOffload, OffloadBegun, OffloadCommitted};
+use super::reload::{BeginReload, EndReload, ReloadRun, ReloadedPosition};
+use super::stats::TierName;
 use crate::limits::INLINE_CHUNK_BYTES;
-use std::collections::VecDeque;
+use bytes::Bytes;
 use std::sync::Arc;
-use turnkv_proto::{Error, ErrorKind, wire};
+use turnkv_pool::{LeaseId, MissCause};
+use turnkv_proto::Error;
 use turnkv_transfer::{Checksum, Slot};
-use wire::ReloadedPage;
 
 /// An inline offload between its first and its last message. Dropped before its commit, it gives everything back:
 /// nobody but this struct writes to the granted slots.
 pub(crate) struct InlineOffload {
     engine: Arc<Engine>,
-    call: Call,
-    lease: u64,
-    pages: Vec<Filling>,
-    open: bool,
+    call: InlineCall,
+    /// What is still to be committed, or given back.
+    lease: Option<LeaseId>,
+    pages: Vec<FillingSlot>,
 }
 
 /// One granted slot being filled, front to back.
-struct Filling {
+struct FillingSlot {
     position: u32,
     slot: Slot,
     filled: u64,
@@ -29,39 +32,22 @@ struct Filling {
 }
 
 impl InlineOffload {
-    /// Begins: the reply says which positions to send.
+    /// Begins: the answer says which positions to send.
     pub(crate) async fn begin(
         engine: &Arc<Engine>,
         caller: Caller,
-        ask: &wire::BeginOffloadRequest,
-    ) -> Result<(InlineOffload, wire::BeginOffloadReply), Error> {
+        ask: &BeginOffload,
+    ) -> Result<(InlineOffload, OffloadBegun), Error> {
         let call = engine.begin_call(caller)?;
-        let mut reply = engine.begin_offload_as(call.client, ask).await?;
-        let mut offload = InlineOffload {
-            engine: Arc::clone(engine),
-            call,
-            lease: reply.lease,
-            pages: Vec::new(),
-            open: reply.lease != 0,
-        };
-        let granted = reply
-            .outcomes
-            .iter()
-            .enumerate()
-            .filter(|(_, outcome)| **outcome == wire::OffloadOutcome::Granted as i32);
-        let ns = engine.find_namespace(&ask.namespace)?;
-        let bytes = engine.shard_bytes(ns);
-        for ((position, _), slot) in granted.zip(&reply.slots) {
-            let slot = engine.slot_at(slot, bytes)?;
-            offload.pages.push(Filling {
-                position: position as u32,
-                slot,
-                filled: 0,
-                checksum: Checksum::new(),
-            });
+        let mut begun = engine.begin_offload(call.client, ask).await?;
+        let mut offload =
+            InlineOffload { engine: Arc::clone(engine), call, lease: begun.lease, pages: Vec::new() };
+        for (position, place) in begun.outcomes.granted().zip(&begun.slots) {
+            let slot = engine.slot(*place)?;
+            offload.pages.push(FillingSlot { position, slot, filled: 0, checksum: Checksum::new() });
         }
-        reply.slots.clear(); // of no use to a caller that cannot map them
-        Ok((offload, reply))
+        begun.slots.clear(); // of no use to a caller that cannot map them
+        Ok((offload, begun))
     }
 
     /// Takes the next bytes of a position; positions may be interleaved, the bytes of one come in order.
@@ -90,39 +76,33 @@ impl InlineOffload {
         mut self,
         checksums: &[u64],
         durable: bool,
-    ) -> Result<wire::CommitOffloadReply, Error> {
+    ) -> Result<OffloadCommitted, Error> {
         if checksums.len() != self.pages.len() {
             let text = format!("{} checksums for {} granted pages", checksums.len(), self.pages.len());
             return Err(Error::invalid(text));
         }
-        let mut ask = wire::CommitOffloadRequest { lease: self.lease, durable, ..Default::default() };
+        let mut pages = Vec::with_capacity(self.pages.len());
         for (page, sent) in self.pages.iter().zip(checksums) {
+            let position = page.position;
             if page.filled < page.slot.len() as u64 {
-                return Err(Error::invalid(format!(
-                    "page {} ended after {} bytes",
-                    page.position, page.filled
-                )));
+                return Err(Error::invalid(format!("page {position} ended after {} bytes", page.filled)));
             }
             if page.checksum.finish() != *sent {
-                let text = format!("page {} changed on its way: its checksum does not match", page.position);
-                return Err(Error::new(ErrorKind::Invalid, text));
+                let text = format!("page {position} changed on its way: its checksum does not match");
+                return Err(Error::invalid(text));
             }
-            ask.pages.push(page.position);
-            ask.checksums.push(*sent);
+            pages.push((position, *sent));
         }
-        self.open = false;
-        if ask.lease == 0 {
-            return Ok(wire::CommitOffloadReply::default());
-        }
+        let Some(lease) = self.lease.take() else { return Ok(OffloadCommitted::default()) };
         let engine = Arc::clone(&self.engine);
-        engine.commit_offload_as(self.call.client, &ask).await
+        engine.commit_offload(self.call.client, &CommitOffload { lease, pages, durable }).await
     }
 }
 
 impl Drop for InlineOffload {
     fn drop(&mut self) {
-        if self.open
-            && let Err(error) = self.engine.abort_offload_as(self.call.client, self.lease)
+        if let Some(lease) = self.lease
+            && let Err(error) = self.engine.abort_offload(self.call.client, lease)
         {
             tracing::debug!(%error, "an inline offload's lease had ended already");
         }
@@ -132,20 +112,41 @@ impl Drop for InlineOffload {
 /// An inline reload: its messages one after another, each made when it is wanted.
 pub(crate) struct InlineReload {
     engine: Arc<Engine>,
-    call: Call,
-    lease: u64,
-    bytes: u64,
-    run: super::reload::ReloadRun,
-    landed: VecDeque<ReloadedPage>,
-    page: Option<Sending>,
+    call: InlineCall,
+    run: ReloadRun,
+    page: Option<SendingSlot>,
     corrupt: Vec<u32>,
 }
 
+/// A piece of an inline reload, in the order of the positions.
+pub(crate) enum ReloadPiece {
+    /// Bytes of a position, front to back.
+    Bytes {
+        /// Which position.
+        index: u32,
+        /// Where they are in its shard.
+        offset: u64,
+        /// The bytes.
+        payload: Bytes,
+        /// CRC-64/NVME of the whole shard, with its first bytes; else 0.
+        checksum: u64,
+        /// Where the page was found.
+        tier: Option<TierName>,
+    },
+    /// Nothing follows; what came of this position is void.
+    Miss {
+        /// Which position.
+        index: u32,
+        /// Why.
+        cause: MissCause,
+    },
+}
+
 /// One leased slot being sent, front to back.
-struct Sending {
+struct SendingSlot {
     index: u32,
     checksum: u64,
-    tier: i32,
+    tier: Option<TierName>,
     slot: Slot,
     sent: usize,
     /// Of what was sent.
@@ -157,21 +158,11 @@ impl InlineReload {
     pub(crate) async fn begin(
         engine: &Arc<Engine>,
         caller: Caller,
-        ask: wire::BeginReloadRequest,
+        ask: &BeginReload,
     ) -> Result<InlineReload, Error> {
         let call = engine.begin_call(caller)?;
-        let bytes = engine.shard_bytes(engine.find_namespace(&ask.namespace)?);
-        let run = engine.begin_reload_as(call.client, &ask).await?;
-        Ok(InlineReload {
-            engine: Arc::clone(engine),
-            call,
-            lease: run.lease,
-            bytes,
-            run,
-            landed: VecDeque::new(),
-            page: None,
-            corrupt: Vec::new(),
-        })
+        let run = engine.begin_reload(call.client, ask).await?;
+        Ok(InlineReload { engine: Arc::clone(engine), call, run, page: None, corrupt: Vec::new() })
     }
 
     /// Positions of the request that this run serves.
@@ -184,74 +175,58 @@ impl InlineReload {
         self.run.shards.whole_pages(self.run.covered as usize)
     }
 
-    /// The next message; `None` at the end of the run. Nothing follows a miss, which may come after some of its page's
+    /// The next piece; `None` at the end of the run. Nothing follows a miss, which may come after some of its page's
     /// bytes: those are void.
-    pub(crate) async fn next(&mut self) -> Option<wire::ReloadReply> {
+    pub(crate) async fn next(&mut self) -> Option<ReloadPiece> {
         loop {
             if let Some(page) = self.page.take() {
                 return Some(self.chunk(page));
             }
-            if self.landed.is_empty() {
-                self.landed = self.run.take_ready().into();
-            }
-            let Some(page) = self.landed.pop_front() else {
+            let Some(page) = self.run.next_ready() else {
                 if self.run.is_done() {
                     return None;
                 }
                 self.run.wait().await;
                 continue;
             };
-            let slot = page.slot.as_ref().map(|place| self.engine.slot_at(place, self.bytes));
-            let slot = match slot {
-                None => return Some(miss(page.index, page.miss)),
-                Some(Err(_)) => return Some(miss(page.index, wire::MissCause::Absent.into())),
-                Some(Ok(slot)) => slot,
+            let ReloadedPosition { index, checksum, tier, found } = page;
+            let slot = match found.map(|place| self.engine.slot(place)) {
+                Err(cause) => return Some(ReloadPiece::Miss { index, cause }),
+                Ok(Err(_)) => return Some(ReloadPiece::Miss { index, cause: MissCause::Absent }),
+                Ok(Ok(slot)) => slot,
             };
-            let ReloadedPage { index, checksum, tier, .. } = page;
-            self.page = Some(Sending { index, checksum, tier, slot, sent: 0, found: Checksum::new() });
+            self.page = Some(SendingSlot { index, checksum, tier, slot, sent: 0, found: Checksum::new() });
         }
     }
 
     /// The page's next chunk: small enough to go through the caches once. The bytes are verified as they are copied, and
     /// the last chunk of a page that does not verify is a miss instead; the page is dropped at the end of the run. A reader
     /// that stalls past the lease gets a miss too: what was copied after that may be another page's.
-    fn chunk(&mut self, mut page: Sending) -> wire::ReloadReply {
+    fn chunk(&mut self, mut page: SendingSlot) -> ReloadPiece {
+        let index = page.index;
         let (from, to) = (page.sent, page.slot.len().min(page.sent + INLINE_CHUNK_BYTES));
         let payload = self.engine.pieces.copy_slot(&page.slot, from..to, &mut page.found);
         if self.engine.clock.now() >= self.run.lease_ends {
-            return miss(page.index, wire::MissCause::Busy.into());
+            return ReloadPiece::Miss { index, cause: MissCause::Busy };
         }
         let last = to == page.slot.len();
         if last && page.found.finish() != page.checksum {
-            self.corrupt.push(page.index);
-            return miss(page.index, wire::MissCause::Checksum.into());
+            self.corrupt.push(index);
+            return ReloadPiece::Miss { index, cause: MissCause::Checksum };
         }
-        let message = wire::ReloadReply {
-            index: page.index,
-            offset: from as u64,
-            payload,
-            checksum: if from == 0 { page.checksum } else { 0 },
-            tier: page.tier,
-            miss: 0,
-        };
+        let checksum = if from == 0 { page.checksum } else { 0 };
+        let (offset, tier) = (from as u64, page.tier);
         page.sent = to;
         self.page = (!last).then_some(page);
-        message
+        ReloadPiece::Bytes { index, offset, payload, checksum, tier }
     }
-}
-
-fn miss(index: u32, cause: i32) -> wire::ReloadReply {
-    wire::ReloadReply { index, miss: cause, ..Default::default() }
 }
 
 impl Drop for InlineReload {
     fn drop(&mut self) {
-        if self.lease == 0 {
-            return;
-        }
-        let corrupt = std::mem::take(&mut self.corrupt);
-        let end = wire::EndReloadRequest { lease: self.lease, client: self.call.client.0, corrupt };
-        if let Err(error) = self.engine.end_reload_as(self.call.client, &end) {
+        let Some(lease) = self.run.lease else { return };
+        let end = EndReload { lease, corrupt: std::mem::take(&mut self.corrupt) };
+        if let Err(error) = self.engine.end_reload(self.call.client, &end) {
             tracing::debug!(%error, "an inline reload's lease had ended already");
         }
     }

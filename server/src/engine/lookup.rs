@@ -1,25 +1,48 @@
 //! Lookup: how many leading pages are there. Owns: the verb. Must not know: slots.
 
-use super::{Engine, malformed, refuse};
+use super::{Engine, refuse};
 use parking_lot::MutexGuard;
+use std::borrow::Cow;
 use turnkv_pool::limits::HASHES_PER_LOOK_MAX;
 use turnkv_pool::{Found, NamespaceIndex};
-use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
+
+/// How many leading pages are there?
+pub(crate) struct Lookup {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Which: a sample of one prefix chain, or a session's own.
+    pub(crate) pages: PagesOf,
+}
+
+/// Pages, named one by one or as a session's.
+pub(crate) enum PagesOf {
+    /// The leading pages of this session that are present.
+    Session(SessionId),
+    /// These.
+    Hashes(Vec<BlockHash>),
+}
 
 impl Engine {
     /// The leading run of a sample of one prefix chain, or of a session's own pages.
-    pub(crate) fn lookup(&self, ask: &wire::LookupRequest) -> Result<wire::LookupReply, Error> {
+    pub(crate) fn lookup(&self, ask: &Lookup) -> Result<Found, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
         let now = self.now();
-        let hashes = if ask.session.is_empty() {
-            unpack_hashes(&ask.hashes).map_err(malformed)?
-        } else {
-            let session = SessionId::parse(&ask.session).map_err(malformed)?;
-            self.session_hashes(ns, &session)?
-        };
-        let found = self.look(ns, &hashes, now)?;
+        let found = self.look(ns, &self.hashes_of(ns, &ask.pages)?, now)?;
         self.metrics.lookups.increment(1);
-        Ok(wire::LookupReply { present: found.present, dram: found.dram })
+        Ok(found)
+    }
+
+    /// The pages meant, one by one.
+    pub(super) fn hashes_of<'a>(
+        &self,
+        ns: NamespaceIndex,
+        pages: &'a PagesOf,
+    ) -> Result<Cow<'a, [BlockHash]>, Error> {
+        Ok(match pages {
+            PagesOf::Session(session) => Cow::Owned(self.session_hashes(ns, session)?),
+            PagesOf::Hashes(hashes) => Cow::Borrowed(hashes),
+        })
     }
 
     /// Counts the leading hashes that are present, so many under one hold of the lock.

@@ -1,12 +1,13 @@
 //! Counters of the engine, as handles (an increment costs 12 ns). Owns: what is counted as it happens. Must not know:
-//! HTTP; gauges (`gauges`), latencies (`calls`).
+//! HTTP; gauges (`gauges`), latencies (`tier_seconds`).
 
-use super::calls::{Calls, TierSeconds};
 use super::gauges::Gauges;
+use super::stats::ReloadTotals;
+use super::tier_seconds::TierSeconds;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use turnkv_proto::wire;
+use turnkv_pool::MissCause;
 
 /// The engine's handles. Names: `turnkv_<subsystem>_<what>_<unit>`; labels only over fixed sets.
 #[allow(missing_docs, reason = "each is described by the text it is registered with")]
@@ -23,7 +24,6 @@ pub(crate) struct Metrics {
     pub(crate) prefetched_pages: Tally,
     pub(crate) routes: Tally,
     pub(crate) unlisted_sessions: Tally,
-    pub(crate) calls: Calls,
     pub(crate) tier_seconds: TierSeconds,
     pub(super) gauges: Gauges,
     dram_hits: Tally,
@@ -42,7 +42,7 @@ pub(super) struct Misses([Tally; 5]);
 
 impl Misses {
     /// A reload ended at a page that is not there.
-    pub(super) fn count(&self, cause: wire::MissCause) {
+    pub(super) fn count(&self, cause: MissCause) {
         self.0[cause_index(cause)].increment(1);
     }
 
@@ -93,6 +93,7 @@ impl Tally {
     }
 }
 
+/// Names of the causes of a miss, in the order of [`cause_index`].
 const CAUSES: [&str; 5] = ["absent", "checksum", "io", "busy", "incomplete"];
 const FOUND: [&str; 4] = ["reader", "nvme", "write", "dram"];
 const CORRUPT: &str = "turnkv_pool_corrupt_pages_total";
@@ -159,7 +160,6 @@ impl Metrics {
                 "turnkv_catalog_unlisted_sessions_total",
                 "Sessions saved without their lists, because the catalog holds as many as it may",
             ),
-            calls: Calls::new(),
             tier_seconds: TierSeconds::new(),
             gauges: Gauges::new(),
             dram_hits: Tally::of(counter!(HITS, "tier" => "dram")),
@@ -181,9 +181,14 @@ impl Metrics {
         self.saved_seconds.increment(saved_us as f64 / 1e6);
     }
 
-    /// Pages found in DRAM and on NVMe, tokens saved, reloads that ended at a miss.
-    pub(super) fn reload_totals(&self) -> (u64, u64, u64, u64) {
-        (self.dram_hits.total(), self.nvme_hits.total(), self.hit_tokens.total(), self.misses.total())
+    /// What they found since start.
+    pub(super) fn reload_totals(&self) -> ReloadTotals {
+        ReloadTotals {
+            dram_hits: self.dram_hits.total(),
+            nvme_hits: self.nvme_hits.total(),
+            hit_tokens: self.hit_tokens.total(),
+            misses: self.misses.total(),
+        }
     }
 
     /// Pages were dropped whose bytes do not verify.
@@ -202,12 +207,12 @@ impl Metrics {
     }
 }
 
-fn cause_index(cause: wire::MissCause) -> usize {
+fn cause_index(cause: MissCause) -> usize {
     match cause {
-        wire::MissCause::Absent | wire::MissCause::Unspecified => 0,
-        wire::MissCause::Checksum => 1,
-        wire::MissCause::Io => 2,
-        wire::MissCause::Busy => 3,
-        wire::MissCause::Incomplete => 4,
+        MissCause::Absent => 0,
+        MissCause::Checksum => 1,
+        MissCause::Io => 2,
+        MissCause::Busy => 3,
+        MissCause::Incomplete => 4,
     }
 }

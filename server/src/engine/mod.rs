@@ -1,18 +1,22 @@
 //! The engine: asks the pool what to do and has the tiers do it. Owns: the one lock around the pool, the waits on
-//! its answers, and the order "decide under the lock, move bytes outside it". Must not know: gRPC, sockets, frames.
+//! its answers, and the order "decide under the lock, move bytes outside it". Must not know: messages, gRPC, sockets, frames.
 //!
-//! - [`start`]: assembles the tiers, recovers, loads the catalog; [`restore`], [`save`]: sessions and pins across restarts
-//! - [`offload`], [`reload`], [`lookup`], [`session`], [`pin`], [`route`]: one file a verb; [`hold`]: those on slots that a client maps
-//! - [`promote`], [`prefetch`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are;
-//!   [`durable`]: who waits for them
-//! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
-//! - [`waits`]: calls that wait for slots
-//! - [`verify`]: pages in DRAM that are checked before a reload is told of them
+//! A verb takes an ask of its own (checked, owned by the verb's file) and gives a plain answer; doors translate both.
+//!
+//! - [`start`]: assembles the tiers, recovers, loads the catalog
+//! - [`namespace`]: opens and finds namespaces; [`restore`], [`save`]: sessions and pins across restarts
+//! - [`lookup`], [`offload`], [`reload`]: the verbs on pages; [`hold`]: those on slots that a client maps; [`inline`]: those whose
+//!   pages travel in a stream
+//! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
+//! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are
+//! - [`durable`]: who waits for pages on NVMe; [`waits`]: who waits for slots
+//! - [`slabs`]: slots as memory; [`verify`]: pages in DRAM that are checked before a reload is told of them
 //! - [`clients`], [`tick`], [`drain`], [`health`]: who is there, deadlines, leaving, what is wrong
-//! - [`metrics`], [`gauges`], [`calls`], [`stats`]: what is counted, held, timed, reported
+//! - [`advice`]: what more memory would buy; [`record`]: what turns asked, for a trace
+//! - [`metrics`], [`gauges`], [`tier_seconds`], [`stats`]: what is counted, held, timed, reported
+//! - `inspect`, `testing`: what simulators and tests may do
 
 pub(crate) mod advice;
-pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod durable;
@@ -40,7 +44,10 @@ pub(crate) mod session;
 pub(crate) mod slabs;
 pub(crate) mod start;
 pub(crate) mod stats;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod tick;
+mod tier_seconds;
 mod verify;
 mod waits;
 pub(crate) mod writeback;
@@ -55,7 +62,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::Notify;
 use turnkv_pool::{NamespaceIndex, Pool, PoolError, Router, SlotKey, SlotPlace};
-use turnkv_proto::{Error, ErrorKind, IdError};
+use turnkv_proto::{Error, ErrorKind};
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_transfer::PieceBuffers;
 
@@ -170,7 +177,7 @@ impl Engine {
     }
 }
 
-/// A pool's refusal as the wire's kind.
+/// A pool's refusal, by what its caller should do.
 fn refuse(error: PoolError) -> Error {
     let kind = match &error {
         PoolError::NamespaceUnknown => ErrorKind::NamespaceUnknown,
@@ -181,9 +188,4 @@ fn refuse(error: PoolError) -> Error {
         PoolError::Invalid(_) => ErrorKind::Invalid,
     };
     Error::new(kind, error.to_string())
-}
-
-/// A malformed id as the wire's kind.
-fn malformed(error: IdError) -> Error {
-    Error::new(ErrorKind::Invalid, error.to_string())
 }

@@ -1,24 +1,20 @@
 //! Namespaces: opening and finding them, retiring those that nobody uses, bringing back what a restart has left. Owns: the step
-//! from the wire's id to the pool's index, and what the catalog is told of it. Must not know: sockets, segments.
+//! from an id to the pool's index, and what the catalog is told of it. Must not know: sockets, segments.
 
 use super::restore::Return;
-use super::{Engine, malformed, refuse};
+use super::{Engine, refuse};
 use crate::catalog::Loaded;
 use crate::limits::RETIRE_CALLS_PER_TICK;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use turnkv_pool::{Adoption, NamespaceDesc, NamespaceIndex, PoolError};
-use turnkv_proto::{CheckedSpec, Error, ErrorKind, NamespaceId, wire};
+use turnkv_proto::{CheckedSpec, Error, ErrorKind, NamespaceId};
 
 impl Engine {
     /// Opens a namespace: the same spec always gives the same id. What NVMe has of it is there when the reply leaves; and it is
     /// in the catalog, if that works. At the limit one makes way: the tenant's own, where it has its share.
-    pub(crate) fn open_namespace(
-        &self,
-        raw: &wire::NamespaceSpec,
-    ) -> Result<wire::OpenNamespaceReply, Error> {
-        let spec = CheckedSpec::try_from(raw).map_err(|error| Error::invalid(error.to_string()))?;
-        let desc = describe(&spec);
+    pub(crate) fn open_namespace(&self, spec: &CheckedSpec) -> Result<(), Error> {
+        let desc = describe(spec);
         if desc.shard_bytes > self.settings.dram.slab_bytes {
             let text = format!(
                 "a page shard of {} bytes does not fit a slab of {}: set dram.slab_bytes to at least that",
@@ -30,14 +26,10 @@ impl Engine {
             self.adopt(&[ns]);
             self.restore(ns);
             if let Some(catalog) = &self.catalog {
-                catalog.put_namespace(&spec);
+                catalog.put_namespace(spec);
             }
         }
-        Ok(wire::OpenNamespaceReply {
-            namespace: spec.id().0.to_vec().into(),
-            shard_bytes: spec.shard_bytes(),
-            page_tokens: spec.page_tokens(),
-        })
+        Ok(())
     }
 
     /// Opens a namespace in the pool. None: it is open already.
@@ -167,16 +159,10 @@ impl Engine {
         }
     }
 
-    /// Bytes of one shard of a page; 0 for a namespace that is not open.
-    pub(super) fn shard_bytes(&self, ns: NamespaceIndex) -> u64 {
-        self.core().pool.namespace_desc(ns).map_or(0, |desc| desc.shard_bytes)
-    }
-
     /// The pool's index of a namespace that was opened.
-    pub(super) fn find_namespace(&self, id: &[u8]) -> Result<NamespaceIndex, Error> {
-        let id = NamespaceId::parse(id).map_err(malformed)?;
+    pub(super) fn find_namespace(&self, id: &NamespaceId) -> Result<NamespaceIndex, Error> {
         let now = self.now();
-        let found = self.core().pool.use_namespace(&id, now);
+        let found = self.core().pool.use_namespace(id, now);
         found.ok_or_else(|| {
             Error::new(ErrorKind::NamespaceUnknown, format!("namespace {id} is not open here"))
         })

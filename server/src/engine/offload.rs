@@ -1,9 +1,8 @@
 //! Offload: grant slots, make filled pages visible. Owns: the verb's order and its waits. Must not know: who copies.
 
-use super::durable::{Durability, not_durable};
-use super::hold::check_positions;
-use super::record::Told;
-use super::{Engine, malformed, refuse};
+use super::durable::{Durability, NotDurable};
+use super::record::{RecordedKind, Told};
+use super::{Engine, refuse};
 use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -12,62 +11,177 @@ use std::time::Duration;
 use turnkv_pool::{
     ClientId, Committed, LeaseId, NamespaceIndex, OffloadAsk, OffloadPlan, Outcome, SlotPlace,
 };
-use turnkv_proto::limits::HASHES_PER_CALL_MAX;
-use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, Shards, unpack_hashes, wire};
-use wire::{NotDurable, OffloadOutcome as Wire};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, Shards};
 
-/// A checked BeginOffload.
-struct Ask {
+/// Pages that are offered.
+pub(crate) struct BeginOffload {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Of which session, where that is said.
+    pub(crate) session: Option<SessionId>,
+    /// The page before the first one; none at the root.
+    pub(crate) parent: Option<BlockHash>,
+    /// The pages, in prefix order; at least one.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// Which shards of each.
+    pub(crate) shards: Shards,
+    /// Above 0: the last page is a partial tail of so many tokens.
+    pub(crate) tail_tokens: u32,
+    /// How long to wait for free slots, within the server's bound.
+    pub(crate) wait_ms: u32,
+    /// Where every page is present: answer once they are on stable storage.
+    pub(crate) durable: bool,
+}
+
+/// What becomes of the pages offered.
+#[derive(Debug)]
+pub(crate) struct OffloadBegun {
+    /// On the granted slots; none when nothing was granted.
+    pub(crate) lease: Option<LeaseId>,
+    /// Commit within so long.
+    pub(crate) lease_ms: u32,
+    /// Of each position.
+    pub(crate) outcomes: Outcomes,
+    /// One a granted position, in order.
+    pub(crate) slots: Vec<SlotPlace>,
+    /// When it makes sense to offer the rest again; 0: it does not.
+    pub(crate) retry_after_ms: u32,
+    /// Asked for, and every page is present: whether they are on stable storage.
+    pub(crate) durable: Option<Durability>,
+}
+
+/// What becomes of the positions of an offload.
+#[derive(Debug)]
+pub(crate) enum Outcomes {
+    /// Of each, in order.
+    Each(Vec<Outcome>),
+    /// So many are all there already.
+    AllPresent(usize),
+    /// So many are all declined, because the server takes nothing any more.
+    AllDraining(usize),
+}
+
+/// Slots that were filled.
+pub(crate) struct CommitOffload {
+    /// The lease they were granted under.
+    pub(crate) lease: LeaseId,
+    /// Positions of the offload, ascending, each with its checksum.
+    pub(crate) pages: Vec<(u32, u64)>,
+    /// Answer once they are on stable storage.
+    pub(crate) durable: bool,
+}
+
+/// What became of filled slots.
+#[derive(Debug, Default)]
+pub(crate) struct OffloadCommitted {
+    /// Positions not kept.
+    pub(crate) dropped: Vec<u32>,
+    /// Asked for: whether what was kept is on stable storage.
+    pub(crate) durable: Option<Durability>,
+}
+
+/// An offload whose namespace and caller are known.
+struct Offer<'a> {
     ns: NamespaceIndex,
-    session: Option<SessionId>,
-    parent: Option<BlockHash>,
-    hashes: Vec<BlockHash>,
-    shards: Shards,
-    tail_tokens: u32,
     client: ClientId,
+    ask: &'a BeginOffload,
+}
+
+impl Outcomes {
+    /// How many positions they are of.
+    fn len(&self) -> usize {
+        match self {
+            Outcomes::Each(each) => each.len(),
+            Outcomes::AllPresent(positions) | Outcomes::AllDraining(positions) => *positions,
+        }
+    }
+
+    /// Positions whose slots are to be filled.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = u32> {
+        let each: &[Outcome] = if let Outcomes::Each(each) = self { each } else { &[] };
+        let granted = |(_, outcome): &(u32, &Outcome)| matches!(outcome, Outcome::Granted(_));
+        (0..).zip(each).filter(granted).map(|(position, _)| position)
+    }
+
+    fn are_present(&self) -> bool {
+        match self {
+            Outcomes::Each(each) => each.iter().all(|outcome| *outcome == Outcome::Present),
+            Outcomes::AllPresent(_) => true,
+            Outcomes::AllDraining(_) => false,
+        }
+    }
+
+    /// What became of each page: a page is present where all positions of it are, and declined as a whole.
+    fn count_pages(&self, shards: Shards) -> PageCounts {
+        let pages = self.len().div_ceil(shards.count()) as u64;
+        let mut counts = PageCounts { pages, ..PageCounts::default() };
+        match self {
+            Outcomes::AllPresent(_) => counts.present = pages,
+            Outcomes::AllDraining(_) => {}
+            Outcomes::Each(each) => {
+                for page in each.chunks(shards.count()) {
+                    match page.iter().find(|outcome| **outcome != Outcome::Present) {
+                        None => counts.present += 1,
+                        Some(Outcome::Granted(_)) => counts.granted += 1,
+                        Some(Outcome::Outranked) => counts.outranked += 1,
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+        counts
+    }
+}
+
+/// Pages of an offload, by what became of them.
+#[derive(Default)]
+struct PageCounts {
+    pages: u64,
+    present: u64,
+    granted: u64,
+    outranked: u64,
+}
+
+impl OffloadBegun {
+    /// Nothing granted, and what was wanted first found no slot.
+    fn is_starved(&self) -> bool {
+        match &self.outcomes {
+            Outcomes::Each(each) => self.slots.is_empty() && each.contains(&Outcome::NoSpace),
+            Outcomes::AllPresent(_) | Outcomes::AllDraining(_) => false,
+        }
+    }
 }
 
 impl Engine {
     /// Says for each position whether it is there, granted or declined. When the first page wanted finds no slot, waits
-    /// up to `wait_ms` for one.
+    /// for one as long as the caller would.
     pub(crate) async fn begin_offload(
         self: &Arc<Self>,
-        raw: &wire::BeginOffloadRequest,
-    ) -> Result<wire::BeginOffloadReply, Error> {
-        self.begin_offload_as(self.clients.check(raw.client)?, raw).await
-    }
-
-    /// [`Engine::begin_offload`] for a caller whose identity is known.
-    pub(super) async fn begin_offload_as(
-        self: &Arc<Self>,
         client: ClientId,
-        raw: &wire::BeginOffloadRequest,
-    ) -> Result<wire::BeginOffloadReply, Error> {
-        let ask = self.check_offload(client, raw)?;
-        let mut reply = self.try_offload(&ask)?;
-        // No wait holds a list of outcomes: where many shards of each page are moved it is longer than the request.
-        if raw.durable && all_present(&reply) {
-            let positions = std::mem::take(&mut reply.outcomes).len();
-            let outcome = self.make_present_durable(&ask).await;
-            reply.outcomes = vec![Wire::Present.into(); positions];
-            reply.durable = outcome.is_ok();
-            reply.not_durable = not_durable(outcome);
+        ask: &BeginOffload,
+    ) -> Result<OffloadBegun, Error> {
+        let offer = self.offer(client, ask)?;
+        let mut begun = self.try_offload(&offer)?;
+        if ask.durable && begun.outcomes.are_present() {
+            // No wait holds a list of outcomes: where many shards of each page are moved it is longer than the request.
+            begun.outcomes = Outcomes::AllPresent(begun.outcomes.len());
+            begun.durable = Some(self.make_present_durable(&offer).await);
         }
-        if !starved(&reply) || raw.wait_ms == 0 {
-            return Ok(self.answer(&ask, reply));
+        if !begun.is_starved() || ask.wait_ms == 0 {
+            return Ok(self.counted(&offer, begun));
         }
-        let deadline = self.clock.now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into());
+        let deadline = self.clock.now() + Duration::from_millis(ask.wait_ms.min(WAIT_MS_MAX).into());
         loop {
             // Armed before the second look, so that a slot freed in between is not missed.
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
-            reply = self.try_offload(&ask)?;
-            if !starved(&reply) {
-                return Ok(self.answer(&ask, reply));
+            begun = self.try_offload(&offer)?;
+            if !begun.is_starved() {
+                return Ok(self.counted(&offer, begun));
             }
-            drop(reply);
+            drop(begun);
             if !self.slots_freed(freed, deadline).await {
-                return Ok(self.answer(&ask, self.try_offload(&ask)?));
+                return Ok(self.counted(&offer, self.try_offload(&offer)?));
             }
         }
     }
@@ -75,53 +189,50 @@ impl Engine {
     /// [`Engine::begin_offload`] without its wait; `None` where a wait would be worth it.
     pub(crate) fn begin_offload_now(
         &self,
-        raw: &wire::BeginOffloadRequest,
-    ) -> Result<Option<wire::BeginOffloadReply>, Error> {
-        let client = self.clients.check(raw.client)?;
-        let ask = self.check_offload(client, raw)?;
-        let reply = self.try_offload(&ask)?;
-        let wait = (starved(&reply) && raw.wait_ms > 0) || (raw.durable && all_present(&reply));
-        Ok(if wait { None } else { Some(self.answer(&ask, reply)) })
+        client: ClientId,
+        ask: &BeginOffload,
+    ) -> Result<Option<OffloadBegun>, Error> {
+        let offer = self.offer(client, ask)?;
+        let begun = self.try_offload(&offer)?;
+        let wait = (begun.is_starved() && ask.wait_ms > 0) || (ask.durable && begun.outcomes.are_present());
+        Ok(if wait { None } else { Some(self.counted(&offer, begun)) })
     }
 
-    fn check_offload(&self, client: ClientId, raw: &wire::BeginOffloadRequest) -> Result<Ask, Error> {
-        let hashes = unpack_hashes(&raw.hashes).map_err(malformed)?;
-        if hashes.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "BeginOffload names no page".to_owned()));
-        }
-        Ok(Ask {
-            ns: self.find_namespace(&raw.namespace)?,
-            session: parse_session(&raw.session)?,
-            parent: BlockHash::parse_optional(&raw.parent).map_err(malformed)?,
-            shards: parse_shards(raw.shard, raw.shards, hashes.len())?,
-            hashes,
-            tail_tokens: raw.tail_tokens,
-            client,
-        })
+    fn offer<'a>(&self, client: ClientId, ask: &'a BeginOffload) -> Result<Offer<'a>, Error> {
+        Ok(Offer { ns: self.find_namespace(&ask.namespace)?, client, ask })
     }
 
-    fn try_offload(&self, ask: &Ask) -> Result<wire::BeginOffloadReply, Error> {
+    fn try_offload(&self, offer: &Offer<'_>) -> Result<OffloadBegun, Error> {
+        let (client, ask) = (offer.client, offer.ask);
         if self.draining.load(Ordering::Relaxed) {
-            let outcomes = vec![Wire::Draining.into(); ask.shards.positions(ask.hashes.len())];
-            return Ok(wire::BeginOffloadReply { outcomes, ..Default::default() });
+            let outcomes = Outcomes::AllDraining(ask.shards.positions(ask.hashes.len()));
+            let (lease, lease_ms, retry_after_ms) = (None, 0, 0);
+            return Ok(OffloadBegun {
+                lease,
+                lease_ms,
+                outcomes,
+                slots: Vec::new(),
+                retry_after_ms,
+                durable: None,
+            });
         }
         let now = self.now();
         let view = OffloadAsk {
-            ns: ask.ns,
+            ns: offer.ns,
             session: ask.session.as_ref(),
             parent: ask.parent,
             hashes: &ask.hashes,
             shards: ask.shards,
             tail_tokens: ask.tail_tokens,
-            client: ask.client,
+            client,
         };
         let (plan, slots, renewals) = {
             let mut core = self.core();
-            core.check_present(ask.client)?;
+            core.check_present(client)?;
             let mut offloading = core.pool.start_offload(&view, now).map_err(refuse)?;
             while !core.pool.offload_some(&view, &mut offloading, now).map_err(refuse)? {
                 MutexGuard::bump(&mut core);
-                core.check_present(ask.client)?;
+                core.check_present(client)?;
             }
             let plan = core.pool.offload_plan(offloading);
             let slots: Vec<SlotPlace> = granted(&plan).map(|slot| core.place(slot)).collect();
@@ -129,19 +240,15 @@ impl Engine {
         };
         self.renew_slabs(renewals);
         self.pass_place_notes();
-        Ok(wire::BeginOffloadReply {
-            lease: plan.lease.map_or(0, |lease| lease.0),
-            lease_ms: plan.lease_ms,
-            outcomes: plan.outcomes.iter().map(|outcome| outcome_to_wire(outcome).into()).collect(),
-            slots: slots.iter().map(slot_to_wire).collect(),
-            retry_after_ms: if plan.outcomes.contains(&Outcome::NoSpace) { RETRY_AFTER_MS } else { 0 },
-            ..Default::default()
-        })
+        let OffloadPlan { lease, lease_ms, outcomes } = plan;
+        let retry_after_ms = if outcomes.contains(&Outcome::NoSpace) { RETRY_AFTER_MS } else { 0 };
+        let outcomes = Outcomes::Each(outcomes);
+        Ok(OffloadBegun { lease, lease_ms, outcomes, slots, retry_after_ms, durable: None })
     }
 
     /// Pages that were there already, perhaps only in DRAM, made durable; the last one's ancestors are the others.
-    async fn make_present_durable(self: &Arc<Self>, ask: &Ask) -> Durability {
-        let last = ask.hashes.last().and_then(|hash| self.core().pool.page_key(ask.ns, hash));
+    async fn make_present_durable(self: &Arc<Self>, offer: &Offer<'_>) -> Durability {
+        let last = offer.ask.hashes.last().and_then(|hash| self.core().pool.page_key(offer.ns, hash));
         match last {
             Some(page) => self.make_durable(&[page]).await,
             None => Err(NotDurable::Lost), // evicted meanwhile
@@ -149,81 +256,58 @@ impl Engine {
     }
 
     /// Counts the pages of what a caller is told, once: not every look that a waiting call takes, nor every shard's call.
-    fn answer(&self, ask: &Ask, reply: wire::BeginOffloadReply) -> wire::BeginOffloadReply {
+    fn counted(&self, offer: &Offer<'_>, begun: OffloadBegun) -> OffloadBegun {
+        let ask = offer.ask;
         if !ask.shards.are_counted() {
-            return reply;
+            return begun;
         }
-        let pages = outcomes_of_pages(&reply.outcomes, ask.shards);
-        let count = |wanted: Wire| pages.iter().filter(|outcome| **outcome == wanted as i32).count() as u64;
-        let present = count(Wire::Present);
+        let PageCounts { pages, present, granted, outranked } = begun.outcomes.count_pages(ask.shards);
         self.metrics.present_pages.increment(present);
-        let outranked = count(Wire::Outranked);
         self.metrics.outranked_pages.increment(outranked);
-        let taken = present + count(Wire::Granted);
-        self.metrics.declined_pages.increment(pages.len() as u64 - taken - outranked);
+        self.metrics.declined_pages.increment(pages - present - granted - outranked);
         if present < ask.hashes.len() as u64 {
             let full = ask.hashes.len() - usize::from(ask.tail_tokens > 0);
             self.tell(&Told {
-                ns: ask.ns,
-                kind: wire::RecordedKind::Offload,
+                ns: offer.ns,
+                kind: RecordedKind::Offload,
                 session: ask.session.as_ref(),
-                client: ask.client,
+                client: offer.client,
                 parent: ask.parent,
                 blocks: &ask.hashes[..full],
             });
         }
-        reply
+        begun
     }
 
     /// Makes filled pages visible; with `durable`, answers when they and their ancestors are on stable storage.
     pub(crate) async fn commit_offload(
         self: &Arc<Self>,
-        ask: &wire::CommitOffloadRequest,
-    ) -> Result<wire::CommitOffloadReply, Error> {
-        self.commit_offload_as(self.clients.check(ask.client)?, ask).await
-    }
-
-    /// [`Engine::commit_offload`] for a caller whose identity is known.
-    pub(super) async fn commit_offload_as(
-        self: &Arc<Self>,
         client: ClientId,
-        ask: &wire::CommitOffloadRequest,
-    ) -> Result<wire::CommitOffloadReply, Error> {
+        ask: &CommitOffload,
+    ) -> Result<OffloadCommitted, Error> {
         let Committed { kept, dropped, .. } = self.commit(client, ask)?;
         self.pump_writes();
         if !ask.durable {
-            return Ok(wire::CommitOffloadReply { dropped, ..Default::default() });
+            return Ok(OffloadCommitted { dropped, durable: None });
         }
         let outcome = if kept.is_empty() { Err(NotDurable::Lost) } else { self.make_durable(&kept).await };
-        let (durable, not_durable) = (outcome.is_ok(), not_durable(outcome));
-        Ok(wire::CommitOffloadReply { dropped, durable, not_durable })
+        Ok(OffloadCommitted { dropped, durable: Some(outcome) })
     }
 
     /// [`Engine::commit_offload`] without `durable`: it never waits, and leaves it to the caller to start the writes
     /// ([`Engine::pump_writes`]) once its answer is on its way.
     pub(crate) fn commit_offload_now(
-        self: &Arc<Self>,
-        ask: &wire::CommitOffloadRequest,
-    ) -> Result<wire::CommitOffloadReply, Error> {
-        let client = self.clients.check(ask.client)?;
-        Ok(wire::CommitOffloadReply { dropped: self.commit(client, ask)?.dropped, ..Default::default() })
+        &self,
+        client: ClientId,
+        ask: &CommitOffload,
+    ) -> Result<OffloadCommitted, Error> {
+        Ok(OffloadCommitted { dropped: self.commit(client, ask)?.dropped, durable: None })
     }
 
-    fn commit(
-        self: &Arc<Self>,
-        client: ClientId,
-        ask: &wire::CommitOffloadRequest,
-    ) -> Result<Committed, Error> {
-        if ask.pages.len() != ask.checksums.len() {
-            let text =
-                format!("{} positions but {} checksums in one commit", ask.pages.len(), ask.checksums.len());
-            return Err(Error::new(ErrorKind::Invalid, text));
-        }
-        check_positions("CommitOffload", ask.pages.len())?;
-        let pages: Vec<(u32, u64)> = ask.pages.iter().copied().zip(ask.checksums.iter().copied()).collect();
+    fn commit(&self, client: ClientId, ask: &CommitOffload) -> Result<Committed, Error> {
         let now = self.now();
         let committed =
-            self.core().pool.commit_offload(LeaseId(ask.lease), client, &pages, now).map_err(refuse)?;
+            self.core().pool.commit_offload(ask.lease, client, &ask.pages, now).map_err(refuse)?;
         self.metrics.offloaded_pages.increment(committed.shown);
         if committed.freed > 0 {
             self.freed.notify_waiters();
@@ -232,32 +316,11 @@ impl Engine {
     }
 
     /// Gives back what was granted: the caller no longer writes to those slots.
-    pub(crate) fn abort_offload(&self, ask: &wire::AbortOffloadRequest) -> Result<(), Error> {
-        self.abort_offload_as(self.clients.check(ask.client)?, ask.lease)
-    }
-
-    /// [`Engine::abort_offload`] for a caller whose identity is known.
-    pub(super) fn abort_offload_as(&self, client: ClientId, lease: u64) -> Result<(), Error> {
-        self.core().pool.abort_offload(LeaseId(lease), client).map_err(refuse)?;
+    pub(crate) fn abort_offload(&self, client: ClientId, lease: LeaseId) -> Result<(), Error> {
+        self.core().pool.abort_offload(lease, client).map_err(refuse)?;
         self.freed.notify_waiters();
         Ok(())
     }
-}
-
-/// What became of each page: a page is present where all positions of it are, and declined as a whole.
-fn outcomes_of_pages(outcomes: &[i32], shards: Shards) -> Vec<i32> {
-    let present = Wire::Present as i32;
-    let page = |positions: &[i32]| positions.iter().copied().find(|at| *at != present).unwrap_or(present);
-    outcomes.chunks(shards.count()).map(page).collect()
-}
-
-/// Nothing granted, and what was wanted first found no slot.
-fn starved(reply: &wire::BeginOffloadReply) -> bool {
-    reply.slots.is_empty() && reply.outcomes.contains(&Wire::NoSpace.into())
-}
-
-fn all_present(reply: &wire::BeginOffloadReply) -> bool {
-    reply.outcomes.iter().all(|outcome| *outcome == Wire::Present as i32)
 }
 
 fn granted(plan: &OffloadPlan) -> impl Iterator<Item = turnkv_pool::SlotKey> {
@@ -267,46 +330,5 @@ fn granted(plan: &OffloadPlan) -> impl Iterator<Item = turnkv_pool::SlotKey> {
     })
 }
 
-/// The wire's form of what becomes of a page.
-pub(super) fn outcome_to_wire(outcome: &Outcome) -> Wire {
-    match outcome {
-        Outcome::Present => Wire::Present,
-        Outcome::Granted(_) => Wire::Granted,
-        Outcome::Stored => Wire::Stored,
-        Outcome::NoSpace => Wire::NoSpace,
-        Outcome::Outranked => Wire::Outranked,
-        Outcome::InFlight => Wire::InFlight,
-        Outcome::NoParent => Wire::NoParent,
-        Outcome::LeaseLimit => Wire::LeaseLimit,
-    }
-}
-
-/// The wire's form of a slot's place.
-pub(super) fn slot_to_wire(place: &SlotPlace) -> wire::SlotRef {
-    wire::SlotRef { slab: place.slab, generation: place.generation, offset: place.offset }
-}
-
-/// An optional session id.
-pub(super) fn parse_session(text: &str) -> Result<Option<SessionId>, Error> {
-    if text.is_empty() { Ok(None) } else { SessionId::parse(text).map(Some).map_err(malformed) }
-}
-
-/// Which shards of so many pages a call moves; whether the namespace has so many is the pool's to say.
-pub(super) fn parse_shards(first: u32, count: u32, pages: usize) -> Result<Shards, Error> {
-    let shards = Shards::new(first, count).ok_or_else(|| {
-        Error::new(ErrorKind::Invalid, format!("{count} shards from shard {first} on are out of range"))
-    })?;
-    if shards.positions(pages) > HASHES_PER_CALL_MAX {
-        let text = format!(
-            "{} shards of {pages} pages are too many for one call, which moves at most {HASHES_PER_CALL_MAX} shards: split it",
-            shards.count()
-        );
-        return Err(Error::new(ErrorKind::Invalid, text));
-    }
-    Ok(shards)
-}
-
-/// A shard's number; whether the namespace has so many is the pool's to say.
-pub(super) fn parse_shard(shard: u32) -> Result<u16, Error> {
-    u16::try_from(shard).map_err(|_| Error::new(ErrorKind::Invalid, format!("shard {shard} is out of range")))
-}
+#[cfg(test)]
+mod tests;

@@ -1,44 +1,58 @@
-//! Pin, Unpin and Describe. Owns: the step from the wire to the pool's answers, and that a pin is saved before it is answered.
+//! Pin and Unpin. Owns: the verbs' order, and that a pin is saved before it is answered.
 //! Must not know: budgets, rows.
 
-use super::{Engine, malformed, refuse};
-use turnkv_pool::{Describing, NamespaceIndex};
-use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, unpack_hashes, wire};
+use super::lookup::PagesOf;
+use super::{Engine, refuse};
+use turnkv_pool::{NamespaceIndex, Pinned};
+use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId};
+
+/// A prefix to be protected.
+pub(crate) struct Pin {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Its pages from the first one on, or those of a session.
+    pub(crate) prefix: PagesOf,
+    /// Of a session: so many leading pages; none: all.
+    pub(crate) pages: Option<usize>,
+    /// For how long; 0: the pool's default.
+    pub(crate) ttl_ms: u64,
+}
+
+/// A protection to be ended.
+pub(crate) struct Unpin {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// The last page that was asked for.
+    pub(crate) pin: BlockHash,
+}
 
 impl Engine {
     /// Protects a prefix, given by its pages or as a session's. Blocking: it is in the catalog before the reply leaves.
-    pub(crate) fn pin(&self, ask: &wire::PinRequest) -> Result<wire::PinReply, Error> {
+    pub(crate) fn pin(&self, ask: &Pin) -> Result<Pinned, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
-        let mut hashes = unpack_hashes(&ask.hashes).map_err(malformed)?;
-        if ask.session.is_empty() == hashes.is_empty() {
-            return Err(Error::invalid("Pin names either the pages of a prefix or a session"));
-        }
-        if !ask.session.is_empty() {
-            let session = SessionId::parse(&ask.session).map_err(malformed)?;
-            hashes = self.session_hashes(ns, &session)?;
-            hashes.truncate(if ask.pages == 0 { hashes.len() } else { ask.pages as usize });
+        let all = self.hashes_of(ns, &ask.prefix)?;
+        let mut hashes: &[BlockHash] = &all;
+        if let PagesOf::Session(_) = ask.prefix {
+            hashes = &hashes[..hashes.len().min(ask.pages.unwrap_or(usize::MAX))];
             if hashes.is_empty() {
                 return Err(Error::invalid("the session has no page to pin yet: end a turn of it first"));
             }
         }
         let now = self.now();
-        let mut pinning = self.core().pool.begin_pin(ns, &hashes, ask.ttl_ms, now).map_err(refuse)?;
-        let mut core = self.slices(|core| core.pool.pin_some(&mut pinning, &hashes));
+        let mut pinning = self.core().pool.begin_pin(ns, hashes, ask.ttl_ms, now).map_err(refuse)?;
+        let mut core = self.slices(|core| core.pool.pin_some(&mut pinning, hashes));
         let pinned = core.pool.end_pin(pinning, now);
         drop(core);
         self.save_pin(ns, pinned.pin)?;
-        let pin = pinned.pin.0.to_vec().into();
-        Ok(wire::PinReply { pages: pinned.pages, pin, ends_in_ms: pinned.ends_in_ms })
+        Ok(pinned)
     }
 
-    /// Ends a pin. Blocking, likewise.
-    pub(crate) fn unpin(&self, ask: &wire::UnpinRequest) -> Result<wire::UnpinReply, Error> {
+    /// Ends a pin; says whether there was one. Blocking, likewise.
+    pub(crate) fn unpin(&self, ask: &Unpin) -> Result<bool, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
-        let pin = BlockHash::parse_optional(&ask.pin).map_err(malformed)?;
-        let pin = pin.ok_or_else(|| Error::invalid("Unpin names the page that Pin answered with"))?;
-        let found = self.core().pool.unpin(ns, &pin).map_err(refuse)?;
-        self.save_pin(ns, pin)?;
-        Ok(wire::UnpinReply { found })
+        let found = self.core().pool.unpin(ns, &ask.pin).map_err(refuse)?;
+        self.save_pin(ns, ask.pin)?;
+        Ok(found)
     }
 
     /// Saves a pin as it is now: durably, if the catalog works, else as soon as it does.
@@ -60,40 +74,5 @@ impl Engine {
                 Ok(())
             }
         }
-    }
-
-    /// All that is known of one session.
-    pub(crate) fn describe_session(&self, ask: &wire::DescribeRequest) -> Result<wire::DescribeReply, Error> {
-        let ns = self.find_namespace(&ask.namespace)?;
-        let session = SessionId::parse(&ask.session).map_err(malformed)?;
-        let now = self.now();
-        let mut describing = Describing::default();
-        let core = self.try_slices(|core| core.pool.describe_some(ns, &session, &mut describing))?;
-        let detail = core.pool.described(ns, &session, &describing, now).map_err(refuse)?;
-        drop(core);
-        let engine = self.router.lock().home(ns, &session).unwrap_or_default().to_owned();
-        let info = &detail.info;
-        Ok(wire::DescribeReply {
-            info: Some(wire::SessionInfo {
-                namespace: ask.namespace.clone(),
-                session: ask.session.clone(),
-                turn: info.turn,
-                pages: info.pages,
-                tail_tokens: info.tail_tokens,
-                idle_ms: info.idle_ms,
-                in_turn: info.in_turn,
-            }),
-            dram_pages: detail.dram_pages,
-            nvme_pages: detail.nvme_pages,
-            shared_pages: detail.shared_pages,
-            protected_pages: detail.protected_pages,
-            bytes: detail.bytes,
-            tail: detail.tail.map_or(Vec::new(), |tail| tail.0.to_vec()).into(),
-            returns_in_ms: detail.returns_in_ms.unwrap_or(0),
-            forgotten_in_ms: detail.forgotten_in_ms,
-            protected_for_ms: detail.protected_for_ms,
-            priority: detail.priority,
-            engine,
-        })
     }
 }

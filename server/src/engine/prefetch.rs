@@ -1,40 +1,58 @@
 //! Prefetch: pages into DRAM before their turn begins. Owns: the bytes read ahead of need, and the verb. Must not know: whose
 //! pages make room (the pool's to say).
 
-use super::{Engine, malformed, refuse};
+use super::lookup::PagesOf;
+use super::{Engine, refuse};
 use crate::limits::{PREFETCH_BYTES_INFLIGHT_MAX, PREFETCH_PAGES_PER_SLICE};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use turnkv_pool::limits::PROMOTIONS_PER_CALL_MAX;
 use turnkv_pool::{NamespaceIndex, Prefetching, Promotion};
-use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
+
+/// Pages to be brought into DRAM.
+pub(crate) struct Prefetch {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Which, and by when.
+    pub(crate) when: When,
+}
+
+/// When which pages are wanted in DRAM.
+pub(crate) enum When {
+    /// These, now.
+    Now(PagesOf),
+    /// Those of a session, when it is back.
+    Within {
+        /// The session.
+        session: SessionId,
+        /// Milliseconds until then.
+        ms: u64,
+    },
+}
+
+/// What a prefetch has begun.
+pub(crate) struct PrefetchBegun {
+    /// Reads started.
+    pub(crate) started: u32,
+    /// Pages that were in DRAM already.
+    pub(crate) ready: u32,
+}
 
 impl Engine {
     /// Brings a session's pages, or the given ones, into DRAM, now or by a time; nobody waits for them.
-    pub(crate) fn prefetch(
-        self: &Arc<Self>,
-        ask: &wire::PrefetchRequest,
-    ) -> Result<wire::PrefetchReply, Error> {
+    pub(crate) fn prefetch(self: &Arc<Self>, ask: &Prefetch) -> Result<PrefetchBegun, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
-        if ask.session.is_empty() {
-            if ask.in_ms > 0 {
-                return Err(Error::invalid(
-                    "a prefetch by time is of a session: name it, or leave in_ms out",
-                ));
-            }
-            return self.promote_pages(ns, &unpack_hashes(&ask.hashes).map_err(malformed)?);
-        }
-        let session = SessionId::parse(&ask.session).map_err(malformed)?;
-        if ask.in_ms == 0 {
-            let hashes = self.session_hashes(ns, &session)?;
-            return self.promote_pages(ns, &hashes);
-        }
+        let (session, ms) = match &ask.when {
+            When::Now(pages) => return self.promote_pages(ns, &self.hashes_of(ns, pages)?),
+            When::Within { session, ms } => (session, *ms),
+        };
         let now = self.now();
-        let begun = self.core().pool.start_expecting(ns, &session, ask.in_ms, now);
+        let begun = self.core().pool.start_expecting(ns, session, ms, now);
         let mut expecting = begun.map_err(refuse)?;
         drop(self.try_slices(|core| core.pool.expect_some(&mut expecting, now))?);
         self.pump_prefetches();
-        Ok(wire::PrefetchReply { started: 0, ready: expecting.dram_pages() })
+        Ok(PrefetchBegun { started: 0, ready: expecting.dram_pages() })
     }
 
     /// Starts the reads of sessions that are expected back soon, up to the bound in flight. Called by the tick and when such a
@@ -78,7 +96,7 @@ impl Engine {
         self: &Arc<Self>,
         ns: NamespaceIndex,
         hashes: &[BlockHash],
-    ) -> Result<wire::PrefetchReply, Error> {
+    ) -> Result<PrefetchBegun, Error> {
         let now = self.now();
         let found = self.look(ns, hashes, now)?;
         let (ready, hashes) = (found.dram, &hashes[..found.present as usize]);
@@ -103,6 +121,6 @@ impl Engine {
         self.renew_slabs(renewals);
         let started = promotions.len() as u32;
         self.start_promotions(promotions);
-        Ok(wire::PrefetchReply { started, ready })
+        Ok(PrefetchBegun { started, ready })
     }
 }

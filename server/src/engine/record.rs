@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use turnkv_pool::{ClientId, NamespaceIndex, PoolError};
-use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, wire};
-use wire::RecordedKind as Kind;
+use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId, SessionId};
 
 /// The recorder of a pool: one recording at a time.
 #[derive(Default)]
@@ -27,7 +26,7 @@ struct Tap {
     ns: NamespaceIndex,
     salt: RandomState,
     began_ms: u64,
-    calls: mpsc::Sender<wire::RecordedCall>,
+    calls: mpsc::Sender<Recorded>,
     queued_blocks: Arc<AtomicU64>,
     dropped: u64,
 }
@@ -35,15 +34,49 @@ struct Tap {
 /// The calls of a recording, as they come.
 pub(crate) struct Recording {
     /// The calls; the first says what a page is.
-    pub(crate) calls: mpsc::Receiver<wire::RecordedCall>,
+    pub(crate) calls: mpsc::Receiver<Recorded>,
     /// Blocks of calls in the queue; whoever takes a call subtracts its.
     pub(crate) queued_blocks: Arc<AtomicU64>,
+}
+
+/// What a recording says.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    /// Which verb was called; none: the first message, which says what a page is.
+    pub(crate) kind: Option<RecordedKind>,
+    /// Since the recording began.
+    pub(crate) at_ms: u64,
+    /// Whose turn it is, salted; 0: nobody's.
+    pub(crate) session: u64,
+    /// Who called, salted.
+    pub(crate) client: u64,
+    /// The page before the first block, salted; 0: the first block is a root.
+    pub(crate) parent: u64,
+    /// The pages, salted.
+    pub(crate) blocks: Vec<u64>,
+    /// Calls left out so far because the queue was full.
+    pub(crate) dropped: u64,
+    /// Tokens of a page; first message only.
+    pub(crate) page_tokens: u32,
+}
+
+/// The calls that are told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordedKind {
+    /// A turn begins.
+    BeginTurn,
+    /// Pages are asked for.
+    Reload,
+    /// Pages are offered.
+    Offload,
+    /// A turn ends; the blocks are the session's whole list.
+    EndTurn,
 }
 
 /// One call to tell of.
 pub(super) struct Told<'a> {
     pub(super) ns: NamespaceIndex,
-    pub(super) kind: Kind,
+    pub(super) kind: RecordedKind,
     pub(super) session: Option<&'a SessionId>,
     pub(super) client: ClientId,
     pub(super) parent: Option<BlockHash>,
@@ -53,8 +86,8 @@ pub(super) struct Told<'a> {
 impl Tap {
     fn tell(&mut self, told: &Told<'_>, now: u64) -> bool {
         let block = |hash: &BlockHash| self.salt.hash_one(hash.0) | 1; // 0 is none
-        let call = wire::RecordedCall {
-            kind: told.kind.into(),
+        let call = Recorded {
+            kind: Some(told.kind),
             at_ms: now.saturating_sub(self.began_ms),
             session: told.session.map_or(0, |session| self.salt.hash_one(session.as_str()) | 1),
             client: self.salt.hash_one(told.client.0),
@@ -83,11 +116,10 @@ impl Tap {
 
 impl Engine {
     /// Starts telling of the calls of one namespace: the one named, or the only one there is.
-    pub(crate) fn record(&self, ask: &wire::RecordRequest) -> Result<Recording, Error> {
-        let ns = if ask.namespace.is_empty() {
-            self.only_namespace()?
-        } else {
-            self.find_namespace(&ask.namespace)?
+    pub(crate) fn record(&self, namespace: Option<&NamespaceId>) -> Result<Recording, Error> {
+        let ns = match namespace {
+            Some(id) => self.find_namespace(id)?,
+            None => self.only_namespace()?,
         };
         let desc = self.core().pool.namespace_desc(ns).cloned();
         let desc = desc.ok_or_else(|| refuse(PoolError::NamespaceUnknown))?;
@@ -97,7 +129,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Limit, text));
         }
         let (sender, calls) = mpsc::channel(RECORD_QUEUE_CALLS_MAX);
-        let first = wire::RecordedCall { page_tokens: desc.page_tokens, ..Default::default() };
+        let first = Recorded { page_tokens: desc.page_tokens, ..Default::default() };
         if sender.try_send(first).is_err() {
             return Err(Error::new(ErrorKind::Internal, "a new queue is full".to_owned()));
         }

@@ -1,13 +1,12 @@
 //! Reload: pages into a caller's reach, DRAM at once and NVMe as the reads land. Owns: the verb's order, its waits and
 //! the run of pages in the order asked. Must not know: who copies.
 
-use super::hold::{check_positions, once};
 use super::metrics::{Corrupt, Misses};
-use super::offload::{parse_session, parse_shards, slot_to_wire};
 use super::promote::Waiter;
-use super::record::Told;
+use super::record::{RecordedKind, Told};
+use super::stats::TierName;
 use super::verify::Check;
-use super::{Engine, malformed, refuse};
+use super::{Engine, refuse};
 use crate::clock::Clock;
 use crate::config::Verify;
 use crate::limits::WAIT_MS_MAX;
@@ -16,29 +15,62 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use turnkv_pool::{
-    ClientId, LeaseId, MissCause, NamespaceIndex, Promotion, ReloadAsk, ReloadPlan, ReloadStep,
+    ClientId, LeaseId, MissCause, NamespaceIndex, Promotion, ReloadAsk, ReloadPlan, ReloadStep, SlotPlace,
 };
-use turnkv_proto::{BlockHash, Error, ErrorKind, SessionId, Shards, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, Shards};
 
-/// A checked BeginReload.
-pub(super) struct Ask {
-    pub(super) ns: NamespaceIndex,
-    pub(super) session: Option<SessionId>,
-    pub(super) hashes: Vec<BlockHash>,
-    pub(super) shards: Shards,
-    pub(super) client: ClientId,
-    pub(super) deadline: Duration,
-    pub(super) clock: Clock,
+/// Pages that are wanted.
+pub(crate) struct BeginReload {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// The session that reads, where that is said.
+    pub(crate) session: Option<SessionId>,
+    /// The pages, in prefix order; at least one.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// Which shards of each.
+    pub(crate) shards: Shards,
+    /// How long to wait for slots and reads, within the server's bound.
+    pub(crate) wait_ms: u32,
     /// The slots will be mapped.
-    pub(super) hold: bool,
+    pub(crate) hold: bool,
+}
+
+/// What a reader is done with.
+pub(crate) struct EndReload {
+    /// The lease that its reload was given.
+    pub(crate) lease: LeaseId,
+    /// Positions that did not verify, ascending, each once.
+    pub(crate) corrupt: Vec<u32>,
+}
+
+/// One position of a reload, as it is told.
+#[derive(Debug)]
+pub(crate) struct ReloadedPosition {
+    /// Which one.
+    pub(crate) index: u32,
+    /// CRC-64/NVME of its bytes; 0 where no page was found.
+    pub(crate) checksum: u64,
+    /// Where it was found, if it was.
+    pub(crate) tier: Option<TierName>,
+    /// Where its bytes are, or why they are not.
+    pub(crate) found: Result<SlotPlace, MissCause>,
+}
+
+/// A reload whose namespace and caller are known.
+struct Wish<'a> {
+    ns: NamespaceIndex,
+    client: ClientId,
+    ask: &'a BeginReload,
+    deadline: Duration,
+    clock: &'a Clock,
     /// Pages in DRAM are checked before they are told.
-    pub(super) check: bool,
+    check: bool,
 }
 
 /// A reload under way: its positions in the order asked, some still on their way from NVMe.
 pub(crate) struct ReloadRun {
-    /// 0 when nothing was leased.
-    pub(crate) lease: u64,
+    /// None when nothing was leased.
+    pub(crate) lease: Option<LeaseId>,
     /// Time to finish reading in.
     pub(crate) lease_ms: u32,
     /// When that time is over, counted from before the lease was given.
@@ -47,7 +79,7 @@ pub(crate) struct ReloadRun {
     pub(crate) covered: u32,
     /// Which shards of its pages that is of.
     pub(crate) shards: Shards,
-    pages: VecDeque<(wire::ReloadedPage, Arrival)>,
+    pages: VecDeque<(ReloadedPosition, Arrival)>,
     first: u32,
     landed: mpsc::Receiver<(u32, Result<(), MissCause>)>,
     deadline: Duration,
@@ -69,23 +101,20 @@ enum Arrival {
 }
 
 impl ReloadRun {
-    /// The leading pages that are in their slots now, in order. A miss is counted as it is told.
-    pub(crate) fn take_ready(&mut self) -> Vec<wire::ReloadedPage> {
-        let mut ready = Vec::new();
-        while let Some((_, Arrival::Here)) = self.pages.front() {
-            if let Some((page, _)) = self.pages.pop_front() {
-                self.first += 1;
-                let miss = page.miss();
-                ready.push(page);
-                if miss != wire::MissCause::Unspecified {
-                    self.pages.clear(); // nothing after a miss is served
-                    if self.shards.are_counted() {
-                        self.misses.count(miss);
-                    }
-                }
+    /// The next position, if it is in its slot now. A miss is counted as it is told, and nothing after it is served.
+    pub(crate) fn next_ready(&mut self) -> Option<ReloadedPosition> {
+        if !matches!(self.pages.front(), Some((_, Arrival::Here))) {
+            return None;
+        }
+        let (page, _) = self.pages.pop_front()?;
+        self.first += 1;
+        if let Err(cause) = page.found {
+            self.pages.clear();
+            if self.shards.are_counted() {
+                self.misses.count(cause);
             }
         }
-        ready
+        Some(page)
     }
 
     /// Nothing more will come.
@@ -100,8 +129,7 @@ impl ReloadRun {
             Some(None) | None => {
                 if let Some((page, arrival)) = self.pages.front_mut() {
                     *arrival = Arrival::Here;
-                    page.slot = None;
-                    page.miss = wire::MissCause::Busy.into();
+                    page.found = Err(MissCause::Busy);
                 }
             }
         }
@@ -118,37 +146,28 @@ impl ReloadRun {
         };
         *arrival = Arrival::Here;
         if let Err(cause) = result {
-            page.slot = None;
-            page.miss = miss_to_wire(cause).into();
+            page.found = Err(cause);
         }
     }
 }
 
 impl Engine {
     /// Leases the leading pages that are there and starts the reads of those on NVMe. When not even the first page
-    /// finds a slot to be read into, waits up to `wait_ms` for one.
+    /// finds a slot to be read into, waits for one as long as the caller would.
     pub(crate) async fn begin_reload(
         self: &Arc<Self>,
-        raw: &wire::BeginReloadRequest,
-    ) -> Result<ReloadRun, Error> {
-        self.begin_reload_as(self.clients.check(raw.client)?, raw).await
-    }
-
-    /// [`Engine::begin_reload`] for a caller whose identity is known.
-    pub(super) async fn begin_reload_as(
-        self: &Arc<Self>,
         client: ClientId,
-        raw: &wire::BeginReloadRequest,
+        ask: &BeginReload,
     ) -> Result<ReloadRun, Error> {
-        let ask = self.check_reload(client, raw)?;
+        let wish = self.wish(client, ask)?;
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
-            if let Some(run) = self.try_reload(&ask)? {
+            if let Some(run) = self.try_reload(&wish)? {
                 return Ok(run);
             }
-            if !self.slots_freed(freed, ask.deadline).await {
-                return Ok(busy(&ask, Arc::clone(&self.metrics.misses)));
+            if !self.slots_freed(freed, wish.deadline).await {
+                return Ok(busy(&wish, Arc::clone(&self.metrics.misses)));
             }
         }
     }
@@ -156,53 +175,48 @@ impl Engine {
     /// [`Engine::begin_reload`] without its wait; `None` where a wait would be worth it.
     pub(crate) fn begin_reload_now(
         self: &Arc<Self>,
-        raw: &wire::BeginReloadRequest,
+        client: ClientId,
+        ask: &BeginReload,
     ) -> Result<Option<ReloadRun>, Error> {
-        self.try_reload(&self.check_reload(self.clients.check(raw.client)?, raw)?)
+        self.try_reload(&self.wish(client, ask)?)
     }
 
-    fn check_reload(&self, client: ClientId, raw: &wire::BeginReloadRequest) -> Result<Ask, Error> {
-        let hashes = unpack_hashes(&raw.hashes).map_err(malformed)?;
-        if hashes.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "BeginReload names no page".to_owned()));
-        }
-        Ok(Ask {
-            ns: self.find_namespace(&raw.namespace)?,
-            session: parse_session(&raw.session)?,
-            shards: parse_shards(raw.shard, raw.shards, hashes.len())?,
-            hashes,
+    fn wish<'a>(&'a self, client: ClientId, ask: &'a BeginReload) -> Result<Wish<'a>, Error> {
+        Ok(Wish {
+            ns: self.find_namespace(&ask.namespace)?,
             client,
-            deadline: self.clock.now() + Duration::from_millis(raw.wait_ms.min(WAIT_MS_MAX).into()),
-            clock: self.clock.clone(),
-            hold: raw.hold,
+            ask,
+            deadline: self.clock.now() + Duration::from_millis(ask.wait_ms.min(WAIT_MS_MAX).into()),
+            clock: &self.clock,
             check: self.settings.verify == Verify::Always,
         })
     }
 
     /// One decision: `None` when the first page wants a slot and there is none now.
-    fn try_reload(self: &Arc<Self>, ask: &Ask) -> Result<Option<ReloadRun>, Error> {
+    fn try_reload(self: &Arc<Self>, wish: &Wish<'_>) -> Result<Option<ReloadRun>, Error> {
+        let ask = wish.ask;
         let (now, began) = (self.now(), self.clock.now());
         let (plan, laid_out, renewals) = {
             let mut core = self.core();
-            core.check_present(ask.client)?;
+            core.check_present(wish.client)?;
             let view = ReloadAsk {
-                ns: ask.ns,
+                ns: wish.ns,
                 hashes: &ask.hashes,
                 shards: ask.shards,
-                client: ask.client,
+                client: wish.client,
                 session: ask.session.as_ref(),
                 hold: ask.hold,
             };
             let plan = core.pool.begin_reload(view, now).map_err(refuse)?;
             let stuck = matches!(plan.pages.first(), Some(ReloadStep::NoSlot));
             let laid_out =
-                (!stuck).then(|| core.lay_out(&plan, ask, began, Arc::clone(&self.metrics.misses)));
+                (!stuck).then(|| core.lay_out(&plan, wish, began, Arc::clone(&self.metrics.misses)));
             (plan, laid_out, core.pool.take_slab_actions())
         };
         self.renew_slabs(renewals);
         self.start_promotions(plan.ahead.clone());
         let run = laid_out.map(|(run, started)| {
-            self.count_reload(ask, &plan);
+            self.count_reload(wish, &plan);
             self.start_promotions(started.promotions);
             self.start_checks(started.checks);
             run
@@ -211,7 +225,8 @@ impl Engine {
         Ok(run)
     }
 
-    fn count_reload(&self, ask: &Ask, plan: &ReloadPlan) {
+    fn count_reload(&self, wish: &Wish<'_>, plan: &ReloadPlan) {
+        let (ns, ask) = (wish.ns, wish.ask);
         // Of the calls that read a page shard by shard one counts: its pages are found, and its tokens saved, once.
         if !ask.shards.are_counted() {
             return;
@@ -227,32 +242,25 @@ impl Engine {
         }
         let (tokens, saved_us) = {
             let core = self.core();
-            let page_tokens = core.pool.namespace_desc(ask.ns).map_or(0, |desc| desc.page_tokens);
+            let page_tokens = core.pool.namespace_desc(ns).map_or(0, |desc| desc.page_tokens);
             let tokens = (dram + nvme) * u64::from(page_tokens);
-            (tokens, core.pool.prefill_us(ask.ns, tokens).unwrap_or(0))
+            (tokens, core.pool.prefill_us(ns, tokens).unwrap_or(0))
         };
         self.metrics.reloaded(dram, nvme, tokens, saved_us);
         self.tell(&Told {
-            ns: ask.ns,
-            kind: wire::RecordedKind::Reload,
+            ns,
+            kind: RecordedKind::Reload,
             session: ask.session.as_ref(),
-            client: ask.client,
+            client: wish.client,
             parent: None,
             blocks: &ask.hashes,
         });
     }
 
-    /// The reader is done with these slots; positions in `corrupt` did not verify at its end.
-    pub(crate) fn end_reload(&self, ask: &wire::EndReloadRequest) -> Result<(), Error> {
-        self.end_reload_as(self.clients.check(ask.client)?, ask)
-    }
-
-    /// [`Engine::end_reload`] for a caller whose identity is known.
-    pub(super) fn end_reload_as(&self, client: ClientId, ask: &wire::EndReloadRequest) -> Result<(), Error> {
+    /// The reader is done with these slots.
+    pub(crate) fn end_reload(&self, client: ClientId, ask: &EndReload) -> Result<(), Error> {
         let now = self.now();
-        check_positions("EndReload", ask.corrupt.len())?;
-        let corrupt = once(&ask.corrupt);
-        let dropped = self.core().pool.end_reload(LeaseId(ask.lease), client, &corrupt, now);
+        let dropped = self.core().pool.end_reload(ask.lease, client, &ask.corrupt, now);
         self.reader_dropped(dropped.map_err(refuse)?);
         self.freed.notify_waiters();
         Ok(())
@@ -273,17 +281,18 @@ impl super::Core {
     fn lay_out(
         &mut self,
         plan: &ReloadPlan,
-        ask: &Ask,
+        wish: &Wish<'_>,
         began: Duration,
         misses: Arc<Misses>,
     ) -> (ReloadRun, Started) {
+        let shards = wish.ask.shards;
         let (tell, landed) = mpsc::channel(plan.pages.len().max(1));
         let mut started = Started::default();
         let mut pages = VecDeque::with_capacity(plan.pages.len());
         for (position, step) in plan.pages.iter().enumerate() {
-            let (index, shard) = (position as u32, ask.shards.shard(position));
+            let (index, shard) = (position as u32, shards.shard(position));
             let (slot, checksum, tier, arrival) = match step {
-                ReloadStep::Ready { page, slot, checksum } if ask.check => {
+                ReloadStep::Ready { page, slot, checksum } if wish.check => {
                     started.checks.push(Check {
                         index,
                         page: *page,
@@ -293,49 +302,42 @@ impl super::Core {
                         checksum: *checksum,
                         tell: tell.clone(),
                     });
-                    (*slot, *checksum, wire::TierKind::Dram, Arrival::OnItsWay)
+                    (*slot, *checksum, TierName::Dram, Arrival::OnItsWay)
                 }
-                ReloadStep::Ready { slot, checksum, .. } => {
-                    (*slot, *checksum, wire::TierKind::Dram, Arrival::Here)
-                }
+                ReloadStep::Ready { slot, checksum, .. } => (*slot, *checksum, TierName::Dram, Arrival::Here),
                 ReloadStep::Promote(promotion) => {
                     started.promotions.push(*promotion);
                     let waiter = Waiter { index, tell: tell.clone() };
                     self.promotions.add(promotion.page, promotion.shard, waiter);
-                    (promotion.slot, promotion.checksum, wire::TierKind::Nvme, Arrival::OnItsWay)
+                    (promotion.slot, promotion.checksum, TierName::Nvme, Arrival::OnItsWay)
                 }
                 ReloadStep::Join { page, slot, checksum } => {
                     self.promotions.add(*page, shard, Waiter { index, tell: tell.clone() });
-                    (*slot, *checksum, wire::TierKind::Nvme, Arrival::OnItsWay)
+                    (*slot, *checksum, TierName::Nvme, Arrival::OnItsWay)
                 }
                 ReloadStep::NoSlot => break,
                 ReloadStep::Miss(cause) => {
-                    let miss = miss_to_wire(*cause).into();
-                    pages
-                        .push_back((wire::ReloadedPage { index, miss, ..Default::default() }, Arrival::Here));
+                    pages.push_back((miss(index, *cause), Arrival::Here));
                     break;
                 }
             };
-            let slot = Some(slot_to_wire(&self.place(slot)));
-            pages.push_back((
-                wire::ReloadedPage { index, slot, checksum, tier: tier.into(), miss: 0 },
-                arrival,
-            ));
+            let found = Ok(self.place(slot));
+            pages.push_back((ReloadedPosition { index, checksum, tier: Some(tier), found }, arrival));
         }
         let lease_ends = began + Duration::from_millis(plan.lease_ms.into());
         // A check takes its time, whether the caller would wait for a read or not.
-        let deadline = if started.checks.is_empty() { ask.deadline } else { ask.deadline.max(lease_ends) };
+        let deadline = if started.checks.is_empty() { wish.deadline } else { wish.deadline.max(lease_ends) };
         let run = ReloadRun {
-            lease: plan.lease.map_or(0, |lease| lease.0),
+            lease: plan.lease,
             lease_ms: plan.lease_ms,
             lease_ends,
             covered: pages.len() as u32,
-            shards: ask.shards,
+            shards,
             pages,
             first: 0,
             landed,
             deadline,
-            clock: ask.clock.clone(),
+            clock: wish.clock.clone(),
             misses,
         };
         (run, started)
@@ -343,31 +345,24 @@ impl super::Core {
 }
 
 /// What a caller gets when time ran out before the first page found a slot.
-fn busy(ask: &Ask, misses: Arc<Misses>) -> ReloadRun {
-    let miss = wire::ReloadedPage { miss: wire::MissCause::Busy.into(), ..Default::default() };
+fn busy(wish: &Wish<'_>, misses: Arc<Misses>) -> ReloadRun {
     let (_, landed) = mpsc::channel(1);
     ReloadRun {
-        lease: 0,
+        lease: None,
         lease_ms: 0,
-        lease_ends: ask.deadline,
+        lease_ends: wish.deadline,
         covered: 1,
-        shards: ask.shards,
-        pages: VecDeque::from([(miss, Arrival::Here)]),
+        shards: wish.ask.shards,
+        pages: VecDeque::from([(miss(0, MissCause::Busy), Arrival::Here)]),
         first: 0,
         landed,
-        deadline: ask.deadline,
-        clock: ask.clock.clone(),
+        deadline: wish.deadline,
+        clock: wish.clock.clone(),
         misses,
     }
 }
 
-/// The wire's name of a cause.
-pub(super) fn miss_to_wire(cause: MissCause) -> wire::MissCause {
-    match cause {
-        MissCause::Absent => wire::MissCause::Absent,
-        MissCause::Checksum => wire::MissCause::Checksum,
-        MissCause::Io => wire::MissCause::Io,
-        MissCause::Busy => wire::MissCause::Busy,
-        MissCause::Incomplete => wire::MissCause::Incomplete,
-    }
+/// A position of which nothing was found.
+fn miss(index: u32, cause: MissCause) -> ReloadedPosition {
+    ReloadedPosition { index, checksum: 0, tier: None, found: Err(cause) }
 }

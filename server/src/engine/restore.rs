@@ -26,7 +26,7 @@ impl Engine {
         let restored = match catalog.is_forgetting(&id) {
             true => Ok(()),
             false => catalog.saved_rows(|saved| {
-                let mut lists = Lists { engine: self, saved, known: HashMap::new() };
+                let mut lists = KnownLists { engine: self, saved, known: HashMap::new() };
                 saved.for_each_of(&id, |session| {
                     sessions += u64::from(lists.restore_session(catalog, ns, session)?);
                     Ok(())
@@ -74,13 +74,13 @@ pub(super) enum Return {
 }
 
 /// How much is here of the lists that chunks end.
-struct Lists<'a> {
+struct KnownLists<'a> {
     engine: &'a Engine,
     saved: &'a SavedRows,
     known: HashMap<(NamespaceIndex, BlockHash), Option<ListStart>>,
 }
 
-impl Lists<'_> {
+impl KnownLists<'_> {
     /// Brings one session back; says whether it is. One whose list is shorter than it was, or is saved whole as older servers
     /// did, is written anew.
     fn restore_session(

@@ -1,37 +1,45 @@
 //! Route: which engine should run a turn. Owns: telling the router what ran where, and its lock (never held together with
 //! the pool's). Must not know: how the ranking is made.
 
-use super::{Engine, malformed, refuse};
-use turnkv_pool::{Candidate, NamespaceIndex, RouteAsk};
-use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use super::{Engine, refuse};
+use turnkv_pool::{Candidate, NamespaceIndex, Ranked, RouteAsk};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
+
+/// A turn that is to be run somewhere.
+pub(crate) struct RouteTurn<'a> {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Of which session, where there is one.
+    pub(crate) session: Option<SessionId>,
+    /// The pages of its prompt; none: those of the session.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// Where it could run.
+    pub(crate) candidates: Vec<Candidate<'a>>,
+}
+
+/// Where it should run.
+pub(crate) struct Routed {
+    /// The candidates by their places in the ask, the best first.
+    pub(crate) ranked: Vec<Ranked>,
+    /// Leading pages that any of them can reload from the pool.
+    pub(crate) pool_pages: u32,
+}
 
 impl Engine {
-    /// Ranks the engines named in the request.
-    pub(crate) fn route(&self, ask: &wire::RouteRequest) -> Result<wire::RouteReply, Error> {
-        let ns = self.find_namespace(&ask.namespace)?;
-        let session = match ask.session.as_str() {
-            "" => None,
-            name => Some(SessionId::parse(name).map_err(malformed)?),
-        };
-        let mut hashes = unpack_hashes(&ask.hashes).map_err(malformed)?;
+    /// Ranks the engines that it could run at.
+    pub(crate) fn route(&self, ask: RouteTurn<'_>) -> Result<Routed, Error> {
+        let RouteTurn { namespace, session, mut hashes, candidates } = ask;
+        let ns = self.find_namespace(&namespace)?;
         let now = self.now();
         if let (Some(session), true) = (&session, hashes.is_empty()) {
             // A session that is not known yet has no pages: any engine is as good, but for its load.
             hashes = self.session_hashes(ns, session).unwrap_or_default();
         }
         let pool_pages = self.look(ns, &hashes, now)?.present;
-        let candidates: Vec<Candidate<'_>> = ask.engines.iter().map(candidate).collect();
         let view = RouteAsk { ns, session: session.as_ref(), hashes: &hashes, candidates: &candidates };
         let ranked = self.router.lock().route(view, now).map_err(refuse)?;
         self.metrics.routes.increment(1);
-        let choices = ranked.into_iter().map(|ranked| wire::RouteChoice {
-            name: candidates[ranked.candidate].name.to_owned(),
-            held_pages: ranked.held_pages,
-            overflow_pages: ranked.overflow_pages,
-            home: ranked.is_home,
-            score: ranked.score,
-        });
-        Ok(wire::RouteReply { choices: choices.collect(), pool_pages })
+        Ok(Routed { ranked, pool_pages })
     }
 
     /// A turn runs at an engine, on these pages.
@@ -45,15 +53,5 @@ impl Engine {
         let ask = RouteAsk { ns, session: Some(session), hashes, candidates: &[] };
         let now = self.now();
         self.router.lock().ran(ask, engine, now).map_err(refuse)
-    }
-}
-
-fn candidate(engine: &wire::RouteEngine) -> Candidate<'_> {
-    Candidate {
-        name: &engine.name,
-        capacity_pages: engine.capacity_pages,
-        used_pages: engine.used_pages,
-        running: engine.running,
-        waiting: engine.waiting,
     }
 }

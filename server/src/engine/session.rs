@@ -1,90 +1,158 @@
-//! The session verbs: begin and end a turn, fork, supersede, close, list. Owns: their order and what goes to the
+//! The session verbs: begin and end a turn, fork, supersede, close, list, describe. Owns: their order and what goes to the
 //! catalog. Must not know: pages' bytes.
 
-use super::record::Told;
-use super::{Engine, malformed, refuse};
+use super::record::{RecordedKind, Told};
+use super::{Engine, refuse};
 use crate::limits::SESSION_LIST_MAX;
-use bytes::Bytes;
-use std::collections::BTreeMap;
-use turnkv_pool::{ClientId, EndTurn, Listing, NamespaceIndex, Naming, Router, TurnEnd};
-use turnkv_proto::{BlockHash, Error, SessionId, unpack_hashes, wire};
+use std::collections::{BTreeMap, BTreeSet};
+use turnkv_pool::{
+    ClientId, Describing, EndTurn, Listing, NamespaceIndex, Naming, Router, SessionDetail, SessionInfo,
+    TurnBegun, TurnEnd,
+};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
+
+/// A session, by its namespace and its name there.
+pub(crate) struct SessionKey {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) session: SessionId,
+}
+
+/// A turn that begins.
+pub(crate) struct BeginTurn<'a> {
+    /// Of which session.
+    pub(crate) of: SessionKey,
+    /// Which engine runs it, where that is said.
+    pub(crate) engine: Option<&'a str>,
+}
+
+/// What the owner of a session says at the end of a turn; the fields are those of [`EndTurn`].
+pub(crate) struct EndOfTurn {
+    pub(crate) of: SessionKey,
+    pub(crate) keep: u32,
+    pub(crate) hashes: Vec<BlockHash>,
+    pub(crate) tail_tokens: u32,
+    pub(crate) expected_return_ms: u64,
+    pub(crate) ttl_ms: u64,
+    pub(crate) priority: u32,
+    pub(crate) last: bool,
+}
+
+/// Which sessions are there?
+pub(crate) struct ListSessions {
+    /// Of one namespace; none: of all.
+    pub(crate) namespace: Option<NamespaceId>,
+    /// So many; none: as many as one answer may hold.
+    pub(crate) limit: Option<usize>,
+}
+
+/// Some of the sessions known.
+pub(crate) struct SessionList {
+    /// These, in no order.
+    pub(crate) sessions: Vec<SessionInfo>,
+    /// The ids of their namespaces, but of those that have retired meanwhile.
+    pub(crate) namespaces: BTreeMap<NamespaceIndex, NamespaceId>,
+    /// How many there are.
+    pub(crate) total: u64,
+}
+
+/// All that is known of a session.
+pub(crate) struct Described {
+    /// As the pool has it.
+    pub(crate) detail: SessionDetail,
+    /// The engine that ran its last turn; empty: that is not known.
+    pub(crate) engine: String,
+}
+
+impl EndOfTurn {
+    fn view(&self) -> EndTurn<'_> {
+        EndTurn {
+            keep: self.keep,
+            hashes: &self.hashes,
+            tail_tokens: self.tail_tokens,
+            expected_return_ms: self.expected_return_ms,
+            ttl_ms: self.ttl_ms,
+            priority: self.priority,
+            last: self.last,
+        }
+    }
+}
 
 impl Engine {
     /// What is left of a session; creates it when it is new.
-    pub(crate) fn begin_turn(&self, ask: &wire::BeginTurnRequest) -> Result<wire::BeginTurnReply, Error> {
-        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
-        if !ask.engine.is_empty() {
-            Router::check_name(&ask.engine).map_err(refuse)?;
+    pub(crate) fn begin_turn(&self, ask: &BeginTurn<'_>) -> Result<TurnBegun, Error> {
+        let (ns, session) = self.find_session(&ask.of)?;
+        if let Some(engine) = ask.engine {
+            Router::check_name(engine).map_err(refuse)?;
         }
         let now = self.now();
-        let mut turn = self.core().pool.start_turn(ns, &session, now).map_err(refuse)?;
+        let mut turn = self.core().pool.start_turn(ns, session, now).map_err(refuse)?;
         let begun = self.slices(|core| core.pool.begin_turn_some(&mut turn, now)).pool.turn_begun(&turn);
-        if !ask.engine.is_empty() {
-            let hashes = self.session_hashes(ns, &session).unwrap_or_default();
-            self.ran_at(ns, &session, &ask.engine, &hashes)?;
+        if let Some(engine) = ask.engine {
+            let hashes = self.session_hashes(ns, session).unwrap_or_default();
+            self.ran_at(ns, session, engine, &hashes)?;
         }
-        self.tell_turn(ns, wire::RecordedKind::BeginTurn, &session, &[]);
-        self.remember(ns, &session);
-        let (tail, tail_tokens) =
-            begun.tail.map_or((Default::default(), 0), |(hash, tokens)| (hash.0.to_vec().into(), tokens));
-        Ok(wire::BeginTurnReply { turn: begun.turn, pages: begun.pages, dram: begun.dram, tail_tokens, tail })
+        self.tell_turn(ns, RecordedKind::BeginTurn, session, &[]);
+        self.remember(ns, session);
+        Ok(begun)
     }
 
-    /// What the owner knows about the wait that begins now.
-    pub(crate) fn end_turn(&self, ask: &wire::EndTurnRequest) -> Result<wire::EndTurnReply, Error> {
-        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
-        let hashes = unpack_hashes(&ask.hashes).map_err(malformed)?;
-        let end = EndTurn {
-            keep: ask.keep,
-            hashes: &hashes,
-            tail_tokens: ask.tail_tokens,
-            expected_return_ms: ask.expected_return_ms,
-            ttl_ms: ask.ttl_ms,
-            priority: ask.priority,
-            last: ask.r#final,
-        };
+    /// What the owner knows about the wait that begins now. Returns the pages of the session's list that are present.
+    pub(crate) fn end_turn(&self, ask: &EndOfTurn) -> Result<u32, Error> {
+        let (ns, session) = self.find_session(&ask.of)?;
+        let hashes = &ask.hashes;
         let now = self.now();
-        let mut list = self.kept_pages(ns, &session, ask.keep);
-        let mut turn = TurnEnd::new(ns, &session, end);
+        let mut list = self.kept_pages(ns, session, ask.keep);
+        let mut turn = TurnEnd::new(ns, session, ask.view());
         drop(self.try_slices(|core| core.pool.end_turn_step(&mut turn, now).map(|more| !more))?);
         let pages = turn.pages();
         if self.is_recording() && list.len() == ask.keep as usize {
             list.extend(&hashes[..hashes.len() - usize::from(ask.tail_tokens > 0 && !hashes.is_empty())]);
-            self.tell_turn(ns, wire::RecordedKind::EndTurn, &session, &list);
+            self.tell_turn(ns, RecordedKind::EndTurn, session, &list);
         }
-        self.settle_home(ns, &session, ask.r#final)?;
-        self.remember(ns, &session);
+        self.settle_home(ns, session, ask.last)?;
+        self.remember(ns, session);
         self.pass_place_notes();
-        Ok(wire::EndTurnReply { pages })
+        Ok(pages)
     }
 
-    /// A second session that shares the first one's pages.
-    pub(crate) fn fork(&self, ask: &wire::ForkRequest) -> Result<wire::ForkReply, Error> {
-        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
-        let fork = SessionId::parse(&ask.fork).map_err(malformed)?;
+    /// A second session that shares the first one's leading pages (0: all). Returns how many these are.
+    pub(crate) fn fork(&self, of: &SessionKey, fork: &SessionId, pages: u32) -> Result<u32, Error> {
+        let (ns, session) = self.find_session(of)?;
         let now = self.now();
-        let pages = self.core().pool.fork(ns, &session, &fork, ask.pages, now).map_err(refuse)?;
-        self.remember(ns, &fork);
-        Ok(wire::ForkReply { pages })
+        let pages = self.core().pool.fork(ns, session, fork, pages, now).map_err(refuse)?;
+        self.remember(ns, fork);
+        Ok(pages)
     }
 
-    /// The branch after `keep` pages is over: it goes first when room is needed.
-    pub(crate) fn supersede(&self, ask: &wire::SupersedeRequest) -> Result<wire::SupersedeReply, Error> {
-        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
+    /// The branch after `keep` pages is over: it goes first when room is needed. Returns the pages left.
+    pub(crate) fn supersede(&self, of: &SessionKey, keep: u32) -> Result<u32, Error> {
+        let (ns, session) = self.find_session(of)?;
         let now = self.now();
-        let pages = self.core().pool.supersede(ns, &session, ask.keep, now).map_err(refuse)?;
-        self.remember(ns, &session);
-        Ok(wire::SupersedeReply { pages })
+        let pages = self.core().pool.supersede(ns, session, keep, now).map_err(refuse)?;
+        self.remember(ns, session);
+        Ok(pages)
     }
 
     /// No turn will follow.
-    pub(crate) fn close(&self, ask: &wire::CloseRequest) -> Result<(), Error> {
-        let (ns, session) = self.find_session(&ask.namespace, &ask.session)?;
+    pub(crate) fn close(&self, of: &SessionKey) -> Result<(), Error> {
+        let (ns, session) = self.find_session(of)?;
         let now = self.now();
-        self.core().pool.close(ns, &session, now).map_err(refuse)?;
-        self.router.lock().forget(ns, &session, now);
-        self.remember(ns, &session);
+        self.core().pool.close(ns, session, now).map_err(refuse)?;
+        self.router.lock().forget(ns, session, now);
+        self.remember(ns, session);
         Ok(())
+    }
+
+    /// All that is known of one session.
+    pub(crate) fn describe_session(&self, of: &SessionKey) -> Result<Described, Error> {
+        let (ns, session) = self.find_session(of)?;
+        let now = self.now();
+        let mut describing = Describing::default();
+        let core = self.try_slices(|core| core.pool.describe_some(ns, session, &mut describing))?;
+        let detail = core.pool.described(ns, session, &describing, now).map_err(refuse)?;
+        drop(core);
+        let engine = self.router.lock().home(ns, session).unwrap_or_default().to_owned();
+        Ok(Described { detail, engine })
     }
 
     /// The engine that ran a turn holds the session's pages now; of a session that is over, nobody is the home.
@@ -111,52 +179,27 @@ impl Engine {
     }
 
     /// The sessions known, in no order, within a bound.
-    pub(crate) fn list_sessions(&self, ask: &wire::ListRequest) -> Result<wire::ListReply, Error> {
-        let ns = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
-        let limit = if ask.limit == 0 { SESSION_LIST_MAX } else { SESSION_LIST_MAX.min(ask.limit as usize) };
+    pub(crate) fn list_sessions(&self, ask: &ListSessions) -> Result<SessionList, Error> {
+        let ns = ask.namespace.as_ref().map(|id| self.find_namespace(id)).transpose()?;
+        let limit = ask.limit.map_or(SESSION_LIST_MAX, |limit| limit.min(SESSION_LIST_MAX));
         let now = self.now();
         let mut listing = Listing::default();
         let total = {
             let core = self.slices(|core| core.pool.list_some(ns, limit, &mut listing, now));
             core.pool.session_count(ns)
         };
-        let summaries = listing.sessions();
-        let mut ids: BTreeMap<NamespaceIndex, Bytes> = BTreeMap::new();
-        for summary in &summaries {
-            ids.entry(summary.ns).or_insert_with(|| self.namespace_bytes(summary.ns));
-        }
-        let sessions = summaries
-            .into_iter()
-            .map(|summary| wire::SessionInfo {
-                namespace: ids.get(&summary.ns).cloned().unwrap_or_default(),
-                session: summary.session.as_str().to_owned(),
-                turn: summary.turn,
-                pages: summary.pages,
-                tail_tokens: summary.tail_tokens,
-                idle_ms: summary.idle_ms,
-                in_turn: summary.in_turn,
-            })
-            .collect();
-        Ok(wire::ListReply { sessions, total })
+        let sessions = listing.sessions();
+        let distinct: BTreeSet<NamespaceIndex> = sessions.iter().map(|info| info.ns).collect();
+        let id = |ns| self.core().pool.namespace_desc(ns).map(|desc| (ns, desc.id));
+        let namespaces = distinct.into_iter().filter_map(id).collect();
+        Ok(SessionList { sessions, namespaces, total })
     }
 
-    /// The id of a namespace on the wire; nothing for one that has retired.
-    fn namespace_bytes(&self, ns: NamespaceIndex) -> Bytes {
-        let id = self.core().pool.namespace_desc(ns).map(|desc| desc.id);
-        id.map_or_else(Bytes::new, |id| id.0.to_vec().into())
+    fn find_session<'a>(&self, of: &'a SessionKey) -> Result<(NamespaceIndex, &'a SessionId), Error> {
+        Ok((self.find_namespace(&of.namespace)?, &of.session))
     }
 
-    fn find_session(&self, namespace: &[u8], session: &str) -> Result<(NamespaceIndex, SessionId), Error> {
-        Ok((self.find_namespace(namespace)?, SessionId::parse(session).map_err(malformed)?))
-    }
-
-    fn tell_turn(
-        &self,
-        ns: NamespaceIndex,
-        kind: wire::RecordedKind,
-        session: &SessionId,
-        blocks: &[BlockHash],
-    ) {
+    fn tell_turn(&self, ns: NamespaceIndex, kind: RecordedKind, session: &SessionId, blocks: &[BlockHash]) {
         let (session, client) = (Some(session), ClientId(0));
         self.tell(&Told { ns, kind, session, client, parent: None, blocks });
     }

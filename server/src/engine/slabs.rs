@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_pool::{SlabAction, SlotPlace};
-use turnkv_proto::{Error, ErrorKind, wire};
+use turnkv_proto::{Error, ErrorKind, NamespaceId};
 use turnkv_tier::dram::DramTier;
 use turnkv_transfer::{Region, Slot};
 
@@ -142,7 +142,7 @@ impl Engine {
     /// The memfd of a slab, for a client of the namespace whose tenant it serves.
     pub(crate) fn attach_slab(
         &self,
-        namespace: &[u8],
+        namespace: &NamespaceId,
         slab: u32,
         generation: u32,
     ) -> Result<Arc<Region>, Error> {
@@ -155,12 +155,6 @@ impl Engine {
             }
         }
         self.slabs.region(slab, generation)
-    }
-
-    /// The memory of a slot as the wire names it.
-    pub(super) fn slot_at(&self, slot: &wire::SlotRef, bytes: u64) -> Result<Slot, Error> {
-        let (slab, generation, offset) = (slot.slab, slot.generation, slot.offset);
-        self.slabs.slot(SlotPlace { slab, generation, offset, bytes })
     }
 
     /// The memory of a slot that the pool has just named.

@@ -2,88 +2,91 @@
 //! know: who asks.
 
 use super::Engine;
-use turnkv_pool::Sweep;
-use turnkv_proto::wire;
-use turnkv_tier::Tier;
+use turnkv_pool::{PoolStats, Sweep};
+use turnkv_proto::{Error, NamespaceId};
+use turnkv_tier::{Tier, Usage};
+
+/// A kind of memory that pages are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TierName {
+    /// Page memory of this host.
+    Dram,
+    /// The segment log of this host.
+    Nvme,
+}
+
+/// Where pages are dropped from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EvictFrom {
+    /// From DRAM, where NVMe has them.
+    Dram,
+    /// From wherever they are.
+    Everywhere,
+}
+
+/// A consistent picture of the pool, beside the tiers' own accounting.
+pub(crate) struct Report {
+    /// What the pool has.
+    pub(crate) pool: PoolStats,
+    /// What is to be known of the page memory; empty when all is well.
+    pub(crate) dram_note: String,
+    /// The NVMe tier, where there is one, and why it is out of service, if it is.
+    pub(crate) nvme: Option<(Usage, Option<String>)>,
+    /// What reloads found since start.
+    pub(crate) reloads: ReloadTotals,
+    /// Since start.
+    pub(crate) uptime_ms: u64,
+    /// Open connections on the local socket.
+    pub(crate) connections: u64,
+    /// Lookups since start, and so on.
+    pub(crate) lookups: u64,
+    pub(crate) offloaded_pages: u64,
+    pub(crate) present_pages: u64,
+    pub(crate) declined_pages: u64,
+    pub(crate) corrupt_pages: u64,
+}
+
+/// What reloads found since start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReloadTotals {
+    /// Pages found in DRAM.
+    pub(crate) dram_hits: u64,
+    /// Pages found on NVMe.
+    pub(crate) nvme_hits: u64,
+    /// Tokens that need no prefill.
+    pub(crate) hit_tokens: u64,
+    /// Reloads that ended at a miss.
+    pub(crate) misses: u64,
+}
 
 impl Engine {
     /// A consistent picture of the pool, beside the tiers' own accounting.
-    pub(crate) fn stats(&self) -> wire::StatsReply {
-        let pool = self.core().pool.stats();
-        let (dram_hits, nvme_hits, hit_tokens, misses) = self.metrics.reload_totals();
-        let dram = wire::TierStats {
-            tier: wire::TierKind::Dram.into(),
-            capacity_bytes: pool.dram.capacity_bytes,
-            used_bytes: pool.dram.used_bytes,
-            leased_bytes: pool.dram.leased_bytes,
-            pages: pool.dram.pages,
-            hit_pages: dram_hits,
-            note: self.slabs.note(),
-            ..Default::default()
-        };
-        let nvme = self.nvme.as_ref().map(|nvme| {
-            let usage = nvme.usage();
-            wire::TierStats {
-                tier: wire::TierKind::Nvme.into(),
-                capacity_bytes: usage.capacity_bytes,
-                used_bytes: usage.used_bytes,
-                leased_bytes: 0,
-                pages: pool.nvme.pages,
-                read_bytes: usage.read_bytes,
-                written_bytes: usage.written_bytes,
-                poisoned: usage.poisoned,
-                note: nvme.poisoned().unwrap_or_default(),
-                hit_pages: nvme_hits,
-            }
-        });
-        wire::StatsReply {
-            tiers: std::iter::once(dram).chain(nvme).collect(),
-            evicted_pages: pool.evicted_pages,
-            sessions: pool.sessions,
-            namespaces: pool.namespaces,
-            leases: pool.leases,
-            dirty_bytes: pool.dirty_bytes,
-            quarantined_bytes: pool.quarantined_bytes,
+    pub(crate) fn stats(&self) -> Report {
+        Report {
+            pool: self.core().pool.stats(),
+            dram_note: self.slabs.note(),
+            nvme: self.nvme.as_ref().map(|nvme| (nvme.usage(), nvme.poisoned())),
+            reloads: self.metrics.reload_totals(),
             uptime_ms: self.now(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            index_bytes: pool.index_bytes,
-            index_pages: pool.entries,
             connections: self.clients.connections() as u64,
             lookups: self.metrics.lookups.total(),
-            miss_pages: misses,
-            hit_tokens,
             offloaded_pages: self.metrics.offloaded_pages.total(),
             present_pages: self.metrics.present_pages.total(),
             declined_pages: self.metrics.declined_pages.total(),
-            protected_bytes: pool.protected_bytes,
-            protected_tenant_bytes_max: pool.protected_tenant_bytes_max,
-            protected_budget_bytes: pool.protection_budget_bytes,
-            protections: pool.protections,
-            pins: pool.pins,
             corrupt_pages: self.metrics.corrupt_total(),
         }
     }
 
-    /// Drops pages: of one namespace or all, from DRAM only or everywhere. It takes as long as there are pages: give it a thread.
-    pub(crate) fn evict(&self, ask: &wire::EvictRequest) -> Result<wire::EvictReply, turnkv_proto::Error> {
-        let ns = if ask.namespace.is_empty() { None } else { Some(self.find_namespace(&ask.namespace)?) };
+    /// Drops pages, of one namespace or all; says how many. It takes as long as there are pages: give it a thread.
+    pub(crate) fn evict(&self, namespace: Option<&NamespaceId>, from: EvictFrom) -> Result<u64, Error> {
+        let ns = namespace.map(|id| self.find_namespace(id)).transpose()?;
         let mut sweep = Sweep::default();
-        let pages = match ask.tier() {
-            wire::TierKind::Dram => {
-                drop(self.slices(|core| core.pool.demote_some(ns, &mut sweep)));
-                sweep.pages()
-            }
-            wire::TierKind::Unspecified => {
-                drop(self.slices(|core| core.pool.evict_some(ns, &mut sweep)));
-                sweep.pages()
-            }
-            wire::TierKind::Nvme => {
-                let text = "evict from DRAM (tier DRAM) or everywhere (tier unspecified)";
-                return Err(turnkv_proto::Error::invalid(text));
-            }
-        };
+        match from {
+            EvictFrom::Dram => drop(self.slices(|core| core.pool.demote_some(ns, &mut sweep))),
+            EvictFrom::Everywhere => drop(self.slices(|core| core.pool.evict_some(ns, &mut sweep))),
+        }
         self.pass_place_notes();
         self.freed.notify_waiters();
-        Ok(wire::EvictReply { pages })
+        Ok(sweep.pages())
     }
 }

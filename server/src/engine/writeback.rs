@@ -2,13 +2,13 @@
 //! of each write. Must not know: segments, who waits.
 
 use super::Engine;
+use super::durable::NotDurable;
 use super::metrics::Corrupt;
 use super::place::{location, place};
 use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
 use std::sync::Arc;
 use std::time::Instant;
 use turnkv_pool::{PlaceNote, SlotPlace, WriteBehind};
-use turnkv_proto::wire::NotDurable;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
 use turnkv_transfer::Slot;

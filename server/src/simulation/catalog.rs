@@ -1,6 +1,6 @@
 //! A catalog on a simulated disk. Owns: the step from a database's storage to the disk's file. Must not know: tables.
 
-use crate::catalog::Place;
+use crate::catalog::CatalogPlace;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 use std::io;
 use turnkv_tier::nvme::simulation::{SimulatedDisk, SimulatedFile};
@@ -13,7 +13,7 @@ pub(super) struct SimulatedPlace(pub(super) SimulatedDisk);
 #[derive(Debug)]
 struct Storage(SimulatedFile);
 
-impl Place for SimulatedPlace {
+impl CatalogPlace for SimulatedPlace {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
         let made = !self.0.names().iter().any(|name| name == NAME);
         let file = self.0.open_file(NAME).map_err(io::Error::from)?;

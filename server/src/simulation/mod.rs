@@ -9,6 +9,8 @@
 mod catalog;
 mod server;
 mod shape;
+#[cfg(test)]
+mod tests;
 mod time;
 mod verbs;
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 /// A clock that only [`Time::advance`] moves. Clones of its `Arc` tell the same time.
 #[derive(Debug, Default)]
-pub struct Time(Mutex<State>);
+pub struct Time(Mutex<TimeState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct TimeState {
     now: Duration,
     /// Those who wait, by their moment and the order in which they came.
     waiting: BTreeMap<(Duration, u64), Waker>,
@@ -54,7 +54,7 @@ impl Time {
     /// Waits for a future, at most until a moment.
     pub(crate) async fn until<F: Future>(&self, deadline: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        let mut place = Place { time: self, at: None };
+        let mut place = TimeWait { time: self, at: None };
         std::future::poll_fn(|context| {
             if let Poll::Ready(output) = future.as_mut().poll(context) {
                 return Poll::Ready(Some(output));
@@ -70,12 +70,12 @@ impl Time {
 }
 
 /// A place among those who wait; left when dropped.
-struct Place<'a> {
+struct TimeWait<'a> {
     time: &'a Time,
     at: Option<(Duration, u64)>,
 }
 
-impl Place<'_> {
+impl TimeWait<'_> {
     fn wait(&mut self, deadline: Duration, waker: &Waker) {
         let mut state = self.time.0.lock();
         let at = *self.at.get_or_insert_with(|| {
@@ -86,7 +86,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for TimeWait<'_> {
     fn drop(&mut self) {
         if let Some(at) = self.at {
             self.time.0.lock().waiting.remove(&at);

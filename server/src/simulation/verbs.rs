@@ -1,9 +1,13 @@
 //! The verbs of a simulated server. Owns: what a simulated client may call. Must not know: when the simulator calls it.
+//!
+//! They take the wire's messages through the doors' own codec: what is simulated is what a door does, but for its sockets.
 
 use super::Server;
+use crate::doors::codec;
 use crate::engine::reload::ReloadRun;
 use std::sync::Arc;
 use std::time::Duration;
+use turnkv_pool::LeaseId;
 use turnkv_proto::{Error, wire};
 use turnkv_transfer::Region;
 
@@ -14,150 +18,165 @@ pub struct Reload(ReloadRun);
 #[allow(clippy::missing_errors_doc, reason = "each is refused as its verb is on the wire")]
 impl Server {
     /// Opens a namespace.
-    pub fn open_namespace(&self, ask: &wire::NamespaceSpec) -> Result<wire::OpenNamespaceReply, Error> {
-        self.engine.open_namespace(ask)
+    pub fn open_namespace(&self, raw: &wire::NamespaceSpec) -> Result<wire::OpenNamespaceReply, Error> {
+        let spec = codec::namespace::spec(raw)?;
+        self.engine.open_namespace(&spec)?;
+        Ok(codec::namespace::opened(&spec))
     }
 
     /// How many leading pages are there.
-    pub fn lookup(&self, ask: &wire::LookupRequest) -> Result<wire::LookupReply, Error> {
-        self.engine.lookup(ask)
+    pub fn lookup(&self, raw: &wire::LookupRequest) -> Result<wire::LookupReply, Error> {
+        Ok(codec::lookup::reply(self.engine.lookup(&codec::lookup::ask(raw)?)?))
     }
 
     /// Asks for slots.
     pub async fn begin_offload(
         &self,
-        ask: &wire::BeginOffloadRequest,
+        raw: &wire::BeginOffloadRequest,
     ) -> Result<wire::BeginOffloadReply, Error> {
-        self.engine.begin_offload(ask).await
+        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::offload::begin(raw)?);
+        Ok(codec::offload::begun(self.engine.begin_offload(client, &ask).await?))
     }
 
     /// Makes filled pages visible.
     pub async fn commit_offload(
         &self,
-        ask: &wire::CommitOffloadRequest,
+        raw: &wire::CommitOffloadRequest,
     ) -> Result<wire::CommitOffloadReply, Error> {
-        self.engine.commit_offload(ask).await
+        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::offload::commit(raw)?);
+        Ok(codec::offload::committed(self.engine.commit_offload(client, &ask).await?))
     }
 
     /// Gives slots back.
-    pub fn abort_offload(&self, ask: &wire::AbortOffloadRequest) -> Result<(), Error> {
-        self.engine.abort_offload(ask)
+    pub fn abort_offload(&self, raw: &wire::AbortOffloadRequest) -> Result<(), Error> {
+        self.engine.abort_offload(self.engine.clients.check(raw.client)?, LeaseId(raw.lease))
     }
 
     /// The reader is done.
-    pub fn end_reload(&self, ask: &wire::EndReloadRequest) -> Result<(), Error> {
-        self.engine.end_reload(ask)
+    pub fn end_reload(&self, raw: &wire::EndReloadRequest) -> Result<(), Error> {
+        self.engine.end_reload(self.engine.clients.check(raw.client)?, &codec::reload::end(raw.clone())?)
     }
 
     /// Asks for slots to be written in place.
-    pub fn reserve(&self, ask: &wire::ReserveRequest) -> Result<wire::ReserveReply, Error> {
-        self.engine.reserve(ask)
+    pub fn reserve(&self, raw: &wire::ReserveRequest) -> Result<wire::ReserveReply, Error> {
+        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::held::reserve(raw)?);
+        Ok(codec::held::reserved(&self.engine.reserve(client, &ask)?))
     }
 
     /// Holds leases.
-    pub fn renew(&self, ask: &wire::RenewRequest) -> Result<wire::RenewReply, Error> {
-        self.engine.renew(ask)
+    pub fn renew(&self, raw: &wire::RenewRequest) -> Result<wire::RenewReply, Error> {
+        let (client, leases) = (self.engine.clients.check(raw.client)?, codec::held::renew(raw)?);
+        Ok(codec::held::renewed(self.engine.renew(client, &leases)))
     }
 
     /// Lets go of mapped slots.
-    pub fn release(&self, ask: &wire::ReleaseRequest) -> Result<(), Error> {
-        self.engine.release(ask)
+    pub fn release(&self, raw: &wire::ReleaseRequest) -> Result<(), Error> {
+        self.engine.release(self.engine.clients.check(raw.client)?, &codec::held::release(raw.clone())?)
     }
 
     /// A turn begins.
-    pub fn begin_turn(&self, ask: &wire::BeginTurnRequest) -> Result<wire::BeginTurnReply, Error> {
-        self.engine.begin_turn(ask)
+    pub fn begin_turn(&self, raw: &wire::BeginTurnRequest) -> Result<wire::BeginTurnReply, Error> {
+        let begun = self.engine.begin_turn(&codec::sessions::begin_turn(raw)?)?;
+        Ok(codec::sessions::turn_begun(begun))
     }
 
     /// A turn ends.
-    pub fn end_turn(&self, ask: &wire::EndTurnRequest) -> Result<wire::EndTurnReply, Error> {
-        self.engine.end_turn(ask)
+    pub fn end_turn(&self, raw: &wire::EndTurnRequest) -> Result<wire::EndTurnReply, Error> {
+        let pages = self.engine.end_turn(&codec::sessions::end_turn(raw)?)?;
+        Ok(wire::EndTurnReply { pages })
     }
 
     /// A session with the pages of another.
-    pub fn fork(&self, ask: &wire::ForkRequest) -> Result<wire::ForkReply, Error> {
-        self.engine.fork(ask)
+    pub fn fork(&self, raw: &wire::ForkRequest) -> Result<wire::ForkReply, Error> {
+        let (of, fork) = codec::sessions::fork(raw)?;
+        Ok(wire::ForkReply { pages: self.engine.fork(&of, &fork, raw.pages)? })
     }
 
     /// A branch is over.
-    pub fn supersede(&self, ask: &wire::SupersedeRequest) -> Result<wire::SupersedeReply, Error> {
-        self.engine.supersede(ask)
+    pub fn supersede(&self, raw: &wire::SupersedeRequest) -> Result<wire::SupersedeReply, Error> {
+        let pages = self.engine.supersede(&codec::sessions::key(&raw.namespace, &raw.session)?, raw.keep)?;
+        Ok(wire::SupersedeReply { pages })
     }
 
     /// A session is over.
-    pub fn close(&self, ask: &wire::CloseRequest) -> Result<(), Error> {
-        self.engine.close(ask)
+    pub fn close(&self, raw: &wire::CloseRequest) -> Result<(), Error> {
+        self.engine.close(&codec::sessions::key(&raw.namespace, &raw.session)?)
     }
 
     /// The sessions known.
-    pub fn list_sessions(&self, ask: &wire::ListRequest) -> Result<wire::ListReply, Error> {
-        self.engine.list_sessions(ask)
+    pub fn list_sessions(&self, raw: &wire::ListRequest) -> Result<wire::ListReply, Error> {
+        Ok(codec::sessions::listed(self.engine.list_sessions(&codec::sessions::list(raw)?)?))
     }
 
     /// All that is known of one session.
-    pub fn describe_session(&self, ask: &wire::DescribeRequest) -> Result<wire::DescribeReply, Error> {
-        self.engine.describe_session(ask)
+    pub fn describe_session(&self, raw: &wire::DescribeRequest) -> Result<wire::DescribeReply, Error> {
+        let described = self.engine.describe_session(&codec::sessions::key(&raw.namespace, &raw.session)?)?;
+        Ok(codec::sessions::described(raw.namespace.clone(), described))
     }
 
     /// Protects a prefix.
-    pub fn pin(&self, ask: &wire::PinRequest) -> Result<wire::PinReply, Error> {
-        self.engine.pin(ask)
+    pub fn pin(&self, raw: &wire::PinRequest) -> Result<wire::PinReply, Error> {
+        Ok(codec::pin::pinned(self.engine.pin(&codec::pin::pin(raw)?)?))
     }
 
     /// Ends a pin.
-    pub fn unpin(&self, ask: &wire::UnpinRequest) -> Result<wire::UnpinReply, Error> {
-        self.engine.unpin(ask)
+    pub fn unpin(&self, raw: &wire::UnpinRequest) -> Result<wire::UnpinReply, Error> {
+        Ok(wire::UnpinReply { found: self.engine.unpin(&codec::pin::unpin(raw)?)? })
     }
 
     /// Pages into DRAM ahead of need.
-    pub fn prefetch(&self, ask: &wire::PrefetchRequest) -> Result<wire::PrefetchReply, Error> {
-        self.engine.prefetch(ask)
+    pub fn prefetch(&self, raw: &wire::PrefetchRequest) -> Result<wire::PrefetchReply, Error> {
+        Ok(codec::prefetch::reply(self.engine.prefetch(&codec::prefetch::ask(raw)?)?))
     }
 
     /// Which engine should run a turn.
-    pub fn route(&self, ask: &wire::RouteRequest) -> Result<wire::RouteReply, Error> {
-        self.engine.route(ask)
+    pub fn route(&self, raw: &wire::RouteRequest) -> Result<wire::RouteReply, Error> {
+        Ok(codec::route::reply(raw, self.engine.route(codec::route::ask(raw)?)?))
     }
 
     /// Drops pages by command.
-    pub fn evict(&self, ask: &wire::EvictRequest) -> Result<wire::EvictReply, Error> {
-        self.engine.evict(ask)
+    pub fn evict(&self, raw: &wire::EvictRequest) -> Result<wire::EvictReply, Error> {
+        let (namespace, from) = (codec::optional_namespace(&raw.namespace)?, codec::stats::evict_from(raw)?);
+        Ok(wire::EvictReply { pages: self.engine.evict(namespace.as_ref(), from)? })
     }
 
     /// Makes pages in reserved slots visible; waits where they are to be durable.
     pub async fn commit_reserved(
         &self,
-        ask: &wire::CommitReservedRequest,
+        raw: &wire::CommitReservedRequest,
     ) -> Result<wire::CommitReservedReply, Error> {
-        let (mut reply, kept) = self.engine.commit_reserved(ask)?;
+        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::held::commit(raw)?);
+        let committed = self.engine.commit_reserved(client, &ask)?;
+        let mut durable = None;
         if ask.durable {
-            self.engine.reserved_durable(ask, &mut reply, &kept).await;
+            durable = Some(self.engine.reserved_durable(&ask, &committed).await);
         } else {
             self.engine.pump_writes();
         }
-        Ok(reply)
+        Ok(codec::held::committed(&committed.outcomes, durable))
     }
 
     /// Asks for pages to be read.
-    pub async fn begin_reload(&self, ask: &wire::BeginReloadRequest) -> Result<Reload, Error> {
-        self.engine.begin_reload(ask).await.map(Reload)
+    pub async fn begin_reload(&self, raw: &wire::BeginReloadRequest) -> Result<Reload, Error> {
+        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::reload::begin(raw)?);
+        self.engine.begin_reload(client, &ask).await.map(Reload)
     }
 
     /// The memory of a slab, for a client to map.
     pub fn attach_slab(&self, namespace: &[u8], slab: u32, generation: u32) -> Result<Arc<Region>, Error> {
-        self.engine.attach_slab(namespace, slab, generation)
+        self.engine.attach_slab(&codec::namespace_id(namespace)?, slab, generation)
     }
 
     /// What the server says of itself.
     pub fn stats(&self) -> wire::StatsReply {
-        self.engine.stats()
+        codec::stats::reply(self.engine.stats())
     }
 }
 
 impl Reload {
     /// The lease on what is read; 0: none.
     pub fn lease(&self) -> u64 {
-        self.0.lease
+        self.0.lease.map_or(0, |lease| lease.0)
     }
 
     /// How long the reader may take.
@@ -173,7 +192,7 @@ impl Reload {
     /// The next pages that are in their slots; none once all were given.
     pub async fn next(&mut self) -> Option<Vec<wire::ReloadedPage>> {
         loop {
-            let ready = self.0.take_ready();
+            let ready = codec::reload::landed(&mut self.0).pages;
             if !ready.is_empty() {
                 return Some(ready);
             }

@@ -108,6 +108,37 @@ pub(crate) fn impure(path: &str, text: &str) -> Vec<String> {
     })
 }
 
+/// Where the server may name messages of the wire: its doors, and three that are no doors.
+pub(crate) const WIRE_SPEAKERS: [&str; 4] = [
+    "server/src/doors/",
+    // The operator's commands are clients of a running server.
+    "server/src/cmd/",
+    // A row of the catalog is a message: the format of a file.
+    "server/src/catalog/namespaces.rs",
+    // A simulated client speaks as one at a door does, through the doors' codec.
+    "server/src/simulation/verbs.rs",
+];
+
+/// Lines of the server that name messages of the wire where nobody speaks it.
+pub(crate) fn wire_outside_doors(path: &str, text: &str) -> Vec<String> {
+    if !path.starts_with("server/src/") || WIRE_SPEAKERS.iter().any(|speaker| path.starts_with(speaker)) {
+        return Vec::new();
+    }
+    findings(path, text, |line| {
+        names_wire(line)
+            .then(|| "messages of the wire are for doors/: ask the engine in its own words".to_owned())
+    })
+}
+
+/// Whether a file names messages of the wire.
+pub(crate) fn speaks_wire(text: &str) -> bool {
+    text.lines().any(names_wire)
+}
+
+fn names_wire(line: &str) -> bool {
+    has_word(line.split("//").next().unwrap_or(""), "wire")
+}
+
 /// Marks of unfinished work.
 pub(crate) fn forbidden_words(path: &str, text: &str) -> Vec<String> {
     findings(path, text, |line| {
@@ -231,6 +262,19 @@ mod tests {
         assert!(impure("server/pool/src/a.rs", "fn f(now: Now) {} // never Instant::now").is_empty());
         assert!(impure("server/pool/src/a.rs", "#[cfg(test)]\nmod tests {\nuse std::fs;\n}").is_empty());
         assert!(impure("server/src/a.rs", "use std::fs::File;").is_empty());
+    }
+
+    #[test]
+    fn messages_of_the_wire_are_found_outside_the_doors() {
+        let used = "use turnkv_proto::{BlockHash, wire};";
+        assert_eq!(wire_outside_doors("server/src/engine/a.rs", used).len(), 1);
+        assert_eq!(wire_outside_doors("server/src/engine/a.rs", "    wire::Verb::Hello").len(), 1);
+        assert!(
+            wire_outside_doors("server/src/engine/a.rs", "// the wire's name; rewire(); wired").is_empty()
+        );
+        assert!(wire_outside_doors("server/src/doors/codec/a.rs", used).is_empty());
+        assert!(wire_outside_doors("client/src/a.rs", used).is_empty());
+        assert!(speaks_wire(used) && !speaks_wire("let wires = 2;"));
     }
 
     #[test]

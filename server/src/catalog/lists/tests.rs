@@ -1,8 +1,8 @@
 //! Lists in the catalog: shared by sessions, gone with the last one, bounded; and rows of older servers.
 
 use super::{LISTS, SavedChunk};
-use crate::catalog::pins::{PINS, PinChange, Saved as OldPin};
-use crate::catalog::sessions::{Change, SESSIONS, Saved};
+use crate::catalog::pins::{PINS, PinChange, PinRow as OldPin};
+use crate::catalog::sessions::{Change, SESSIONS, SessionRow};
 use crate::catalog::tests::{Disk, damage_rows, on};
 use crate::catalog::{Catalog, CatalogError, ListSource, Owner, SavedRows};
 use crate::clock::Clock;
@@ -234,7 +234,7 @@ fn rows_of_older_servers_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = Catalog::open(dir.path(), Owner::any(), Clock::system()).unwrap();
     let hashes: Vec<BlockHash> = (0..1000).map(hash).collect();
-    let old = Saved { turn: 4, hashes: pack_hashes(&hashes), ttl_ms: 7, ..Saved::default() };
+    let old = SessionRow { turn: 4, hashes: pack_hashes(&hashes), ttl_ms: 7, ..SessionRow::default() };
     let key = [NS.0.as_slice(), b"old"].concat();
     let write = |write: &redb::WriteTransaction| {
         write.open_table(SESSIONS)?.insert(key.as_slice(), old.encode_to_vec().as_slice())?;

@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::{Facts, GIB, advise};
+use crate::engine::stats::TierName;
 use turnkv_pool::{
     ClientId, CurveTuning, Limits, MissRatioCurve, NamespaceDesc, NamespaceRoom, OffloadAsk, PolicyKind,
     Pool, PoolConfig, ReloadAsk,
 };
-use turnkv_proto::{BlockHash, NamespaceId, Shards, wire};
+use turnkv_proto::{BlockHash, NamespaceId, Shards};
 
 const CLIENT: ClientId = ClientId(1);
 
@@ -84,18 +85,15 @@ fn what_memory_buys_is_tokens_seconds_and_money() {
     let advice = advise(&curve(), &facts(50, 0));
     assert_eq!((advice.references, advice.references_per_s), (200.0, 20.0));
     assert_eq!((advice.hit_ratio, advice.hit_ratio_max, advice.found_ratio), (0.0, 0.5, 0.5));
-    let dram =
-        advice.purchases.iter().find(|one| one.tier() == wire::TierKind::Dram && one.bytes == 64 * GIB);
+    let dram = advice.purchases.iter().find(|one| one.tier == TierName::Dram && one.bytes == 64 * GIB);
     let dram = dram.unwrap();
     // 114 pages find all: half of 20 pages a second, 100 tokens each.
     assert_eq!((dram.hit_ratio, dram.dram_hit_ratio, dram.tokens_per_s), (0.5, 0.5, 1000.0));
     assert_eq!((dram.gpu_s_per_hour, dram.cost_per_month, dram.saving_per_month), (7200.0, 192.0, 5840.0));
-    let nvme =
-        advice.purchases.iter().find(|one| one.tier() == wire::TierKind::Nvme && one.bytes == 128 * GIB);
+    let nvme = advice.purchases.iter().find(|one| one.tier == TierName::Nvme && one.bytes == 128 * GIB);
     let nvme = nvme.unwrap();
     assert_eq!((nvme.hit_ratio, nvme.dram_hit_ratio), (0.5, 0.0), "found, but on NVMe");
-    let small =
-        advice.purchases.iter().find(|one| one.tier() == wire::TierKind::Nvme && one.bytes == 64 * GIB);
+    let small = advice.purchases.iter().find(|one| one.tier == TierName::Nvme && one.bytes == 64 * GIB);
     assert_eq!(small.unwrap().tokens_per_s, 0.0, "NVMe smaller than what finds anything buys nothing");
     assert!(advice.advice.starts_with("below the knee") && advice.advice.contains("128.0 GiB more NVMe"));
     assert!(advice.knee_bytes >= 90 * GIB && advice.knee_bytes <= 112 * GIB, "{}", advice.knee_bytes);

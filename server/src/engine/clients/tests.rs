@@ -2,22 +2,25 @@
 
 use super::*;
 use crate::config;
+use crate::engine::hold::Reserve;
+use crate::engine::offload::CommitOffload;
+use crate::engine::testing::{offer, open, want};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tempfile::TempDir;
-use turnkv_proto::{Spec, wire};
+use turnkv_proto::{BlockHash, NamespaceId};
 
 const PAGE: u64 = 64 << 10;
 const PROCESS: u64 = 7;
+const HASH: BlockHash = BlockHash([1; 32]);
 
 /// An engine without its threads, and a namespace of it.
-fn engine() -> (TempDir, Arc<Engine>, bytes::Bytes) {
+fn engine() -> (TempDir, Arc<Engine>, NamespaceId) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("turnkv.toml");
     std::fs::write(&file, "[dram]\nbytes = \"16MiB\"\nlock = false\n").unwrap();
     let engine = Engine::start(config::load(Some(&file)).unwrap()).unwrap();
-    let spec = wire::NamespaceSpec::from(&Spec::opaque("m", 16, PAGE));
-    let namespace = engine.open_namespace(&spec).unwrap().namespace;
+    let namespace = open(&engine, "m", PAGE);
     (dir, engine, namespace)
 }
 
@@ -45,44 +48,30 @@ fn late(engine: &Arc<Engine>, call: impl FnOnce(&Engine) -> Result<(), Error> + 
 #[test]
 fn a_call_in_flight_leases_nothing_to_a_process_that_is_gone() {
     let (_dir, engine, namespace) = engine();
-    let begin = wire::BeginOffloadRequest {
-        namespace: namespace.clone(),
-        hashes: vec![1; 32].into(),
-        client: PROCESS,
-        ..Default::default()
-    };
-    late(&engine, move |engine| engine.begin_offload_now(&begin).map(drop));
-    let reserve = wire::ReserveRequest { namespace, pages: 4, client: PROCESS, ..Default::default() };
-    late(&engine, move |engine| engine.reserve(&reserve).map(drop));
+    let begin = offer(namespace, vec![HASH]);
+    late(&engine, move |engine| {
+        let client = engine.clients.check(PROCESS)?;
+        engine.begin_offload_now(client, &begin).map(drop)
+    });
+    let reserve = Reserve { namespace, shard: 0, lease: None, pages: 4 };
+    late(&engine, move |engine| engine.reserve(engine.clients.check(PROCESS)?, &reserve).map(drop));
 }
 
 #[tokio::test]
 async fn a_reload_in_flight_leases_nothing_to_a_process_that_is_gone() {
     let (_dir, engine, namespace) = engine();
     let call = engine.begin_call(Caller::Unknown).unwrap();
-    let begin = wire::BeginOffloadRequest {
-        namespace: namespace.clone(),
-        hashes: vec![1; 32].into(),
-        ..Default::default()
-    };
-    let begun = engine.begin_offload_as(call.client, &begin).await.unwrap();
-    let commit = wire::CommitOffloadRequest {
-        lease: begun.lease,
-        pages: vec![0],
-        checksums: vec![0],
-        ..Default::default()
-    };
-    engine.commit_offload_as(call.client, &commit).await.unwrap();
-    let reload = wire::BeginReloadRequest {
-        namespace,
-        hashes: vec![1; 32].into(),
-        client: PROCESS,
-        ..Default::default()
-    };
+    let begun = engine.begin_offload(call.client, &offer(namespace, vec![HASH])).await.unwrap();
+    let commit = CommitOffload { lease: begun.lease.unwrap(), pages: vec![(0, 0)], durable: false };
+    engine.commit_offload(call.client, &commit).await.unwrap();
+    let reload = want(namespace, vec![HASH]);
     let (shared, runtime) = (Arc::clone(&engine), tokio::runtime::Handle::current());
     let late = move || {
         let again = Arc::clone(&shared);
-        late(&shared, move |_| runtime.block_on(again.begin_reload(&reload)).map(drop));
+        late(&shared, move |engine| {
+            let client = engine.clients.check(PROCESS)?;
+            runtime.block_on(again.begin_reload(client, &reload)).map(drop)
+        });
     };
     tokio::task::spawn_blocking(late).await.unwrap();
 }

@@ -3,10 +3,12 @@
 use super::*;
 use crate::config;
 use crate::engine::clients::Caller;
+use crate::engine::offload::OffloadBegun;
+use crate::engine::testing::{offer, open};
 use std::time::Instant;
 use tempfile::TempDir;
 use turnkv_pool::{ClientId, NamespaceIndex};
-use turnkv_proto::{BlockHash, NamespaceId, Spec, pack_hashes, wire};
+use turnkv_proto::{BlockHash, NamespaceId};
 
 const PAGE: u64 = 64 << 10;
 const HASH: BlockHash = BlockHash([1; 32]);
@@ -36,22 +38,9 @@ fn start(dir: &TempDir) -> Arc<Engine> {
     Engine::start(settings).unwrap()
 }
 
-fn open(engine: &Engine, model: &str) -> NamespaceId {
-    let spec = Spec::opaque(model, 16, PAGE).check().unwrap();
-    engine.open_namespace(&wire::NamespaceSpec::from(&spec)).unwrap();
-    spec.id()
-}
-
 /// Asks for slots; the lease on those that were given.
-async fn ask(
-    engine: &Arc<Engine>,
-    client: ClientId,
-    ns: &NamespaceId,
-    hash: BlockHash,
-) -> wire::BeginOffloadReply {
-    let hashes = pack_hashes(&[hash]).into();
-    let ask = wire::BeginOffloadRequest { namespace: ns.0.to_vec().into(), hashes, ..Default::default() };
-    engine.begin_offload_as(client, &ask).await.unwrap()
+async fn ask(engine: &Arc<Engine>, client: ClientId, ns: &NamespaceId, hash: BlockHash) -> OffloadBegun {
+    engine.begin_offload(client, &offer(*ns, vec![hash])).await.unwrap()
 }
 
 fn wait(what: &str, is_so: impl Fn() -> bool) {
@@ -66,15 +55,15 @@ impl World {
     async fn new() -> World {
         let dir = tempfile::tempdir().unwrap();
         let engine = start(&dir);
-        let id = open(&engine, "moves");
+        let id = open(&engine, "moves", PAGE);
         let call = engine.begin_call(Caller::Unknown).unwrap();
         let client = call.client;
         let reply = ask(&engine, client, &id, HASH).await;
-        let slot = engine.slot_at(&reply.slots[0], PAGE).unwrap();
+        let slot = engine.slot(reply.slots[0]).unwrap();
         slot.fill(&[7; PAGE as usize]);
         let sum = slot.checksum();
         let now = engine.now();
-        let lease = turnkv_pool::LeaseId(reply.lease);
+        let lease = reply.lease.unwrap();
         engine.core().pool.commit_offload(lease, client, &[(0, sum)], now).unwrap();
         drop(slot);
         engine.pump_writes();
@@ -117,10 +106,10 @@ impl World {
 #[tokio::test]
 async fn a_pass_whose_pages_have_no_slot_ends_instead_of_looking_again_and_again() {
     let mut world = World::new().await;
-    let other = open(&world.engine, "stands in the way");
+    let other = open(&world.engine, "stands in the way", PAGE);
     let call = world.engine.begin_call(Caller::Unknown).unwrap();
     let reply = ask(&world.engine, call.client, &other, BlockHash([2; 32])).await;
-    assert!(reply.lease != 0, "the slab is another namespace's, and in use");
+    assert!(reply.lease.is_some(), "the slab is another namespace's, and in use");
     assert_eq!(world.step(), Next::Rung, "whoever holds the slots may do so for long");
     assert!(!world.engine.end_pass(&world.pass), "its segment is kept");
     assert!(world.is_here());

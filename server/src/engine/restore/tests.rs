@@ -5,12 +5,14 @@ use crate::catalog::Owner;
 use crate::catalog::tests::Disk;
 use crate::clock::Clock;
 use crate::config;
+use crate::engine::lookup::PagesOf;
+use crate::engine::pin::{Pin, Unpin};
 use crate::engine::start::{KeptOnDisk, Parts};
 use rustix::io::Errno;
 use std::sync::Arc;
 use tempfile::TempDir;
 use turnkv_pool::{ClientId, OffloadAsk, UserId};
-use turnkv_proto::{BlockHash, SessionId, Shards, Spec, pack_hashes, wire};
+use turnkv_proto::{BlockHash, SessionId, Shards, Spec};
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::nvme::{Engine as Io, NvmeConfig, NvmeTier};
 use turnkv_transfer::HugePages;
@@ -56,7 +58,7 @@ impl World {
         let parts = Parts { dram, kept, clock: Clock::system(), instance: 1 };
         let engine = Engine::assemble(settings, parts).unwrap();
         let spec = Spec::opaque("m", 16, PAGE).check().unwrap();
-        engine.open_namespace(&wire::NamespaceSpec::from(&spec)).unwrap();
+        engine.open_namespace(&spec).unwrap();
         let ns = engine.core().pool.namespace(&spec.id()).unwrap();
         let world = World { _dir: dir, disk, engine, id: spec.id(), ns };
         world.offload();
@@ -83,13 +85,8 @@ impl World {
     }
 
     fn pin(&self) {
-        let hashes = pack_hashes(&hashes()).into();
-        let ask = wire::PinRequest {
-            namespace: self.id.0.to_vec().into(),
-            hashes,
-            ttl_ms: 60_000,
-            ..Default::default()
-        };
+        let prefix = PagesOf::Hashes(hashes());
+        let ask = Pin { namespace: self.id, prefix, pages: None, ttl_ms: 60_000 };
         assert_eq!(self.engine.pin(&ask).unwrap().pages, PAGES);
     }
 
@@ -165,9 +162,8 @@ fn a_catalog_that_is_damaged_while_the_server_runs_has_pins_again_too() {
 fn an_unpinned_prefix_and_one_that_ended_leave_the_catalog() {
     let world = World::new();
     world.pin();
-    let pin = hashes()[PAGES as usize - 1].0.to_vec().into();
-    let ask = wire::UnpinRequest { namespace: world.id.0.to_vec().into(), pin };
-    assert!(world.engine.unpin(&ask).unwrap().found);
+    let ask = Unpin { namespace: world.id, pin: hashes()[PAGES as usize - 1] };
+    assert!(world.engine.unpin(&ask).unwrap());
     assert_eq!(world.saved(), (0, vec![]));
     world.pin();
     let later = world.engine.now() + 61_000;

@@ -4,7 +4,7 @@
 use super::*;
 use std::path::Path;
 use tempfile::TempDir;
-use turnkv_proto::{BlockHash, SessionId, Spec, wire};
+use turnkv_proto::{BlockHash, SessionId, Spec};
 use turnkv_tier::{Done, ExtentMeta, Tier};
 use turnkv_transfer::RegionOptions;
 
@@ -58,7 +58,7 @@ fn make(dir: &Path) -> Vec<u8> {
     let (nvme, catalog) = (engine.nvme.as_ref().unwrap(), engine.catalog.as_ref().unwrap());
     for at in 0..NAMESPACES {
         let checked = spec(at).check().unwrap();
-        engine.open_namespace(&wire::NamespaceSpec::from(&checked)).unwrap();
+        engine.open_namespace(&checked).unwrap();
         let hashes = chain(at);
         for (page, hash) in hashes.iter().enumerate() {
             let slot = region.slot(0, PAGE as usize).unwrap();
@@ -155,7 +155,7 @@ fn copy_dir(from: &Path, to: &Path) {
 fn pages_served(engine: &Engine) -> Vec<u32> {
     let served = |at: usize| {
         let checked = spec(at).check().unwrap();
-        engine.open_namespace(&wire::NamespaceSpec::from(&checked)).unwrap();
+        engine.open_namespace(&checked).unwrap();
         let ns = engine.core().pool.namespace(&checked.id()).unwrap();
         engine.core().pool.lookup(ns, &chain(at), 0).unwrap().present
     };

@@ -2,15 +2,15 @@
 
 use super::*;
 use crate::config;
+use crate::engine::testing::{offer, open};
 use crate::limits::NVME_SMALLER_MS;
 use tempfile::TempDir;
-use turnkv_pool::LeaseId;
-use turnkv_proto::{BlockHash, Spec, wire};
+use turnkv_proto::{BlockHash, NamespaceId};
 
 const PAGE: usize = 64 << 10;
 
 /// An engine without its threads on a directory of its own, and a namespace of it.
-fn engine() -> (TempDir, Arc<Engine>, Vec<u8>) {
+fn engine() -> (TempDir, Arc<Engine>, NamespaceId) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("turnkv.toml");
     let nvme = dir.path().join("nvme");
@@ -21,9 +21,8 @@ fn engine() -> (TempDir, Arc<Engine>, Vec<u8>) {
     );
     std::fs::write(&file, text).unwrap();
     let engine = Engine::start(config::load(Some(&file)).unwrap()).unwrap();
-    let spec = wire::NamespaceSpec::from(&Spec::opaque("m", 16, PAGE as u64));
-    let namespace = engine.open_namespace(&spec).unwrap().namespace;
-    (dir, engine, namespace.to_vec())
+    let namespace = open(&engine, "m", PAGE as u64);
+    (dir, engine, namespace)
 }
 
 fn hash(at: u8) -> BlockHash {
@@ -31,22 +30,21 @@ fn hash(at: u8) -> BlockHash {
 }
 
 /// Offloads so many pages; the checksum of one may be a lie.
-async fn offload(engine: &Arc<Engine>, ns: &[u8], pages: u8, lie: Option<u8>) {
+async fn offload(engine: &Arc<Engine>, ns: &NamespaceId, pages: u8, lie: Option<u8>) {
     let call = engine.begin_call(crate::engine::clients::Caller::Unknown).unwrap();
     let client = call.client;
-    let hashes = (1..=pages).flat_map(|at| hash(at).0).collect();
-    let ask = wire::BeginOffloadRequest { namespace: ns.to_vec().into(), hashes, ..Default::default() };
-    let reply = engine.begin_offload_as(client, &ask).await.unwrap();
+    let ask = offer(*ns, (1..=pages).map(hash).collect());
+    let reply = engine.begin_offload(client, &ask).await.unwrap();
     assert_eq!(reply.slots.len(), usize::from(pages));
     let mut checksums = Vec::new();
     for (at, slot) in reply.slots.iter().enumerate() {
-        let slot = engine.slot_at(slot, PAGE as u64).unwrap();
+        let slot = engine.slot(*slot).unwrap();
         slot.fill(&vec![at as u8; PAGE]);
         checksums.push(slot.checksum() ^ u64::from(lie == Some(at as u8)));
     }
     let commit: Vec<(u32, u64)> = (0..).zip(checksums).collect();
     let now = engine.now();
-    engine.core().pool.commit_offload(LeaseId(reply.lease), client, &commit, now).unwrap();
+    engine.core().pool.commit_offload(reply.lease.unwrap(), client, &commit, now).unwrap();
 }
 
 fn settled(engine: &Arc<Engine>) -> bool {

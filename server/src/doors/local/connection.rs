@@ -5,6 +5,8 @@ use super::LocalDoor;
 use super::sent::SentSlabs;
 use crate::connections::watch::Asking;
 use crate::connections::{Cause, Peer, Refusal};
+use crate::doors::calls::CallSeconds;
+use crate::doors::codec;
 use crate::engine::Engine;
 use crate::engine::reload::ReloadRun;
 use crate::limits::{FRAME_MS_MAX, LOCAL_LOOK, LOCAL_SEND_MS_MAX, LOCAL_SPIN};
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
-use turnkv_pool::ClientId;
+use turnkv_pool::{ClientId, LeaseId};
 use turnkv_proto::limits::LOCAL_PROTOCOL;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_proto::{Error, ErrorKind};
@@ -45,9 +47,9 @@ impl From<Error> for End {
 
 /// Serves a connection until its peer leaves.
 pub(super) fn serve(door: &LocalDoor, socket: &Arc<LocalSocket>, asking: &Asking) {
-    let (engine, waits, slabs) = (&door.engine, &door.waits, &door.sent);
-    let mut connection =
-        Connection { engine, socket, waits, slabs, asking, client: None, arrived: Cell::new(None) };
+    let (engine, calls, waits, slabs) = (&door.engine, &door.calls, &door.waits, &door.sent);
+    let (client, arrived) = (None, Cell::new(None));
+    let mut connection = Connection { engine, calls, socket, waits, slabs, asking, client, arrived };
     loop {
         let (cause, error) = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
             Ok(frame) => {
@@ -79,6 +81,7 @@ pub(super) fn serve(door: &LocalDoor, socket: &Arc<LocalSocket>, asking: &Asking
 
 struct Connection<'a> {
     engine: &'a Arc<Engine>,
+    calls: &'a CallSeconds,
     socket: &'a Arc<LocalSocket>,
     /// Runs the few verbs that must wait.
     waits: &'a Handle,
@@ -119,22 +122,13 @@ impl Connection<'_> {
             Verb::Lookup => self.lookup(frame),
             Verb::BeginOffload => self.begin_offload(frame),
             Verb::CommitOffload => self.commit_offload(frame),
-            Verb::AbortOffload => {
-                let ask = self.own(decode(frame)?, |ask: &wire::AbortOffloadRequest| ask.client)?;
-                Ok(self.engine.abort_offload(&ask)?)
-            }
+            Verb::AbortOffload => self.abort_offload(frame),
             Verb::BeginReload => self.begin_reload(frame),
-            Verb::EndReload => {
-                let ask = self.own(decode(frame)?, |ask: &wire::EndReloadRequest| ask.client)?;
-                Ok(self.engine.end_reload(&ask)?)
-            }
+            Verb::EndReload => self.end_reload(frame),
             Verb::Reserve => self.reserve(frame),
             Verb::CommitReserved => self.commit_reserved(frame),
             Verb::Renew => self.renew(frame),
-            Verb::Release => {
-                let ask = self.own(decode(frame)?, |ask: &wire::ReleaseRequest| ask.client)?;
-                Ok(self.engine.release(&ask)?)
-            }
+            Verb::Release => self.release(frame),
             Verb::Unspecified => Err(Error::invalid(format!("there is no verb {} here", frame.verb)).into()),
         }
     }
@@ -180,7 +174,8 @@ impl Connection<'_> {
 
     fn attach_slab(&self, frame: &Frame) -> Result<(), End> {
         let ask: wire::AttachSlabRequest = decode(frame)?;
-        let region = self.engine.attach_slab(&ask.namespace, ask.slab, ask.generation)?;
+        let region =
+            self.engine.attach_slab(&codec::namespace_id(&ask.namespace)?, ask.slab, ask.generation)?;
         let reply = wire::AttachSlabReply { slab_bytes: region.len() as u64 };
         let (peer, _): (Peer, _) = self.asking.peer();
         let _sending = self.slabs.begin(self.socket, peer, self.said_hello()?)?;
@@ -189,75 +184,89 @@ impl Connection<'_> {
     }
 
     fn lookup(&self, frame: &Frame) -> Result<(), End> {
-        let reply = self.engine.lookup(&decode(frame)?)?;
-        Ok(self.send(frame.verb, 0, &reply, &[])?)
+        let found = self.engine.lookup(&codec::lookup::ask(&decode(frame)?)?)?;
+        Ok(self.send(frame.verb, 0, &codec::lookup::reply(found), &[])?)
     }
 
     fn begin_offload(&self, frame: &Frame) -> Result<(), End> {
-        let ask: wire::BeginOffloadRequest =
-            self.own(decode(frame)?, |ask: &wire::BeginOffloadRequest| ask.client)?;
-        let reply = match self.engine.begin_offload_now(&ask)? {
-            Some(reply) => reply,
-            None => self.wait_for(self.engine.begin_offload(&ask))??,
+        let raw: wire::BeginOffloadRequest = decode(frame)?;
+        let (client, ask) = (self.own(raw.client)?, codec::offload::begin(&raw)?);
+        let begun = match self.engine.begin_offload_now(client, &ask)? {
+            Some(begun) => begun,
+            None => self.wait_for(self.engine.begin_offload(client, &ask))??,
         };
-        Ok(self.send(frame.verb, 0, &reply, &[])?)
+        Ok(self.send(frame.verb, 0, &codec::offload::begun(begun), &[])?)
     }
 
     fn commit_offload(&self, frame: &Frame) -> Result<(), End> {
-        let ask: wire::CommitOffloadRequest =
-            self.own(decode(frame)?, |ask: &wire::CommitOffloadRequest| ask.client)?;
-        let reply = if ask.durable {
-            self.wait_for(self.engine.commit_offload(&ask))??
+        let raw: wire::CommitOffloadRequest = decode(frame)?;
+        let (client, ask) = (self.own(raw.client)?, codec::offload::commit(&raw)?);
+        let committed = if ask.durable {
+            self.wait_for(self.engine.commit_offload(client, &ask))??
         } else {
-            self.engine.commit_offload_now(&ask)?
+            self.engine.commit_offload_now(client, &ask)?
         };
-        self.send(frame.verb, 0, &reply, &[])?;
+        self.send(frame.verb, 0, &codec::offload::committed(committed), &[])?;
         self.engine.pump_writes(); // after the answer: the caller need not wait for write-behind to start
         Ok(())
     }
 
+    fn abort_offload(&self, frame: &Frame) -> Result<(), End> {
+        let raw: wire::AbortOffloadRequest = decode(frame)?;
+        Ok(self.engine.abort_offload(self.own(raw.client)?, LeaseId(raw.lease))?)
+    }
+
     fn begin_reload(&self, frame: &Frame) -> Result<(), End> {
-        let ask: wire::BeginReloadRequest =
-            self.own(decode(frame)?, |ask: &wire::BeginReloadRequest| ask.client)?;
-        let mut run = match self.engine.begin_reload_now(&ask)? {
+        let raw: wire::BeginReloadRequest = decode(frame)?;
+        let (client, ask) = (self.own(raw.client)?, codec::reload::begin(&raw)?);
+        let mut run = match self.engine.begin_reload_now(client, &ask)? {
             Some(run) => run,
-            None => self.wait_for(self.engine.begin_reload(&ask))??,
+            None => self.wait_for(self.engine.begin_reload(client, &ask))??,
         };
         Ok(self.stream_reload(frame.verb, &mut run)?)
     }
 
+    fn end_reload(&self, frame: &Frame) -> Result<(), End> {
+        let raw: wire::EndReloadRequest = decode(frame)?;
+        Ok(self.engine.end_reload(self.own(raw.client)?, &codec::reload::end(raw)?)?)
+    }
+
     fn reserve(&self, frame: &Frame) -> Result<(), End> {
-        let ask = self.own(decode(frame)?, |ask: &wire::ReserveRequest| ask.client)?;
-        let reply = self.engine.reserve(&ask)?;
-        Ok(self.send(frame.verb, 0, &reply, &[])?)
+        let raw: wire::ReserveRequest = decode(frame)?;
+        let (client, ask) = (self.own(raw.client)?, codec::held::reserve(&raw)?);
+        let reserved = self.engine.reserve(client, &ask)?;
+        Ok(self.send(frame.verb, 0, &codec::held::reserved(&reserved), &[])?)
     }
 
     fn commit_reserved(&self, frame: &Frame) -> Result<(), End> {
-        let ask = self.own(decode(frame)?, |ask: &wire::CommitReservedRequest| ask.client)?;
-        let (mut reply, kept) = self.engine.commit_reserved(&ask)?;
+        let raw: wire::CommitReservedRequest = decode(frame)?;
+        let (client, ask) = (self.own(raw.client)?, codec::held::commit(&raw)?);
+        let committed = self.engine.commit_reserved(client, &ask)?;
+        let mut durable = None;
         if ask.durable {
             self.engine.pump_writes();
-            self.wait_for(self.engine.reserved_durable(&ask, &mut reply, &kept))?;
+            durable = Some(self.wait_for(self.engine.reserved_durable(&ask, &committed))?);
         }
-        self.send(frame.verb, 0, &reply, &[])?;
+        self.send(frame.verb, 0, &codec::held::committed(&committed.outcomes, durable), &[])?;
         self.engine.pump_writes(); // after the answer, as for a commit
         Ok(())
     }
 
     fn renew(&self, frame: &Frame) -> Result<(), End> {
-        let ask = self.own(decode(frame)?, |ask: &wire::RenewRequest| ask.client)?;
-        let reply = self.engine.renew(&ask)?;
-        Ok(self.send(frame.verb, 0, &reply, &[])?)
+        let raw: wire::RenewRequest = decode(frame)?;
+        let (client, leases) = (self.own(raw.client)?, codec::held::renew(&raw)?);
+        let renewed = self.engine.renew(client, &leases);
+        Ok(self.send(frame.verb, 0, &codec::held::renewed(renewed), &[])?)
+    }
+
+    fn release(&self, frame: &Frame) -> Result<(), End> {
+        let raw: wire::ReleaseRequest = decode(frame)?;
+        Ok(self.engine.release(self.own(raw.client)?, &codec::held::release(raw)?)?)
     }
 
     /// Sends a run's pages as they land; the last frame has no FLAG_MORE.
     fn stream_reload(&self, verb: u8, run: &mut ReloadRun) -> io::Result<()> {
-        let mut reply = wire::BeginReloadReply {
-            lease: run.lease,
-            lease_ms: run.lease_ms,
-            covered: run.covered,
-            pages: run.take_ready(),
-        };
+        let mut reply = codec::reload::begun(run);
         loop {
             let more = !run.is_done();
             self.send(verb, if more { FLAG_MORE } else { 0 }, &reply, &[])?;
@@ -265,7 +274,7 @@ impl Connection<'_> {
                 return Ok(());
             }
             self.wait_for(run.wait())?;
-            reply = wire::BeginReloadReply { pages: run.take_ready(), ..Default::default() };
+            reply = codec::reload::landed(run);
         }
     }
 
@@ -273,10 +282,10 @@ impl Connection<'_> {
         self.client.ok_or_else(|| Error::invalid("say Hello first on this connection"))
     }
 
-    /// A request of this connection's own client; another's number is refused.
-    fn own<T>(&self, ask: T, client: fn(&T) -> u64) -> Result<T, Error> {
-        if self.client.is_some_and(|own| own.0 == client(&ask)) {
-            return Ok(ask);
+    /// The client that a request names: this connection's own, and still known; another's number is refused.
+    fn own(&self, named: u64) -> Result<ClientId, Error> {
+        if self.client.is_some_and(|own| own.0 == named) {
+            return self.engine.clients.check(named);
         }
         Err(Error::new(ErrorKind::LeaseUnknown, "the request names another client than this connection's"))
     }
@@ -299,7 +308,7 @@ impl Connection<'_> {
 
     fn answered(&self, verb: u8) {
         if let Some(arrived) = self.arrived.take() {
-            self.engine.metrics.calls.answered(verb, arrived);
+            self.calls.answered(verb, arrived);
         }
     }
 

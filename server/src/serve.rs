@@ -1,19 +1,23 @@
 //! The whole life of the server on one screen: build, listen, wait for the end, drain, leave. Owns: the order of these. Must
 //! not know: the verbs.
 
-use super::answers::Answers;
-use super::budget::Budget;
-use super::caretaker::Caretaker;
-use super::grpc::{self, Grpc};
+mod caretaker;
+
 use crate::config::Settings;
 use crate::connections::Connections;
 use crate::connections::caps::Caps;
+use crate::doors::calls::CallSeconds;
+use crate::doors::grpc::answers::Answers;
+use crate::doors::grpc::budget::Budget;
+use crate::doors::grpc::{self, Grpc};
+use crate::doors::http;
+use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
-use crate::limits::{EMBEDDED_LOOK_MS, TCP_BACKLOG};
-use crate::local::LocalDoor;
+use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, TCP_BACKLOG};
 use crate::report::{Advise, failed, misused};
 use crate::supervise::{Endings, Supervisor};
-use crate::{http, telemetry};
+use crate::telemetry;
+use caretaker::Caretaker;
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -24,6 +28,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
 use turnkv_transfer::keep_heap;
 
 /// How `turnkv serve` was started.
@@ -67,7 +72,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
             task.await.unwrap_or_default();
         }
     };
-    if tokio::time::timeout(Duration::from_secs(2), all).await.is_err() {
+    if tokio::time::timeout(DOORS_END_MAX, all).await.is_err() {
         tracing::info!("open connections were cut");
     }
     tracing::info!("left");
@@ -99,9 +104,10 @@ impl House {
             )?;
         }
         let path = local_path(&settings.socket);
-        let handle = tokio::runtime::Handle::current();
+        let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
         let local = LocalDoor::open(
             &self.engine,
+            &calls,
             &self.connections,
             &path,
             settings.socket_mode,
@@ -110,7 +116,7 @@ impl House {
         )
         .map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
         let (budget, answers) = (Budget::new(), Answers::new());
-        let grpc = Grpc::new(&self.engine, &budget, &answers)?;
+        let grpc = Grpc::new(&self.engine, &calls, &budget, &answers)?;
         let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode)
             .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
         let mut tasks = vec![
@@ -130,8 +136,8 @@ impl House {
         }
         let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
         let looked_after = Arc::clone(&local);
-        let reporter = grpc.reporter();
-        let caretaker = Caretaker { engine, connections, local: looked_after, budget, answers, reporter };
+        let standing = grpc.standing();
+        let caretaker = Caretaker { engine, connections, local: looked_after, budget, answers, standing };
         // Not among the tasks: it has no end of its own.
         drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
         Ok((Doors { local, tasks }, file))
@@ -164,7 +170,7 @@ fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// Where the local socket is, given gRPC's.
 fn local_path(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
-    path.push(".local");
+    path.push(LOCAL_SOCKET_SUFFIX);
     PathBuf::from(path)
 }
 

@@ -1,11 +1,13 @@
 //! The Sessions service: one method a verb. Owns: nothing else. Must not know: the pool.
 
+use super::{Answer, blocking};
+use crate::doors::codec;
 use crate::engine::Engine;
 use crate::limits::LISTS_AT_ONCE_MAX;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-use tonic::{Request, Response, Status};
-use turnkv_proto::{Error, ErrorKind, wire};
+use tonic::{Request, Response};
+use turnkv_proto::wire;
 use wire::sessions_server::Sessions;
 
 /// The service.
@@ -22,66 +24,70 @@ impl SessionsService {
     }
 }
 
-/// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
-pub(super) async fn blocking<T: Send + 'static>(
-    verb: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<Response<T>, Status> {
-    let done = tokio::task::spawn_blocking(verb).await;
-    let done = done.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(Response::new(done?))
-}
-
-type Answer<T> = Result<Response<T>, Status>;
-
 #[tonic::async_trait]
 impl Sessions for SessionsService {
     async fn begin_turn(&self, request: Request<wire::BeginTurnRequest>) -> Answer<wire::BeginTurnReply> {
-        Ok(Response::new(self.engine.begin_turn(request.get_ref())?))
+        let begun = self.engine.begin_turn(&codec::sessions::begin_turn(request.get_ref())?)?;
+        Ok(Response::new(codec::sessions::turn_begun(begun)))
     }
 
     async fn end_turn(&self, request: Request<wire::EndTurnRequest>) -> Answer<wire::EndTurnReply> {
-        Ok(Response::new(self.engine.end_turn(request.get_ref())?))
+        let pages = self.engine.end_turn(&codec::sessions::end_turn(request.get_ref())?)?;
+        Ok(Response::new(wire::EndTurnReply { pages }))
     }
 
     async fn fork(&self, request: Request<wire::ForkRequest>) -> Answer<wire::ForkReply> {
-        Ok(Response::new(self.engine.fork(request.get_ref())?))
+        let raw = request.get_ref();
+        let (of, fork) = codec::sessions::fork(raw)?;
+        let pages = self.engine.fork(&of, &fork, raw.pages)?;
+        Ok(Response::new(wire::ForkReply { pages }))
     }
 
     async fn supersede(&self, request: Request<wire::SupersedeRequest>) -> Answer<wire::SupersedeReply> {
-        Ok(Response::new(self.engine.supersede(request.get_ref())?))
+        let raw = request.get_ref();
+        let pages = self.engine.supersede(&codec::sessions::key(&raw.namespace, &raw.session)?, raw.keep)?;
+        Ok(Response::new(wire::SupersedeReply { pages }))
     }
 
     async fn close(&self, request: Request<wire::CloseRequest>) -> Answer<wire::CloseReply> {
-        self.engine.close(request.get_ref())?;
+        let raw = request.get_ref();
+        self.engine.close(&codec::sessions::key(&raw.namespace, &raw.session)?)?;
         Ok(Response::new(wire::CloseReply {}))
     }
 
     async fn prefetch(&self, request: Request<wire::PrefetchRequest>) -> Answer<wire::PrefetchReply> {
-        Ok(Response::new(self.engine.prefetch(request.get_ref())?))
+        let begun = self.engine.prefetch(&codec::prefetch::ask(request.get_ref())?)?;
+        Ok(Response::new(codec::prefetch::reply(begun)))
     }
 
     async fn describe(&self, request: Request<wire::DescribeRequest>) -> Answer<wire::DescribeReply> {
-        Ok(Response::new(self.engine.describe_session(request.get_ref())?))
+        let raw = request.into_inner();
+        let described = self.engine.describe_session(&codec::sessions::key(&raw.namespace, &raw.session)?)?;
+        Ok(Response::new(codec::sessions::described(raw.namespace, described)))
     }
 
     async fn pin(&self, request: Request<wire::PinRequest>) -> Answer<wire::PinReply> {
+        let ask = codec::pin::pin(request.get_ref())?;
         let engine = Arc::clone(&self.engine);
-        blocking(move || engine.pin(request.get_ref())).await
+        blocking(move || Ok(codec::pin::pinned(engine.pin(&ask)?))).await
     }
 
     async fn unpin(&self, request: Request<wire::UnpinRequest>) -> Answer<wire::UnpinReply> {
+        let ask = codec::pin::unpin(request.get_ref())?;
         let engine = Arc::clone(&self.engine);
-        blocking(move || engine.unpin(request.get_ref())).await
+        blocking(move || Ok(wire::UnpinReply { found: engine.unpin(&ask)? })).await
     }
 
     async fn route(&self, request: Request<wire::RouteRequest>) -> Answer<wire::RouteReply> {
-        Ok(Response::new(self.engine.route(request.get_ref())?))
+        let routed = self.engine.route(codec::route::ask(request.get_ref())?)?;
+        Ok(Response::new(codec::route::reply(request.get_ref(), routed)))
     }
 
     async fn list(&self, request: Request<wire::ListRequest>) -> Answer<wire::ListReply> {
+        let ask = codec::sessions::list(request.get_ref())?;
         // It fails once the semaphore is closed, which it never is.
         let _turn = self.lists.acquire().await.ok();
         let engine = Arc::clone(&self.engine);
-        blocking(move || engine.list_sessions(request.get_ref())).await
+        blocking(move || Ok(codec::sessions::listed(engine.list_sessions(&ask)?))).await
     }
 }

@@ -1,5 +1,4 @@
-//! Latency: one histogram a verb and door, one a tier operation, as handles held from the start. Owns: their names.
-//! Must not know: what the verbs do.
+//! Latency: one histogram a verb and door, as handles held from the start. Owns: their names. Must not know: what the verbs do.
 
 use metrics::{Histogram, describe_histogram, histogram};
 use std::collections::HashMap;
@@ -7,32 +6,22 @@ use std::time::Instant;
 use turnkv_proto::wire::{METHODS, Verb};
 
 /// Time from a request's arrival to its (first) answer, whichever door it came through.
-pub(crate) struct Calls {
+pub(crate) struct CallSeconds {
     /// By the path of an HTTP request.
     grpc: HashMap<&'static str, Histogram>,
     /// By the number of a frame's verb.
     local: Vec<Histogram>,
 }
 
-/// Time that the tiers take, from the call to its completion.
-#[allow(missing_docs, reason = "one histogram an operation")]
-pub(crate) struct TierSeconds {
-    pub(crate) write: Histogram,
-    pub(crate) rewrite: Histogram,
-    pub(crate) read: Histogram,
-    pub(crate) flush: Histogram,
-    pub(crate) renew: Histogram,
-}
-
-impl Calls {
-    pub(super) fn new() -> Calls {
+impl CallSeconds {
+    pub(crate) fn new() -> CallSeconds {
         let name = "turnkv_rpc_call_seconds";
         describe_histogram!(name, "Time from a request's arrival to its first answer, by door and verb");
         let grpc = |verb: &'static str| histogram!(name, "door" => "grpc", "verb" => verb);
         let local = |verb: String| histogram!(name, "door" => "local", "verb" => verb);
         let verbs = (0..).map_while(|number| Verb::try_from(number).ok());
         let verbs = verbs.map(|verb| verb.as_str_name().trim_start_matches("VERB_").to_ascii_lowercase());
-        Calls {
+        CallSeconds {
             grpc: METHODS.iter().map(|(path, verb)| (*path, grpc(verb))).collect(),
             local: verbs.map(local).collect(),
         }
@@ -47,21 +36,6 @@ impl Calls {
     pub(crate) fn answered(&self, verb: u8, began: Instant) {
         if let Some(seconds) = self.local.get(usize::from(verb)) {
             seconds.record(began.elapsed());
-        }
-    }
-}
-
-impl TierSeconds {
-    pub(super) fn new() -> TierSeconds {
-        let name = "turnkv_tier_operation_seconds";
-        describe_histogram!(name, "Time of a tier's operation, from the call to its completion");
-        let nvme = |operation: &'static str| histogram!(name, "tier" => "nvme", "operation" => operation);
-        TierSeconds {
-            write: nvme("write"),
-            rewrite: nvme("rewrite"),
-            read: nvme("read"),
-            flush: nvme("flush"),
-            renew: histogram!(name, "tier" => "dram", "operation" => "renew"),
         }
     }
 }

@@ -76,7 +76,7 @@ pub(crate) struct Budget {
 }
 
 /// What one request takes of the budgets; given back when dropped.
-pub(crate) struct Share {
+pub(crate) struct RequestShare {
     budget: Arc<Budget>,
     watch: Arc<Watch>,
     bytes: AtomicU64,
@@ -131,10 +131,10 @@ impl Budget {
     }
 }
 
-impl Share {
+impl RequestShare {
     /// A request on a connection, nothing of which is here yet.
-    pub(crate) fn new(budget: &Arc<Budget>, watch: &Arc<Watch>) -> Share {
-        Share { budget: Arc::clone(budget), watch: Arc::clone(watch), bytes: AtomicU64::new(0) }
+    pub(crate) fn new(budget: &Arc<Budget>, watch: &Arc<Watch>) -> RequestShare {
+        RequestShare { budget: Arc::clone(budget), watch: Arc::clone(watch), bytes: AtomicU64::new(0) }
     }
 
     /// More of the request arrived. `message_bytes`: of the message so far, these included.
@@ -167,7 +167,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for RequestShare {
     fn drop(&mut self) {
         self.give_back();
     }

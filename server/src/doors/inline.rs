@@ -3,17 +3,19 @@
 //! The generated service would copy every page once more into its codec's buffers, so these two methods are served from
 //! their HTTP bodies: see [`turnkv_proto::stream`].
 
+use super::calls::CallSeconds;
+use super::codec;
 use crate::connections::Peer;
 use crate::connections::watch::Asking;
 use crate::engine::Engine;
 use crate::engine::clients::Caller;
 use crate::engine::inline::{InlineOffload, InlineReload};
+use crate::engine::reload::BeginReload;
 use crate::limits::INLINE_ANSWERS_MAX;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::post;
-use bytes::Buf;
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use std::sync::Arc;
@@ -22,27 +24,22 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use turnkv_proto::stream::{Incoming, Outgoing, Piece};
+use turnkv_proto::stream::{self, Incoming, OFFLOAD_PATH, RELOAD_PATH};
 use turnkv_proto::{Error, ErrorKind, wire};
 
-/// The path of the Offload stream.
-pub(super) const OFFLOAD: &str = "/turnkv.v1.Pool/Offload";
-/// The path of the Reload stream.
-pub(super) const RELOAD: &str = "/turnkv.v1.Pool/Reload";
-
 /// The two methods, beside the rest of their service.
-pub(super) fn routes(engine: &Arc<Engine>) -> axum::Router {
-    let (offloads, reloads) = (Arc::clone(engine), Arc::clone(engine));
+pub(super) fn routes(engine: &Arc<Engine>, calls: &Arc<CallSeconds>) -> axum::Router {
+    let (offloads, reloads, calls) = (Arc::clone(engine), Arc::clone(engine), Arc::clone(calls));
     axum::Router::new()
         .route(
-            OFFLOAD,
+            OFFLOAD_PATH,
             post(|request: Request| async move {
                 let caller = caller(&request);
-                respond(offload(offloads, caller, incoming(request)))
+                respond(offload(offloads, calls, caller, incoming(request)))
             }),
         )
         .route(
-            RELOAD,
+            RELOAD_PATH,
             post(|request: Request| async move {
                 let caller = caller(&request);
                 match reload(reloads, caller, incoming(request)).await {
@@ -62,12 +59,12 @@ fn caller(request: &Request) -> Caller {
     }
 }
 
-fn incoming<M: Piece>(request: Request) -> Incoming<M> {
+fn incoming<M: stream::Piece>(request: Request) -> Incoming<M> {
     Incoming::request(tonic::body::Body::new(request.into_body()))
 }
 
-fn respond<M: Piece>(messages: impl Stream<Item = Result<M, Status>> + Send + 'static) -> Response {
-    let mut response = Response::new(Body::new(Outgoing::response(Box::pin(messages))));
+fn respond<M: stream::Piece>(messages: impl Stream<Item = Result<M, Status>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::new(stream::Outgoing::response(Box::pin(messages))));
     let grpc = axum::http::HeaderValue::from_static("application/grpc");
     response.headers_mut().insert(axum::http::header::CONTENT_TYPE, grpc);
     response
@@ -76,6 +73,7 @@ fn respond<M: Piece>(messages: impl Stream<Item = Result<M, Status>> + Send + 's
 /// Serves an Offload stream: header, answer, payload, commit, answer.
 fn offload(
     engine: Arc<Engine>,
+    calls: Arc<CallSeconds>,
     caller: Caller,
     mut messages: Incoming<wire::OffloadRequest>,
 ) -> ReceiverStream<Result<wire::OffloadReply, Status>> {
@@ -84,7 +82,7 @@ fn offload(
     tokio::spawn(async move {
         let began = Instant::now();
         let done = offload_stream(&engine, caller, &mut messages, &tell).await;
-        if let Some(seconds) = engine.metrics.calls.grpc(OFFLOAD) {
+        if let Some(seconds) = calls.grpc(OFFLOAD_PATH) {
             seconds.record(began.elapsed());
         }
         if let Err(status) = done
@@ -107,13 +105,15 @@ async fn offload_stream(
         .message
         .begin
         .ok_or_else(|| Error::invalid("the first message of Offload must hold `begin`"))?;
+    let ask = codec::offload::begin(&header)?;
     let (mut offload, begin) = tokio::select! {
         biased;
-        begun = InlineOffload::begin(engine, caller, &header) => begun?,
+        begun = InlineOffload::begin(engine, caller, &ask) => begun?,
         () = tell.closed() => return Ok(()), // the caller left: it wants no slots any more
     };
     let deadline = Instant::now() + Duration::from_millis(engine.settings.limits.lease_ms);
-    let reply = wire::OffloadReply { begin: Some(begin), commit: None };
+    let begin = Some(codec::offload::begun(begin));
+    let reply = wire::OffloadReply { begin, commit: None };
     if tell.send(Ok(reply)).await.is_err() {
         return Ok(()); // the caller left: the offload's drop gives the slots back
     }
@@ -127,7 +127,8 @@ async fn offload_stream(
         }
         if message.commit {
             let commit = offload.commit(&message.checksums, message.durable).await?;
-            let reply = wire::OffloadReply { begin: None, commit: Some(commit) };
+            let commit = Some(codec::offload::committed(commit));
+            let reply = wire::OffloadReply { begin: None, commit };
             if tell.send(Ok(reply)).await.is_err() {
                 tracing::debug!("an inline offload's caller left before its answer");
             }
@@ -156,17 +157,8 @@ async fn reload(
     if asks.message().await?.is_some() {
         return Err(Error::invalid("Reload takes one message, and no more after it").into());
     }
-    let begin = wire::BeginReloadRequest {
-        namespace: ask.namespace,
-        hashes: ask.hashes,
-        shard: ask.shard,
-        shards: ask.shards,
-        client: 0,
-        wait_ms: ask.wait_ms,
-        session: ask.session,
-        hold: false,
-    };
-    let run = InlineReload::begin(&engine, caller, begin.clone()).await?;
+    let begin = codec::reload::inline(ask)?;
+    let run = InlineReload::begin(&engine, caller, &begin).await?;
     let runs = Runs { engine, caller, begin, run: Some(run), served: 0 };
     Ok(unfold(runs, |mut runs| async { runs.next().await.map(|message| (message, runs)) }))
 }
@@ -176,7 +168,7 @@ struct Runs {
     engine: Arc<Engine>,
     caller: Caller,
     /// What is not served by the runs that are finished.
-    begin: wire::BeginReloadRequest,
+    begin: BeginReload,
     /// `None`: nothing follows.
     run: Option<InlineReload>,
     /// Positions of the runs that are finished.
@@ -187,7 +179,8 @@ impl Runs {
     async fn next(&mut self) -> Option<Result<wire::ReloadReply, Status>> {
         loop {
             let run = self.run.as_mut()?;
-            if let Some(mut message) = run.next().await {
+            if let Some(piece) = run.next().await {
+                let mut message = codec::reload::piece(piece);
                 message.index += self.served;
                 if message.miss != 0 {
                     self.run = None;
@@ -198,11 +191,11 @@ impl Runs {
             self.served += run.covered();
             // The lease of the finished run ends before the next one begins: a reload may be larger than DRAM.
             self.run = None;
-            self.begin.hashes.advance((pages * 32).min(self.begin.hashes.len()));
+            self.begin.hashes.drain(..pages.min(self.begin.hashes.len()));
             if self.begin.hashes.is_empty() || pages == 0 {
                 return None;
             }
-            match InlineReload::begin(&self.engine, self.caller, self.begin.clone()).await {
+            match InlineReload::begin(&self.engine, self.caller, &self.begin).await {
                 Ok(run) => self.run = Some(run),
                 Err(error) => return Some(Err(error.into())),
             }

@@ -25,7 +25,7 @@ pub(super) struct SentSlabs {
     /// Of all together; one user may have half.
     most: usize,
     unread: Gauge,
-    refused: [Counter; Share::ALL.len()],
+    refused: [Counter; UnreadShare::ALL.len()],
 }
 
 struct Sent {
@@ -44,7 +44,7 @@ pub(super) struct Sending<'a> {
 
 /// Whose share is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Share {
+enum UnreadShare {
     Connection,
     Process,
     User,
@@ -53,26 +53,34 @@ enum Share {
     System,
 }
 
-impl Share {
-    const ALL: [Share; 5] = [Share::Connection, Share::Process, Share::User, Share::All, Share::System];
+impl UnreadShare {
+    const ALL: [UnreadShare; 5] = [
+        UnreadShare::Connection,
+        UnreadShare::Process,
+        UnreadShare::User,
+        UnreadShare::All,
+        UnreadShare::System,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Share::Connection => "connection",
-            Share::Process => "process",
-            Share::User => "user",
-            Share::All => "all",
-            Share::System => "system",
+            UnreadShare::Connection => "connection",
+            UnreadShare::Process => "process",
+            UnreadShare::User => "user",
+            UnreadShare::All => "all",
+            UnreadShare::System => "system",
         }
     }
 
     fn refusal(self) -> Error {
         let text = match self {
-            Share::Connection => "a slab was sent on this connection and is not read yet: read it first",
-            Share::Process => "slabs that this process was sent are not read yet: read them first",
-            Share::User => "slabs that this user's processes were sent are not read yet",
-            Share::All => "slabs that clients were sent are not read yet",
-            Share::System => "the system lets this server's user send no more descriptors now",
+            UnreadShare::Connection => {
+                "a slab was sent on this connection and is not read yet: read it first"
+            }
+            UnreadShare::Process => "slabs that this process was sent are not read yet: read them first",
+            UnreadShare::User => "slabs that this user's processes were sent are not read yet",
+            UnreadShare::All => "slabs that clients were sent are not read yet",
+            UnreadShare::System => "the system lets this server's user send no more descriptors now",
         };
         Error::new(ErrorKind::Busy { retry_after_ms: RETRY_AFTER_MS }, text)
     }
@@ -95,7 +103,8 @@ impl SentSlabs {
             sent: Mutex::default(),
             most,
             unread: gauge!("turnkv_attach_unread_slabs"),
-            refused: Share::ALL.map(|share| counter!("turnkv_attach_refused_total", "share" => share.name())),
+            refused: UnreadShare::ALL
+                .map(|share| counter!("turnkv_attach_refused_total", "share" => share.name())),
         }
     }
 
@@ -130,25 +139,31 @@ impl SentSlabs {
     /// A send that failed before its first byte left because of the kernel's own limit: a refusal, not the connection's end.
     pub(super) fn refused_by_system(&self, error: &io::Error) -> Option<Error> {
         let limit = rustix::io::Errno::TOOMANYREFS.raw_os_error();
-        (error.raw_os_error() == Some(limit)).then(|| self.refuse(Share::System))
+        (error.raw_os_error() == Some(limit)).then(|| self.refuse(UnreadShare::System))
     }
 
-    fn short(&self, sent: &[Sent], socket: &Arc<LocalSocket>, peer: Peer, client: ClientId) -> Option<Share> {
+    fn short(
+        &self,
+        sent: &[Sent],
+        socket: &Arc<LocalSocket>,
+        peer: Peer,
+        client: ClientId,
+    ) -> Option<UnreadShare> {
         let of = |own: &dyn Fn(&Sent) -> bool| sent.iter().filter(|sent| own(sent)).count();
         let of_user = (self.most / 2).max(1);
         if of(&|sent| Arc::ptr_eq(&sent.socket, socket)) > 0 {
-            return Some(Share::Connection);
+            return Some(UnreadShare::Connection);
         }
         if of(&|sent| sent.client == client) >= UNREAD_SLABS_PER_CLIENT_MAX.min(of_user) {
-            return Some(Share::Process);
+            return Some(UnreadShare::Process);
         }
         if of(&|sent| sent.peer == peer) >= of_user {
-            return Some(Share::User);
+            return Some(UnreadShare::User);
         }
-        (sent.len() >= self.most).then_some(Share::All)
+        (sent.len() >= self.most).then_some(UnreadShare::All)
     }
 
-    fn refuse(&self, share: Share) -> Error {
+    fn refuse(&self, share: UnreadShare) -> Error {
         if let Some(counter) = self.refused.get(share as usize) {
             counter.increment(1);
         }

@@ -1,18 +1,16 @@
 //! What is looked after beside the doors, a few times a second. Owns: when. Must not know: how.
 
-use super::answers::Answers;
-use super::budget::Budget;
-use super::pool::PoolService;
 use crate::connections::Connections;
+use crate::doors::grpc::Standing;
+use crate::doors::grpc::answers::Answers;
+use crate::doors::grpc::budget::Budget;
+use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::limits::{HEAP_FREE_BYTES_MAX, SWEEP_MS};
-use crate::local::LocalDoor;
 use metrics::{describe_gauge, gauge};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tonic_health::server::HealthReporter;
-use turnkv_proto::wire::unary::pool_server::PoolServer;
 use turnkv_transfer::{free_heap_bytes, trim_heap};
 
 /// What it looks after.
@@ -22,7 +20,7 @@ pub(super) struct Caretaker {
     pub(super) local: Arc<LocalDoor>,
     pub(super) budget: Arc<Budget>,
     pub(super) answers: Arc<Answers>,
-    pub(super) reporter: HealthReporter,
+    pub(super) standing: Standing,
 }
 
 impl Caretaker {
@@ -57,17 +55,8 @@ impl Caretaker {
             let now = !self.engine.is_draining();
             if serving != Some(now) {
                 serving = Some(now);
-                self.report(now).await;
+                self.standing.report(now).await; // as /healthz says it
             }
-        }
-    }
-
-    /// The standard health service says what /healthz says.
-    async fn report(&self, serving: bool) {
-        if serving {
-            self.reporter.set_serving::<PoolServer<PoolService>>().await;
-        } else {
-            self.reporter.set_not_serving::<PoolServer<PoolService>>().await;
         }
     }
 }

@@ -8,7 +8,8 @@ mod sent;
 use crate::connections::accept::Backoff;
 use crate::connections::peers;
 use crate::connections::watch::Asking;
-use crate::connections::{Cause, Connections, Door, Peer, Place, Refusal, Refused};
+use crate::connections::{Cause, ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
+use crate::doors::calls::CallSeconds;
 use crate::engine::Engine;
 use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
 use crate::supervise::Supervisor;
@@ -30,6 +31,7 @@ use turnkv_transfer::{FLAG_FAILURE, LargeFrames, LocalListener, LocalSocket};
 /// The door while it is open; [`LocalDoor::close`] ends every connection.
 pub(crate) struct LocalDoor {
     engine: Arc<Engine>,
+    calls: Arc<CallSeconds>,
     connections: Arc<Connections>,
     listener: LocalListener,
     /// Runs the few verbs that must wait.
@@ -47,6 +49,7 @@ impl LocalDoor {
     /// Listens at `path` and serves every connection on a thread of its own.
     pub(crate) fn open(
         engine: &Arc<Engine>,
+        calls: &Arc<CallSeconds>,
         connections: &Arc<Connections>,
         path: &Path,
         mode: u32,
@@ -55,6 +58,7 @@ impl LocalDoor {
     ) -> io::Result<Arc<LocalDoor>> {
         let door = Arc::new(LocalDoor {
             engine: Arc::clone(engine),
+            calls: Arc::clone(calls),
             connections: Arc::clone(connections),
             listener: LocalListener::bind(path, mode)?,
             waits,
@@ -129,7 +133,7 @@ impl LocalDoor {
         share
     }
 
-    fn admit(&self, socket: &Arc<LocalSocket>) -> Result<Place, Refused> {
+    fn admit(&self, socket: &Arc<LocalSocket>) -> Result<ConnectionPlace, Refused> {
         let ending = Arc::downgrade(socket);
         self.connections.admit(Door::Local, Peer::User(user_of(socket)), move |cause| {
             if let Some(socket) = ending.upgrade() {
@@ -166,7 +170,7 @@ struct Open {
     id: u64,
     // The descriptor is closed before the place is given back.
     socket: Arc<LocalSocket>,
-    place: Place,
+    place: ConnectionPlace,
 }
 
 impl Drop for Open {

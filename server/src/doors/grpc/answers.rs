@@ -11,8 +11,7 @@ use super::budget::Total;
 use super::requests::InlineStream;
 use crate::connections::watch::{Asking, Request as Counted, Watch};
 use crate::limits::{
-    GRPC_ANSWER_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX, UNREAD_LITTLE_BYTES,
-    UNREAD_STREAMS_BYTES_MAX,
+    UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX, UNREAD_LITTLE_BYTES, UNREAD_STREAMS_BYTES_MAX,
 };
 use axum::body::{Body, Bytes, HttpBody};
 use http_body::Frame;
@@ -22,6 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
+use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 use turnkv_proto::{Error, ErrorKind};
 
 /// The budget of all connections.

@@ -1,47 +1,75 @@
 //! The gRPC door, on its Unix socket and on TCP. Owns: the services put together, and HTTP/2's settings. Must not know: the
 //! verbs.
+//!
+//! - [`pool`], [`sessions`], [`admin`]: the services' verbs
+//! - [`requests`], [`budget`]: what every request passes, and what it may take
+//! - [`answers`]: the same of answers
 
-use super::answers::Answers;
-use super::budget::Budget;
-use super::requests::{self, Requests};
-use super::{admin::AdminService, inline, pool::PoolService, sessions::SessionsService};
+pub(crate) mod admin;
+pub(crate) mod answers;
+pub(crate) mod budget;
+pub(crate) mod pool;
+mod requests;
+pub(crate) mod sessions;
+
 use crate::connections::accept::{Accept, Admitting};
 use crate::connections::{Connections, Door};
+use crate::doors::calls::CallSeconds;
+use crate::doors::inline;
 use crate::engine::Engine;
 use crate::limits::{
-    GRPC_ANSWER_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES,
-    GRPC_STREAMS_PER_CONNECTION_MAX, POOL_REQUEST_BYTES_MAX, SESSIONS_REQUEST_BYTES_MAX,
-    SMALL_REQUEST_BYTES_MAX,
+    GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_KEEP_ALIVE, GRPC_KEEP_ALIVE_WAIT_MAX,
+    GRPC_STREAM_WINDOW_BYTES, GRPC_STREAMS_PER_CONNECTION_MAX, POOL_REQUEST_BYTES_MAX,
+    SESSIONS_REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX,
 };
+use admin::AdminService;
+use answers::Answers;
+use budget::Budget;
+use pool::PoolService;
+use requests::Requests;
+use sessions::SessionsService;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
+use tonic::{Response, Status};
 use tonic_health::server::HealthReporter;
+use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 use turnkv_proto::wire::{
     admin_server::AdminServer, sessions_server::SessionsServer, unary::pool_server::PoolServer,
 };
+use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::SocketFile;
 
-/// How often a peer is asked whether it is still there, and how long it may take to say so.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-const KEEP_ALIVE_WAIT: Duration = Duration::from_secs(20);
-
 /// Every service.
-pub(super) struct Grpc {
+pub(crate) struct Grpc {
     router: Router,
     reporter: HealthReporter,
 }
 
+/// What the standard health service says of this server.
+pub(crate) struct Standing(HealthReporter);
+
+impl Standing {
+    /// Says whether it serves.
+    pub(crate) async fn report(&self, serving: bool) {
+        if serving {
+            self.0.set_serving::<PoolServer<PoolService>>().await;
+        } else {
+            self.0.set_not_serving::<PoolServer<PoolService>>().await;
+        }
+    }
+}
+
 impl Grpc {
     /// Puts the services together.
-    pub(super) fn new(
+    pub(crate) fn new(
         engine: &Arc<Engine>,
+        calls: &Arc<CallSeconds>,
         budget: &Arc<Budget>,
         answers: &Arc<Answers>,
     ) -> anyhow::Result<Grpc> {
@@ -61,33 +89,33 @@ impl Grpc {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()?
             .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
-        let requests = Requests::new(engine, budget, answers);
+        let requests = Requests::new(calls, budget, answers);
         let routes = Routes::new(pool)
             .add_service(sessions)
             .add_service(admin)
             .add_service(health)
             .add_service(reflection)
             .into_axum_router()
-            .merge(inline::routes(engine))
+            .merge(inline::routes(engine, calls))
             .layer(axum::middleware::from_fn_with_state(requests, requests::pass));
         let router = Server::builder()
             .initial_stream_window_size(GRPC_STREAM_WINDOW_BYTES)
             .initial_connection_window_size(GRPC_CONNECTION_WINDOW_BYTES)
             .max_frame_size(GRPC_FRAME_BYTES_MAX)
             .max_concurrent_streams(GRPC_STREAMS_PER_CONNECTION_MAX)
-            .http2_keepalive_interval(Some(KEEP_ALIVE))
-            .http2_keepalive_timeout(Some(KEEP_ALIVE_WAIT))
+            .http2_keepalive_interval(Some(GRPC_KEEP_ALIVE))
+            .http2_keepalive_timeout(Some(GRPC_KEEP_ALIVE_WAIT_MAX))
             .add_routes(Routes::from(routes));
         Ok(Grpc { router, reporter })
     }
 
-    /// Who says in the standard health service whether this server serves.
-    pub(super) fn reporter(&self) -> HealthReporter {
-        self.reporter.clone()
+    /// What tells the standard health service whether this server serves.
+    pub(crate) fn standing(&self) -> Standing {
+        Standing(self.reporter.clone())
     }
 
     /// Serves on the Unix socket until told to stop.
-    pub(super) fn serve_unix(
+    pub(crate) fn serve_unix(
         &self,
         listener: UnixListener,
         connections: &Arc<Connections>,
@@ -97,7 +125,7 @@ impl Grpc {
     }
 
     /// Serves on TCP until told to stop.
-    pub(super) fn serve_tcp(
+    pub(crate) fn serve_tcp(
         &self,
         listener: TcpListener,
         connections: &Arc<Connections>,
@@ -108,7 +136,7 @@ impl Grpc {
 }
 
 /// Listens at a path; the file is the caller's to keep as long as it does.
-pub(super) fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     let (listener, file) = turnkv_transfer::bind_unix(path, mode)?;
     listener.set_nonblocking(true)?;
     Ok((UnixListener::from_std(listener)?, file))
@@ -121,4 +149,14 @@ async fn serve<L: Accept>(
 ) -> Result<(), tonic::transport::Error> {
     let until = async move { drop(stopped.wait_for(|stop| *stop).await) };
     router.serve_with_incoming_shutdown(admitting.into_stream(), until).await
+}
+
+/// What a verb answers with.
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
+async fn blocking<T: Send + 'static>(verb: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Answer<T> {
+    let done = tokio::task::spawn_blocking(verb).await;
+    let done = done.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    Ok(Response::new(done?))
 }

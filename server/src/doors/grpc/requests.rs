@@ -6,11 +6,10 @@
 //! that for a bounded time.
 
 use super::answers::{Answers, Leaving};
-use super::budget::{Budget, Share};
-use super::inline;
+use super::budget::{Budget, RequestShare};
 use crate::connections::peers;
 use crate::connections::watch::{Asking, Watch};
-use crate::engine::Engine;
+use crate::doors::calls::CallSeconds;
 use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
@@ -25,19 +24,18 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 use tonic::{Code, Status};
+use turnkv_proto::stream::{OFFLOAD_PATH, PREFIX_BYTES, RELOAD_PATH};
 use turnkv_proto::{Error, ErrorKind};
 
-/// Bytes before every message: is it compressed, and its length.
-const PREFIX_BYTES: usize = 5;
 /// Paths of streams of several messages begin so; every other request is one message.
-const STREAMS: [&str; 2] = [inline::OFFLOAD, "/grpc.reflection."];
+const STREAMS: [&str; 2] = [OFFLOAD_PATH, "/grpc.reflection."];
 /// Paths of inline streams.
-const INLINE: [&str; 2] = [inline::OFFLOAD, inline::RELOAD];
+const INLINE: [&str; 2] = [OFFLOAD_PATH, RELOAD_PATH];
 
 /// What requests share.
 #[derive(Clone)]
 pub(super) struct Requests {
-    engine: Arc<Engine>,
+    calls: Arc<CallSeconds>,
     budget: Arc<Budget>,
     answers: Arc<Answers>,
     inline: Arc<Semaphore>,
@@ -53,10 +51,10 @@ pub(super) struct InlineStream {
 }
 
 impl Requests {
-    pub(super) fn new(engine: &Arc<Engine>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
+    pub(super) fn new(calls: &Arc<CallSeconds>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
         describe_gauge!("turnkv_requests_inline_operations", "Inline streams that are open");
         Requests {
-            engine: Arc::clone(engine),
+            calls: Arc::clone(calls),
             budget: Arc::clone(budget),
             answers: Arc::clone(answers),
             inline: Arc::new(Semaphore::new(INLINE_STREAMS_MAX)),
@@ -108,9 +106,9 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
         Err(error) => return Status::from(error).into_http(),
     };
     // An inline Offload answers before it has done anything: it times itself.
-    let seconds = requests.engine.metrics.calls.grpc(path).filter(|_| path != inline::OFFLOAD);
+    let seconds = requests.calls.grpc(path).filter(|_| path != OFFLOAD_PATH);
     let is_stream = STREAMS.iter().any(|stream| path.starts_with(stream));
-    let share = Arc::new(Share::new(&requests.budget, asking.watch()));
+    let share = Arc::new(RequestShare::new(&requests.budget, asking.watch()));
     let began = Instant::now();
     let request = request.map(|body| Body::new(Arriving::new(body, is_stream, Arc::clone(&share))));
     let response = as_callers_fault(next.run(request).await);
@@ -138,7 +136,7 @@ fn as_callers_fault(response: Response) -> Response {
 struct Arriving {
     body: Body,
     is_stream: bool,
-    share: Arc<Share>,
+    share: Arc<RequestShare>,
     messages: Messages,
     began: tokio::time::Instant,
     /// Made when the body is first waited for.
@@ -147,7 +145,7 @@ struct Arriving {
 }
 
 impl Arriving {
-    fn new(body: Body, is_stream: bool, share: Arc<Share>) -> Arriving {
+    fn new(body: Body, is_stream: bool, share: Arc<RequestShare>) -> Arriving {
         let (messages, began) = (Messages::default(), tokio::time::Instant::now());
         Arriving { body, is_stream, share, messages, began, late: None, refused: false }
     }

@@ -1,0 +1,17 @@
+//! OpenNamespace on the wire. Owns: its two messages. Must not know: which namespaces are open.
+
+use turnkv_proto::{CheckedSpec, Error, wire};
+
+/// Decodes what a namespace is to be.
+pub(crate) fn spec(raw: &wire::NamespaceSpec) -> Result<CheckedSpec, Error> {
+    Ok(CheckedSpec::try_from(raw)?)
+}
+
+/// Says that a namespace is open.
+pub(crate) fn opened(spec: &CheckedSpec) -> wire::OpenNamespaceReply {
+    wire::OpenNamespaceReply {
+        namespace: spec.id().0.to_vec().into(),
+        shard_bytes: spec.shard_bytes(),
+        page_tokens: spec.page_tokens(),
+    }
+}

@@ -1,0 +1,38 @@
+//! Route on the wire. Owns: its messages. Must not know: how engines are ranked.
+
+use super::{namespace_id, optional_session};
+use crate::engine::route::{RouteTurn, Routed};
+use turnkv_pool::Candidate;
+use turnkv_proto::{Error, unpack_hashes, wire};
+
+/// Decodes a Route.
+pub(crate) fn ask(raw: &wire::RouteRequest) -> Result<RouteTurn<'_>, Error> {
+    Ok(RouteTurn {
+        namespace: namespace_id(&raw.namespace)?,
+        session: optional_session(&raw.session)?,
+        hashes: unpack_hashes(&raw.hashes)?,
+        candidates: raw.engines.iter().map(candidate).collect(),
+    })
+}
+
+/// Encodes its answer, for the engines that the request names.
+pub(crate) fn reply(raw: &wire::RouteRequest, routed: Routed) -> wire::RouteReply {
+    let choices = routed.ranked.into_iter().map(|ranked| wire::RouteChoice {
+        name: raw.engines[ranked.candidate].name.clone(),
+        held_pages: ranked.held_pages,
+        overflow_pages: ranked.overflow_pages,
+        home: ranked.is_home,
+        score: ranked.score,
+    });
+    wire::RouteReply { choices: choices.collect(), pool_pages: routed.pool_pages }
+}
+
+fn candidate(engine: &wire::RouteEngine) -> Candidate<'_> {
+    Candidate {
+        name: &engine.name,
+        capacity_pages: engine.capacity_pages,
+        used_pages: engine.used_pages,
+        running: engine.running,
+        waiting: engine.waiting,
+    }
+}

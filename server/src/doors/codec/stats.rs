@@ -1,0 +1,81 @@
+//! Stats and Evict on the wire. Owns: their messages, and the wire's names of tiers. Must not know: where figures come from.
+
+use crate::engine::stats::{EvictFrom, Report, TierName};
+use turnkv_proto::{Error, wire};
+
+/// The wire's name of a tier.
+pub(super) fn tier_kind(tier: TierName) -> wire::TierKind {
+    match tier {
+        TierName::Dram => wire::TierKind::Dram,
+        TierName::Nvme => wire::TierKind::Nvme,
+    }
+}
+
+/// Encodes the answer to a Stats.
+pub(crate) fn reply(report: Report) -> wire::StatsReply {
+    let (pool, reloads) = (&report.pool, report.reloads);
+    wire::StatsReply {
+        evicted_pages: pool.evicted_pages,
+        sessions: pool.sessions,
+        namespaces: pool.namespaces,
+        leases: pool.leases,
+        dirty_bytes: pool.dirty_bytes,
+        quarantined_bytes: pool.quarantined_bytes,
+        uptime_ms: report.uptime_ms,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        index_bytes: pool.index_bytes,
+        index_pages: pool.entries,
+        connections: report.connections,
+        lookups: report.lookups,
+        miss_pages: reloads.misses,
+        hit_tokens: reloads.hit_tokens,
+        offloaded_pages: report.offloaded_pages,
+        present_pages: report.present_pages,
+        declined_pages: report.declined_pages,
+        protected_bytes: pool.protected_bytes,
+        protected_tenant_bytes_max: pool.protected_tenant_bytes_max,
+        protected_budget_bytes: pool.protection_budget_bytes,
+        protections: pool.protections,
+        pins: pool.pins,
+        corrupt_pages: report.corrupt_pages,
+        tiers: tiers(report),
+    }
+}
+
+fn tiers(report: Report) -> Vec<wire::TierStats> {
+    let (dram, nvme_pages) = (&report.pool.dram, report.pool.nvme.pages);
+    let dram = wire::TierStats {
+        tier: wire::TierKind::Dram.into(),
+        capacity_bytes: dram.capacity_bytes,
+        used_bytes: dram.used_bytes,
+        leased_bytes: dram.leased_bytes,
+        pages: dram.pages,
+        hit_pages: report.reloads.dram_hits,
+        note: report.dram_note,
+        ..Default::default()
+    };
+    let nvme = report.nvme.map(|(usage, poisoned)| wire::TierStats {
+        tier: wire::TierKind::Nvme.into(),
+        capacity_bytes: usage.capacity_bytes,
+        used_bytes: usage.used_bytes,
+        leased_bytes: 0,
+        pages: nvme_pages,
+        read_bytes: usage.read_bytes,
+        written_bytes: usage.written_bytes,
+        poisoned: usage.poisoned,
+        note: poisoned.unwrap_or_default(),
+        hit_pages: report.reloads.nvme_hits,
+    });
+    std::iter::once(dram).chain(nvme).collect()
+}
+
+/// Decodes where an Evict drops pages from.
+pub(crate) fn evict_from(raw: &wire::EvictRequest) -> Result<EvictFrom, Error> {
+    match raw.tier() {
+        wire::TierKind::Dram => Ok(EvictFrom::Dram),
+        wire::TierKind::Unspecified => Ok(EvictFrom::Everywhere),
+        wire::TierKind::Nvme => {
+            Err(Error::invalid("evict from DRAM (tier DRAM) or everywhere (tier unspecified)"))
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
+
+use super::{Answer, blocking};
+use crate::doors::codec;
+use crate::engine::Engine;
+use crate::engine::record::{Recorded, Recording};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status};
+use turnkv_proto::wire;
+use wire::admin_server::Admin;
+
+/// The service.
+pub(crate) struct AdminService {
+    pub(crate) engine: Arc<Engine>,
+}
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    async fn stats(&self, _: Request<wire::StatsRequest>) -> Answer<wire::StatsReply> {
+        Ok(Response::new(codec::stats::reply(self.engine.stats())))
+    }
+
+    async fn drain(&self, _: Request<wire::DrainRequest>) -> Answer<wire::DrainReply> {
+        let engine = Arc::clone(&self.engine);
+        blocking(move || Ok(wire::DrainReply { dirty_bytes: engine.drain() })).await
+    }
+
+    async fn resume(&self, _: Request<wire::ResumeRequest>) -> Answer<wire::ResumeReply> {
+        Ok(Response::new(wire::ResumeReply { drained: self.engine.resume()? }))
+    }
+
+    async fn evict(&self, request: Request<wire::EvictRequest>) -> Answer<wire::EvictReply> {
+        let raw = request.get_ref();
+        let (namespace, from) = (codec::optional_namespace(&raw.namespace)?, codec::stats::evict_from(raw)?);
+        let engine = Arc::clone(&self.engine);
+        blocking(move || Ok(wire::EvictReply { pages: engine.evict(namespace.as_ref(), from)? })).await
+    }
+
+    async fn size_advice(&self, request: Request<wire::SizeAdviceRequest>) -> Answer<wire::SizeAdviceReply> {
+        let advised = self.engine.size_advice(&codec::advice::ask(request.get_ref())?)?;
+        Ok(Response::new(codec::advice::reply(advised)))
+    }
+
+    async fn report_prefill(
+        &self,
+        request: Request<wire::ReportPrefillRequest>,
+    ) -> Answer<wire::ReportPrefillReply> {
+        let raw = request.get_ref();
+        let namespace = codec::namespace_id(&raw.namespace)?;
+        self.engine.report_prefill(&namespace, raw.tokens, raw.micros)?;
+        Ok(Response::new(wire::ReportPrefillReply {}))
+    }
+
+    type RecordStream = Pin<Box<dyn Stream<Item = Result<wire::RecordedCall, Status>> + Send>>;
+
+    async fn record(&self, request: Request<wire::RecordRequest>) -> Answer<Self::RecordStream> {
+        let namespace = codec::optional_namespace(&request.get_ref().namespace)?;
+        let Recording { calls, queued_blocks } = self.engine.record(namespace.as_ref())?;
+        let taken = move |call: Recorded| {
+            queued_blocks.fetch_sub(call.blocks.len() as u64, Ordering::Relaxed);
+            Ok(codec::record::call(call))
+        };
+        Ok(Response::new(Box::pin(ReceiverStream::new(calls).map(taken))))
+    }
+}
