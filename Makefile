@@ -1,10 +1,10 @@
 # The commands of this project. On a fresh Debian 12 with a Rust toolchain, cc, make and Python 3.11, root or not:
 #   make demo        build everything and watch sessions live through DRAM, NVMe and a crash
 #   make test        every test: Rust, black-box, Python, real engines (test-core: Rust only, installs nothing)
-#   make check       format, lints, documentation, dependencies, architecture, the docs' links
+#   make check       format, lints, types, documentation, dependencies, architecture, the docs' links
 #   make docs        the book of docs/ into target/book
 #   make bench       the figures of benches/results, as ratios
-# Everything that is installed goes into this folder: .venv and .engines (Python), .tools (cargo-deny, mdBook), target (builds).
+# Everything that is installed goes into this folder: .venv and .engines (Python), .tools (cargo-deny, mdBook, ruff, mypy), target (builds).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -95,8 +95,8 @@ environments: tools
 	@for engine in vllm sglang transformers-5.17; do engine-plugins/setup_engine.sh $$engine; done
 
 # ---- checks ----
-.PHONY: check fmt clippy doc deny architecture links
-check: fmt clippy doc deny architecture links
+.PHONY: check fmt clippy doc deny architecture links ruff mypy stubs
+check: fmt clippy doc deny architecture links ruff mypy stubs
 
 fmt: tools
 	@$(call say,'format')
@@ -121,6 +121,36 @@ deny: .tools/bin/cargo-deny
 architecture: tools
 	@$(call say,'architecture')
 	@cargo test --locked --package turnkv-tests --test architecture
+
+# Python: its format and lints, its types (.venv has torch's and transformers'), and that the stub says what the compiled module is.
+CHECKS := .tools/checks
+PYTHON_CODE := engine-plugins examples benches server .ci
+
+ruff: $(CHECKS)/installed
+	@$(call say,'Python: format and lints')
+	@$(CHECKS)/bin/ruff format --check --quiet --config engine-plugins/pyproject.toml $(PYTHON_CODE) \
+	  || { echo 'run: .tools/checks/bin/ruff format --config engine-plugins/pyproject.toml $(PYTHON_CODE)' >&2; exit 1; }
+	@$(CHECKS)/bin/ruff check --quiet --config engine-plugins/pyproject.toml $(PYTHON_CODE)
+
+mypy: $(CHECKS)/installed
+	@$(call say,'Python: types')
+	@engine-plugins/setup_env.sh
+	@cd engine-plugins && $(CURDIR)/$(CHECKS)/bin/mypy --no-error-summary --python-executable $(VENV)/bin/python --cache-dir $(TARGET_DIR)/mypy
+
+stubs: tools $(CHECKS)/installed
+	@$(call say,'Python: the stub of the compiled module')
+	@cargo build --locked --package turnkv-python
+	@rm -rf $(TARGET_DIR)/stubs && mkdir -p $(TARGET_DIR)/stubs/turnkv
+	@cp engine-plugins/python/turnkv/*.py engine-plugins/python/turnkv/*.pyi $(TARGET_DIR)/stubs/turnkv
+	@cp $(TARGET_DIR)/debug/lib_turnkv.so $(TARGET_DIR)/stubs/turnkv/_turnkv.abi3.so
+	@MYPYPATH=$(TARGET_DIR)/stubs PYTHONPATH=$(TARGET_DIR)/stubs $(CHECKS)/bin/python -m mypy.stubtest --concise turnkv._turnkv
+
+$(CHECKS)/installed: engine-plugins/env/checks.txt | tools
+	@engine-plugins/setup_env.sh
+	@$(call say,'ruff and mypy into $(CHECKS) (30 MB)')
+	@$(VENV)/bin/python -m venv $(CHECKS)
+	@$(CHECKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $@
 
 links: tools
 	@$(call say,'links of the docs')

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes links of the built book that leave it lead to the tree's own files: mdBook knows only what is under docs/.
 
-    .ci/book_links.py target/book
+.ci/book_links.py target/book
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main(book: pathlib.Path) -> None:
     for page in book.rglob("*.html"):
         source = DOCS / page.relative_to(book).parent
 
-        def outward(found: re.Match[str]) -> str:
+        def outward(found: re.Match[str], page: pathlib.Path = page, source: pathlib.Path = source) -> str:
             target = pathlib.Path(os.path.normpath(source / found[1]))
             if target.is_relative_to(DOCS) or not target.is_relative_to(ROOT):
                 return found[0]

@@ -5,9 +5,10 @@
   traces.py sessions FOLDER [--sessions 120 --skip 0 --hours 4 --seed 0 --without TRACE ...]
                                                recorded agent sessions of kv-cache-tester (traces/*.json, one session a file)
 
-Prints JSON lines. Sessions are taken in the order of their names, those in the traces `--without` names left out; their starts, which
-are not published, are drawn uniformly over the hours. Equal sizes of tools and system prompt are taken for the same shared head, as in
-the traces that benches/results/eviction.md compares with."""
+Prints JSON lines. Sessions are taken in the order of their names, those in the traces `--without` names left out; their starts,
+which are not published, are drawn uniformly over the hours. Equal sizes of tools and system prompt are taken for the same
+shared head, as in the traces that benches/results/eviction.md compares with."""
+
 import argparse
 import gzip
 import json

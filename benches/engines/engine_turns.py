@@ -8,6 +8,7 @@ Owns: the engine's settings, timing a first token. Must not know: what the conne
 from __future__ import annotations
 
 import json
+import pathlib
 import sys
 import time
 
@@ -20,11 +21,19 @@ def main() -> None:
     from vllm import LLM, SamplingParams
     from vllm.config import KVTransferConfig
 
-    model, spec, out = sys.argv[1], json.loads(open(sys.argv[2]).read()), sys.argv[3]
+    model, spec, out = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text()), sys.argv[3]
     transfer = KVTransferConfig(**spec["transfer"]) if spec["transfer"] else None
     engine = LLM(
-        model, skip_tokenizer_init=True, enforce_eager=True, dtype="float32", max_model_len=8192, block_size=32, seed=0,
-        enable_prefix_caching=True, prefix_caching_hash_algo="sha256_cbor", kv_transfer_config=transfer,
+        model,
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="float32",
+        max_model_len=8192,
+        block_size=32,
+        seed=0,
+        enable_prefix_caching=True,
+        prefix_caching_hash_algo="sha256_cbor",
+        kv_transfer_config=transfer,
     )
     settings = {"temperature": 0, "detokenize": False, "ignore_eos": True}
     first, reply = SamplingParams(max_tokens=1, **settings), SamplingParams(max_tokens=REPLY_TOKENS, **settings)
@@ -45,7 +54,7 @@ def main() -> None:
             began = time.perf_counter()
             done = engine.generate([{"prompt_token_ids": grown}], first, use_tqdm=False)[0]
             session["again_ms"], session["again_cached"] = (time.perf_counter() - began) * 1e3, done.num_cached_tokens
-    json.dump(seen, open(out, "w"))
+    pathlib.Path(out).write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":

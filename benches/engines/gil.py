@@ -24,9 +24,9 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "engine-plugins/tests"))
 
-from conftest import Server  # noqa: E402
+from conftest import Server
 
-import turnkv  # noqa: E402
+import turnkv
 
 PAGES, RUNS, RUN_BYTES = 32, 48, (2 << 20) // 48 // 64 * 64
 SECONDS = 0.5
@@ -73,27 +73,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="turnkv-") as home:
         server = Server(pathlib.Path(home), dram="1GiB", nvme="4GiB").start()
         pool = turnkv.Pool(server.address)
-        pages = pool.open_namespace(
-            "gil", dtype="u8", page_tokens=16, layout="opaque", opaque_shard_bytes=RUNS * RUN_BYTES
-        )
+        pages = pool.open_namespace("gil", dtype="u8", page_tokens=16, layout="opaque", opaque_shard_bytes=RUNS * RUN_BYTES)
         hashes = b"".join(hashlib.sha256(b"%d" % at).digest() for at in range(8900))
         memory = bytearray(PAGES * RUNS * RUN_BYTES)
         start = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
         addresses = array.array("Q", [start + at * RUN_BYTES for at in range(PAGES * RUNS)])
         lengths, some = [RUN_BYTES] * RUNS, hashes[: PAGES * 32]
-        pages.offload_runs(some, addresses, lengths)
+        pages.offload(some, turnkv.Runs(addresses, lengths))
         turn = [0]
 
         def fresh() -> None:
             turn[0] += 1
             names = b"".join(hashlib.sha256(b"%d/%d" % (turn[0], at)).digest() for at in range(PAGES))
-            pages.offload_runs(names, addresses, lengths, wait_ms=5000, deadline_ms=6000)
+            pages.offload(names, turnkv.Runs(addresses, lengths), wait_ms=5000, deadline_ms=6000)
 
         counter = Counter()
         counter.start()
         calls: dict[str, Callable[[], None]] = {
             f"lookup of {len(hashes) // 32} hashes": lambda: pages.lookup(hashes),
-            f"reload of {PAGES} pages": lambda: pages.reload_runs(some, addresses, lengths),
+            f"reload of {PAGES} pages": lambda: pages.reload(some, turnkv.Runs(addresses, lengths)),
             f"offload of {PAGES} new pages": fresh,
         }
         print(f"| call | a call ms | lock held of it ms (medians of {rounds} rounds) |\n|---|---|---|")

@@ -33,8 +33,12 @@ MEMORY_BYTES, DISK_BYTES = 1 << 30, 4 << 30
 FLIP_EVERY_BYTES = 64 << 10
 ENGINE_SECONDS_MAX = 600
 ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "TORCHDYNAMO_DISABLE": "1",
-    "LMCACHE_DISABLE_BANNER": "1", "LMCACHE_TRACK_USAGE": "false",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "LMCACHE_DISABLE_BANNER": "1",
+    "LMCACHE_TRACK_USAGE": "false",
 }
 
 
@@ -73,7 +77,7 @@ class TurnKV(System):
         )
         server = os.environ.get("TURNKV_SERVER", str(ROOT / "target/release/turnkv"))
         with running([server, "serve", "--config", str(config)], self.folder / "server.log"):
-            until(lambda: (self.folder / "turnkv.sock.local").exists())
+            until((self.folder / "turnkv.sock.local").exists)
             yield
 
 
@@ -93,10 +97,30 @@ class LMCache(System):
     def store(self) -> Iterator[None]:
         adapter = json.dumps({"type": "fs", "base_path": str(self.files)})
         command = [
-            str(LMCACHE.parent / "lmcache"), "server", "--host", "127.0.0.1", "--port", str(self.port),
-            "--http-host", "127.0.0.1", "--http-port", str(self.http), "--chunk-size", "256",
-            "--l1-size-gb", str(MEMORY_BYTES >> 30), "--eviction-policy", "LRU", "--supported-transfer-mode", "engine_driven",
-            "--shm-name", f"turnkv-bench-{os.getpid()}", "--max-workers", "2", "--l2-adapter", adapter,
+            str(LMCACHE.parent / "lmcache"),
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--http-host",
+            "127.0.0.1",
+            "--http-port",
+            str(self.http),
+            "--chunk-size",
+            "256",
+            "--l1-size-gb",
+            str(MEMORY_BYTES >> 30),
+            "--eviction-policy",
+            "LRU",
+            "--supported-transfer-mode",
+            "engine_driven",
+            "--shm-name",
+            f"turnkv-bench-{os.getpid()}",
+            "--max-workers",
+            "2",
+            "--l2-adapter",
+            adapter,
         ]
         with running(command, self.folder / "server.log"):
             until(lambda: urllib.request.urlopen(f"http://127.0.0.1:{self.http}/healthcheck", timeout=1))
@@ -109,8 +133,11 @@ class VllmFiles(System):
     @property
     def transfer(self) -> dict:
         extra = {
-            "spec_name": "CpuTieringSpec", "spec_module_path": "vllm_cpu_tiering", "cpu_bytes_to_use": MEMORY_BYTES,
-            "offload_prompt_only": False, "secondary_tiers": [{"type": "fs", "root_dir": str(self.files)}],
+            "spec_name": "CpuTieringSpec",
+            "spec_module_path": "vllm_cpu_tiering",
+            "cpu_bytes_to_use": MEMORY_BYTES,
+            "offload_prompt_only": False,
+            "secondary_tiers": [{"type": "fs", "root_dir": str(self.files)}],
         }
         return transfer("OffloadingConnector", None, extra)
 
@@ -167,7 +194,7 @@ def play(system: System, model: pathlib.Path, turn: str, sessions: list[list[int
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(HERE)}
     with system.store(), open(log, "ab") as writer:
         command = [str(system.python), str(HERE / "engine_turns.py"), str(model), str(spec), str(out)]
-        done = subprocess.run(command, stdout=writer, stderr=writer, env=environment, timeout=ENGINE_SECONDS_MAX)
+        done = subprocess.run(command, stdout=writer, stderr=writer, env=environment, timeout=ENGINE_SECONDS_MAX, check=False)
     if done.returncode != 0 or not out.is_file():
         sys.exit(f"{system.name}: the engine ended with {done.returncode}:\n{log.read_text(errors='replace')[-3000:]}")
     return json.loads(out.read_text())
@@ -205,10 +232,15 @@ def round_of(kind: type[System], model: pathlib.Path, prompts: list[list[int]], 
         right = [turn["tokens"] == right for turn, right in zip(disk, truth["tokens"], strict=True)]
         return {
             "memory_ms": statistics.median(turn["again_ms"] for turn in first),
-            "memory_cached": statistics.mean(turn["again_cached"] / len(tokens) for turn, tokens in zip(first, grown)),
+            "memory_cached": statistics.mean(
+                turn["again_cached"] / len(tokens) for turn, tokens in zip(first, grown, strict=True)
+            ),
             "disk_ms": statistics.median(turn["ttft_ms"] for turn in disk),
-            "disk_cached": statistics.mean(turn["cached"] / len(tokens) for turn, tokens in zip(disk, grown)),
-            "disk_right": sum(right), "flipped": flipped, "wrong": sum(wrong), "sessions": len(prompts),
+            "disk_cached": statistics.mean(turn["cached"] / len(tokens) for turn, tokens in zip(disk, grown, strict=True)),
+            "disk_right": sum(right),
+            "flipped": flipped,
+            "wrong": sum(wrong),
+            "sessions": len(prompts),
         }
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -227,7 +259,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder) / "model"
         subprocess.run([str(VLLM), str(HERE / "make_model.py"), str(model)], check=True)
-        prompts = [[(i * 7919 + s * 104729 + (i * i) % 131) % 4000 + 10 for i in range(options.tokens)] for s in range(options.sessions)]
+        prompts = [
+            [(i * 7919 + s * 104729 + (i * i) % 131) % 4000 + 10 for i in range(options.tokens)] for s in range(options.sessions)
+        ]
         results: dict[str, list[dict]] = {kind.name: [] for kind in kinds}
         truth: dict = {}
         for number in range(options.rounds):
@@ -235,14 +269,19 @@ def main() -> None:
                 results[kind.name].append(round_of(kind, model, prompts, truth))
                 print(f"round {number + 1}: {kind.name}: {results[kind.name][-1]}", file=sys.stderr, flush=True)
     print(f"\n### turn 2 on CPU vLLM: {options.sessions} sessions of {options.tokens} tokens, {options.rounds} rounds\n")
-    print("| system | TTFT from memory ms | prefix found | TTFT from disk ms | prefix found | tokens right | bytes flipped | sessions with wrong tokens |")
+    print(
+        "| system | TTFT from memory ms | prefix found | TTFT from disk ms | prefix found | tokens right | bytes flipped "
+        "| sessions with wrong tokens |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, rounds in results.items():
         middle = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
         total = sum(one["sessions"] for one in rounds)
         print(
-            f"| {name} | {middle['memory_ms']:.0f} | {middle['memory_cached']:.0%} | {middle['disk_ms']:.0f} | {middle['disk_cached']:.0%} "
-            f"| {sum(one['disk_right'] for one in rounds)} of {total} | {middle['flipped']:.0f} | {sum(one['wrong'] for one in rounds)} of {total} |"
+            f"| {name} | {middle['memory_ms']:.0f} | {middle['memory_cached']:.0%} | {middle['disk_ms']:.0f} "
+            f"| {middle['disk_cached']:.0%} "
+            f"| {sum(one['disk_right'] for one in rounds)} of {total} | {middle['flipped']:.0f} "
+            f"| {sum(one['wrong'] for one in rounds)} of {total} |"
         )
 
 

@@ -69,9 +69,9 @@ def cost(model: pathlib.Path) -> None:
     for name, values in rates.items():
         rounds = [round(value) for value in values]
         say(bench="throughput", engine=name, tokens_per_s=statistics.median(rounds), rounds=rounds)
-    pairs = [with_ / without for with_, without in zip(rates["turnkv"], rates["plain"])]
+    pairs = [with_ / without for with_, without in zip(rates["turnkv"], rates["plain"], strict=True)]
     say(bench="throughput", ratio_median=round(statistics.median(pairs), 4), ratios=[round(pair, 3) for pair in pairs])
-    more = [with_ / without for with_, without in zip(processor["turnkv"], processor["plain"])]
+    more = [with_ / without for with_, without in zip(processor["turnkv"], processor["plain"], strict=True)]
     ratios = [round(pair, 3) for pair in more]
     say(bench="processor_time", ratio_median=round(statistics.median(more), 4), ratios=ratios)
     for name, values in engines["turnkv"].run("vllm_probe", "read").items():

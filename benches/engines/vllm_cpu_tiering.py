@@ -69,7 +69,10 @@ class CpuTieringSpec(TieringOffloadingSpec):
         if not self._worker:
             rank = 0 if self.replicated_layout else self.config.parallel.rank
             region = SharedOffloadRegion(
-                engine_id=self._engine_id, num_chunks=self.num_chunks, rank=rank, kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+                engine_id=self._engine_id,
+                num_chunks=self.num_chunks,
+                rank=rank,
+                kv_bytes_per_chunk=self.kv_bytes_per_chunk,
                 cpu_page_size=self.cpu_page_size_per_worker,
             )
             self._worker = TorchCopies(kv_caches, region)

@@ -63,5 +63,8 @@ def _percentiles(values: list[float]) -> dict[str, float]:
     ordered = sorted(values)
     if not ordered:
         return {"count": 0}
-    at = lambda share: round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 1)
+
+    def at(share: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 1)
+
     return {"count": len(ordered), "p50": at(0.5), "p99": at(0.99), "max": round(ordered[-1], 1)}

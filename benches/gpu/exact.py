@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy
 import torch
+from stage import GIB, Served, Stage, table
 
 import turnkv
-from stage import GIB, Served, Stage, table
 
 PROMPTS = (777, 2048, 5003)
 PROMPTS_TINY = (75, 160, 331)
@@ -30,8 +30,11 @@ def run(stage: Stage) -> None:
             rows = [row for tokens in (PROMPTS_TINY if stage.tiny else PROMPTS) for row in _prompt(stage, served, tokens)]
     finally:
         torch.use_deterministic_algorithms(False)
-    table("tokens after a reload, deterministic algorithms",
-          ["prompt", "from", "tokens loaded", "tokens identical", "K and V identical"], rows)
+    table(
+        "tokens after a reload, deterministic algorithms",
+        ["prompt", "from", "tokens loaded", "tokens identical", "K and V identical"],
+        rows,
+    )
 
 
 def _prompt(stage: Stage, served: Served, tokens: int) -> list[list[Any]]:
@@ -50,8 +53,11 @@ def _prompt(stage: Stage, served: Served, tokens: int) -> list[list[Any]]:
     rows = []
     gpu_bytes = 64 << 20 if stage.tiny else GPU_BYTES
     for tier, settings in {
-        "DRAM, blocking": {"overlap": False}, "DRAM, layer by layer": {}, "NVMe": {},
-        "GPU tier (filling)": {"gpu_bytes": gpu_bytes}, "GPU tier": {"gpu_bytes": gpu_bytes},
+        "DRAM, blocking": {"overlap": False},
+        "DRAM, layer by layer": {},
+        "NVMe": {},
+        "GPU tier (filling)": {"gpu_bytes": gpu_bytes},
+        "GPU tier": {"gpu_bytes": gpu_bytes},
     }.items():
         if tier == "NVMe" and not served.nvme_bytes:
             stage.note(left_out="NVMe: the disk has no room")

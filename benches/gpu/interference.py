@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import numpy
 import torch
-
-import turnkv
 from decode import Decode
 from stage import GIB, Served, Stage, percentile, table
 from stand_in import StandIn
+
+import turnkv
 
 CONTEXT_TOKENS = 4096
 BLOCK_STEPS, BLOCKS = 60, 8
@@ -34,9 +34,7 @@ class Offloads:
     def __init__(self, stage: Stage, served: Served, device: turnkv.Device, model: str) -> None:
         self._device = device
         self._page_bytes, self._pages = (4096, 4) if stage.tiny else (PAGE_BYTES, CALL_PAGES)
-        self._space = served.door.open_namespace(
-            model, dtype="u8", layout="opaque", opaque_shard_bytes=self._page_bytes
-        )
+        self._space = served.door.open_namespace(model, dtype="u8", layout="opaque", opaque_shard_bytes=self._page_bytes)
         self._memory = torch.randint(0, 256, (self._pages, self._page_bytes), dtype=torch.uint8, device=stage.place)
         stage.sync()
         step = numpy.arange(self._pages, dtype=numpy.uint64) * numpy.uint64(self._page_bytes)
@@ -72,18 +70,24 @@ class Offloads:
     def _offload(self) -> None:
         self._call += 1
         hashes = turnkv.chain_hashes(numpy.full(self._pages, self._call, dtype=numpy.uint32).tobytes(), 1)
-        report = self._space.offload_device_runs(
-            self._device, hashes, self._addresses, [self._page_bytes], keep=self._memory
+        report = self._space.offload(
+            hashes, turnkv.OnDevice(self._device, turnkv.Runs(self._addresses, [self._page_bytes]), keep=self._memory)
         )
         self.bytes += report.stored * self._page_bytes
         self.declined += report.declined
 
 
 def run(stage: Stage) -> None:
-    """Prints the tables: decode steps beside what the planner chooses, and kernels that fill the device beside that and a kernel."""
+    """Prints the tables: decode steps beside what the planner chooses, kernels that fill the device beside that and a kernel."""
     decode = Decode(stage, 64 if stage.tiny else CONTEXT_TOKENS)
     with stage.pool(DRAM_BYTES) as served:
-        _beside(stage, served, stage.device, f"decode steps of {CONTEXT_TOKENS} tokens of context, one CUDA graph each", decode.seconds)
+        _beside(
+            stage,
+            served,
+            stage.device,
+            f"decode steps of {CONTEXT_TOKENS} tokens of context, one CUDA graph each",
+            decode.seconds,
+        )
         if stage.place.type != "cuda":
             return
         stand_in = StandIn()
@@ -94,9 +98,7 @@ def run(stage: Stage) -> None:
             _beside(stage, served, device, what, stand_in.seconds)
 
 
-def _beside(
-    stage: Stage, served: Served, device: turnkv.Device, what: str, work: Callable[[int], list[float]]
-) -> None:
+def _beside(stage: Stage, served: Served, device: turnkv.Device, what: str, work: Callable[[int], list[float]]) -> None:
     """Seconds of pieces of work, alone and beside an offload through that device."""
     steps, blocks = (5, 2) if stage.tiny else (BLOCK_STEPS, BLOCKS)
     offloads = Offloads(stage, served, device, what)  # under a name of its own: what is there already is not stored again
@@ -121,11 +123,20 @@ def _beside(
     stage.check(offloads.bytes > 0, "pages are stored meanwhile")
     ratio = {name: percentile(beside, at) / percentile(alone, at) for name, at in (("p50", 50), ("p99", 99))}
     stage.row(
-        what=what, alone=alone, beside=beside, offload_bytes_per_second=rate, declined_pages=offloads.declined, ratio=ratio,
+        what=what,
+        alone=alone,
+        beside=beside,
+        offload_bytes_per_second=rate,
+        declined_pages=offloads.declined,
+        ratio=ratio,
         wanted={"p99": [ratio["p99"], f"<= {WANTED}"]},
     )
-    table(f"{what}, beside an offload at {rate / 1e9:.1f} GB/s (asked: {RATE / 1e9:.0f})", ["", "p50, ms", "p99, ms"], [
-        ["alone", percentile(alone, 50) * 1e3, percentile(alone, 99) * 1e3],
-        ["beside the offload", percentile(beside, 50) * 1e3, percentile(beside, 99) * 1e3],
-        ["ratio", ratio["p50"], ratio["p99"]],
-    ])
+    table(
+        f"{what}, beside an offload at {rate / 1e9:.1f} GB/s (asked: {RATE / 1e9:.0f})",
+        ["", "p50, ms", "p99, ms"],
+        [
+            ["alone", percentile(alone, 50) * 1e3, percentile(alone, 99) * 1e3],
+            ["beside the offload", percentile(beside, 50) * 1e3, percentile(beside, 99) * 1e3],
+            ["ratio", ratio["p50"], ratio["p99"]],
+        ],
+    )

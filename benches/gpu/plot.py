@@ -31,23 +31,31 @@ def lines(title: str, across: str, up: str, series: Series) -> str:
     ]
     for x in sorted(set(xs)):
         at, bottom = place(x, y_low)
-        parts += [f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom:.1f}" stroke="#dddddd"/>',
-                  f'<text x="{at:.1f}" y="{bottom + 18:.1f}" text-anchor="middle">{x:g}</text>']
+        parts += [
+            f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom:.1f}" stroke="#dddddd"/>',
+            f'<text x="{at:.1f}" y="{bottom + 18:.1f}" text-anchor="middle">{x:g}</text>',
+        ]
     for power in range(math.floor(math.log10(y_low)), math.ceil(math.log10(y_high)) + 1):
         if y_low <= 10.0**power <= y_high:
             left, at = place(x_low, 10.0**power)
-            parts += [f'<line x1="{left:.1f}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}" stroke="#dddddd"/>',
-                      f'<text x="{left - 8:.1f}" y="{at + 4:.1f}" text-anchor="end">{10.0**power:g}</text>']
-    parts += [f'<text x="{(WIDTH - RIGHT + LEFT) / 2}" y="{HEIGHT - 14}" text-anchor="middle">{escape(across)}</text>',
-              f'<text x="16" y="{TOP - 16}">{escape(up)}</text>']
+            parts += [
+                f'<line x1="{left:.1f}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}" stroke="#dddddd"/>',
+                f'<text x="{left - 8:.1f}" y="{at + 4:.1f}" text-anchor="end">{10.0**power:g}</text>',
+            ]
+    parts += [
+        f'<text x="{(WIDTH - RIGHT + LEFT) / 2}" y="{HEIGHT - 14}" text-anchor="middle">{escape(across)}</text>',
+        f'<text x="16" y="{TOP - 16}">{escape(up)}</text>',
+    ]
     for number, (name, line) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in (place(*p) for p in line)]
         at = TOP + 20 * number
-        parts += [f'<rect x="{WIDTH - RIGHT + 20}" y="{at}" width="14" height="4" fill="{colour}"/>',
-                  f'<text x="{WIDTH - RIGHT + 40}" y="{at + 6}">{escape(name)}</text>']
+        parts += [
+            f'<rect x="{WIDTH - RIGHT + 20}" y="{at}" width="14" height="4" fill="{colour}"/>',
+            f'<text x="{WIDTH - RIGHT + 40}" y="{at + 6}">{escape(name)}</text>',
+        ]
     return "\n".join([*parts, "</svg>", ""])
 
 

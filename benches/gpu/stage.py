@@ -58,8 +58,10 @@ class Stage:
         begun = time.monotonic()
         self.model = _model(self.place, tiny)
         self.sync()
-        print(f"model of {sum(p.numel() for p in self.model.parameters()) / 1e9:.2f} G parameters in "
-              f"{time.monotonic() - begun:.1f} s; {self.kv_bytes(1)} bytes of K and V a token")
+        print(
+            f"model of {sum(p.numel() for p in self.model.parameters()) / 1e9:.2f} G parameters in "
+            f"{time.monotonic() - begun:.1f} s; {self.kv_bytes(1)} bytes of K and V a token"
+        )
 
     # ---- parts and results ----------------------------------------------------------------------------------------
 
@@ -250,7 +252,11 @@ class Served:
         with open(self._folder / "log", "ab") as log:
             command = [os.environ["TURNKV_SERVER"], "serve", "--config", str(self._folder / "turnkv.toml")]
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  # one system call, no lock is taken
             )
         until = time.monotonic() + START_SECONDS_MAX
         while True:
@@ -306,13 +312,25 @@ def die_with_parent() -> None:
 def _model(place: torch.device, tiny: bool) -> Qwen3ForCausalLM:
     """Qwen3-8B's shape with random weights in bf16, or a small one."""
     sizes = {
-        "vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 140_000,
+        "vocab_size": 151_936,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 140_000,
     }
     if tiny:
         sizes = {
-            "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 8192,
+            "vocab_size": 512,
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "max_position_embeddings": 8192,
         }
     config = Qwen3Config(**sizes, bos_token_id=None, eos_token_id=None)
     torch.set_grad_enabled(False)

@@ -8,6 +8,7 @@ costs a matrix product, and a copy engine does not.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import pathlib
 
 import torch
@@ -47,11 +48,13 @@ class StandIn:
             self._launch()
             mark.record()
         torch.cuda.synchronize()
-        return [before.elapsed_time(after) / 1e3 for before, after in zip(marks, marks[1:])]
+        return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(marks)]
 
     def _launch(self) -> None:
         values = (
-            ctypes.c_uint32(self._rounds), ctypes.c_uint32(self.shared_bytes // 4), ctypes.c_uint64(self._out.data_ptr()),
+            ctypes.c_uint32(self._rounds),
+            ctypes.c_uint32(self.shared_bytes // 4),
+            ctypes.c_uint64(self._out.data_ptr()),
         )
         arguments = (ctypes.c_void_p * 3)(*(ctypes.addressof(value) for value in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -49,7 +49,9 @@ def run(stage: Stage) -> None:
             for tokens in LENGTHS_TINY if stage.tiny else LENGTHS:
                 if 1.5 * stage.kv_bytes(tokens) > served.dram_bytes:
                     stage.note(too_long_for_the_pool=tokens)
-                    print(f"{tokens} tokens: {stage.kv_bytes(tokens) / GIB:.1f} GiB, and the pool has {served.dram_bytes / GIB:.1f}")
+                    print(
+                        f"{tokens} tokens: {stage.kv_bytes(tokens) / GIB:.1f} GiB, and the pool has {served.dram_bytes / GIB:.1f}"
+                    )
                     continue
                 done.append(_length(stage, served, tokens))
                 _report(stage, done[-1], rates)
@@ -147,7 +149,10 @@ def turn_of(cache: Any, tier: str) -> int:
 
 def _report(stage: Stage, length: _Length, rates: dict[str, float]) -> None:
     stage.row(
-        tokens=length.tokens, kv_bytes=length.bytes, prefill_seconds=length.prefill, ttft_seconds=length.ways,
+        tokens=length.tokens,
+        kv_bytes=length.bytes,
+        prefill_seconds=length.prefill,
+        ttft_seconds=length.ways,
         begin_seconds=length.begins,
         link_share={name: _share(length, name, rates) for name in length.begins},
     )
@@ -173,13 +178,17 @@ def _tables(stage: Stage, done: list[_Length], rates: dict[str, float]) -> None:
     names = list(dict.fromkeys(name for length in done for name in length.ways))
     series = {"prefill": [(length.tokens, statistics.median(length.prefill)) for length in done]}
     for name in names:
-        series[name] = [(l.tokens, statistics.median(l.ways[name])) for l in done if name in l.ways]
+        series[name] = [(length.tokens, statistics.median(length.ways[name])) for length in done if name in length.ways]
     even = {name: plot.crossing(series["prefill"], series[name]) for name in names}
     stage.note(break_even_tokens=even)
-    table("break-even length", ["way", "tokens from which it is faster than prefill"], [
-        [name, "below the shortest measured" if at is not None and at <= done[0].tokens else at and round(at)]
-        for name, at in even.items()
-    ])
+    table(
+        "break-even length",
+        ["way", "tokens from which it is faster than prefill"],
+        [
+            [name, "below the shortest measured" if at is not None and at <= done[0].tokens else at and round(at)]
+            for name, at in even.items()
+        ],
+    )
     if done:
         (stage.out / "ttft.svg").write_text(plot.lines("Time to first token of a second turn", "tokens", "seconds", series))
     _wanted(stage, done, rates)

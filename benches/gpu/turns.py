@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
 from stage import GIB, OutOfTime, Served, Stage, memory_bytes, percentile, sizes, table
 
 SESSIONS, TURNS = 24, 3
@@ -143,8 +142,10 @@ def _with_pool(stage: Stage, turns: list[_Turn], gpu_bytes: int) -> _Way:
 
         way = _play(stage, turns, begin, lambda session, cache, ids: cache.end_turn(ids))
         totals = [cache.totals for cache in caches.values()]
-        loaded = {name: sum(getattr(total, name) for total in totals)
-                  for name in ("tokens_loaded", "tokens_from_gpu", "tokens_from_dram", "pages_declined")}
+        loaded = {
+            name: sum(getattr(total, name) for total in totals)
+            for name in ("tokens_loaded", "tokens_from_gpu", "tokens_from_dram", "pages_declined")
+        }
         stage.note(**{f"turnkv_{'tier' if gpu_bytes else 'no_tier'}": loaded})
         stage.check(loaded["tokens_loaded"] > 0 and not loaded["pages_declined"], f"pages are kept and come back: {loaded}")
         return way

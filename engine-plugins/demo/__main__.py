@@ -3,7 +3,8 @@
     .venv/bin/python engine-plugins/demo         from the root of the tree, after `cargo build --release`; `make demo` does both
 
 Every turn's cache is dropped at its end. The next turn finds its prefix in the pool, and must continue exactly like a run
-whose cache was never dropped. The model's size and dtype are what this CPU serves in two minutes. Exit status 0: every check held.
+whose cache was never dropped. The model's size and dtype are what this CPU serves in two minutes. Exit status 0: every check
+held.
 """
 
 from __future__ import annotations
@@ -54,16 +55,21 @@ class Demo:
     def run(self) -> bool:
         """The whole story; whether every check held."""
         total, dram = self.total_bytes, self.dram_bytes
-        say(f"{self.engine.parameters / 1e6:.0f} M parameters, {self.choice.name} (the faster here), CPU; {workload.SESSIONS} sessions x "
-            f"{workload.TURNS} turns, a shared system prompt of {workload.SYSTEM_TOKENS} tokens; about {self.choice.estimate:.0f} s, three minutes at most")
-        say(f"their KV is {total / 2**20:.0f} MiB; the pool has {dram >> 20} MiB of DRAM ({total / dram:.1f}x less) "
-            f"and NVMe files in {self.server.folder}/nvme")
+        say(
+            f"{self.engine.parameters / 1e6:.0f} M parameters, {self.choice.name} (the faster here), CPU; "
+            f"{workload.SESSIONS} sessions x "
+            f"{workload.TURNS} turns, a shared system prompt of {workload.SYSTEM_TOKENS} tokens; "
+            f"about {self.choice.estimate:.0f} s, three minutes at most"
+        )
+        say(
+            f"their KV is {total / 2**20:.0f} MiB; the pool has {dram >> 20} MiB of DRAM ({total / dram:.1f}x less) "
+            f"and NVMe files in {self.server.folder}/nvme"
+        )
         self.check(total >= 4 * dram, "the sessions' KV is less than four times the DRAM tier")
         say(f"server started in {self.server.start():.2f} s: {self.server.binary} serve --config {self.server.config}\n")
         self.pool = turnkv.Pool(self.server.address)
         self.caches = {
-            session: TurnKVCache(self.engine.model, f"chat-{session:02}", self.pool)
-            for session in range(workload.SESSIONS)
+            session: TurnKVCache(self.engine.model, f"chat-{session:02}", self.pool) for session in range(workload.SESSIONS)
         }
         half = len(self.turns) // 2
         self.serving = time.monotonic()
@@ -91,9 +97,16 @@ class Demo:
         prefill_ms = self.engine.prefill_ms(conversation[:cut]) if cut and self.time_to_prefill() else None
         report = cache.turn
         row = Row(
-            turn=turn.number, session=f"chat-{turn.session:02}", prompt=len(conversation), reused=cut,
-            shared=min(cut, workload.SYSTEM_TOKENS), dram=report.tokens_from_dram, nvme=report.tokens_from_nvme,
-            reload_ms=report.reload_ms, prefill_ms=prefill_ms, identical=reply.same_as(expected),
+            turn=turn.number,
+            session=f"chat-{turn.session:02}",
+            prompt=len(conversation),
+            reused=cut,
+            shared=min(cut, workload.SYSTEM_TOKENS),
+            dram=report.tokens_from_dram,
+            nvme=report.tokens_from_nvme,
+            reload_ms=report.reload_ms,
+            prefill_ms=prefill_ms,
+            identical=reply.same_as(expected),
         )
         table.show(row)
         self.check(row.identical, f"{row.session} turn {row.turn}: not the tokens and logits of the uninterrupted run")
@@ -151,12 +164,21 @@ class Demo:
         untimed = sum(row.prefill_ms is None and row.reused > 0 for row in self.rows)
         reused, prompts = sum(row.reused for row in self.rows), sum(row.prompt for row in self.rows)
         say(bold("\nsummary"))
-        say(f"  {sum(row.identical for row in self.rows)} of {len(self.rows)} turns identical to the uninterrupted run (tokens and logits), "
-            f"{len(self.after_restart)} of them after kill -9")
-        say(f"  {reused:,} of {prompts:,} prompt tokens not recomputed: {sum(r.dram for r in self.rows):,} from DRAM, "
-            f"{sum(r.nvme for r in self.rows):,} from NVMe")
-        say(f"  reload {reload_ms / max(1, len(again)):.1f} ms a turn, prefilling the same tokens {prefill_ms / max(1, len(again)):.0f} ms: "
-            f"{prefill_ms / max(reload_ms, 1e-9):.0f}x" + (f" ({untimed} turns not timed, to stay within three minutes)" if untimed else ""))
+        say(
+            f"  {sum(row.identical for row in self.rows)} of {len(self.rows)} turns identical "
+            "to the uninterrupted run (tokens and logits), "
+            f"{len(self.after_restart)} of them after kill -9"
+        )
+        say(
+            f"  {reused:,} of {prompts:,} prompt tokens not recomputed: {sum(r.dram for r in self.rows):,} from DRAM, "
+            f"{sum(r.nvme for r in self.rows):,} from NVMe"
+        )
+        say(
+            f"  reload {reload_ms / max(1, len(again)):.1f} ms a turn, "
+            f"prefilling the same tokens {prefill_ms / max(1, len(again)):.0f} ms: "
+            f"{prefill_ms / max(reload_ms, 1e-9):.0f}x"
+            + (f" ({untimed} turns not timed, to stay within three minutes)" if untimed else "")
+        )
         say(f"  {self.total_bytes / 2**20:.0f} MiB of KV through {self.dram_bytes >> 20} MiB of DRAM")
         say(bold("\nturnkv status"))
         say("  " + self.server.status().replace("\n", "\n  "))

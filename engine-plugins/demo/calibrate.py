@@ -35,9 +35,16 @@ class Size:
     def config(self, layers: int | None = None) -> Qwen3Config:
         """As transformers wants it, with fewer layers if asked for."""
         return Qwen3Config(
-            vocab_size=VOCABULARY, hidden_size=self.hidden, intermediate_size=3 * self.hidden, num_hidden_layers=layers or self.layers,
-            num_attention_heads=12, num_key_value_heads=4, head_dim=64, max_position_embeddings=16384,
-            bos_token_id=None, eos_token_id=None,
+            vocab_size=VOCABULARY,
+            hidden_size=self.hidden,
+            intermediate_size=3 * self.hidden,
+            num_hidden_layers=layers or self.layers,
+            num_attention_heads=12,
+            num_key_value_heads=4,
+            head_dim=64,
+            max_position_embeddings=16384,
+            bos_token_id=None,
+            eos_token_id=None,
         )
 
 
@@ -78,9 +85,7 @@ class Choice:
 def choose(work: workload.Work) -> Choice:
     """The largest size, in the dtype that this CPU is faster with, whose estimate fits."""
     for size in SIZES:
-        choices = [
-            Choice(size, dtype, probe(size, dtype).seconds(size.layers, work, timed=True)) for dtype in DTYPES
-        ]
+        choices = [Choice(size, dtype, probe(size, dtype).seconds(size.layers, work, timed=True)) for dtype in DTYPES]
         best = min(choices, key=lambda choice: choice.estimate)
         if best.estimate <= SECONDS_WANTED:
             return best

@@ -40,9 +40,9 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "nvme").mkdir(parents=True)
         self.binary, self.port = binary, _free_port(METRICS_PORT)
-        self.config.write_text(CONFIG.format(
-            binary=binary, config=self.config, folder=self.folder, port=self.port, dram=dram, nvme=nvme
-        ))
+        self.config.write_text(
+            CONFIG.format(binary=binary, config=self.config, folder=self.folder, port=self.port, dram=dram, nvme=nvme)
+        )
         self.address = f"unix:{self.folder.absolute()}/turnkv.sock"
         self._process: subprocess.Popen[bytes] | None = None
 

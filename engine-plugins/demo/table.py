@@ -7,8 +7,19 @@ import sys
 from dataclasses import dataclass
 
 COLUMNS = (
-    ("turn", 4), ("session", 8), ("prompt", 6), ("found in", 11), ("reused", 6), ("shared", 6), ("DRAM", 5), ("NVMe", 5),
-    ("computed", 8), ("reload ms", 9), ("re-prefill ms", 13), ("gain", 6), ("identical", 9),
+    ("turn", 4),
+    ("session", 8),
+    ("prompt", 6),
+    ("found in", 11),
+    ("reused", 6),
+    ("shared", 6),
+    ("DRAM", 5),
+    ("NVMe", 5),
+    ("computed", 8),
+    ("reload ms", 9),
+    ("re-prefill ms", 13),
+    ("gain", 6),
+    ("identical", 9),
 )
 COLOURS = os.environ.get("NO_COLOR") is None and sys.stdout.isatty()
 
@@ -47,8 +58,18 @@ def show(row: Row) -> None:
     """One line."""
     gain = f"{row.prefill_ms / row.reload_ms:.0f}x" if row.prefill_ms and row.reload_ms else "-"
     cells = (
-        row.turn, row.session, row.prompt, row.found, row.reused, row.shared, row.dram, row.nvme, row.prompt - row.reused,
-        f"{row.reload_ms:.1f}", "-" if row.prefill_ms is None else f"{row.prefill_ms:.0f}", gain,
+        row.turn,
+        row.session,
+        row.prompt,
+        row.found,
+        row.reused,
+        row.shared,
+        row.dram,
+        row.nvme,
+        row.prompt - row.reused,
+        f"{row.reload_ms:.1f}",
+        "-" if row.prefill_ms is None else f"{row.prefill_ms:.0f}",
+        gain,
         "yes" if row.identical else "NO",
     )
     line = "  ".join(str(cell).rjust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True))

@@ -59,7 +59,7 @@ def system_prompt(vocabulary: int) -> list[int]:
 def turns(vocabulary: int) -> list[Turn]:
     """All turns in the order they arrive: every third session is an agent that comes back at once, the others wait a round."""
     rng = random.Random(SEED + 1)
-    left = {session: 0 for session in range(SESSIONS)}
+    left = dict.fromkeys(range(SESSIONS), 0)
     order: list[Turn] = []
     while any(done < TURNS for done in left.values()):
         for session in range(SESSIONS):

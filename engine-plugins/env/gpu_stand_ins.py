@@ -50,9 +50,7 @@ def wanted_symbols(torch_libraries: list[pathlib.Path]) -> dict[str, dict[str, s
     wanted: dict[str, dict[str, str | None]] = {soname: {} for soname in LIBRARIES}
     by_length = sorted(LIBRARIES.items(), key=lambda item: -len(item[1]))
     for library in torch_libraries:
-        listing = subprocess.run(
-            ["readelf", "-W", "--dyn-syms", str(library)], check=True, capture_output=True, text=True
-        ).stdout
+        listing = subprocess.run(["readelf", "-W", "--dyn-syms", str(library)], check=True, capture_output=True, text=True).stdout
         for symbol, version in UNDEFINED.findall(listing):
             owner = VERSION_OWNERS.get(version, version)
             if owner in wanted:
@@ -71,9 +69,12 @@ def build(soname: str, symbols: dict[str, str | None], folder: pathlib.Path) -> 
     nodes = sorted({version for version in symbols.values() if version})
     with tempfile.TemporaryDirectory() as scratch:
         script = pathlib.Path(scratch, "versions")
-        script.write_text("".join(
-            node + " { global: " + " ".join(f"{s};" for s, v in sorted(symbols.items()) if v == node) + " };\n" for node in nodes
-        ))
+        script.write_text(
+            "".join(
+                node + " { global: " + " ".join(f"{s};" for s, v in sorted(symbols.items()) if v == node) + " };\n"
+                for node in nodes
+            )
+        )
         partial = folder / f".{soname}.partial"
         command = ["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", f"-Wl,-soname,{soname}", "-o", str(partial)]
         if nodes:

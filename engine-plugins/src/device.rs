@@ -1,36 +1,33 @@
-//! `turnkv.Device`, `turnkv.DeviceStream` and `turnkv.DeviceReload`. Owns: which process a device belongs to, streams as integers, reloads under way.
-//! Must not know: how copies are planned or ordered.
+//! `turnkv.Device` and `turnkv.DeviceStream`. Owns: which process a device belongs to, streams as integers. Must not know: pages,
+//! namespaces, how copies are planned or ordered.
 
-use crate::namespace::Namespace;
-use crate::reports::{OffloadReport, ReloadReport};
 use crate::{error, runtime};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use turnkv_client::{
-    BlockHash, CopyChoice, DeviceError, DeviceErrorKind, DeviceMark, DeviceOptions, DeviceOrder, DevicePlan,
-    DevicePriority, HostOptions, OffloadOptions, ReloadOptions, Stream,
+    CopyChoice, DeviceError, DeviceErrorKind, DeviceMark, DeviceOptions, DevicePriority, HostOptions, Stream,
 };
 
 /// A GPU, or memory and threads of this process that behave like one.
 #[pyclass(frozen, module = "turnkv")]
 pub(crate) struct Device {
     kind: &'static str,
-    shared: Arc<Shared>,
+    context: Arc<DeviceContext>,
 }
 
 /// A device and the process that it belongs to.
-pub(crate) struct Shared {
+pub(crate) struct DeviceContext {
     process: u32,
     pub(crate) device: turnkv_client::Device,
     /// A stream that nobody computes on: what waits for it waits for what it was told to wait for. Made when first needed.
     waiting: Mutex<Option<Stream>>,
 }
 
-impl Shared {
+impl DeviceContext {
     /// The device, unless this is a forked child.
     pub(crate) fn device(&self) -> PyResult<&turnkv_client::Device> {
         if self.process != std::process::id() {
@@ -84,57 +81,20 @@ impl Shared {
 impl Device {
     /// The device, in the process that it belongs to.
     pub(crate) fn device(&self) -> PyResult<&turnkv_client::Device> {
-        self.shared.device()
+        self.context.device()
     }
 
     /// The same, to be kept.
-    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
+    pub(crate) fn context(&self) -> PyResult<Arc<DeviceContext>> {
         self.device()?;
-        Ok(Arc::clone(&self.shared))
-    }
-
-    /// Stores pages, behind what `stream` was given so far.
-    pub(crate) fn offload(
-        &self,
-        py: Python<'_>,
-        namespace: &Namespace,
-        options: &OffloadOptions,
-        hashes: &[BlockHash],
-        pages: &[DevicePlan],
-        stream: Option<u64>,
-    ) -> PyResult<OffloadReport> {
-        let device = self.device()?;
-        let (namespace, runtime) = namespace.opened(py)?;
-        let call = namespace.offload_device(device, options, hashes, pages, stream.map(named));
-        let report = runtime::run(py, runtime, call);
-        Ok(report.map_err(|failed| error::from_client(py, failed))?.into())
-    }
-
-    /// Begins a reload, behind what the stream was given so far.
-    pub(crate) fn reload(
-        &self,
-        py: Python<'_>,
-        namespace: &Namespace,
-        options: &ReloadOptions,
-        hashes: &[BlockHash],
-        pages: &[DevicePlan],
-        (stream, layers): (Option<u64>, usize),
-    ) -> PyResult<DeviceReload> {
-        let device = self.device()?;
-        let (namespace, runtime) = namespace.opened(py)?;
-        let order = DeviceOrder { after: stream.map(named), layers };
-        let call = namespace.reload_device(device, options, hashes, pages, order);
-        let flight = runtime::run(py, runtime, call).map_err(|failed| error::from_client(py, failed))?;
-        let pages_begun = flight.pages_begun();
-        let progress = Mutex::new(Progress::UnderWay(flight));
-        Ok(DeviceReload { shared: Arc::clone(&self.shared), runtime, pages_begun, progress })
+        Ok(Arc::clone(&self.context))
     }
 }
 
 /// A stream of ours, which nobody else's work shares.
 #[pyclass(frozen, module = "turnkv")]
 pub(crate) struct DeviceStream {
-    shared: Arc<Shared>,
+    context: Arc<DeviceContext>,
     stream: Stream,
 }
 
@@ -142,10 +102,10 @@ pub(crate) struct DeviceStream {
 impl DeviceStream {
     #[new]
     fn new(py: Python<'_>, device: &Device) -> PyResult<DeviceStream> {
-        let shared = device.shared()?;
-        let stream = shared.device.driver().new_stream(DevicePriority::High);
+        let context = device.context()?;
+        let stream = context.device.driver().new_stream(DevicePriority::High);
         let stream = stream.map_err(|failed| error::from_client(py, failed.into()))?;
-        Ok(DeviceStream { shared, stream })
+        Ok(DeviceStream { context, stream })
     }
 
     /// Its handle, for the calls that come after what it waits for. It ends with this object.
@@ -156,7 +116,7 @@ impl DeviceStream {
 
     /// Comes after all that another stream was given so far. The calling thread does not wait.
     fn wait(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
-        let device = self.shared.device()?;
+        let device = self.context.device()?;
         let held_up = device.mark(named(stream)).and_then(|mark| mark.hold_up(self.stream));
         held_up.map_err(|failed| error::from_client(py, failed.into()))
     }
@@ -164,7 +124,7 @@ impl DeviceStream {
 
 impl Drop for DeviceStream {
     fn drop(&mut self) {
-        if let Ok(device) = self.shared.device() {
+        if let Ok(device) = self.context.device() {
             // SAFETY: the stream is ours; whoever was given its handle promised (documented there) to keep this object meanwhile.
             unsafe { device.driver().end_stream(self.stream) };
         }
@@ -220,8 +180,8 @@ impl Device {
             }
         };
         let device = opened.map_err(|failed| error::from_client(py, failed.into()))?;
-        let shared = Shared { process: std::process::id(), device, waiting: Mutex::default() };
-        Ok(Device { kind, shared: Arc::new(shared) })
+        let context = DeviceContext { process: std::process::id(), device, waiting: Mutex::default() };
+        Ok(Device { kind, context: Arc::new(context) })
     }
 
     /// How many CUDA devices there are: 0 without a driver.
@@ -267,86 +227,6 @@ impl Device {
 
     fn __repr__(&self) -> PyResult<String> {
         Ok(format!("Device(kind='{}', name='{}')", self.kind, self.name()?))
-    }
-}
-
-/// A reload whose copies are enqueued.
-#[pyclass(frozen, module = "turnkv")]
-pub(crate) struct DeviceReload {
-    shared: Arc<Shared>,
-    runtime: &'static Runtime,
-    pages_begun: usize,
-    /// Locked with the GIL held only, never across a wait.
-    progress: Mutex<Progress>,
-}
-
-enum Progress {
-    UnderWay(turnkv_client::DeviceReload),
-    /// Somebody waits for it.
-    Awaited,
-    Ended(turnkv_client::Result<turnkv_client::ReloadReport>),
-}
-
-impl DeviceReload {
-    fn progress(&self) -> PyResult<MutexGuard<'_, Progress>> {
-        self.shared.device()?;
-        Ok(self.progress.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-#[pymethods]
-impl DeviceReload {
-    /// Leading pages that are on their way, or there.
-    #[getter]
-    fn pages_begun(&self) -> usize {
-        self.pages_begun
-    }
-
-    /// Holds a stream up until a layer is there; None: the calling thread.
-    #[pyo3(signature = (layer, stream))]
-    fn wait_layer(&self, py: Python<'_>, layer: usize, stream: Option<u64>) -> PyResult<()> {
-        let mark = {
-            let progress = self.progress()?;
-            let Progress::UnderWay(flight) = &*progress else { return Ok(()) };
-            let wait = |stream| flight.wait_layer(layer, stream);
-            self.shared.hold_up(wait, stream).map_err(|failed| error::from_client(py, failed))?
-        };
-        self.shared.pass(py, self.runtime, mark)
-    }
-
-    /// Whether the device has done all of it.
-    fn done(&self) -> PyResult<bool> {
-        Ok(match &*self.progress()? {
-            Progress::UnderWay(flight) => flight.is_done(),
-            Progress::Awaited => false,
-            Progress::Ended(_) => true,
-        })
-    }
-
-    /// Waits until the device has done all of it, and says what of it may be used.
-    fn result(&self, py: Python<'_>) -> PyResult<ReloadReport> {
-        let taken = {
-            let mut progress = self.progress()?;
-            match std::mem::replace(&mut *progress, Progress::Awaited) {
-                Progress::UnderWay(flight) => Some(flight),
-                Progress::Awaited => {
-                    return Err(PyRuntimeError::new_err("another thread waits for this reload"));
-                }
-                ended => {
-                    *progress = ended;
-                    None
-                }
-            }
-        };
-        if let Some(flight) = taken {
-            let ended = runtime::run(py, self.runtime, flight.finished());
-            *self.progress()? = Progress::Ended(ended);
-        }
-        match &*self.progress()? {
-            Progress::Ended(Ok(report)) => Ok(report.clone().into()),
-            Progress::Ended(Err(failed)) => Err(error::from_client(py, failed.clone())),
-            _ => Err(PyRuntimeError::new_err("another thread waits for this reload")),
-        }
     }
 }
 

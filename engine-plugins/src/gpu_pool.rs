@@ -1,8 +1,9 @@
 //! `turnkv.GpuPagePool` and `turnkv.GpuHit`. Owns: their arguments and answers. Must not know: who gives way, how bytes are copied.
 
-use crate::buffers::View;
-use crate::device::{Device, Shared};
+use crate::device::{Device, DeviceContext};
+use crate::memory::OnDevice;
 use crate::namespace::Namespace;
+use crate::pages::DevicePages;
 use crate::reports::OffloadReport;
 use crate::{error, hashes, runtime};
 use pyo3::prelude::*;
@@ -10,12 +11,12 @@ use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use turnkv_client::{DeviceOrder, OffloadOptions};
+use turnkv_client::OffloadOptions;
 
 /// Pages kept in device memory.
 #[pyclass(frozen, module = "turnkv")]
 pub(crate) struct GpuPagePool {
-    shared: Arc<Shared>,
+    context: Arc<DeviceContext>,
     pool: turnkv_client::GpuPagePool,
 }
 
@@ -23,63 +24,51 @@ pub(crate) struct GpuPagePool {
 impl GpuPagePool {
     #[new]
     fn new(py: Python<'_>, device: &Device, page_bytes: usize, pages: usize) -> PyResult<GpuPagePool> {
-        let shared = device.shared()?;
-        let pool = py.detach(|| turnkv_client::GpuPagePool::new(&shared.device, page_bytes, pages));
+        let context = device.context()?;
+        let pool = py.detach(|| turnkv_client::GpuPagePool::new(&context.device, page_bytes, pages));
         let pool = pool.map_err(|failed| error::from_client(py, failed))?;
-        Ok(GpuPagePool { shared, pool })
+        Ok(GpuPagePool { context, pool })
     }
 
     /// How many leading pages are here.
     fn lookup(&self, hashes: &Bound<'_, PyAny>) -> PyResult<usize> {
-        self.shared.device()?;
+        self.context.device()?;
         Ok(self.pool.lookup(&hashes::parse(hashes)?))
     }
 
-    /// Copies pages in from strided tensors on the same device; how many leading ones are here then.
-    #[pyo3(signature = (namespace, hashes, views, tokens, *, parent = None, stream = None, keep = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn put_strided(
+    /// Copies pages in from memory of the same device; how many leading ones are here then.
+    #[pyo3(signature = (namespace, hashes, pages, *, parent = None))]
+    fn put(
         &self,
         py: Python<'_>,
         namespace: &Namespace,
         hashes: &Bound<'_, PyAny>,
-        views: Vec<View>,
-        tokens: usize,
+        pages: &Bound<'_, OnDevice>,
         parent: Option<&[u8]>,
-        stream: Option<u64>,
-        keep: Option<Py<PyAny>>,
     ) -> PyResult<usize> {
-        self.shared.device()?;
         let hashes = hashes::parse(hashes)?;
         let parent = parent.map(hashes::one).transpose()?;
-        let (pages, _) = namespace.device_views(py, &hashes, &views, tokens, 1, keep)?;
-        let after = stream.map(crate::device::named);
-        let put = self.pool.put(parent.as_ref(), &hashes, &pages, after);
+        let DevicePages { plans, order, .. } =
+            DevicePages::on(&self.context, namespace.shape, pages, hashes.len())?;
+        let put = self.pool.put(parent.as_ref(), &hashes, &plans, order.after);
         runtime::run(py, runtime::current(py)?, put).map_err(|failed| error::from_client(py, failed))
     }
 
-    /// Copies the leading pages that are here out into strided tensors on the same device.
-    #[pyo3(signature = (namespace, hashes, views, tokens, *, stream = None, layers = 0, keep = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn get_strided(
+    /// Copies the leading pages that are here out into memory of the same device.
+    fn get(
         &self,
         py: Python<'_>,
         namespace: &Namespace,
         hashes: &Bound<'_, PyAny>,
-        views: Vec<View>,
-        tokens: usize,
-        stream: Option<u64>,
-        layers: usize,
-        keep: Option<Py<PyAny>>,
+        pages: &Bound<'_, OnDevice>,
     ) -> PyResult<GpuHit> {
-        self.shared.device()?;
         let hashes = hashes::parse(hashes)?;
-        let (pages, _) = namespace.device_views(py, &hashes, &views, tokens, 1, keep)?;
-        let order = DeviceOrder { after: stream.map(crate::device::named), layers };
+        let DevicePages { context, plans, order } =
+            DevicePages::on(&self.context, namespace.shape, pages, hashes.len())?;
         let runtime = runtime::current(py)?;
-        let hit = runtime::run(py, runtime, self.pool.get(&hashes, &pages, order));
+        let hit = runtime::run(py, runtime, self.pool.get(&hashes, &plans, order));
         let hit = hit.map_err(|failed| error::from_client(py, failed))?;
-        Ok(GpuHit { shared: Arc::clone(&self.shared), runtime, hit })
+        Ok(GpuHit { context, runtime, hit })
     }
 
     /// Offloads the leading pages that are here to the pool; they stay here.
@@ -97,7 +86,7 @@ impl GpuPagePool {
         durable: bool,
         deadline_ms: Option<u64>,
     ) -> PyResult<OffloadReport> {
-        self.shared.device()?;
+        self.context.device()?;
         let hashes = hashes::parse(hashes)?;
         let parent = parent.map(hashes::one).transpose()?;
         let deadline = deadline_ms.map(Duration::from_millis);
@@ -110,14 +99,14 @@ impl GpuPagePool {
 
     /// These pages' conversation will not go on: they give way first.
     fn retire(&self, hashes: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.shared.device()?;
+        self.context.device()?;
         self.pool.retire(&hashes::parse(hashes)?);
         Ok(())
     }
 
     /// What it holds, and how it fared.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.shared.device()?;
+        self.context.device()?;
         let stats = self.pool.stats();
         let dict = PyDict::new(py);
         dict.set_item("capacity_pages", stats.capacity_pages)?;
@@ -133,7 +122,7 @@ impl GpuPagePool {
 /// Pages on their way out of a GPU page pool.
 #[pyclass(frozen, module = "turnkv")]
 pub(crate) struct GpuHit {
-    shared: Arc<Shared>,
+    context: Arc<DeviceContext>,
     runtime: &'static Runtime,
     hit: turnkv_client::GpuHit,
 }
@@ -150,13 +139,13 @@ impl GpuHit {
     #[pyo3(signature = (layer, stream))]
     fn wait_layer(&self, py: Python<'_>, layer: usize, stream: Option<u64>) -> PyResult<()> {
         let wait = |stream| self.hit.wait_layer(layer, stream);
-        let mark = self.shared.hold_up(wait, stream).map_err(|failed| error::from_client(py, failed))?;
-        self.shared.pass(py, self.runtime, mark)
+        let mark = self.context.hold_up(wait, stream).map_err(|failed| error::from_client(py, failed))?;
+        self.context.pass(py, self.runtime, mark)
     }
 
     /// Waits until the copies are done; how many leading pages that are.
     fn result(&self, py: Python<'_>) -> PyResult<usize> {
-        self.shared.device()?;
+        self.context.device()?;
         runtime::run(py, self.runtime, self.hit.finished()).map_err(|failed| error::from_client(py, failed))
     }
 }

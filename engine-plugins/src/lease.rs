@@ -1,8 +1,9 @@
-//! `turnkv.Lease`: pages read where they lie, by position: a page, or a shard of it where the call moves several. Owns: how long the mapping under a memoryview lives. Must not know: how slots
-//! are granted.
+//! `turnkv.Lease`: pages read where they lie, by position: a page, or a shard of it where the call moves several. Owns: how long
+//! the mapping under a memoryview lives. Must not know: how slots are granted.
 
+use crate::memory::Runs;
 use crate::reports::miss_name;
-use crate::{buffers, error, runtime};
+use crate::{error, host_plans, runtime};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
@@ -28,7 +29,7 @@ struct Held {
 
 /// Keeps the mapping alive under a memoryview.
 #[pyclass(frozen, module = "turnkv")]
-struct Hold {
+struct LeaseHold {
     _held: Arc<Held>,
 }
 
@@ -68,7 +69,7 @@ impl Lease {
             || PyIndexError::new_err(format!("page {index} of a lease on {} pages", self.positions));
         let bytes = position.and_then(|position| held.lease.page(position)).ok_or_else(out_of_range)?;
         let (at, size) = (bytes.as_ptr() as usize, bytes.len());
-        let owner = Py::new(py, Hold { _held: Arc::clone(&held) })?;
+        let owner = Py::new(py, LeaseHold { _held: Arc::clone(&held) })?;
         py.import("turnkv._buffers")?.getattr("view")?.call1((owner, at, size))
     }
 
@@ -79,17 +80,16 @@ impl Lease {
     }
 
     /// Copies bytes of the positions from `first` on into runs all over memory.
-    #[pyo3(signature = (first, addresses, lengths, offset = 0))]
+    #[pyo3(signature = (first, target, offset = 0))]
     fn copy_out(
         &self,
         py: Python<'_>,
         first: usize,
-        addresses: &Bound<'_, PyAny>,
-        lengths: Vec<usize>,
+        target: &Bound<'_, Runs>,
         offset: usize,
     ) -> PyResult<()> {
         let held = self.held()?;
-        let plans = buffers::run_plans(addresses, &lengths)?;
+        let plans = host_plans::of_runs(target.get())?;
         if first.checked_add(plans.len()).is_none_or(|end| end > self.positions) {
             let text =
                 format!("{} pages from page {first} on, of a lease on {} pages", plans.len(), self.positions);

@@ -1,12 +1,12 @@
-//! `turnkv.Namespace`. Owns: each verb's arguments and answer. Must not know: connections, how memory is found.
+//! `turnkv.Namespace`. Owns: each verb's arguments and answer. Must not know: how connections are kept, how memory is found.
 
-use crate::buffers::{PageBuffers, View, Wanted};
-use crate::device::{Device, DeviceReload};
+use crate::buffers::Wanted;
+use crate::connection::PoolConnection;
 use crate::lease::Lease;
 use crate::options::{offload_options, reload_options};
-use crate::plans;
-use crate::pool::Shared;
-use crate::reports::{OffloadReport, Prefetched, ReloadReport, TurnBegun};
+use crate::page_shape::PageShape;
+use crate::pages::{Pages, Reloaded};
+use crate::reports::{OffloadReport, Prefetched, TurnBegun};
 use crate::{error, hashes, runtime};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -14,27 +14,31 @@ use pyo3::types::PyBytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use turnkv_client::{EndTurn, NamespaceId, NamespaceSpec, PageSource, PageTarget};
+use turnkv_client::{EndTurn, NamespaceId, NamespaceSpec};
 
 /// The pages of one model in one pool.
 #[pyclass(frozen, module = "turnkv")]
 pub(crate) struct Namespace {
-    shared: Arc<Shared>,
-    pub(crate) spec: NamespaceSpec,
+    connection: Arc<PoolConnection>,
+    spec: NamespaceSpec,
     id: [u8; 32],
-    pub(crate) shard_bytes: u64,
-    pub(crate) page_tokens: u32,
+    pub(crate) shape: PageShape,
 }
 
 impl Namespace {
-    pub(crate) fn open(py: Python<'_>, shared: Arc<Shared>, spec: NamespaceSpec) -> PyResult<Namespace> {
-        let (opened, _) = shared.namespace(py, &spec)?;
-        let (id, shard_bytes, page_tokens) = (opened.id().0, opened.shard_bytes(), opened.page_tokens());
-        Ok(Namespace { shared, spec, id, shard_bytes, page_tokens })
+    pub(crate) fn open(
+        py: Python<'_>,
+        connection: Arc<PoolConnection>,
+        spec: NamespaceSpec,
+    ) -> PyResult<Namespace> {
+        let (opened, _) = connection.namespace(py, &spec)?;
+        let shape = PageShape::new(&spec, opened.page_tokens(), opened.shard_bytes());
+        Ok(Namespace { connection, spec, id: opened.id().0, shape })
     }
 
+    /// The client's namespace of this process, which is opened anew after a fork.
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
-        self.shared.namespace(py, &self.spec)
+        self.connection.namespace(py, &self.spec)
     }
 }
 
@@ -47,19 +51,19 @@ impl Namespace {
 
     #[getter]
     fn shard_bytes(&self) -> u64 {
-        self.shard_bytes
+        self.shape.shard_bytes
     }
 
     #[getter]
     fn page_tokens(&self) -> u32 {
-        self.page_tokens
+        self.shape.page_tokens
     }
 
     /// Demotes from DRAM what is on NVMe too (tier = "dram"), or drops everything; of this namespace.
     #[pyo3(signature = (tier = None))]
     fn evict(&self, py: Python<'_>, tier: Option<&str>) -> PyResult<u64> {
         self.opened(py)?; // a server that was started anew learns of it
-        self.shared.evict(py, Some(NamespaceId(self.id)), tier)
+        self.connection.evict(py, Some(NamespaceId(self.id)), tier)
     }
 
     /// How many leading pages are in the pool.
@@ -69,7 +73,7 @@ impl Namespace {
         runtime::run(py, runtime, namespace.lookup(&hashes)).map_err(|failed| error::from_client(py, failed))
     }
 
-    /// Stores pages from contiguous buffers.
+    /// Stores pages, wherever they lie.
     #[pyo3(signature = (hashes, pages, *, session = None, parent = None, shard = 0, shards = 1, tail_tokens = 0, durable = false,
         wait_ms = 0, deadline_ms = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
@@ -88,91 +92,14 @@ impl Namespace {
         deadline_ms: Option<u64>,
     ) -> PyResult<OffloadReport> {
         let hashes = hashes::parse(hashes)?;
-        let buffers =
-            PageBuffers::parse(pages, Wanted { hashes: hashes.len(), shards }, self.shard_bytes, false)?;
+        let wanted = Wanted { hashes: hashes.len(), shards };
+        let (pages, tail_tokens) = Pages::sources(self.shape, pages, wanted, tail_tokens)?;
         let options =
             offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
-        let sources = buffers.sources();
-        let sources: Vec<PageSource<'_>> = sources.into_iter().map(PageSource::Bytes).collect();
-        self.send(py, &options, &hashes, &sources)
+        pages.offload(py, self.opened(py)?, &options, &hashes)
     }
 
-    /// Stores pages straight from strided tensors.
-    #[pyo3(signature = (hashes, views, tokens, *, session = None, parent = None, shard = 0, shards = 1, durable = false, wait_ms = 0,
-        deadline_ms = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn offload_strided(
-        &self,
-        py: Python<'_>,
-        hashes: &Bound<'_, PyAny>,
-        views: Vec<View>,
-        tokens: usize,
-        session: Option<String>,
-        parent: Option<&[u8]>,
-        shard: u16,
-        shards: u16,
-        durable: bool,
-        wait_ms: u64,
-        deadline_ms: Option<u64>,
-    ) -> PyResult<OffloadReport> {
-        let hashes = hashes::parse(hashes)?;
-        let plans = self.plans(&hashes, &views, tokens, shards)?;
-        let tail_tokens = u32::try_from(tokens % self.page_tokens as usize).unwrap_or_default();
-        let options =
-            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
-        let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
-        self.send(py, &options, &hashes, &sources)
-    }
-
-    /// Stores pages that lie in runs all over memory.
-    #[pyo3(signature = (hashes, addresses, lengths, *, session = None, parent = None, shard = 0, shards = 1, tail_tokens = 0,
-        durable = false, wait_ms = 0, deadline_ms = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn offload_runs(
-        &self,
-        py: Python<'_>,
-        hashes: &Bound<'_, PyAny>,
-        addresses: &Bound<'_, PyAny>,
-        lengths: Vec<usize>,
-        session: Option<String>,
-        parent: Option<&[u8]>,
-        shard: u16,
-        shards: u16,
-        tail_tokens: u32,
-        durable: bool,
-        wait_ms: u64,
-        deadline_ms: Option<u64>,
-    ) -> PyResult<OffloadReport> {
-        let hashes = hashes::parse(hashes)?;
-        let plans = self.run_plans(addresses, &lengths, Wanted { hashes: hashes.len(), shards })?;
-        let options =
-            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
-        let sources: Vec<PageSource<'_>> = plans.iter().map(PageSource::Plan).collect();
-        self.send(py, &options, &hashes, &sources)
-    }
-
-    /// Fills runs all over memory with the leading pages that are there.
-    #[pyo3(signature = (hashes, addresses, lengths, *, session = None, shard = 0, shards = 1, deadline_ms = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn reload_runs(
-        &self,
-        py: Python<'_>,
-        hashes: &Bound<'_, PyAny>,
-        addresses: &Bound<'_, PyAny>,
-        lengths: Vec<usize>,
-        session: Option<String>,
-        shard: u16,
-        shards: u16,
-        deadline_ms: Option<u64>,
-    ) -> PyResult<ReloadReport> {
-        let hashes = hashes::parse(hashes)?;
-        let plans = self.run_plans(addresses, &lengths, Wanted { hashes: hashes.len(), shards })?;
-        let options = reload_options(session, (shard, shards), deadline_ms);
-        let mut targets: Vec<PageTarget<'_>> = plans.iter().map(PageTarget::Plan).collect();
-        self.receive(py, &options, &hashes, &mut targets)
-    }
-
-    /// Fills writable buffers with the leading pages that are there.
+    /// Fills memory with the leading pages that are there; of device memory, begins to.
     #[pyo3(signature = (hashes, pages, *, session = None, shard = 0, shards = 1, deadline_ms = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn reload(
@@ -184,142 +111,11 @@ impl Namespace {
         shard: u16,
         shards: u16,
         deadline_ms: Option<u64>,
-    ) -> PyResult<ReloadReport> {
+    ) -> PyResult<Reloaded> {
         let hashes = hashes::parse(hashes)?;
-        let mut buffers =
-            PageBuffers::parse(pages, Wanted { hashes: hashes.len(), shards }, self.shard_bytes, true)?;
+        let mut pages = Pages::targets(self.shape, pages, Wanted { hashes: hashes.len(), shards })?;
         let options = reload_options(session, (shard, shards), deadline_ms);
-        let mut targets: Vec<PageTarget<'_>> =
-            buffers.targets()?.into_iter().map(PageTarget::Bytes).collect();
-        self.receive(py, &options, &hashes, &mut targets)
-    }
-
-    /// Fills strided tensors with the leading pages that are there.
-    #[pyo3(signature = (hashes, views, tokens, *, session = None, shard = 0, shards = 1, deadline_ms = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn reload_strided(
-        &self,
-        py: Python<'_>,
-        hashes: &Bound<'_, PyAny>,
-        views: Vec<View>,
-        tokens: usize,
-        session: Option<String>,
-        shard: u16,
-        shards: u16,
-        deadline_ms: Option<u64>,
-    ) -> PyResult<ReloadReport> {
-        let hashes = hashes::parse(hashes)?;
-        let plans = self.plans(&hashes, &views, tokens, shards)?;
-        let options = reload_options(session, (shard, shards), deadline_ms);
-        let mut targets: Vec<PageTarget<'_>> = plans.iter().map(PageTarget::Plan).collect();
-        self.receive(py, &options, &hashes, &mut targets)
-    }
-
-    /// Stores pages that lie in runs of device memory.
-    #[pyo3(signature = (device, hashes, addresses, lengths, *, stream = None, session = None, parent = None, shard = 0, shards = 1,
-        tail_tokens = 0, durable = false, wait_ms = 0, deadline_ms = None, keep = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn offload_device_runs(
-        &self,
-        py: Python<'_>,
-        device: &Device,
-        hashes: &Bound<'_, PyAny>,
-        addresses: &Bound<'_, PyAny>,
-        lengths: Vec<usize>,
-        stream: Option<u64>,
-        session: Option<String>,
-        parent: Option<&[u8]>,
-        shard: u16,
-        shards: u16,
-        tail_tokens: u32,
-        durable: bool,
-        wait_ms: u64,
-        deadline_ms: Option<u64>,
-        keep: Option<Py<PyAny>>,
-    ) -> PyResult<OffloadReport> {
-        let hashes = hashes::parse(hashes)?;
-        let pages = plans::of_runs(addresses, &lengths, self.shard_bytes, keep)?;
-        let options =
-            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
-        device.offload(py, self, &options, &hashes, &pages, stream)
-    }
-
-    /// Stores pages straight from strided tensors in device memory.
-    #[pyo3(signature = (device, hashes, views, tokens, *, stream = None, session = None, parent = None, shard = 0, shards = 1,
-        durable = false, wait_ms = 0, deadline_ms = None, keep = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn offload_device_strided(
-        &self,
-        py: Python<'_>,
-        device: &Device,
-        hashes: &Bound<'_, PyAny>,
-        views: Vec<View>,
-        tokens: usize,
-        stream: Option<u64>,
-        session: Option<String>,
-        parent: Option<&[u8]>,
-        shard: u16,
-        shards: u16,
-        durable: bool,
-        wait_ms: u64,
-        deadline_ms: Option<u64>,
-        keep: Option<Py<PyAny>>,
-    ) -> PyResult<OffloadReport> {
-        let hashes = hashes::parse(hashes)?;
-        let (pages, tail_tokens) = self.device_views(py, &hashes, &views, tokens, shards, keep)?;
-        let options =
-            offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
-        device.offload(py, self, &options, &hashes, &pages, stream)
-    }
-
-    /// Begins to fill runs of device memory with the leading pages that are there.
-    #[pyo3(signature = (device, hashes, addresses, lengths, *, stream = None, layers = 0, session = None, shard = 0, shards = 1,
-        deadline_ms = None, keep = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn reload_device_runs(
-        &self,
-        py: Python<'_>,
-        device: &Device,
-        hashes: &Bound<'_, PyAny>,
-        addresses: &Bound<'_, PyAny>,
-        lengths: Vec<usize>,
-        stream: Option<u64>,
-        layers: usize,
-        session: Option<String>,
-        shard: u16,
-        shards: u16,
-        deadline_ms: Option<u64>,
-        keep: Option<Py<PyAny>>,
-    ) -> PyResult<DeviceReload> {
-        let hashes = hashes::parse(hashes)?;
-        let pages = plans::of_runs(addresses, &lengths, self.shard_bytes, keep)?;
-        let options = reload_options(session, (shard, shards), deadline_ms);
-        device.reload(py, self, &options, &hashes, &pages, (stream, layers))
-    }
-
-    /// Begins to fill strided tensors in device memory with the leading pages that are there.
-    #[pyo3(signature = (device, hashes, views, tokens, *, stream = None, layers = 0, session = None, shard = 0, shards = 1,
-        deadline_ms = None, keep = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn reload_device_strided(
-        &self,
-        py: Python<'_>,
-        device: &Device,
-        hashes: &Bound<'_, PyAny>,
-        views: Vec<View>,
-        tokens: usize,
-        stream: Option<u64>,
-        layers: usize,
-        session: Option<String>,
-        shard: u16,
-        shards: u16,
-        deadline_ms: Option<u64>,
-        keep: Option<Py<PyAny>>,
-    ) -> PyResult<DeviceReload> {
-        let hashes = hashes::parse(hashes)?;
-        let (pages, _) = self.device_views(py, &hashes, &views, tokens, shards, keep)?;
-        let options = reload_options(session, (shard, shards), deadline_ms);
-        device.reload(py, self, &options, &hashes, &pages, (stream, layers))
+        pages.reload(py, self.opened(py)?, &options, &hashes)
     }
 
     /// Leases the leading pages that are there for reading in place.
@@ -429,7 +225,7 @@ impl Namespace {
     }
 
     fn __repr__(&self) -> String {
-        let Namespace { shard_bytes, page_tokens, .. } = self;
+        let PageShape { shard_bytes, page_tokens, .. } = self.shape;
         format!(
             "Namespace(model='{}', page_tokens={page_tokens}, shard_bytes={shard_bytes})",
             self.spec.model

@@ -1,125 +1,23 @@
-//! `turnkv.Pool`. Owns: one client a process, the namespaces opened through it, closing them. Must not know: pages, buffers.
+//! `turnkv.Pool`. Owns: its settings, the words for a namespace, what the server counts. Must not know: pages, buffers, how
+//! connections are kept.
 
+use crate::connection::PoolConnection;
 use crate::namespace::Namespace;
 use crate::{error, runtime};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use tokio::runtime::Runtime;
+use std::sync::Arc;
 use turnkv_client::{
-    Attention, BreakerConfig, BreakerState, Client, ClientConfig, ClientState, DataPlane, Dtype,
-    EmbeddedConfig, Group, Layout, NamespaceId, NamespaceSpec, StatsReply, TierKind,
+    Attention, BreakerConfig, BreakerState, ClientConfig, ClientState, DataPlane, Dtype, EmbeddedConfig,
+    Group, Layout, NamespaceSpec, StatsReply, TierKind,
 };
-
-/// Pools that exist, so that their embedded servers can be told at exit. Locked with the GIL held only.
-static POOLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 /// A door to one pool.
 #[pyclass(frozen, module = "turnkv")]
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
-}
-
-/// What a pool and its namespaces share.
-pub(crate) struct Shared {
-    config: ClientConfig,
-    /// Locked with the GIL held only: a fork, which needs the GIL too, finds it free.
-    connected: Mutex<Connected>,
-}
-
-/// The client of one process. In a forked child this is the parent's: left alone, never dropped.
-#[derive(Default)]
-struct Connected {
-    process: u32,
-    client: Option<Client>,
-    namespaces: HashMap<NamespaceSpec, turnkv_client::Namespace>,
-}
-
-impl Shared {
-    /// Drops pages, of one namespace or all.
-    pub(crate) fn evict(
-        &self,
-        py: Python<'_>,
-        namespace: Option<NamespaceId>,
-        tier: Option<&str>,
-    ) -> PyResult<u64> {
-        let tier = match tier {
-            None => None,
-            Some("dram") => Some(TierKind::Dram),
-            Some(other) => {
-                return Err(PyValueError::new_err(format!("tier must be \"dram\" or None, not {other:?}")));
-            }
-        };
-        let (client, runtime) = self.client(py)?;
-        runtime::run(py, runtime, client.evict(namespace, tier))
-            .map_err(|failed| error::from_client(py, failed))
-    }
-
-    /// The client of this process, made at first use and after a fork.
-    pub(crate) fn client(&self, py: Python<'_>) -> PyResult<(Client, &'static Runtime)> {
-        let runtime = runtime::current(py)?;
-        let mut connected = self.connected(py);
-        if let Some(client) = &connected.client {
-            return Ok((client.clone(), runtime));
-        }
-        let _inside = runtime.enter();
-        let client = Client::new(self.config.clone()).map_err(|error| error::from_config(&error))?;
-        connected.client = Some(client.clone());
-        Ok((client, runtime))
-    }
-
-    /// The open namespace of `spec`: asks the server only when this process has not yet.
-    pub(crate) fn namespace(
-        &self,
-        py: Python<'_>,
-        spec: &NamespaceSpec,
-    ) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
-        let (client, runtime) = self.client(py)?;
-        if let Some(namespace) = self.connected(py).namespaces.get(spec) {
-            return Ok((namespace.clone(), runtime));
-        }
-        let opened = runtime::run(py, runtime, client.open_namespace(spec.clone()));
-        let namespace = opened.map_err(|failed| error::from_client(py, failed))?;
-        self.connected(py).namespaces.insert(spec.clone(), namespace.clone());
-        Ok((namespace, runtime))
-    }
-
-    fn connected(&self, _py: Python<'_>) -> MutexGuard<'_, Connected> {
-        let mut connected = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
-        let process = std::process::id();
-        if connected.process != process {
-            // The parent's connections and locks: a copy of them is of no use here, and dropping it could wait for threads
-            // that this process does not have, or stop the parent's embedded server.
-            std::mem::forget(std::mem::replace(
-                &mut *connected,
-                Connected { process, ..Connected::default() },
-            ));
-        }
-        connected
-    }
-
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let taken = std::mem::take(&mut *self.connected(py));
-        if taken.client.is_none() {
-            return Ok(());
-        }
-        let runtime = runtime::current(py)?;
-        py.detach(|| {
-            let _inside = runtime.enter();
-            drop(taken);
-        });
-        Ok(())
-    }
-}
-
-/// Lets go of every pool's connections; runs when the interpreter exits.
-#[pyfunction]
-pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
-    let pools = std::mem::take(&mut *POOLS.lock().unwrap_or_else(PoisonError::into_inner));
-    pools.iter().filter_map(Weak::upgrade).try_for_each(|pool| pool.close(py))
+    connection: Arc<PoolConnection>,
 }
 
 #[pymethods]
@@ -161,24 +59,19 @@ impl Pool {
                 bundled: bundled_server(py),
             },
         };
-        let shared = Arc::new(Shared { config, connected: Mutex::new(Connected::default()) });
-        shared.client(py)?;
-        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.retain(|pool| pool.strong_count() > 0);
-        pools.push(Arc::downgrade(&shared));
-        Ok(Pool { shared })
+        Ok(Pool { connection: PoolConnection::new(py, config)? })
     }
 
     /// Where the server is; None: the embedded pool.
     #[getter]
     fn address(&self) -> Option<&str> {
-        self.shared.config.address.as_deref()
+        self.connection.address()
     }
 
     /// idle, connected or breaker_open, without asking the server.
     #[getter]
     fn state(&self, py: Python<'_>) -> PyResult<&'static str> {
-        let (client, _) = self.shared.client(py)?;
+        let (client, _) = self.connection.client(py)?;
         Ok(state_name(&client.state()))
     }
 
@@ -214,12 +107,12 @@ impl Pool {
             tenant: tenant.to_owned(),
             salt: salt.map(<[u8]>::to_vec).unwrap_or_default(),
         };
-        Namespace::open(py, Arc::clone(&self.shared), spec)
+        Namespace::open(py, Arc::clone(&self.connection), spec)
     }
 
     /// The server's counters and gauges.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (client, runtime) = self.shared.client(py)?;
+        let (client, runtime) = self.connection.client(py)?;
         let stats =
             runtime::run(py, runtime, client.stats()).map_err(|failed| error::from_client(py, failed))?;
         stats_dict(py, &stats)
@@ -228,28 +121,28 @@ impl Pool {
     /// Demotes from DRAM what is on NVMe too (tier = "dram"), or drops everything.
     #[pyo3(signature = (tier = None))]
     fn evict(&self, py: Python<'_>, tier: Option<&str>) -> PyResult<u64> {
-        self.shared.evict(py, None, tier)
+        self.connection.evict(py, None, tier)
     }
 
     /// Asks the server to take no more offloads; the bytes not yet on NVMe.
     fn drain(&self, py: Python<'_>) -> PyResult<u64> {
-        let (client, runtime) = self.shared.client(py)?;
+        let (client, runtime) = self.connection.client(py)?;
         runtime::run(py, runtime, client.drain()).map_err(|failed| error::from_client(py, failed))
     }
 
     /// Takes a drain back; whether there was one.
     fn resume(&self, py: Python<'_>) -> PyResult<bool> {
-        let (client, runtime) = self.shared.client(py)?;
+        let (client, runtime) = self.connection.client(py)?;
         runtime::run(py, runtime, client.resume()).map_err(|failed| error::from_client(py, failed))
     }
 
     /// Lets go of the connections; a later call connects again.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.shared.close(py)
+        self.connection.close(py)
     }
 
     fn __repr__(&self) -> String {
-        match &self.shared.config.address {
+        match self.connection.address() {
             Some(address) => format!("Pool('{address}')"),
             None => "Pool()".to_owned(),
         }

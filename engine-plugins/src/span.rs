@@ -27,7 +27,7 @@ pub(crate) struct Span {
 
 /// Keeps the address range under tensors.
 #[pyclass(frozen, module = "turnkv")]
-struct Memory {
+struct SpanHold {
     _memory: Arc<SpanMemory>,
 }
 
@@ -86,8 +86,8 @@ impl Span {
     }
 
     /// Whoever keeps an address of the span keeps this object.
-    fn memory(&self) -> Memory {
-        Memory { _memory: Arc::clone(&self.memory) }
+    fn memory(&self) -> SpanHold {
+        SpanHold { _memory: Arc::clone(&self.memory) }
     }
 
     #[pyo3(signature = (row, place, count, deadline_ms = None))]

@@ -1,6 +1,6 @@
 """What the Python tests share: the real server's binary, servers of our own in short temporary folders, small models.
 
-    .venv/bin/python -m pytest engine-plugins/tests            TURNKV_SERVER names the binary; default: what cargo built here
+.venv/bin/python -m pytest engine-plugins/tests            TURNKV_SERVER names the binary; default: what cargo built here
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ def server_binary() -> pathlib.Path:
 class Server:
     """One `turnkv serve` process of a test."""
 
-    def __init__(
-        self, folder: pathlib.Path, dram: str = "64MiB", nvme: str | None = "512MiB", slab: str | None = None
-    ) -> None:
+    def __init__(self, folder: pathlib.Path, dram: str = "64MiB", nvme: str | None = "512MiB", slab: str | None = None) -> None:
         self.folder, self.process = folder, None
         self.config = folder / "turnkv.toml"
         text = f'listen = "unix:{folder}/turnkv.sock"\n[dram]\nbytes = "{dram}"\n'
@@ -56,8 +54,7 @@ class Server:
 
     def start(self) -> Server:
         """Starts it and waits until it answers."""
-        log = open(self.folder / "log", "ab")
-        with log:
+        with open(self.folder / "log", "ab") as log:
             command = [str(server_binary()), "serve", "--config", str(self.config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -151,8 +148,16 @@ def tiny_model(dtype: torch.dtype = torch.float32, seed: int = 0) -> Qwen3ForCau
     """A Qwen3 with random weights: small, but every byte of K and V shows in its logits."""
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None,
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=8192,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     return Qwen3ForCausalLM(config).to(dtype).eval()
 

@@ -8,8 +8,15 @@ import torch
 import transformers as hf
 
 COMMON = {
-    "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "max_position_embeddings": 1024, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 1024,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
 }
 GROUPED = {**COMMON, "num_key_value_heads": 2, "head_dim": 16}
 EXPERTS = {"num_experts_per_tok": 2}
@@ -17,9 +24,16 @@ MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 MLA = {"kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
 MOE = {"n_routed_experts": 4, "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
 GEMMA_4 = {
-    **GROUPED, "num_hidden_layers": 4, "sliding_window": 24, "global_head_dim": 32, "num_global_key_value_heads": 1,
-    "layer_types": [*MIXED[:1], *MIXED[:1], *MIXED[:1], "full_attention"], "hidden_size_per_layer_input": 0,
-    "vocab_size_per_layer_input": 512, "num_experts": None, "enable_moe_block": False,
+    **GROUPED,
+    "num_hidden_layers": 4,
+    "sliding_window": 24,
+    "global_head_dim": 32,
+    "num_global_key_value_heads": 1,
+    "layer_types": [*MIXED[:1], *MIXED[:1], *MIXED[:1], "full_attention"],
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 512,
+    "num_experts": None,
+    "enable_moe_block": False,
 }
 NO_DROPOUT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 

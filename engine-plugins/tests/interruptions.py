@@ -38,7 +38,10 @@ def interrupted(model: torch.nn.Module, cache: Any, place: str, kind: str, forwa
 
     layers = decoder_layers(model)
     hooks = [next(model.modules()).register_forward_pre_hook(count)]
-    undo: Callable[[], None] = lambda: None
+
+    def undo() -> None:
+        """Nothing, where the model itself was not touched."""
+
     if place == "before":
         hooks.append(model.get_input_embeddings().register_forward_hook(strike))
     elif place in ("first", "middle"):

@@ -22,8 +22,13 @@ def tokens(count: int, seed: int, rows: int = 1) -> torch.Tensor:
 
 def say(model, prompt: torch.Tensor, cache, new_tokens: int = NEW_TOKENS):
     return model.generate(
-        prompt, past_key_values=cache, max_new_tokens=new_tokens, do_sample=False, return_dict_in_generate=True,
-        output_logits=True, attention_mask=torch.ones_like(prompt),  # token 0 is a token, not padding
+        prompt,
+        past_key_values=cache,
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_logits=True,
+        attention_mask=torch.ones_like(prompt),  # token 0 is a token, not padding
     )
 
 

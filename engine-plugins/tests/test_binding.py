@@ -68,19 +68,34 @@ def test_every_kind_of_buffer(pages: turnkv.Namespace) -> None:
     unsigned = array.array("B", data[3])
     pinned = bytearray(data[5])
     kinds = [
-        data[0], array_page, whole, unsigned, memoryview(data[4]), (torch.frombuffer(pinned, dtype=torch.uint8).data_ptr(), PAGE),
+        data[0],
+        array_page,
+        whole,
+        unsigned,
+        memoryview(data[4]),
+        (torch.frombuffer(pinned, dtype=torch.uint8).data_ptr(), PAGE),
         bytearray(data[6]),
     ]
     hashes = chain(7, seed=2000)
     assert pages.offload(hashes, kinds).stored == 7
     targets = [
-        bytearray(PAGE), numpy.empty((4, PAGE // 8), dtype=numpy.int16), torch.empty(PAGE // 2, dtype=torch.bfloat16),
-        array.array("B", bytes(PAGE)), memoryview(bytearray(PAGE)), torch.empty(PAGE, dtype=torch.uint8), numpy.empty(PAGE, dtype="u1"),
+        bytearray(PAGE),
+        numpy.empty((4, PAGE // 8), dtype=numpy.int16),
+        torch.empty(PAGE // 2, dtype=torch.bfloat16),
+        array.array("B", bytes(PAGE)),
+        memoryview(bytearray(PAGE)),
+        torch.empty(PAGE, dtype=torch.uint8),
+        numpy.empty(PAGE, dtype="u1"),
     ]
     assert pages.reload(hashes, targets).pages == 7
     read = [
-        bytes(targets[0]), targets[1].tobytes(), targets[2].view(torch.uint8).numpy().tobytes(), targets[3].tobytes(),
-        bytes(targets[4]), targets[5].numpy().tobytes(), targets[6].tobytes(),
+        bytes(targets[0]),
+        targets[1].tobytes(),
+        targets[2].view(torch.uint8).numpy().tobytes(),
+        targets[3].tobytes(),
+        bytes(targets[4]),
+        targets[5].numpy().tobytes(),
+        targets[6].tobytes(),
     ]
     assert read == data
 
@@ -93,7 +108,7 @@ def test_strided_tensors_are_pages(server: Server, layout: str, tokens: int) -> 
     views = [(part.data_ptr(), 2, part.stride(0) * 2, part.stride(1) * 2, 16) for layer in stack for part in layer]
     count = -(-tokens // 16)
     hashes = chain(count, seed=3000 + tokens)
-    assert pages.offload_strided(hashes, views, tokens).stored == count
+    assert pages.offload(hashes, turnkv.Strided(views, tokens)).stored == count
     flat = [torch.empty(PAGE // 2, dtype=torch.bfloat16) for _ in range(count)]
     assert pages.reload(hashes, flat).pages == count
     for index, page in enumerate(flat):
@@ -104,7 +119,7 @@ def test_strided_tensors_are_pages(server: Server, layout: str, tokens: int) -> 
             assert torch.equal(page.view(2, 2, 16, 2, 8)[:, :, : here.shape[-2]], here.transpose(2, 3))
     back = torch.zeros_like(stack)
     views = [(part.data_ptr(), 2, part.stride(0) * 2, part.stride(1) * 2, 16) for layer in back for part in layer]
-    assert pages.reload_strided(hashes, views, tokens).pages == count
+    assert pages.reload(hashes, turnkv.Strided(views, tokens)).pages == count
     assert torch.equal(back[..., :tokens, :], stack[..., :tokens, :])
     assert not back[..., tokens:, :].any()  # nothing is written past the tail
 
@@ -153,21 +168,26 @@ def test_runs_all_over_memory_are_pages(pages: turnkv.Namespace) -> None:
         for run in range(4):
             at = (5 - page) * step
             source[run, at : at + PAGE // 4] = numpy.frombuffer(bytes_, numpy.uint8)[run * PAGE // 4 : (run + 1) * PAGE // 4]
-    assert pages.offload_runs(hashes, runs_of(source, 6), lengths).stored == 6
+    assert pages.offload(hashes, turnkv.Runs(runs_of(source, 6), lengths)).stored == 6
     whole = [bytearray(PAGE) for _ in range(6)]
     assert pages.reload(hashes, whole).pages == 6 and whole == data
-    assert pages.reload_runs(hashes, runs_of(target, 6), lengths).pages == 6
+    assert pages.reload(hashes, turnkv.Runs(runs_of(target, 6), lengths)).pages == 6
     assert (source == target).all(), "the gaps between the runs stay as they were"
-    tail = pages.offload_runs(chain(1, 9, hashes[-32:]), array.array("Q", runs_of(source, 6)[0].tolist()), lengths, parent=hashes[-32:])
+    tail = pages.offload(
+        chain(1, 9, hashes[-32:]), turnkv.Runs(array.array("Q", runs_of(source, 6)[0].tolist()), lengths), parent=hashes[-32:]
+    )
     assert tail.stored == 1
     for addresses, sizes in [
-        (runs_of(source, 5), lengths), (runs_of(source, 6), [PAGE // 4] * 3), (runs_of(source, 6), []),
-        (runs_of(source, 6), [PAGE // 4 - 1] * 4), (numpy.zeros((6, 4), numpy.uint64), lengths),
+        (runs_of(source, 5), lengths),
+        (runs_of(source, 6), [PAGE // 4] * 3),
+        (runs_of(source, 6), []),
+        (runs_of(source, 6), [PAGE // 4 - 1] * 4),
+        (numpy.zeros((6, 4), numpy.uint64), lengths),
     ]:
         with pytest.raises(ValueError):
-            pages.offload_runs(hashes, addresses, sizes)
+            pages.offload(hashes, turnkv.Runs(addresses, sizes))
         with pytest.raises(ValueError):
-            pages.reload_runs(hashes, addresses, sizes)
+            pages.reload(hashes, turnkv.Runs(addresses, sizes))
 
 
 def test_a_lease_is_verified_and_taken_apart(server: Server) -> None:
@@ -178,11 +198,12 @@ def test_a_lease_is_verified_and_taken_apart(server: Server) -> None:
     assert lease.verify() == 6
     target = scattered(4)
     for run in range(4):  # a layer at a time: the run'th quarter of pages 2 to 5
-        lease.copy_out(2, numpy.ascontiguousarray(runs_of(target, 4)[:, run]), [PAGE // 4], run * PAGE // 4)
+        quarter = turnkv.Runs(numpy.ascontiguousarray(runs_of(target, 4)[:, run]), [PAGE // 4])
+        lease.copy_out(2, quarter, run * PAGE // 4)
     with pytest.raises(IndexError):
-        lease.copy_out(3, runs_of(target, 4), [PAGE // 4] * 4)
+        lease.copy_out(3, turnkv.Runs(runs_of(target, 4), [PAGE // 4] * 4))
     with pytest.raises(turnkv.Error, match="past the end"):
-        lease.copy_out(0, numpy.ascontiguousarray(runs_of(target, 4)[:, 0]), [PAGE // 4], PAGE - 1)
+        lease.copy_out(0, turnkv.Runs(numpy.ascontiguousarray(runs_of(target, 4)[:, 0]), [PAGE // 4]), PAGE - 1)
     lease.finish()
     for page in range(4):
         at = (3 - page) * (PAGE // 4 + 64)
@@ -206,7 +227,7 @@ def test_sessions(pages: turnkv.Namespace) -> None:
     pages.close("talk")
     pages.report_prefill(1000, 0.5)
     for tokens, seconds in ((1000, -1.0), (0, 1.0)):
-        with pytest.raises((ValueError, turnkv.Error), match="second|prefill"):
+        with pytest.raises((ValueError, turnkv.Error), match=r"second|prefill"):
             pages.report_prefill(tokens, seconds)
 
 
@@ -237,84 +258,6 @@ def test_stats_and_evict(server: Server) -> None:
     assert pages.evict() == 2 and (pages.lookup(hashes), other.lookup(hashes)) == (0, 2), "one namespace only"
     with pytest.raises(ValueError, match="dram"):
         pages.evict("nvme")
-
-
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        ({"address": "tcp:nonsense"}, "address"), ({"address": ""}, "address"), ({"address": "unix:"}, "address"),
-        ({"address": "unix:/" + "x" * 200}, "longer"), ({"data_plane": "rdma"}, "data_plane"), ({"connect_ms": 0}, "connect_ms"),
-        ({"call_ms": 10**9}, "call_ms"), ({"breaker_failures": 0}, "breaker"), ({"breaker_cooldown_ms": 0}, "breaker"),
-        ({"dram_bytes": 5}, "dram"), ({"address": "http://127.0.0.1:1", "data_plane": "shm"}, "shm"),
-    ],
-)
-def test_bad_settings(settings: dict, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        turnkv.Pool(**settings)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"dtype": "f64"}, {"layout": "other"}, {"layers": 0}, {"layers": 1 << 20}, {"kv_heads": 0}, {"head_dim": 0},
-        {"page_tokens": 0}, {"page_tokens": 1 << 20}, {"head_dim": 65536, "page_tokens": 4096}, {"tp_size": 1000},
-        {"tenant": "x" * 200}, {"salt": b"x" * 65}, {"opaque_shard_bytes": 5}, {"layout": "opaque"}, {"model": ""}, {"model": "x" * 300},
-    ],
-)
-def test_bad_namespaces(server: Server, change: dict) -> None:
-    spec = {"model": "bad", **SHAPE, **change}
-    with pytest.raises((ValueError, turnkv.Error)) as raised:
-        server.pool().open_namespace(spec.pop("model"), **spec)
-    assert getattr(raised.value, "kind", "invalid") == "invalid"
-
-
-def test_bad_input_to_every_call(pages: turnkv.Namespace) -> None:
-    good, page = chain(1, seed=7000), bytes(PAGE)
-    target = bytearray(PAGE)
-    view = (torch.zeros(2, 64, 8, dtype=torch.bfloat16).data_ptr(), 2, 1024, 16, 16)
-    invalid = (ValueError, TypeError, OverflowError, turnkv.Error)
-    cases: list[Callable[[], object]] = [
-        lambda: pages.lookup(b"short"), lambda: pages.lookup([b"x" * 31]), lambda: pages.lookup(["x" * 32]), lambda: pages.lookup(5),
-        lambda: pages.offload(good, []), lambda: pages.offload(good, [page, page]), lambda: pages.offload(good, [page[1:]]),
-        lambda: pages.offload(good, ["text"]), lambda: pages.offload(good, [None]), lambda: pages.offload(good, [(0, PAGE)]),
-        lambda: pages.offload(good, [(1 << 63, PAGE)]), lambda: pages.offload(good, [(-5, PAGE)]), lambda: pages.offload(good, 7),
-        lambda: pages.offload(good, [(1, 2, 3)]), lambda: pages.offload(good, [numpy.zeros((PAGE, 2), "u1")[:, 0]]),
-        lambda: pages.offload(good, [torch.zeros(PAGE, 2, dtype=torch.uint8)[:, 0]]), lambda: pages.offload(good, [page], parent=b"x"),
-        lambda: pages.offload(good, [page], shard=1), lambda: pages.offload(good, [page], shard=-1),
-        lambda: pages.offload(good, [page], tail_tokens=16), lambda: pages.offload(good, [page], session=""),
-        lambda: pages.offload(good, [page], session="x" * 200), lambda: pages.offload(good, [page], wait_ms=-1),
-        lambda: pages.reload(good, [page]), lambda: pages.reload(good, []), lambda: pages.reload(good, [bytearray(3)]),
-        lambda: pages.reload(good * 2, [target, target]), lambda: pages.reload(good, [memoryview(page)]),
-        lambda: pages.reload(good, [target], shard=7), lambda: pages.reload(good, [target], session="\n"),
-        lambda: pages.offload_strided(good, [], 16), lambda: pages.offload_strided(good, [view], 16),
-        lambda: pages.offload_strided(good, [view] * 4, 17), lambda: pages.offload_strided(good, [view] * 4, 0),
-        lambda: pages.offload_strided(good, [(0, 2, 1024, 16, 16)] * 4, 16), lambda: pages.offload_strided(good, [view[:4]] * 4, 16),
-        lambda: pages.offload_strided(good, [(view[0], 1 << 60, 1 << 60, 16, 16)] * 4, 16),
-        lambda: pages.reload_strided(good, [view] * 5000, 16), lambda: pages.reload_strided(good, [view] * 4, 10**18),
-        lambda: pages.begin_turn(""), lambda: pages.begin_turn("x" * 129), lambda: pages.begin_turn("x", engine="e" * 129), lambda: pages.end_turn("nobody", good),
-        lambda: pages.end_turn("x", b"ragged"), lambda: pages.fork("nobody", "x"), lambda: pages.supersede("nobody", 1),
-        lambda: pages.supersede("x", -1), lambda: pages.prefetch(), lambda: pages.prefetch("x", hashes=good), lambda: pages.close(""),
-        lambda: pages.lease(b"x"), lambda: turnkv.chain_hashes(b"abc", 16), lambda: turnkv.chain_hashes(b"abcd", 0),
-        lambda: turnkv.chain_hashes(b"abcd", 1, b"parent"),
-    ]
-    for index, call in enumerate(cases):
-        with pytest.raises(invalid) as raised:
-            call()
-        kind = getattr(raised.value, "kind", "invalid")
-        assert kind in ("invalid", "session_unknown"), (index, raised.value)
-    assert pages.lookup(good) == 0  # nothing of it left a trace
-    assert pages.lookup(b"") == 0 and pages.offload(b"", []).stored == 0 and pages.reload(b"", []).pages == 0
-
-
-def test_error_tells_what_to_do(server: Server) -> None:
-    pool = turnkv.Pool("unix:/nonexistent/turnkv.sock", breaker_failures=1, breaker_cooldown_ms=60_000)
-    with pytest.raises(turnkv.Error) as raised:
-        pool.stats()
-    assert raised.value.kind in ("unavailable", "deadline") and "recompute" in raised.value.advice
-    with pytest.raises(turnkv.Error) as raised:
-        pool.stats()
-    assert raised.value.kind == "breaker_open" and pool.state == "breaker_open"
-    assert turnkv.Error("raised by hand").kind == "internal" and raised.value.retry_after_ms == 0
 
 
 def test_chain_hashes_are_sha256_chained() -> None:

@@ -72,7 +72,14 @@ def test_any_byte_of_any_weight_changes_the_name(at: int, tmp_path: pathlib.Path
 def test_settings_that_shape_k_and_v_count_and_a_tokenizer_does_not(name: str, tmp_path: pathlib.Path) -> None:
     folder = write(tmp_path / "one")
     before = checkpoint_digest(folder)
-    for idle in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "README.md", "optimizer.pt", "modules.json"):
+    for idle in (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "README.md",
+        "optimizer.pt",
+        "modules.json",
+    ):
         (folder / idle).write_text("{}")
     assert checkpoint_digest(folder) == before
     (folder / name).write_text('{"bits": 4}')
@@ -108,9 +115,7 @@ def test_a_hub_cache_and_a_copy_have_one_name_and_the_hubs_files_are_not_read(
     assert checkpoint_digest(snapshot) != name and hashed == ["model-0.safetensors"]
 
 
-def test_files_are_hashed_once_and_again_when_they_changed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_hashed_once_and_again_when_they_changed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "one", shards=3)
     hashed = counted(monkeypatch)
     name = checkpoint_digest(folder)
@@ -149,9 +154,7 @@ def test_many_processes_hash_once(tmp_path: pathlib.Path) -> None:
     folder, log = write(tmp_path / "one", shards=4), tmp_path / "log"
     forked = multiprocessing.get_context("fork")
     results: multiprocessing.Queue[str] = forked.Queue()
-    processes = [
-        forked.Process(target=_digest_in_a_process, args=(str(folder), str(log), results)) for _ in range(6)
-    ]
+    processes = [forked.Process(target=_digest_in_a_process, args=(str(folder), str(log), results)) for _ in range(6)]
     for process in processes:
         process.start()
     names = {results.get(timeout=60) for _ in processes}
@@ -181,9 +184,7 @@ def test_the_memory_is_bounded_private_and_may_be_garbage(
         assert checkpoint_digest(tmp_path / "one") == name
 
 
-def test_without_a_place_to_remember_it_works_all_the_same(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_place_to_remember_it_works_all_the_same(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "one")
     name = checkpoint_digest(folder)
     (tmp_path / "file").write_text("")
@@ -215,9 +216,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return go.set
 
 
-def test_until_the_name_is_known_no_page_moves(
-    tmp_path: pathlib.Path, server: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_until_the_name_is_known_no_page_moves(tmp_path: pathlib.Path, server: object, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, go = write(tmp_path / "one"), held(monkeypatch)
     name = WeightsName.of("local:", [folder], LOG)
     assert WeightsName.of("local:", [folder], LOG) is name, "the sides of an engine hash once"
@@ -233,9 +232,7 @@ def test_until_the_name_is_known_no_page_moves(
     assert door.namespace(0).lookup(b"\1" * 32) == 0
 
 
-def test_files_that_change_while_they_are_digested_name_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_change_while_they_are_digested_name_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine loaded what was there before."""
     folder, go = write(tmp_path / "one"), held(monkeypatch)
     name = WeightsName("local:", [folder], LOG)

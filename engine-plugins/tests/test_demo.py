@@ -23,9 +23,11 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
 
 def slow(calibrate: ModuleType, monkeypatch: pytest.MonkeyPatch, factor: dict[torch.dtype, float]) -> None:
     """A CPU on which a layer's time goes with its width, and with the dtype by a factor."""
+
     def probe(size: object, dtype: torch.dtype) -> object:
         seconds = factor[dtype] * size.hidden / 768
         return calibrate.Speed(seconds, 2 * seconds)
+
     monkeypatch.setattr(calibrate, "probe", probe)
 
 

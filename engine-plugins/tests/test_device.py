@@ -59,21 +59,23 @@ def test_strided_both_ways_as_the_cpu_does(server: Server, device: turnkv.Device
     pages = server.pool().open_namespace(f"device-strided-{tokens}", layout=layout, **SHAPE)
     count, stack = -(-tokens // SIZE), stack_of(80)
     hashes = chain(count, seed=1000 + tokens)
-    report = pages.offload_device_strided(device, hashes, views(stack), tokens)
+    report = pages.offload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), tokens)))
     assert (report.stored, report.present, report.declined) == (count, 0, 0)
-    assert pages.offload_strided(hashes, views(stack), tokens).present == count
+    assert pages.offload(hashes, turnkv.Strided(views(stack), tokens)).present == count
     on_cpu, on_device = stack_of(80, fill=False), stack_of(80, fill=False)
-    assert pages.reload_strided(hashes, views(on_cpu), tokens).pages == count
-    flight = pages.reload_device_strided(device, hashes, views(on_device), tokens)
+    assert pages.reload(hashes, turnkv.Strided(views(on_cpu), tokens)).pages == count
+    flight = pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(on_device), tokens)))
     report = flight.result()
     assert (flight.pages_begun, report.pages, report.from_dram, report.miss) == (count, count, count, None)
     assert torch.equal(on_device, on_cpu) and torch.equal(on_device[..., :tokens, :], stack[..., :tokens, :])
     assert not on_device[..., tokens:, :].any(), "something was written behind the tail"
     # What the CPU stores the device loads, checksums taken by either are the same.
     other = chain(count, seed=5000 + tokens)
-    assert pages.offload_strided(other, views(stack), tokens).stored == count
+    assert pages.offload(other, turnkv.Strided(views(stack), tokens)).stored == count
     back = stack_of(80, fill=False)
-    assert pages.reload_device_strided(device, other, views(back), tokens, layers=LAYERS).result().pages == count
+    assert (
+        pages.reload(other, turnkv.OnDevice(device, turnkv.Strided(views(back), tokens), layers=LAYERS)).result().pages == count
+    )
     assert torch.equal(back, on_cpu)
 
 
@@ -87,11 +89,11 @@ def test_runs(server: Server, device: turnkv.Device) -> None:
         return (numpy.uint64(memory.data_ptr()) + rows[:, None] + starts[None, :]).reshape(-1)
 
     hashes = chain(7, seed=2000)
-    assert pages.offload_device_runs(device, hashes, addresses(data), lengths, keep=data).stored == 7
+    assert pages.offload(hashes, turnkv.OnDevice(device, turnkv.Runs(addresses(data), lengths), keep=data)).stored == 7
     flat = [bytearray(3000) for _ in range(7)]
     assert pages.reload(hashes, flat).pages == 7 and [bytes(page) for page in flat] == [row.numpy().tobytes() for row in data]
     back = torch.zeros_like(data)
-    flight = pages.reload_device_runs(device, hashes, addresses(back), lengths, layers=3, keep=back)
+    flight = pages.reload(hashes, turnkv.OnDevice(device, turnkv.Runs(addresses(back), lengths), layers=3, keep=back))
     for layer in (2, 0, 1):  # in whatever order they are asked for
         flight.wait_layer(layer, None)
         at = int(starts[layer])
@@ -100,7 +102,7 @@ def test_runs(server: Server, device: turnkv.Device) -> None:
     more = hashes + turnkv.chain_hashes(array.array("I", range(SIZE)).tobytes(), SIZE, hashes[-32:])
     elsewhere = torch.zeros(3000, dtype=torch.uint8)
     places = numpy.concatenate([addresses(back), starts + numpy.uint64(elsewhere.data_ptr())])
-    short = pages.reload_device_runs(device, more, places, lengths).result()
+    short = pages.reload(more, turnkv.OnDevice(device, turnkv.Runs(places, lengths))).result()
     assert (short.pages, short.miss) == (7, "absent") and not elsewhere.any()
 
 
@@ -108,11 +110,11 @@ def test_runs(server: Server, device: turnkv.Device) -> None:
 def test_a_poisoned_page_is_a_miss(server: Server, device: turnkv.Device, layers: int) -> None:
     pages = server.pool().open_namespace(f"device-poison-{layers}", **SHAPE)
     hashes, stack = chain(5, seed=3000), stack_of(80)
-    assert pages.offload_device_strided(device, hashes, views(stack), 80).stored == 5
+    assert pages.offload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 80))).stored == 5
     before = server.pool().stats()["corrupt_pages"]
     poison(pages, hashes, 2)
     back = stack_of(80, fill=False)
-    report = pages.reload_device_strided(device, hashes, views(back), 80, layers=layers).result()
+    report = pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(back), 80), layers=layers)).result()
     assert (report.pages, report.miss) == (2, "checksum")
     assert torch.equal(back[..., :32, :], stack[..., :32, :])
     eventually(lambda: server.pool().stats()["corrupt_pages"] > before, "the pool was not told")
@@ -122,10 +124,10 @@ def test_from_nvme(make_server: Callable[..., Server], device: turnkv.Device) ->
     server = make_server()
     pages = server.pool().open_namespace("device-nvme", **SHAPE)
     hashes, stack = chain(5, seed=4000), stack_of(80)
-    assert pages.offload_device_strided(device, hashes, views(stack), 80, durable=True).durable
+    assert pages.offload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 80)), durable=True).durable
     server.to_nvme()
     back = stack_of(80, fill=False)
-    report = pages.reload_device_strided(device, hashes, views(back), 80, layers=LAYERS).result()
+    report = pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(back), 80), layers=LAYERS)).result()
     assert (report.pages, report.from_nvme) == (5, 5) and torch.equal(back, stack)
 
 
@@ -133,13 +135,13 @@ def test_dropped_in_mid_flight_its_tensors_live_until_the_copies_end(server: Ser
     slow = turnkv.Device(kind="host", delay_ms_max=4, seed=7)
     pages = server.pool().open_namespace("device-drop", **SHAPE)
     hashes, stack = chain(64, seed=6000), stack_of(1024)
-    assert pages.offload_device_strided(slow, hashes, views(stack), 1024).stored == 64
+    assert pages.offload(hashes, turnkv.OnDevice(slow, turnkv.Strided(views(stack), 1024))).stored == 64
     back = stack_of(1024, fill=False)
     places = views(back)
     memory = back.untyped_storage()
     watched = weakref.ref(back)
     gc.collect()  # may take longer than the copies, where much was left behind: not while they are under way
-    flight = pages.reload_device_strided(slow, hashes, places, 1024, layers=LAYERS, keep=(back, memory))
+    flight = pages.reload(hashes, turnkv.OnDevice(slow, turnkv.Strided(places, 1024), layers=LAYERS, keep=(back, memory)))
     del back
     assert not flight.done() and watched() is not None
     del flight
@@ -149,18 +151,18 @@ def test_dropped_in_mid_flight_its_tensors_live_until_the_copies_end(server: Ser
         assert time.monotonic() < deadline, "the tensor is kept for ever"
         slow.memory()  # what a thread without the GIL let go of is dropped when the next call comes
         time.sleep(0.01)
-    assert pages.reload_device_strided(slow, hashes, views(stack_of(1024)), 1024).result().pages == 64
+    assert pages.reload(hashes, turnkv.OnDevice(slow, turnkv.Strided(views(stack_of(1024)), 1024))).result().pages == 64
 
 
 def test_a_dead_pool_is_an_error_not_a_hang(make_server: Callable[..., Server], device: turnkv.Device) -> None:
     server = make_server()
     pages = server.pool(call_ms=500, connect_ms=200).open_namespace("device-dead", **SHAPE)
     hashes, stack = chain(2, seed=7000), stack_of(32)
-    assert pages.offload_device_strided(device, hashes, views(stack), 32).stored == 2
+    assert pages.offload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 32))).stored == 2
     server.kill()
     begun = time.monotonic()
     with pytest.raises(turnkv.Error) as raised:
-        pages.reload_device_strided(device, hashes, views(stack), 32).result()
+        pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 32))).result()
     assert raised.value.kind in ("unavailable", "deadline", "breaker_open") and time.monotonic() - begun < 5
 
 
@@ -168,9 +170,9 @@ def test_staged_where_memory_cannot_be_registered(server: Server) -> None:
     device = turnkv.Device(kind="host", pinned_bytes_max=0)
     pages = server.pool().open_namespace("device-staged", **SHAPE)
     hashes, stack = chain(5, seed=8000), stack_of(80)
-    assert pages.offload_device_strided(device, hashes, views(stack), 80).stored == 5
+    assert pages.offload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 80))).stored == 5
     back = stack_of(80, fill=False)
-    assert pages.reload_device_strided(device, hashes, views(back), 80).result().pages == 5
+    assert pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(back), 80))).result().pages == 5
     stats = device.stats()
     assert torch.equal(back, stack) and stats["registered_bytes"] == 0 and stats["staged_bytes"] >= 10 * PAGE, stats
 
@@ -180,9 +182,9 @@ def test_every_way_to_copy(server: Server, copy: str) -> None:
     device = turnkv.Device(kind="host", copy=copy, chunk_bytes=64 << 10)
     pages = server.pool().open_namespace(f"device-{copy}", **SHAPE)
     hashes, stack = chain(5, seed=9000), stack_of(80)
-    assert pages.offload_device_strided(device, hashes, views(stack), 73).stored == 5
+    assert pages.offload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 73))).stored == 5
     back = stack_of(80, fill=False)
-    assert pages.reload_device_strided(device, hashes, views(back), 73, layers=LAYERS).result().pages == 5
+    assert pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(back), 73), layers=LAYERS)).result().pages == 5
     assert torch.equal(back[..., :73, :], stack[..., :73, :])
 
 
@@ -194,15 +196,15 @@ def test_what_cannot_be_meant(server: Server, device: turnkv.Device) -> None:
     with pytest.raises(ValueError, match="copy must be"):
         turnkv.Device(kind="host", copy="fast")
     with pytest.raises(ValueError, match="2 pages of 16, there are 1 hashes"):
-        pages.offload_device_strided(device, hashes[:32], views(stack), 32)
+        pages.offload(hashes[:32], turnkv.OnDevice(device, turnkv.Strided(views(stack), 32)))
     with pytest.raises(ValueError, match="pages here have"):
-        pages.offload_device_strided(device, hashes, views(stack)[:2], 32)
+        pages.offload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack)[:2], 32)))
     with pytest.raises(ValueError, match="pages here have"):
-        pages.reload_device_runs(device, hashes, numpy.array([4096, 8192], numpy.uint64), [64])
+        pages.reload(hashes, turnkv.OnDevice(device, turnkv.Runs(numpy.array([4096, 8192], numpy.uint64), [64])))
     with pytest.raises((ValueError, turnkv.Error)):
-        pages.reload_device_strided(device, hashes, views(stack), 32, layers=5)
+        pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 32), layers=5))
     with pytest.raises(TypeError):
-        pages.offload_device_strided(None, hashes, views(stack), 32)
+        pages.offload(hashes, turnkv.OnDevice(None, turnkv.Strided(views(stack), 32)))
     if turnkv.Device.cuda_count() == 0:
         with pytest.raises(turnkv.Error) as raised:
             turnkv.Device()
@@ -230,21 +232,25 @@ def test_gpu_page_pool(server: Server, device: turnkv.Device) -> None:
     pages = server.pool().open_namespace("gpu-pool", **SHAPE)
     near, stack = turnkv.GpuPagePool(device, PAGE, 8), stack_of(80)
     hashes = chain(5, seed=11_000)
-    assert near.lookup(hashes) == 0 == near.get_strided(pages, hashes, views(stack_of(80)), 80).result()
-    assert near.put_strided(pages, hashes, views(stack), 73) == 5 == near.lookup(hashes)
+    assert (
+        near.lookup(hashes)
+        == 0
+        == near.get(pages, hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack_of(80)), 80))).result()
+    )
+    assert near.put(pages, hashes, turnkv.OnDevice(device, turnkv.Strided(views(stack), 73))) == 5 == near.lookup(hashes)
     back = stack_of(80, fill=False)
-    hit = near.get_strided(pages, hashes, views(back), 73, layers=LAYERS)
+    hit = near.get(pages, hashes, turnkv.OnDevice(device, turnkv.Strided(views(back), 73), layers=LAYERS))
     hit.wait_layer(1, None)
     assert torch.equal(back[1][..., :73, :], stack[1][..., :73, :])
     assert hit.pages == 5 == hit.result() and torch.equal(back[..., :73, :], stack[..., :73, :]) and not back[..., 73:, :].any()
     report = near.write_through(pages, hashes, tail_tokens=9)
     assert (report.stored, report.declined) == (5, 0)
     on_cpu = stack_of(80, fill=False)
-    assert pages.reload_strided(hashes, views(on_cpu), 73).pages == 5
+    assert pages.reload(hashes, turnkv.Strided(views(on_cpu), 73)).pages == 5
     assert torch.equal(on_cpu[..., :73, :], stack[..., :73, :]), "the tier wrote other bytes through than it was given"
     near.retire(hashes)
     other = chain(6, seed=12_000)
-    assert near.put_strided(pages, other, views(stack_of(96)), 96) == 6
+    assert near.put(pages, other, turnkv.OnDevice(device, turnkv.Strided(views(stack_of(96)), 96))) == 6
     stats = near.stats()
     assert (stats["capacity_pages"], stats["pages"], stats["evicted"]) == (8, 8, 3) and near.lookup(hashes) == 2
     with pytest.raises(turnkv.Error, match="pages of"):

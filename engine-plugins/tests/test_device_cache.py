@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ import slab
 import torch
 from conftest import Server, tiny_model
 from slab import DTYPES, cut, same, say, tokens
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
 
 import turnkv
 from turnkv.transformers import MappingLost, TurnKVCache
@@ -43,8 +44,15 @@ def test_exact(server: Server, device: turnkv.Device, tier: str, overlap: bool, 
     for first in PROMPTS:
         between = server.to_nvme if tier == "nvme" else lambda: None
         cache = converse(
-            model, pool, f"{tier}-{overlap}-{dtype}-{first}", first, 2 if first > 500 else 3, between, device=device,
-            overlap=overlap, salt=f"{tier}{overlap}".encode(),
+            model,
+            pool,
+            f"{tier}-{overlap}-{dtype}-{first}",
+            first,
+            2 if first > 500 else 3,
+            between,
+            device=device,
+            overlap=overlap,
+            salt=f"{tier}{overlap}".encode(),
         )
         from_tier = cache.totals.tokens_from_nvme if tier == "nvme" else cache.totals.tokens_from_dram
         assert from_tier == cache.totals.tokens_loaded > first
@@ -97,7 +105,10 @@ def test_no_server_at_all(device: turnkv.Device) -> None:
     ours = say(model, prompt, cache)
     assert same(ours, say(model, prompt, DynamicCache(config=model.config)))
     cache.end_turn(ours.sequences)
-    assert cache.turn.misses["error:unavailable"] + cache.turn.misses["error:deadline"] + cache.turn.misses["error:breaker_open"] == 2
+    assert (
+        cache.turn.misses["error:unavailable"] + cache.turn.misses["error:deadline"] + cache.turn.misses["error:breaker_open"]
+        == 2
+    )
 
 
 def test_memory_grows_in_place(server: Server, device: turnkv.Device) -> None:
@@ -148,6 +159,13 @@ def test_the_form_is_chosen_by_the_model_and_the_device(server: Server, device: 
     assert type(TurnKVCache(model, "form", pool, device=device)) is DeviceCache
     assert type(TurnKVCache(model, "form", pool)) is SlabCache
     assert TurnKVCache(model, "form", pool, device=device)._shape.page_tokens == 128
+    caches = [TurnKVCache(model, "form", pool, **settings) for settings in ({}, {"legacy": True}, {"device": device})]
+    assert all(isinstance(cache, Cache) and isinstance(cache, TurnKVCache) for cache in caches)
+    assert type(TurnKVCache) is type, "an ordinary class"
+    assert {"legacy", "device", "overlap", "sink", "wait_ms"} <= set(inspect.signature(TurnKVCache).parameters)
+    for settings in ({"overlap": False}, {"legacy": True, "sink": 16}, {"device": device, "window": 64}):
+        with pytest.raises(TypeError):
+            TurnKVCache(model, "form", pool, **settings)
     with pytest.raises(ValueError, match="GPU"):
         DeviceCache(model, "form", pool)
 
@@ -160,8 +178,16 @@ def test_gpu_tier_exact(server: Server, device: turnkv.Device) -> None:
     """What a turn left in device memory comes from there, tail and all; layer by layer and not."""
     for overlap in (True, False):
         cache = converse(
-            tiny_model(), server.pool(), f"tier-{overlap}", 331, 4, server.to_nvme, device=device, overlap=overlap,
-            gpu_bytes=200 * PAGE, salt=b"tier" + bytes([overlap]),
+            tiny_model(),
+            server.pool(),
+            f"tier-{overlap}",
+            331,
+            4,
+            server.to_nvme,
+            device=device,
+            overlap=overlap,
+            gpu_bytes=200 * PAGE,
+            salt=b"tier" + bytes([overlap]),
         )
         totals = cache.totals
         assert totals.tokens_from_gpu == totals.tokens_loaded > 1000 and totals.tokens_from_nvme == 0, totals

@@ -1,6 +1,6 @@
 """Many families of models in every form of TurnKVCache: exact or refused, and nothing of a forward that did not end is kept.
 
-    TURNKV_MATRIX=full    every family, form, place and kind of interruption (some minutes); else each of them somewhere
+TURNKV_MATRIX=full    every family, form, place and kind of interruption (some minutes); else each of them somewhere
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ RUN = ROOT / "benches/gpu/run.sh"
 def environment() -> dict[str, str]:
     package = pathlib.Path(turnkv.__file__).parents[1]
     return os.environ | {
-        "PYTHON": sys.executable, "PYTHONPATH": str(package), "TURNKV_SERVER": str(server_binary()), "OMP_NUM_THREADS": "1",
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(package),
+        "TURNKV_SERVER": str(server_binary()),
+        "OMP_NUM_THREADS": "1",
     }
 
 
@@ -57,7 +60,9 @@ def test_pools_are_sized_from_what_is_there(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_part_that_never_ends_costs_itself_alone(tmp_path: pathlib.Path) -> None:
     shutil.copytree(RUN.parent, tmp_path / "gpu")
-    (tmp_path / "gpu/exact.py").write_text("import ctypes\ndef run(stage):\n    stage.row(begun=True)\n    ctypes.CDLL(None).pause()\n")
+    (tmp_path / "gpu/exact.py").write_text(
+        "import ctypes\ndef run(stage):\n    stage.row(begun=True)\n    ctypes.CDLL(None).pause()\n"
+    )
     command = [sys.executable, str(tmp_path / "gpu/run.py"), "--tiny", "--out", str(tmp_path / "out"), "--grace", "30"]
     # The part that hangs is second: what the first one found is kept, and the third runs.
     command += ["--parts", "ttft,exact,interference", "--seconds", "2"]

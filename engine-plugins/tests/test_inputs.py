@@ -7,7 +7,6 @@ import gc
 import time
 
 import pytest
-import slab
 import torch
 from conftest import Server, tiny_model
 from slab import cut, same, tokens
@@ -24,7 +23,12 @@ ALL_FORMS = pytest.mark.parametrize("form", FORMS)
 def say(model, prompt: torch.Tensor, cache, **more):
     settings = {"attention_mask": torch.ones_like(prompt), **more}
     return model.generate(
-        prompt, past_key_values=cache, max_new_tokens=6, do_sample=False, return_dict_in_generate=True, output_logits=True,
+        prompt,
+        past_key_values=cache,
+        max_new_tokens=6,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_logits=True,
         **settings,
     )
 
@@ -308,8 +312,13 @@ def test_looking_costs_little(roomy_server: Server) -> None:
     cache.begin(prompt)
     model(input_ids=prompt, past_key_values=cache)
     inputs = {
-        "input_ids": prompt[:, :1], "attention_mask": torch.ones(1, 2001, dtype=torch.long), "past_key_values": cache,
-        "position_ids": torch.tensor([[2000]]), "use_cache": True, "return_dict": True, "logits_to_keep": 1,
+        "input_ids": prompt[:, :1],
+        "attention_mask": torch.ones(1, 2001, dtype=torch.long),
+        "past_key_values": cache,
+        "position_ids": torch.tensor([[2000]]),
+        "use_cache": True,
+        "return_dict": True,
+        "logits_to_keep": 1,
     }
     witness, best = cache.witness, 1.0
     for _ in range(50):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import Server, tiny_model
 from interruptions import KINDS, PLACES, interrupted
-from slab import cut, same, say, tokens
+from slab import same, say, tokens
 from transformers import DynamicCache
 
 import turnkv
@@ -27,7 +27,10 @@ def device() -> turnkv.Device:
 def make(form: str, model, pool, device: turnkv.Device, session: str | None, salt: str) -> TurnKVCache:
     rows = [f"{session}-{row}" for row in range(2)] if form == "batch" else session
     settings = {
-        "slab": {}, "batch": {}, "trimmed": {"sink": 16, "window": 64}, "copying": {"legacy": True},
+        "slab": {},
+        "batch": {},
+        "trimmed": {"sink": 16, "window": 64},
+        "copying": {"legacy": True},
         "device": {"device": device},
     }[form]
     return TurnKVCache(model, rows, pool, page_tokens=16, salt=salt.encode(), **settings)

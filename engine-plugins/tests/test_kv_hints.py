@@ -38,23 +38,35 @@ def as_json(said: KvHintsEnvelope) -> dict[str, Any]:
 
 
 RETAIN = ("kv.retain", {"priority": 3, "ttl_seconds": 2.5, "execute_at": "request_completion", "block_hashes": ["11"]})
-DIRECTIVES = ("kv.retain", {"scope": "a", "directives": [
-    {"start": 0, "end": 32, "priority": 80, "duration": 60.0}, {"start": 32, "end": None, "priority": 40},
-]})
+DIRECTIVES = (
+    "kv.retain",
+    {
+        "scope": "a",
+        "directives": [
+            {"start": 0, "end": 32, "priority": 80, "duration": 60.0},
+            {"start": 32, "end": None, "priority": 40},
+        ],
+    },
+)
 
 
-@pytest.mark.parametrize(("actions", "expected"), [
-    ([("turnkv.session", {"session": "a", "expected_return_ms": 9, "priority": 2})],
-     Hints(session="a", expected_return_ms=9, priority=2)),
-    ([RETAIN], Hints(session="own", priority=3, ttl_ms=2500)),
-    ([DIRECTIVES], Hints(session="own", priority=80, ttl_ms=60_000)),
-    ([("kv.pin", {"session": "b", "ttl_seconds": 1})], Hints(session="b", priority=1, ttl_ms=1000)),
-    ([("kv.evict", {"execute_at": "request_completion", "include_current_request": True})], Hints(session="own", final=True)),
-    ([("kv.evict", {"session_id": "other"})], Hints(session="own", close=("other",))),
-    ([("kv.evict", {"session_id": "own"})], Hints(session="own", final=True)),
-    ([("kv.prefetch", {"sessions": ["a", "b"]})], Hints(session="own", prefetch=("a", "b"))),
-    ([("kv.fetch", {"source_control_endpoint": "h:1", "block_hashes": [1]}), ("kv.made_up", {})], Hints(session="own")),
-])
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        (
+            [("turnkv.session", {"session": "a", "expected_return_ms": 9, "priority": 2})],
+            Hints(session="a", expected_return_ms=9, priority=2),
+        ),
+        ([RETAIN], Hints(session="own", priority=3, ttl_ms=2500)),
+        ([DIRECTIVES], Hints(session="own", priority=80, ttl_ms=60_000)),
+        ([("kv.pin", {"session": "b", "ttl_seconds": 1})], Hints(session="b", priority=1, ttl_ms=1000)),
+        ([("kv.evict", {"execute_at": "request_completion", "include_current_request": True})], Hints(session="own", final=True)),
+        ([("kv.evict", {"session_id": "other"})], Hints(session="own", close=("other",))),
+        ([("kv.evict", {"session_id": "own"})], Hints(session="own", final=True)),
+        ([("kv.prefetch", {"sessions": ["a", "b"]})], Hints(session="own", prefetch=("a", "b"))),
+        ([("kv.fetch", {"source_control_endpoint": "h:1", "block_hashes": [1]}), ("kv.made_up", {})], Hints(session="own")),
+    ],
+)
 def test_actions_become_words_about_sessions(actions: list[tuple[str, dict[str, Any]]], expected: Hints) -> None:
     said = envelope(*actions)
     assert Hints.parse(envelope=said, session="own") == (expected, [])
@@ -72,16 +84,28 @@ def test_the_orchestrator_has_the_last_word_and_without_one_all_is_as_it_was() -
     assert (both, wrong) == (Hints(session="b", priority=7, ttl_ms=5), [])
 
 
-@pytest.mark.parametrize("wrong", [
-    "text", 7, [], {"actions": []}, KvHintsEnvelope("2.0", "m", []), {"protocol_version": "1.0", "actions": {}},
-    envelope(("kv.retain", {"priority": True})), envelope(("kv.retain", {"priority": 101})),
-    envelope(("kv.retain", {"ttl_seconds": float("nan")})), envelope(("kv.retain", {"ttl_seconds": 1e18})),
-    envelope(("kv.retain", {"directives": {}})), envelope(("kv.retain", {"directives": ["x"]})),
-    envelope(("turnkv.session", {"session": 3})), envelope(("turnkv.session", {"hue": 3})),
-    KvHintsEnvelope("1.0", "m", [KvHintAction("1", "kv.evict", "2.0", {})]),
-    KvHintsEnvelope("1.0", "m", [KvHintAction("1", "kv.evict", "1.0", "x")]),
-    KvHintsEnvelope("1.0", "m", [KvHintAction("1", "kv.none", "1.0", {})] * (kv_hints.ACTIONS_MAX + 1)),
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "text",
+        7,
+        [],
+        {"actions": []},
+        KvHintsEnvelope("2.0", "m", []),
+        {"protocol_version": "1.0", "actions": {}},
+        envelope(("kv.retain", {"priority": True})),
+        envelope(("kv.retain", {"priority": 101})),
+        envelope(("kv.retain", {"ttl_seconds": float("nan")})),
+        envelope(("kv.retain", {"ttl_seconds": 1e18})),
+        envelope(("kv.retain", {"directives": {}})),
+        envelope(("kv.retain", {"directives": ["x"]})),
+        envelope(("turnkv.session", {"session": 3})),
+        envelope(("turnkv.session", {"hue": 3})),
+        KvHintsEnvelope("1.0", "m", [KvHintAction("1", "kv.evict", "2.0", {})]),
+        KvHintsEnvelope("1.0", "m", [KvHintAction("1", "kv.evict", "1.0", "x")]),
+        KvHintsEnvelope("1.0", "m", [KvHintAction("1", "kv.none", "1.0", {})] * (kv_hints.ACTIONS_MAX + 1)),
+    ],
+)
 def test_what_is_wrong_is_left_out_and_told(wrong: Any) -> None:
     hints, told = Hints.parse({"turnkv": {"session": "a"}}, envelope=wrong)
     assert hints == Hints(session="a")

@@ -52,19 +52,19 @@ def test_ranks_of_every_width_share_pages(server: Server, layout: str, tokens: i
         stack, hashes = cache(64), chain(count, seed=1000 * seed + tokens)
         for at, (part, which) in enumerate(ranks(stack, writers)):
             assert pages.lookup(hashes) == 0
-            assert pages.reload_strided(hashes, views(part), tokens, **which).miss == ("incomplete" if at else "absent")
+            assert pages.reload(hashes, turnkv.Strided(views(part), tokens), **which).miss == ("incomplete" if at else "absent")
             if seed % 2:
-                report = pages.offload_device_strided(device, hashes, views(part), tokens, keep=stack, **which)
+                report = pages.offload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(part), tokens), keep=stack), **which)
             else:
-                report = pages.offload_strided(hashes, views(part), tokens, **which)
+                report = pages.offload(hashes, turnkv.Strided(views(part), tokens), **which)
             assert (report.stored, report.present, report.declined) == (count, 0, 0)
         assert pages.lookup(hashes) == count
         for readers in (1, 2, 4):
             back, there = cache(64, fill=False), cache(64, fill=False)
             for (part, which), (on_device, _) in zip(ranks(back, readers), ranks(there, readers), strict=True):
-                assert pages.reload_strided(hashes, views(part), tokens, **which).pages == count
-                coming = pages.reload_device_strided(
-                    device, hashes, views(on_device), tokens, layers=LAYERS, keep=there, **which
+                assert pages.reload(hashes, turnkv.Strided(views(part), tokens), **which).pages == count
+                coming = pages.reload(
+                    hashes, turnkv.OnDevice(device, turnkv.Strided(views(on_device), tokens), layers=LAYERS, keep=there), **which
                 )
                 assert coming.pages_begun == count and coming.result().pages == count
             for found in (back, there):
@@ -82,14 +82,14 @@ def test_buffers_and_runs_are_page_after_page(server: Server) -> None:
         # The other two shards of each page lie in two runs each, anywhere.
         memory = numpy.frombuffer(b"".join(shard for page in data for shard in page[2:]), dtype=numpy.uint8)
         at = memory.ctypes.data + numpy.arange(12, dtype=numpy.uint64) * numpy.uint64(SHARD // 2)
-        report = pages.offload_runs(hashes, at.reshape(6, 2), [SHARD // 2] * 2, shard=2, shards=2)
+        report = pages.offload(hashes, turnkv.Runs(at.reshape(6, 2), [SHARD // 2] * 2), shard=2, shards=2)
         assert (report.stored, report.present) == (3, 0)
         back = [bytearray(SHARD) for _ in range(12)]
         assert pages.reload(hashes, back, shards=4).pages == 3
         assert back == [shard for page in data for shard in page]
         target = numpy.zeros((9, SHARD), dtype=numpy.uint8)
         rows = target.ctypes.data + numpy.arange(9, dtype=numpy.uint64) * numpy.uint64(SHARD)
-        assert pages.reload_runs(hashes, rows.reshape(9, 1), [SHARD], shard=1, shards=3).pages == 3
+        assert pages.reload(hashes, turnkv.Runs(rows.reshape(9, 1), [SHARD]), shard=1, shards=3).pages == 3
         assert [row.tobytes() for row in target] == [shard for page in data for shard in page[1:]]
 
 
@@ -103,8 +103,8 @@ def test_device_runs_are_page_after_page(server: Server) -> None:
         return memory.data_ptr() + numpy.arange(24, dtype=numpy.uint64) * numpy.uint64(SHARD // 2)
 
     halves = [SHARD // 2] * 2
-    assert pages.offload_device_runs(device, hashes, rows(source), halves, shards=4, keep=source).stored == 3
-    coming = pages.reload_device_runs(device, hashes, rows(target), halves, shards=4, layers=2, keep=target)
+    assert pages.offload(hashes, turnkv.OnDevice(device, turnkv.Runs(rows(source), halves), keep=source), shards=4).stored == 3
+    coming = pages.reload(hashes, turnkv.OnDevice(device, turnkv.Runs(rows(target), halves), layers=2, keep=target), shards=4)
     assert coming.result().pages == 3 and torch.equal(source, target)
 
 
@@ -118,10 +118,10 @@ def test_a_lease_has_positions_of_whole_pages(server: Server) -> None:
         assert [bytes(lease[at]) for at in range(9)] == [data[page * 4 + at] for page in range(3) for at in (1, 2, 3)]
         target = numpy.zeros((3, SHARD), dtype=numpy.uint8)
         rows = target.ctypes.data + numpy.arange(3, dtype=numpy.uint64) * numpy.uint64(SHARD)
-        lease.copy_out(6, rows, [SHARD])  # page 2
+        lease.copy_out(6, turnkv.Runs(rows, [SHARD]))  # page 2
         assert [row.tobytes() for row in target] == data[9:12]
         with pytest.raises(IndexError):
-            lease.copy_out(7, rows, [SHARD])
+            lease.copy_out(7, turnkv.Runs(rows, [SHARD]))
         lease.finish()
 
 
@@ -135,13 +135,13 @@ def test_what_does_not_add_up_is_refused(server: Server) -> None:
         with pytest.raises(ValueError, match="hashes"):
             pages.reload(hashes, buffers[:count], **which)
     with pytest.raises(ValueError, match="2 hashes with 4 shards each need 8 pages of runs"):
-        pages.offload_runs(hashes, numpy.ones(4, dtype=numpy.uint64), [SHARD], shards=4)
+        pages.offload(hashes, turnkv.Runs(numpy.ones(4, dtype=numpy.uint64), [SHARD]), shards=4)
     for which in ({"shard": 1, "shards": 4}, {"shard": 4}, {"shard": 65535, "shards": 4}):
         with pytest.raises(turnkv.Error, match="of a namespace with 4 shards"):
             pages.reload(hashes, buffers[: 2 * which.get("shards", 1)], **which)
-    with pytest.raises(turnkv.Error, match="pieces of memory for 2 hashes"):
-        device = turnkv.Device(kind="host")
-        pages.offload_device_runs(device, hashes, numpy.ones(4, dtype=numpy.uint64), [SHARD], shards=4)
+    with pytest.raises(ValueError, match="2 hashes with 4 shards each need 8 pages of runs"):
+        few = turnkv.Runs(numpy.ones(4, dtype=numpy.uint64), [SHARD])
+        pages.offload(hashes, turnkv.OnDevice(turnkv.Device(kind="host"), few), shards=4)
     with pytest.raises(ValueError, match="8 heads cannot be divided among 3"):
-        pages.offload_strided(hashes, views(stack), 32, shards=3)
+        pages.offload(hashes, turnkv.Strided(views(stack), 32), shards=3)
     assert pages.lookup(hashes) == 0

@@ -15,7 +15,6 @@ from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig, Qwen
 
 from turnkv.transformers import TurnKVCache, Unsupported
 
-
 # ---- exact, and in place --------------------------------------------------------------------------------------------
 
 
@@ -240,10 +239,19 @@ def test_a_trimmed_cache_sees_what_it_should_and_no_more(server: Server) -> None
 def gemma(dtype: torch.dtype) -> Gemma3ForCausalLM:
     torch.manual_seed(1)
     config = Gemma3TextConfig(
-        vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, sliding_window=48, max_position_embeddings=4096,
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        sliding_window=48,
+        max_position_embeddings=4096,
         layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
-        bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
     )
     return Gemma3ForCausalLM(config).to(dtype).eval()
 
@@ -251,9 +259,19 @@ def gemma(dtype: torch.dtype) -> Gemma3ForCausalLM:
 def sliding_qwen(dtype: torch.dtype) -> Qwen3ForCausalLM:
     torch.manual_seed(2)
     config = Qwen3Config(
-        vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, use_sliding_window=True, sliding_window=40,
-        layer_types=["sliding_attention"] * 3, bos_token_id=None, eos_token_id=None,
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        use_sliding_window=True,
+        sliding_window=40,
+        layer_types=["sliding_attention"] * 3,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     return Qwen3ForCausalLM(config).to(dtype).eval()
 
@@ -337,7 +355,9 @@ def test_memory_of_sessions_is_what_they_keep(make_server: Callable[..., Server]
 
 def test_a_client_share_bounds_a_turn_and_the_rest_is_private(make_server: Callable[..., Server]) -> None:
     server = make_server(dram="64MiB")
-    server.config.write_text(server.config.read_text() + "[limits]\nclient_slots_percent = 2\n")  # 640 tokens of this model may be mapped
+    server.config.write_text(
+        server.config.read_text() + "[limits]\nclient_slots_percent = 2\n"
+    )  # 640 tokens of this model may be mapped
     server.terminate()
     server.start()
     model, pool = tiny_model(), server.pool()

@@ -173,7 +173,12 @@ def test_a_forked_child_is_kept_out(server: Server) -> None:
             os._exit(0)
     os.waitpid(child, 0)
     assert b"forked child" in os.read(reader, 1000)
-    assert cache.end_turn(say(model, torch.cat([prompt, tokens(9, seed=1)], dim=1), cache, 4).sequences[:, : cache.get_seq_length()]).pages_declined == 0
+    assert (
+        cache.end_turn(
+            say(model, torch.cat([prompt, tokens(9, seed=1)], dim=1), cache, 4).sequences[:, : cache.get_seq_length()]
+        ).pages_declined
+        == 0
+    )
 
 
 def test_a_killed_client_leaves_nothing_held(make_server: Callable[..., Server]) -> None:

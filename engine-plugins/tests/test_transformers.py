@@ -16,10 +16,9 @@ from conftest import Server, tiny_model
 from slab import cut, same, tokens
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
-import turnkv
 from turnkv.fingerprint import model_fingerprint
-from turnkv.transformers import Unsupported
 from turnkv.transformers import TurnKVCache as EitherForm
+from turnkv.transformers import Unsupported
 
 TurnKVCache = functools.partial(EitherForm, legacy=True)
 NEW_TOKENS = 12
@@ -29,7 +28,11 @@ PROMPTS = (75, 160, 331, 2100)
 
 def say(model: Qwen3ForCausalLM, prompt: torch.Tensor, cache: DynamicCache):
     return model.generate(
-        prompt, past_key_values=cache, max_new_tokens=NEW_TOKENS, do_sample=False, return_dict_in_generate=True,
+        prompt,
+        past_key_values=cache,
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        return_dict_in_generate=True,
         output_logits=True,
     )
 
@@ -46,7 +49,15 @@ def test_exact(server: Server, plane: str, tier: str, dtype: torch.dtype) -> Non
     model, pool = tiny_model(dtype), server.pool(data_plane=plane)
     for first in PROMPTS:
         between = server.to_nvme if tier == "nvme" else lambda: None
-        cache = converse(model, pool, f"{plane}-{tier}-{dtype}-{first}", first, 2 if first > 1000 else 3, between, salt=f"{plane}{tier}".encode())
+        cache = converse(
+            model,
+            pool,
+            f"{plane}-{tier}-{dtype}-{first}",
+            first,
+            2 if first > 1000 else 3,
+            between,
+            salt=f"{plane}{tier}".encode(),
+        )
         from_tier = cache.totals.tokens_from_nvme if tier == "nvme" else cache.totals.tokens_from_dram
         assert from_tier == cache.totals.tokens_loaded > first
 
@@ -332,8 +343,16 @@ def test_input_that_cannot_be_meant(server: Server) -> None:
 
 def test_unsupported_models_are_refused_when_the_cache_is_made(server: Server) -> None:
     config = Qwen3Config(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=16, use_sliding_window=True, sliding_window=32, max_window_layers=2,
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        use_sliding_window=True,
+        sliding_window=32,
+        max_window_layers=2,
     )
     with pytest.raises(Unsupported, match="Sliding"):
         TurnKVCache(Qwen3ForCausalLM(config), "s", server.pool())

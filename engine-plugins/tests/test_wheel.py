@@ -51,15 +51,23 @@ def environment(home: pathlib.Path) -> dict[str, str]:
 def test_a_private_pool_needs_nothing_but_the_wheel(installed: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(prefix="tkv-") as home:
         said = subprocess.run(
-            [installed / "bin/python", "-c", SNIPPET], env=environment(pathlib.Path(home)), text=True,
-            capture_output=True, timeout=120, check=False,
+            [installed / "bin/python", "-c", SNIPPET],
+            env=environment(pathlib.Path(home)),
+            text=True,
+            capture_output=True,
+            timeout=120,
+            check=False,
         )
         assert said.stdout.split() == ["2", "2"], said.stderr
 
 
 def test_the_server_is_a_command(installed: pathlib.Path) -> None:
     said = subprocess.run(
-        [installed / "bin/turnkv", "--version"], env=environment(installed), text=True, capture_output=True, timeout=60,
+        [installed / "bin/turnkv", "--version"],
+        env=environment(installed),
+        text=True,
+        capture_output=True,
+        timeout=60,
         check=False,
     )
     assert said.returncode == 0 and said.stdout.startswith("turnkv "), said.stderr

@@ -27,7 +27,7 @@ def address(buffer: Any, writable: bool) -> tuple[int, int, Any]:
 
 def view(owner: Any, at: int, size: int) -> memoryview:
     """A read-only memoryview of `size` bytes at address `at`; it keeps `owner` alive."""
-    memory = (ctypes.c_ubyte * size).from_address(at)
+    memory: Any = (ctypes.c_ubyte * size).from_address(at)
     memory._owner = owner
     return memoryview(memory).cast("B").toreadonly()
 
@@ -42,7 +42,7 @@ def _tensor(buffer: Any) -> tuple[int, int, Any]:
     if str(buffer.device) != "cpu":
         raise ValueError(f"a page must be in CPU memory, this tensor is on {buffer.device}")
     if not buffer.is_contiguous():
-        raise ValueError("a page's tensor must be contiguous; strided tensors go through offload_strided and reload_strided")
+        raise ValueError("a page's tensor must be contiguous; give strided tensors as turnkv.Strided")
     return buffer.data_ptr(), buffer.numel() * buffer.element_size(), buffer
 
 

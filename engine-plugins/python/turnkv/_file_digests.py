@@ -55,7 +55,7 @@ def file_digests(files: Sequence[pathlib.Path], logger: logging.Logger) -> list[
     Raises OSError for a file that cannot be read or changes meanwhile.
     """
     stats = [file.stat() for file in files]
-    digests = [blob_digest(file, stat) for file, stat in zip(files, stats)]
+    digests = [blob_digest(file, stat) for file, stat in zip(files, stats, strict=True)]
     memory = _Memory()
     while True:
         known = memory.read()
@@ -129,7 +129,7 @@ class _Memory:
         try:
             if self._folder is None:
                 raise FileNotFoundError
-            lock = open(self._folder / "checkpoints.lock", "ab")
+            lock = open(self._folder / "checkpoints.lock", "ab")  # noqa: SIM115  # a failure to open is not one of the work
         except OSError:
             yield True
             return
@@ -147,9 +147,7 @@ class _Memory:
 class _Hashing:
     """Several files, hashed by several threads; `run` tells each one's digest as it is known."""
 
-    def __init__(
-        self, files: list[tuple[pathlib.Path, os.stat_result]], memory: _Memory, logger: logging.Logger
-    ) -> None:
+    def __init__(self, files: list[tuple[pathlib.Path, os.stat_result]], memory: _Memory, logger: logging.Logger) -> None:
         self._files, self._memory, self._logger = files, memory, logger
         self._state = threading.Condition()
         self._next, self._bytes_done = 0, 0
@@ -166,7 +164,7 @@ class _Hashing:
         taken = 0
         with self._state:
             while taken < len(self._files) and self._failed is None:
-                self._state.wait_for(lambda: len(self._done) > taken or self._failed is not None, PROGRESS_SECONDS)
+                self._wait(taken)
                 for at, digest in self._done[taken:]:
                     self._remember(at, digest)
                 taken = len(self._done)
@@ -178,6 +176,10 @@ class _Hashing:
         if self._bytes >= PROGRESS_BYTES_MIN:
             self._say(time.monotonic() - begun)
         return self._done
+
+    def _wait(self, taken: int) -> None:
+        """Waits, for a while, until more than `taken` files are done, or one failed."""
+        self._state.wait_for(lambda: len(self._done) > taken or self._failed is not None, PROGRESS_SECONDS)
 
     def _work(self) -> None:
         while True:
@@ -221,7 +223,9 @@ class _Hashing:
     def _say(self, seconds: float) -> None:
         self._logger.info(
             "TurnKV: digesting the checkpoint's files, once: %.1f of %.1f GB, %.2f GB/s",
-            self._bytes_done / 1e9, self._bytes / 1e9, self._bytes_done / 1e9 / max(seconds, 1e-3),
+            self._bytes_done / 1e9,
+            self._bytes / 1e9,
+            self._bytes_done / 1e9 / max(seconds, 1e-3),
         )
 
 

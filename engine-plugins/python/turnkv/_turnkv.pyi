@@ -1,33 +1,70 @@
 """The compiled part of turnkv. Every call that talks to the pool releases the GIL, and raises `Error` when it cannot serve."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, final, overload
 
+from typing_extensions import Self
+
+__all__ = [
+    "Device",
+    "DeviceReload",
+    "DeviceStream",
+    "Error",
+    "GpuHit",
+    "GpuPagePool",
+    "Lease",
+    "Namespace",
+    "OffloadReport",
+    "OnDevice",
+    "Pool",
+    "Prefetched",
+    "ReloadReport",
+    "Runs",
+    "Span",
+    "Strided",
+    "TurnBegun",
+    "__version__",
+    "chain_hashes",
+]
 __version__: str
 
-Kind = Literal[
-    "invalid", "unavailable", "deadline", "breaker_open", "busy", "draining",
-    "lease_expired", "namespace_unknown", "session_unknown", "limit", "device", "internal", "unnamed",
+_Kind = Literal[
+    "invalid",
+    "unavailable",
+    "deadline",
+    "breaker_open",
+    "busy",
+    "draining",
+    "lease_expired",
+    "namespace_unknown",
+    "session_unknown",
+    "limit",
+    "device",
+    "internal",
+    "unnamed",
 ]
-Dtype = Literal["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "u8"]
-Layout = Literal["layer_kv_head_token", "layer_kv_token_head", "opaque"]
-Hashes = bytes | Sequence[bytes]
+_Dtype = Literal["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "u8"]
+_Layout = Literal["layer_kv_head_token", "layer_kv_token_head", "opaque"]
+_Hashes = bytes | Sequence[bytes]
 """Block hashes in prefix order: packed, 32 bytes each, or a sequence of 32-byte strings."""
-Buffer = tuple[int, int] | Any
+_Buffer = tuple[int, int] | Any
 """Contiguous CPU memory of one page: (address, bytes), a torch tensor, a numpy array or a buffer object."""
-View = tuple[int, int, int, int, int]
+_Bytes = bytes
+"""Where a class has a property of that name."""
+_View = tuple[int, int, int, int, int]
 """K or V of one layer: (address of its first token, heads, head stride in bytes, token stride in bytes, bytes of a row)."""
 
 class Error(Exception):
     """The pool could not serve a call. Nothing is lost but time: recompute and go on."""
 
-    kind: Kind
+    kind: _Kind
     """What went wrong."""
     advice: str
     """What to do about it, one sentence."""
     retry_after_ms: int
     """When the pool may do better; 0 when it did not say."""
 
+@final
 class OffloadReport:
     """What became of an offload's pages, counted from the first one: stored and present ones are in the pool."""
 
@@ -45,6 +82,7 @@ class OffloadReport:
     writes go on: offload the same again to ask), changed (somebody wrote to a page after its checksum: it is dropped), lost (a
     page left the pool meanwhile: offload it again), device (it failed: its operator must look)."""
 
+@final
 class ReloadReport:
     """What a reload brought: the first `pages` targets hold verified bytes, the rest are unspecified."""
 
@@ -55,6 +93,7 @@ class ReloadReport:
     """Why the run ended before the last hash: None when it did not; else absent, checksum, io, busy, incomplete,
     lease_expired, deadline, unavailable."""
 
+@final
 class TurnBegun:
     """What the pool holds of a session."""
 
@@ -68,6 +107,7 @@ class TurnBegun:
     """Hash of the partial tail, the last of them."""
     tail_tokens: int
 
+@final
 class Prefetched:
     """What a prefetch began."""
 
@@ -82,6 +122,7 @@ def chain_hashes(tokens: bytes, page_tokens: int, parent: bytes | None = None) -
     `tokens` are u32 little-endian. Tokens after the last whole page are left out. Raises ValueError for ragged input.
     """
 
+@final
 class Pool:
     """A door to one pool. Threads may share it; a forked child gets connections of its own. Connects at the first call.
 
@@ -92,8 +133,8 @@ class Pool:
     `call_ms`: the deadline of every call that sets none. Raises ValueError for an address or value that cannot be meant.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         address: str | None = None,
         *,
         data_plane: Literal["auto", "shm", "inline"] = "auto",
@@ -106,7 +147,7 @@ class Pool:
         nvme_bytes: int | None = None,
         dir: str | None = None,
         server: str | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def address(self) -> str | None: ...
     @property
@@ -116,12 +157,12 @@ class Pool:
         self,
         model: str,
         *,
-        dtype: Dtype,
+        dtype: _Dtype,
         layers: int = 0,
         kv_heads: int = 0,
         head_dim: int = 0,
         page_tokens: int = 16,
-        layout: Layout = "layer_kv_head_token",
+        layout: _Layout = "layer_kv_head_token",
         tp_size: int = 1,
         opaque_shard_bytes: int = 0,
         tenant: str = "",
@@ -144,26 +185,27 @@ class Pool:
     def close(self) -> None:
         """Lets go of the connections; the embedded pool stops when its last client did. Later calls connect again."""
 
+@final
 class Device:
     """A GPU whose memory pages are copied from and to. Needs a pool with shared memory (a Unix socket on this host).
 
     Copies run on streams of the device's own, in the primary context: what they wait for, and what waits for them, is said
     with each call. The pool's memory is registered with the device in the background when it is first used, piece by piece; until
     then, and where that is refused, copies go through `staging_bytes` of pinned memory. A call's `deadline_ms` bounds what it
-    begins: copies that have begun by then are waited for, so that memory of which an error was raised is the caller's again. One a process and GPU is enough: threads may
-    share it. A forked child cannot use its parent's (RuntimeError).
+    begins: copies that have begun by then are waited for, so that memory of which an error was raised is the caller's again. One
+    a process and GPU is enough: threads may share it. A forked child cannot use its parent's (RuntimeError).
 
     `kind`: "cuda", or "host": memory and threads of this process, under the same rules; any memory of this process counts as
     device memory then. `pinned_bytes_max`: how much of the pool's memory is registered (None: all that the host has
     memory for). `copy`: who copies: the planner decides
-    ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks and at most `chunk_bytes` a launch.
-    `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for
+    ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks and at most `chunk_bytes` a
+    launch. `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for
     tests): calls take up to so long, by chance; they fail after so many. Raises Error (kind "device") without such a GPU,
     or without the memory it needs.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         ordinal: int = 0,
         kind: Literal["cuda", "host"] = "cuda",
         *,
@@ -176,7 +218,7 @@ class Device:
         delay_ms_max: int = 0,
         seed: int = 0,
         fail_after: int | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     @staticmethod
     def cuda_count() -> int:
         """How many CUDA devices there are; 0 without a driver."""
@@ -190,11 +232,12 @@ class Device:
         """registered_bytes, of these far_bytes (on another NUMA node than the device), quarantined_bytes and flights now; refused
         registrations, direct_bytes, staged_bytes, device_bytes, engine_calls and launches so far."""
 
+@final
 class DeviceStream:
     """A stream of ours on a device, which nobody else's work shares: torch's own streams come from a pool, and two users of one
     wait for one another."""
 
-    def __init__(self, device: Device) -> None: ...
+    def __new__(cls, device: Device) -> Self: ...
     @property
     def handle(self) -> int:
         """For the calls that come after what it waits for. It ends with this object: keep it until they have returned."""
@@ -202,6 +245,74 @@ class DeviceStream:
         """Comes after all that another stream was given so far. The calling thread does not wait. Raises Error (kind "invalid")
         where that stream is being captured into a graph."""
 
+@final
+class Runs:
+    """Pages that lie in runs all over memory: page i is its runs, one after another."""
+
+    def __new__(cls, addresses: Any, lengths: Sequence[int]) -> Self:
+        """`addresses`: unsigned 64-bit integers in a contiguous buffer (numpy uint64, array('Q')), the runs of the first page,
+        then those of the second, ...; they are read now. `lengths`: bytes of each run of a page, the same for every page,
+        `shard_bytes` in all. Where a call moves k shards of each page, `lengths` describes one shard still, and there are k rows
+        of addresses a page. Raises ValueError for addresses that are not whole pages.
+
+        The runs must stay valid while a call uses them.
+        """
+    @property
+    def addresses(self) -> list[int]: ...
+    @property
+    def lengths(self) -> list[int]: ...
+
+@final
+class Strided:
+    """Pages that are tokens of tensors: page i has tokens [i * page_tokens, (i + 1) * page_tokens) of each view."""
+
+    def __new__(cls, views: Sequence[_View], tokens: int) -> Self:
+        """Views in the order K of layer 0, V of layer 0, K of layer 1, ...; all of them `tokens` long. One hash for every page
+        that `tokens` begins: where it is no multiple of page_tokens the last page is a partial tail. Not for "opaque".
+
+        Where a call moves several shards, the views have the heads of all of them, divided evenly: the first heads are those of
+        the first shard. ValueError where a view's heads cannot be divided so. The tensors must stay alive while a call uses them.
+        """
+    @property
+    def views(self) -> list[_View]: ...
+    @property
+    def tokens(self) -> int: ...
+
+@final
+class OnDevice:
+    """`Runs` or `Strided` in a device's memory, and what their copies come after."""
+
+    def __new__(
+        cls,
+        device: Device,
+        pages: Runs | Strided,
+        *,
+        stream: int | None = None,
+        layers: int = 0,
+        keep: Any = None,
+    ) -> Self:
+        """`stream`: a stream's raw handle (torch.cuda.current_stream().cuda_stream): nothing is read or written before what it
+        was given until the call is done; no thread waits for that. `keep`: whatever keeps the memory from being freed (tensors):
+        held by this object, and until no copy uses it, also when a call ends earlier, at its deadline.
+
+        `layers`, of a reload: greater than 1: the runs or views of a page are divided evenly into so many layers (two views a
+        layer as a rule), which come one after another, each of all pages; else page after page.
+        """
+    @property
+    def device(self) -> Device: ...
+    @property
+    def pages(self) -> Runs | Strided: ...
+    @property
+    def stream(self) -> int | None: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def keep(self) -> Any: ...
+
+_Memory = Sequence[_Buffer] | Runs | Strided | OnDevice
+"""Where the pages of a call lie."""
+
+@final
 class DeviceReload:
     """A reload whose copies are enqueued. Dropped, its copies end by themselves, and keep what `keep` was until then."""
 
@@ -216,42 +327,23 @@ class DeviceReload:
     def result(self) -> ReloadReport:
         """Waits until the device has done all of it. Leading pages that verified may be used; the others hold anything."""
 
+@final
 class GpuPagePool:
     """Pages of one namespace kept in device memory, the one unused for longest gives way first, leaves before what they
     hang on. Copies in and out stay within the device. Threads may share it."""
 
-    def __init__(self, device: Device, page_bytes: int, pages: int) -> None:
+    def __new__(cls, device: Device, page_bytes: int, pages: int) -> Self:
         """Takes memory for so many pages, or raises Error (kind "device") that says how much is free."""
-    def lookup(self, hashes: Hashes) -> int:
+    def lookup(self, hashes: _Hashes) -> int:
         """How many leading pages are here."""
-    def put_strided(
-        self,
-        namespace: Namespace,
-        hashes: Hashes,
-        views: Sequence[View],
-        tokens: int,
-        *,
-        parent: bytes | None = None,
-        stream: int | None = None,
-        keep: Any = None,
-    ) -> int:
-        """Copies pages in from tensors, as `Namespace.offload_device_strided` reads them; how many leading ones are here then."""
-    def get_strided(
-        self,
-        namespace: Namespace,
-        hashes: Hashes,
-        views: Sequence[View],
-        tokens: int,
-        *,
-        stream: int | None = None,
-        layers: int = 0,
-        keep: Any = None,
-    ) -> GpuHit:
-        """Copies the leading pages that are here into tensors; returns when that is enqueued."""
+    def put(self, namespace: Namespace, hashes: _Hashes, pages: OnDevice, *, parent: bytes | None = None) -> int:
+        """Copies pages in from memory of the same device, as `Namespace.offload` reads it; how many leading ones are here."""
+    def get(self, namespace: Namespace, hashes: _Hashes, pages: OnDevice) -> GpuHit:
+        """Copies the leading pages that are here into memory of the same device; returns when that is enqueued."""
     def write_through(
         self,
         namespace: Namespace,
-        hashes: Hashes,
+        hashes: _Hashes,
         *,
         session: str | None = None,
         parent: bytes | None = None,
@@ -260,11 +352,12 @@ class GpuPagePool:
         deadline_ms: int | None = None,
     ) -> OffloadReport:
         """Offloads the leading pages that are here to the pool; they stay here."""
-    def retire(self, hashes: Hashes) -> None:
+    def retire(self, hashes: _Hashes) -> None:
         """The conversation of these pages will not go on: they give way first."""
     def stats(self) -> dict[str, int]:
         """capacity_pages, pages and pinned now; hits, misses and evicted so far, in pages."""
 
+@final
 class GpuHit:
     """Pages on their way out of a GPU page pool."""
 
@@ -276,6 +369,7 @@ class GpuHit:
     def result(self) -> int:
         """Waits until the copies are done; how many leading pages that are."""
 
+@final
 class Namespace:
     """The pages of one model in one pool."""
 
@@ -288,12 +382,12 @@ class Namespace:
     def page_tokens(self) -> int: ...
     def evict(self, tier: Literal["dram"] | None = None) -> int:
         """As `Pool.evict`, of this namespace's pages only."""
-    def lookup(self, hashes: Hashes) -> int:
+    def lookup(self, hashes: _Hashes) -> int:
         """How many leading pages are in the pool."""
     def offload(
         self,
-        hashes: Hashes,
-        pages: Sequence[Buffer],
+        hashes: _Hashes,
+        pages: _Memory,
         *,
         session: str | None = None,
         parent: bytes | None = None,
@@ -304,180 +398,49 @@ class Namespace:
         wait_ms: int = 0,
         deadline_ms: int | None = None,
     ) -> OffloadReport:
-        """Stores pages, each `shard_bytes` long. `parent`: hash of the page before the first, None at the root.
+        """Stores pages, each `shard_bytes` long, from wherever they lie; returns when they are in the pool.
+
+        `pages`: a sequence of buffers, one a page; or `Runs`, `Strided`, `OnDevice`. The memory must stay alive and unchanged
+        during the call. `parent`: hash of the page before the first, None at the root.
 
         `shards`: how many neighbouring shards of each page, from `shard` on, this call moves. With k of them `pages` has
-        len(hashes) * k buffers: page after page, of each page one shard after another. The report counts whole pages: stored
-        is one of which this call stored a shard and all k are in the pool. So for every verb that has `shards`.
+        len(hashes) * k pieces: page after page, of each page one shard after another; the heads of `Strided` are divided among
+        them. The report counts whole pages: stored is one of which this call stored a shard and all k are in the pool. So for
+        every verb that has `shards`.
 
-        `tail_tokens` > 0: the last page is a partial tail of so many tokens. `durable`: return when they are on NVMe.
-        `wait_ms`: how long to wait for free slots. Raises Error, ValueError, TypeError.
+        `tail_tokens` > 0: the last page is a partial tail of so many tokens (`Strided` says that itself). `durable`: return
+        when they are on NVMe. `wait_ms`: how long to wait for free slots. Raises Error, ValueError, TypeError.
         """
-    def offload_strided(
-        self,
-        hashes: Hashes,
-        views: Sequence[View],
-        tokens: int,
-        *,
-        session: str | None = None,
-        parent: bytes | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        durable: bool = False,
-        wait_ms: int = 0,
-        deadline_ms: int | None = None,
-    ) -> OffloadReport:
-        """Stores pages straight from tensors: page i takes tokens [i * page_tokens, (i + 1) * page_tokens) of each view.
-
-        Views in the order K of layer 0, V of layer 0, K of layer 1, ...; all of them `tokens` long. One hash for every page
-        that `tokens` begins: where it is no multiple of page_tokens the last page is a partial tail. Not for "opaque".
-        The tensors must stay alive and unchanged during the call.
-
-        `shards` > 1: the views have the heads of so many shards, divided evenly among them: the first heads are those of the
-        first shard. ValueError where a view's heads cannot be divided so.
-        """
+    @overload
     def reload(
         self,
-        hashes: Hashes,
-        pages: Sequence[Buffer],
+        hashes: _Hashes,
+        pages: OnDevice,
+        *,
+        session: str | None = None,
+        shard: int = 0,
+        shards: int = 1,
+        deadline_ms: int | None = None,
+    ) -> DeviceReload: ...
+    @overload
+    def reload(
+        self,
+        hashes: _Hashes,
+        pages: Sequence[_Buffer] | Runs | Strided,
         *,
         session: str | None = None,
         shard: int = 0,
         shards: int = 1,
         deadline_ms: int | None = None,
     ) -> ReloadReport:
-        """Fills writable buffers with the leading pages that are there, each verified.
+        """Fills memory, given as for `offload` and writable, with the leading pages that are there, each verified.
 
-        With k `shards` there are k buffers a page, as for `offload`; the report counts pages that came whole.
+        Nobody else may use the memory during the call. Of `OnDevice` it returns when all copies are enqueued: what it returns
+        says when they are done. With `shards` the report counts pages that came whole.
         """
-    def reload_strided(
-        self,
-        hashes: Hashes,
-        views: Sequence[View],
-        tokens: int,
-        *,
-        session: str | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        deadline_ms: int | None = None,
-    ) -> ReloadReport:
-        """Like `reload`, straight into tensors laid out as for `offload_strided`."""
-    def offload_runs(
-        self,
-        hashes: Hashes,
-        addresses: Any,
-        lengths: Sequence[int],
-        *,
-        session: str | None = None,
-        parent: bytes | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        tail_tokens: int = 0,
-        durable: bool = False,
-        wait_ms: int = 0,
-        deadline_ms: int | None = None,
-    ) -> OffloadReport:
-        """Stores pages that lie in runs all over memory: page i is its runs, one after another.
-
-        `addresses`: unsigned 64-bit integers in a contiguous buffer (numpy uint64, array('Q')), the runs of the first page,
-        then those of the second, ... `lengths`: bytes of each run of a page, the same for every page, `shard_bytes` in all.
-        With k `shards` `lengths` describes one shard still, and `addresses` has len(hashes) * k rows of len(lengths): the first
-        page's shards one after another, then those of the second page, ...
-        The runs must stay valid and unchanged during the call.
-        """
-    def reload_runs(
-        self,
-        hashes: Hashes,
-        addresses: Any,
-        lengths: Sequence[int],
-        *,
-        session: str | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        deadline_ms: int | None = None,
-    ) -> ReloadReport:
-        """Like `reload`, into runs given as for `offload_runs`; nobody else may use them during the call."""
-    def offload_device_runs(
-        self,
-        device: Device,
-        hashes: Hashes,
-        addresses: Any,
-        lengths: Sequence[int],
-        *,
-        stream: int | None = None,
-        session: str | None = None,
-        parent: bytes | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        tail_tokens: int = 0,
-        durable: bool = False,
-        wait_ms: int = 0,
-        deadline_ms: int | None = None,
-        keep: Any = None,
-    ) -> OffloadReport:
-        """As `offload_runs`, from device memory. Returns when the pages are in the pool.
-
-        `stream`: a stream's raw handle (torch.cuda.current_stream().cuda_stream): nothing is read before what it was given
-        until this call is done; no thread waits for that. `keep`: whatever keeps the memory from being freed (tensors): held until
-        no copy uses it, also when this call ends earlier, at its deadline.
-        """
-    def offload_device_strided(
-        self,
-        device: Device,
-        hashes: Hashes,
-        views: Sequence[View],
-        tokens: int,
-        *,
-        stream: int | None = None,
-        session: str | None = None,
-        parent: bytes | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        durable: bool = False,
-        wait_ms: int = 0,
-        deadline_ms: int | None = None,
-        keep: Any = None,
-    ) -> OffloadReport:
-        """As `offload_strided`, from device memory; `stream` and `keep` as above."""
-    def reload_device_runs(
-        self,
-        device: Device,
-        hashes: Hashes,
-        addresses: Any,
-        lengths: Sequence[int],
-        *,
-        stream: int | None = None,
-        layers: int = 0,
-        session: str | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        deadline_ms: int | None = None,
-        keep: Any = None,
-    ) -> DeviceReload:
-        """As `reload_runs`, into device memory. Returns when all copies are enqueued.
-
-        `stream`: nothing is written before what it was given until this call is done. `layers`: greater than 1: the runs of
-        a page are divided evenly into so many layers, which come one after another, each of all pages; else page after page.
-        """
-    def reload_device_strided(
-        self,
-        device: Device,
-        hashes: Hashes,
-        views: Sequence[View],
-        tokens: int,
-        *,
-        stream: int | None = None,
-        layers: int = 0,
-        session: str | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        deadline_ms: int | None = None,
-        keep: Any = None,
-    ) -> DeviceReload:
-        """As `reload_strided`, into device memory; views are divided evenly into `layers`: two a layer as a rule."""
     def lease(
         self,
-        hashes: Hashes,
+        hashes: _Hashes,
         *,
         session: str | None = None,
         shard: int = 0,
@@ -494,7 +457,7 @@ class Namespace:
     def end_turn(
         self,
         session: str,
-        hashes: Hashes,
+        hashes: _Hashes,
         *,
         keep: int = 0,
         tail_tokens: int = 0,
@@ -512,9 +475,10 @@ class Namespace:
         """The session's pages after the first `keep` are a dead branch: first victims."""
     def close(self, session: str) -> None:
         """The session will not return."""
-    def prefetch(self, session: str | None = None, hashes: Hashes | None = None) -> Prefetched:
+    def prefetch(self, session: str | None = None, hashes: _Hashes | None = None) -> Prefetched:
         """Brings a session's pages, or these, into DRAM ahead of the turn."""
 
+@final
 class Span:
     """Pages mapped side by side in this process (shm only): slots reserved to be written, and pages read where they lie.
 
@@ -528,7 +492,7 @@ class Span:
     not use its parent's spans (RuntimeError).
     """
 
-    def __init__(self, namespace: Namespace, rows: int, places: int, pieces: int) -> None:
+    def __new__(cls, namespace: Namespace, rows: int, places: int, pieces: int) -> Self:
         """Reserves addresses only. Raises Error (kind "invalid") for pieces that are not whole memory pages."""
     @property
     def address(self) -> int: ...
@@ -541,17 +505,17 @@ class Span:
     def own(self, row: int, place: int, deadline_ms: int | None = None) -> bool:
         """Makes a place writable: a page that others may read is copied into a slot of its own. False: there was none."""
     def hold(
-        self, row: int, place: int, hashes: Hashes, *, session: str | None = None, deadline_ms: int | None = None
+        self, row: int, place: int, hashes: _Hashes, *, session: str | None = None, deadline_ms: int | None = None
     ) -> ReloadReport:
         """Maps the leading pages that are there, verified, for reading: a write to them would end the process."""
     def commit(
         self,
         row: int,
         place: int,
-        hashes: Hashes,
+        hashes: _Hashes,
         *,
         session: str | None = None,
-        parent: bytes | None = None,
+        parent: _Bytes | None = None,
         tail_tokens: int = 0,
         siblings: bool = False,
         keep: bool = False,
@@ -577,6 +541,7 @@ class Span:
     def counts(self) -> dict[str, int]:
         """reserved, held, copied, committed, owned so far; mapped and spare now."""
 
+@final
 class Lease:
     """Pages leased for reading in place. A context manager; `finish` at the end says whether what was read was valid.
 
@@ -586,7 +551,7 @@ class Lease:
 
     def __len__(self) -> int:
         """How many leading positions it covers."""
-    def __getitem__(self, index: int) -> memoryview:
+    def __getitem__(self, index: int, /) -> memoryview:
         """Position `index`, read-only, `shard_bytes` long; numpy.frombuffer takes it. Trust it only if `finish` succeeds.
 
         Views stay readable memory for as long as they live, and hold the lease's slots until its time is over or they are
@@ -597,8 +562,8 @@ class Lease:
 
         With k `shards` that are `verify() // k` whole pages.
         """
-    def copy_out(self, first: int, addresses: Any, lengths: Sequence[int], offset: int = 0) -> None:
-        """Copies bytes [offset, offset + sum(lengths)) of the positions from `first` on into runs, given as for `offload_runs`.
+    def copy_out(self, first: int, target: Runs, offset: int = 0) -> None:
+        """Copies bytes of the positions from `first` on, each from `offset` on, into runs: a page of them for each position.
 
         So pages can be taken apart, one layer after another: `verify` before, `finish` after. Raises IndexError, ValueError.
         """

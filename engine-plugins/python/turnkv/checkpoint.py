@@ -72,7 +72,7 @@ def checkpoint_digest(path: pathlib.Path, log: logging.Logger = logger) -> str:
     (`_file_digests`): call it from a thread, or use `WeightsName`. Raises OSError.
     """
     weights, settings = files_of(path)
-    digests = {file.name: digest for file, digest in zip(weights, file_digests(weights, log))}
+    digests = {file.name: digest for file, digest in zip(weights, file_digests(weights, log), strict=True)}
     digests.update((file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in settings)
     digest = hashlib.sha256(b"turnkv-checkpoint-2")
     for name in sorted(digests):
@@ -88,9 +88,7 @@ def files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]
         names = [other[0] for other in others if part and other and other[1] == part[1]]
         return [path.parent / name for name in sorted(names)] or [path], []
     files = [file for file in sorted(path.iterdir()) if file.is_file()]
-    weights = [
-        file for file in files if file.suffix in WEIGHT_SUFFIXES and not TRAINING_FILES.fullmatch(file.name)
-    ]
+    weights = [file for file in files if file.suffix in WEIGHT_SUFFIXES and not TRAINING_FILES.fullmatch(file.name)]
     settings = [file for file in files if SETTING_FILES.fullmatch(file.name)]
     if any(file.name == "config.json" and CODE_KEY in file.read_bytes() for file in settings):
         settings += [file for file in files if file.suffix == ".py"]
@@ -121,8 +119,11 @@ class WeightsName:
     def get(self) -> str:
         """The name. Raises turnkv.Error (kind "unnamed") while it is not known: no page can be named, so none moves."""
         if self._name is None:
-            error = turnkv.Error("the checkpoint's files are still being digested" if not self._known.is_set() else
-                                 "the checkpoint's files could not be digested: set model_id")
+            error = turnkv.Error(
+                "the checkpoint's files are still being digested"
+                if not self._known.is_set()
+                else "the checkpoint's files could not be digested: set model_id"
+            )
             error.kind, error.advice = "unnamed", "recompute"
             raise error
         return self._name
@@ -132,8 +133,10 @@ class WeightsName:
         if not self._known.wait(min(0.1, seconds)) and seconds > 0.1:
             self._log.info("TurnKV: digesting the checkpoint's files, once; the start waits for at most %d s", seconds)
             if not self._known.wait(seconds):
-                self._log.warning("TurnKV: the checkpoint's files are still being digested: until that is done pages are "
-                                  "neither stored nor loaded; model_id names the weights without it")
+                self._log.warning(
+                    "TurnKV: the checkpoint's files are still being digested: until that is done pages are "
+                    "neither stored nor loaded; model_id names the weights without it"
+                )
         return self._name is not None
 
     def _find(self) -> None:
@@ -145,8 +148,11 @@ class WeightsName:
             if time.monotonic() - begun > START_WAIT_SECONDS:
                 self._log.info("TurnKV: the checkpoint's files are digested: pages are stored and loaded from here on")
         except Exception as error:  # whatever it is: without a name nothing may be shared
-            self._log.warning("TurnKV: the checkpoint's files could not be digested, so pages are neither stored nor "
-                              "loaded; set model_id to name the weights: %s", error)
+            self._log.warning(
+                "TurnKV: the checkpoint's files could not be digested, so pages are neither stored nor "
+                "loaded; set model_id to name the weights: %s",
+                error,
+            )
         self._known.set()
 
 

@@ -104,7 +104,8 @@ def _digest(model: torch.nn.Module, kind: bytes, sums: Callable[[Tensors], Itera
 
 def _tensors(model: torch.nn.Module) -> Any:
     yield from model.named_parameters()
-    turned = rope_limit(model.config.get_text_config(decoder=True)) is not None
+    config: Any = model.config
+    turned = rope_limit(config.get_text_config(decoder=True)) is not None
     for name, buffer in model.named_buffers():
         if not (turned and name.endswith("inv_freq")):  # the model changes it from call to call
             yield name, buffer
@@ -119,14 +120,13 @@ def _config_bytes(config: Any) -> bytes:
 
 def _adapter_bytes(model: torch.nn.Module) -> bytes:
     """Which adapters are active in which layer, and how strongly."""
-    states = [
-        (name, *(repr(getattr(module, key, None)) for key in ADAPTER_STATE)) for name, module in adapter_layers(model)
-    ]
+    states = [(name, *(repr(getattr(module, key, None)) for key in ADAPTER_STATE)) for name, module in adapter_layers(model)]
     return repr(states).encode()
 
 
 def _name_sums(tensors: Tensors) -> Iterable[torch.Tensor]:
     """Sums of all words of each tensor."""
+
     def sums(item: tuple[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
             return torch.cat([_sums(words) for words in _words(*item)])
@@ -154,9 +154,9 @@ def _sums(words: torch.Tensor) -> torch.Tensor:
     """
     factors = _factors_on(words.device)
     products = torch.empty(min(words.numel(), CHUNK_WORDS), dtype=torch.int64, device=words.device)
-    return torch.stack([
-        torch.mul(chunk, factors[: chunk.numel()], out=products[: chunk.numel()]).sum() for chunk in words.split(CHUNK_WORDS)
-    ])
+    return torch.stack(
+        [torch.mul(chunk, factors[: chunk.numel()], out=products[: chunk.numel()]).sum() for chunk in words.split(CHUNK_WORDS)]
+    )
 
 
 def _words(name: str, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -166,7 +166,7 @@ def _words(name: str, tensor: torch.Tensor) -> list[torch.Tensor]:
     try:
         flat = tensor.detach()
         if not flat.is_contiguous():
-            order = sorted(range(flat.dim()), key=lambda axis: -flat.stride(axis))
+            order = sorted(range(flat.dim()), key=flat.stride, reverse=True)
             flat = flat.permute(order).contiguous()  # a transposed matrix: nothing is copied
         flat = flat.view(-1)
         size, start = flat.numel() * flat.element_size(), flat.storage_offset() * flat.element_size()

@@ -1,11 +1,12 @@
 """What the SGLang plugins cost and bring: copy rates, lookup latency, time to first token. Not a test.
 
-    export PYTHONPATH=engine-plugins/python
-    .engines/sglang/bin/python engine-plugins/tests/sglang/bench.py copies lookups turns
+export PYTHONPATH=engine-plugins/python
+.engines/sglang/bin/python engine-plugins/tests/sglang/bench.py copies lookups turns
 """
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import shutil
 import statistics
@@ -21,10 +22,10 @@ from checkpoints import prompt, write_qwen3
 from conftest import common
 from engine_process import Engine, hicache, linker
 from memory import device_group, host_pool, linker_params, slots, storage_config
-from test_keys import keys
-from turnkv.sglang import HiCacheBackend, Linker, engine, identity
-
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
+from test_keys import keys
+
+from turnkv.sglang import HiCacheBackend, Linker, engine, identity
 
 ROUNDS = 7
 PAGES = 64  # of 2 MiB: 32 layers, 8 heads of 128, 16 tokens, bf16
@@ -49,8 +50,14 @@ def copies(address: str) -> None:
     torch.set_num_threads(1)
     for layout in ("page_first_direct", "layer_first"):
         for threads in (1, 2):
-            extra = {"interface_v1": 1, "pool": address, "model_id": f"bench {layout} {threads}", "threads": threads,
-                     "wait_ms": 5000, "deadline_ms": 20_000}
+            extra = {
+                "interface_v1": 1,
+                "pool": address,
+                "model_id": f"bench {layout} {threads}",
+                "threads": threads,
+                "wait_ms": 5000,
+                "deadline_ms": 20_000,
+            }
             backend = HiCacheBackend(storage_config(extra_config=extra), {})
             pool = host_pool(layout, 2 * PAGES, **SHAPE)
             backend.register_mem_pool_host(pool)
@@ -62,17 +69,19 @@ def copies(address: str) -> None:
             for round in range(ROUNDS + 1):
                 some = keys(PAGES, seed=round)
                 took = {
-                    "memcpy": timed(lambda: target.copy_(source)),
-                    "set": timed(lambda: backend.batch_set_v1(some, there, root)),
-                    "get": timed(lambda: backend.batch_get_v1(some, back)),
+                    "memcpy": timed(functools.partial(target.copy_, source)),
+                    "set": timed(functools.partial(backend.batch_set_v1, some, there, root)),
+                    "get": timed(functools.partial(backend.batch_get_v1, some, back)),
                 }
                 assert all(backend.batch_get_v1(some, back)), backend.counts.get()
                 for name, value in took.items():
                     if round:  # the first fills memory that nobody has touched
                         seconds[name].append(value)
             rates = {name: size / statistics.median(took) / 1e9 for name, took in seconds.items()}
-            print(f"{layout:18} threads {threads}: " + ", ".join(
-                f"{name} {rate:.2f} GB/s ({rate / rates['memcpy']:.2f}x)" for name, rate in rates.items()))
+            print(
+                f"{layout:18} threads {threads}: "
+                + ", ".join(f"{name} {rate:.2f} GB/s ({rate / rates['memcpy']:.2f}x)" for name, rate in rates.items())
+            )
             backend.close()
 
 
@@ -95,8 +104,10 @@ def lookups(address: str) -> None:
 
             took = sorted(timed(look) for _ in range(LOOKUPS))
             assert set(found) == {known}, set(found)
-            print(f"lookup of {pages:5} pages, {known:5} there: p50 {took[LOOKUPS // 2] * 1e3:.3f} ms, "
-                  f"p99 {took[LOOKUPS * 99 // 100] * 1e3:.3f} ms")
+            print(
+                f"lookup of {pages:5} pages, {known:5} there: p50 {took[LOOKUPS // 2] * 1e3:.3f} ms, "
+                f"p99 {took[LOOKUPS * 99 // 100] * 1e3:.3f} ms"
+            )
     linked.close()
 
 
@@ -114,7 +125,8 @@ def turns(address: str, folder: pathlib.Path) -> None:
     """Time to the first token of turn 2: reloaded, and computed anew. A 12-layer model, 2,000 tokens of history."""
     model = write_qwen3(folder / "model", seed=0, layers=12, hidden=768)
     kinds = {
-        "hicache": hicache(address, "cache", "layer_first"), "buffer_only": hicache(address, "buffer_only"),
+        "hicache": hicache(address, "cache", "layer_first"),
+        "buffer_only": hicache(address, "buffer_only"),
         "linker": linker(address, load_ms=5000),
     }
     for kind, settings in kinds.items():
@@ -131,8 +143,10 @@ def turns(address: str, folder: pathlib.Path) -> None:
                 assert said["cached"] == 1984, said
                 took["reloaded"].append(said["seconds"])
                 took["kept in the engine"].append(running.generate(ids, new=1)["seconds"])
-            print(f"{kind:12} first token of 2,000 tokens: " + ", ".join(
-                f"{name} {statistics.median(values) * 1e3:.0f} ms" for name, values in took.items()))
+            print(
+                f"{kind:12} first token of 2,000 tokens: "
+                + ", ".join(f"{name} {statistics.median(values) * 1e3:.0f} ms" for name, values in took.items())
+            )
 
 
 def main() -> None:

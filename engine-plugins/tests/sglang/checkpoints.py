@@ -18,12 +18,24 @@ def write_qwen3(folder: pathlib.Path, seed: int, layers: int = LAYERS, hidden: i
     """A Qwen3 of `layers` layers."""
     folder.mkdir(parents=True)
     config = {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": hidden,
-        "intermediate_size": 2 * hidden, "num_hidden_layers": layers, "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM,
-        "vocab_size": VOCABULARY, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-        "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False, "bos_token_id": 0,
-        "eos_token_id": 1, "torch_dtype": "float32",
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": False,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "torch_dtype": "float32",
     }
     (folder / "config.json").write_text(json.dumps(config))
     generator = torch.Generator().manual_seed(seed)
@@ -33,7 +45,8 @@ def write_qwen3(folder: pathlib.Path, seed: int, layers: int = LAYERS, hidden: i
 
     tensors = {
         "model.embed_tokens.weight": torch.randn(VOCABULARY, hidden, generator=generator),
-        "model.norm.weight": torch.ones(hidden), "lm_head.weight": weight(VOCABULARY, hidden, 3.0),
+        "model.norm.weight": torch.ones(hidden),
+        "lm_head.weight": weight(VOCABULARY, hidden, 3.0),
     }
     for layer in range(layers):
         at = f"model.layers.{layer}."

@@ -1,6 +1,6 @@
 """What the SGLang tests share: models, pools, engines, damage to a pool's files.
 
-    PYTHONPATH=engine-plugins/python .engines/sglang/bin/python -m pytest engine-plugins/tests/sglang
+PYTHONPATH=engine-plugins/python .engines/sglang/bin/python -m pytest engine-plugins/tests/sglang
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Owns: the engine's settings for two CPU cores, commands over a pipe. Must not kn
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -19,14 +20,29 @@ START_SECONDS_MAX = 240
 ANSWER_SECONDS_MAX = 120
 PAGE = 16
 SETTINGS = {
-    "device": "cpu", "dtype": "float32", "attention_backend": "torch_native", "sampling_backend": "pytorch",
-    "grammar_backend": "none", "skip_tokenizer_init": True, "skip_server_warmup": True, "disable_cuda_graph": True,
-    "disable_overlap_schedule": True, "page_size": PAGE, "context_length": 8192, "max_running_requests": 4,
-    "tp_size": 1, "random_seed": 1, "enable_cache_report": True, "log_level": "info",
+    "device": "cpu",
+    "dtype": "float32",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "grammar_backend": "none",
+    "skip_tokenizer_init": True,
+    "skip_server_warmup": True,
+    "disable_cuda_graph": True,
+    "disable_overlap_schedule": True,
+    "page_size": PAGE,
+    "context_length": 8192,
+    "max_running_requests": 4,
+    "tp_size": 1,
+    "random_seed": 1,
+    "enable_cache_report": True,
+    "log_level": "info",
 }
 HICACHE = {
-    "enable_hierarchical_cache": True, "hicache_io_backend": "direct", "hicache_write_policy": "write_through",
-    "hicache_storage_backend": "dynamic", "hicache_storage_prefetch_policy": "wait_complete",
+    "enable_hierarchical_cache": True,
+    "hicache_io_backend": "direct",
+    "hicache_write_policy": "write_through",
+    "hicache_storage_backend": "dynamic",
+    "hicache_storage_prefetch_policy": "wait_complete",
 }
 
 
@@ -35,11 +51,19 @@ def hicache(
 ) -> dict[str, Any]:
     """Settings of HiCache over TurnKV."""
     extra = {
-        "backend_name": "turnkv", "module_path": "watched", "class_name": "WatchedBackend", "interface_v1": 1,
-        "hicache_storage_pass_prefix_keys": True, "prefetch_threshold": 2 * PAGE, "pool": pool, **options,
+        "backend_name": "turnkv",
+        "module_path": "watched",
+        "class_name": "WatchedBackend",
+        "interface_v1": 1,
+        "hicache_storage_pass_prefix_keys": True,
+        "prefetch_threshold": 2 * PAGE,
+        "pool": pool,
+        **options,
     }
     return HICACHE | {
-        "hicache_host_memory_mode": mode, "hicache_mem_layout": layout, "hicache_ratio": ratio,
+        "hicache_host_memory_mode": mode,
+        "hicache_mem_layout": layout,
+        "hicache_ratio": ratio,
         "hicache_storage_backend_extra_config": json.dumps(extra),
     }
 
@@ -47,9 +71,11 @@ def hicache(
 def linker(pool: str, **options: Any) -> dict[str, Any]:
     """Settings of the direct linker over TurnKV."""
     return {
-        "enable_unified_cache_external_linker": True, "unified_cache_external_linker_backend": "dynamic",
+        "enable_unified_cache_external_linker": True,
+        "unified_cache_external_linker_backend": "dynamic",
         "unified_cache_external_linker_config": {
-            "linker": "WatchedLinker", "linker_module_path": "watched",
+            "linker": "WatchedLinker",
+            "linker_module_path": "watched",
             "linker_extra_config": {"pool": pool, **options},
         },
     }
@@ -66,14 +92,21 @@ class Engine:
         settings = SETTINGS | {"model_path": str(model), "max_total_tokens": tokens_max} | settings
         answers, theirs = os.pipe()
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "harness"), given, str(HERE)))), "SGLANG_USE_CPU_ENGINE": "1",
-            "HF_HUB_OFFLINE": "1", "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "harness"), given, str(HERE)))),
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
             "TURNKV_TEST_WATCH": str(folder),
         }
         with open(folder / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [str(python), __file__, str(theirs), json.dumps(settings)],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, pass_fds=[theirs],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=[theirs],
                 start_new_session=True,
             )
         os.close(theirs)
@@ -85,7 +118,11 @@ class Engine:
             raise
 
     def generate(
-        self, ids: list[int], new: int = 8, salt: str | None = None, session: str | None = None,
+        self,
+        ids: list[int],
+        new: int = 8,
+        salt: str | None = None,
+        session: str | None = None,
         hints: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """One greedy generation: out, cached (tokens), details (of the cached ones), seconds; or error."""
@@ -134,10 +171,8 @@ class Engine:
                 self._process.wait(20)
             except (subprocess.TimeoutExpired, OSError):
                 pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, 9)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         self._answers.close()
 
@@ -163,13 +198,19 @@ def _generate(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
     extra = {"cache_salt": command["salt"]} if command["salt"] else {}
     started = time.perf_counter()
     said = engine.generate(
-        input_ids=[command["ids"]], session_id=command["session"], kv_hints=command["hints"], **extra,
+        input_ids=[command["ids"]],
+        session_id=command["session"],
+        kv_hints=command["hints"],
+        **extra,
         sampling_params={"temperature": 0, "max_new_tokens": command["new"], "ignore_eos": True},
     )[0]
     meta = said["meta_info"]
     return {
-        "out": said["output_ids"], "cached": meta["cached_tokens"], "details": meta.get("cached_tokens_details") or {},
-        "seconds": time.perf_counter() - started, "finish": meta["finish_reason"]["type"],
+        "out": said["output_ids"],
+        "cached": meta["cached_tokens"],
+        "details": meta.get("cached_tokens_details") or {},
+        "seconds": time.perf_counter() - started,
+        "finish": meta["finish_reason"]["type"],
     }
 
 

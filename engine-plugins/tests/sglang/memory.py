@@ -19,7 +19,13 @@ CPU = torch.device("cpu")
 
 
 def host_pool(
-    layout: str, pages: int = 16, *, layers: int = LAYERS, heads: int = HEADS, dim: int = DIM, page: int = PAGE,
+    layout: str,
+    pages: int = 16,
+    *,
+    layers: int = LAYERS,
+    heads: int = HEADS,
+    dim: int = DIM,
+    page: int = PAGE,
     dtype: torch.dtype = torch.float32,
 ) -> MHATokenToKVPoolHost:
     """A real HiCache host pool of `pages` pages, filled with random numbers."""
@@ -27,10 +33,23 @@ def host_pool(
     pointers = torch.tensor([buffer.data_ptr() for buffer in device], dtype=torch.uint64)
     info = MHABufferInfo(
         buffers=KVBuffers(k=device, v=device, k_data_ptrs=pointers, v_data_ptrs=pointers, layout=KVBufferLayout.NHD),
-        page_size=page, head_num=heads, head_dim=dim, v_head_dim=dim, dtype=dtype, device=CPU,
+        page_size=page,
+        head_num=heads,
+        head_dim=dim,
+        v_head_dim=dim,
+        dtype=dtype,
+        device=CPU,
     )
     pool = MHATokenToKVPoolHost(
-        info, 1.0, 0, page, layout, pin_memory=False, device_capacity_tokens=page, start_layer=0, end_layer=layers,
+        info,
+        1.0,
+        0,
+        page,
+        layout,
+        pin_memory=False,
+        device_capacity_tokens=page,
+        start_layer=0,
+        end_layer=layers,
         host_token_capacity=pages * page,
     )
     refill(pool.kv_buffer)
@@ -60,22 +79,40 @@ def page_of(pool: MHATokenToKVPoolHost, page: int) -> torch.Tensor:
 def storage_config(**changes: Any) -> HiCacheStorageConfig:
     """What SGLang tells a storage backend: one rank of one."""
     settings = {
-        "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0, "attn_cp_size": 1,
-        "is_mla_model": False, "enable_storage_metrics": False, "is_page_first_layout": False, "model_name": "m",
+        "tp_rank": 0,
+        "tp_size": 1,
+        "pp_rank": 0,
+        "pp_size": 1,
+        "attn_cp_rank": 0,
+        "attn_cp_size": 1,
+        "is_mla_model": False,
+        "enable_storage_metrics": False,
+        "is_page_first_layout": False,
+        "model_name": "m",
         "extra_config": {},
     }
     return HiCacheStorageConfig(**settings | changes)
 
 
 def device_group(
-    pages: int, *, layers: int = LAYERS, heads: int = HEADS, dim: int = DIM, page: int = PAGE,
+    pages: int,
+    *,
+    layers: int = LAYERS,
+    heads: int = HEADS,
+    dim: int = DIM,
+    page: int = PAGE,
     dtype: torch.dtype = torch.float32,
 ) -> DevicePoolGroup:
     """The device pools of a plain model, filled with random numbers."""
     buffers = [torch.randn(pages * page, heads, dim).to(dtype) for _ in range(2 * layers)]
     entry = DevicePoolEntry(
-        name=PoolName.KV, indices_from_pool=PoolName.KV, device_pool=None, components=[buffers],
-        layer_mapping={layer: (layer, layers + layer) for layer in range(layers)}, page_size=page, rows_are_pages=False,
+        name=PoolName.KV,
+        indices_from_pool=PoolName.KV,
+        device_pool=None,
+        components=[buffers],
+        layer_mapping={layer: (layer, layers + layer) for layer in range(layers)},
+        page_size=page,
+        rows_are_pages=False,
     )
     return DevicePoolGroup([entry], layers, page)
 
@@ -83,8 +120,13 @@ def device_group(
 def linker_params(page: int = PAGE, **changes: Any) -> Any:
     """What SGLang tells a linker's constructor, as far as it looks."""
     settings = {
-        "pp_size": 1, "page_size": page, "attn_cp_rank": 0, "attn_cp_size": 1, "attn_tp_cache_group": None,
-        "tp_cache_group": None, "attn_cp_cache_group": None,
+        "pp_size": 1,
+        "page_size": page,
+        "attn_cp_rank": 0,
+        "attn_cp_size": 1,
+        "attn_tp_cache_group": None,
+        "tp_cache_group": None,
+        "attn_cp_cache_group": None,
         "token_to_kv_pool_allocator": SimpleNamespace(get_kvcache=lambda: None),
     }
     return SimpleNamespace(**settings | changes)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from memory import PAGE, host_pool, page_of, refill, slots, storage_config
-from test_keys import keys
-from turnkv.sglang import HiCacheBackend, hicache
-
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolHitPolicy, PoolName, PoolTransfer
+from test_keys import keys
+
+from turnkv.sglang import HiCacheBackend, hicache
 
 Make = Callable[..., HiCacheBackend]
 
@@ -137,9 +137,7 @@ def test_side_pools_keep_whole_prefixes_or_lone_windows(make: Make) -> None:
         policy = PoolHitPolicy.TRAILING_PAGES if window else PoolHitPolicy.ALL_PAGES
         return PoolTransfer(name=name, keys=chosen, host_indices=slots(pages), hit_policy=policy)
 
-    stored = [
-        transfer(PoolName.INDEXER, some[:5], [0, 1, 2, 3, 4]), transfer(PoolName.SWA, some[2:4], [2, 3], window=True)
-    ]
+    stored = [transfer(PoolName.INDEXER, some[:5], [0, 1, 2, 3, 4]), transfer(PoolName.SWA, some[2:4], [2, 3], window=True)]
     results = backend.batch_set_v2(stored, after([]))
     assert results == {PoolName.INDEXER: [True] * 5, PoolName.SWA: [True] * 2}
     asked = [PoolTransfer(name=PoolName.INDEXER), transfer(PoolName.SWA, some[:2], [0, 1], window=True)]

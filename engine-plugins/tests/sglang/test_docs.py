@@ -10,11 +10,11 @@ import pathlib
 import re
 import shlex
 
-import turnkv.sglang
-from turnkv.sglang import options
-
 from sglang.srt.mem_cache.unified_cache.linker_config import UnifiedCacheLinkerConfig
 from sglang.srt.server_args import ServerArgs
+
+import turnkv.sglang
+from turnkv.sglang import options
 
 DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "engines" / "sglang.md"
 EXAMPLE = DOCS.parents[2] / "examples" / "python" / "sglang_turns.py"

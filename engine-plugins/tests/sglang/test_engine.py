@@ -60,7 +60,9 @@ def stories() -> list[tuple[list[int], list[int]]]:
 
 @pytest.fixture(scope="module", params=KINDS)
 def running(
-    request: pytest.FixtureRequest, models: dict[str, pathlib.Path], pool_server: Any,
+    request: pytest.FixtureRequest,
+    models: dict[str, pathlib.Path],
+    pool_server: Any,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
     """An engine of each kind, one after another."""
@@ -100,6 +102,7 @@ def test_turn_two_after_flush(running: Running, stories: list[tuple[list[int], l
     again = running.engine.generate(second)
     assert running.reloaded(again) == again["cached"] == whole_pages(len(second)), again
     assert again["out"] == computed
+    assert "callers_unread" not in running.engine.counts(), "SGLang calls a linker in another way: see turnkv.sglang.callers"
     stories.append((second, computed))
 
 
@@ -228,12 +231,12 @@ def test_dead_pool_and_its_return(running: Running) -> None:
     finally:
         running.pool.start()
     running.engine.wait_for(lambda _: _open(running.pool))
-    for attempt in range(20):  # until the breaker lets a call through again
+    for _ in range(20):  # until the breaker lets a call through again
         said = running.engine.generate(known)
         if running.reloaded(said):
             break
         running.forget()
-    assert running.reloaded(said) == whole_pages(len(known)) and said["out"] == computed, (attempt, said)
+    assert running.reloaded(said) == whole_pages(len(known)) and said["out"] == computed, said
 
 
 def _open(server: Any) -> bool:
@@ -244,7 +247,9 @@ def _open(server: Any) -> bool:
 
 
 def test_other_weights_share_nothing(
-    models: dict[str, pathlib.Path], pool_server: Any, tmp_path: pathlib.Path,
+    models: dict[str, pathlib.Path],
+    pool_server: Any,
+    tmp_path: pathlib.Path,
     stories: list[tuple[list[int], list[int]]],
 ) -> None:
     """The same tokens, layout, dtype and settings: only the weights differ."""

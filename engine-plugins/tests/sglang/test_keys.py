@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import numpy
 import pytest
 from memory import LAYERS, PAGE, host_pool, slots
+from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
+
 from turnkv.checkpoint import WeightsName
 from turnkv.sglang import identity, options
 from turnkv.sglang.chain import ROOT, Chain, block_hash, block_hashes, cut, pages_in
 from turnkv.sglang.identity import Rank, rank_of
 from turnkv.sglang.restorable import restorable
 from turnkv.sglang.runs import KV_LAYER_TOKEN, HostRuns
-
-from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 
 
 def keys(number: int, seed: int = 0) -> list[str]:
@@ -30,7 +30,8 @@ def test_names_are_sglangs_own_digests_or_digests_of_any_other_key() -> None:
     other = [some[0], "page-7", some[1][:63] + "x"]
     packed = block_hashes(other)
     assert [cut(packed, at, at + 1) for at in range(3)] == [
-        bytes.fromhex(some[0]), *(hashlib.sha256(key.encode()).digest() for key in other[1:])
+        bytes.fromhex(some[0]),
+        *(hashlib.sha256(key.encode()).digest() for key in other[1:]),
     ]
     blank = [" " * 64, some[0]]  # bytes.fromhex takes blanks for nothing
     assert pages_in(block_hashes(blank)) == 2 and block_hashes(blank)[32:] == block_hash(some[0])
@@ -66,7 +67,8 @@ def test_pages_that_are_not_evenly_spaced_are_asked_for_one_by_one() -> None:
     pool = host_pool("page_first_direct")
     usual = pool.get_page_buffer_meta
     pool.get_page_buffer_meta = lambda indices: (
-        [at + 64 * (int(indices[0]) // PAGE == 15) for at in usual(indices)[0]], usual(indices)[1]
+        [at + 64 * (int(indices[0]) // PAGE == 15) for at in usual(indices)[0]],
+        usual(indices)[1],
     )
     addresses = HostRuns(pool).addresses(slots([1, 15]))
     assert addresses.tolist() == usual(slots([1]))[0] + [at + 64 for at in usual(slots([15]))[0]]
@@ -80,7 +82,9 @@ def test_partial_page_at_the_end_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"tenat": "a"}, "tenat"), ({"deadline_ms": "5"}, "deadline_ms"), ({"threads": 0}, "threads"),
+        ({"tenat": "a"}, "tenat"),
+        ({"deadline_ms": "5"}, "deadline_ms"),
+        ({"threads": 0}, "threads"),
         ({"durable": 1}, "durable"),
     ],
 )
@@ -101,12 +105,24 @@ def test_every_rank_has_a_shard_unless_all_have_the_same_bytes() -> None:
 
 def test_whatever_changes_bytes_changes_the_namespace() -> None:
     usual = {
-        "model": "m", "settings": {"quantization": None}, "tenant": "", "pool_name": "kv", "layout": KV_LAYER_TOKEN,
-        "dtype": "torch.bfloat16", "page_tokens": 16, "lengths": [512, 512],
+        "model": "m",
+        "settings": {"quantization": None},
+        "tenant": "",
+        "pool_name": "kv",
+        "layout": KV_LAYER_TOKEN,
+        "dtype": "torch.bfloat16",
+        "page_tokens": 16,
+        "lengths": [512, 512],
     }
     others = [
-        {"model": "n"}, {"settings": {"quantization": "fp8"}}, {"tenant": "t"}, {"pool_name": "swa"},
-        {"layout": "page_first"}, {"dtype": "torch.float16"}, {"page_tokens": 32}, {"lengths": [1024, 1024]},
+        {"model": "n"},
+        {"settings": {"quantization": "fp8"}},
+        {"tenant": "t"},
+        {"pool_name": "swa"},
+        {"layout": "page_first"},
+        {"dtype": "torch.float16"},
+        {"page_tokens": 32},
+        {"lengths": [1024, 1024]},
     ]
     spaces = [identity.namespace(Rank(), **usual | other) for other in ({}, *others)]
     spaces += [identity.namespace(rank, **usual) for rank in (Rank(0, 2), Rank(stage=1, stages=2), Rank(stages=2))]
@@ -122,9 +138,7 @@ def named(path: str, others: Sequence[tuple[str, str | None]] = ()) -> str:
     return name.get()
 
 
-def test_fingerprint_follows_the_weights_and_not_the_place(
-    models: dict[str, pathlib.Path], tmp_path: pathlib.Path
-) -> None:
+def test_fingerprint_follows_the_weights_and_not_the_place(models: dict[str, pathlib.Path], tmp_path: pathlib.Path) -> None:
     names = {name: named(str(folder)) for name, folder in models.items()}
     assert names["one"] != names["other"] and names["one"].startswith("qwen3-")
     copy = tmp_path / "copy"

@@ -16,15 +16,14 @@ import pytest
 import torch
 from damage import flip, some_bits
 from memory import LAYERS, device_group, host_pool, linker_params, page_of, slots, storage_config
+from sglang.srt.managers import kv_hints
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
 from test_keys import keys
 
 import turnkv
 from turnkv.connector import devices
 from turnkv.sglang import HiCacheBackend, Linker, engine, identity, loading
 from turnkv.sglang.chain import block_hashes
-
-from sglang.srt.managers import kv_hints
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
 
 SECONDS_MAX = 20
 
@@ -191,9 +190,7 @@ def test_pages_that_came_back_are_not_stored_twice(make: Make) -> None:
     assert (counts["pages_stored"], counts["pages_present"]) == (4, 4)
 
 
-def test_a_hicache_engine_and_a_linker_share_pages(
-    make: Make, pool_server: Any, request: pytest.FixtureRequest
-) -> None:
+def test_a_hicache_engine_and_a_linker_share_pages(make: Make, pool_server: Any, request: pytest.FixtureRequest) -> None:
     tree, some = make(), keys(3)
     extra = {"interface_v1": 1, "pool": pool_server.address, "model_id": request.node.name}
     backend = HiCacheBackend(storage_config(extra_config=extra), {})
@@ -302,12 +299,16 @@ class HintedRequest:
 
     def __init__(self, session: str | None, *actions: tuple[str, dict[str, Any]]) -> None:
         self.session_id = session
-        self.kv_hints = kv_hints.decode_kv_hints_envelope({
-            "protocol_version": "1.0", "message_id": "m", "actions": [
-                {"action_id": str(at), "action_type": kind, "action_version": "1.0", "payload": payload}
-                for at, (kind, payload) in enumerate(actions)
-            ],
-        })
+        self.kv_hints = kv_hints.decode_kv_hints_envelope(
+            {
+                "protocol_version": "1.0",
+                "message_id": "m",
+                "actions": [
+                    {"action_id": str(at), "action_type": kind, "action_version": "1.0", "payload": payload}
+                    for at, (kind, payload) in enumerate(actions)
+                ],
+            }
+        )
 
 
 def look_up(linker: Linker, req: HintedRequest, some: list[str]) -> list[int]:

@@ -74,8 +74,18 @@ class Engine:
     """One engine of `ranks` ranks with KV memory of its own."""
 
     def __init__(
-        self, model: str, *, ranks: int = 1, blocks: int = 64, block_tokens: int = 4, mla: bool = False,
-        overlap: bool = False, reuse: bool = False, silent: bool = False, salt: str = "", adapters: dict[int, str] | None = None,
+        self,
+        model: str,
+        *,
+        ranks: int = 1,
+        blocks: int = 64,
+        block_tokens: int = 4,
+        mla: bool = False,
+        overlap: bool = False,
+        reuse: bool = False,
+        silent: bool = False,
+        salt: str = "",
+        adapters: dict[int, str] | None = None,
         **args: object,
     ) -> None:
         self.block_tokens, self.overlap, self.reuse, self.mla = block_tokens, overlap, reuse, mla
@@ -83,10 +93,17 @@ class Engine:
         """Cancelled requests end without a word to the connector, as in 1.2's loop."""
         cache = {"tokens_per_block": block_tokens, "dtype": "auto", "host_cache_size": 0, "max_attention_window": None}
         cache.update(args.pop("cache", {}))
-        self.llm_args = SimpleNamespace(**{
-            "model": model, "dtype": "bfloat16", "tensor_parallel_size": ranks,
-            "kv_cache_config": SimpleNamespace(**cache), "max_seq_len": 4096, "max_beam_width": 1, **args,
-        })
+        self.llm_args = SimpleNamespace(
+            **{
+                "model": model,
+                "dtype": "bfloat16",
+                "tensor_parallel_size": ranks,
+                "kv_cache_config": SimpleNamespace(**cache),
+                "max_seq_len": 4096,
+                "max_beam_width": 1,
+                **args,
+            }
+        )
         self.calls: list[tuple[object, ...]] = []
         self.workers = stand_in.ranks.run(ranks, lambda rank: turnkv.tensorrt_llm.Worker(self.llm_args))
         self.scheduler = turnkv.tensorrt_llm.Scheduler(self.llm_args)
@@ -196,9 +213,7 @@ class Engine:
             position = request.position if in_context else len(request.tokens) - 1
             if is_new:
                 position -= request.matched
-            data = stand_in.RequestData(
-                request.request_id, request.tokens[tokens:], request.blocks[blocks:], position, scheduled
-            )
+            data = stand_in.RequestData(request.request_id, request.tokens[tokens:], request.blocks[blocks:], position, scheduled)
             self.known[request.request_id] = (len(request.tokens), len(request.blocks))
             (output.new_requests if is_new else output.cached_requests).append(data)
         self._say("build_connector_meta", *sorted(batch))

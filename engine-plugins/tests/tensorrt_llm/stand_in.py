@@ -33,7 +33,8 @@ class WorkerBase(ABC):
     def _clear_connector_meta(self) -> None:
         self._metadata = None
 
-    def register_forward_pass_callable(self) -> Any: ...
+    def register_forward_pass_callable(self) -> Any:
+        return None
 
     @abstractmethod
     def register_kv_caches(self, kv_cache_tensor: Any) -> None: ...

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from turnkv.connector import LoadJob, PageRun
 from turnkv.connector.device_layers import DeviceLayerLoader
 from turnkv.tensorrt_llm import fetcher

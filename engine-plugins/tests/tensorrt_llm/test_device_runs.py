@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import turnkv
-from turnkv.connector import BlockRuns, Door, FinishJob, GroupPages, LoadJob, Loader, PageRun, SaveJob, Saver, devices
+from turnkv.connector import BlockRuns, Door, FinishJob, GroupPages, Loader, LoadJob, PageRun, SaveJob, Saver, devices
 from turnkv.connector.device_layers import DeviceLayerLoader
 from turnkv.connector.devices import DeviceRuns, Marker
 from turnkv.connector.door import PoolOptions
@@ -52,15 +52,16 @@ def caches_of(kind: str) -> dict[str, torch.Tensor]:
     raise AssertionError(kind)
 
 
-KINDS = ["dense", "blocks outermost", "heads before tokens", "K and V apart", "rows smaller than blocks",
-         "large blocks"]
+KINDS = ["dense", "blocks outermost", "heads before tokens", "K and V apart", "rows smaller than blocks", "large blocks"]
 
 
 def in_place(caches: dict[str, torch.Tensor]) -> BlockRuns:
-    return BlockRuns({
-        name: parts_of(cache.data_ptr(), cache.shape, cache.stride(), cache.element_size(), cache.shape[0] // BLOCKS)
-        for name, cache in caches.items()
-    })
+    return BlockRuns(
+        {
+            name: parts_of(cache.data_ptr(), cache.shape, cache.stride(), cache.element_size(), cache.shape[0] // BLOCKS)
+            for name, cache in caches.items()
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +155,10 @@ def test_layer_by_layer(door: Any, device: turnkv.Device, kind: str, damaged: bo
     if damaged:
         poison(opened, names[4])
     layers = DeviceLayerLoader(opened, {0: ours}, deadline_ms=3000, threads=2)
-    jobs = [LoadJob(request, [PageRun(0, 0, names[at : at + 3], [at + 6, at + 7, at + 8])], 12)
-            for request, at in (("a", 0), ("b", 3))]
+    jobs = [
+        LoadJob(request, [PageRun(0, 0, names[at : at + 3], [at + 6, at + 7, at + 8])], 12)
+        for request, at in (("a", 0), ("b", 3))
+    ]
     layers.begin(jobs)
     for name, cache in caches.items():
         layers.wait(name)
@@ -242,7 +245,7 @@ def test_nothing_moves_after_a_mark_that_was_refused(monkeypatch: pytest.MonkeyP
     ours.refuses = turnkv.Error("captured")
     marker.mark(compute)
     with pytest.raises(turnkv.Error, match="captured"):
-        marker.handle
+        _ = marker.handle
     ours.refuses = None
     marker.mark(compute)
     assert marker.handle == 77

@@ -32,9 +32,7 @@ def adapter(folder: pathlib.Path, weights: str) -> str:
     return str(folder)
 
 
-def test_an_id_alone_moves_no_pages(
-    server: Any, make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_id_alone_moves_no_pages(server: Any, make_engine: MakeEngine, caplog: pytest.LogCaptureFixture) -> None:
     """Two servers whose adapter 5 is another one; the log says once what names it."""
     words = prompt(21, 300)
     for weights in ("one", "other"):

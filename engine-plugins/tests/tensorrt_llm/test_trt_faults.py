@@ -44,9 +44,7 @@ def test_a_page_that_rotted_on_disk_is_computed(make_server: Callable[..., Any],
     server = make_server()
     engine = make_engine(server.address)
     one = engine.play({"a": Request(1, prompt(21, 1), 6)}, CHUNKED)["a"]
-    third = b"".join(
-        engine._item(0, layer, one, at, part) for layer in range(2) for part in range(2) for at in range(8, 12)
-    )
+    third = b"".join(engine._item(0, layer, one, at, part) for layer in range(2) for part in range(2) for at in range(8, 12))
     server.to_nvme()
     assert poison(server.folder / "nvme", third) == 1
     second = make_engine(server.address)
@@ -122,9 +120,7 @@ def test_a_pool_that_never_was_delays_no_start(make_engine: MakeEngine, tmp_path
     assert done.matched == 0 and engine.pinned == {}
 
 
-def test_a_silent_pool_stalls_one_step_until_the_deadline(
-    make_server: Callable[..., Any], make_engine: MakeEngine
-) -> None:
+def test_a_silent_pool_stalls_one_step_until_the_deadline(make_server: Callable[..., Any], make_engine: MakeEngine) -> None:
     server = make_server()
     engine = make_engine(server.address, {"load_ms": 300, "save_ms": 300})
     one = engine.play({"a": Request(1, prompt(21, 7), 6)}, CHUNKED)["a"]
@@ -204,9 +200,7 @@ def test_pages_with_placeholders_are_neither_kept_nor_loaded(
         ({"cache": {"dtype": "nvfp4"}}, "NVFP4"),
     ],
 )
-def test_settings_that_would_be_wrong_are_refused(
-    make_engine: MakeEngine, settings: dict[str, object], said: str
-) -> None:
+def test_settings_that_would_be_wrong_are_refused(make_engine: MakeEngine, settings: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make_engine("unix:/nowhere", **settings)
 

@@ -38,8 +38,11 @@ def test_calls_come_in_the_recorded_order(server: Any, make_engine: MakeEngine) 
     engine.play({"a": Request(7, prompt(10, 20), 2)}, [Step(arrive=("a",), chunks={"a": 4})])
     held = ("request_finished", 7, True)
     assert engine.calls == [
-        ("get_num_new_matched_tokens", 7, 0), ("update_state_after_alloc", 7),
-        *[("build_connector_meta", "a")] * 3, held, ("released", 7),
+        ("get_num_new_matched_tokens", 7, 0),
+        ("update_state_after_alloc", 7),
+        *[("build_connector_meta", "a")] * 3,
+        held,
+        ("released", 7),
     ]
 
 
@@ -109,9 +112,7 @@ def settled_pages(engine: Engine) -> int:
 
 @pytest.mark.parametrize("silent", [False, True], ids=["told", "silent"])
 @pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlap"])
-def test_an_aborted_prefill_keeps_what_it_filled(
-    server: Any, make_engine: MakeEngine, overlap: bool, silent: bool
-) -> None:
+def test_an_aborted_prefill_keeps_what_it_filled(server: Any, make_engine: MakeEngine, overlap: bool, silent: bool) -> None:
     engine = make_engine(server.address, overlap=overlap, silent=silent)
     script = [Step(arrive=("a",), chunks={"a": 9}), Step(chunks={"a": 4}, cancel=("a",))]
     seed = 70 + overlap + 2 * silent
@@ -151,7 +152,9 @@ def test_blocks_that_nobody_holds_are_not_read_once_they_have_a_new_owner(
     if not settles:
         saver.settle = lambda blocks: 0.0
     requests = {
-        "first": Request(1, prompt(5, 84), 9), "a": Request(2, words, 2), "b": Request(3, words, 2 if twice else 9),
+        "first": Request(1, prompt(5, 84), 9),
+        "a": Request(2, words, 2),
+        "b": Request(3, words, 2 if twice else 9),
         "c": Request(4, prompt(29, 86), 2),
     }
     engine.step(requests, Step(arrive=("first", "a", "b") if twice else ("first", "b")))
@@ -205,9 +208,17 @@ def test_salt_adapter_and_pictures_are_kept_apart(server: Any, make_engine: Make
     engine = make_engine(server.address, {"lora_names": "5=five@1"})
     words = prompt(21, 90)
     runs = [
-        ({}, 0), ({}, 20), ({"cache_salt_id": 5}, 0), ({"cache_salt_id": 5}, 20), ({"cache_salt_id": 6}, 0),
-        ({"lora_task_id": 5}, 0), ({"lora_task_id": 5}, 20), ({"cache_salt_id": 5, "lora_task_id": 5}, 0),
-        ({"multimodal_hashes": [[1, 2]]}, 0), ({"multimodal_hashes": [[1, 2]]}, 0), ({"is_dummy_request": True}, 0),
+        ({}, 0),
+        ({}, 20),
+        ({"cache_salt_id": 5}, 0),
+        ({"cache_salt_id": 5}, 20),
+        ({"cache_salt_id": 6}, 0),
+        ({"lora_task_id": 5}, 0),
+        ({"lora_task_id": 5}, 20),
+        ({"cache_salt_id": 5, "lora_task_id": 5}, 0),
+        ({"multimodal_hashes": [[1, 2]]}, 0),
+        ({"multimodal_hashes": [[1, 2]]}, 0),
+        ({"is_dummy_request": True}, 0),
     ]
     for at, (settings, matched) in enumerate(runs):
         done = engine.play({"a": Request(at + 1, words, 2, **settings)}, [Step(arrive=("a",))])["a"]
@@ -224,9 +235,7 @@ def test_partly_reused_blocks_are_left_to_the_engine(server: Any, make_engine: M
 
 
 @pytest.mark.parametrize("lag", [False, True], ids=["plain", "speculative"])
-def test_pages_are_not_stored_before_a_drafter_has_filled_them(
-    server: Any, make_engine: MakeEngine, lag: bool
-) -> None:
+def test_pages_are_not_stored_before_a_drafter_has_filled_them(server: Any, make_engine: MakeEngine, lag: bool) -> None:
     settings = {"speculative_config": "mtp"} if lag else {}
     engine = make_engine(server.address, **settings)
     engine.step({"a": Request(1, prompt(17, 97), 1)}, Step(arrive=("a",)))
@@ -274,9 +283,7 @@ def test_a_page_missing_on_one_rank_is_missing_for_all(server: Any, make_engine:
     assert three.matched == pages(27)
 
 
-def test_ranks_on_several_hosts_are_refused(
-    server: Any, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_on_several_hosts_are_refused(server: Any, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: f"host-{stand_in.ranks.rank()}")
     with pytest.raises(ValueError, match="one host, not on host-0, host-1"):
         make_engine(server.address, ranks=2)
@@ -288,9 +295,14 @@ def test_other_weights_settings_and_tenants_share_nothing(server: Any, make_engi
     make_engine(server.address).play(request(1), arrive)
     assert make_engine(server.address).play(request(2), arrive)["a"].matched == 20
     for options, settings in (
-        ({"model_id": "other"}, {}), ({"tenant": "other"}, {}), ({}, {"dtype": "float16"}),
-        ({}, {"attn_backend": "FLASHINFER"}), ({}, {"quant_config": "fp8"}), ({}, {"cache": {"dtype": "fp8"}}),
-        ({}, {"block_tokens": 8}), ({}, {"ranks": 2}),
+        ({"model_id": "other"}, {}),
+        ({"tenant": "other"}, {}),
+        ({}, {"dtype": "float16"}),
+        ({}, {"attn_backend": "FLASHINFER"}),
+        ({}, {"quant_config": "fp8"}),
+        ({}, {"cache": {"dtype": "fp8"}}),
+        ({}, {"block_tokens": 8}),
+        ({}, {"ranks": 2}),
     ):
         done = make_engine(server.address, {"model_id": "tiny", "tenant": "", **options}, salt="x", **settings)
         assert done.play(request(3), arrive)["a"].matched == 0, (options, settings)
@@ -300,10 +312,18 @@ def test_other_weights_settings_and_tenants_share_nothing(server: Any, make_engi
 def test_an_orchestrators_hints_make_sessions(server: Any, make_engine: MakeEngine, overlap: bool) -> None:
     """In the versions whose requests carry an envelope: the session has its pages once they are stored."""
     engine = make_engine(server.address, overlap=overlap)
-    envelope = {"protocol_version": "1.0", "message_id": "m", "actions": [
-        {"action_id": "1", "action_type": "kv.retain", "action_version": "1.0",
-         "payload": {"session_id": f"s-{overlap}", "priority": 1, "ttl_seconds": 60}},
-    ]}
+    envelope = {
+        "protocol_version": "1.0",
+        "message_id": "m",
+        "actions": [
+            {
+                "action_id": "1",
+                "action_type": "kv.retain",
+                "action_version": "1.0",
+                "payload": {"session_id": f"s-{overlap}", "priority": 1, "ttl_seconds": 60},
+            },
+        ],
+    }
     request = Request(1, prompt(21, 500 + overlap), 6)
     request.kv_hints = envelope
     done = engine.play({"a": request}, CHUNKED)["a"]

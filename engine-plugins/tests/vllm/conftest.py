@@ -1,6 +1,6 @@
 """What the vLLM tests share: models, pools, engines, and what an engine without a plugin says.
 
-    PYTHONPATH=engine-plugins/python .engines/vllm/bin/python -m pytest engine-plugins/tests/vllm
+PYTHONPATH=engine-plugins/python .engines/vllm/bin/python -m pytest engine-plugins/tests/vllm
 """
 
 from __future__ import annotations

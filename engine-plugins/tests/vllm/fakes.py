@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 
 import turnkv
-from turnkv.connector import BlockRuns, GroupPages, LoadJob, Loader, Lookups, PageRun, SaveOutcome, Saver
+from turnkv.connector import BlockRuns, GroupPages, Loader, LoadJob, Lookups, PageRun, SaveOutcome, Saver
 from turnkv.connector.runs import Part
 
 PAGE = 256
@@ -57,31 +57,37 @@ class FakeNamespace:
         self._enter("lookup", len(names), None)
         return next((at for at, name in enumerate(names) if name not in self.pages), len(names))
 
-    def offload_runs(self, names: list[bytes], addresses: Any, lengths: list[int], **options: Any) -> Any:
+    def offload(self, names: list[bytes], pages: turnkv.Runs, **options: Any) -> Any:
         self._enter("offload", len(names), options["deadline_ms"])
+        addresses, lengths = pages.addresses, pages.lengths
         stored = present = 0
         parent = options["parent"]
         for at, name in enumerate(names):
             if self.decline is not None or (parent is not None and parent not in self.pages):
                 decline = self.decline or "no_parent"
                 return SimpleNamespace(
-                    stored=stored, present=present, declined=len(names) - at, first_decline=decline, durable=False,
+                    stored=stored,
+                    present=present,
+                    declined=len(names) - at,
+                    first_decline=decline,
+                    durable=False,
                     not_durable=None,
                 )
             if name in self.pages:
                 present += 1
             else:
                 stored += 1
-                self.pages[name] = ctypes.string_at(int(addresses[at]), lengths[0])
+                self.pages[name] = ctypes.string_at(addresses[at], lengths[0])
             parent = name
         return SimpleNamespace(stored=stored, present=present, declined=0, first_decline=None, durable=False, not_durable=None)
 
-    def reload_runs(self, names: list[bytes], addresses: Any, lengths: list[int], **options: Any) -> Any:
+    def reload(self, names: list[bytes], pages: turnkv.Runs, **options: Any) -> Any:
         self._enter("reload", len(names), options["deadline_ms"])
+        addresses, lengths = pages.addresses, pages.lengths
         for at, name in enumerate(names):
             if name not in self.pages:
                 return SimpleNamespace(pages=at, miss="absent")
-            ctypes.memmove(int(addresses[at]), self.pages[name], lengths[0])
+            ctypes.memmove(addresses[at], self.pages[name], lengths[0])
         return SimpleNamespace(pages=len(names), miss=None)
 
     def begin_turn(self, session: str, *, engine: str) -> None:

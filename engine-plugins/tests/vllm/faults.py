@@ -20,7 +20,7 @@ def poison_loads(connector: Any) -> None:
         result = fetch(load, run)
         memory = loader._runs[run.group]
         lengths = memory.lengths * len(run.blocks)
-        for address, length in zip(memory.addresses(run.blocks), lengths):
+        for address, length in zip(memory.addresses(run.blocks), lengths, strict=True):
             ctypes.memset(int(address), 0, length)
         return result
 

@@ -39,7 +39,7 @@ def test_every_option_is_in_the_table() -> None:
 def test_the_example_runs(models: dict[str, pathlib.Path], pool_server: Any) -> None:
     program = ROOT / "examples" / "python" / "vllm_turns.py"
     command = [sys.executable, str(program), str(models["plain"]), pool_server.address]
-    done = subprocess.run(command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "turn 1: 0 of 600 prompt tokens" in done.stdout, done.stdout
     found = re.search(r"turn 2: (\d+) of 619 ", done.stdout)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Greedy, prompt_of, whole_blocks
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from turnkv.vllm import heads
 

@@ -174,12 +174,12 @@ def test_two_that_lease_more_than_there_is_together(small_pool: Any) -> None:
     memories[0].fill()
     store(small_pool, doors[0], memories[0])
     stored = memories[0].wipe()
-    loaders = [loader_of("cpu", door, memory) for door, memory in zip(doors, memories)]
+    loaders = [loader_of("cpu", door, memory) for door, memory in zip(doors, memories, strict=True)]
     with ThreadPoolExecutor(2) as threads:
         for ended in threads.map(lambda loader: step(loader, jobs_of(REQUESTS)), loaders):
             assert all(loaded.outcome.pages == PAGES for loaded in ended.values()), ended
     assert all((cache == stored[name]).all() for memory in memories for name, cache in memory.layers.items())
-    for loader, door in zip(loaders, doors):
+    for loader, door in zip(loaders, doors, strict=True):
         loader.close()
         door.close()
 

@@ -1,4 +1,4 @@
-"""Engines of one model with different settings on one pool, in turn: those that lay out bytes alike share, the others never do."""
+"""Engines of one model with different settings on one pool, in turn: those that lay out bytes alike share, others never do."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def base_tokens(models: dict[str, pathlib.Path], pool_server: Any) -> list[list[
 
 @pytest.mark.parametrize(("settings", "options"), OTHER_BYTES, ids=str)
 def test_other_bytes_are_never_exchanged(
-    settings: dict[str, Any], options: dict[str, Any], models: dict[str, pathlib.Path], pool_server: Any,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    models: dict[str, pathlib.Path],
+    pool_server: Any,
     base_tokens: list[list[int]],
 ) -> None:
     expected = base_tokens
@@ -74,7 +77,10 @@ def test_other_bytes_are_never_exchanged(
 
 @pytest.mark.parametrize(("settings", "options"), SAME_BYTES, ids=str)
 def test_alike_bytes_are_shared(
-    settings: dict[str, Any], options: dict[str, Any], models: dict[str, pathlib.Path], pool_server: Any,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    models: dict[str, pathlib.Path],
+    pool_server: Any,
     base_tokens: list[list[int]],
 ) -> None:
     engine = Engine(models["grouped"], {"pool": pool_server.address} | options, **settings)

@@ -37,7 +37,11 @@ def test_a_model_that_differs_in_one_tensor_has_pages_of_its_own(
 
 @pytest.mark.parametrize(("layer", "steps"), [(0, 0), (2, 0), (2, 2)])
 def test_a_forward_pass_that_did_not_end_stores_nothing(
-    layer: int, steps: int, models: dict[str, pathlib.Path], pool_server: Any, start_engine: Callable[..., Engine],
+    layer: int,
+    steps: int,
+    models: dict[str, pathlib.Path],
+    pool_server: Any,
+    start_engine: Callable[..., Engine],
     reference: Greedy,
 ) -> None:
     """Ctrl-C within a prefill: what the layers after it should have written is not there."""

@@ -26,11 +26,10 @@ from fakes import (
     wait_until,
 )
 
-from turnkv.connector import BlockRuns, FinishJob, Hints, LoadJob, Loader, PageRun, SaveJob, names_of
+from turnkv.connector import BlockRuns, FinishJob, Hints, Loader, LoadJob, PageRun, SaveJob, names_of
 from turnkv.connector.devices import DeviceRuns
 from turnkv.connector.runs import Shards, parts_of
 from turnkv.vllm.options import Options
-
 
 # ---- options and hints
 
@@ -85,7 +84,7 @@ def test_runs_cover_a_block_whatever_the_layout(order: str) -> None:
         layers[f"layer.{layer}"] = parts_of(cache.data_ptr(), cache.shape, cache.stride(), cache.element_size())
     runs = BlockRuns(layers)
     gathered = gather(runs.addresses([3, 1]), runs.lengths, 2)
-    for page, block in zip(gathered, (3, 1)):
+    for page, block in zip(gathered, (3, 1), strict=True):
         values = numpy.sort(numpy.frombuffer(page, dtype=numpy.int16))
         assert (values == numpy.sort(canonical[:, block].reshape(-1).numpy())).all()
     if order == "BLHNC":
@@ -125,7 +124,8 @@ def test_shards_are_the_same_bytes_whatever_the_ranks(order: str, rows: int) -> 
             pages[ranks] += gather(runs.addresses([3]), runs.lengths, runs.shards.count)
             share = runs.layers["layer.1"]
             shares[ranks] += gather(runs.layer_addresses("layer.1", [3]), share.lengths, runs.shards.count)
-            assert all(one in page[share.offset :] for one, page in zip(shares[ranks][-runs.shards.count :], pages[ranks][-runs.shards.count :]))
+            own_shares, own_pages = shares[ranks][-runs.shards.count :], pages[ranks][-runs.shards.count :]
+            assert all(one in page[share.offset :] for one, page in zip(own_shares, own_pages, strict=True))
             del own
     assert pages[1] == pages[2] == pages[4] and shares[1] == shares[2] == shares[4]
     values = numpy.sort(numpy.frombuffer(b"".join(pages[1]), dtype=numpy.int32))
@@ -239,7 +239,7 @@ def test_a_block_that_left_its_window_costs_its_own_page_only() -> None:
 
 def test_an_unexpected_exception_still_frees_the_blocks(caplog: pytest.LogCaptureFixture) -> None:
     door, names = FakeDoor(), hashes_of(2)
-    door.namespaces[0].offload_runs = lambda *_, **__: 1 / 0
+    door.namespaces[0].offload = lambda *_, **__: 1 / 0
     saver = saver_of(door, Memory(8).runs)
     saver.add(SaveJob("r", None, [run_of(names, [1])]))
     saver.finish(FinishJob("r", None, [run_of(names, [1])]))
@@ -256,7 +256,9 @@ def test_a_load_is_cut_into_calls_that_suit_its_memory(memory: type[BlockRuns], 
     class Noting:
         page_bytes = 1 << 20
         load_bytes_max = memory.load_bytes_max
-        made: list[int] = []
+
+        def __init__(self) -> None:
+            self.made: list[int] = []
 
         def reload(self, pages: Any, names: list[bytes], blocks: list[int], **settings: Any) -> Any:
             self.made.append(len(names))
@@ -269,11 +271,10 @@ def test_a_load_is_cut_into_calls_that_suit_its_memory(memory: type[BlockRuns], 
     loader.close(1)
 
 
-
 def test_loads_fill_blocks_and_name_those_that_did_not_come() -> None:
     door, memory, names = FakeDoor(), Memory(8), hashes_of(4)
     content = [bytes([at]) * PAGE for at in range(4)]
-    door.namespaces[0].pages = dict(zip(names[:3], content))
+    door.namespaces[0].pages = dict(zip(names[:3], content[:3], strict=True))
     loader = Loader(door, {0: memory.runs}, deadline_ms=300, threads=2)
     loaded = load(loader, LoadJob("r", [run_of(names, [2, 3, 4])], 96))
     assert (loaded.outcome.pages, loaded.outcome.failed, loaded.failed) == (3, 0, [])

@@ -10,7 +10,6 @@ import pytest
 from conftest import Greedy, prompt_of, ranks_of, whole_blocks
 from engine import Engine
 
-
 FULL = os.environ.get("TURNKV_MATRIX") == "full"
 """An engine of several ranks takes half a minute to start and stop: every test run has a few of the cases."""
 CASES = [("hybrid", 1, 2), *([("grouped", 2, 1), ("grouped", 1, 2), ("hybrid", 2, 1)] if FULL else [])]
@@ -60,9 +59,7 @@ def test_another_size_goes_on_from_the_same_pages(
     third.close()
 
 
-def test_four_ranks_prefill_for_two_and_one(
-    models: dict[str, pathlib.Path], pool_server: Any, reference: Greedy
-) -> None:
+def test_four_ranks_prefill_for_two_and_one(models: dict[str, pathlib.Path], pool_server: Any, reference: Greedy) -> None:
     prompt = prompt_of(500, seed=90)
     stored: list[int] = []
     for ranks in (4, 2, 1):
@@ -87,9 +84,7 @@ def test_a_size_that_keeps_to_itself(models: dict[str, pathlib.Path], pool_serve
         engine.close()
 
 
-def test_layer_by_layer_from_pages_of_another_size(
-    models: dict[str, pathlib.Path], pool_server: Any, reference: Greedy
-) -> None:
+def test_layer_by_layer_from_pages_of_another_size(models: dict[str, pathlib.Path], pool_server: Any, reference: Greedy) -> None:
     prompt = prompt_of(700, seed=92)
     two = Engine(models["grouped"], connector(pool_server), **ranks_of(2))
     turn(two, prompt)

@@ -21,7 +21,6 @@ from turnkv.vllm.options import Options
 from turnkv.vllm.scheduler import Scheduler
 from turnkv.vllm.worker import Worker
 
-
 # ---- the scheduler's side
 
 

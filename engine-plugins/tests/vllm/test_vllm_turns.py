@@ -76,7 +76,7 @@ def test_three_sessions_take_turns_in_a_small_cache(engine: Engine, reference: G
         answers = engine.generate(list(sessions.values()))
         engine.drain()
         assert [answer["tokens"] for answer in answers] == reference(list(sessions.values()))
-        for (name, prompt), answer in zip(list(sessions.items()), answers):
+        for (name, prompt), answer in zip(list(sessions.items()), answers, strict=True):
             assert answer["cached"] == expected[name], (number, name)
             expected[name] = whole_blocks(prompt, answer["tokens"])
             sessions[name] = prompt + answer["tokens"] + prompt_of(150, seed=20 + number)

@@ -1,18 +1,20 @@
-//! The pool's invariants, checked from scratch. Owns: what must hold between any two calls. Must not know: production paths:
-//! tests call it after every step.
+//! The pool's invariants, checked from scratch. Owns: what must hold between any two calls. Must not know:
+//! production paths: tests call it after every step.
 
 use crate::Pool;
-use crate::entry::{
-    ASIDE, COUNTED_DRAM, COUNTED_NVME, Cell, DIRTY, DURABLE, FILLED, LEAVING, LIVE, NONE, ON_NVME, PARKED,
-    PROMOTING, PROTECTED, QUEUED, UNFINISHED, URGENT, VISIBLE, WRITING, ZOMBIE,
+use crate::ids::{NONE, NvmePlace, PageKey, UserId};
+use crate::index::entry::Cell;
+use crate::index::flags::{
+    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Line, ON_NVME, PROMOTING,
+    PROTECTED, QUEUED, UNFINISHED, URGENT, WRITING,
 };
-use crate::ids::{NvmePlace, PageKey, UserId};
-use crate::lease::NO_PAGE;
-use crate::lease::counts::{Holding, UserHolding};
+use crate::index::lists::ListId;
+use crate::index::path::PathEnd;
+use crate::index::residency::Search;
 use crate::limits::HELD_PERCENT_MAX;
-use crate::policy::ListId;
-use crate::slots::SlotState;
-use crate::tips::End;
+use crate::memory::leases::NO_PAGE;
+use crate::memory::leases::counts::{Holding, UserHolding};
+use crate::memory::slots::SlotState;
 use std::collections::{HashMap, HashSet};
 
 macro_rules! ensure {
@@ -47,7 +49,7 @@ impl Pool {
     pub fn check(&self) -> Result<(), String> {
         let mut sums = Sums::default();
         for index in 0..self.pages.end() {
-            if self.pages[index].has(LIVE) {
+            if self.pages[index].is_used() {
                 self.check_entry(index, &mut sums)?;
             }
         }
@@ -59,15 +61,14 @@ impl Pool {
         self.check_protections()?;
         ensure!(self.curves.is_complete(self.namespaces.places_len()), "a namespace has no curve");
         self.curves.check()?;
-        let counted = (self.strangers.count, self.strangers.bytes);
-        ensure!(counted == self.strangers.recount(), "{counted:?} strangers counted");
+        ensure!(self.nvme.strangers_add_up(), "the strangers do not add up");
         Ok(())
     }
 
     /// Extents that pages have, those that readers cannot see included.
     #[doc(hidden)]
     pub fn extents(&self) -> u64 {
-        let live = (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE));
+        let live = (0..self.pages.end()).filter(|index| self.pages[*index].is_used());
         live.map(|index| self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)).count() as u64).sum()
     }
 
@@ -85,34 +86,34 @@ impl Pool {
         for (shard, cell) in self.pages.cells(index).iter().enumerate() {
             self.check_cell(index, shard as u16, cell, sums)?;
         }
-        if entry.has(ZOMBIE) {
-            ensure!(!entry.has(VISIBLE), "page {index} is gone and visible");
+        if entry.is_gone() {
+            ensure!(!entry.is_visible(), "page {index} is gone and visible");
             ensure!(entry.parent == NONE && entry.is_leaf(), "page {index} is gone and in the tree");
             let busy = self.pages.cells(index).iter().any(|cell| cell.has(PROMOTING | WRITING));
             ensure!(busy, "page {index} is gone, and nothing keeps its entry");
             return Ok(());
         }
         sums.in_table += 1;
-        sums.visible += u64::from(entry.has(VISIBLE));
-        let waits = !entry.has(VISIBLE) && self.pages.cells(index).iter().any(Cell::committed);
-        ensure!(entry.cell.has(UNFINISHED) == waits, "page {index} waits for shards: {waits}");
+        sums.visible += u64::from(entry.is_visible());
+        let waits = !entry.is_visible() && self.pages.cells(index).iter().any(Cell::committed);
+        ensure!(entry.has(UNFINISHED) == waits, "page {index} waits for shards: {waits}");
         sums.unfinished += u64::from(waits);
         sums.dram_pages += u64::from(entry.has(COUNTED_DRAM));
         sums.nvme_pages += u64::from(entry.has(COUNTED_NVME));
         ensure!(self.pages.find(entry.ns, &entry.hash) == Some(index), "page {index} is not in the table");
         let cells = self.pages.cells(index);
-        let all = |bits: u8| entry.has(VISIBLE) && cells.iter().all(|cell| cell.has(bits));
+        let all = |bits: CellFlags| entry.is_visible() && cells.iter().all(|cell| cell.has(bits));
         ensure!(entry.has(COUNTED_DRAM) == all(FILLED), "page {index} is miscounted in DRAM");
         ensure!(entry.has(COUNTED_NVME) == all(ON_NVME), "page {index} is miscounted on NVMe");
         let parent = (entry.parent != NONE).then(|| &self.pages[entry.parent]);
-        if entry.has(VISIBLE) {
+        if entry.is_visible() {
             ensure!(cells.iter().all(Cell::committed), "page {index} is visible and incomplete");
             ensure!(
-                parent.is_none_or(|parent| parent.has(VISIBLE)),
+                parent.is_none_or(|parent| parent.is_visible()),
                 "page {index} is visible, its parent is not"
             );
         } else {
-            let reachable = parent.is_none_or(|parent| parent.has(VISIBLE));
+            let reachable = parent.is_none_or(|parent| parent.is_visible());
             ensure!(!reachable || !cells.iter().all(Cell::committed), "page {index} should be visible");
             let used = !entry.is_leaf() || cells.iter().any(|cell| cell.slot != NONE || cell.committed());
             ensure!(used, "page {index} is hollow");
@@ -136,12 +137,13 @@ impl Pool {
 
     fn check_cell(&self, index: u32, shard: u16, cell: &Cell, sums: &mut Sums) -> Result<(), String> {
         let entry = &self.pages[index];
-        let bytes = self.shard_bytes(index);
+        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
         let slot = cell.slot;
         sums.nvme_bytes += if cell.has(ON_NVME) { bytes } else { 0 };
         if cell.has(ON_NVME) && !entry.has(LEAVING) {
-            sums.kept_bytes += self.extent_bytes(index);
-            *sums.kept.entry(cell.place.segment).or_default() += self.extent_bytes(index);
+            sums.kept_bytes += self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns));
+            *sums.kept.entry(cell.place.segment).or_default() +=
+                self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns));
         }
         sums.dirty_bytes += if cell.has(DIRTY) { bytes } else { 0 };
         sums.writing += u64::from(cell.has(WRITING));
@@ -154,22 +156,22 @@ impl Pool {
             "page {index} has bytes and no slot"
         );
         ensure!(!cell.has(DIRTY) || cell.has(FILLED), "page {index} is dirty and has no bytes");
-        if self.is_off(index) {
+        if self.nvme.is_off(&self.pages, index) {
             ensure!(cell.has(FILLED), "page {index} is neither on NVMe nor in DRAM");
-        } else if entry.parent != NONE && self.is_off(entry.parent) {
+        } else if entry.parent != NONE && self.nvme.is_off(&self.pages, entry.parent) {
             ensure!(!cell.has(ON_NVME | DIRTY), "page {index} is on NVMe, and what it hangs on is not");
         }
         if cell.has(DIRTY) && !cell.has(WRITING) {
             ensure!(entry.has(QUEUED | URGENT), "page {index} is dirty and not in the write queue");
         }
-        ensure!(self.nvme_alive || !cell.has(DIRTY | ON_NVME), "page {index} believes in NVMe");
+        ensure!(self.nvme.is_alive() || !cell.has(DIRTY | ON_NVME), "page {index} believes in NVMe");
         if slot == NONE {
             return Ok(());
         }
         if cell.has(PROMOTING | WRITING) {
             *sums.ios.entry(slot).or_default() += 1;
         }
-        if entry.has(ZOMBIE) {
+        if entry.is_gone() {
             ensure!(
                 self.slots.meta(slot).state == SlotState::Doomed,
                 "slot {slot} of a gone page is not doomed"
@@ -190,13 +192,13 @@ impl Pool {
         let mut sunk = false;
         while child != NONE {
             let entry = &self.pages[child];
-            ensure!(entry.has(LIVE) && !entry.has(ZOMBIE), "page {index} has a child that is gone");
+            ensure!(entry.is_used() && !entry.is_gone(), "page {index} has a child that is gone");
             let linked = entry.parent == index && (prev == NONE || entry.prev == prev);
             let deep = (self.pages.depth(index) + 1, self.pages.jump_below(index));
             ensure!((entry.depth, entry.jump) == deep, "page {child} does not know how deep it is");
             ensure!(linked, "page {child} is linked wrongly");
-            if entry.has(VISIBLE) && self.nvme_alive {
-                let bound = self.is_bound_for_nvme(child);
+            if entry.is_visible() && self.nvme.is_alive() {
+                let bound = self.pages.is_bound_for_nvme(child);
                 ensure!(!bound || !sunk, "page {child} is behind those that NVMe lost");
                 sunk |= !bound;
             }
@@ -221,16 +223,17 @@ impl Pool {
             sums.dirty_bytes,
             tally.dirty_bytes
         );
-        ensure!(sums.kept_bytes == self.kept.bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
-        for (segment, bytes) in self.kept.by_segment.iter().enumerate() {
+        let (kept_bytes, by_segment) = self.nvme.kept();
+        ensure!(sums.kept_bytes == kept_bytes, "{} bytes are to stay on NVMe", sums.kept_bytes);
+        for (segment, bytes) in by_segment.iter().enumerate() {
             let counted = sums.kept.get(&(segment as u16)).copied().unwrap_or(0);
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }
         ensure!(
-            sums.unfinished == self.unfinished.pages,
+            sums.unfinished == self.eviction.gauges().unfinished_pages,
             "{} pages wait for shards, {} counted",
             sums.unfinished,
-            self.unfinished.pages
+            self.eviction.gauges().unfinished_pages
         );
         ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
         ensure!(self.pages.len() <= self.config.limits.pages_max, "more pages than pages_max");
@@ -252,7 +255,7 @@ impl Pool {
             counts.leased_bytes += bytes;
             counts.lasting_bytes += lasting;
             lasting_bytes += lasting;
-            let user = users.entry(self.leases.counts.user_of(lease.client)).or_default();
+            let user = users.entry(self.leases.counts().user_of(lease.client)).or_default();
             user.leases += 1;
             user.lasting_bytes += lasting;
             counts.held += if lease.kind.is_held() { lease.items.len() as u32 } else { 0 };
@@ -270,26 +273,26 @@ impl Pool {
             }
         }
         let counted: HashMap<u64, Holding> =
-            self.leases.counts.clients().map(|(client, holding)| (client.0, holding)).collect();
+            self.leases.counts().clients().map(|(client, holding)| (client.0, holding)).collect();
         ensure!(clients == counted, "the clients' shares do not add up");
         ensure!(
             clients.values().all(|slots| slots.leased <= self.config.limits.client_slots_max),
             "a client holds too much"
         );
-        ensure!(quarantined == self.leases.counts.quarantined_bytes, "{quarantined} bytes in quarantine");
-        ensure!(held_bytes == self.leases.counts.held_bytes, "{held_bytes} bytes held");
+        ensure!(quarantined == self.leases.counts().quarantined_bytes, "{quarantined} bytes in quarantine");
+        ensure!(held_bytes == self.leases.counts().held_bytes, "{held_bytes} bytes held");
         ensure!(
-            lasting_bytes == self.leases.counts.lasting_bytes,
+            lasting_bytes == self.leases.counts().lasting_bytes,
             "{lasting_bytes} bytes that time does not free"
         );
         ensure!(
-            users == self.leases.counts.users().collect::<HashMap<_, _>>(),
+            users == self.leases.counts().users().collect::<HashMap<_, _>>(),
             "the users' shares do not add up"
         );
         let all = self.leases.iter().count();
-        ensure!(all == self.leases.counts.leases as usize, "{all} leases");
+        ensure!(all == self.leases.counts().leases as usize, "{all} leases");
         ensure!(all <= self.config.limits.leases_max as usize, "more leases than leases_max");
-        ensure!(lasting_bytes <= self.all_bytes_max(), "leases that time does not end hold too much");
+        ensure!(lasting_bytes <= self.room().all_bytes_max(), "leases that time does not end hold too much");
         let dram_bytes = self.config.slab_bytes * u64::from(self.config.slab_count);
         ensure!(held_bytes <= dram_bytes / 100 * HELD_PERCENT_MAX, "too much is held to copy beside it");
         Ok(leases)
@@ -298,7 +301,7 @@ impl Pool {
     fn check_slots(&self, sums: &Sums) -> Result<(), String> {
         let mut leases = self.check_leases()?;
         let (mut used_bytes, mut leased_bytes, mut pinned_bytes) = (0, 0, 0);
-        for (slab, this) in self.slots.slabs.iter().enumerate() {
+        for (slab, this) in self.slots.slabs().iter().enumerate() {
             let mut used = 0;
             for (at, meta) in this.metas.iter().enumerate() {
                 let slot = self.slots.number(slab as u32, at as u32);
@@ -324,17 +327,14 @@ impl Pool {
                 ensure!(meta.state == SlotState::Used || held > 0 || ios > 0, "slot {slot} is lost");
             }
             ensure!(used == this.used, "slab {slab} has {used} slots in use, {} counted", this.used);
-            let empty = self.slots.empty.contains(&(slab as u32));
+            let empty = self.slots.empty().contains(&(slab as u32));
             ensure!(empty == (used == 0 && !this.retired), "slab {slab} is in the wrong place");
         }
         ensure!(leases.is_empty(), "leases hold slots that do not exist");
-        ensure!(
-            used_bytes == self.slots.used_bytes,
-            "{used_bytes} bytes in use, {} counted",
-            self.slots.used_bytes
-        );
-        ensure!(leased_bytes == self.slots.leased_bytes, "{leased_bytes} bytes leased");
-        ensure!(pinned_bytes == self.slots.pinned_bytes, "{pinned_bytes} bytes pinned");
+        let gauges = self.slots.gauges();
+        ensure!(used_bytes == gauges.used_bytes, "{used_bytes} bytes in use, {} counted", gauges.used_bytes);
+        ensure!(leased_bytes == gauges.leased_bytes, "{leased_bytes} bytes leased");
+        ensure!(pinned_bytes == gauges.pinned_bytes, "{pinned_bytes} bytes pinned");
         Ok(())
     }
 
@@ -349,12 +349,11 @@ impl Pool {
                 ensure!(list == ListId::Nvme || in_slots, "page {index} is in DRAM's list and not in DRAM");
             }
         }
-        for index in (0..self.pages.end()).filter(|index| self.pages[*index].has(LIVE)) {
-            let parked = self.pages[index].has(PARKED);
-            let aside = self.pages[index].has(ASIDE);
-            ensure!(!aside || parked, "page {index} is set aside and in a list");
+        for index in (0..self.pages.end()).filter(|index| self.pages[*index].is_used()) {
+            let parked = self.pages[index].is_parked();
+            let aside = self.pages[index].line() == Line::Deferred;
             ensure!(
-                !parked || aside || self.evictable(index).is_none(),
+                !parked || aside || self.evictable(index, Search::NONE).is_none(),
                 "page {index} is parked and could go"
             );
             ensure!(
@@ -368,13 +367,13 @@ impl Pool {
     fn check_protections(&self) -> Result<(), String> {
         let (mut bytes, mut pages) = (0, 0);
         let mut counts: HashMap<u32, u32> = HashMap::new();
-        for owner in self.protections.owners() {
-            let end = self.protected_end(owner);
+        for owner in self.eviction.protections().owners() {
+            let end = self.eviction.protections().end_of(owner, &self.pages);
             self.check_path(end).map_err(|error| format!("what {owner:?} protects {error}"))?;
             *counts.entry(end.page).or_default() += 1;
         }
-        for tip in self.protections.unowned() {
-            *counts.entry(self.tips.end(tip).page).or_default() += 1;
+        for tip in self.eviction.protections().unowned() {
+            *counts.entry(self.pages.tip_end(tip).page).or_default() += 1;
         }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             if self.pages[index].has(PROTECTED) && self.pages[index].parent != NONE {
@@ -383,16 +382,19 @@ impl Pool {
         }
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let counted = counts.get(&index).copied().unwrap_or(0);
-            let held = self.protections.holds(index);
+            let held = self.eviction.protections().holds(index);
             ensure!(held == counted, "page {index} is protected {counted} times, {held} counted");
             ensure!(self.pages[index].has(PROTECTED) == (held > 0), "page {index} has the wrong mark");
             if held > 0 {
-                (bytes, pages) = (bytes + self.page_bytes(index), pages + 1);
+                (bytes, pages) = (bytes + self.pages.page_bytes(&self.slots, index), pages + 1);
             }
         }
-        let held = &self.protections;
-        ensure!(held.recount_pins() == held.pins, "{} pins counted", held.pins);
-        ensure!((bytes, pages) == (held.bytes, held.pages()), "{pages} pages of {bytes} bytes are protected");
+        let held = self.eviction.protections();
+        ensure!(held.recount_pins() == held.pins(), "{} pins counted", held.pins());
+        ensure!(
+            (bytes, pages) == (held.protected_bytes(), held.pages()),
+            "{pages} pages of {bytes} bytes are protected"
+        );
         let budget = self.protection_budget();
         ensure!(held.fullest_bytes() <= budget, "a tenant protects more than {budget} bytes");
         Ok(())
@@ -403,14 +405,16 @@ impl Pool {
         for (at, session) in self.sessions.iter() {
             ensure!(self.sessions.find(session.ns, &session.id) == Some(at), "session {at} is lost");
             lists += usize::from(session.tip.is_some());
-            let end = self.list_end(at);
+            let end = self.sessions.list_end(&self.pages, at);
             if end.page != NONE {
                 *tips.entry(end.page).or_default() += 1;
             }
             self.check_path(end).map_err(|error| format!("session {at} {error}"))?;
         }
-        let others = self.protections.len() + self.protections.unowned().count() + self.left.len();
-        self.tips.check(lists + others)?;
+        let others = self.eviction.protections().len()
+            + self.eviction.protections().unowned().count()
+            + self.eviction.gauges().left_branches as usize;
+        self.pages.check_tips(lists + others)?;
         for index in (0..self.pages.end()).filter(|index| self.pages.is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);
             ensure!(self.pages[index].tips == expected, "page {index} is the end of {expected} sessions");
@@ -422,7 +426,7 @@ impl Pool {
     }
 
     /// A path is of pages that are here, as many as it says.
-    fn check_path(&self, end: End) -> Result<(), String> {
+    fn check_path(&self, end: PathEnd) -> Result<(), String> {
         let pages = self.pages.upward(end.page).count();
         ensure!(pages == end.pages as usize, "has {pages} pages of {}", end.pages);
         ensure!(

@@ -15,8 +15,8 @@ pub struct PoolConfig {
     pub nvme_bytes: u64,
     /// Which new pages are written to NVMe.
     pub nvme_admit: Admit,
-    /// Bytes that may be written to NVMe in a day, rewrites included; 0: as many as there are. Durable pages and a drain
-    /// are written even so, and count.
+    /// Bytes that may be written to NVMe in a day, rewrites included; 0: as many as there are. Durable pages
+    /// and a drain are written even so, and count.
     pub nvme_bytes_per_day: u64,
     /// `maintain` demotes clean pages until so many percent of a namespace's slots are free.
     pub free_slots_percent: u8,
@@ -37,7 +37,8 @@ pub struct Limits {
     pub sessions_max: u32,
     /// Pages of one session.
     pub session_pages_max: u32,
-    /// Leases at one time, those in quarantine too; a client, a user and all have the same shares of them as of DRAM.
+    /// Leases at one time, those in quarantine too; a client, a user and all have the same shares of them as
+    /// of DRAM.
     pub leases_max: u32,
     /// Pages of one lease.
     pub lease_pages_max: u32,
@@ -45,7 +46,8 @@ pub struct Limits {
     pub client_slots_max: u32,
     /// The same as a share of the slots that a namespace could have if all slabs were its own.
     pub client_slots_percent: u8,
-    /// Share of DRAM that the clients of one user may lease for writing, map, and leave in quarantine; not less than a client's.
+    /// Share of DRAM that the clients of one user may lease for writing, map, and leave in quarantine; not
+    /// less than a client's.
     pub user_slots_percent: u8,
     /// Share of DRAM that all clients together may; not less than a user's.
     pub all_slots_percent: u8,
@@ -55,7 +57,8 @@ pub struct Limits {
     pub lease_grace_ms: u32,
     /// Idle time after which a session is forgotten, unless its owner said otherwise.
     pub session_ttl_ms: u64,
-    /// Share of DRAM that one tenant's pins and protected sessions may weigh, percent; 0: nothing is protected.
+    /// Share of DRAM that one tenant's pins and protected sessions may weigh, percent; 0: nothing is
+    /// protected.
     pub protected_percent: u8,
 }
 

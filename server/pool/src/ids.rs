@@ -4,10 +4,18 @@
 /// A moment in milliseconds on the caller's monotonic clock.
 pub type Now = u64;
 
-/// A namespace that was opened in this pool: its place in the pool's tables, and which life of that place it is. Once the
-/// namespace is retired the index is stale and names nothing, ever.
+/// A namespace that was opened in this pool: its place in the pool's tables, and which life of that place it
+/// is. Once the namespace is retired the index is stale and names nothing, ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceIndex(pub u16, pub u32);
+
+impl NamespaceIndex {
+    /// The place and its life in one number, which no other namespace of this pool ever has.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        u64::from(self.0) << 48 | u64::from(self.1)
+    }
+}
 
 /// A stable handle to a page. Once the page is gone the handle is stale and names nothing, ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,3 +85,17 @@ pub enum MissCause {
     /// Another shard of it is missing.
     Incomplete,
 }
+
+/// What became of an extent, for whoever keeps the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceNote {
+    /// Nobody needs it any more: so many bytes.
+    Dead(u64),
+    /// Its bytes have another place now: so many.
+    Moved(u64),
+    /// Its page goes before others (`true`), or does not any more. To be kept across restarts.
+    Leaving(bool),
+}
+
+/// No entry, slot or slab.
+pub(crate) const NONE: u32 = u32::MAX;

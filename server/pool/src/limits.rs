@@ -1,12 +1,15 @@
-//! The named bounds of the pool's own work. Owns: constants. Must not know: configuration (config.rs has what an operator sets).
+//! The named bounds of the pool's own work. Owns: constants. Must not know: configuration (config.rs has what
+//! an operator sets).
 
-/// Steps after which a call that can be cut returns, to go on in its next one. A step is a page, a slot or a list entry that is
-/// looked at or changed: whoever holds a lock around the pool lets go of it between two calls.
+/// Steps after which a call that can be cut returns, to go on in its next one. A step is a page, a slot or a
+/// list entry that is looked at or changed: whoever holds a lock around the pool lets go of it between two
+/// calls.
 pub const STEPS_PER_SLICE: u64 = 2048;
-/// Steps that no call takes more of, however much it was asked: what others wait for at most. The last page of a slice may
-/// still search for its room.
+/// Steps that no call takes more of, however much it was asked: what others wait for at most. The last page
+/// of a slice may still search for its room.
 pub const STEPS_PER_CALL_MAX: u64 = 24 * 1024;
-/// Steps that the work for one page may take: pages dropped that wait for shards (half a slice, and a walk down), the search for a victim, and for one that was spared, a slab drained for it, and the page itself.
+/// Steps that the work for one page may take: unfinished pages that are dropped for it (half a slice, and a
+/// walk down), the search for a victim and for a deferred one, a slab drained for it, and the page itself.
 pub const STEPS_PER_PAGE_MAX: u64 =
     6 * VICTIM_SCAN_MAX as u64 + VICTIM_MOVES_MAX + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
 /// Steps of one call that empties a slab.
@@ -19,12 +22,13 @@ pub(crate) const FIND_PAGES_AT_ONCE: usize = 256;
 pub(crate) const GONE_ROWS_PER_LOOK_MAX: usize = 1024;
 /// Pages of one lease: what ends a lease is done in one call.
 pub const LEASE_PAGES_MAX: u32 = turnkv_proto::limits::LEASE_PAGES_MAX as u32;
-/// Pages whose removal, with all that hangs on them, is not finished; beyond it a page that does not verify stays, and is found
-/// again by its next reader.
+/// Pages whose removal, with all that hangs on them, is not finished; beyond it a page that does not verify
+/// stays, and is found again by its next reader.
 pub const CONDEMNED_MAX: usize = 1 << 16;
 /// How long a page waits at most for shards that did not come, unless a lease is longer.
 pub const UNFINISHED_MS_MAX: u64 = 60_000;
-/// Pages that wait for more of their shards, those included that have them by now; beyond it the first of them go.
+/// Rows of pages that wait for more of their shards, some of which are whole by now; beyond it the first of
+/// them go.
 pub const UNFINISHED_MAX: usize = 1 << 20;
 /// Branches that sessions left and whose pages are not marked yet; beyond it they go by age.
 pub const LEFT_BRANCHES_MAX: usize = 1 << 16;
@@ -34,7 +38,8 @@ pub(crate) const SIFTED_PER_WRITE_MAX: u64 = 2;
 pub(crate) const SIFTED_PER_LOOK_MAX: u64 = 8192;
 /// Pages below one that is on NVMe now which are found to be durable with it; others are when somebody asks.
 pub const DURABLE_PAGES_PER_WRITE_MAX: usize = 256;
-/// Pages read lately that one look for a victim lets go round once more; where all of them were, the first goes all the same.
+/// Pages read lately that one look for a victim lets go round once more; where all of them were, the first
+/// goes all the same.
 pub const VICTIM_MOVES_MAX: u64 = 256;
 /// Pins that ended and whose owner was not told yet; beyond it they are found at the next start.
 pub const ENDED_PINS_MAX: usize = 4096;
@@ -76,7 +81,8 @@ pub const HASHES_PER_LOOK_MAX: usize = 2048;
 pub const PREFILL_WINDOW_TOKENS: u64 = 4 << 20;
 /// Steps in which a session's protection decays: its tails are let go first.
 pub const DECAY_STEPS: u64 = 8;
-/// Share of DRAM that the protected pages of all tenants together may weigh, percent: the rest always gives way.
+/// Share of DRAM that the protected pages of all tenants together may weigh, percent: the rest always gives
+/// way.
 pub const PROTECTED_ALL_PERCENT: u8 = 50;
 /// Pins and protected sessions of one tenant.
 pub const PROTECTIONS_PER_TENANT_MAX: usize = 4096;
@@ -88,31 +94,13 @@ pub const PROTECTION_MS_MAX: u64 = 24 * 3600 * 1000;
 pub const PIN_MS_DEFAULT: u64 = 3600 * 1000;
 /// How long a session with a priority is protected whose owner named no time.
 pub const RETENTION_MS_DEFAULT: u64 = 600 * 1000;
-/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten for another one of its tenant.
+/// A turn of which nothing was heard for so long no longer keeps its session from being forgotten for another
+/// one of its tenant.
 pub const SILENT_TURN_MS: u64 = 600 * 1000;
-/// Sessions that were used since they took their place in the order of those that make way, and that one search puts back.
+/// Sessions that were used since they took their place in the order of those that make way, and that one
+/// search puts back.
 pub const LATE_SESSIONS_PER_PICK_MAX: u64 = 64;
-/// Engines that routes know; beyond it the one not heard of for longest goes.
-pub const ROUTE_ENGINES_MAX: usize = 512;
-/// Engines one route is chosen among.
-pub const ROUTE_CANDIDATES_MAX: usize = 256;
-/// Bytes of an engine's name.
-pub const ROUTE_NAME_BYTES_MAX: usize = 128;
-/// Sessions whose last engine is remembered.
-pub const ROUTE_SESSIONS_MAX: usize = 1 << 16;
-/// Pages marked with the engines that ran them.
-pub const ROUTE_MARKS_MAX: usize = 1 << 18;
-/// Every so many pages of a prefix one is marked.
-pub const ROUTE_MARK_EVERY: usize = 8;
-/// Engines remembered of one marked page.
-pub const ROUTE_HOLDERS_MAX: usize = 4;
-/// After so long, what an engine did counts half.
-pub const ROUTE_HALF_LIFE_MS: u64 = 600 * 1000;
-/// What an engine that did twice the mean is held back by, in percent of the prompt's pages.
-pub const ROUTE_BALANCE_PERCENT: f64 = 50.0;
-/// Prompts of work by which engines may differ before it counts.
-pub const ROUTE_SLACK_PROMPTS: u64 = 8;
-/// Pages that cannot go which one search for a victim takes out of the way; the next search goes on behind them.
+/// Pages that cannot go which one search for a victim parks; the next search goes on behind them.
 pub const VICTIM_SCAN_MAX: u32 = 1 << 11;
 /// Pages looked at for an entry to give up before the search gives up for this time.
 pub const ENTRY_SCAN_MAX: u32 = 256;
@@ -120,15 +108,15 @@ pub const ENTRY_SCAN_MAX: u32 = 256;
 pub const TAIL_WALK_MAX: u32 = 256;
 /// Pages that one search for a prefetch's room passes.
 pub const PREFETCH_SCAN_MAX: u32 = 256;
-/// Spared pages that one namespace sets aside; beyond it they go like any other.
-pub const SPARED_MAX: usize = 1 << 16;
-/// Pages set aside that one call of `maintain` looks at again, of each namespace.
-pub const SPARED_REVIEW_PER_CALL: usize = 256;
+/// Pages that one namespace defers; beyond it pages that should go last go like any other.
+pub const DEFERRED_VICTIMS_MAX: usize = 1 << 16;
+/// Deferred pages that one call of `maintain` looks at again, of each namespace.
+pub const DEFERRED_REVIEWED_PER_CALL: usize = 256;
 /// A day.
 pub const DAY_MS: u64 = 24 * 3600 * 1000;
 /// The write budget of so long may be spent at once.
 pub const BUDGET_BURST_MS: u64 = 3600 * 1000;
-/// What waits to be written is at most NVMe divided by this.
+/// Bytes that wait to be written are at most the bytes of NVMe divided by this.
 pub const BACKLOG_SHARE: u64 = 8;
 /// Runs of pages whose age may reach its next bucket in one call.
 pub const RUN_CHANGES_PER_TICK_MAX: usize = 1024;
@@ -136,19 +124,19 @@ pub const RUN_CHANGES_PER_TICK_MAX: usize = 1024;
 pub const GHOSTS_MIN: usize = 1024;
 /// Reads that `s3fifo` counts.
 pub const POLICY_READS_MAX: u8 = 3;
-/// Counters of `tinylfu`, at least and at most (a byte each).
+/// Counters of `tinylfu` at least, a byte each.
 pub const SKETCH_COUNTERS_MIN: usize = 1 << 12;
-/// See above.
+/// Counters of `tinylfu` at most.
 pub const SKETCH_COUNTERS_MAX: usize = 1 << 24;
-/// A turn protects its session's pages for so long.
+/// Milliseconds for which a turn that does not end keeps its session's pages from being evicted.
 pub const IN_TURN_MS_MAX: u64 = 600_000;
-/// Pages of a turn that asks for room: more are not counted, larger ones are of one class.
+/// Pages of a turn that are counted when it asks for room: larger turns are of one class.
 pub const NEWCOMER_PAGES_MAX: u32 = 256;
-/// By how much what is here must be worth more than what is new for that not to be taken, in eighths of an octave of the rate of
-/// return: chances that differ by less are the same chance, learned at two moments.
+/// Lead, in eighths of an octave of return rate, that a resident page needs before a newcomer is declined:
+/// chances that differ by less are one chance, learned at two moments.
 pub const OUTRANK_MARGIN: u32 = 2;
-/// Sessions that must have come back before any pages are declined for what is here: from those who stay away alone, ages that
-/// nobody has reached yet seem better than those that are known.
+/// Returns of sessions that must have been seen before any newcomer is declined: from those who stay away
+/// alone, ages that nobody has reached yet seem better than those that are known.
 pub const OUTRANK_RETURNS_MIN: u32 = 32;
 /// Pages evicted in one call to empty a slab for another namespace.
 pub const DRAIN_PAGES_PER_CALL_MAX: u32 = 512;
@@ -164,7 +152,8 @@ pub const TOUCH_ANCESTORS_MAX: u32 = 1024;
 pub const VICTIM_CHILDREN_MAX: u32 = 16;
 /// Sessions whose prefetch is looked at until some reads have landed.
 pub const RETURNS_UNTIL_LANDED_MAX: usize = 64;
-/// How long before its return, at least, a session's pages are read into DRAM; so long they are spared there.
+/// How long before its return, at least, a session's pages are read into DRAM; for so long they go last
+/// there.
 pub const PREFETCH_AHEAD_MS: u64 = 2_000;
 /// What a prefetch counts on being read in a millisecond beside other work: large sessions are begun earlier.
 pub const PREFETCH_BYTES_PER_MS: u64 = 256 << 10;
@@ -184,30 +173,36 @@ pub const SESSIONS_LATE_PER_CALL_MAX: usize = 256;
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Pages that are chosen to leave NVMe for each one that comes.
 pub const LEAVING_PER_WRITE_MAX: u32 = 4;
-/// Pages that are chosen to leave NVMe each time the pool looks after itself: only a tier that became smaller has so many.
+/// Pages that are chosen to leave NVMe each time the pool looks after itself: only a tier that became smaller
+/// has so many.
 pub const LEAVING_PER_LOOK_MAX: u32 = 256;
 /// Pages that give up their place on NVMe in one call.
 pub const LEAVE_PAGES_PER_CALL_MAX: u32 = 1024;
-/// Share of NVMe that pages keep however few its segments are, percent.
+/// Percent of NVMe that pages keep however few its segments are.
 pub const KEPT_PERCENT_MIN: u64 = 20;
-/// NVMe of less than DRAM divided by this has little of its own.
+/// NVMe is taken for a copy of DRAM where pages may keep fewer bytes of it than DRAM has, divided by this.
 pub const NVME_BESIDE_DRAM_SHARE: u64 = 4;
-/// NVMe of no more than DRAM divided by this takes what was left off it only into room that it has.
+/// NVMe is large where pages may keep more bytes of it than DRAM has, divided by this; a smaller one takes
+/// pages that were left off it only into room that it has.
 pub const NVME_LARGE_SHARE: u64 = 2;
-/// Bytes that may be written again on NVMe, in percent of those that come to it.
+/// Bytes that may be written again on NVMe, in percent of the bytes that come to it.
 pub const REWRITE_PERCENT_MAX: u64 = 50;
-/// What stays in a segment is written again whatever was before, if it is no more than the segment divided by this: that frees
-/// twice what moves.
+/// Bytes that stay in a segment are written again, whatever came before, if they are no more than the segment
+/// divided by this: that frees twice what moves.
 pub const REWRITE_CHEAP_SHARE: u64 = 3;
-/// The same everywhere, if what stays in all of NVMe is no more than NVMe divided by this.
+/// Bytes that stay are written again, whatever came before, if those of all segments are no more than NVMe
+/// divided by this.
 pub const REWRITE_ROOMY_SHARE: u64 = 2;
-/// What NVMe let go of while DRAM kept it is written once so many percent of what pages may keep are taken.
+/// Percent of the bytes that pages may keep on NVMe below which NVMe has room again for pages that it let go
+/// of while DRAM kept them.
 pub const ROOM_AGAIN_PERCENT: u64 = 85;
-/// So much may be written again at once: NVMe divided by this.
+/// Bytes that may be written again at once: NVMe divided by this.
 pub const REWRITE_BURST_SHARE: u64 = 16;
-/// Share of NVMe that pages keep unless the tier's geometry asks for less, percent: the rest is free, or leaves first.
+/// Percent of NVMe that pages keep unless the tier's geometry asks for less: the rest is free, or leaves
+/// first.
 pub const NVME_KEPT_PERCENT: u8 = 85;
-/// Bytes that a session takes in one of the orders of sessions, about: a key, and its share of a node that is two thirds full.
+/// Bytes that a session takes in one of the orders of sessions, about: a key, and its share of a node that is
+/// two thirds full.
 pub(crate) const ORDER_BYTES: usize = 40;
 /// Forgotten sessions remembered until they are asked for.
 pub const FORGOTTEN_MAX: usize = 10_000;

@@ -1,76 +1,83 @@
 //! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
 
-use crate::admission::{Behind, WriteBudget};
-use crate::arena::Pages;
-use crate::condemn::Condemned;
+use crate::call::Call;
 use crate::config::{ConfigError, PoolConfig};
-use crate::curve::Curves;
-use crate::entry::{NONE, VISIBLE};
-use crate::ids::{Now, NvmePlace};
-use crate::lease::Leases;
-use crate::leaving::Kept;
-use crate::left::Left;
-use crate::namespaces::Namespaces;
-use crate::policy::EvictionPolicy;
-use crate::protection::Protections;
-use crate::reclaim::PlaceNote;
-use crate::residency::Tally;
-use crate::sessions::Sessions;
-use crate::slots::Slots;
-use crate::spare::Spared;
-use crate::strangers::Strangers;
-use crate::tips::Tips;
-use crate::unfinished::Unfinished;
-use crate::writeback::WriteQueue;
-use turnkv_proto::BlockHash;
+use crate::eviction::Eviction;
+use crate::eviction::policy::EvictionPolicy;
+use crate::ids::Now;
+use crate::index::arena::Pages;
+use crate::index::residency::Tally;
+use crate::memory::leases::Leases;
+use crate::memory::slots::Slots;
+use crate::namespaces::table::Namespaces;
+use crate::nvme::Nvme;
+use crate::sessions::table::Sessions;
+use crate::sizing::curve::Curves;
 
-/// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock: callers hand
-/// in `now` and carry out what is returned.
+/// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock:
+/// callers hand in `now` and carry out what is returned.
+///
+/// A verb that may take long comes in parts: one call begins it, another does some more until it says so, a
+/// last one gives the answer. Others may be called in between. In parentheses: the same, all at once.
+///
+/// - *Namespaces*: [`open_namespace`](Pool::open_namespace), [`use_namespace`](Pool::use_namespace),
+///   [`retire_oldest`](Pool::retire_oldest), [`retire_step`](Pool::retire_step)
+/// - *Lookup*: [`lookup`](Pool::lookup), [`page_key`](Pool::page_key)
+/// - *Offload*: [`start_offload`](Pool::start_offload), [`offload_some`](Pool::offload_some),
+///   [`offload_plan`](Pool::offload_plan) ([`begin_offload`](Pool::begin_offload)), then
+///   [`commit_offload`](Pool::commit_offload) or [`abort_offload`](Pool::abort_offload)
+/// - *Reload*: [`begin_reload`](Pool::begin_reload), [`end_reload`](Pool::end_reload)
+/// - *Mapped slots*: [`reserve`](Pool::reserve), [`commit_reserved`](Pool::commit_reserved),
+///   [`renew`](Pool::renew), [`release`](Pool::release)
+/// - *Turns*: [`start_turn`](Pool::start_turn), [`begin_turn_some`](Pool::begin_turn_some),
+///   [`turn_begun`](Pool::turn_begun) ([`begin_turn`](Pool::begin_turn));
+///   [`end_turn_step`](Pool::end_turn_step) ([`end_turn`](Pool::end_turn)),
+///   [`retain_some`](Pool::retain_some)
+/// - *Sessions*: [`fork`](Pool::fork), [`supersede`](Pool::supersede), [`close`](Pool::close),
+///   [`describe_some`](Pool::describe_some), [`name_some`](Pool::name_some), [`list_some`](Pool::list_some)
+/// - *Waits*: [`start_expecting`](Pool::start_expecting), [`expect_some`](Pool::expect_some),
+///   [`prefetch_some`](Pool::prefetch_some), [`begin_promote`](Pool::begin_promote)
+/// - *Pins*: [`begin_pin`](Pool::begin_pin), [`pin_some`](Pool::pin_some), [`end_pin`](Pool::end_pin)
+///   ([`pin`](Pool::pin)), [`unpin`](Pool::unpin), [`take_ended_pins`](Pool::take_ended_pins)
+/// - *Writes*: [`next_writes`](Pool::next_writes), then [`written`](Pool::written),
+///   [`write_failed`](Pool::write_failed) or [`write_changed`](Pool::write_changed);
+///   [`hurry_some`](Pool::hurry_some) ([`make_durable`](Pool::make_durable)),
+///   [`is_on_nvme`](Pool::is_on_nvme)
+/// - *Reads*: [`promoted`](Pool::promoted), [`promote_failed`](Pool::promote_failed),
+///   [`slot_changed`](Pool::slot_changed)
+/// - *Space on NVMe*: [`reclaim_verdict`](Pool::reclaim_verdict), [`rewrite`](Pool::rewrite),
+///   [`rewrite_ended`](Pool::rewrite_ended), [`drop_page`](Pool::drop_page),
+///   [`take_place_notes`](Pool::take_place_notes), [`shape_nvme`](Pool::shape_nvme),
+///   [`resize_nvme`](Pool::resize_nvme)
+/// - *Starts*: [`keep_strangers`](Pool::keep_strangers), [`begin_adoption`](Pool::begin_adoption),
+///   [`adopt`](Pool::adopt), [`restore_session`](Pool::restore_session),
+///   [`begin_pin_again`](Pool::begin_pin_again); [`session_record`](Pool::session_record),
+///   [`pin_record`](Pool::pin_record) before them
+/// - *Slabs*: [`slot_place`](Pool::slot_place), [`take_slab_actions`](Pool::take_slab_actions),
+///   [`retire_slab`](Pool::retire_slab), [`slab_renewed`](Pool::slab_renewed)
+/// - *Clients*: [`introduce_client`](Pool::introduce_client), [`client_gone`](Pool::client_gone)
+/// - *Time*: [`expire`](Pool::expire), [`maintain`](Pool::maintain)
+/// - *The whole index*: [`evict_some`](Pool::evict_some), [`demote_some`](Pool::demote_some),
+///   [`admit_some`](Pool::admit_some), [`nvme_lost`](Pool::nvme_lost) and [`lose_some`](Pool::lose_some)
+/// - *Figures*: [`stats`](Pool::stats), [`miss_ratio_curve`](Pool::miss_ratio_curve),
+///   [`namespace_room`](Pool::namespace_room), [`prefill_us`](Pool::prefill_us)
 pub struct Pool {
     pub(crate) config: PoolConfig,
+    pub(crate) call: Call,
     pub(crate) namespaces: Namespaces,
+    /// The index.
     pub(crate) pages: Pages,
-    pub(crate) slots: Slots,
+    /// What is where, counted.
+    pub(crate) tally: Tally,
+    /// The order in which pages that can go do.
     pub(crate) policy: Box<dyn EvictionPolicy>,
+    pub(crate) eviction: Eviction,
+    pub(crate) slots: Slots,
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
-    /// Where sessions' lists and protected prefixes end.
-    pub(crate) tips: Tips,
-    pub(crate) protections: Protections,
-    /// What sessions left, as far as it is not marked.
-    pub(crate) left: Left,
-    pub(crate) spared: Spared,
-    pub(crate) writes: WriteQueue,
+    pub(crate) nvme: Nvme,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
-    pub(crate) budget: WriteBudget,
-    pub(crate) behind: Behind,
-    /// What is to stay on NVMe.
-    pub(crate) kept: Kept,
-    /// What became of extents, for whoever keeps the bytes.
-    pub(crate) place_notes: Vec<(NvmePlace, PlaceNote)>,
-    /// What is on NVMe of namespaces that are not open.
-    pub(crate) strangers: Strangers,
-    /// There is an NVMe tier, and it works.
-    pub(crate) nvme_alive: bool,
-    /// The page that room is being made for: it must not make way itself.
-    pub(crate) protected: u32,
-    /// The room that is being made is for a prefetch, for a return at this time.
-    pub(crate) room_for_return: Option<Now>,
-    pub(crate) now: Now,
-    pub(crate) tally: Tally,
-    /// The namespace that `maintain` goes on with.
-    pub(crate) maintained: u16,
-    /// Pages, slots and list entries looked at or changed so far.
-    pub(crate) steps: u64,
-    /// Their number when the call under way began.
-    pub(crate) call_began: u64,
-    /// The most of them in a call that has ended.
-    pub(crate) call_steps_max: u64,
-    /// Pages that go with all that hangs on them, as far as that is not done yet.
-    pub(crate) condemned: Condemned,
-    /// Pages that wait for more of their shards.
-    pub(crate) unfinished: Unfinished,
 }
 
 impl Pool {
@@ -81,46 +88,35 @@ impl Pool {
             namespaces: Namespaces::default(),
             pages: Pages::new(),
             slots: Slots::new(config.slab_bytes, config.slab_count),
-            policy: crate::policy::build(config.policy),
+            policy: crate::eviction::policy::build(config.policy),
             leases: Leases::default(),
             sessions: Sessions::default(),
-            tips: Tips::default(),
-            protections: Protections::default(),
-            left: Left::default(),
-            spared: Spared::default(),
-            writes: WriteQueue::default(),
+            eviction: Eviction::default(),
             curves: Curves::default(),
-            kept: Kept::new(config.nvme_bytes),
-            budget: WriteBudget::new(config.nvme_bytes_per_day),
-            behind: Behind::default(),
-            place_notes: Vec::new(),
-            strangers: Strangers::default(),
-            nvme_alive: config.nvme_bytes > 0,
-            protected: NONE,
-            room_for_return: None,
-            now: 0,
+            nvme: Nvme::new(&config),
+            call: Call::default(),
             tally: Tally::default(),
-            maintained: 0,
-            steps: 0,
-            call_began: 0,
-            call_steps_max: 0,
-            condemned: Condemned::default(),
-            unfinished: Unfinished::default(),
             config,
         })
     }
 
     /// Takes note of the time, which never runs backwards here.
     pub(crate) fn tick(&mut self, now: Now) -> Now {
-        self.begin_call();
-        self.now = self.now.max(now);
+        self.call.begin();
+        self.call.advance(now);
         self.slots.advance();
-        self.policy.tick(self.now);
-        self.now
+        self.policy.tick(self.call.now());
+        self.call.now()
     }
 
-    /// The entry of a page that readers can see.
-    pub(crate) fn find_visible(&self, ns: u16, hash: &BlockHash) -> Option<u32> {
-        self.pages.find(ns, hash).filter(|index| self.pages[*index].has(VISIBLE))
+    /// Pages, slots and list entries looked at or changed so far, ever: what one call adds to it is what
+    /// others wait for.
+    pub fn steps(&self) -> u64 {
+        self.call.steps()
+    }
+
+    /// The most steps that any call took, ever.
+    pub fn call_steps_max(&self) -> u64 {
+        self.call.steps_max()
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::Pool;
 use crate::ids::ClientId;
-use crate::lease::counts::{Holding, UserHolding};
-use crate::slots::Slab;
+use crate::memory::leases::counts::{Holding, UserHolding};
+use crate::memory::slots::SlotGauges;
 
 /// Gauges and counters of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -44,7 +44,8 @@ pub struct PoolStats {
     pub pages: u64,
     /// Entries of the index: pages, and pages being offloaded.
     pub entries: u64,
-    /// Bytes of the index: entries, hash table, slot table, write queue, sessions, pages that wait for shards, what is known of strangers.
+    /// Bytes of the index: entries, hash table, slot table, write queue, sessions, pages that wait for
+    /// shards, what is known of strangers.
     pub index_bytes: u64,
     /// Bytes of the miss-ratio curves.
     pub curve_bytes: u64,
@@ -140,61 +141,59 @@ pub struct TierGauges {
 }
 
 impl Pool {
-    /// The client that holds most of what all share: bytes that time does not free, or leases, whichever it has the larger
-    /// part of.
+    /// The client that holds most of what all share: bytes that time does not free, or leases, whichever it
+    /// has the larger part of.
     pub fn fullest_client(&self) -> Option<ClientId> {
         let part = |count: u64, whole: u64| (u128::from(count) << 64) / u128::from(whole.max(1));
-        let (bytes_max, leases_max) = (self.all_bytes_max(), u64::from(self.config.limits.leases_max));
+        let (bytes_max, leases_max) = (self.room().all_bytes_max(), u64::from(self.config.limits.leases_max));
         let fullness = |(client, holding): (ClientId, Holding)| {
             let bytes = part(holding.lasting_bytes, bytes_max);
             (bytes.max(part(holding.leases.into(), leases_max)), client)
         };
-        self.leases.counts.clients().map(fullness).max().map(|(_, client)| client)
+        self.leases.counts().clients().map(fullness).max().map(|(_, client)| client)
     }
 
     /// Gauges and counters now.
     pub fn stats(&self) -> PoolStats {
-        let (tally, slots) = (&self.tally, &self.slots);
-        let retired = slots.slabs.iter().filter(|slab| slab.retired).count();
-        let in_service = (slots.slabs.len() - retired) as u64;
+        let (tally, slots) = (&self.tally, self.slots.gauges());
         let session_bytes = self.session_bytes();
-        let (dram, nvme) = self.tiers(in_service);
+        let (dram, nvme) = self.tiers(&slots);
+        let (nvme_books, going) = (self.nvme.gauges(), self.eviction.gauges());
         PoolStats {
             dram,
             nvme,
             dirty_bytes: tally.dirty_bytes,
-            condemned_pages: self.condemned.len() as u64,
-            unfinished_pages: self.unfinished.pages,
-            unfinished_drops: self.unfinished.dropped,
-            left_branches: self.left.len() as u64,
+            condemned_pages: going.condemned_pages,
+            unfinished_pages: going.unfinished_pages,
+            unfinished_drops: going.unfinished_drops,
+            left_branches: going.left_branches,
             call_steps_max: self.call_steps_max(),
-            free_slots: self.free_slots(),
-            free_slabs: slots.empty.len() as u32,
-            retired_slabs: retired as u32,
+            free_slots: slots.free_slots,
+            free_slabs: self.slots.empty().len() as u32,
+            retired_slabs: slots.retired_slabs,
             pages: tally.visible,
             entries: u64::from(self.pages.len()),
-            index_bytes: (self.pages.bytes() + slots.bytes() + self.writes.bytes() + self.strangers.memory())
-                as u64
-                + self.unfinished.bytes() as u64
+            index_bytes: (self.pages.bytes() + self.slots.bytes() + nvme_books.memory_bytes) as u64
+                + going.unfinished_bytes as u64
                 + session_bytes,
             curve_bytes: self.curves.bytes() as u64,
             session_bytes,
             sessions: u64::from(self.sessions.len()),
             sessions_in_turn: self.sessions.in_turn(),
             sessions_expected: self.sessions.expected(),
-            waiting_writes: self.writes.len() as u64,
-            protected_pages: self.protections.pages(),
-            protected_bytes: self.protections.bytes,
-            protected_tenant_bytes_max: self.protections.fullest_bytes(),
+            waiting_writes: nvme_books.waiting_writes,
+            protected_pages: self.eviction.protections().pages(),
+            protected_bytes: self.eviction.protections().protected_bytes(),
+            protected_tenant_bytes_max: self.eviction.protections().fullest_bytes(),
             protection_budget_bytes: self.protection_budget(),
-            protections: self.protections.len() as u64,
-            pins: self.protections.pins,
-            ended_protections: self.protections.ended,
+            protections: self.eviction.protections().len() as u64,
+            pins: self.eviction.protections().pins(),
+            ended_protections: self.eviction.protections().ended(),
             namespaces: self.namespaces.len() as u64,
             retiring_namespaces: self.retiring() as u64,
-            stranger_namespaces: self.strangers.families() as u64,
-            stranger_extents: self.strangers.count,
-            stranger_bytes: self.strangers.bytes,
+            stranger_namespaces: nvme_books.stranger_namespaces,
+            stranger_extents: nvme_books.stranger_extents,
+            stranger_bytes: nvme_books.stranger_bytes,
             evicted_pages: tally.evicted,
             dropped_pages: tally.dropped,
             demoted_pages: tally.demoted,
@@ -203,18 +202,19 @@ impl Pool {
             written_bytes: tally.written_bytes,
             kept_off_pages: tally.kept_off,
             let_go_pages: tally.let_go,
-            behind: self.behind.is_any(),
+            behind: nvme_books.behind,
             crowded_out_pages: tally.crowded_out,
             stranger_drops: tally.strangers_dropped,
             recut_slabs: slots.recuts,
-            forgotten_sessions: self.sessions.forgotten_count,
+            forgotten_sessions: self.sessions.forgotten_count(),
             ..self.lease_stats()
         }
     }
 
     /// Those of the leases; the others are 0.
     fn lease_stats(&self) -> PoolStats {
-        let counts = &self.leases.counts;
+        let counts = self.leases.counts();
+        let (expired_leases, refused_leases) = self.leases.expired_and_refused();
         let of_client =
             |held: fn(Holding) -> u64| counts.clients().map(|(_, has)| held(has)).max().unwrap_or(0);
         let of_user =
@@ -222,7 +222,7 @@ impl Pool {
         PoolStats {
             quarantined_bytes: counts.quarantined_bytes,
             lasting_bytes: counts.lasting_bytes,
-            lasting_bytes_max: self.all_bytes_max(),
+            lasting_bytes_max: self.room().all_bytes_max(),
             lasting_user_bytes_max: of_user(|has| has.lasting_bytes),
             lasting_client_bytes_max: of_client(|has| has.lasting_bytes),
             leases: u64::from(counts.leases),
@@ -230,23 +230,23 @@ impl Pool {
             leases_quarantined: u64::from(counts.quarantined),
             fullest_client_leases: of_client(|has| has.leases.into()),
             fullest_user_leases: of_user(|has| has.leases.into()),
-            refused_leases: self.leases.refused,
-            expired_leases: self.leases.expired,
+            refused_leases,
+            expired_leases,
             ..PoolStats::default()
         }
     }
 
-    fn tiers(&self, slabs_in_service: u64) -> (TierGauges, TierGauges) {
-        let (tally, slots) = (&self.tally, &self.slots);
+    fn tiers(&self, slots: &SlotGauges) -> (TierGauges, TierGauges) {
+        let tally = &self.tally;
         let dram = TierGauges {
-            capacity_bytes: slabs_in_service * self.config.slab_bytes,
+            capacity_bytes: slots.capacity_bytes,
             used_bytes: slots.used_bytes,
             leased_bytes: slots.leased_bytes,
             pinned_bytes: slots.pinned_bytes,
             pages: tally.dram_pages,
         };
         let nvme = TierGauges {
-            capacity_bytes: if self.nvme_alive { self.config.nvme_bytes } else { 0 },
+            capacity_bytes: self.nvme.capacity_bytes(),
             used_bytes: tally.nvme_bytes,
             leased_bytes: 0,
             pinned_bytes: 0,
@@ -257,16 +257,7 @@ impl Pool {
 
     /// Memory of sessions, of the ends of their lists, and of what is protected or left.
     fn session_bytes(&self) -> u64 {
-        let lists = self.tips.bytes() + self.protections.bytes() + self.left.bytes();
+        let lists = self.pages.tips_bytes() + self.eviction.gauges().list_bytes;
         (self.sessions.bytes() + lists) as u64
-    }
-
-    /// Slots that are free in slabs that are in use.
-    fn free_slots(&self) -> u64 {
-        let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining {
-            true => u64::from(self.slots.classes[slab.class as usize].per_slab - slab.used),
-            false => 0,
-        };
-        self.slots.slabs.iter().map(free_in).sum()
     }
 }

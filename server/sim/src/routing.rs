@@ -10,8 +10,8 @@ use crate::policy::Policy;
 use crate::trace::Trace;
 use std::collections::HashMap;
 use std::fmt::Write;
-use turnkv_pool::{Candidate, NamespaceIndex, PoolError, RouteAsk, Router};
 use turnkv_proto::{BlockHash, SessionId};
+use turnkv_router::{Candidate, RouteAsk, RouteError, RouteNamespace, Router};
 
 #[cfg(test)]
 mod tests;
@@ -71,11 +71,7 @@ pub fn compare(
 ) -> Result<Vec<RouteOutcome>, SimError> {
     derive_sessions(&mut trace);
     let all = Routing::ALL.iter().map(|routing| {
-        let homes = assign(&trace, engines, pages_each, *routing).map_err(|error| SimError::Refused {
-            request: 0,
-            call: "route",
-            error,
-        })?;
+        let homes = assign(&trace, engines, pages_each, *routing)?;
         outcome(&trace, engines, pages_each, policy, *routing, &homes)
     });
     all.collect()
@@ -96,7 +92,7 @@ pub fn table(trace: &str, engines: u32, pages_each: u64, outcomes: &[RouteOutcom
 }
 
 /// Which engine runs each request.
-fn assign(trace: &Trace, engines: u32, pages_each: u64, routing: Routing) -> Result<Vec<u32>, PoolError> {
+fn assign(trace: &Trace, engines: u32, pages_each: u64, routing: Routing) -> Result<Vec<u32>, RouteError> {
     let names: Vec<String> = (0..engines).map(|at| format!("engine-{at}")).collect();
     let mut candidates = Vec::with_capacity(names.len());
     for name in &names {
@@ -117,7 +113,7 @@ fn assign(trace: &Trace, engines: u32, pages_each: u64, routing: Routing) -> Res
         let hashes: Vec<BlockHash> = trace.blocks(request).iter().map(|block| hash_of(*block)).collect();
         let session: Option<SessionId> = request.session.map(|session| session_id('s', session as usize));
         let ask = RouteAsk {
-            ns: NamespaceIndex(0, 0),
+            ns: RouteNamespace(0),
             session: session.as_ref(),
             hashes: &hashes,
             candidates: &candidates,

@@ -61,8 +61,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::Notify;
-use turnkv_pool::{NamespaceIndex, Pool, PoolError, Router, SlotKey, SlotPlace};
+use turnkv_pool::{NamespaceIndex, Pool, PoolError, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind};
+use turnkv_router::Router;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_transfer::PieceBuffers;
 

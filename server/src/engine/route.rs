@@ -1,9 +1,10 @@
 //! Route: which engine should run a turn. Owns: telling the router what ran where, and its lock (never held together with
 //! the pool's). Must not know: how the ranking is made.
 
-use super::{Engine, refuse};
-use turnkv_pool::{Candidate, NamespaceIndex, Ranked, RouteAsk};
-use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
+use super::Engine;
+use turnkv_pool::NamespaceIndex;
+use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId, SessionId};
+use turnkv_router::{Candidate, Ranked, RouteAsk, RouteError, RouteNamespace};
 
 /// A turn that is to be run somewhere.
 pub(crate) struct RouteTurn<'a> {
@@ -36,8 +37,13 @@ impl Engine {
             hashes = self.session_hashes(ns, session).unwrap_or_default();
         }
         let pool_pages = self.look(ns, &hashes, now)?.present;
-        let view = RouteAsk { ns, session: session.as_ref(), hashes: &hashes, candidates: &candidates };
-        let ranked = self.router.lock().route(view, now).map_err(refuse)?;
+        let view = RouteAsk {
+            ns: route_namespace(ns),
+            session: session.as_ref(),
+            hashes: &hashes,
+            candidates: &candidates,
+        };
+        let ranked = self.router.lock().route(view, now).map_err(refuse_route)?;
         self.metrics.routes.increment(1);
         Ok(Routed { ranked, pool_pages })
     }
@@ -50,8 +56,18 @@ impl Engine {
         engine: &str,
         hashes: &[BlockHash],
     ) -> Result<(), Error> {
-        let ask = RouteAsk { ns, session: Some(session), hashes, candidates: &[] };
+        let ask = RouteAsk { ns: route_namespace(ns), session: Some(session), hashes, candidates: &[] };
         let now = self.now();
-        self.router.lock().ran(ask, engine, now).map_err(refuse)
+        self.router.lock().ran(ask, engine, now).map_err(refuse_route)
     }
+}
+
+/// A namespace as the router knows it.
+pub(super) fn route_namespace(ns: NamespaceIndex) -> RouteNamespace {
+    RouteNamespace(ns.number())
+}
+
+/// A refusal of the router as the wire's kind.
+pub(super) fn refuse_route(error: RouteError) -> Error {
+    Error::new(ErrorKind::Invalid, error.to_string())
 }

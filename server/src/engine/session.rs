@@ -2,14 +2,16 @@
 //! catalog. Must not know: pages' bytes.
 
 use super::record::{RecordedKind, Told};
+use super::route::{refuse_route, route_namespace};
 use super::{Engine, refuse};
 use crate::limits::SESSION_LIST_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use turnkv_pool::{
-    ClientId, Describing, EndTurn, Listing, NamespaceIndex, Naming, Router, SessionDetail, SessionInfo,
-    TurnBegun, TurnEnd,
+    ClientId, Describing, EndTurn, Listing, NamespaceIndex, Naming, SessionDetail, SessionInfo, TurnBegun,
+    TurnEnd,
 };
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
+use turnkv_router::Router;
 
 /// A session, by its namespace and its name there.
 pub(crate) struct SessionKey {
@@ -82,7 +84,7 @@ impl Engine {
     pub(crate) fn begin_turn(&self, ask: &BeginTurn<'_>) -> Result<TurnBegun, Error> {
         let (ns, session) = self.find_session(&ask.of)?;
         if let Some(engine) = ask.engine {
-            Router::check_name(engine).map_err(refuse)?;
+            Router::check_name(engine).map_err(refuse_route)?;
         }
         let now = self.now();
         let mut turn = self.core().pool.start_turn(ns, session, now).map_err(refuse)?;
@@ -138,7 +140,7 @@ impl Engine {
         let (ns, session) = self.find_session(of)?;
         let now = self.now();
         self.core().pool.close(ns, session, now).map_err(refuse)?;
-        self.router.lock().forget(ns, session, now);
+        self.router.lock().forget(route_namespace(ns), session, now);
         self.remember(ns, session);
         Ok(())
     }
@@ -151,17 +153,17 @@ impl Engine {
         let core = self.try_slices(|core| core.pool.describe_some(ns, session, &mut describing))?;
         let detail = core.pool.described(ns, session, &describing, now).map_err(refuse)?;
         drop(core);
-        let engine = self.router.lock().home(ns, session).unwrap_or_default().to_owned();
+        let engine = self.router.lock().home(route_namespace(ns), session).unwrap_or_default().to_owned();
         Ok(Described { detail, engine })
     }
 
     /// The engine that ran a turn holds the session's pages now; of a session that is over, nobody is the home.
     fn settle_home(&self, ns: NamespaceIndex, session: &SessionId, last: bool) -> Result<(), Error> {
         if last {
-            self.router.lock().forget(ns, session, self.now());
+            self.router.lock().forget(route_namespace(ns), session, self.now());
             return Ok(());
         }
-        let engine = self.router.lock().home(ns, session).map(str::to_owned);
+        let engine = self.router.lock().home(route_namespace(ns), session).map(str::to_owned);
         let Some(engine) = engine else { return Ok(()) };
         let hashes = self.session_hashes(ns, session).unwrap_or_default();
         self.ran_at(ns, session, &engine, &hashes)

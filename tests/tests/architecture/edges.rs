@@ -39,7 +39,7 @@ const IO_AND_RPC: [&str; 13] = [
     "tower",
 ];
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     Rule { name: "turnkv-proto", ours: &[], others: Others::Not(&IO_AND_RPC), wire: true },
     Rule { name: "turnkv-transfer", ours: &[], others: Others::Not(&RPC), wire: false },
     Rule {
@@ -49,8 +49,14 @@ const RULES: [Rule; 11] = [
         wire: false,
     },
     Rule {
+        name: "turnkv-router",
+        ours: &["turnkv-proto"],
+        others: Others::Only(&["hashbrown", "thiserror"]),
+        wire: false,
+    },
+    Rule {
         name: "turnkv-sim",
-        ours: &["turnkv-pool", "turnkv-proto"],
+        ours: &["turnkv-pool", "turnkv-proto", "turnkv-router"],
         others: Others::Only(&["flate2", "serde", "serde_json", "thiserror"]),
         wire: false,
     },
@@ -68,7 +74,14 @@ const RULES: [Rule; 11] = [
     },
     Rule {
         name: "turnkv",
-        ours: &["turnkv-pool", "turnkv-proto", "turnkv-sim", "turnkv-tier", "turnkv-transfer"],
+        ours: &[
+            "turnkv-pool",
+            "turnkv-proto",
+            "turnkv-router",
+            "turnkv-sim",
+            "turnkv-tier",
+            "turnkv-transfer",
+        ],
         others: Others::Not(&["pyo3", "io-uring"]),
         wire: true,
     },
@@ -191,6 +204,8 @@ mod tests {
             ("turnkv-pool", "tokio"),
             ("turnkv-pool", "rustix"),
             ("turnkv-pool", "turnkv-transfer"),
+            ("turnkv-pool", "turnkv-router"),
+            ("turnkv-router", "turnkv-pool"),
             ("turnkv-transfer", "turnkv-proto"),
             ("turnkv-transfer", "tonic"),
             ("turnkv-tier", "turnkv-pool"),

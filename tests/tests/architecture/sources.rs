@@ -14,9 +14,10 @@ pub(crate) const LINTS: [&str; 5] = [
 ];
 
 /// Crate roots that must forbid unsafe code outright.
-pub(crate) const FORBIDDING_ROOTS: [&str; 6] = [
+pub(crate) const FORBIDDING_ROOTS: [&str; 7] = [
     "proto/src/lib.rs",
     "server/pool/src/lib.rs",
+    "server/router/src/lib.rs",
     "server/sim/src/lib.rs",
     "client/src/lib.rs",
     "server/src/lib.rs",
@@ -48,6 +49,8 @@ const UNFINISHED: [&str; 7] = [
 ];
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
+/// Crates that take `now` and return what is to be done.
+const PURE: [&str; 2] = ["server/pool/src/", "server/router/src/"];
 const OUTSIDE_WORLD: [&str; 8] = [
     "std::env",
     "std::fs",
@@ -97,14 +100,14 @@ pub(crate) fn misplaced_unsafe(path: &str, text: &str) -> Vec<String> {
 
 /// What in the pool's production code reaches for a clock, a file, a thread or the environment.
 pub(crate) fn impure(path: &str, text: &str) -> Vec<String> {
-    if !path.starts_with("server/pool/src/") || is_test(path) {
+    if !PURE.iter().any(|folder| path.starts_with(folder)) || is_test(path) {
         return Vec::new();
     }
     let production: Vec<&str> = production_lines(text).collect();
     findings(path, &production.join("\n"), |line| {
         let code = line.split("//").next().unwrap_or("");
         let word = OUTSIDE_WORLD.iter().find(|word| code.contains(*word));
-        word.map(|word| format!("{word}: the pool is handed `now` and returns actions"))
+        word.map(|word| format!("{word}: decisions are handed `now` and return actions"))
     })
 }
 

@@ -120,6 +120,11 @@ def refuse_padding(attention_mask: Any) -> None:
         raise ValueError("padded rows cannot be kept: their K and V are at other positions; begin rows of one length")
 
 
+def config_of(model: torch.nn.Module) -> Any:
+    """A model's configuration; a wrapper hands on that of the model in it."""
+    return model.config
+
+
 def placeholders(config: Any) -> frozenset[int]:
     """Tokens of a model that stand for images, videos or sounds."""
     found = (value for name, value in vars(config).items() if PLACEHOLDER.match(name))
@@ -135,13 +140,15 @@ def even(layers: Iterable[Any]) -> bool:
     return len(lengths) <= 1
 
 
-def one_sequence(ids: Any) -> array.array:
+def one_sequence(ids: Any) -> array.array[int]:
     """One sequence of token ids as u32."""
     if isinstance(ids, torch.Tensor):
         if ids.dim() == 2 and ids.shape[0] == 1:
             ids = ids[0]
         if ids.dim() != 1 or ids.is_floating_point():
-            raise ValueError(f"one sequence of token ids is needed, [tokens] or [1, tokens], not {tuple(ids.shape)} of {ids.dtype}")
+            raise ValueError(
+                f"one sequence of token ids is needed, [tokens] or [1, tokens], not {tuple(ids.shape)} of {ids.dtype}"
+            )
         ids = ids.tolist()
     elif isinstance(ids, (list, tuple)) and len(ids) == 1 and isinstance(ids[0], (list, tuple)):
         ids = ids[0]
@@ -153,7 +160,7 @@ def one_sequence(ids: Any) -> array.array:
         raise ValueError(f"token ids are integers from 0 to 2**32 - 1: {error}") from None
 
 
-def packed(tokens: array.array) -> bytes:
+def packed(tokens: array.array[int]) -> bytes:
     """u32 little-endian, as hashes are made of."""
     if array.array("I", [1]).tobytes()[0] != 1:
         tokens = tokens[:]

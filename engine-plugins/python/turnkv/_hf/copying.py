@@ -18,8 +18,8 @@ PAGE_TOKENS = 16
 """Unless the user says otherwise."""
 
 
-class CopyingCache(TurnCache):
-    """See `turnkv.transformers.TurnKVCache`; `legacy=True`."""
+class CopyingCache(TurnCache, form="copying"):
+    """See `TurnKVCache`, which looks at `legacy` and `device`."""
 
     def __init__(
         self,
@@ -27,12 +27,14 @@ class CopyingCache(TurnCache):
         session: str | None,
         pool: turnkv.Pool | str | None = None,
         *,
+        legacy: bool = False,
+        device: turnkv.Device | None = None,
         page_tokens: int | None = None,
         **settings: Any,
     ) -> None:
-        device = next(model.parameters()).device
-        if device.type != "cpu":
-            raise Unsupported(f"this form is for models on the CPU, this one is on {device}")
+        place = next(model.parameters()).device
+        if place.type != "cpu":
+            raise Unsupported(f"this form is for models on the CPU, this one is on {place}")
         shape = shape_of(model, PAGE_TOKENS if page_tokens is None else page_tokens)
         super().__init__(model, session, pool, shape=shape, layout="layer_kv_head_token", **settings)
 
@@ -40,19 +42,18 @@ class CopyingCache(TurnCache):
         """Copies pages into new tensors: [layers, 2, 1, kv heads, tokens, head dim]."""
         shape = self._shape
         stack = torch.empty((shape.layers, 2, 1, shape.kv_heads, tokens, shape.head_dim), dtype=shape.dtype)
-        views = [view(tensor, 0) for layer in stack.unbind(0) for tensor in layer.unbind(0)]
-        report = pages.reload_strided(hashes, views, tokens, session=self.session, deadline_ms=self._deadline_ms)
+        target = turnkv.Strided([view(tensor, 0) for layer in stack.unbind(0) for tensor in layer.unbind(0)], tokens)
+        report = pages.reload(hashes, target, session=self.session, deadline_ms=self._deadline_ms)
         loaded = min(report.pages * shape.page_tokens, tokens)
         if loaded:
             for layer, (keys, values) in zip(self.layers, stack[..., :loaded, :].unbind(0), strict=True):
                 layer.update(keys, values)
         return Brought(report.pages, 0, report.from_dram, report.from_nvme, report.miss)
 
-    def _send(
-        self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
-    ) -> turnkv.OffloadReport:
+    def _send(self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any) -> turnkv.OffloadReport:
         tensors = [_rows(tensor) for layer in self.layers for tensor in (layer.keys, layer.values)]
-        return pages.offload_strided(hashes, [view(tensor, first) for tensor in tensors], tokens - first, **settings)
+        source = turnkv.Strided([view(tensor, first) for tensor in tensors], tokens - first)
+        return pages.offload(hashes, source, **settings)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,8 +29,8 @@ RUN_BYTES = 128 << 10
 PAGE_TOKENS_MIN, PAGE_TOKENS_MAX = 16, 128
 
 
-class DeviceCache(TurnCache):
-    """See `turnkv.transformers.TurnKVCache`.
+class DeviceCache(TurnCache, form="device"):
+    """See `TurnKVCache`, which looks at `legacy`.
 
     `device`: the `turnkv.Device` of the model; by default the one that its tensors are on. `overlap`: the model may begin
     before all pages are there. `gpu_bytes`: of a tier in device memory; 0: none.
@@ -42,6 +42,7 @@ class DeviceCache(TurnCache):
         session: str | None,
         pool: turnkv.Pool | str | None = None,
         *,
+        legacy: bool = False,
         device: turnkv.Device | None = None,
         overlap: bool = True,
         gpu_bytes: int = 0,
@@ -90,19 +91,16 @@ class DeviceCache(TurnCache):
     def _bring(self, pages: turnkv.Namespace, hashes: bytes, tokens: int) -> Brought:
         for layer in self.layers:
             layer.prepare(tokens)
-        stream, layers = current(self._place), self._shape.layers if self._overlap else 0
+        layers = self._shape.layers if self._overlap else 0
         near = 0
         if self._tier is not None:
-            self._hit = self._tier.pages.get_strided(
-                pages, hashes, self._views(0), tokens, stream=stream, layers=layers, keep=self._tensors()
-            )
+            self._hit = self._tier.pages.get(pages, hashes, self._memory(0, tokens, layers))
             near = self._hit.pages
         begun = near
         if near * 32 < len(hashes):
             first = near * self._shape.page_tokens
-            self._flight = pages.reload_device_strided(
-                self._device, hashes[near * 32 :], self._views(first), tokens - first, stream=stream, layers=layers,
-                session=self.session, deadline_ms=self._deadline_ms, keep=self._tensors(),
+            self._flight = pages.reload(
+                hashes[near * 32 :], self._memory(first, tokens, layers), session=self.session, deadline_ms=self._deadline_ms
             )
             begun += self._flight.pages_begun
         self._brought = Brought(begun, near)
@@ -117,19 +115,12 @@ class DeviceCache(TurnCache):
         if self._tier is None:
             return
         try:
-            self._tier.pages.put_strided(
-                pages, hashes, self._views(0), tokens, stream=current(self._place), keep=self._tensors()
-            )
+            self._tier.pages.put(pages, hashes, self._memory(0, tokens))
         except turnkv.Error as error:
             self.turn.misses[f"tier:{error.kind}"] += 1
 
-    def _send(
-        self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
-    ) -> turnkv.OffloadReport:
-        return pages.offload_device_strided(
-            self._device, hashes, self._views(first), tokens - first, stream=current(self._place), keep=self._tensors(),
-            **settings,
-        )
+    def _send(self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any) -> turnkv.OffloadReport:
+        return pages.offload(hashes, self._memory(first, tokens), **settings)
 
     def _fresh_layers(self) -> list[Any]:
         ours = weakref.ref(self)  # no cycle: a cache that nobody wants gives its memory back at once
@@ -186,12 +177,11 @@ class DeviceCache(TurnCache):
         self.drop()
         raise MappingLost(f"pages came damaged or too late ({cause}): start the turn again with begin()")
 
-    def _views(self, first: int) -> list[tuple[int, int, int, int, int]]:
-        return [view(tensor, first) for layer in self.layers for tensor in (layer.keys, layer.values)]
-
-    def _tensors(self) -> tuple[torch.Tensor, ...]:
-        """What must stay where it is while it is copied."""
-        return tuple(tensor for layer in self.layers for tensor in (layer.keys, layer.values))
+    def _memory(self, first: int, tokens: int, layers: int = 0) -> turnkv.OnDevice:
+        """K and V from token `first` on, behind what the model's stream was given; the tensors stay while they are copied."""
+        tensors = tuple(tensor for layer in self.layers for tensor in (layer.keys, layer.values))
+        pages = turnkv.Strided([view(tensor, first) for tensor in tensors], tokens - first)
+        return turnkv.OnDevice(self._device, pages, stream=current(self._place), layers=layers, keep=tensors)
 
 
 def _with_long_runs(shape: Shape) -> Shape:

@@ -55,9 +55,11 @@ class DeviceLayer(DynamicLayer):
             self.prepare(count)
         elif length + count > self._memory.shape[1] or not self._is_ours(length):
             self._move(length, count)
+        assert self._memory is not None
         for half, new in zip(self._memory, (key_states, value_states), strict=True):
             half[length : length + count].copy_(new[0].transpose(0, 1))
         self.load(length + count)
+        assert self.keys is not None and self.values is not None
         return self.keys, self.values
 
     def reset(self) -> None:
@@ -67,12 +69,16 @@ class DeviceLayer(DynamicLayer):
 
     def _is_ours(self, length: int) -> bool:
         """Whether K and V still are where this layer put them: transformers may have replaced them."""
-        return length == 0 or (self.keys.data_ptr() == self._memory[0].data_ptr() and self.keys.shape[0] == 1)
+        if length == 0:
+            return True
+        assert self.keys is not None and self._memory is not None
+        return self.keys.data_ptr() == self._memory[0].data_ptr() and self.keys.shape[0] == 1
 
     def _move(self, length: int, count: int) -> None:
         """What is there goes to larger memory."""
         memory = self._room(length + count)
         if length:
+            assert self.keys is not None and self.values is not None
             for half, old in zip(memory, (self.keys, self.values), strict=True):
                 half[:length].copy_(old[0].transpose(0, 1))
         self._memory = memory

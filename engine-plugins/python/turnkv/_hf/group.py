@@ -92,7 +92,8 @@ class Group:
         size = shape.page_tokens
         self.places = -(-capacity // size) + 1 if shape.window is None else 2 * shape.pages_max + 64
         layers = len(shape.layers)
-        self.span = None
+        self.span: turnkv.Span | None = None
+        memory: Any
         if namespace is not None:
             self.span = turnkv.Span(namespace, rows, self.places, shape.pieces)
             memory = (ctypes.c_char * self.span.bytes).from_address(self.span.address)
@@ -230,6 +231,7 @@ class Group:
         self.spilled = True
 
     def _reserve(self, row: int, place: int, count: int) -> int:
+        assert self.span is not None
         try:
             return self.span.reserve(row, place, count, RESERVE_MS)
         except turnkv.Error as error:

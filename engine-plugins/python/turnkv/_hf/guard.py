@@ -13,7 +13,7 @@ import torch
 from turnkv.fingerprint import rope_limit
 
 from . import hooks
-from .common import Unsupported, placeholders
+from .common import Unsupported, config_of, placeholders
 from .weights import Weights
 from .witness import Witness
 
@@ -23,8 +23,8 @@ class Guard:
 
     def __init__(self, model: torch.nn.Module, model_id: str | None, rows: int) -> None:
         self._parts = hooks.watched(model)
-        self._limit = rope_limit(model.config.get_text_config(decoder=True))
-        self._placeholders = placeholders(model.config)
+        self._limit = rope_limit(config_of(model).get_text_config(decoder=True))
+        self._placeholders = placeholders(config_of(model))
         self._weights = Weights(model, model_id)
         self.witness = Witness(frozenset(map(id, self._parts)), rows)
         self.witness.adapter = self._weights.adapter()
@@ -45,7 +45,7 @@ class Guard:
         self.name = name
         return True
 
-    def loadable(self, prompts: list[array.array]) -> tuple[list[array.array], str | None]:
+    def loadable(self, prompts: list[array.array[int]]) -> tuple[list[array.array[int]], str | None]:
         """The parts of these prompts that pages may be loaded for, and why the turn cannot be kept if that is known now."""
         if self._limit is not None and len(prompts[0]) > self._limit:
             return [prompt[:1] for prompt in prompts], "rope"
@@ -54,7 +54,7 @@ class Guard:
             return prompts, None
         return [prompt[: first + 1] for prompt in prompts], "images"
 
-    def why_not(self, rows: list[array.array]) -> str | None:
+    def why_not(self, rows: list[array.array[int]]) -> str | None:
         """Why a whole cache, whose tokens are said to be `rows`, cannot be kept."""
         why = self.witness.differs(rows)
         if why is None and self._limit is not None and len(rows[0]) > self._limit:
@@ -73,7 +73,7 @@ class Guard:
         """See the caches' `weights_changed`."""
         self._weights.changed(model_id)
 
-    def _plain(self, prompt: array.array) -> int:
+    def _plain(self, prompt: array.array[int]) -> int:
         """Where the first token is that stands for something else than text."""
         if not self._placeholders or self._placeholders.isdisjoint(prompt):
             return len(prompt)

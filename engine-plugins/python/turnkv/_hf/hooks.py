@@ -13,6 +13,7 @@ import functools
 import inspect
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ _hooked: weakref.WeakKeyDictionary[torch.nn.Module, list[Any]] = weakref.WeakKey
 
 def watched(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The parts of a model whose forwards are seen."""
-    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    parts: list[torch.nn.Module] = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     return parts if model in parts else [model, *parts]
 
 
@@ -47,8 +48,7 @@ def _leave(parts: list[weakref.ref[torch.nn.Module]]) -> None:
     with _lock:
         for reference in parts:
             part = reference()
-            entry = _hooked.get(part) if part is not None else None
-            if entry is None:
+            if part is None or (entry := _hooked.get(part)) is None:
                 continue
             entry[0] -= 1
             if entry[0] == 0:
@@ -59,8 +59,8 @@ def _leave(parts: list[weakref.ref[torch.nn.Module]]) -> None:
 
 def _before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if args:
-        kwargs = {**dict(zip(_names(type(module)), args, strict=False)), **kwargs}
-    cache = kwargs.get("past_key_values")
+        kwargs = {**dict(zip(_names(type(module).forward), args, strict=False)), **kwargs}
+    cache: Any = kwargs.get("past_key_values")
     witness = getattr(cache, "witness", None)
     if witness is not None:
         witness.enter(module, kwargs, cache.get_seq_length(), cache.is_even)
@@ -76,6 +76,6 @@ def _after(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 @functools.lru_cache(maxsize=64)
-def _names(kind: type[torch.nn.Module]) -> tuple[str, ...]:
+def _names(forward: Callable[..., Any]) -> tuple[str, ...]:
     """Names of a forward's arguments, in their order."""
-    return tuple(inspect.signature(kind.forward).parameters)[1:]
+    return tuple(inspect.signature(forward).parameters)[1:]

@@ -41,15 +41,14 @@ class SlabLayer(CacheLayerMixin):
     @property
     def group(self) -> Group:
         """The memory, made when it is first needed."""
-        if self._group is None:
-            self.attach(self._find(self.shape))
-        return self._group
+        return self._group if self._group is not None else self.attach(self._find(self.shape))
 
-    def attach(self, group: Group) -> None:
+    def attach(self, group: Group) -> Group:
         """This layer's memory is in `group` from now on."""
         self._group, self._all = group, (group.kv[2 * self._number], group.kv[2 * self._number + 1])
         group.members.append(weakref.ref(self))
         self.load(0)
+        return group
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing to do: the memory is there."""
@@ -98,7 +97,7 @@ class SlabLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         """-1: no bound that generation must know."""
-        return self.shape.window if self.shape.exact else -1
+        return self.shape.window if self.shape.exact and self.shape.window is not None else -1
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last tokens; a negative number, as in transformers."""
@@ -139,7 +138,8 @@ class SlabLayer(CacheLayerMixin):
     def _view(self, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
         past = self.group.shape.visible(seen)
         at = self.group.token_at(seen)
-        return tuple(whole[:, :, at - past : at] for whole in self._all)
+        keys, values = (whole[:, :, at - past : at] for whole in self._all)
+        return keys, values
 
     def _overflow(self, keys: torch.Tensor, values: torch.Tensor, past: int) -> tuple[torch.Tensor, torch.Tensor]:
         """More tokens than are kept: this call sees all of them, the last layer's one stores what stays."""
@@ -148,13 +148,13 @@ class SlabLayer(CacheLayerMixin):
         size, first = shape.page_tokens, shape.first(total) * shape.page_tokens
         sinks = max(shape.sink_pages * size - before, 0)
         skip = max(first - before, 0)
-        self._pending = tuple(torch.cat([new[:, :, :sinks], new[:, :, max(skip, sinks) :]], dim=-2) for new in (keys, values))
+        kept = (torch.cat([new[:, :, :sinks], new[:, :, max(skip, sinks) :]], dim=-2) for new in (keys, values))
+        self._pending = next(kept), next(kept)
         self._seen = total
         seen = keys, values
         if past:
-            seen = tuple(
-                torch.cat([old, new], dim=-2) for old, new in zip(self._view(before), (keys, values), strict=True)
-            )
+            old = self._view(before)
+            seen = torch.cat([old[0], keys], dim=-2), torch.cat([old[1], values], dim=-2)
         if self._ends:
             self.group.length = before
             self.group.settle(total)

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import array
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import turnkv
 
 from .common import TurnReport, packed, view
 from .group import Group, GroupShape
-
-if TYPE_CHECKING:
-    from .slab import _Memory
+from .memory import GroupMemory
 
 HASH = 32
 
@@ -29,7 +27,7 @@ class Row:
     """See the module text."""
 
     def __init__(
-        self, session: str | None, at: int, memory: _Memory, shapes: list[GroupShape], deadline_ms: int | None
+        self, session: str | None, at: int, memory: GroupMemory, shapes: list[GroupShape], deadline_ms: int | None
     ) -> None:
         self.session, self._at, self._memory, self._shapes = session, at, memory, shapes
         self._deadline_ms = deadline_ms
@@ -38,7 +36,7 @@ class Row:
 
     # ---- names ----------------------------------------------------------------------------------------------------
 
-    def _chain(self, tokens: array.array, size: int) -> bytes:
+    def _chain(self, tokens: array.array[int], size: int) -> bytes:
         """Hashes of all pages of `tokens`, a partial last one too."""
         hashes = turnkv.chain_hashes(packed(tokens), size)
         rest = len(tokens) - len(hashes) // HASH * size
@@ -46,7 +44,7 @@ class Row:
             hashes += turnkv.chain_hashes(packed(tokens[len(tokens) - rest :]), rest, hashes[-HASH:] or None)
         return hashes
 
-    def _names(self, shape: GroupShape, tokens: array.array) -> bytes:
+    def _names(self, shape: GroupShape, tokens: array.array[int]) -> bytes:
         """Names of the pages that are kept of `tokens`: the sinks, then the window."""
         chain = self._chain(tokens, shape.page_tokens)
         if shape.window is None:
@@ -61,7 +59,7 @@ class Row:
 
     # ---- begin ----------------------------------------------------------------------------------------------------
 
-    def open(self, tokens: array.array, turn: TurnReport) -> int:
+    def open(self, tokens: array.array[int], turn: TurnReport) -> int:
         """Begins the session's turn; how many leading tokens the pool seems to have."""
         shape = self._shapes[0]
         self.found, self._tail = self._memory.doors[shape].call(lambda pages: self._look(pages, shape, tokens, turn))
@@ -70,10 +68,10 @@ class Row:
         return self.found
 
     def _look(
-        self, pages: turnkv.Namespace, shape: GroupShape, tokens: array.array, turn: TurnReport
+        self, pages: turnkv.Namespace, shape: GroupShape, tokens: array.array[int], turn: TurnReport
     ) -> tuple[int, bytes | None]:
         size = shape.page_tokens
-        begun = None
+        begun: turnkv.TurnBegun | None = None
         if self.session is not None:
             begun = pages.begin_turn(self.session)
             turn.turn = begun.turn
@@ -83,17 +81,21 @@ class Row:
             return self._look_back(begun, shape, tokens, chain)
         found = pages.lookup(chain) if chain else 0
         tail = self._matches(begun, shape, tokens, chain, found)
-        return found * size + tail, begun.tail if tail else None
+        return found * size + tail, begun.tail if tail and begun is not None else None
 
-    def _look_back(self, begun: Any, shape: GroupShape, tokens: array.array, chain: bytes) -> tuple[int, bytes | None]:
+    def _look_back(
+        self, begun: turnkv.TurnBegun | None, shape: GroupShape, tokens: array.array[int], chain: bytes
+    ) -> tuple[int, bytes | None]:
         """Where a trimmed session ended is told by its tail, the one page that its list ends with."""
         for page in range(len(chain) // HASH, -1, -1):
             tail = self._matches(begun, shape, tokens, chain, page)
-            if tail:
+            if tail and begun is not None:
                 return page * shape.page_tokens + tail, begun.tail
         return 0, None
 
-    def _matches(self, begun: Any, shape: GroupShape, tokens: array.array, chain: bytes, page: int) -> int:
+    def _matches(
+        self, begun: turnkv.TurnBegun | None, shape: GroupShape, tokens: array.array[int], chain: bytes, page: int
+    ) -> int:
         """Tokens of the session's partial tail if it is page `page` of this prompt; else 0."""
         size = shape.page_tokens
         if begun is None or begun.tail is None or not 0 < begun.tail_tokens < size:
@@ -107,7 +109,7 @@ class Row:
             name = self._window_name(shape, name)
         return tail if name == begun.tail else 0
 
-    def load(self, group: Group, tokens: array.array, wanted: int, turn: TurnReport) -> int:
+    def load(self, group: Group, tokens: array.array[int], wanted: int, turn: TurnReport) -> int:
         """Maps the pages of the first `wanted` tokens; how many tokens they have (copied, where mapping is not possible)."""
         shape, size = group.shape, group.shape.page_tokens
         if shape is self._shapes[0] and shape.window is None and self._tail is None:
@@ -143,16 +145,14 @@ class Row:
                     raise
                 group.spill(f"error:{error.kind}")
         tokens = len(names) // HASH * group.shape.page_tokens
-        views = [view(tensor[self._at : self._at + 1, :, :tokens], 0) for tensor in group.kv]
-        report = self._memory.doors[group.shape].call(
-            lambda pages: pages.reload_strided(names, views, tokens, deadline_ms=self._deadline_ms)
-        )
+        target = turnkv.Strided([view(tensor[self._at : self._at + 1, :, :tokens], 0) for tensor in group.kv], tokens)
+        report = self._memory.doors[group.shape].call(lambda pages: pages.reload(names, target, deadline_ms=self._deadline_ms))
         turn.pages_copied += report.pages
         return report
 
     # ---- end ------------------------------------------------------------------------------------------------------
 
-    def store(self, tokens: array.array, durable: bool, keep: bool, hints: dict[str, Any], turn: TurnReport) -> None:
+    def store(self, tokens: array.array[int], durable: bool, keep: bool, hints: dict[str, Any], turn: TurnReport) -> None:
         """Makes this row's pages the pool's, the leading group last: only then can the session be found."""
         for shape in reversed(self._shapes):
             group, leads = self._memory.find(shape), shape is self._shapes[0]
@@ -173,7 +173,7 @@ class Row:
             if self.session is not None:
                 self._end_session(shape, names[: done * HASH], tail, complete, hints)
 
-    def _kept(self, shape: GroupShape, tokens: array.array) -> array.array:
+    def _kept(self, shape: GroupShape, tokens: array.array[int]) -> array.array[int]:
         """The tokens to store: a session that is found by its tail must have one."""
         size = shape.page_tokens
         if self._shapes[0].window is not None:
@@ -185,11 +185,19 @@ class Row:
             if not complete:
                 return
             names = names[: shape.sink_pages * HASH] + names[-HASH:] if len(names) > shape.sink_pages * HASH else names
-        call = self._memory.doors[shape].call
-        call(lambda pages: pages.end_turn(self.session, names, tail_tokens=tail, **hints))
+        session, call = self.session, self._memory.doors[shape].call
+        assert session is not None
+        call(lambda pages: pages.end_turn(session, names, tail_tokens=tail, **hints))
 
     def _store_pages(
-        self, group: Group, names: bytes, tokens: array.array, durable: bool, keep: bool, turn: TurnReport, retry: bool = True
+        self,
+        group: Group,
+        names: bytes,
+        tokens: array.array[int],
+        durable: bool,
+        keep: bool,
+        turn: TurnReport,
+        retry: bool = True,
     ) -> int:
         """How many leading pages of `names` the pool has in the end."""
         shape, count = group.shape, len(names) // HASH
@@ -242,8 +250,16 @@ class Row:
         return group.start + page
 
     def _store_run(
-        self, group: Group, names: bytes, at: int, run: int, in_place: bool, siblings: bool, tokens: array.array,
-        durable: bool, keep: bool,
+        self,
+        group: Group,
+        names: bytes,
+        at: int,
+        run: int,
+        in_place: bool,
+        siblings: bool,
+        tokens: array.array[int],
+        durable: bool,
+        keep: bool,
     ) -> Any:
         """Stores `run` pages that stand alike: in place, or by a copy."""
         shape, size = group.shape, group.shape.page_tokens
@@ -253,19 +269,27 @@ class Row:
         parent = names[(before - 1) * HASH : before * HASH] if before else None
         session = self.session if shape is self._shapes[0] and not siblings else None
         part = names[at * HASH : (at + run) * HASH]
-        if in_place:
+        if in_place and group.span is not None:
             return group.span.commit(
-                self._at, self._place(group, at), part, session=session, parent=parent, tail_tokens=tail, siblings=siblings,
-                keep=keep, durable=durable, deadline_ms=self._deadline_ms,
+                self._at,
+                self._place(group, at),
+                part,
+                session=session,
+                parent=parent,
+                tail_tokens=tail,
+                siblings=siblings,
+                keep=keep,
+                durable=durable,
+                deadline_ms=self._deadline_ms,
             )
         if siblings:
             part, run, tail = part[:HASH], 1, tail if run == 1 else 0
         first = self._place(group, at) * size
         count = run * size - (size - tail if tail else 0)
-        views = [view(tensor[self._at : self._at + 1], first) for tensor in group.kv]
+        source = turnkv.Strided([view(tensor[self._at : self._at + 1], first) for tensor in group.kv], count)
         return self._memory.doors[shape].call(
-            lambda pages: pages.offload_strided(
-                part, views, count, session=session, parent=parent, durable=durable, deadline_ms=self._deadline_ms
+            lambda pages: pages.offload(
+                part, source, session=session, parent=parent, durable=durable, deadline_ms=self._deadline_ms
             )
         )
 

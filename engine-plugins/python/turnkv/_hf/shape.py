@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from .common import DTYPES, Unsupported
+from .common import DTYPES, Unsupported, config_of
 from .group import GroupShape
 
 PIECE_BYTES = 32 << 10
@@ -45,10 +45,10 @@ def layer_shapes(model: torch.nn.Module) -> list[LayerShape | None]:
     """
     dtype = next(model.parameters()).dtype
     if model not in _looked or _looked[model][0] != dtype:
-        config = model.config.get_text_config(decoder=True)
-        if getattr(model.config, "is_encoder_decoder", False):
+        config = config_of(model).get_text_config(decoder=True)
+        if getattr(config_of(model), "is_encoder_decoder", False):
             raise Unsupported("encoder-decoder models are not supported: their cache depends on more than the token prefix")
-        cache = DynamicCache(config=model.config)
+        cache = DynamicCache(config=config_of(model))
         others = sorted({type(layer).__name__ for layer in cache.layers} - KEPT_KINDS)
         if others:
             raise Unsupported(
@@ -81,7 +81,7 @@ def _layer_shape(layer: Any) -> LayerShape | None:
 def group_shapes(model: torch.nn.Module, page_tokens: int | None, sink: int, window: int | None) -> list[GroupShape]:
     """The groups of a model's layers, the one that knows how long a session is first."""
     found = layer_shapes(model)
-    layers = DynamicCache(config=model.config).layers
+    layers = DynamicCache(config=config_of(model)).layers
     if (window is None) != (sink == 0) and window is None:
         raise ValueError("sink goes with window: what is kept are the first `sink` and the last `window` tokens")
     if window is not None and (window < 1 or sink < 0):
@@ -100,7 +100,13 @@ def group_shapes(model: torch.nn.Module, page_tokens: int | None, sink: int, win
         kept = window if own is None else own
         shapes.append(
             GroupShape(
-                tuple(numbers), shape.kv_heads, shape.head_dim, size, shape.dtype, window=kept, exact=own is not None,
+                tuple(numbers),
+                shape.kv_heads,
+                shape.head_dim,
+                size,
+                shape.dtype,
+                window=kept,
+                exact=own is not None,
                 sink_pages=-(-sink // size) if own is None and window is not None else 0,
             )
         )
@@ -112,8 +118,14 @@ def specification(shape: GroupShape, model: str, tenant: str, salt: bytes) -> di
     kept = ("layers", shape.layers, "window", shape.window, "sinks", shape.sink_pages, "exact", shape.exact)
     digest = hashlib.sha256(repr(kept).encode() + b"\0" + salt).digest()
     return {
-        "model": model, "dtype": DTYPES[shape.dtype], "layers": len(shape.layers), "kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim, "page_tokens": shape.page_tokens, "tenant": tenant, "salt": digest,
+        "model": model,
+        "dtype": DTYPES[shape.dtype],
+        "layers": len(shape.layers),
+        "kv_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "page_tokens": shape.page_tokens,
+        "tenant": tenant,
+        "salt": digest,
         "layout": "layer_kv_head_token" if shape.by_head else "layer_kv_token_head",
     }
 

@@ -1,4 +1,4 @@
-"""The slab form of `TurnKVCache`: K and V lie in the pool's own memory, from the token that made them to the turns that read them.
+"""The slab form of `TurnKVCache`: K and V lie in the pool's own memory, from the token that made them to turns that read them.
 
 Owns: a turn of a batch of sessions: what is mapped at its begin, what is committed at its end. Must not know: places, slots.
 No error of the pool leaves this module, but `MappingLost`: the model recomputes what did not come, and `cache.turn` says why.
@@ -7,55 +7,29 @@ No error of the pool leaves this module, but `MappingLost`: the model recomputes
 from __future__ import annotations
 
 import array
+import functools
 import time
 import warnings
 from typing import Any
 
 import torch
-from transformers import Cache, DynamicCache
+from transformers import DynamicCache
 
 import turnkv
 from turnkv._door import Door
 
-from .common import MappingLost, TurnReport, Unsupported, named, one_sequence, refuse_padding, say_no_pool, say_not_kept
-from .group import Group, GroupShape
+from .cache import TurnKVCache
+from .common import TurnReport, Unsupported, config_of, named, one_sequence, refuse_padding, say_no_pool, say_not_kept
+from .group import GroupShape
 from .guard import Guard
 from .layers import SlabLayer
+from .memory import GroupMemory
 from .row import Row
 from .shape import group_shapes, specification
-from .witness import Witness
-
-__all__ = ["MappingLost", "SlabCache"]
 
 
-class _Memory:
-    """The groups of one cache, made when they are first needed. Knows no layer, so nothing keeps a cache's slots alive."""
-
-    def __init__(self, doors: dict[GroupShape, Door], rows: int, capacity: int) -> None:
-        self.doors, self.rows, self.capacity = doors, rows, capacity
-        self.groups: dict[GroupShape, Group] = {}
-
-    def rename(self, doors: dict[GroupShape, Door]) -> None:
-        """Pages are of other namespaces from now on: what is mapped of the old ones is of no use."""
-        for group in self.groups.values():
-            group.release()
-        self.doors = doors
-        self.groups.clear()
-
-    def find(self, shape: GroupShape) -> Group:
-        """The group of a shape, in private memory when the pool cannot be asked."""
-        if shape not in self.groups:
-            try:
-                group = self.doors[shape].call(lambda pages: Group(shape, pages, self.rows, self.capacity))
-            except turnkv.Error as error:
-                group = Group(shape, None, self.rows, self.capacity)
-                group.spill(f"error:{error.kind}")
-            self.groups[shape] = group
-        return self.groups[shape]
-
-
-class SlabCache(Cache):
-    """See `turnkv.transformers.TurnKVCache`."""
+class SlabCache(TurnKVCache, form="slab"):
+    """See `TurnKVCache`, which looks at `legacy` and `device`."""
 
     def __init__(
         self,
@@ -63,6 +37,8 @@ class SlabCache(Cache):
         session: str | list[str] | None,
         pool: turnkv.Pool | str | None = None,
         *,
+        legacy: bool = False,
+        device: turnkv.Device | None = None,
         page_tokens: int | None = None,
         capacity_tokens: int | None = None,
         sink: int = 0,
@@ -79,13 +55,15 @@ class SlabCache(Cache):
         sessions = session if isinstance(session, (list, tuple)) else [session]
         if not sessions or (len(sessions) > 1 and None in sessions) or len(set(sessions)) < len(sessions):
             raise ValueError("a batch needs one session a row, each with a name of its own")
-        self._config = model.config
+        self._config = config_of(model)
         self._shapes = group_shapes(model, page_tokens, sink, window)
         self._pool = pool if isinstance(pool, turnkv.Pool) else turnkv.shared_pool(pool)
         self._tenant, self._salt = tenant, salt
         self._guard = Guard(model, model_id, len(sessions))
-        capacity = capacity_tokens or getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", 32768)
-        self._memory = _Memory(self._doors(), len(sessions), capacity)
+        config = config_of(model).get_text_config(decoder=True)
+        longest: int = getattr(config, "max_position_embeddings", 32768)
+        capacity = capacity_tokens or longest
+        self._memory = GroupMemory(self._doors(), len(sessions), capacity)
         self.session = session
         self._rows = [Row(named(name), at, self._memory, self._shapes, deadline_ms) for at, name in enumerate(sessions)]
         self._durable = durable
@@ -102,8 +80,9 @@ class SlabCache(Cache):
             raise ValueError("a cache that trims has no plain copy")
         copy = DynamicCache(config=self._config)
         if self.get_seq_length():
-            for target, source in zip(copy.layers, self.layers, strict=True):
-                if isinstance(source, SlabLayer):
+            targets: list[Any] = copy.layers
+            for target, source in zip(targets, self.layers, strict=True):
+                if isinstance(source, SlabLayer) and source.keys is not None and source.values is not None:
                     target.update(source.keys.clone(), source.values.clone())
         return copy
 
@@ -215,15 +194,6 @@ class SlabCache(Cache):
         self._begun = [array.array("I") for _ in self._rows]
         self.witness.reset()
 
-    def weights_changed(self, model_id: str | None = None) -> None:
-        """Says that the model's weights are others now: the next turn finds pages of these only.
-
-        What changes much of a tensor is noticed without this, at each `begin` and `end_turn`; a few edited elements may not
-        be. A cache that was made with a `model_id` needs another one, and notices nothing by itself. Other caches of this
-        model look again too, but for those that were given names.
-        """
-        self._guard.weights_changed(model_id)
-
     def fork(self, session: str) -> bool:
         """Makes `session` a new session that shares all this one's pages. False: the pool could not (counted)."""
         if self._shapes[0].window is not None:
@@ -240,7 +210,7 @@ class SlabCache(Cache):
         """Says that the session will not return."""
         return self._tell(lambda pages, own: pages.close(own))
 
-    def prefetch(self) -> bool:
+    def prefetch(self) -> bool:  # type: ignore[override]  # as in `TurnKVCache`
         """Brings the session's pages into DRAM ahead of its turn."""
         return self._tell(lambda pages, own: pages.prefetch(session=own))
 
@@ -253,11 +223,6 @@ class SlabCache(Cache):
         return totals
 
     # ---- inside ---------------------------------------------------------------------------------------------------
-
-    @property
-    def witness(self) -> Witness:
-        """What the model was given; asked by the hooks on it."""
-        return self._guard.witness
 
     def is_even(self) -> bool:
         """Whether all layers have K and V of the same tokens, whole."""
@@ -272,7 +237,7 @@ class SlabCache(Cache):
         return {s: Door(self._pool, specification(s, name, self._tenant, self._salt)) for s in self._shapes}
 
     def _fresh_layers(self) -> list[Any]:
-        layers = DynamicCache(config=self._config).layers  # those that keep nothing stay as they are
+        layers: list[Any] = DynamicCache(config=self._config).layers  # those that keep nothing stay as they are
         for shape in self._shapes:
             for number, layer in enumerate(shape.layers):
                 layers[layer] = SlabLayer(shape, number, self._memory.find)
@@ -287,17 +252,14 @@ class SlabCache(Cache):
             self.drop()
         return self.turn
 
-    def _load(self, prompts: list[array.array], tokens: int) -> int:
+    def _load(self, prompts: list[array.array[int]], tokens: int) -> int:
         """Maps `tokens` tokens of every row, or fewer; what a group cannot have, none has."""
         if len(self._rows) > 1 and self._shapes[0].window is not None and len({row.found for row in self._rows}) > 1:
             self.turn.misses["skipped:rows"] += 1
             return 0
         groups = [self._memory.find(shape) for shape in self._shapes]
         for group in groups:
-            loaded = min(
-                row.load(group, prompt, tokens, self.turn)
-                for row, prompt in zip(self._rows, prompts, strict=True)
-            )
+            loaded = min(row.load(group, prompt, tokens, self.turn) for row, prompt in zip(self._rows, prompts, strict=True))
             if loaded < tokens and (group.shape.window is not None or group is not groups[0]):
                 return 0
             tokens = loaded
@@ -323,7 +285,7 @@ class SlabCache(Cache):
         for at, layer in enumerate(self._fresh_layers()):
             self.layers[at] = layer
 
-    def _sequences(self, ids: Any) -> list[array.array]:
+    def _sequences(self, ids: Any) -> list[array.array[int]]:
         if len(self._rows) == 1:
             return [one_sequence(ids)]
         rows = [one_sequence(row) for row in ids]
@@ -333,7 +295,7 @@ class SlabCache(Cache):
             raise ValueError("the rows of a batch must be equally long: pad nothing, and begin shorter rows by themselves")
         return rows
 
-    def _cached(self, rows: list[array.array]) -> list[array.array]:
+    def _cached(self, rows: list[array.array[int]]) -> list[array.array[int]]:
         """The tokens whose K and V this cache holds; ValueError when they cannot be these."""
         cached = self.get_seq_length()
         for tokens, begun in zip(rows, self._begun, strict=True):
@@ -353,7 +315,8 @@ class SlabCache(Cache):
                 if group.why in ("error:invalid", "error:limit"):
                     warnings.warn(
                         "the pool's memory cannot be mapped here (another data plane, reserved huge pages, or vm.max_map_count "
-                        "reached): pages are copied", stacklevel=3,
+                        "reached): pages are copied",
+                        stacklevel=3,
                     )
                 group.why = None
 
@@ -363,7 +326,7 @@ class SlabCache(Cache):
             if row.session is None:
                 raise ValueError("this cache has no session")
             try:
-                self._memory.doors[self._shapes[0]].call(lambda pages, own=row.session: work(pages, own))
+                self._memory.doors[self._shapes[0]].call(functools.partial(work, own=row.session))
             except turnkv.Error as error:
                 self.totals.misses[f"error:{error.kind}"] += 1
                 done = False

@@ -19,10 +19,12 @@ from transformers.cache_utils import DynamicLayer
 import turnkv
 from turnkv._door import Door
 
+from .cache import TurnKVCache
 from .common import (
     DTYPES,
     TurnReport,
     Unsupported,
+    config_of,
     even,
     named,
     one_sequence,
@@ -33,7 +35,6 @@ from .common import (
 )
 from .guard import Guard
 from .shape import layer_shapes
-from .witness import Witness
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Brought:
     miss: str | None = None
 
 
-class TurnCache(DynamicCache):
+class TurnCache(TurnKVCache, DynamicCache):
     """A `DynamicCache` of one sequence whose pages outlive the turn in a TurnKV pool.
 
     `session`: the conversation's name, 1 to 128 bytes; None keeps pages by their tokens alone (no partial tail, no hints).
@@ -92,8 +93,8 @@ class TurnCache(DynamicCache):
         deadline_ms: int | None = None,
         wait_ms: int = 0,
     ) -> None:
-        super().__init__(config=model.config)
-        self._config, self._shape = model.config, shape
+        super().__init__(config=config_of(model))
+        self._config, self._shape = config_of(model), shape
         self._pool = pool if isinstance(pool, turnkv.Pool) else turnkv.shared_pool(pool)
         self._guard = Guard(model, model_id, 1)
         self._spec = {
@@ -124,9 +125,7 @@ class TurnCache(DynamicCache):
         """Fills the layers with the leading pages that are there, of `tokens` tokens in all."""
 
     @abstractmethod
-    def _send(
-        self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any
-    ) -> turnkv.OffloadReport:
+    def _send(self, pages: turnkv.Namespace, hashes: bytes, first: int, tokens: int, **settings: Any) -> turnkv.OffloadReport:
         """Stores the pages of the tokens from token `first` on."""
 
     def _held(self, hashes: bytes) -> int:
@@ -147,11 +146,6 @@ class TurnCache(DynamicCache):
         self._spec = {**self._spec, "model": self._guard.name}
         self._door = Door(self._pool, self._spec)
 
-    @property
-    def witness(self) -> Witness:
-        """What the model was given; asked by the hooks on it."""
-        return self._guard.witness
-
     def is_even(self) -> bool:
         """Whether all layers have K and V of the same tokens."""
         return even(self.layers)
@@ -160,7 +154,8 @@ class TurnCache(DynamicCache):
         """A plain `DynamicCache` with the same K and V: a copy belongs to no session."""
         self._settle()
         copy = DynamicCache(config=self._config)
-        for target, source in zip(copy.layers, self.layers, strict=True):
+        targets: list[Any] = copy.layers
+        for target, source in zip(targets, self.layers, strict=True):
             if source.is_initialized:
                 target.update(source.keys.clone(), source.values.clone())
         return copy
@@ -260,15 +255,6 @@ class TurnCache(DynamicCache):
         self._prompt = array.array("I")
         self.witness.reset()
 
-    def weights_changed(self, model_id: str | None = None) -> None:
-        """Says that the model's weights are others now: the next turn finds pages of these only.
-
-        What changes much of a tensor is noticed without this, at each `begin` and `end_turn`; a few edited elements may not
-        be. A cache that was made with a `model_id` needs another one, and notices nothing by itself. Other caches of this
-        model look again too, but for those that were given names.
-        """
-        self._guard.weights_changed(model_id)
-
     def fork(self, session: str) -> bool:
         """Makes `session` a new session that shares all this one's pages. False: the pool could not (counted)."""
         return self._tell(lambda pages: pages.fork(self._named(), session))
@@ -283,13 +269,13 @@ class TurnCache(DynamicCache):
         """Says that the session will not return."""
         return self._tell(lambda pages: pages.close(self._named()))
 
-    def prefetch(self) -> bool:
+    def prefetch(self) -> bool:  # type: ignore[override]  # as in `TurnKVCache`
         """Brings the session's pages into DRAM ahead of its turn."""
         return self._tell(lambda pages: pages.prefetch(session=self._named()))
 
     # ---- reload ---------------------------------------------------------------------------------------------------
 
-    def _load(self, pages: turnkv.Namespace, tokens: array.array) -> None:
+    def _load(self, pages: turnkv.Namespace, tokens: array.array[int]) -> None:
         """Names the prompt's pages, asks which are there, and fills this cache with them."""
         size = self._shape.page_tokens
         begun = None
@@ -313,7 +299,7 @@ class TurnCache(DynamicCache):
         self.turn.pages_copied += brought.pages
         self._count_tiers(brought)
 
-    def _tail_of(self, begun: turnkv.TurnBegun, tokens: array.array, hashes: bytes) -> int:
+    def _tail_of(self, begun: turnkv.TurnBegun, tokens: array.array[int], hashes: bytes) -> int:
         """Tokens of the session's partial tail if it follows right after `hashes` in this prompt; else 0."""
         at, tail = len(hashes) // 32 * self._shape.page_tokens, begun.tail_tokens
         if begun.tail is None or not 0 < tail < self._shape.page_tokens or at + tail >= len(tokens):
@@ -331,7 +317,7 @@ class TurnCache(DynamicCache):
 
     # ---- offload --------------------------------------------------------------------------------------------------
 
-    def _store(self, pages: turnkv.Namespace, tokens: array.array, durable: bool, hints: dict[str, Any]) -> None:
+    def _store(self, pages: turnkv.Namespace, tokens: array.array[int], durable: bool, hints: dict[str, Any]) -> None:
         """Offloads what the pool lacks, then tells the session which pages are its own."""
         size = self._shape.page_tokens
         hashes = turnkv.chain_hashes(packed(tokens), size)
@@ -353,9 +339,15 @@ class TurnCache(DynamicCache):
             self.turn.pages_present += first
             return first
         report = self._send(
-            pages, hashes[first * 32 :], skipped, tokens,
-            session=self.session, parent=hashes[(first - 1) * 32 : first * 32] if first else None,
-            durable=durable, wait_ms=self._wait_ms, deadline_ms=self._deadline_ms,
+            pages,
+            hashes[first * 32 :],
+            skipped,
+            tokens,
+            session=self.session,
+            parent=hashes[(first - 1) * 32 : first * 32] if first else None,
+            durable=durable,
+            wait_ms=self._wait_ms,
+            deadline_ms=self._deadline_ms,
         )
         done = report.stored + report.present
         if first and done == 0 and report.first_decline == "no_parent":
@@ -377,7 +369,7 @@ class TurnCache(DynamicCache):
 
     # ---- what is fit to be kept -----------------------------------------------------------------------------------
 
-    def _cached_tokens(self, tokens: array.array) -> array.array:
+    def _cached_tokens(self, tokens: array.array[int]) -> array.array[int]:
         """The tokens whose K and V this cache holds; ValueError when they cannot be `tokens`."""
         cached = self.get_seq_length()
         if len(tokens) < cached:
@@ -425,9 +417,10 @@ def shape_of(model: torch.nn.Module, page_tokens: int) -> Shape:
     if not isinstance(page_tokens, int) or not 1 <= page_tokens <= 4096:
         raise ValueError(f"page_tokens must be 1 to 4096, not {page_tokens!r}")
     shapes = layer_shapes(model)
-    cache = DynamicCache(config=model.config)
+    cache = DynamicCache(config=config_of(model))
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
-    if others or None in shapes:
+    shape = shapes[0]
+    if others or shape is None or None in shapes:
         raise Unsupported(
             f"this form keeps full attention in all layers only, this model's cache has {', '.join(others) or 'shared layers'}: "
             "models on the CPU have another form, without legacy=True and device; else use transformers' own DynamicCache"
@@ -437,5 +430,4 @@ def shape_of(model: torch.nn.Module, page_tokens: int) -> Shape:
             "the layers of this model keep K and V of different sizes, and pages of this form have one: models on the CPU have "
             "another form, without legacy=True and device; else use transformers' own DynamicCache"
         )
-    shape = shapes[0]
     return Shape(len(shapes), shape.kv_heads, shape.head_dim, page_tokens, shape.dtype)

@@ -46,7 +46,8 @@ class Weights:
         """All is read again; a name that was given needs a new one."""
         if (model_id is None) != (self._given is None):
             raise ValueError(
-                "this cache was made with a model_id: say the new weights' own" if model_id is None
+                "this cache was made with a model_id: say the new weights' own"
+                if model_id is None
                 else "this cache's weights are named by a fingerprint: weights_changed() takes no model_id"
             )
         self._given, self._check = model_id, None

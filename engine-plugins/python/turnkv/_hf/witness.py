@@ -18,7 +18,13 @@ import torch
 
 PLAIN_INPUTS = frozenset(
     {
-        "input_ids", "inputs_embeds", "attention_mask", "position_ids", "cache_position", "past_key_values", "logits_to_keep",
+        "input_ids",
+        "inputs_embeds",
+        "attention_mask",
+        "position_ids",
+        "cache_position",
+        "past_key_values",
+        "logits_to_keep",
         "labels",
     }
 )
@@ -54,7 +60,7 @@ class Witness:
         self._first = False
         self.loaded = 0  # tokens that the turn began with
 
-    def ready(self, rows: list[array.array], why: str | None) -> None:
+    def ready(self, rows: list[array.array[int]], why: str | None) -> None:
         """The cache has the K and V of these tokens. `why` the turn cannot be kept, if that is known already."""
         self._rows, self._tokens, self.why = rows, len(rows[0]), why
         self.loaded = self._tokens
@@ -119,9 +125,10 @@ class Witness:
             return "batch"
         end = past + ids.shape[1]
         mask = given.get("attention_mask")
-        if mask is not None:
-            if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.shape[-1] < end or not self._hold(mask.all()):
-                return "mask"
+        if mask is not None and not (
+            isinstance(mask, torch.Tensor) and mask.dim() == 2 and mask.shape[-1] >= end and self._hold(mask.all())
+        ):
+            return "mask"
         for name in ("position_ids", "cache_position"):
             positions = given.get(name)
             if positions is not None:
@@ -131,9 +138,10 @@ class Witness:
                 if not self._hold((positions == right).all()):
                     return "positions"
         for name, value in given.items():
-            if name not in PLAIN_INPUTS and value is not None and not isinstance(value, (bool, int, float, str)):
-                if not (name in ZERO_IS_TEXT and self._hold(~value.any())):
-                    return name
+            if name in PLAIN_INPUTS or value is None or isinstance(value, (bool, int, float, str)):
+                continue
+            if not (name in ZERO_IS_TEXT and self._hold(~value.any())):
+                return name
         layer = self.adapter() if self.adapter is not None else None
         return "adapter_names" if layer is not None and layer._forward_pre_hooks else None
 
@@ -184,13 +192,13 @@ class Witness:
             return "interrupted" if self.why == "interrupted" else None
         return "layers"
 
-    def same(self, rows: list[array.array]) -> bool:
+    def same(self, rows: list[array.array[int]]) -> bool:
         """Whether the model was given exactly these tokens."""
         self._follow(len(rows[0]))
         self._gather()
         return self._rows == rows
 
-    def differs(self, rows: list[array.array]) -> str | None:
+    def differs(self, rows: list[array.array[int]]) -> str | None:
         """Why the cache, whose tokens are said to be `rows`, cannot be kept."""
         if self.why is None and not self._was_fine():
             self.why = "mask"

@@ -80,9 +80,7 @@ class DeviceLayerLoader:
         before, held = divided(jobs, self._runs, self._room.bytes_max(self._begun))
         self._pieces = self._reloaded(before)
         layered = [
-            _Piece(request, part)
-            for request, run in held
-            for part in pieces_of(run, self._runs[run.group], CALL_BYTES_MAX)
+            _Piece(request, part) for request, run in held for part in pieces_of(run, self._runs[run.group], CALL_BYTES_MAX)
         ]
         self._pieces.extend(layered)
         for at, piece in enumerate(layered):
@@ -152,7 +150,10 @@ class DeviceLayerLoader:
         memory = self._runs[piece.run.group]
         try:
             piece.flight = memory.begin_layers(
-                self._door.namespace(piece.run.group), piece.run.names, piece.run.blocks, deadline_ms=left_ms,
+                self._door.namespace(piece.run.group),
+                piece.run.names,
+                piece.run.blocks,
+                deadline_ms=left_ms,
             )
         except Exception as error:
             piece.cause = _kind(error, "beginning to load pages failed")

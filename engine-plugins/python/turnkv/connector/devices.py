@@ -19,11 +19,11 @@ import torch
 
 import turnkv
 
-from .runs import BlockRuns, Part, Shards, parts_of
+from .runs import ONE_SHARD, BlockRuns, Part, Shards, parts_of
 
 
 class Marker:
-    """What a device's compute stream had been given when it was last marked, as a stream of ours that has waited for just that."""
+    """What a device's compute stream had been given when it was last marked: a stream of ours that has waited for just that."""
 
     def __init__(self, place: torch.device, device: turnkv.Device) -> None:
         self._place = place
@@ -68,7 +68,7 @@ class DeviceRuns(BlockRuns):
         device: turnkv.Device,
         *,
         blocks: int,
-        shards: Shards = Shards(),
+        shards: Shards = ONE_SHARD,
         axis: int = 0,
     ) -> None:
         """`caches`: each layer's tensor, whose leading rows are `blocks` blocks of one or more rows each. Several `shards` are
@@ -91,35 +91,34 @@ class DeviceRuns(BlockRuns):
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.OffloadReport:
         """See `BlockRuns`."""
-        return pages.offload_device_runs(
-            self._device, names, self.addresses(blocks), self.lengths, stream=self._marker.handle, keep=self._tensors,
-            **self._named, **settings,
-        )
+        return pages.offload(names, self._placed(self.addresses(blocks), self.lengths), **self._named, **settings)
 
     def reload(
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.ReloadReport:
         """See `BlockRuns`."""
-        return pages.reload_device_runs(
-            self._device, names, self.addresses(blocks), self.lengths, stream=self._marker.handle, keep=self._tensors,
-            **self._named, **settings,
-        ).result()
+        target = self._placed(self.addresses(blocks), self.lengths)
+        return pages.reload(names, target, **self._named, **settings).result()
 
     def begin_layers(
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.DeviceReload:
         """Begins to fill these blocks layer by layer, in the order of the caches; their streams wait for each."""
-        addresses, lengths = self._by_layer(blocks)
-        return pages.reload_device_runs(
-            self._device, names, addresses, lengths, stream=self._marker.handle, layers=len(self.layers),
-            keep=self._tensors, **self._named, **settings,
-        )
+        target = self._placed(*self._by_layer(blocks), layers=len(self.layers))
+        return pages.reload(names, target, **self._named, **settings)
 
     def check_layers(self) -> None:
         """Raises ValueError where a page cannot be brought layer by layer."""
         if len({len(layer.lengths) for layer in self.layers.values()}) > 1:
-            raise ValueError("the layers of this model lie in memory in different ways, so pages cannot be brought layer "
-                             'by layer: use load="async"')
+            raise ValueError(
+                "the layers of this model lie in memory in different ways, so pages cannot be brought layer "
+                'by layer: use load="async"'
+            )
+
+    def _placed(self, addresses: np.ndarray, lengths: list[int], layers: int = 0) -> turnkv.OnDevice:
+        """These runs, behind what the compute stream had been given when it was marked. Raises turnkv.Error."""
+        runs = turnkv.Runs(addresses, lengths)
+        return turnkv.OnDevice(self._device, runs, stream=self._marker.handle, layers=layers, keep=self._tensors)
 
     def _by_layer(self, blocks: Sequence[int]) -> tuple[np.ndarray, list[int]]:
         """As `addresses` and `lengths`, but no run holds more than one layer."""
@@ -134,7 +133,7 @@ def memory_of(
     *,
     blocks: int,
     staging_bytes: int | None = None,
-    shards: Shards = Shards(),
+    shards: Shards = ONE_SHARD,
     axis: int = 0,
 ) -> BlockRuns:
     """A group's blocks, wherever they lie; several `shards` are cut along `axis`. Raises ValueError for memory that nobody

@@ -137,5 +137,9 @@ def _is_number(value: Any) -> bool:
 
 
 _ACTIONS = {
-    "turnkv.session": _session, "kv.retain": _retain, "kv.pin": _retain, "kv.evict": _evict, "kv.prefetch": _prefetch,
+    "turnkv.session": _session,
+    "kv.retain": _retain,
+    "kv.pin": _retain,
+    "kv.evict": _evict,
+    "kv.prefetch": _prefetch,
 }

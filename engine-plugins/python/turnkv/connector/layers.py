@@ -88,9 +88,7 @@ class _Step:
 class LayerLoader:
     """Loads of one worker, a step at a time. The engine's thread alone calls it. Needs a pool with shared memory."""
 
-    def __init__(
-        self, door: Door, runs: Mapping[int, BlockRuns], *, deadline_ms: int, threads: int
-    ) -> None:
+    def __init__(self, door: Door, runs: Mapping[int, BlockRuns], *, deadline_ms: int, threads: int) -> None:
         self._door, self._runs = door, runs
         self._deadline_ms = deadline_ms
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="turnkv-lease")
@@ -250,7 +248,7 @@ class LayerLoader:
         try:
             where = memory.layer_addresses(layer, piece.run.blocks[: piece.pages])
             share = memory.layers[layer]
-            piece.lease.copy_out(0, where, share.lengths, offset=share.offset)
+            piece.lease.copy_out(0, turnkv.Runs(where, share.lengths), offset=share.offset)
         except turnkv.Error as error:
             piece.cause, piece.pages = error.kind, 0
 
@@ -259,7 +257,8 @@ class LayerLoader:
         memory = self._runs[piece.run.group]
         try:
             if piece.lease is not None and piece.pages:
-                piece.lease.copy_out(0, memory.addresses(piece.run.blocks[: piece.pages]), memory.lengths)
+                where = memory.addresses(piece.run.blocks[: piece.pages])
+                piece.lease.copy_out(0, turnkv.Runs(where, memory.lengths))
         except turnkv.Error as error:
             piece.cause, piece.pages = error.kind, 0
         self._finish(step, piece)

@@ -62,8 +62,7 @@ class Loader:
     def start(self, job: LoadJob) -> None:
         """Begins a load; returns at once."""
         pieces = [
-            piece for run in job.runs
-            for piece in pieces_of(run, self._runs[run.group], self._runs[run.group].load_bytes_max)
+            piece for run in job.runs for piece in pieces_of(run, self._runs[run.group], self._runs[run.group].load_bytes_max)
         ]
         now = time.monotonic()
         blocks = [(run.group, block) for run in job.runs for block in run.blocks]
@@ -96,7 +95,8 @@ class Loader:
 
     def _reload(self, request: str, load: _Load, run: PageRun) -> None:
         """A task: one piece."""
-        pages, cause = 0, "internal"
+        pages = 0
+        cause: str | None = "internal"
         try:
             pages, cause = self._fetch(load, run)
         except Exception:
@@ -118,9 +118,7 @@ class Loader:
         if left_ms <= 0:
             return 0, "deadline"
         try:
-            report = self._runs[run.group].reload(
-                self._door.namespace(run.group), run.names, run.blocks, deadline_ms=left_ms
-            )
+            report = self._runs[run.group].reload(self._door.namespace(run.group), run.names, run.blocks, deadline_ms=left_ms)
         except turnkv.Error as error:
             return 0, error.kind
         return report.pages, report.miss
@@ -141,9 +139,7 @@ def _loaded(load: _Load) -> Loaded:
     return loaded(load.blocks, load.failed, load.cause, time.monotonic() - load.begun)
 
 
-def loaded(
-    blocks: list[tuple[int, int]], failed: list[tuple[int, int]], cause: str | None, seconds: float
-) -> Loaded:
+def loaded(blocks: list[tuple[int, int]], failed: list[tuple[int, int]], cause: str | None, seconds: float) -> Loaded:
     """What a load of these blocks came to. Pages after the first failed one are of no use: they do not count."""
     missing = set(failed)
     leading = next((at for at, block in enumerate(blocks) if block in missing), len(blocks))

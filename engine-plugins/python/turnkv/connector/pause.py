@@ -1,7 +1,7 @@
 """Whether to load at all: a pool whose loads come too late costs each request its deadline before it is computed.
 
-Owns: when loads stop for a while, and who tries again. Must not know: engines, pools, clocks. (The client's breaker stops calls to
-a pool that does not answer; this one answers, but not in time.)
+Owns: when loads stop for a while, and who tries again. Must not know: engines, pools, clocks. (The client's breaker stops calls
+to a pool that does not answer; this one answers, but not in time.)
 
     loading  --a load came too late-->  paused  --time is over-->  one tries  --whole, or failed for another reason-->  loading
                                            ^                           |

@@ -24,6 +24,10 @@ class Shards:
     count: int = 1
 
 
+ONE_SHARD = Shards()
+"""A page that is not cut."""
+
+
 @dataclass(frozen=True)
 class Part:
     """One contiguous piece of every block: shard `s` of block `b`, counted from the rank's first one, has it at
@@ -53,7 +57,7 @@ class BlockRuns:
     load_bytes_max = 16 << 20
     """Of one reload: a call copies with one thread, so a large load is spread over several in pieces of this size."""
 
-    def __init__(self, layers: dict[str, list[Part]], shards: Shards = Shards()) -> None:
+    def __init__(self, layers: dict[str, list[Part]], shards: Shards = ONE_SHARD) -> None:
         if not layers or not all(layers.values()):
             raise ValueError("a group of blocks needs at least one layer with memory")
         self.shards = shards
@@ -80,13 +84,13 @@ class BlockRuns:
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.OffloadReport:
         """Stores these blocks under these names. Raises turnkv.Error."""
-        return pages.offload_runs(names, self.addresses(blocks), self.lengths, **self._named, **settings)
+        return pages.offload(names, turnkv.Runs(self.addresses(blocks), self.lengths), **self._named, **settings)
 
     def reload(
         self, pages: turnkv.Namespace, names: Sequence[bytes], blocks: Sequence[int], **settings: Any
     ) -> turnkv.ReloadReport:
         """Fills these blocks with the leading pages that are there; they are in place on return. Raises turnkv.Error."""
-        return pages.reload_runs(names, self.addresses(blocks), self.lengths, **self._named, **settings)
+        return pages.reload(names, turnkv.Runs(self.addresses(blocks), self.lengths), **self._named, **settings)
 
     def lease(self, pages: turnkv.Namespace, names: Sequence[bytes], **settings: Any) -> turnkv.Lease:
         """Leases these pages' shards, `shards.count` positions a page. Raises turnkv.Error."""
@@ -100,7 +104,7 @@ class BlockRuns:
         return self._addresses(self.layers[layer], blocks)
 
     @property
-    def _named(self) -> dict[str, int]:
+    def _named(self) -> dict[str, Any]:
         return {"shard": self.shards.first, "shards": self.shards.count}
 
     def _addresses(self, layer: Layer, blocks: Sequence[int]) -> np.ndarray:
@@ -128,12 +132,13 @@ def parts_of(
     if shards > 1:
         shape = [size // shards if at == axis else size for at, size in enumerate(shape)]
         step = shape[axis] * strides[axis] * item_bytes
-    dims = [(stride * item_bytes, size) for stride, size in zip(strides[1:], shape[1:]) if size > 1]
+    dims = [(stride * item_bytes, size) for stride, size in zip(strides[1:], shape[1:], strict=True) if size > 1]
     block_stride = strides[0] * item_bytes
     if per_block > 1:
         dims.append((block_stride, per_block))
         block_stride *= per_block
-    length, outer = item_bytes, []
+    length = item_bytes
+    outer: list[tuple[int, int]] = []
     for stride, size in sorted(dims):
         if stride == length and not outer:
             length *= size

@@ -161,8 +161,9 @@ class Saver:
         """What can be sent, or lost, without the rest: pages of a window one by one, of a chain all together."""
         if self._door.groups[run.group].window_blocks is None:
             return [run]
-        return [PageRun(run.group, run.first + at, run.names[at : at + 1], run.blocks[at : at + 1])
-                for at in range(len(run.names))]
+        return [
+            PageRun(run.group, run.first + at, run.names[at : at + 1], run.blocks[at : at + 1]) for at in range(len(run.names))
+        ]
 
     def _lose(self, saves: _Saves, lost: set[tuple[int, int]]) -> None:
         """These blocks are about to be overwritten. What hangs on them in a chain cannot follow; a window's page stands alone."""
@@ -252,9 +253,7 @@ class Saver:
                 return cause
         return None
 
-    def _offload(
-        self, saves: _Saves, run: PageRun, first: int, end: int, parent: bytes | None
-    ) -> tuple[int, str | None]:
+    def _offload(self, saves: _Saves, run: PageRun, first: int, end: int, parent: bytes | None) -> tuple[int, str | None]:
         """One call: how many leading pages the pool has now, and why not the others."""
         left_ms, memory = self._left_ms(saves), self._runs[run.group]
         if left_ms <= 0:

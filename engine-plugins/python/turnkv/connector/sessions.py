@@ -9,6 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import turnkv
@@ -39,9 +40,7 @@ class Hints:
     """Sessions that an orchestrator says will not return."""
 
     @staticmethod
-    def parse(
-        *sources: Mapping[str, Any] | None, envelope: Any = None, session: str | None = None
-    ) -> tuple[Hints, list[str]]:
+    def parse(*sources: Mapping[str, Any] | None, envelope: Any = None, session: str | None = None) -> tuple[Hints, list[str]]:
         """The hints in these dictionaries, under "turnkv" or as "turnkv_session", and what was wrong with them.
 
         An orchestrator's `envelope` (or one among the dictionaries, where bridges put it) has the last word; `session` is
@@ -80,7 +79,7 @@ def _checked(values: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
             wrong.append(f"unknown hint {key!r}; there are {', '.join(_KINDS)}")
         elif value is None:
             continue
-        elif not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value < 0)):
+        elif not isinstance(value, kind) or (isinstance(value, int) and kind is int and (isinstance(value, bool) or value < 0)):
             wrong.append(f"{key} must be {_SAID[kind]}, not {value!r}")
         else:
             checked[key] = value
@@ -115,9 +114,9 @@ class SessionDesk:
     def begin(self, hints: Hints) -> None:
         """A turn begins; a fork is made first. What was said about other sessions is told first of all."""
         for name in hints.prefetch:
-            self._add(lambda pages, name=name: pages.prefetch(name))
+            self._add(methodcaller("prefetch", name))
         for name in hints.close:
-            self._add(lambda pages, name=name: pages.close(name))
+            self._add(methodcaller("close", name))
         session, source = hints.session, hints.fork_from
         if session is None:
             return

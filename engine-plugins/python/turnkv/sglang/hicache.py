@@ -99,20 +99,35 @@ class HiCacheBackend(HiCacheStorage):
         # Recurrent state is split over tensor ranks even where the attention's latent is not.
         replicated = config.is_mla_model and str(name) != PoolName.MAMBA.value
         rank = identity.rank_of(
-            (config.tp_rank, config.tp_size), (config.pp_rank, config.pp_size),
-            (config.attn_cp_rank, config.attn_cp_size), replicated,
+            (config.tp_rank, config.tp_size),
+            (config.pp_rank, config.pp_size),
+            (config.attn_cp_rank, config.attn_cp_size),
+            replicated,
         )
         runs = HostRuns(host_pool)
         spec = identity.namespace(
-            rank, model=self._model, settings=self._settings, tenant=self._options.tenant, pool_name=str(name),
-            layout=runs.layout, dtype=str(getattr(host_pool, "dtype", None)), page_tokens=runs.page_slots,
+            rank,
+            model=self._model,
+            settings=self._settings,
+            tenant=self._options.tenant,
+            pool_name=str(name),
+            layout=runs.layout,
+            dtype=str(getattr(host_pool, "dtype", None)),
+            page_tokens=runs.page_slots,
             lengths=runs.lengths,
         )
         door = Door(self._pool, spec, self.counts)
         door.open()
         self._pages[str(name)] = HostPages(host_pool, door, runs, rank.shard)
-        logger.info("turnkv: %s pages of %d bytes in %d runs, %s, shard %d of %d", name, sum(runs.lengths),
-                    len(runs.lengths), runs.layout, rank.shard, rank.shards)
+        logger.info(
+            "turnkv: %s pages of %d bytes in %d runs, %s, shard %d of %d",
+            name,
+            sum(runs.lengths),
+            len(runs.lengths),
+            runs.layout,
+            rank.shard,
+            rank.shards,
+        )
 
     # ---- v1: the KV pool, zero copy -------------------------------------------------------------------------------
 
@@ -142,7 +157,9 @@ class HiCacheBackend(HiCacheStorage):
     # ---- v2: side pools -------------------------------------------------------------------------------------------
 
     def batch_exists_v2(
-        self, keys: list[str], pool_transfers: list[PoolTransfer] | None = None,
+        self,
+        keys: list[str],
+        pool_transfers: list[PoolTransfer] | None = None,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> PoolTransferResult:
         """The prefix lengths at which every pool has what it needs."""
@@ -197,9 +214,7 @@ class HiCacheBackend(HiCacheStorage):
         """Fills a flat page; None if it is not stored."""
         return self.batch_get([key], [target_location])[0]
 
-    def batch_get(
-        self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
-    ) -> list[torch.Tensor | None]:
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[torch.Tensor | None]:
         """Fills flat pages, the leading ones that are stored."""
         pages, targets = self._pages[PoolName.KV.value], list(target_locations)
         flat = [target.view(torch.uint8) for target in targets]
@@ -211,9 +226,7 @@ class HiCacheBackend(HiCacheStorage):
         """Stores one flat page, whose parent must have been seen."""
         return self.batch_set([key], [value])
 
-    def batch_set(
-        self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
-    ) -> bool:
+    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
         """Stores flat pages that follow one another; the first one's parent must have been seen."""
         pages, hashes = self._pages[PoolName.KV.value], block_hashes(keys)
         parent = self._chain.parent_of(cut(hashes, 0, 1))
@@ -222,8 +235,16 @@ class HiCacheBackend(HiCacheStorage):
             return not keys
         flat = [value.contiguous().view(torch.uint8) for value in values]
         report = pages.door.call(
-            lambda space: space.offload(hashes, flat, parent=parent or None, shard=pages.shard,
-                                        durable=self._options.durable, wait_ms=self._options.wait_ms), None)
+            lambda space: space.offload(
+                hashes,
+                flat,
+                parent=parent or None,
+                shard=pages.shard,
+                durable=self._options.durable,
+                wait_ms=self._options.wait_ms,
+            ),
+            None,
+        )
         return self._kept(hashes, parent, report) == len(keys)
 
     # ---- life -----------------------------------------------------------------------------------------------------
@@ -243,8 +264,10 @@ class HiCacheBackend(HiCacheStorage):
         loads = [self._loads.popleft() for _ in range(len(self._loads))]
         stores = [self._stores.popleft() for _ in range(len(self._stores))]
         return StorageMetrics(
-            [pages for pages, _ in loads], [pages for pages, _ in stores],
-            [speed for _, speed in loads], [speed for _, speed in stores],
+            [pages for pages, _ in loads],
+            [pages for pages, _ in stores],
+            [speed for _, speed in loads],
+            [speed for _, speed in stores],
         )
 
     def close(self) -> None:
@@ -304,18 +327,15 @@ class HiCacheBackend(HiCacheStorage):
 
     def _load_piece(self, pages: HostPages, hashes: bytes, addresses: Any, first: int) -> list[bool]:
         runs, asked = len(pages.runs.lengths), pages_in(hashes)
-        targets = addresses[first * runs : (first + asked) * runs]
-        report = pages.door.call(
-            lambda space: space.reload_runs(hashes, targets, pages.runs.lengths, shard=pages.shard), None)
+        target = turnkv.Runs(addresses[first * runs : (first + asked) * runs], pages.runs.lengths)
+        report = pages.door.call(lambda space: space.reload(hashes, target, shard=pages.shard), None)
         if report is None:
             return [False] * asked
         if report.miss is not None:
             self.counts.add(f"miss:{report.miss}")
         return [True] * report.pages + [False] * (asked - report.pages)
 
-    def _store(
-        self, pages: HostPages, keys: list[str], indices: torch.Tensor, prefix: list[str] | None
-    ) -> list[bool]:
+    def _store(self, pages: HostPages, keys: list[str], indices: torch.Tensor, prefix: list[str] | None) -> list[bool]:
         """Offloads whole pages in one call: each needs the one before it, so they cannot go in parallel."""
         started = time.perf_counter()
         whole = min(len(keys), indices.numel() // pages.runs.page_slots)
@@ -326,11 +346,18 @@ class HiCacheBackend(HiCacheStorage):
         if parent is None:
             self._drop(whole)
             return [False] * len(keys)
-        addresses = pages.runs.addresses(indices[: whole * pages.runs.page_slots])
+        source = turnkv.Runs(pages.runs.addresses(indices[: whole * pages.runs.page_slots]), pages.runs.lengths)
         report = pages.door.call(
-            lambda space: space.offload_runs(
-                hashes, addresses, pages.runs.lengths, parent=parent or None, shard=pages.shard,
-                durable=self._options.durable, wait_ms=self._options.wait_ms), None)
+            lambda space: space.offload(
+                hashes,
+                source,
+                parent=parent or None,
+                shard=pages.shard,
+                durable=self._options.durable,
+                wait_ms=self._options.wait_ms,
+            ),
+            None,
+        )
         kept = self._kept(hashes, parent, report)
         self._note(self._stores, kept, pages, started)
         return [True] * kept + [False] * (len(keys) - kept)
@@ -358,8 +385,10 @@ class HiCacheBackend(HiCacheStorage):
         self.counts.add("dropped:no_parent", pages)
         if not self._warned_of_prefix:
             self._warned_of_prefix = True
-            logger.error('turnkv: pages are not stored: SGLang does not say what comes before them; set '
-                         '"hicache_storage_pass_prefix_keys": true in --hicache-storage-backend-extra-config')
+            logger.error(
+                "turnkv: pages are not stored: SGLang does not say what comes before them; set "
+                '"hicache_storage_pass_prefix_keys": true in --hicache-storage-backend-extra-config'
+            )
 
     def _note(self, transfers: deque[tuple[int, float]], done: int, pages: HostPages, started: float) -> None:
         if self._config.enable_storage_metrics and done:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from typing import Any
 
 from turnkv.connector import Hints
@@ -69,9 +70,9 @@ class Advice:
             if source is not None and session is not None and source != session:
                 door.call(lambda space: space.fork(source, session), None)
             for name in hints.prefetch:
-                door.call(lambda space, name=name: space.prefetch(name), None)
+                door.call(methodcaller("prefetch", name), None)
             for name in hints.close:
-                door.call(lambda space, name=name: space.close(name), None)
+                door.call(methodcaller("close", name), None)
         finally:
             self._room.release()
 

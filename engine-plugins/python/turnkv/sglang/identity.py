@@ -18,8 +18,16 @@ from turnkv.checkpoint import WeightsName, checkpoint_folder, weights_path
 logger = logging.getLogger("turnkv.sglang")
 
 SETTINGS = (
-    "quantization", "kv_cache_dtype", "dtype", "json_model_override_args", "model_impl", "speculative_algorithm",
-    "speculative_draft_model_path", "speculative_draft_model_revision", "mamba_ssm_dtype", "rl_on_policy_target",
+    "quantization",
+    "kv_cache_dtype",
+    "dtype",
+    "json_model_override_args",
+    "model_impl",
+    "speculative_algorithm",
+    "speculative_draft_model_path",
+    "speculative_draft_model_revision",
+    "mamba_ssm_dtype",
+    "rl_on_policy_target",
 )
 """Settings of the server under which the same tokens give other K and V. One that a version lacks counts as None."""
 FORMAT = 1
@@ -49,18 +57,38 @@ def rank_of(tp: tuple[int, int], pp: tuple[int, int], cp: tuple[int, int], repli
 
 
 def namespace(
-    rank: Rank, *, model: str | WeightsName, settings: dict[str, Any], tenant: str, pool_name: str, layout: str, dtype: str,
-    page_tokens: int, lengths: list[int],
+    rank: Rank,
+    *,
+    model: str | WeightsName,
+    settings: dict[str, Any],
+    tenant: str,
+    pool_name: str,
+    layout: str,
+    dtype: str,
+    page_tokens: int,
+    lengths: list[int],
 ) -> dict[str, Any]:
     """The arguments of `Pool.open_namespace` for one of SGLang's memory pools."""
     facts = {
-        "format": FORMAT, "engine": "sglang", "settings": settings, "pool": pool_name, "layout": layout, "dtype": dtype,
-        "stage": [rank.stage, rank.stages], "bytes": sum(lengths),
+        "format": FORMAT,
+        "engine": "sglang",
+        "settings": settings,
+        "pool": pool_name,
+        "layout": layout,
+        "dtype": dtype,
+        "stage": [rank.stage, rank.stages],
+        "bytes": sum(lengths),
     }
     salt = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()
     return {
-        "model": model, "dtype": "u8", "page_tokens": page_tokens, "layout": "opaque",
-        "opaque_shard_bytes": sum(lengths), "tp_size": rank.shards, "tenant": tenant, "salt": salt,
+        "model": model,
+        "dtype": "u8",
+        "page_tokens": page_tokens,
+        "layout": "opaque",
+        "opaque_shard_bytes": sum(lengths),
+        "tp_size": rank.shards,
+        "tenant": tenant,
+        "salt": salt,
     }
 
 
@@ -87,17 +115,18 @@ def engine_weights() -> str | WeightsName:
     return weights_name(str(args.model_path), getattr(args, "revision", None), [*drafts, *adapters])
 
 
-def weights_name(
-    path: str, revision: str | None, others: Sequence[tuple[str, str | None]] = ()
-) -> str | WeightsName:
+def weights_name(path: str, revision: str | None, others: Sequence[tuple[str, str | None]] = ()) -> str | WeightsName:
     """The model's kind and a digest of its files, wherever they lie; one on no disk here has only its name.
 
     `others`: (path, revision) of what else shapes K and V.
     """
     folder, paths = checkpoint_folder(path, revision), weights_path(path, revision)
     if folder is None or paths is None:
-        logger.warning("turnkv: no files of %s found to fingerprint: its name and revision alone name the weights; "
-                       "set model_id when they change", path)
+        logger.warning(
+            "turnkv: no files of %s found to fingerprint: its name and revision alone name the weights; "
+            "set model_id when they change",
+            path,
+        )
         return f"named-{hashlib.sha256(f'{path}@{revision}'.encode()).hexdigest()}"
     try:
         kind = str(json.loads((folder / "config.json").read_text())["model_type"])[:64]

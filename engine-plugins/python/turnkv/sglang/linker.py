@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from turnkv.checkpoint import WeightsName
 from turnkv.connector import devices
 
 from . import engine, identity, options
+from .callers import Callers
 from .chain import ROOT, Chain, block_hashes, cut, pages_in
 from .door import Counts, Door, count_offload
 from .hints import Advice
@@ -54,7 +54,12 @@ class Linker(UnifiedCacheLinker):
     """See the head of this file; options: `options.Options`. Raises ValueError for a configuration that cannot work."""
 
     def __init__(
-        self, server_args: Any, params: Any, *, components: Any, extra_config: dict[str, Any] | None = None,
+        self,
+        server_args: Any,
+        params: Any,
+        *,
+        components: Any,
+        extra_config: dict[str, Any] | None = None,
         forward_stream: Any = None,
     ) -> None:
         if params.pp_size > 1:
@@ -67,6 +72,7 @@ class Linker(UnifiedCacheLinker):
         if PoolName.MAMBA in self.pools:
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
         self.counts, self._chain, self._agreement = Counts(), Chain(), engine.Agreement(params)
+        self._callers = Callers(self.counts)
         self._pool = self._options.open_pool(self._options.deadline_ms)
         self._lookup_pool = self._options.open_pool(self._options.lookup_ms)
         self._rank = identity.rank_of(
@@ -93,19 +99,37 @@ class Linker(UnifiedCacheLinker):
             layout = KV_LAYER_TOKEN if name == PoolName.KV and not self._group.rank_replicated else f"device:{name}"
             runs = DeviceRuns(entry, layout)
             spec = identity.namespace(
-                self._rank, model=model, settings=settings, tenant=self._options.tenant, pool_name=str(name),
-                layout=layout, dtype=str(entry.kv_buffer[0].dtype), page_tokens=runs.page_slots, lengths=runs.lengths,
+                self._rank,
+                model=model,
+                settings=settings,
+                tenant=self._options.tenant,
+                pool_name=str(name),
+                layout=layout,
+                dtype=str(entry.kv_buffer[0].dtype),
+                page_tokens=runs.page_slots,
+                lengths=runs.lengths,
             )
             door, lookups = Door(self._pool, spec, self.counts), Door(self._lookup_pool, spec, self.counts)
             if door.open():
                 lookups.open(OPEN_TRIES)
             memory = entry.kv_buffer[0]
             pages[str(name)] = DevicePages(
-                str(name), door, lookups, runs, self._rank.shard, devices.device_of(memory),
+                str(name),
+                door,
+                lookups,
+                runs,
+                self._rank.shard,
+                devices.device_of(memory),
                 functools.partial(self._computing, memory.device),
             )
-            logger.info("turnkv: %s pages of %d bytes in %d runs, shard %d of %d", name, sum(runs.lengths),
-                        len(runs.lengths), self._rank.shard, self._rank.shards)
+            logger.info(
+                "turnkv: %s pages of %d bytes in %d runs, shard %d of %d",
+                name,
+                sum(runs.lengths),
+                len(runs.lengths),
+                self._rank.shard,
+                self._rank.shards,
+            )
         return pages
 
     def _computing(self, place: torch.device) -> int | None:
@@ -118,7 +142,7 @@ class Linker(UnifiedCacheLinker):
 
     def lookup(self, rid: str, transfers: list[PoolTransfer]) -> list[int]:
         """Prefix lengths, in pages, that can be loaded; none when the pool does not answer within `lookup_ms`."""
-        self._hear(engine.request_of_lookup(sys._getframe(1), rid))
+        self._hear(self._callers.request_of_lookup(rid))
         expanded = self._group.resolve_transfers(transfers)
         keys = next((transfer.keys for transfer in transfers if transfer.name == PoolName.KV), None)
         if not expanded or not keys:
@@ -153,7 +177,7 @@ class Linker(UnifiedCacheLinker):
         if not wanted:
             return False
         load = hold(wanted, self._options.load_ms, self._threads, self.counts)
-        if not self._agreement.all(load is not None):
+        if not self._agreement.all(load is not None) or load is None:
             if load is not None:
                 load.cancel()
             self.counts.add("loads_refused")
@@ -221,7 +245,7 @@ class Linker(UnifiedCacheLinker):
         declined = self._waiting >= self._options.offloads_max
         job = _Offload(None, [], None, None)
         if not declined and self._rank.writes:
-            parent = engine.parent_of_offload(sys._getframe(1), kv.keys[0], kv.device_indices.numel())
+            parent = self._callers.parent_of_offload(kv.keys[0], kv.device_indices.numel())
             job = _Offload(expanded, self.record_offload_ready(), parent, session_id)
         self.counts.add("offloads_declined", int(declined))
         with self._idle:
@@ -289,17 +313,23 @@ class Linker(UnifiedCacheLinker):
         """Offloads pages that follow `parent`; whether all of them are in the pool now."""
         report = pages.door.call(
             lambda space: pages.offload(
-                space, hashes, indices, parent=parent or None, session=session, durable=self._options.durable,
-                wait_ms=self._options.wait_ms), None)
+                space,
+                hashes,
+                indices,
+                parent=parent or None,
+                session=session,
+                durable=self._options.durable,
+                wait_ms=self._options.wait_ms,
+            ),
+            None,
+        )
         if report is None:
             return False
         count_offload(self.counts, report)
         self._chain.learn(cut(hashes, 0, report.stored + report.present), parent)
         return report.declined == 0
 
-    def _store_turn(
-        self, pages: DevicePages, hashes: bytes, indices: torch.Tensor, parent: bytes, session: str
-    ) -> bool:
+    def _store_turn(self, pages: DevicePages, hashes: bytes, indices: torch.Tensor, parent: bytes, session: str) -> bool:
         """Offloads pages of a session, and tells the pool which pages the session has now.
 
         SGLang says neither when a turn begins nor when it ends, so each offload counts as one.
@@ -315,9 +345,15 @@ class Linker(UnifiedCacheLinker):
             else:
                 pages.door.call(
                     lambda space: space.end_turn(
-                        name, prefix + hashes, expected_return_ms=hints.expected_return_ms, ttl_ms=hints.ttl_ms,
-                        priority=hints.priority, last=hints.final,
-                    ), None)
+                        name,
+                        prefix + hashes,
+                        expected_return_ms=hints.expected_return_ms,
+                        ttl_ms=hints.ttl_ms,
+                        priority=hints.priority,
+                        last=hints.final,
+                    ),
+                    None,
+                )
         return stored
 
     def _prefix(self, parent: bytes) -> bytes | None:

@@ -7,6 +7,8 @@ Owns: leases of a load. Must not know: requests, the scheduler, parents.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -47,25 +49,21 @@ class DevicePages:
     stream: Callable[[], int | None] = lambda: None
     """What the engine computes on just now: pages come after all that it was given."""
 
-    def offload(
-        self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
-    ) -> turnkv.OffloadReport:
+    def offload(self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any) -> turnkv.OffloadReport:
         """Stores the pages at these indices. Raises turnkv.Error."""
-        addresses, runs = self.runs.addresses(indices), self.runs
+        source = turnkv.Runs(self.runs.addresses(indices), self.runs.lengths)
         if self.device is None:
-            return space.offload_runs(hashes, addresses, runs.lengths, shard=self.shard, **settings)
-        return space.offload_device_runs(self.device, hashes, addresses, runs.lengths, shard=self.shard, keep=runs, **settings)
+            return space.offload(hashes, source, shard=self.shard, **settings)
+        placed = turnkv.OnDevice(self.device, source, keep=self.runs)
+        return space.offload(hashes, placed, shard=self.shard, **settings)
 
-    def reload(
-        self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any
-    ) -> turnkv.ReloadReport:
+    def reload(self, space: turnkv.Namespace, hashes: bytes, indices: torch.Tensor, **settings: Any) -> turnkv.ReloadReport:
         """Fills the pages at these indices, verified, with the leading ones that are there. Raises turnkv.Error."""
-        addresses, runs = self.runs.addresses(indices), self.runs
+        target = turnkv.Runs(self.runs.addresses(indices), self.runs.lengths)
         if self.device is None:
-            return space.reload_runs(hashes, addresses, runs.lengths, shard=self.shard, **settings)
-        return space.reload_device_runs(
-            self.device, hashes, addresses, runs.lengths, shard=self.shard, stream=self.stream(), keep=runs, **settings
-        ).result()
+            return space.reload(hashes, target, shard=self.shard, **settings)
+        placed = turnkv.OnDevice(self.device, target, stream=self.stream(), keep=self.runs)
+        return space.reload(hashes, placed, shard=self.shard, **settings).result()
 
     @property
     def shard_bytes(self) -> int:
@@ -121,10 +119,8 @@ class Load:
 
     def cancel(self) -> None:
         """Lets go of the pages, copied or not."""
-        try:
+        with contextlib.suppress(turnkv.Error):  # its time was over already: nothing is held
             self.finish()
-        except turnkv.Error:
-            pass  # its time was over already: nothing is held
 
 
 def hold(wanted: Sequence[Wanted], load_ms: int, threads: ThreadPoolExecutor, counts: Counts) -> Load | None:
@@ -171,7 +167,8 @@ def _windows(want: Wanted) -> list[Wanted]:
 
 def _hold_window(want: Wanted, deadline: float, counts: Counts) -> tuple[list[_Held], str | None]:
     """Leases one window. With why not all of it is held: missing (a page is not there), or unleased."""
-    rows, held, at, asked = want.pages.runs.rows(want.indices), [], 0, pages_in(want.hashes)
+    held: list[_Held] = []
+    rows, at, asked = want.pages.runs.rows(want.indices), 0, pages_in(want.hashes)
     while at < asked:
         left_ms = int((deadline - time.monotonic()) * 1e3)
         if left_ms <= 0:
@@ -180,7 +177,7 @@ def _hold_window(want: Wanted, deadline: float, counts: Counts) -> tuple[list[_H
         rest = cut(want.hashes, at, asked)
         refused = False
 
-        def lease(space: turnkv.Namespace) -> turnkv.Lease | None:
+        def lease(space: turnkv.Namespace, rest: bytes = rest, left_ms: int = left_ms) -> turnkv.Lease | None:
             nonlocal refused
             try:
                 return space.lease(rest, shard=want.pages.shard, deadline_ms=left_ms)
@@ -211,8 +208,7 @@ def _copy_window(want: Wanted, deadline: float, counts: Counts) -> bool:
     if left_ms <= 0:
         counts.add("load_late")
         return False
-    report = want.pages.door.call(
-        lambda space: want.pages.reload(space, want.hashes, want.indices, deadline_ms=left_ms), None)
+    report = want.pages.door.call(lambda space: want.pages.reload(space, want.hashes, want.indices, deadline_ms=left_ms), None)
     if report is not None and report.miss is not None:
         counts.add(f"miss:{report.miss}")
     return report is not None and report.pages == pages_in(want.hashes)
@@ -220,11 +216,11 @@ def _copy_window(want: Wanted, deadline: float, counts: Counts) -> bool:
 
 def _copies(held: _Held, layer: int) -> list[tuple[int, Callable[[], None]]]:
     """The copies that one layer of leased pages takes, with their bytes: each as large as is worth a thread."""
-    copies = []
+    copies: list[tuple[int, Callable[[], None]]] = []
     for offset, targets, length in held.pages.runs.layer(held.rows, layer):
         each = max(1, -(-PIECE_BYTES_MIN // length))
         for first in range(0, len(targets), each):
-            part = targets[first : first + each]
-            copies.append((len(part) * length, lambda first=first, part=part, length=length, offset=offset:
-                           held.lease.copy_out(first, part, [length], offset)))
+            part = turnkv.Runs(targets[first : first + each], [length])
+            bytes_ = (min(first + each, len(targets)) - first) * length
+            copies.append((bytes_, functools.partial(held.lease.copy_out, first, part, offset)))
     return copies

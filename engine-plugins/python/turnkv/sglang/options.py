@@ -12,15 +12,30 @@ from typing import Any
 
 import turnkv
 
-SGLANG_KEYS = frozenset({
-    "allocator", "backend_name", "class_name", "enable_storage_metrics", "hicache_storage_pass_prefix_keys",
-    "interface_v1", "module_path", "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
-})
+SGLANG_KEYS = frozenset(
+    {
+        "allocator",
+        "backend_name",
+        "class_name",
+        "enable_storage_metrics",
+        "hicache_storage_pass_prefix_keys",
+        "interface_v1",
+        "module_path",
+        "prefetch_threshold",
+        "prefetch_timeout_base",
+        "prefetch_timeout_per_ki_token",
+    }
+)
 """What SGLang itself reads from the same JSON object."""
 THREADS_MAX = 16
 BOUNDS = {
-    "deadline_ms": (1, 600_000), "lookup_ms": (1, 10_000), "load_ms": (1, 600_000), "wait_ms": (0, 600_000),
-    "threads": (1, THREADS_MAX), "offloads_max": (1, 4096), "dram_bytes": (16 << 20, 1 << 50),
+    "deadline_ms": (1, 600_000),
+    "lookup_ms": (1, 10_000),
+    "load_ms": (1, 600_000),
+    "wait_ms": (0, 600_000),
+    "threads": (1, THREADS_MAX),
+    "offloads_max": (1, 4096),
+    "dram_bytes": (16 << 20, 1 << 50),
     "nvme_bytes": (0, 1 << 50),
 }
 
@@ -60,12 +75,9 @@ class Options:
 
     def open_pool(self, call_ms: int) -> turnkv.Pool:
         """A door whose calls take at most `call_ms`. Connects at the first of them."""
-        embedded = {
-            name: getattr(self, name)
-            for name in ("dram_bytes", "nvme_bytes", "dir", "server")
-            if getattr(self, name) is not None
-        }
-        return turnkv.Pool(self.pool, data_plane=self.data_plane, call_ms=call_ms, **embedded)
+        names = ("data_plane", "dram_bytes", "nvme_bytes", "dir", "server")
+        settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return turnkv.Pool(self.pool, call_ms=call_ms, **settings)
 
 
 def parse(given: Mapping[str, Any] | None) -> Options:

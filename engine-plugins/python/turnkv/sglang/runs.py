@@ -16,7 +16,7 @@ KV_LAYER_TOKEN = "kv_layer_token_head"
 page_first_direct hold alike, and a device pool too, so they can load one another's pages."""
 
 
-class Runs(Protocol):
+class PoolRuns(Protocol):
     """The runs of any page of one memory pool."""
 
     lengths: list[int]
@@ -55,12 +55,12 @@ class HostRuns:
         self._step = self._steps(base)
 
     def addresses(self, indices: torch.Tensor) -> numpy.ndarray:
-        """See `Runs`."""
+        """See `PoolRuns`."""
         pages = indices.numel() // self.page_slots
         first = indices.numpy()[: pages * self.page_slots : self.page_slots].astype(numpy.int64)
         if self._step is None:
-            rows = [self._ask(int(slot) // self.page_slots)[0][self._order] for slot in first]
-            return numpy.concatenate(rows) if rows else numpy.empty(0, numpy.uint64)
+            asked = [self._ask(int(slot) // self.page_slots)[0][self._order] for slot in first]
+            return numpy.concatenate(asked) if asked else numpy.empty(0, numpy.uint64)
         rows = (first // self.page_slots).astype(numpy.uint64)[:, None]
         return numpy.ascontiguousarray(self._base[None, :] + rows * self._step[None, :]).reshape(-1)
 
@@ -94,7 +94,7 @@ class DeviceRuns:
         self._by_layer = self._runs_by_layer(entry)
 
     def addresses(self, indices: torch.Tensor) -> numpy.ndarray:
-        """See `Runs`; raises ValueError for indices that are no whole pages of the pool."""
+        """See `PoolRuns`; raises ValueError for indices that are no whole pages of the pool."""
         return self._at(self._rows(indices), self._base, self._step)
 
     def layer(self, rows: numpy.ndarray, layer: int) -> list[tuple[int, numpy.ndarray, int]]:

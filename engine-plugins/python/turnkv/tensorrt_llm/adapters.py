@@ -36,9 +36,9 @@ class Adapters:
     def __init__(self, llm_args: Any, named: Mapping[int, str]) -> None:
         """`named`: what the operator calls the weights behind a task id."""
         config = getattr(llm_args, "lora_config", None)
-        self._applied = json.dumps([
-            str(getattr(config, part, None)) for part in ("lora_target_modules", "trtllm_modules_to_hf_modules")
-        ])
+        self._applied = json.dumps(
+            [str(getattr(config, part, None)) for part in ("lora_target_modules", "trtllm_modules_to_hf_modules")]
+        )
         self._named = dict(named)
         self._seen: OrderedDict[int, tuple[str, str]] = OrderedDict()
         """Path and digest of each adapter when its first request came: the engine goes on with what it read then."""
@@ -55,8 +55,13 @@ class Adapters:
         except UnknownAdapter as unknown:
             if task not in self._told and len(self._told) < ADAPTERS_MAX:
                 self._told.add(task)
-                logger.warning("TurnKV: requests with LoRA adapter %s are neither stored nor loaded: %s. TURNKV_LORA_NAMES="
-                               "%s=NAME names its weights", task, unknown, task)
+                logger.warning(
+                    "TurnKV: requests with LoRA adapter %s are neither stored nor loaded: %s. TURNKV_LORA_NAMES="
+                    "%s=NAME names its weights",
+                    task,
+                    unknown,
+                    task,
+                )
             raise
 
     def _digest_of(self, task: int, request: Any) -> str:

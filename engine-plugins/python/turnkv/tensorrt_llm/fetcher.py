@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from turnkv.connector import Door, LoadJob, Loader, PageRun, Shards, devices
+from turnkv.connector import Door, Loader, LoadJob, PageRun, Shards, devices
 
 from .identity import GROUP
 
@@ -51,8 +51,10 @@ class Fetcher:
         try:
             self._arena = torch.empty((self.pages_max, self._blocks.shape[1]), dtype=self._blocks.dtype, device=cache.device)
         except torch.OutOfMemoryError as error:
-            raise ValueError(f"{cache.device} has no room for TURNKV_LOAD_BYTES={bytes_max}: lower it, or the engine's "
-                             f"free_gpu_memory_fraction: {error}") from error
+            raise ValueError(
+                f"{cache.device} has no room for TURNKV_LOAD_BYTES={bytes_max}: lower it, or the engine's "
+                f"free_gpu_memory_fraction: {error}"
+            ) from error
         memory = devices.memory_of({"page": self._arena}, blocks=self.pages_max, shards=shards)
         memory.mark()  # whoever had this memory before may not have ended
         self._loader = Loader(door, {GROUP: memory}, deadline_ms=deadline_ms, threads=threads)

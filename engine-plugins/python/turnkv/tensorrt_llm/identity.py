@@ -22,8 +22,15 @@ from . import compat
 GROUP = 0
 """TensorRT-LLM's connector has one group of layers: models with several attention windows are refused by the engine."""
 _SETTINGS = (
-    "dtype", "quant_config", "load_format", "attn_backend", "sparse_attention_config", "speculative_config",
-    "enable_min_latency", "torch_compile_config", "model_kwargs",
+    "dtype",
+    "quant_config",
+    "load_format",
+    "attn_backend",
+    "sparse_attention_config",
+    "speculative_config",
+    "enable_min_latency",
+    "torch_compile_config",
+    "model_kwargs",
 )
 """Arguments under which the same tokens may give other K and V. One that a version lacks counts as None."""
 _NVFP4 = "turnkv.tensorrt_llm does not support an NVFP4 KV cache: its scales lie in a pool of their own"
@@ -66,16 +73,22 @@ def check(llm_args: Any) -> None:
         raise ValueError("turnkv.tensorrt_llm does not support max_beam_width > 1: beams share no list of blocks")
     cache = llm_args.kv_cache_config
     if getattr(cache, "host_cache_size", None):
-        raise ValueError("turnkv.tensorrt_llm needs kv_cache_config.host_cache_size = 0: with blocks that move to the "
-                         "host a block's number does not say where its memory is; the pool keeps more than that cache")
+        raise ValueError(
+            "turnkv.tensorrt_llm needs kv_cache_config.host_cache_size = 0: with blocks that move to the "
+            "host a block's number does not say where its memory is; the pool keeps more than that cache"
+        )
     if getattr(cache, "enable_partial_reuse", False):
-        raise ValueError("turnkv.tensorrt_llm needs kv_cache_config.enable_partial_reuse = False: part of a block is "
-                         "copied into another one before a connector hears of it")
+        raise ValueError(
+            "turnkv.tensorrt_llm needs kv_cache_config.enable_partial_reuse = False: part of a block is "
+            "copied into another one before a connector hears of it"
+        )
     windows = getattr(cache, "max_attention_window", None) or ()
     length = getattr(llm_args, "max_seq_len", None)
     if any(length is None or window < length for window in windows):
-        raise ValueError(f"turnkv.tensorrt_llm keeps full attention only, not max_attention_window = {list(windows)}: "
-                         "blocks of a window are written again and again")
+        raise ValueError(
+            f"turnkv.tensorrt_llm keeps full attention only, not max_attention_window = {list(windows)}: "
+            "blocks of a window are written again and again"
+        )
     if "nvfp4" in str(getattr(cache, "dtype", "")).lower():
         raise ValueError(_NVFP4)
 
@@ -94,8 +107,11 @@ def checkpoint(llm_args: Any, model_id: str | None) -> Checkpoint:
     folder = checkpoint_folder(name, getattr(llm_args, "revision", None))
     if folder is None:
         if model_id is None:
-            compat.logger.warning("TurnKV: no files of %s found on this host: its name and revision alone name the "
-                                  "weights; set TURNKV_MODEL_ID when they change", name)
+            compat.logger.warning(
+                "TurnKV: no files of %s found on this host: its name and revision alone name the "
+                "weights; set TURNKV_MODEL_ID when they change",
+                name,
+            )
         named = f"{name[-160:]}@{getattr(llm_args, 'revision', None) or 'main'}"
         return Checkpoint(model_id or named)
     config, quantization = _json(folder / "config.json"), _json(folder / "hf_quant_config.json")

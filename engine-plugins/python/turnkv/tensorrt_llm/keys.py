@@ -18,8 +18,16 @@ from turnkv.connector.names import NAME_BYTES
 from .identity import Checkpoint
 
 _FOREIGN = (
-    "multimodal_hashes", "multimodal_positions", "multimodal_lengths", "multimodal_embedding", "py_multimodal_data",
-    "prompt_embedding_table", "mrope_rotary_cos_sin", "mrope_position_deltas", "encoder_tokens", "position_ids",
+    "multimodal_hashes",
+    "multimodal_positions",
+    "multimodal_lengths",
+    "multimodal_embedding",
+    "py_multimodal_data",
+    "prompt_embedding_table",
+    "mrope_rotary_cos_sin",
+    "mrope_position_deltas",
+    "encoder_tokens",
+    "position_ids",
 )
 """Inputs of a request that shape its K and V without being in its tokens."""
 

@@ -52,29 +52,45 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         """The blocks' memory exists now: [blocks, layers, K and V, ...]. Raises ValueError for another shape."""
         cache, options = kv_cache_tensor, self._options
         if cache.dim() < 3 or not cache.is_contiguous():
-            raise ValueError(f"turnkv.tensorrt_llm expects one contiguous tensor of blocks, not {tuple(cache.shape)} "
-                             f"with strides {cache.stride()}")
+            raise ValueError(
+                f"turnkv.tensorrt_llm expects one contiguous tensor of blocks, not {tuple(cache.shape)} "
+                f"with strides {cache.stride()}"
+            )
         replicated = identity.is_replicated(cache)
         shards = 1 if replicated else self._ranks
         shard = 0 if replicated else self._rank
         self._stores = not replicated or self._rank == 0
         group = identity.group_of(self._llm_args, self._checkpoint, cache, shards)
-        runs = devices.memory_of({"blocks": cache}, blocks=cache.shape[0], staging_bytes=options.staging_bytes,
-                                 shards=Shards(shard))
+        runs = devices.memory_of(
+            {"blocks": cache}, blocks=cache.shape[0], staging_bytes=options.staging_bytes, shards=Shards(shard)
+        )
         pool = PoolOptions(options.pool, self._checkpoint.model, options.tenant, options.load_ms)
         door = Door(pool, [group], {GROUP: runs.shard_bytes})
         self._cache, self._runs = cache, runs
-        self._saver = Saver(door, {GROUP: runs}, deadline_ms=options.save_ms, durable=options.durable,
-                            threads=options.save_threads)
+        self._saver = Saver(
+            door, {GROUP: runs}, deadline_ms=options.save_ms, durable=options.durable, threads=options.save_threads
+        )
         if options.load:
-            self._fetcher = Fetcher(door, cache, shards=runs.shards, bytes_max=options.load_bytes,
-                                    deadline_ms=options.load_ms, threads=options.load_threads)
+            self._fetcher = Fetcher(
+                door,
+                cache,
+                shards=runs.shards,
+                bytes_max=options.load_bytes,
+                deadline_ms=options.load_ms,
+                threads=options.load_threads,
+            )
             if self._crew is not None:
                 self._crew.set_out(door, self._fetcher, options.load_ms)
             elif self._post is not None:
                 self._post.set_out(self._fetcher)
-        logger.info("TurnKV: pool %s, shard %d of %d, blocks of %d tokens and %d bytes", options.pool or "embedded",
-                    shard, shards, group.block_tokens, runs.page_bytes)
+        logger.info(
+            "TurnKV: pool %s, shard %d of %d, blocks of %d tokens and %d bytes",
+            options.pool or "embedded",
+            shard,
+            shards,
+            group.block_tokens,
+            runs.page_bytes,
+        )
 
     def start_load_kv(self, stream: Any) -> None:
         """Fetched pages go into their blocks, ahead of the forward pass on `stream`.
@@ -116,9 +132,7 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
             for job in step.saves:
                 self._saver.add(job)
 
-    def get_finished(
-        self, finished_gen_req_ids: list[int], started_loading_req_ids: list[int]
-    ) -> tuple[list[int], list[int]]:
+    def get_finished(self, finished_gen_req_ids: list[int], started_loading_req_ids: list[int]) -> tuple[list[int], list[int]]:
         """Requests whose blocks nobody reads any more. Loads are never asynchronous."""
         if self._saver is None:
             return list(finished_gen_req_ids), []
@@ -130,16 +144,19 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
         for outcome in finished.values():
             self._tell_durable(outcome.not_durable)
         done = self._ending & {int(request) for request in finished}
-        for request in done if self._crew is not None else ():
-            self._crew.end_turn(request, finished[str(request)].pages)
+        if self._crew is not None:
+            for request in done:
+                self._crew.end_turn(request, finished[str(request)].pages)
         self._ending -= done
         return list(done), []
 
     def _forward_lost(self) -> None:
         """The executor catches what a forward pass raises, fails its requests and goes on; it keeps their blocks for reuse."""
         if self._blocks_known and self._stores:
-            logger.warning("TurnKV: a forward pass did not come to its end, so nobody knows what this engine's KV blocks "
-                           "hold: nothing more is stored until it starts anew")
+            logger.warning(
+                "TurnKV: a forward pass did not come to its end, so nobody knows what this engine's KV blocks "
+                "hold: nothing more is stored until it starts anew"
+            )
         self._blocks_known = False
 
     def _tell_durable(self, why: str | None) -> None:

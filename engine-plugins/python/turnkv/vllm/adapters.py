@@ -36,11 +36,12 @@ class Adapters:
         key = (lora_request.lora_int_id, lora_request.lora_path)
         if key not in self._names:
             path = weights_path(lora_request.lora_path, None)
-            self._names[key] = None if path is None else WeightsName.of("adapter:", [path], compat.logger)
+            fresh = None if path is None else WeightsName.of("adapter:", [path], compat.logger)
+            self._names[key] = fresh
             while len(self._names) > ADAPTERS_MAX:
                 self._names.popitem(last=False)
-            if path is not None:
-                self._names[key].wait(WAIT_SECONDS)
+            if fresh is not None:
+                fresh.wait(WAIT_SECONDS)
         self._names.move_to_end(key)
         name = self._names[key]
         return None if name is None else hashlib.sha256(name.get().encode()).digest()

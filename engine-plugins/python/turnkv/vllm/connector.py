@@ -65,8 +65,10 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._ended: StepMeta | None = None
         self._kv_caches: dict[str, torch.Tensor] = {}
         if self._options.load == "layerwise" and len(self._groups) > 1:
-            raise ValueError('load="layerwise" needs a model with one KV cache group: vLLM can take back a failed load '
-                             'of several groups only when it is asynchronous; use load="async"')
+            raise ValueError(
+                'load="layerwise" needs a model with one KV cache group: vLLM can take back a failed load '
+                'of several groups only when it is asynchronous; use load="async"'
+            )
         if role == KVConnectorRole.SCHEDULER:
             self._say_hello()
             if isinstance(self._weights, WeightsName):
@@ -79,24 +81,35 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
     def _say_hello(self) -> None:
         transfer = self._kv_transfer_config
         if transfer.kv_load_failure_policy != "recompute":
-            logger.warning('TurnKV: set "kv_load_failure_policy": "recompute" in --kv-transfer-config, or a page that '
-                           "the pool loses between lookup and load fails its request")
+            logger.warning(
+                'TurnKV: set "kv_load_failure_policy": "recompute" in --kv-transfer-config, or a page that '
+                "the pool loses between lookup and load fails its request"
+            )
         if pages.is_isolated(self._vllm_config):
-            logger.warning("TurnKV: block hashes of --prefix-caching-hash-algo %s are random in every process, so "
-                           "pages are reused by this engine only, until it stops; use sha256_cbor",
-                           self._vllm_config.cache_config.prefix_caching_hash_algo)
-        logger.info("TurnKV: pool %s, %d KV cache group(s) in %s shard(s), blocks of %s tokens",
-                    self._options.pool or "embedded", len(self._groups),
-                    "/".join(str(group.shards) for group in self._groups),
-                    "/".join(str(group.block_tokens) for group in self._groups))
+            logger.warning(
+                "TurnKV: block hashes of --prefix-caching-hash-algo %s are random in every process, so "
+                "pages are reused by this engine only, until it stops; use sha256_cbor",
+                self._vllm_config.cache_config.prefix_caching_hash_algo,
+            )
+        logger.info(
+            "TurnKV: pool %s, %d KV cache group(s) in %s shard(s), blocks of %s tokens",
+            self._options.pool or "embedded",
+            len(self._groups),
+            "/".join(str(group.shards) for group in self._groups),
+            "/".join(str(group.block_tokens) for group in self._groups),
+        )
         self._say_uncut()
 
     def _say_uncut(self) -> None:
         for group in self._groups:
             why_not = self._cuts[group.group].why_not
             if why_not is not None:
-                logger.info("TurnKV: KV cache group %d is not cut by KV heads (%s): engines of other tensor-parallel sizes do "
-                            "not find its pages", group.group, why_not)
+                logger.info(
+                    "TurnKV: KV cache group %d is not cut by KV heads (%s): engines of other tensor-parallel sizes do "
+                    "not find its pages",
+                    group.group,
+                    why_not,
+                )
 
     def _cut(self, uncut: frozenset[int] = frozenset()) -> None:
         """How pages are cut, and so what they are called."""
@@ -200,9 +213,7 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
             self._say_uncut()
         self._scheduler.door.know(self._groups, shard_bytes)
 
-    def set_xfer_handshake_metadata_pp_aware(
-        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
-    ) -> None:
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]) -> None:
         """The same with pipeline stages."""
         self.set_xfer_handshake_metadata(metadata)
 

@@ -61,10 +61,8 @@ def cut_of(vllm_config: Any, kv_cache_config: Any, group: int, wanted: int | Non
     heads = specs[0].num_kv_heads * ranks
     if ranks > 1 and _are_copies(heads, ranks, vllm_config.model_config.get_total_num_kv_heads()):
         return Cut(why_not="its ranks hold copies of the same KV heads")
-    if wanted is None:
-        shards = heads if heads <= SHARDS_DEFAULT else math.gcd(heads, SHARDS_DEFAULT)
-    else:
-        shards = wanted
+    usual = heads if heads <= SHARDS_DEFAULT else math.gcd(heads, SHARDS_DEFAULT)
+    shards = usual if wanted is None else wanted
     if heads % shards:
         return Cut(why_not=f"{heads} KV heads cannot be cut into canonical_shards={shards}")
     if shards % ranks:
@@ -74,7 +72,7 @@ def cut_of(vllm_config: Any, kv_cache_config: Any, group: int, wanted: int | Non
 
 def _are_copies(heads: int, ranks: int, total: int) -> bool:
     """Whether ranks that hold one head each hold some of them twice."""
-    return heads == ranks and heads > total or compat.version() < (0, 31) and heads != total
+    return (heads == ranks and heads > total) or (compat.version() < (0, 31) and heads != total)
 
 
 def held_by(rank: int, kv_cache_config: Any, cut: Cut) -> tuple[Shards, bool]:

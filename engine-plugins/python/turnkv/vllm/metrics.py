@@ -45,7 +45,7 @@ class TurnKVStats(KVConnectorStats):
 
     def reset(self) -> None:
         """Starts again from nothing."""
-        self.data = {"counts": {}, "samples": {}}
+        self.data: dict[str, dict[str, Any]] = {"counts": {}, "samples": {}}
 
     def count(self, name: str, amount: int = 1, label: str = "") -> None:
         """Adds to a counter."""
@@ -100,9 +100,7 @@ class TurnKVPromMetrics(KVConnectorPromMetrics):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         counter, histogram = metric_types[Counter], metric_types[Histogram]
         self._counters = {
-            name: counter(
-                name=f"vllm:turnkv_{name}", documentation=text, labelnames=[*labelnames, *([label] if label else [])]
-            )
+            name: counter(name=f"vllm:turnkv_{name}", documentation=text, labelnames=[*labelnames, *([label] if label else [])])
             for name, (text, label) in COUNTERS.items()
         }
         self._histograms = {

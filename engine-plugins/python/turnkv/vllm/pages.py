@@ -87,9 +87,7 @@ def memory_of(
         if known is None:
             return None
         axis = known
-    memory = devices.memory_of(
-        caches, blocks=kv_cache_config.num_blocks, staging_bytes=staging_bytes, shards=shards, axis=axis
-    )
+    memory = devices.memory_of(caches, blocks=kv_cache_config.num_blocks, staging_bytes=staging_bytes, shards=shards, axis=axis)
     return None if shards.count > 1 and min(memory.lengths) < heads.RUN_BYTES_MIN else memory
 
 
@@ -127,8 +125,12 @@ def weights_name(vllm_config: Any, model_id: str | None) -> str | WeightsName:
     if main is None:
         config = getattr(model, "hf_config", None)
         revision = model.revision or getattr(config, "_commit_hash", None) or "main"
-        compat.logger.warning("TurnKV: no files of %s found on this host: its name and revision (%s) alone name the "
-                              "weights; set model_id when they change", model.model, revision)
+        compat.logger.warning(
+            "TurnKV: no files of %s found on this host: its name and revision (%s) alone name the "
+            "weights; set model_id when they change",
+            model.model,
+            revision,
+        )
         return f"{model.model[-180:]}@{revision}"
     paths = [main]
     speculative = getattr(vllm_config, "speculative_config", None)

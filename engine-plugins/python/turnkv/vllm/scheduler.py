@@ -265,10 +265,10 @@ class Scheduler:
             outcome = self.load_outcomes.add(request_id, part) if known else None
             if outcome is not None:
                 self._load_ended(request_id, outcome)
-        for request_id, part in meta.saves.items():
-            outcome = self.save_outcomes.add(request_id, part)
-            if outcome is not None:
-                self._save_ended(request_id, outcome)
+        for request_id, saved in meta.saves.items():
+            all_saved = self.save_outcomes.add(request_id, saved)
+            if all_saved is not None:
+                self._save_ended(request_id, all_saved)
 
     def reset(self) -> None:
         """What the pool holds of this engine is worthless (its weights were changed): begins anew under other names.
@@ -417,8 +417,9 @@ class Scheduler:
         cause = outcome.cause if outcome.failed else None
         paused = self.pause.ended(request_id, cause, outcome.seconds, time.monotonic())
         if paused:
-            logger.warning("TurnKV: a load came too late (%s, %.1f s): requests are computed for %.0f s", cause,
-                           outcome.seconds, paused)
+            logger.warning(
+                "TurnKV: a load came too late (%s, %.1f s): requests are computed for %.0f s", cause, outcome.seconds, paused
+            )
         self.stats.observe("load_seconds", outcome.seconds)
         # With several groups vLLM takes a load whole or not at all.
         whole = outcome.failed == 0

@@ -6,7 +6,7 @@ move (the scheduler's side says), sessions, prompts.
 
 from __future__ import annotations
 
-from turnkv.connector import BlockRuns, Door, LayerLoader, LoadOutcome, Loader, SaveOutcome, Saver
+from turnkv.connector import BlockRuns, Door, LayerLoader, Loader, LoadOutcome, SaveOutcome, Saver
 from turnkv.connector.device_layers import DeviceLayerLoader
 from turnkv.connector.devices import DeviceRuns
 from turnkv.connector.loader import Loaded
@@ -159,9 +159,11 @@ class Worker:
         """A forward pass ended half-way. Its blocks hold anything, and whoever shares them in the engine's prefix cache, or
         goes on with its requests, computes on that: from here on nothing that this engine computes is stored."""
         if self._blocks_known and self._stores:
-            logger.warning("TurnKV: a forward pass did not come to its end, so nobody knows what this engine's KV blocks "
-                           "hold: nothing more is stored until it starts anew, or reset_prefix_cache("
-                           "reset_connector=True) is called")
+            logger.warning(
+                "TurnKV: a forward pass did not come to its end, so nobody knows what this engine's KV blocks "
+                "hold: nothing more is stored until it starts anew, or reset_prefix_cache("
+                "reset_connector=True) is called"
+            )
         self._blocks_known = False
 
     def _mark(self) -> None:
@@ -188,4 +190,3 @@ class Worker:
             self._failed_requests.add(request)
         else:
             self._failed_blocks.update(block for _, block in loaded.failed)
-

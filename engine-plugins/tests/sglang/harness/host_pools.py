@@ -18,8 +18,11 @@ if TYPE_CHECKING:  # helper processes that never load SGLang start without it
 
 
 def transfer_kv_direct(
-    src_layers: Sequence[torch.Tensor], dst_layers: Sequence[torch.Tensor], src_indices: torch.Tensor,
-    dst_indices: torch.Tensor, page_size: int,
+    src_layers: Sequence[torch.Tensor],
+    dst_layers: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,
 ) -> None:
     """Rows between layer-first pools."""
     for source, target in zip(src_layers, dst_layers, strict=True):
@@ -27,8 +30,12 @@ def transfer_kv_direct(
 
 
 def transfer_kv_per_layer_direct_pf_lf(
-    src_ptrs: Sequence[torch.Tensor], dst_ptrs: Sequence[torch.Tensor], src_indices: torch.Tensor,
-    dst_indices: torch.Tensor, layer_id: int, page_size: int,
+    src_ptrs: Sequence[torch.Tensor],
+    dst_ptrs: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    layer_id: int,
+    page_size: int,
 ) -> None:
     """One layer out of pages [page, layer, token, ...] into rows."""
     pages = src_indices.view(-1, page_size)[:, 0].long() // page_size
@@ -37,8 +44,11 @@ def transfer_kv_per_layer_direct_pf_lf(
 
 
 def transfer_kv_all_layer_direct_lf_pf(
-    src_ptrs: Sequence[torch.Tensor], dst_ptrs: Sequence[torch.Tensor], src_indices: torch.Tensor,
-    dst_indices: torch.Tensor, page_size: int,
+    src_ptrs: Sequence[torch.Tensor],
+    dst_ptrs: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,
 ) -> None:
     """Rows of every layer (all of K, then all of V) into pages [page, layer, token, ...]."""
     pages = dst_indices.view(-1, page_size)[:, 0].long() // page_size

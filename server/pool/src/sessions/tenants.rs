@@ -1,4 +1,5 @@
-//! Sessions by tenant: how many each has, and in which order they make way. Owns: these orders. Must not know: why one makes way.
+//! Sessions by tenant: how many each has, and in which order they make way. Owns: these orders. Must not
+//! know: why one makes way.
 
 use crate::ids::Now;
 use hashbrown::HashMap;
@@ -15,7 +16,7 @@ pub(super) enum Standing {
 
 /// The sessions of one tenant.
 #[derive(Default)]
-struct Share {
+struct TenantSessions {
     /// Idle ones before those in a turn.
     order: BTreeSet<(Standing, u32)>,
 }
@@ -23,7 +24,7 @@ struct Share {
 /// All tenants that have sessions.
 #[derive(Default)]
 pub(super) struct Tenants {
-    shares: HashMap<u32, Share>,
+    shares: HashMap<u32, TenantSessions>,
     /// By how many sessions they have.
     sizes: BTreeSet<(usize, u32)>,
     in_turn: usize,

@@ -25,6 +25,7 @@ use turnkv_pool::{
     ReloadAsk, ReloadStep,
 };
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
+use turnkv_router::RouteError;
 
 /// The only client of a simulated pool.
 const CLIENT: ClientId = ClientId(1);
@@ -80,6 +81,9 @@ pub enum SimError {
         /// Why.
         error: PoolError,
     },
+    /// The router refused a call: the simulator drives it wrongly.
+    #[error("the router refused a call: {0}")]
+    Route(#[from] RouteError),
 }
 
 /// Plays a stream (positions in the trace, by time) against a new pool. `history` is that of the same stream.

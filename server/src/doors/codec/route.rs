@@ -2,8 +2,8 @@
 
 use super::{namespace_id, optional_session};
 use crate::engine::route::{RouteTurn, Routed};
-use turnkv_pool::Candidate;
 use turnkv_proto::{Error, unpack_hashes, wire};
+use turnkv_router::Candidate;
 
 /// Decodes a Route.
 pub(crate) fn ask(raw: &wire::RouteRequest) -> Result<RouteTurn<'_>, Error> {

@@ -3,8 +3,8 @@
 
     kernels.py [--check] [FILE.cu ...]
 
-Without files: kernels.cu beside this one. The PTX is written beside each; with --check it is compared: exit 1 and a line saying so
-where they differ.
+Without files: kernels.cu beside this one. The PTX is written beside each; with --check it is compared: exit 1 and a line saying
+so where they differ.
 
 No GPU and no CUDA toolkit is needed, only the PyPI package named below, found by the Python that runs this. That version is old
 on purpose: a driver takes PTX of its own CUDA version and older, so PTX of 12.2 runs on every driver from 535 on, and nothing

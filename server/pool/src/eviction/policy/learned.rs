@@ -1,0 +1,495 @@
+//! Learned chances of return (`gittins`, `session`). Owns: runs of pages that wait alike, and the order of
+//! the runs. Must not know: tiers, whether a page may go.
+//!
+//! A run is pages that were last used together: the private part of a session (one return brings back all of
+//! it), or pages of one class that one request used. All pages of a run have one index; inside, tails go
+//! first. A session's run stays known when its pages are gone, so that what was evicted too early is learned
+//! from.
+//!
+//! ```text
+//!   open --turn_ended--> waiting --turn_began--> in turn --turn_ended--> waiting
+//!                           | superseded, closed
+//!                           v
+//!                        victims
+//! ```
+
+use crate::eviction::policy::chances::{self, BUCKETS, Chances};
+use crate::eviction::policy::class::WaitClass;
+use crate::eviction::policy::run::{Phase, Run, Waiter};
+use crate::eviction::policy::{EvictionPolicy, Newcomer, TurnFacts, row};
+use crate::ids::{NONE, Now};
+use crate::index::arena::Pages;
+use crate::index::entry::UNUSED;
+use crate::index::flags::VICTIM;
+use crate::index::lists::{ListId, PageList, Position};
+use crate::limits::{IN_TURN_MS_MAX, OUTRANK_MARGIN, OUTRANK_RETURNS_MIN, RUN_CHANGES_PER_TICK_MAX};
+use std::collections::BTreeSet;
+
+/// Several sessions have used the page.
+const SHARED: u16 = UNUSED - 1;
+/// Order of superseded pages: before all others.
+const KEY_VICTIMS: u32 = 0;
+/// Order of the pages of a turn that runs: after all others.
+const KEY_IN_TURN: u32 = u32::MAX;
+
+/// Tests check after every step: of many weights some are looked at.
+const CHECKED_EVERY: usize = 61;
+
+/// Bits of an index that do not matter: eighths of an octave tell runs apart, the rest is least recently
+/// used.
+const KEY_SHIFT: u32 = 20;
+
+/// The policy.
+pub(crate) struct Learned {
+    /// Whether a session's private pages wait together; else every page counts by its own uses.
+    by_session: bool,
+    now: Now,
+    chances: Chances,
+    runs: Vec<Run>,
+    free: Vec<u32>,
+    /// Runs by order of eviction, for each list.
+    orders: Vec<BTreeSet<(u32, Now, u32)>>,
+    /// Runs by when their age reaches the next bucket.
+    changes: BTreeSet<(Now, u32)>,
+    /// Runs that pages used at this moment join, by namespace and class.
+    open: Vec<(u16, WaitClass, u32)>,
+    open_since: Now,
+    waiters: Vec<Waiter>,
+    /// The run of superseded pages of each namespace.
+    victims: Vec<u32>,
+    /// Sessions that came back so far.
+    returns: u32,
+}
+
+impl Learned {
+    pub(crate) fn new(by_session: bool) -> Learned {
+        Learned {
+            by_session,
+            now: 0,
+            chances: Chances::new(),
+            runs: Vec::new(),
+            free: Vec::new(),
+            orders: Vec::new(),
+            changes: BTreeSet::new(),
+            open: Vec::new(),
+            open_since: 0,
+            waiters: Vec::new(),
+            victims: Vec::new(),
+            returns: 0,
+        }
+    }
+
+    fn new_run(&mut self, ns: u16, class: WaitClass, phase: Phase, session: u32) -> u32 {
+        let run = Run {
+            phase,
+            class,
+            bucket: 0,
+            ns,
+            session,
+            since: self.now,
+            key: 0,
+            members: 0,
+            lists: [PageList::default(); 2],
+        };
+        let at = self.free.pop().unwrap_or(self.runs.len() as u32);
+        match self.runs.get_mut(at as usize) {
+            Some(old) => *old = run,
+            None => self.runs.push(run),
+        }
+        self.runs[at as usize].key = self.key_of(at);
+        if phase == Phase::Waiting {
+            self.changes.insert((chances::next_change(self.now, 0), at));
+        }
+        at
+    }
+
+    /// The place in the order that a run should have now.
+    fn key_of(&self, at: u32) -> u32 {
+        let run = &self.runs[at as usize];
+        match run.phase {
+            Phase::Victims | Phase::Free => KEY_VICTIMS,
+            Phase::InTurn => KEY_IN_TURN,
+            // The turn that used these pages may still run: its end says whose they are.
+            Phase::Waiting if self.by_session && run.is_fresh() => KEY_IN_TURN - 1,
+            Phase::Waiting => self.place_of(run.ns, &run.class, usize::from(run.bucket)),
+        }
+    }
+
+    fn place_of(&self, ns: u16, class: &WaitClass, bucket: usize) -> u32 {
+        let index = self.chances.index(ns, class, bucket);
+        (index.to_bits() >> KEY_SHIFT).clamp(KEY_VICTIMS + 1, KEY_IN_TURN - 1)
+    }
+
+    /// Puts a run where it belongs in every order that it is in.
+    fn rekey(&mut self, at: u32) {
+        let key = self.key_of(at);
+        self.place(at, |run| run.key = key);
+    }
+
+    fn place(&mut self, at: u32, change: impl FnOnce(&mut Run)) {
+        let before = self.runs[at as usize];
+        change(&mut self.runs[at as usize]);
+        let after = self.runs[at as usize];
+        if (before.key, before.since) == (after.key, after.since) {
+            return;
+        }
+        for (list, id) in [(0, ListId::Nvme), (1, ListId::Dram(after.ns))] {
+            if after.lists[list].len > 0 {
+                let order = row(&mut self.orders, id);
+                order.remove(&(before.key, before.since, at));
+                order.insert((after.key, after.since, at));
+            }
+        }
+    }
+
+    /// Changes a run's wait: it begins anew, ends, or becomes another one.
+    fn begin(&mut self, at: u32, change: impl FnOnce(&mut Run)) {
+        let run = self.runs[at as usize];
+        self.changes.remove(&(chances::next_change(run.since, usize::from(run.bucket)), at));
+        let now = self.now;
+        self.place(at, |run| {
+            (run.since, run.bucket) = (now, 0);
+            change(run);
+        });
+        let run = self.runs[at as usize];
+        if run.phase != Phase::Victims {
+            self.changes.insert((chances::next_change(run.since, usize::from(run.bucket)), at));
+        }
+        self.rekey(at);
+    }
+
+    fn release_if_unused(&mut self, at: u32) {
+        let run = self.runs[at as usize];
+        if run.members == 0 && run.session == NONE && run.phase != Phase::Victims {
+            self.changes.remove(&(chances::next_change(run.since, usize::from(run.bucket)), at));
+            self.runs[at as usize].phase = Phase::Free;
+            self.open.retain(|(_, _, open)| *open != at);
+            self.free.push(at);
+        }
+    }
+
+    /// The run that pages of a class join which are used now.
+    fn open_run(&mut self, ns: u16, class: WaitClass) -> u32 {
+        if self.open_since != self.now {
+            self.open.clear();
+            self.open_since = self.now;
+        }
+        let found = self.open.iter().find(|(of, kind, _)| (*of, *kind) == (ns, class));
+        if let Some((_, _, run)) = found {
+            return *run;
+        }
+        let run = self.new_run(ns, class, Phase::Waiting, NONE);
+        self.open.push((ns, class, run));
+        run
+    }
+
+    fn victims_run(&mut self, ns: u16) -> u32 {
+        let at = usize::from(ns);
+        if at >= self.victims.len() {
+            self.victims.resize(at + 1, NONE);
+        }
+        if self.victims[at] == NONE {
+            self.victims[at] = self.new_run(ns, WaitClass::LEFT, Phase::Victims, NONE);
+        }
+        self.victims[at]
+    }
+
+    fn link(&mut self, pages: &mut Pages, list: ListId, page: u32, at: Position) {
+        let run_at = pages[page].run;
+        let run = &mut self.runs[run_at as usize];
+        let ends = &mut run.lists[usize::from(list != ListId::Nvme)];
+        match at {
+            Position::Hot => ends.push_hot(pages, page),
+            Position::Cold => ends.push_cold(pages, page),
+            Position::ColderThan(other) if pages[other].run == run_at => {
+                ends.push_colder_than(pages, page, other);
+            }
+            Position::ColderThan(_) => ends.push_hot(pages, page),
+        }
+        if ends.len == 1 {
+            let place = (run.key, run.since, run_at);
+            row(&mut self.orders, list).insert(place);
+        }
+    }
+
+    fn unlink(&mut self, pages: &mut Pages, list: ListId, page: u32) {
+        let run_at = pages[page].run;
+        let run = &mut self.runs[run_at as usize];
+        let ends = &mut run.lists[usize::from(list != ListId::Nvme)];
+        ends.remove(pages, page);
+        if ends.len == 0 {
+            let place = (run.key, run.since, run_at);
+            row(&mut self.orders, list).remove(&place);
+        }
+    }
+
+    /// Moves a page to the warm end of a run.
+    fn join(&mut self, pages: &mut Pages, page: u32, run: u32, at: Position) {
+        let list = pages[page].list();
+        if let Some(list) = list {
+            self.unlink(pages, list, page);
+        }
+        self.enrol(pages, page, run);
+        if let Some(list) = list {
+            self.link(pages, list, page, at);
+        }
+    }
+
+    /// Makes an unlisted page a member of a run.
+    fn enrol(&mut self, pages: &mut Pages, page: u32, run: u32) {
+        let old = std::mem::replace(&mut pages[page].run, run);
+        if old == run {
+            return;
+        }
+        self.runs[run as usize].members += 1;
+        if old != NONE {
+            self.runs[old as usize].members -= 1;
+            self.release_if_unused(old);
+        }
+    }
+
+    fn waiter(&mut self, session: u32) -> &mut Waiter {
+        let at = session as usize;
+        if at >= self.waiters.len() {
+            self.waiters.resize(at + 1, Waiter::default());
+        }
+        &mut self.waiters[at]
+    }
+
+    /// A run's age reached its next bucket.
+    fn change(&mut self, at: u32) {
+        let run = self.runs[at as usize];
+        if run.phase == Phase::InTurn {
+            // A turn that never ends protects nothing for ever.
+            if self.now.saturating_sub(run.since) > IN_TURN_MS_MAX {
+                self.runs[at as usize].phase = Phase::Waiting;
+            }
+        }
+        let bucket = (usize::from(run.bucket) + 1).min(BUCKETS - 1);
+        self.runs[at as usize].bucket = bucket as u8;
+        if self.runs[at as usize].phase != Phase::InTurn {
+            let weight = if run.session == NONE { run.members as f32 } else { 1.0 };
+            self.chances.observe(run.ns, &run.class, usize::from(run.bucket), false, weight);
+        }
+        if bucket + 1 < BUCKETS {
+            self.changes.insert((chances::next_change(run.since, bucket), at));
+        }
+        self.rekey(at);
+    }
+
+    /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to
+    /// others'. They wait on as pages by themselves.
+    fn leave(&mut self, run: u32) {
+        if run == NONE {
+            return;
+        }
+        self.begin(run, |run| {
+            (run.phase, run.session, run.class) = (Phase::Waiting, NONE, WaitClass::LEFT);
+        });
+        self.release_if_unused(run);
+    }
+
+    fn class_of_page(&self, pages: &Pages, page: u32, turn: u32) -> WaitClass {
+        WaitClass::of_page(pages[page].cell.uses, turn > 1)
+    }
+}
+
+/// A session's number as pages keep it.
+fn user_of(session: u32) -> u16 {
+    (session % u32::from(SHARED)) as u16
+}
+
+impl EvictionPolicy for Learned {
+    fn insert(&mut self, pages: &mut Pages, list: ListId, page: u32, at: Position) {
+        if pages[page].has(VICTIM) {
+            let run = self.victims_run(pages[page].ns);
+            self.enrol(pages, page, run);
+        } else if pages[page].run == NONE {
+            let class = self.class_of_page(pages, page, 0);
+            let run = self.open_run(pages[page].ns, class);
+            self.enrol(pages, page, run);
+        }
+        self.link(pages, list, page, at);
+    }
+
+    fn touch(&mut self, pages: &mut Pages, page: u32) {
+        let run = pages[page].run;
+        if run != NONE && self.runs[run as usize].phase == Phase::InTurn {
+            return;
+        }
+        let class = self.class_of_page(pages, page, 0);
+        let run = self.open_run(pages[page].ns, class);
+        if pages[page].run != run || pages[page].list().is_some() {
+            self.join(pages, page, run, Position::Hot);
+        }
+    }
+
+    fn remove(&mut self, pages: &mut Pages, list: ListId, page: u32) {
+        self.unlink(pages, list, page);
+    }
+
+    fn victim(&mut self, _pages: &mut Pages, list: ListId) -> (Option<u32>, u64) {
+        let first = row(&mut self.orders, list).first().map(|(_, _, run)| self.runs[*run as usize]);
+        (first.and_then(|run| run.lists[usize::from(list != ListId::Nvme)].coldest()), 0)
+    }
+
+    fn order(&self, pages: &Pages, list: ListId) -> Vec<u32> {
+        let Some(order) = self.orders.get(list.row()) else { return Vec::new() };
+        let ends = |run: u32| self.runs[run as usize].lists[usize::from(list != ListId::Nvme)];
+        order.iter().flat_map(|(_, _, run)| ends(*run).pages(pages)).collect()
+    }
+
+    fn tick(&mut self, now: Now) {
+        self.now = self.now.max(now);
+        for _ in 0..RUN_CHANGES_PER_TICK_MAX {
+            let Some((_, run)) = self.changes.first().copied().filter(|(when, _)| *when <= self.now) else {
+                break;
+            };
+            self.changes.pop_first();
+            self.change(run);
+        }
+    }
+
+    fn hit(&mut self, pages: &mut Pages, page: u32) {
+        pages[page].cell.uses = pages[page].cell.uses.saturating_add(1);
+        let Some(run) = self.runs.get(pages[page].run as usize) else { return };
+        if run.phase == Phase::Waiting && run.session == NONE && run.since < self.now {
+            self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
+        }
+    }
+
+    fn gone(&mut self, pages: &mut Pages, page: u32) {
+        let run = std::mem::replace(&mut pages[page].run, NONE);
+        if run != NONE {
+            self.runs[run as usize].members -= 1;
+            self.release_if_unused(run);
+        }
+    }
+
+    fn rank(&self, newcomer: &Newcomer) -> Option<u32> {
+        let judges = self.by_session && self.returns >= OUTRANK_RETURNS_MIN;
+        let waiter = self.waiters.get(newcomer.session as usize).filter(|_| judges)?;
+        let class = waiter.habits.likely_class(newcomer.turn.saturating_add(waiter.turns), newcomer.pages);
+        Some(self.place_of(newcomer.ns, &class, 0))
+    }
+
+    fn outranks(&self, pages: &Pages, page: u32, rank: u32) -> bool {
+        // Only what waits has a chance that was measured; and no turn that never ends keeps others out.
+        let run = self.runs.get(pages[page].run as usize);
+        run.is_some_and(|run| {
+            run.phase == Phase::Waiting && !run.is_fresh() && run.key > rank + OUTRANK_MARGIN
+        })
+    }
+
+    fn turn_began(&mut self, session: u32) {
+        let waiter = *self.waiter(session);
+        let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
+        if run.phase == Phase::Waiting {
+            self.returns = self.returns.saturating_add(1);
+            self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
+        }
+        let gap_ms = self.now - run.since;
+        self.waiter(session).habits.note_gap(gap_ms);
+        self.begin(waiter.run, |run| run.phase = Phase::InTurn);
+    }
+
+    fn continued(&mut self, from: u32, to: u32) {
+        self.turn_settled(from);
+        let waiter = *self.waiter(from);
+        let Some(run) = self.runs.get_mut(waiter.run as usize).filter(|run| run.phase == Phase::Waiting)
+        else {
+            return;
+        };
+        run.session = to;
+        *self.waiter(from) = Waiter::default();
+        *self.waiter(to) = Waiter { turns: waiter.turns.saturating_add(1), formerly: from, ..waiter };
+        self.turn_began(to);
+    }
+
+    fn turn_ended(&mut self, facts: &TurnFacts) {
+        if !self.by_session {
+            return;
+        }
+        let left = self.waiter(facts.session).left;
+        self.leave(left);
+        let waiter = *self.waiter(facts.session);
+        let turn = facts.turn.saturating_add(waiter.turns);
+        let class = waiter.habits.class(turn, facts.pages, facts.expected_return_ms);
+        let own = self.new_run(facts.ns, class, Phase::Waiting, facts.session);
+        self.rekey(own);
+        let waits = self.waiter(facts.session);
+        (waits.run, waits.left) = (own, waiter.run);
+        waits.habits.note_turn(facts.pages, facts.expected_return_ms);
+    }
+
+    fn turn_page(&mut self, pages: &mut Pages, page: u32, facts: &TurnFacts) {
+        let waiter = if self.by_session { *self.waiter(facts.session) } else { Waiter::default() };
+        // Two sessions of one number are taken for one: their pages are ordered a little worse.
+        let user = user_of(facts.session);
+        let formerly = if waiter.formerly == NONE { user } else { user_of(waiter.formerly) };
+        let entry = &mut pages[page];
+        entry.user = match entry.user {
+            UNUSED => user,
+            other if other == user || other == formerly => user,
+            _ => SHARED,
+        };
+        let run = match (entry.user, waiter.run) {
+            (SHARED, _) | (_, NONE) => {
+                let class = self.class_of_page(pages, page, if self.by_session { 2 } else { facts.turn });
+                self.open_run(facts.ns, class)
+            }
+            (_, own) => own,
+        };
+        self.join(pages, page, run, Position::Hot);
+    }
+
+    fn turn_settled(&mut self, session: u32) {
+        if self.by_session {
+            let left = std::mem::replace(&mut self.waiter(session).left, NONE);
+            self.leave(left);
+            self.waiter(session).formerly = NONE;
+        }
+    }
+
+    fn check(&self, pages: &Pages) -> Result<(), String> {
+        self.chances.check(CHECKED_EVERY)?;
+        let mut members = vec![0; self.runs.len()];
+        for page in (0..pages.end()).filter(|page| pages[*page].is_used() && pages[*page].run != NONE) {
+            members[pages[page].run as usize] += 1;
+        }
+        for (at, run) in self.runs.iter().enumerate() {
+            let listed = run.lists[0].len + run.lists[1].len;
+            if run.members != members[at] || listed > run.members {
+                return Err(format!("run {at} has {} pages, {listed} listed: {run:?}", members[at]));
+            }
+            let waits = self.waiters.get(run.session as usize);
+            let waits = waits.is_some_and(|waiter| [waiter.run, waiter.left].contains(&(at as u32)));
+            if run.session != NONE && !waits {
+                return Err(format!("run {at} is of a session that waits elsewhere: {run:?}"));
+            }
+            if run.phase != Phase::Free
+                && run.members == 0
+                && run.session == NONE
+                && run.phase != Phase::Victims
+            {
+                return Err(format!("run {at} is lost: {run:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn namespace_gone(&mut self, ns: u16) {
+        self.chances.forget(ns);
+    }
+
+    fn session_gone(&mut self, session: u32) {
+        let waiter = std::mem::take(self.waiter(session));
+        self.leave(waiter.left);
+        let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
+        if run.phase == Phase::Waiting {
+            // It stays away from here on. Left out, only those who return would be seen at great ages.
+            self.chances.observe_end(run.ns, &run.class, usize::from(run.bucket));
+        }
+        self.leave(waiter.run);
+    }
+}

@@ -1,0 +1,69 @@
+//! Pages that wait alike, and who waits. Owns: what is kept of a run of pages, and of a session. Must not
+//! know: orders, chances.
+
+use crate::eviction::policy::class::{Habits, WaitClass};
+use crate::ids::{NONE, Now};
+use crate::index::lists::PageList;
+
+/// Pages used at one moment are judged from this bucket on, after 2 s.
+const FRESH_BUCKETS: u8 = 7;
+
+/// What its pages wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not in use.
+    Free,
+    /// Its class and age say when it comes back.
+    Waiting,
+    /// Its session's turn runs.
+    InTurn,
+    /// Superseded.
+    Victims,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) phase: Phase,
+    /// What its chances are learned by.
+    pub(crate) class: WaitClass,
+    /// Its age.
+    pub(crate) bucket: u8,
+    /// Its namespace.
+    pub(crate) ns: u16,
+    /// The session that waits; none: pages by themselves.
+    pub(crate) session: u32,
+    /// When its wait began.
+    pub(crate) since: Now,
+    /// Its place in the orders it is in.
+    pub(crate) key: u32,
+    /// Pages of the index in it, listed or not.
+    pub(crate) members: u32,
+    /// Those on NVMe only, those in DRAM.
+    pub(crate) lists: [PageList; 2],
+}
+
+impl Run {
+    /// Pages by themselves that were used just now; a session that left its pages needs them no more.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.session == NONE && self.bucket < FRESH_BUCKETS && self.class != WaitClass::LEFT
+    }
+}
+
+/// What is known of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) run: u32,
+    /// The run that it leaves: pages of it are on their way to the other.
+    pub(crate) left: u32,
+    pub(crate) habits: Habits,
+    /// Turns it had under other names, and its number under the last one: both are of whoever continues it.
+    pub(crate) turns: u32,
+    pub(crate) formerly: u32,
+}
+
+impl Default for Waiter {
+    fn default() -> Waiter {
+        Waiter { run: NONE, left: NONE, habits: Habits::default(), turns: 0, formerly: NONE }
+    }
+}

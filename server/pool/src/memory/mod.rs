@@ -1,0 +1,12 @@
+//! DRAM: slots, and who may hold them for how long. Owns: slabs, slots, leases. Must not know: hashes,
+//! sessions, NVMe.
+//!
+//! - `slots`: how slabs are cut, which slot is whose; `mapped_slots`: slots that are taken before their page
+//!   is known
+//! - `leases`: who holds which slots until when
+//! - `shares`: how much one client, one user and all may hold
+
+pub(crate) mod leases;
+mod mapped_slots;
+pub(crate) mod shares;
+pub(crate) mod slots;

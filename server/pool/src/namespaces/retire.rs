@@ -1,0 +1,172 @@
+//! Namespaces that retire: at the limit, one of the new one's tenant, or of the tenant with too many, makes
+//! way. Owns: who goes, and dropping all of it in steps. Must not know: who asks for room, the catalog.
+//!
+//! Nobody finds a namespace that retires, so its sessions, pins and pages go in any order and at any pace,
+//! leaves before what they hang on. Its place is free when its last operation in flight has ended.
+
+use crate::Pool;
+use crate::eviction::protection::Owner;
+use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
+use crate::index::residency::{Removal, Search};
+use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
+use crate::memory::slots::Slots;
+use crate::namespaces::table::Namespaces;
+use std::collections::BTreeMap;
+use turnkv_proto::NamespaceId;
+
+/// A namespace that retires, and how far that is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retiring {
+    pub(crate) ns: NamespaceIndex,
+    /// Sessions, then pins, then pages up to here are gone.
+    sessions: u32,
+    protections: u32,
+    pages: u32,
+    /// The page that is next, on the way down to a leaf or up from one.
+    page: Option<PageKey>,
+}
+
+/// Which tenant gives way to a new namespace.
+struct GivesWay {
+    tenant: u32,
+    /// It is the one that asks.
+    is_own: bool,
+    /// Others' shares are in what it has: it gives up what it uses, too.
+    has_too_many: bool,
+}
+
+impl Namespaces {
+    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else
+    /// who has most.
+    fn gives_way(&self, slots: &Slots, namespaces_max: u16, tenant: &str) -> Option<GivesWay> {
+        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
+        for (ns, _) in self.open() {
+            *sizes.entry(slots.tenant_of(ns.0)).or_default() += 1;
+        }
+        let own = sizes.iter().find(|(number, _)| self.tenant(**number) == tenant);
+        let tenants = sizes.len() + usize::from(own.is_none());
+        let share = (usize::from(namespaces_max) / tenants).max(1);
+        if let Some((own, _)) = own.filter(|(_, has)| **has >= share) {
+            return Some(GivesWay { tenant: *own, is_own: true, has_too_many: false });
+        }
+        let (has, fullest) = sizes.iter().map(|(number, has)| (*has, *number)).max()?;
+        Some(GivesWay { tenant: fullest, is_own: false, has_too_many: has > share })
+    }
+}
+
+impl Pool {
+    /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that
+    /// hold nothing. A tenant that has no fewer than its equal share loses its own; for one that has fewer,
+    /// the tenant with most loses one, or else anybody. None: all of these are in use (leased slots; or they
+    /// hold something, were used a short while ago, and are not of a tenant with more than its share), or
+    /// enough retire already.
+    pub fn retire_oldest(&mut self, tenant: &str, now: Now) -> Option<NamespaceId> {
+        let now = self.tick(now);
+        if self.namespaces.retiring.len() >= NAMESPACES_RETIRING_MAX {
+            return None;
+        }
+        let GivesWay { tenant: gives_way, is_own, has_too_many } =
+            self.namespaces.gives_way(&self.slots, self.config.limits.namespaces_max, tenant)?;
+        let candidate = |(ns, used): (NamespaceIndex, Now)| {
+            let (at, class) = (ns.0, self.slots.class_at(ns.0));
+            let named = self.sessions.len_of(ns) > 0 || self.eviction.protections().pins_of(ns) > 0;
+            let holds = named || self.pages.live_of(at) > 0 || class.used > 0;
+            let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
+            let others = self.slots.tenant_of(at) != gives_way;
+            let needed = class.leased > 0 || others && is_own || spared && (others || !has_too_many);
+            (!needed).then_some((others, spared, holds, used, ns))
+        };
+        let (.., ns) = self.namespaces.open().filter_map(candidate).min()?;
+        let id = self.namespaces.id(ns);
+        self.namespaces.close(ns);
+        self.namespaces.retiring.push_back(Retiring {
+            ns,
+            sessions: 0,
+            protections: 0,
+            pages: 0,
+            page: None,
+        });
+        Some(id)
+    }
+
+    /// Namespaces that retire.
+    pub fn retiring(&self) -> usize {
+        self.namespaces.retiring.len()
+    }
+
+    /// Drops some of what namespaces that retire still hold. True: there is more that could be dropped now.
+    pub fn retire_step(&mut self) -> bool {
+        self.call.begin();
+        let mut steps = RETIRE_STEPS_PER_CALL;
+        for _ in 0..self.namespaces.retiring.len() {
+            let Some(mut next) = self.namespaces.retiring.pop_front() else { return false };
+            self.retire_sessions(&mut next, &mut steps);
+            self.retire_pins(&mut next, &mut steps);
+            self.retire_pages(&mut next, &mut steps);
+            if steps == 0 {
+                self.namespaces.retiring.push_front(next);
+                return true;
+            }
+            if self.pages.live_of(next.ns.0) > 0 || self.slots.class_at(next.ns.0).used > 0 {
+                self.namespaces.retiring.push_back(next); // what it waits for are operations in flight
+                continue;
+            }
+            self.eviction.forget_namespace(next.ns.0);
+            self.policy.namespace_gone(next.ns.0);
+            self.slots.close_class(next.ns.0);
+            self.namespaces.vacate(next.ns.0);
+        }
+        false
+    }
+
+    fn retire_sessions(&mut self, next: &mut Retiring, steps: &mut u32) {
+        while *steps > 0 && self.sessions.len_of(next.ns) > 0 && next.sessions < self.sessions.end() {
+            *steps -= 1;
+            if self.sessions.namespace_at(next.sessions) == Some(next.ns) {
+                self.forget(next.sessions, false);
+            }
+            next.sessions += 1;
+        }
+    }
+
+    fn retire_pins(&mut self, next: &mut Retiring, steps: &mut u32) {
+        while *steps > 0
+            && self.eviction.protections().pins_of(next.ns) > 0
+            && next.protections < self.eviction.protections().end()
+        {
+            *steps -= 1;
+            let pin = self.eviction.protections().pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            if let Some((ns, pin)) = pin {
+                self.unprotect(Owner::Pin(ns, pin));
+            }
+            next.protections += 1;
+        }
+    }
+
+    fn retire_pages(&mut self, next: &mut Retiring, steps: &mut u32) {
+        while *steps > 0 && self.pages.live_of(next.ns.0) > 0 {
+            let at = next.page.take().and_then(|page| self.pages.resolve(page)).or_else(|| {
+                let own = |at: &u32| self.pages.is_live(*at) && self.pages[*at].ns == next.ns.0;
+                Some(next.pages).filter(|at| *at < self.pages.end()).filter(own)
+            });
+            let Some(index) = at else {
+                if next.pages >= self.pages.end() {
+                    return;
+                }
+                *steps -= 1;
+                next.pages += 1;
+                continue;
+            };
+            let child = self.pages[index].first_child;
+            if child != NONE {
+                *steps -= 1;
+                next.page = Some(self.pages.key(child));
+                continue;
+            }
+            *steps = steps.saturating_sub(u32::from(self.pages.shards(index)));
+            let parent = self.pages[index].parent;
+            self.remove_leaf(index, Removal::Dropped, Search::NONE);
+            next.page = (parent != NONE).then(|| self.pages.key(parent));
+        }
+    }
+}

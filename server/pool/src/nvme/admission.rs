@@ -1,0 +1,217 @@
+//! Admission to NVMe: which pages are written, and how many bytes a day. Owns: pages kept off NVMe, the write
+//! budget. Must not know: the write queue's order, segments.
+//!
+//! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its
+//! slot. What hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go
+//! before heads. What is off only because NVMe could not take it in time, or had no room for it later, is
+//! found again and written once NVMe can.
+
+use crate::Pool;
+use crate::config::Admit;
+use crate::ids::{NONE, Now};
+use crate::index::arena::Pages;
+use crate::index::flags::{COUNTED_NVME, DIRTY, FILLED, ON_NVME, WRITING};
+use crate::index::lists::Position;
+use crate::index::sweep::Sweep;
+use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
+use crate::nvme::Nvme;
+
+/// Bytes that may be written to NVMe: a bucket that fills with time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WriteBudget {
+    /// Bytes that may be written now. Below nothing: durable pages were written beyond the budget.
+    bytes: i128,
+    /// Thousandths of a byte-day that are not whole bytes yet.
+    rest: u128,
+    filled_at: Now,
+}
+
+impl WriteBudget {
+    /// A full bucket: the first burst is there from the start.
+    pub(crate) fn new(bytes_per_day: u64) -> WriteBudget {
+        WriteBudget { bytes: burst(bytes_per_day), rest: 0, filled_at: 0 }
+    }
+
+    fn fill(&mut self, bytes_per_day: u64, now: Now) {
+        let elapsed = u128::from(now.saturating_sub(self.filled_at));
+        self.filled_at = self.filled_at.max(now);
+        let earned = elapsed * u128::from(bytes_per_day) + self.rest;
+        self.rest = earned % u128::from(DAY_MS);
+        self.bytes = (self.bytes + (earned / u128::from(DAY_MS)) as i128).min(burst(bytes_per_day));
+    }
+}
+
+/// What a burst left behind: pages off NVMe that are to be written when what waits has become little.
+#[derive(Default)]
+pub(crate) struct LeftBehind {
+    /// The walk that finds them. None: there are none.
+    sweep: Option<Sweep>,
+    /// More were left behind since it began.
+    again: bool,
+    /// Pages that NVMe let go of wait for room there; a walk finds them then.
+    let_go: bool,
+}
+
+impl LeftBehind {
+    /// Whether there are such pages.
+    pub(crate) fn is_any(&self) -> bool {
+        self.sweep.is_some() || self.let_go
+    }
+
+    /// Some more were left behind.
+    fn find_again(&mut self) {
+        self.again |= self.sweep.is_some();
+        self.sweep.get_or_insert_default();
+    }
+}
+
+fn burst(bytes_per_day: u64) -> i128 {
+    i128::from(bytes_per_day) * i128::from(BUDGET_BURST_MS) / i128::from(DAY_MS)
+}
+
+impl Nvme {
+    /// Whether a page is in DRAM only, and not on its way to NVMe.
+    pub(crate) fn is_off(&self, pages: &Pages, index: u32) -> bool {
+        self.alive
+            && pages[index].is_visible()
+            && pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY))
+    }
+
+    /// Whether nobody waits any more for a write that is done: the page is off NVMe, or what it hangs on is.
+    pub(super) fn is_unwanted(&self, pages: &Pages, index: u32) -> bool {
+        let parent = pages[index].parent;
+        let left = pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY | WRITING));
+        left || (parent != NONE && self.is_off(pages, parent))
+    }
+
+    /// Whether the budget allows so many bytes to be written that nobody insists on, beside those that are
+    /// queued.
+    fn budget_allows(&mut self, bytes: u64, dirty_bytes: u64, now: Now) -> bool {
+        if self.bytes_per_day == 0 {
+            return true;
+        }
+        self.budget.fill(self.bytes_per_day, now);
+        // What is queued will be written: it counts before it is.
+        self.budget.bytes - i128::from(dirty_bytes) >= i128::from(bytes)
+    }
+
+    /// Whether what waits to be written, and so many bytes more, is little beside NVMe. A small tier could
+    /// not take more in time, and pages that wait for it hold their slots in DRAM.
+    fn backlog_allows(&self, bytes: u64, dirty_bytes: u64) -> bool {
+        dirty_bytes + bytes <= self.bytes / BACKLOG_SHARE
+    }
+
+    /// A write of so many bytes was started.
+    pub(super) fn spend_budget(&mut self, bytes: u64) {
+        if self.bytes_per_day > 0 {
+            self.budget.bytes -= i128::from(bytes);
+        }
+    }
+}
+
+impl Pool {
+    /// Whether the budget allows a page to be written that nobody insists on.
+    pub(crate) fn budget_allows(&mut self, index: u32) -> bool {
+        let bytes = self.pages.page_bytes(&self.slots, index);
+        self.nvme.budget_allows(bytes, self.tally.dirty_bytes, self.call.now())
+    }
+
+    /// Whether little waits to be written, a page more included.
+    fn backlog_allows(&self, index: u32) -> bool {
+        self.nvme.backlog_allows(self.pages.page_bytes(&self.slots, index), self.tally.dirty_bytes)
+    }
+
+    /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their
+    /// children.
+    pub(crate) fn admit_new(&mut self, index: u32) {
+        if !self.nvme.alive {
+            return;
+        }
+        let parent = self.pages[index].parent;
+        let wanted = match self.nvme.admit {
+            Admit::All => parent == NONE || !self.nvme.is_off(&self.pages, parent),
+            Admit::Reused => false,
+        };
+        // A page of several shards that recovery or a lease completed may be there in part.
+        let begun = self.pages.cells(index).iter().any(|cell| cell.has(ON_NVME));
+        let in_time = self.backlog_allows(index);
+        if begun || (wanted && in_time && self.budget_allows(index)) {
+            self.queue_write(index);
+            return;
+        }
+        self.pages.move_last(index);
+        self.tally.kept_off += 1;
+        if wanted && !in_time {
+            self.nvme.behind.find_again();
+        }
+    }
+
+    /// NVMe gives up a page that DRAM keeps. It is found again, unless it is one that would not have been
+    /// written unasked.
+    pub(crate) fn note_let_go(&mut self, index: u32) {
+        self.tally.let_go += u64::from(self.pages[index].has(COUNTED_NVME));
+        self.nvme.behind.let_go |= self.nvme.admit == Admit::All;
+    }
+
+    /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has
+    /// become little.
+    pub(crate) fn catch_up(&mut self) {
+        let little = self.nvme.bytes / (2 * BACKLOG_SHARE);
+        if self.tally.dirty_bytes > little || !self.nvme.alive {
+            return;
+        }
+        if self.nvme.behind.let_go && self.nvme.has_room_again(self.tally.dirty_bytes) {
+            self.nvme.behind.let_go = false;
+            self.nvme.behind.find_again();
+        }
+        let Some(mut sweep) = self.nvme.behind.sweep.take() else { return };
+        let slice = self.call.half_slice();
+        let done = self.admit_off(&mut sweep, slice, |pool, index| {
+            // Where NVMe is small, what it has alone is worth more than copies of what DRAM has.
+            let worth = pool.nvme.is_large(pool.slots.dram_bytes())
+                || pool.nvme.has_room_again(pool.tally.dirty_bytes);
+            let allowed = worth && pool.backlog_allows(index) && pool.budget_allows(index);
+            if allowed {
+                pool.insist(index);
+            }
+            allowed
+        });
+        self.nvme.behind.sweep = match done {
+            false => Some(sweep),
+            true if std::mem::take(&mut self.nvme.behind.again) => Some(Sweep::default()),
+            true => None,
+        };
+    }
+
+    /// Somebody uses the page again, or its session will: it is worth a write.
+    pub(crate) fn admit(&mut self, index: u32) {
+        let parent = self.pages[index].parent;
+        let reachable = parent == NONE || !self.nvme.is_off(&self.pages, parent);
+        if self.nvme.is_off(&self.pages, index)
+            && reachable
+            && self.backlog_allows(index)
+            && self.budget_allows(index)
+        {
+            self.queue_write(index);
+            self.refresh(index, Position::Hot);
+        }
+    }
+
+    /// The page must be on NVMe whatever that costs. Its parent is on its way already.
+    pub(crate) fn insist(&mut self, index: u32) {
+        if self.nvme.is_off(&self.pages, index) {
+            self.queue_write(index);
+            self.refresh(index, Position::Hot);
+        }
+    }
+
+    /// Every shard that is not on NVMe goes to the write queue.
+    fn queue_write(&mut self, index: u32) {
+        for shard in 0..self.pages.shards(index) {
+            let cell = self.pages.cell(index, shard);
+            if cell.has(FILLED) && !cell.has(ON_NVME) {
+                self.set_dirty(index, shard);
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What callers ask of the pool, one file a verb. Owns: the order in which wings are asked. Must not know:
+//! the wire, I/O.
+//!
+//! - pages: `offload` and `commit`, `reload`, `mapped` (slots that a process has mapped), `prefetch`,
+//!   `promote`
+//! - `leases`: how leases begin and end
+//! - sessions: `session` (fork, supersede, close), `turn_begin`, `turn_end`, `retain` (those with a priority)
+//! - `pins`: prefixes that many sessions share
+//! - `slabs`: memory that changes tenant, or fails; `expire`: time passing; `sweep`: walks through the whole
+//!   index
+
+pub(crate) mod commit;
+pub(crate) mod expire;
+mod leases;
+pub(crate) mod mapped;
+pub(crate) mod offload;
+pub(crate) mod pins;
+pub(crate) mod prefetch;
+mod promote;
+pub(crate) mod reload;
+pub(crate) mod retain;
+pub(crate) mod session;
+pub(crate) mod sizing;
+pub(crate) mod slabs;
+pub(crate) mod sweep;
+pub(crate) mod turn_begin;
+pub(crate) mod turn_end;

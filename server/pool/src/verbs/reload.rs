@@ -1,0 +1,253 @@
+//! Reload: which slots hold the pages asked for, and which reads must run first.
+//! Owns: begin and end of a reload. Must not know: who reads.
+
+use crate::Pool;
+use crate::error::PoolError;
+use crate::ids::{ClientId, LeaseId, MissCause, NONE, NamespaceIndex, Now, PageKey, SlotKey};
+use crate::index::flags::{FILLED, PROMOTING};
+use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
+use crate::nvme::promote::Promotion;
+use crate::sizing::curve::Seen;
+use crate::verbs::offload::check_ask;
+use turnkv_proto::{BlockHash, SessionId, Shards};
+
+/// What a reload asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct ReloadAsk<'a> {
+    /// Namespace of the pages.
+    pub ns: NamespaceIndex,
+    /// The pages, in prefix order.
+    pub hashes: &'a [BlockHash],
+    /// Which shards of each.
+    pub shards: Shards,
+    /// Who will read the slots.
+    pub client: ClientId,
+    /// The session that reads.
+    pub session: Option<&'a SessionId>,
+    /// It is going to map the slots: no more of them than it may, unless it may map none.
+    pub hold: bool,
+}
+
+/// One position of a reload: a shard of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadStep {
+    /// Read it from DRAM now.
+    Ready {
+        /// The page.
+        page: PageKey,
+        /// Where it is.
+        slot: SlotKey,
+        /// CRC-64/NVME of its bytes.
+        checksum: u64,
+    },
+    /// Start this read; the page is ready when it is done.
+    Promote(Promotion),
+    /// A read of somebody else is on its way into this slot; the page is ready when that one is done.
+    Join {
+        /// The page whose promotion is in flight.
+        page: PageKey,
+        /// Where it will be.
+        slot: SlotKey,
+        /// CRC-64/NVME of its bytes.
+        checksum: u64,
+    },
+    /// Stop here: every slot is leased or dirty now, or this client holds as many as it may. Ask again later.
+    NoSlot,
+    /// Stop here: the page is not in the pool.
+    Miss(MissCause),
+}
+
+/// Answer to the begin of a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadPlan {
+    /// The lease that pins every slot named; none when no slot is named.
+    pub lease: Option<LeaseId>,
+    /// Finish reading within so long.
+    pub lease_ms: u32,
+    /// The shards of the leading pages in the order asked: whole pages, and perhaps why it stops; fewer than
+    /// asked when a limit of the lease ends the plan.
+    pub pages: Vec<ReloadStep>,
+    /// Reads of a page of which not all shards found a slot: to be started like the others, so that they are
+    /// done when the page is asked for again.
+    pub ahead: Vec<Promotion>,
+}
+
+impl Pool {
+    /// Pins the slots of the leading pages that are here, and plans the reads of those on NVMe only.
+    /// Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    pub fn begin_reload(&mut self, ask: ReloadAsk<'_>, now: Now) -> Result<ReloadPlan, PoolError> {
+        let desc = self.namespaces.desc(ask.ns)?;
+        check_ask(ask.hashes, ask.shards, desc.shards)?;
+        self.check_lease_size(ask.shards)?;
+        let room = self.lease_room(ask.client, ask.ns)?;
+        let room = match self.room().held_room(ask.client, ask.ns) {
+            may_hold if ask.hold && may_hold >= ask.shards.count() => room.min(may_hold),
+            _ => room,
+        };
+        let now = self.tick(now);
+        if let Some(session) = ask.session {
+            self.use_session(ask.ns, session, ask.hashes, now);
+        }
+
+        let most = ask.shards.positions(ask.hashes.len()).min(room);
+        let (mut pages, mut items) = (Vec::with_capacity(most + 1), Vec::with_capacity(most));
+        let mut ahead = Vec::new();
+        let end = self.pin_resident(&ask, room, &mut items);
+        let planned = items.len();
+        let stopped = self.plan_steps(&ask, &mut items, &mut pages, &mut ahead);
+        // Where making room took long, the plan ends early: the caller asks again for the rest.
+        let whole = items.len() == planned;
+        pages.extend(stopped.or(end.filter(|_| whole)));
+        for item in items.iter().step_by(ask.shards.count()).rev() {
+            self.policy.hit(&mut self.pages, item.page.index);
+            self.touch(item.page.index);
+        }
+        for item in items.iter().step_by(ask.shards.count()) {
+            self.admit(item.page.index);
+        }
+        if let Some(first) = items.first() {
+            self.touch_ancestors(first.page.index);
+        }
+        if ask.shards.first() == 0 {
+            // Every rank asks for its shards of the pages: the word of whoever moves the first one counts.
+            let served = items.iter().step_by(ask.shards.count()).rev();
+            let served = served.map(|item| (&self.pages[item.page.index].hash, Seen::Found));
+            self.curves.observe(ask.ns.0, served, true, now);
+        }
+        let lease_ms = self.config.limits.lease_ms;
+        let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
+        let (kind, client, ns, shards) = (LeaseKind::Read, ask.client, ask.ns, ask.shards);
+        let lease = (!items.is_empty())
+            .then(|| self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
+        Ok(ReloadPlan { lease, lease_ms, pages, ahead })
+    }
+
+    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped.
+    /// Returns of how many pages one was.
+    pub fn end_reload(
+        &mut self,
+        lease: LeaseId,
+        client: ClientId,
+        corrupt: &[u32],
+        now: Now,
+    ) -> Result<u64, PoolError> {
+        let now = self.tick(now);
+        let held = self.leases.get(lease, client).filter(|held| held.kind == LeaseKind::Read);
+        let held = held.ok_or(PoolError::LeaseUnknown)?;
+        if corrupt.len() > held.items.len() || corrupt.iter().any(|at| *at as usize >= held.items.len()) {
+            return Err(PoolError::Invalid("a position that is corrupt must be one of the lease"));
+        }
+        let overdue = held.deadline < now;
+        let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
+        for item in &held.items {
+            self.unlease(item.slot);
+        }
+        if overdue {
+            self.leases.count_expired();
+            return Err(PoolError::LeaseUnknown);
+        }
+        let corrupt: Vec<LeaseItem> = corrupt.iter().map(|at| held.items[*at as usize]).collect();
+        Ok(self.drop_corrupt(&corrupt, held.shards))
+    }
+
+    /// Finds the leading pages and holds the slots of those shards that have one. Returns why it stopped
+    /// short, if so.
+    fn pin_resident(
+        &mut self,
+        ask: &ReloadAsk<'_>,
+        room: usize,
+        items: &mut Vec<LeaseItem>,
+    ) -> Option<ReloadStep> {
+        for (page, hash) in ask.hashes.iter().enumerate() {
+            self.call.step();
+            let Some(index) = self.pages.find_visible(ask.ns.0, hash) else {
+                let known = self.pages.find(ask.ns.0, hash).is_some();
+                return Some(ReloadStep::Miss(if known { MissCause::Incomplete } else { MissCause::Absent }));
+            };
+            if items.len() + ask.shards.count() > room {
+                return (page == 0).then_some(ReloadStep::NoSlot);
+            }
+            self.call.add(ask.shards.count() as u64 - 1);
+            for shard in ask.shards.iter() {
+                let cell = self.pages.cell(index, shard);
+                let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
+                if slot != NONE {
+                    self.slots.lease(slot);
+                }
+                items.push(LeaseItem { position: items.len() as u32, slot, page: self.pages.key(index) });
+            }
+        }
+        None
+    }
+
+    /// Plans each shard of each page, with a new slot for those on NVMe only. Where slots, or the slice, end
+    /// the rest is let go: the page that this is in the middle of, too, though its reads that were begun go
+    /// on.
+    fn plan_steps(
+        &mut self,
+        ask: &ReloadAsk<'_>,
+        items: &mut Vec<LeaseItem>,
+        pages: &mut Vec<ReloadStep>,
+        ahead: &mut Vec<Promotion>,
+    ) -> Option<ReloadStep> {
+        let slice = self.call.slice();
+        for at in 0..items.len() {
+            let (page, shard) = (items[at].page, items[at].shard(ask.shards));
+            if items[at].slot == NONE {
+                let late = at > 0 && self.call.is_over(slice);
+                let step = if late { None } else { self.plan_read(page.index, shard) };
+                let Some((step, slot)) = step else {
+                    let whole = ask.shards.positions(ask.shards.page(at));
+                    for item in items.drain(whole..).filter(|item| item.slot != NONE) {
+                        self.unlease(item.slot);
+                    }
+                    ahead.extend(pages.drain(whole..).filter_map(|step| match step {
+                        ReloadStep::Promote(promotion) => Some(promotion),
+                        _ => None,
+                    }));
+                    return (!late || whole == 0).then_some(ReloadStep::NoSlot);
+                };
+                self.slots.lease(slot);
+                items[at].slot = slot;
+                pages.push(step);
+                continue;
+            }
+            let cell = self.pages.cell(page.index, shard);
+            let (slot, checksum) = (self.slots.key(cell.slot), cell.checksum());
+            pages.push(match cell.has(FILLED) {
+                true => ReloadStep::Ready { page, slot, checksum },
+                false => ReloadStep::Join { page, slot, checksum },
+            });
+        }
+        None
+    }
+
+    /// Starts the read of a page that had no slot when the plan began.
+    fn plan_read(&mut self, index: u32, shard: u16) -> Option<(ReloadStep, u32)> {
+        let cell = self.pages.cell(index, shard);
+        if cell.has(PROMOTING) {
+            // The list names the page twice.
+            let (page, slot, checksum) = (self.pages.key(index), self.slots.key(cell.slot), cell.checksum());
+            return Some((ReloadStep::Join { page, slot, checksum }, cell.slot));
+        }
+        let promotion = self.start_promotion(index, shard, None)?;
+        Some((ReloadStep::Promote(promotion), self.pages.cell(index, shard).slot))
+    }
+
+    /// The bytes of these slots, in the order of their positions, did not verify at the reader. Returns of
+    /// how many pages some were dropped.
+    pub(crate) fn drop_corrupt(&mut self, items: &[LeaseItem], shards: Shards) -> u64 {
+        let (mut pages, mut last) = (0, None);
+        for item in items {
+            let Some(index) = self.pages.resolve(item.page) else { continue };
+            let shard = item.shard(shards);
+            let cell = self.pages.cell(index, shard);
+            if cell.slot != item.slot || !cell.has(FILLED) {
+                continue;
+            }
+            self.lose_slot(index, shard);
+            pages += u64::from(last.replace(item.page) != Some(item.page));
+        }
+        pages
+    }
+}

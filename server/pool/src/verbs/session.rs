@@ -1,0 +1,100 @@
+//! Sessions: conversations and branches, their pages in order, and their waits.
+//! Owns: forks, superseded branches, ends of sessions. Must not know: turns, slots, NVMe.
+
+use crate::Pool;
+use crate::error::PoolError;
+use crate::ids::{NamespaceIndex, Now};
+use crate::limits::NAMES_PER_CALL;
+use turnkv_proto::{BlockHash, SessionId};
+
+/// What the owner says at the end of a turn.
+#[derive(Clone, Copy, Debug)]
+pub struct EndTurn<'a> {
+    /// Leading pages of the session's list that stay as they are.
+    pub keep: u32,
+    /// The pages after them, in order, a partial tail last.
+    pub hashes: &'a [BlockHash],
+    /// Above 0: the last hash is a partial tail.
+    pub tail_tokens: u32,
+    /// When the next turn is expected; 0: unknown.
+    pub expected_return_ms: u64,
+    /// How long to remember the session, and to protect it if it has a priority; 0: the pool's defaults.
+    pub ttl_ms: u64,
+    /// 0 usual; higher is protected while it waits, within the tenant's budget and before lower ones.
+    pub priority: u32,
+    /// No turn will follow.
+    pub last: bool,
+}
+
+impl Pool {
+    /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead
+    /// of its own. Returns how many pages it shares.
+    pub fn fork(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        fork: &SessionId,
+        pages: u32,
+        now: Now,
+    ) -> Result<u32, PoolError> {
+        let source = self.session_at(ns, session)?;
+        if session == fork {
+            return Err(PoolError::Invalid("a session cannot be forked onto itself"));
+        }
+        let now = self.tick(now);
+        // Making room for the fork may forget a session, so the list is taken first.
+        let present = self.sessions.present_end(&self.pages, source);
+        let count = if pages == 0 { present.pages } else { present.pages.min(pages) };
+        let list = self.pages.cut(present, count);
+        let (ttl_ms, priority) = (self.sessions[source].ttl_ms, self.sessions[source].priority);
+        let at = self.open_session(ns, fork, now)?;
+        self.replace_list(at, list);
+        self.sessions.update(at, |session| {
+            session.last_used = now;
+            session.ttl_ms = ttl_ms;
+            session.priority = priority;
+        });
+        Ok(count)
+    }
+
+    /// Cuts a session's list to its leading pages; the branch after them becomes first victim. Returns the
+    /// pages left.
+    pub fn supersede(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        keep: u32,
+        now: Now,
+    ) -> Result<u32, PoolError> {
+        let at = self.session_at(ns, session)?;
+        let now = self.tick(now);
+        let present = self.sessions.present_end(&self.pages, at);
+        let list = self.pages.cut(present, present.pages.min(keep));
+        self.replace_list(at, list);
+        self.sessions.update(at, |session| session.last_used = now);
+        Ok(list.pages)
+    }
+
+    /// Forgets a session; pages that only it used become first victims.
+    pub fn close(&mut self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Result<(), PoolError> {
+        let at = self.session_at(ns, session)?;
+        self.tick(now);
+        self.close_at(at);
+        Ok(())
+    }
+
+    /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are
+    /// more.
+    pub fn session_names(&self, from: u32) -> (Vec<(NamespaceIndex, SessionId)>, Option<u32>) {
+        let to = from.saturating_add(NAMES_PER_CALL).min(self.sessions.end());
+        (
+            (from..to).filter_map(|at| self.sessions.name_at(at)).collect(),
+            (to < self.sessions.end()).then_some(to),
+        )
+    }
+
+    /// Sessions forgotten since the last call (expired, or made way for a new one): their records can go.
+    pub fn take_forgotten(&mut self) -> Vec<(NamespaceIndex, SessionId)> {
+        self.sessions.take_forgotten()
+    }
+}
