@@ -1,14 +1,15 @@
-//! Pages kept in device memory, for engines without a paged cache of their own and for prefixes that many share: the tier above
-//! the pool's. Owns: the memory, copies into and out of it, writing through to the pool and filling from it. Must not know: who
-//! gives way (`index`), how bytes are copied.
+//! Pages kept in device memory, for engines without a paged cache of their own and for prefixes that many
+//! share: the tier above the pool's. Owns: the memory, copies into and out of it, writing through to the pool
+//! and filling from it. Must not know: who gives way (`index`), how bytes are copied.
 //!
 //! ```text
 //!   put, fill --> [ place ][ place ][ place ]... --get, D2D--> an engine's blocks
 //!                     |        \---- view: the address itself, pinned while it is looked at
 //!                     \--write_through--> the pool's DRAM
 //! ```
-//! All that writes to places, and all copies out of them, go through one stream in order; so a place that is used again is
-//! written only after the copies out of it, without anybody waiting. A page has its name only once its bytes are there.
+//! All that writes to places, and all copies out of them, go through one stream in order; so a place that is
+//! used again is written only after the copies out of it, without anybody waiting. A page has its name only
+//! once its bytes are there.
 
 use crate::device::{DeviceOrder, mark};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,33 +23,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use turnkv_proto::BlockHash;
-use turnkv_transfer::device::{
-    Device, DeviceAddress, DeviceBuffer, DeviceErrorKind, DevicePlan, Flight, Mark, Stream,
-};
+use turnkv_transfer::device::{Device, DeviceAddress, DeviceErrorKind, DevicePlan, Flight, Mark, Stream};
 
 mod index;
+mod memory;
 mod places;
 #[cfg(test)]
 mod tests;
 
 use index::{Filled, Index};
+use memory::PoolMemory;
 use places::{Pins, Reserved, covers, filled_of, with};
 
 /// Pages in device memory. Clones are the same pool.
 #[derive(Debug, Clone)]
 pub struct GpuPagePool {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    device: Device,
-    memory: Arc<DeviceBuffer>,
-    page_bytes: usize,
-    places: usize,
-    index: Mutex<Index>,
-    hits: AtomicU64,
-    misses: AtomicU64,
+    inner: Arc<PoolMemory>,
 }
 
 /// What a GPU page pool holds, and how it fared.
@@ -83,7 +73,7 @@ impl GpuPagePool {
         let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
         let device = device.clone();
         Ok(GpuPagePool {
-            inner: Arc::new(Inner { device, memory, page_bytes, places: pages, index, hits, misses }),
+            inner: Arc::new(PoolMemory { device, memory, page_bytes, places: pages, index, hits, misses }),
         })
     }
 
@@ -105,8 +95,9 @@ impl GpuPagePool {
         }
     }
 
-    /// Copies pages in, in prefix order, after what the stream was given before this call. Returns how many leading pages are
-    /// here now: fewer than were given where no page can give way. Pages that are here already are not copied.
+    /// Copies pages in, in prefix order, after what the stream was given before this call. Returns how many
+    /// leading pages are here now: fewer than were given where no page can give way. Pages that are here
+    /// already are not copied.
     pub fn put<'a>(
         &'a self,
         parent: Option<&'a BlockHash>,
@@ -129,8 +120,8 @@ impl GpuPagePool {
         }
     }
 
-    /// Copies the leading pages that are here into their targets, after what `order.after` was given before this call. Ready
-    /// when the copies are enqueued.
+    /// Copies the leading pages that are here into their targets, after what `order.after` was given before
+    /// this call. Ready when the copies are enqueued.
     pub fn get<'a>(
         &'a self,
         hashes: &'a [BlockHash],
@@ -173,9 +164,9 @@ impl GpuPagePool {
         Ok((pages, self.inner.device.copy(copies, after, layers)?))
     }
 
-    /// Adds bytes to a page, which has the name `next` from then on: the tokens of a tail, at `pieces` of the page, each
-    /// `(offset, bytes)`, in the source's order. Where others use the page as it is, a copy of it is made first. False: the page
-    /// is not here, or there is no room for a copy.
+    /// Adds bytes to a page, which has the name `next` from then on: the tokens of a tail, at `pieces` of the
+    /// page, each `(offset, bytes)`, in the source's order. Where others use the page as it is, a copy of it
+    /// is made first. False: the page is not here, or there is no room for a copy.
     pub fn append<'a>(
         &'a self,
         tail: &'a BlockHash,
@@ -268,7 +259,8 @@ impl GpuPagePool {
             let places = index.prefix(hashes);
             let plans = places.iter().map(|place| self.plan(*place, &index.filled(*place)));
             let plans = plans.collect::<Result<Vec<_>>>()?;
-            // The plans own the pins: should this call be dropped, the pages stay until the device has read them.
+            // The plans own the pins: should this call be dropped, the pages stay until the device has read
+            // them.
             let pins = Arc::new(Pins::new(&self.inner, &mut index, &places));
             plans.into_iter().map(|plan| plan.owned_by(Arc::clone(&pins) as _)).collect::<Vec<_>>()
         };
@@ -305,7 +297,8 @@ impl GpuPagePool {
         Ok(report)
     }
 
-    /// Says that the conversation of these pages will not go on: they give way first, as far as no other needs them.
+    /// Says that the conversation of these pages will not go on: they give way first, as far as no other
+    /// needs them.
     pub fn retire(&self, hashes: &[BlockHash]) {
         let mut index = self.inner.index.lock();
         if let Some(last) = index.prefix(hashes).last() {
@@ -415,8 +408,8 @@ impl GpuHit {
         self.pages
     }
 
-    /// Holds what `stream` is given from here on up until a layer is there. Never waits itself. Asking for a layer needs a copy
-    /// in layers.
+    /// Holds what `stream` is given from here on up until a layer is there. Never waits itself. Asking for a
+    /// layer needs a copy in layers.
     pub fn wait_layer(&self, layer: usize, stream: Stream) -> Result<()> {
         Ok(self.flight.wait_layer(layer, stream)?)
     }
@@ -437,7 +430,7 @@ impl GpuHit {
 #[derive(Debug)]
 pub struct PageView {
     pins: Option<Pins>,
-    pool: Arc<Inner>,
+    pool: Arc<PoolMemory>,
     address: DeviceAddress,
 }
 
@@ -461,7 +454,8 @@ impl PageView {
         Ok((self.address + (layer * (bytes / layers)) as u64, bytes / layers))
     }
 
-    /// Ends the view when what `stream` was given so far is done: for pages that its work reads. Never waits itself.
+    /// Ends the view when what `stream` was given so far is done: for pages that its work reads. Never waits
+    /// itself.
     pub fn end_after(mut self, stream: Stream) -> Result<()> {
         let watched = self.pool.device.mark(stream).and_then(|mark| self.pool.device.passed(&mark));
         let Some(pins) = self.pins.take() else { return Ok(()) };

@@ -1,8 +1,10 @@
-//! The gRPC channel, over a Unix socket or TCP. Owns: its tuning, and one channel per runtime. Must not know: verbs.
+//! The gRPC channel, over a Unix socket or TCP. Owns: its tuning, and one channel per runtime. Must not know:
+//! verbs.
 
 use crate::config::{Address, ConfigError};
 use crate::limits::{
-    GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES,
+    GRPC_ANSWER_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_KEEP_ALIVE,
+    GRPC_STREAM_WINDOW_BYTES,
 };
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -16,9 +18,6 @@ use turnkv_proto::wire::admin_client::AdminClient;
 use turnkv_proto::wire::pool_client::PoolClient;
 use turnkv_proto::wire::sessions_client::SessionsClient;
 use turnkv_transfer::keep_heap;
-
-/// How often an idle connection is probed, so that a host that vanished is noticed.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Grpc {
@@ -40,8 +39,8 @@ impl Grpc {
             .initial_stream_window_size(GRPC_STREAM_WINDOW_BYTES)
             .initial_connection_window_size(GRPC_CONNECTION_WINDOW_BYTES)
             .max_frame_size(GRPC_FRAME_BYTES_MAX)
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE);
+            .http2_keep_alive_interval(GRPC_KEEP_ALIVE)
+            .keep_alive_timeout(GRPC_KEEP_ALIVE);
         Ok(Grpc { endpoint, channel: Mutex::new(None) })
     }
 
@@ -68,12 +67,12 @@ impl Grpc {
 
 pub(crate) fn pool(channel: Channel) -> PoolClient<Channel> {
     PoolClient::new(channel)
-        .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+        .max_decoding_message_size(GRPC_ANSWER_BYTES_MAX)
+        .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX)
 }
 
-/// Opens an inline stream: `body` to the method at `path`, and the answers. Not by the generated client, whose codec copies
-/// payload twice.
+/// Opens an inline stream: `body` to the method at `path`, and the answers. Not by the generated client,
+/// whose codec copies payload twice.
 pub(crate) async fn stream<Answer: Piece>(
     mut channel: Channel,
     path: &'static str,
@@ -102,10 +101,10 @@ fn transport(error: tonic::transport::Error) -> Status {
 
 pub(crate) fn sessions(channel: Channel) -> SessionsClient<Channel> {
     SessionsClient::new(channel)
-        .max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+        .max_decoding_message_size(GRPC_ANSWER_BYTES_MAX)
+        .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX)
 }
 
 pub(crate) fn admin(channel: Channel) -> AdminClient<Channel> {
-    AdminClient::new(channel).max_decoding_message_size(GRPC_MESSAGE_BYTES_MAX)
+    AdminClient::new(channel).max_decoding_message_size(GRPC_ANSWER_BYTES_MAX)
 }

@@ -1,20 +1,20 @@
-//! Pages in gRPC streams, for servers that share no memory with this process. Owns: pieces and their order on the stream.
-//! Must not know: windows before and after.
+//! Pages in gRPC streams, for servers that share no memory with this process. Owns: pieces and their order on
+//! the stream. Must not know: windows before and after.
 
 use crate::error::{Error, Result};
 use crate::grpc;
 use crate::limits::{INLINE_PIECE_BYTES, INLINE_PIECES_MAX};
 use crate::namespace::Namespace;
-use crate::offload::{Done, Granted, NotDurable, Window as OffloadWindow};
+use crate::offload::{Done, Granted, NotDurable, OffloadWindow};
 use crate::pages::{Arriving, PageSource, PageTarget, Staging};
-use crate::reload::{Arrivals, MissCause, ReloadReport, Window as ReloadWindow, tier};
+use crate::reload::{Arrivals, MissCause, ReloadReport, ReloadWindow, tier};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::body::Body;
 use turnkv_proto::stream::{Incoming, OFFLOAD_PATH, Outgoing, RELOAD_PATH, Received};
 use turnkv_proto::wire;
-use turnkv_transfer::{Checksum, PieceBuffers};
+use turnkv_transfer::{Checksum, PieceBuffers, Slot};
 
 type Pieces = mpsc::Sender<Result<wire::OffloadRequest, Status>>;
 
@@ -140,6 +140,12 @@ impl Namespace {
     }
 }
 
+/// A page in one piece, in slot order.
+enum Whole<'a> {
+    Bytes(&'a [u8]),
+    Slot(&'a Slot),
+}
+
 /// Sends a page in pieces; its checksum.
 async fn send_page(
     pieces: &mut Pieces,
@@ -149,20 +155,23 @@ async fn send_page(
     buffers: &PieceBuffers,
 ) -> Result<u64> {
     let bytes = match page {
-        PageSource::Bytes(bytes) => bytes,
+        PageSource::Bytes(bytes) => Whole::Bytes(bytes),
         PageSource::Plan(plan) => {
             let slot = staging.slot(page.len())?;
             slot.gather(plan);
-            slot.bytes()
+            Whole::Slot(slot)
         }
     };
     let mut checksum = Checksum::new();
-    let mut offset = 0;
-    for piece in bytes.chunks(INLINE_PIECE_BYTES) {
-        let payload = buffers.copy(piece, &mut checksum);
+    for start in (0..page.len()).step_by(INLINE_PIECE_BYTES) {
+        let part = start..page.len().min(start + INLINE_PIECE_BYTES);
+        let payload = match bytes {
+            Whole::Bytes(bytes) => buffers.copy(&bytes[part], &mut checksum),
+            Whole::Slot(slot) => buffers.copy_slot(slot, part, &mut checksum),
+        };
+        let offset = start as u64;
         send(pieces, wire::OffloadRequest { index, offset, payload, ..wire::OffloadRequest::default() })
             .await?;
-        offset += piece.len() as u64;
     }
     Ok(checksum.finish())
 }

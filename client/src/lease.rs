@@ -1,60 +1,64 @@
-//! Zero-copy reads: the caller looks at pages in their slots. Owns: [`ReadLease`]. Must not know: how slots are granted.
+//! Zero-copy reads: the caller looks at pages in their slots. Owns: [`ReadLease`]. Must not know: how slots
+//! are granted.
 
 use crate::backoff::Attempts;
 use crate::error::{Error, Result};
-use crate::local::{Lent, LocalPool, Server};
+use crate::local::ReadGrant;
 use crate::namespace::Namespace;
 use crate::offload::window_pages;
 use crate::reload::shm::{Next, Pages};
 use crate::reload::{MissCause, ReloadOptions};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_proto::{BlockHash, Shards};
 use turnkv_transfer::{CopyPlan, Slot};
 
-/// A look at pages in the pool's own memory, for a bounded time. What was read counts only if [`ReadLease::finish`] says so.
+/// A look at pages in the pool's own memory, for a bounded time. What was read counts only if
+/// [`ReadLease::finish`] says so.
 ///
-/// Its positions are those of [`ReloadOptions::shards`]: with k shards of each page, position `p * k + s` is the s-th of them of page
-/// `p`; with one, positions are pages. All that the lease tells of, it tells by positions.
+/// Its positions are those of [`ReloadOptions::shards`]: with k shards of each page, position `p * k + s` is
+/// the s-th of them of page `p`; with one, positions are pages. All that the lease tells of, it tells by
+/// positions.
 #[derive(Debug)]
 pub struct ReadLease {
     pages: Vec<(Slot, u64)>,
     miss: Option<MissCause>,
     end: Instant,
-    ending: Ending,
+    grant: ReadGrant,
 }
 
-/// Ends a read lease when it is dropped, wherever that is.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    lease: Option<u64>,
-    corrupt: Mutex<Vec<u32>>,
-    server: Server,
-    pool: Arc<LocalPool>,
+/// Bytes of the pool's that may be read while the lease lasts. What is read counts only if
+/// [`ReadLease::finish`] says so afterwards: once the lease is over the server may put another page there, so
+/// there is no slice of them.
+#[derive(Debug, Clone, Copy)]
+pub struct LeasedPage<'a> {
+    slot: &'a Slot,
 }
 
-impl Ending {
-    /// Takes the read lease over from the operation that was given it.
-    pub(crate) fn of(lent: &mut Lent) -> Ending {
-        let (server, pool) = (lent.server(), Arc::clone(lent.pool()));
-        Ending { lease: lent.take_read_lease(), corrupt: Mutex::default(), server, pool }
+impl LeasedPage<'_> {
+    /// Size in bytes, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "a page is never empty")]
+    pub fn len(&self) -> usize {
+        self.slot.len()
     }
 
-    /// A page of the lease did not verify: the pool is told when the lease ends.
-    pub(crate) fn report_corrupt(&self, position: u32) {
-        let mut corrupt = self.corrupt.lock();
-        if !corrupt.contains(&position) {
-            corrupt.push(position);
-        }
+    /// Where the bytes begin in this process. They are mapped for as long as the [`ReadLease`] lives; whoever
+    /// reads through the pointer expects any bytes there once [`ReadLease::left`] is zero.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.slot.as_ptr()
     }
-}
 
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.pool.end_reload(&self.server, lease, std::mem::take(self.corrupt.get_mut()));
-        }
+    /// Copies the bytes from `offset` on into `target`.
+    pub fn copy_to(&self, offset: usize, target: &mut [u8]) -> Result<()> {
+        let end = offset.checked_add(target.len()).filter(|end| *end <= self.len());
+        end.ok_or_else(|| Error::invalid("bytes past the end of a page"))?;
+        self.slot.copy_to(offset, target);
+        Ok(())
+    }
+
+    /// A copy of all bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.slot.to_vec()
     }
 }
 
@@ -64,8 +68,8 @@ impl Drop for Ending {
 pub struct LeaseExpired;
 
 impl Namespace {
-    /// Leases whole leading pages for reading in place: up to 64 MiB of them, so it may cover fewer than were asked for.
-    /// Needs the shm data plane.
+    /// Leases whole leading pages for reading in place: up to 64 MiB of them, so it may cover fewer than were
+    /// asked for. Needs the shm data plane.
     pub async fn lease(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReadLease> {
         options.check()?;
         let moved = self.moved(options.shard, options.shards)?;
@@ -102,14 +106,15 @@ impl Namespace {
                 }
             };
             held.truncate(moved.positions(moved.whole_pages(held.len())));
-            let (end, ending) = (pages.lease_end, Ending::of(&mut pages.lent));
-            return Ok(ReadLease { pages: held, miss, end, ending });
+            let (end, grant) = (pages.lease_end, ReadGrant::of(&mut pages.lent));
+            return Ok(ReadLease { pages: held, miss, end, grant });
         }
     }
 }
 
 impl ReadLease {
-    /// How many leading positions it covers, of whole pages: as many times the shards of each as it has pages.
+    /// How many leading positions it covers, of whole pages: as many times the shards of each as it has
+    /// pages.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
@@ -124,9 +129,9 @@ impl ReadLease {
         self.miss
     }
 
-    /// The bytes at a position, where the pool has them. They count only if [`ReadLease::finish`] says so afterwards.
-    pub fn page(&self, position: usize) -> Option<&[u8]> {
-        self.pages.get(position).map(|(slot, _)| slot.bytes())
+    /// The page, or shard of one, at a position, where the pool has it.
+    pub fn page(&self, position: usize) -> Option<LeasedPage<'_>> {
+        self.pages.get(position).map(|(slot, _)| LeasedPage { slot })
     }
 
     /// Whether the bytes at a position match their checksum; if not, the pool is told when the lease ends.
@@ -134,13 +139,14 @@ impl ReadLease {
         let Some((slot, checksum)) = self.pages.get(position) else { return false };
         let matches = slot.checksum() == *checksum;
         if !matches && self.left() > Duration::ZERO {
-            self.ending.report_corrupt(position as u32);
+            self.grant.report_corrupt(position as u32);
         }
         matches
     }
 
-    /// Copies bytes at a position, from `offset` on as many as the plan has, to where the plan says; so a page can be taken
-    /// apart, one layer after another. Nothing is verified here: [`ReadLease::verify`] the position first.
+    /// Copies bytes at a position, from `offset` on as many as the plan has, to where the plan says; so a
+    /// page can be taken apart, one layer after another. Nothing is verified here: [`ReadLease::verify`] the
+    /// position first.
     pub fn copy_out(&self, position: usize, offset: usize, plan: &CopyPlan) -> Result<()> {
         let (slot, _) =
             self.pages.get(position).ok_or_else(|| Error::invalid("a page that the lease lacks"))?;

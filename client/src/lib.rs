@@ -1,6 +1,7 @@
-//! The door to a TurnKV pool: connect, offload, reload, sessions. Works inside any tokio runtime with io and time enabled.
+//! The door to a TurnKV pool: connect, offload, reload, sessions. Works inside any tokio runtime with io and
+//! time enabled.
 //!
-//! - [`Client`] (`connect`): one pool, lazily connected; [`ClientConfig`] (`config`): what its owner decides
+//! - [`Client`] (`client`): one pool, lazily connected; [`ClientConfig`] (`config`): what its owner decides
 //! - [`Namespace`] (`namespace`): everything that needs a page's shape
 //!   - `lookup`, `offload`, `reload`, `lease`, `session`, `pin`, `prefill`, `route`: one verb, one file
 //!   - `pages`: what a page is copied from and to; `device`: GPU memory as the other end of offloads and reloads
@@ -8,8 +9,7 @@
 //! - [`GpuPagePool`] (`gpu_pool`): pages kept in device memory
 //! - `link`: what all verbs share: deadlines, the breaker, which data plane
 //!   - `breaker`, `deadline`, `backoff`: when to stop calling a sick pool, and when to try again
-//!   - `local`, `slabs`: the hot verbs on the local socket, the slabs mapped from it
-//!   - `held`: keeping the leases of mapped pages
+//!   - `local`: the hot verbs on the local socket, the slabs mapped from it, the leases of mapped pages
 //!   - `grpc`, `inline`: everything else, and pages in gRPC streams
 //! - `embedded`: a private pool when no address is given
 //! - [`Error`] (`error`): every one means "recompute, go on"; [`limits`]: every bound
@@ -18,15 +18,14 @@
 
 mod backoff;
 mod breaker;
+mod client;
 mod config;
-mod connect;
 mod deadline;
 mod device;
 mod embedded;
 mod error;
 mod gpu_pool;
 mod grpc;
-mod held;
 mod inline;
 mod lease;
 pub mod limits;
@@ -41,16 +40,15 @@ mod prefill;
 mod reload;
 mod route;
 mod session;
-mod slabs;
 mod span;
 
 pub use breaker::BreakerState;
+pub use client::{Client, ClientState, StatsReply, TierKind, TierStats};
 pub use config::{BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedConfig};
-pub use connect::{Client, ClientState, StatsReply, TierKind, TierStats};
 pub use device::DeviceOrder;
 pub use error::{Error, ErrorKind, Result};
 pub use gpu_pool::{GpuHit, GpuPagePool, GpuPoolStats, PageView};
-pub use lease::{LeaseExpired, ReadLease};
+pub use lease::{LeaseExpired, LeasedPage, ReadLease};
 pub use namespace::Namespace;
 pub use offload::{Decline, NotDurable, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget};

@@ -1,7 +1,7 @@
 //! The named bounds of the client. Owns: every limit, wait and retry of it. Must not know: configuration.
 
 use std::time::Duration;
-use turnkv_proto::limits::INLINE_MESSAGE_BYTES_MAX;
+pub use turnkv_proto::limits::{GRPC_ANSWER_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, INLINE_PIECE_BYTES};
 
 /// Local connections one client opens, so operations of it that run at once.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -9,10 +9,11 @@ pub const CONNECTIONS_MAX: usize = 16;
 pub const SLABS_MAX: usize = 4096;
 /// Bytes of a new mapping that are faulted in at a time, beside the operations that use it.
 pub const PREFAULT_PIECE_BYTES: usize = 4 << 20;
-/// Bytes that one window moves: what one call asks the server to lease. A page is never cut, so it may be more of one page.
+/// Bytes that one window moves: what one call asks the server to lease. A page is never cut, so it may be
+/// more of one page.
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
-/// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds. Their hashes fit a socket's buffer, so that sending them never waits for the
-/// server.
+/// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds.
+/// Their hashes fit a socket's buffer, so that sending them never waits for the server.
 pub const WINDOW_PAGES_MAX: usize = turnkv_proto::limits::LEASE_PAGES_MAX;
 /// How long an operation waits for an answer on the calling thread before it goes on in the reactor.
 pub const SPIN: Duration = Duration::from_micros(60);
@@ -22,12 +23,14 @@ pub const YIELD_BYTES: usize = 8 << 20;
 pub const RENEW_LEASES_MAX: usize = turnkv_proto::limits::RENEW_LEASES_MAX;
 /// How long one renewal may wait for an answer; the next one tries again.
 pub const RENEW_WAIT: Duration = Duration::from_secs(2);
-/// The shortest and longest pause between renewals; within it, a quarter of what the server allows.
+/// Renewals within the time that the server allows: one that fails leaves room for the next.
+pub const RENEWALS_PER_LEASE: u64 = 4;
+/// The shortest and longest pause between renewals; within it, the server's time by [`RENEWALS_PER_LEASE`].
 pub const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`RENEW_PAUSE_MIN`].
 pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// The same of an offload from a device. A window's pages are committed before the next one begins, and a device idles in
-/// between: the time of some round trips, which larger windows make a small part.
+/// The same of an offload from a device. A window's pages are committed before the next one begins, and a
+/// device idles in between: the time of some round trips, which larger windows make a small part.
 pub const DEVICE_WINDOW_BYTES_MAX: u64 = 256 << 20;
 /// Windows of one reload whose copies to a device may be under way before another is leased.
 pub const DEVICE_WINDOWS_AHEAD_MAX: usize = 4;
@@ -41,8 +44,8 @@ pub const SETTLE_WAIT: Duration = Duration::from_secs(10);
 pub const ANSWER_FRAMES_MAX: usize = WINDOW_PAGES_MAX + 2;
 /// Finished leases whose end waits for a free connection; the oldest beyond end by time.
 pub const ENDS_MAX: usize = 256;
-/// The shortest and longest pause before a busy server is asked again, or offered a page that it declined; within it, what the
-/// server said, doubled with each attempt.
+/// The shortest and longest pause before a busy server is asked again, or offered a page that it declined;
+/// within it, what the server said, doubled with each attempt.
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// See [`RETRY_PAUSE_MIN`].
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -52,16 +55,11 @@ pub const CONNECT_PAUSE_MIN: Duration = Duration::from_millis(5);
 pub const CONNECT_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// How long one attempt to connect may hold the calling thread (a stopped server with a full backlog).
 pub const CONNECT_BLOCK: Duration = Duration::from_millis(1);
-/// Bytes of one inline piece of a page: small enough to stay in a core's own cache, large enough that what every HTTP/2 frame
-/// costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
-pub const INLINE_PIECE_BYTES: usize = 512 << 10;
 /// Inline pieces that wait to be sent; more would leave the cache before they are.
 pub const INLINE_PIECES_MAX: usize = 2;
-/// Bytes of one gRPC message.
-pub const GRPC_MESSAGE_BYTES_MAX: usize = turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
-/// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache, and cost fresh memory, before it is
-/// read; less would be filled before a network's round trip is over.
-pub const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// How often an idle gRPC connection is probed, so that a host that vanished is noticed, and how long the
+/// answer may take.
+pub const GRPC_KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// HTTP/2 window of a connection.
 pub const GRPC_CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 /// Bytes of one HTTP/2 frame.
@@ -83,8 +81,4 @@ const _: () =
     assert!(WINDOW_BYTES_MAX >= turnkv_proto::limits::SHARD_BYTES_MAX, "a window holds at least one page");
 const _: () = assert!(WINDOW_PAGES_MAX <= turnkv_proto::limits::HASHES_PER_CALL_MAX, "a window is one call");
 const _: () = assert!(LOOKUP_SAMPLE_MAX <= WINDOW_PAGES_MAX, "a sample is sent like a window");
-const _: () =
-    assert!(INLINE_PIECE_BYTES * 2 <= INLINE_MESSAGE_BYTES_MAX, "a piece and its header fit a message");
-const _: () =
-    assert!(INLINE_PIECE_BYTES * 2 <= GRPC_STREAM_WINDOW_BYTES as usize, "one is sent while one is read");
 const _: () = assert!(WINDOW_PAGES_MAX * 32 <= 64 << 10, "a window's hashes fit a socket's buffer");

@@ -1,5 +1,5 @@
-//! What all verbs share: the way to one pool. Owns: the breaker, the choice of data plane, connecting with backoff, starting
-//! an embedded pool when nobody is there. Must not know: what a verb does.
+//! What all verbs share: the way to one pool. Owns: the breaker, the choice of data plane, connecting with
+//! backoff, starting an embedded pool when nobody is there. Must not know: what a verb does.
 
 use crate::backoff::Backoff;
 use crate::breaker::{Breaker, Outcome, Pass};
@@ -9,7 +9,7 @@ use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result, io_cause, nobody_there};
 use crate::grpc::Grpc;
 use crate::limits::{CONNECT_PAUSE_MIN, INLINE_PIECE_BYTES};
-use crate::local::{Fault, Lent, LocalPool};
+use crate::local::{ConnectError, Lent, LocalPool};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::io;
@@ -101,8 +101,8 @@ impl Link {
         loop {
             let nobody = match local.acquire(deadline).await {
                 Ok(lent) => return Ok(Some(lent)),
-                Err(Fault::Failed(error)) => return Err(error),
-                Err(Fault::NobodyThere(error)) => error,
+                Err(ConnectError::Failed(error)) => return Err(error),
+                Err(ConnectError::NobodyThere(error)) => error,
             };
             if self.config.data_plane == DataPlane::Auto && nobody.kind() == io::ErrorKind::NotFound {
                 // A server that serves gRPC here without a local socket is a choice, not a fault.
@@ -112,7 +112,7 @@ impl Link {
                     return Ok(None);
                 }
             }
-            self.find_server(&mut backoff, deadline, || Fault::NobodyThere(nobody).into()).await?;
+            self.find_server(&mut backoff, deadline, || ConnectError::NobodyThere(nobody).into()).await?;
         }
     }
 
@@ -165,7 +165,8 @@ impl Link {
         Ok(())
     }
 
-    /// A pool that was well a moment ago may be restarting: worth a few attempts. A sick one gets one attempt a call.
+    /// A pool that was well a moment ago may be restarting: worth a few attempts. A sick one gets one attempt
+    /// a call.
     fn backoff(&self, deadline: Deadline) -> Backoff {
         let patient = self.breaker.lock().is_healthy();
         Backoff::new(patient.then(|| deadline.within(Duration::from_millis(self.config.connect_ms))))
@@ -178,8 +179,8 @@ impl Call<'_> {
         self.end_after(false, result)
     }
 
-    /// The same for a call of many steps. If some of them succeeded, a deadline says that the call was long, not that the
-    /// pool is sick.
+    /// The same for a call of many steps. If some of them succeeded, a deadline says that the call was long,
+    /// not that the pool is sick.
     pub(crate) fn end_after<T>(mut self, progress: bool, result: Result<T>) -> Result<T> {
         let sick = match &result {
             Err(error) if error.kind == ErrorKind::Deadline => !progress,

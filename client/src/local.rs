@@ -1,5 +1,5 @@
 //! The pool of local connections: one operation at a time each, never out of step with the server.
-//! Owns: connecting, Hello, lending connections. Must not know: pages, plans.
+//! Owns: its map. Must not know: pages, plans.
 //!
 //! ```text
 //!            acquire                       reply complete, lease ended
@@ -9,249 +9,26 @@
 //!                          |  broken, or the answer never comes
 //!                          +------> closed
 //! ```
+//!
+//! - `connection`: a connection, the server at its other end; `talk`: messages as frames
+//! - `pool`: [`LocalPool`], the connections at rest; `lent`: one of them while an operation has it
+//! - `mapped_slabs`, `attach`: the server's slabs, mapped here; `held`, `hold`: leases of pages that are
+//!   mapped
+//! - `read_grant`: a read lease that outlives its operation
 
-use crate::deadline::Deadline;
-use crate::error::{Error, ErrorKind, Result, nobody_there};
-use crate::held::Held;
-use crate::limits::{CONNECT_BLOCK, CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, CONNECTIONS_MAX, ENDS_MAX};
-use crate::slabs::Slabs;
-use parking_lot::Mutex;
-use std::collections::VecDeque;
-use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Instant;
-use tokio::sync::Semaphore;
-use turnkv_proto::limits::LOCAL_PROTOCOL;
-use turnkv_proto::wire::{self, Verb};
-use turnkv_transfer::LocalSocket;
-
+mod attach;
+mod connection;
+mod held;
+mod hold;
 mod lent;
+mod mapped_slabs;
+mod pool;
+mod read_grant;
 mod talk;
 
+pub(crate) use attach::SlotOf;
+pub(crate) use connection::{ConnectError, Server};
+pub(crate) use hold::Holding;
 pub(crate) use lent::Lent;
-pub(crate) use talk::{decode, receive, send};
-use talk::{prepare, send_now};
-
-#[derive(Debug)]
-pub(crate) struct LocalPool {
-    path: PathBuf,
-    permits: Arc<Semaphore>,
-    /// Held while connecting, so that the first Hello gives the number that all others join.
-    hello: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
-    pub(crate) slabs: Slabs,
-    /// Leases of pages that this process has mapped.
-    pub(crate) held: Mutex<Held>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    server: Server,
-    idle: Vec<Connection>,
-    ends: VecDeque<(Server, wire::EndReloadRequest)>,
-}
-
-/// One server process, as Hello named it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Server {
-    /// Names this process's leases; 0: not known yet.
-    pub(crate) client: u64,
-    /// A new one knows no old lease, slab or namespace.
-    pub(crate) instance: u64,
-    /// Its version, for people.
-    pub(crate) version: Arc<str>,
-}
-
-/// A connection that has said Hello.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) socket: LocalSocket,
-    pub(crate) server: Server,
-}
-
-/// Why no connection could be had.
-#[derive(Debug)]
-pub(crate) enum Fault {
-    /// Nobody listens: trying again later, or starting a server, is safe.
-    NobodyThere(io::Error),
-    /// All else.
-    Failed(Error),
-}
-
-impl LocalPool {
-    pub(crate) fn new(path: PathBuf) -> Arc<LocalPool> {
-        Arc::new(LocalPool {
-            path,
-            permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            hello: tokio::sync::Mutex::new(()),
-            state: Mutex::default(),
-            slabs: Slabs::default(),
-            held: Mutex::default(),
-        })
-    }
-
-    /// The server last spoken to, and connections at rest.
-    pub(crate) fn server(&self) -> (Server, usize) {
-        let state = self.state.lock();
-        (state.server.clone(), state.idle.len())
-    }
-
-    /// A connection for one operation, made if none is at rest.
-    pub(crate) async fn acquire(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, Fault> {
-        let permit = match Arc::clone(&self.permits).try_acquire_owned() {
-            Ok(permit) => Ok(permit),
-            Err(_) => {
-                deadline.bound(Arc::clone(&self.permits).acquire_owned()).await.map_err(|_| crowded())?
-            }
-        };
-        let permit = permit.map_err(|_| Error::unavailable("the client is closing"))?;
-        let connection = match self.take_idle() {
-            Some(connection) => connection,
-            None => self.connect(deadline).await?,
-        };
-        let pool = Arc::clone(self);
-        Ok(Lent {
-            connection: Some(connection),
-            outstanding: None,
-            first: true,
-            lease: None,
-            pool,
-            permit: Some(permit),
-        })
-    }
-
-    /// Makes a connection and says Hello on it.
-    pub(crate) async fn connect(&self, deadline: Deadline) -> Result<Connection, Fault> {
-        let _turn = deadline.bound(self.hello.lock()).await?;
-        let socket = self.open(deadline).await?;
-        prepare(&socket).map_err(|error| Error::from_io("the local socket", &error))?;
-        let joined = self.state.lock().server.client;
-        let hello = wire::HelloRequest { protocol: LOCAL_PROTOCOL, client: joined, rings: true };
-        let mut frame = match send(&socket, Verb::Hello, &hello, deadline) {
-            Ok(()) => receive(&socket, deadline).await?,
-            // A server that takes no connection says why, and does not wait to be asked.
-            Err(unsent) => socket.try_recv().map_err(|_| unsent)?,
-        };
-        let reply: wire::HelloReply = decode(Verb::Hello, &frame)?;
-        if let Some(rings) = frame.fd.take() {
-            let taken = socket.take_rings(&rings);
-            taken.map_err(|error| Error::from_io("the rings of the local socket", &error))?;
-        }
-        if reply.client == 0 {
-            return Err(Error::protocol("Hello gave no client number").into());
-        }
-        let (client, instance) = (reply.client, reply.instance);
-        let server = Server { client, instance, version: reply.version.as_str().into() };
-        self.adopt(&server);
-        Ok(Connection { socket, server })
-    }
-
-    /// Sends a message without a reply on a connection at rest. False: there is none to this server now.
-    pub(crate) fn tell(&self, server: &Server, verb: Verb, message: &impl prost::Message) -> bool {
-        let mut state = self.state.lock();
-        while let Some(connection) = state.idle.pop() {
-            if connection.server == *server && send_now(&connection.socket, verb, message) {
-                state.idle.push(connection);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Ends a read lease on a connection at rest, now or as soon as one comes to rest. Never waits.
-    pub(crate) fn end_reload(&self, server: &Server, lease: u64, corrupt: Vec<u32>) {
-        let end = wire::EndReloadRequest { lease, client: server.client, corrupt };
-        let mut state = self.state.lock();
-        if state.server != *server {
-            return; // that server process is gone, and the lease with it
-        }
-        while let Some(connection) = state.idle.pop() {
-            if send_now(&connection.socket, Verb::EndReload, &end) {
-                state.idle.push(connection);
-                return;
-            }
-        }
-        if state.ends.len() == ENDS_MAX {
-            state.ends.pop_front();
-        }
-        state.ends.push_back((server.clone(), end));
-    }
-
-    async fn open(&self, deadline: Deadline) -> Result<LocalSocket, Fault> {
-        let mut pause = CONNECT_PAUSE_MIN;
-        loop {
-            match LocalSocket::connect(&self.path, Instant::now() + CONNECT_BLOCK) {
-                Ok(socket) => return Ok(socket),
-                Err(error) if nobody_there(&error) => return Err(Fault::NobodyThere(error)),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-                Err(error) => return Err(Error::from_io("connecting to the local socket", &error).into()),
-            }
-            // The backlog is full: the server is stopped, or drowning.
-            deadline.check()?;
-            tokio::time::sleep(pause.min(deadline.left())).await;
-            pause = (pause * 2).min(CONNECT_PAUSE_MAX);
-        }
-    }
-
-    /// Takes note of the server that answered; forgets what belonged to another.
-    fn adopt(&self, server: &Server) {
-        let mut state = self.state.lock();
-        if state.server.instance != server.instance {
-            state.idle.clear();
-            state.ends.clear();
-            self.slabs.forget();
-            self.held.lock().forget();
-        }
-        state.server = server.clone();
-    }
-
-    fn take_idle(&self) -> Option<Connection> {
-        loop {
-            let connection = self.state.lock().idle.pop()?;
-            // A server that died closed it: better to know before a request is sent.
-            if matches!(connection.socket.peer_hung_up(), Ok(false)) {
-                return Some(connection);
-            }
-        }
-    }
-
-    fn give_back(&self, connection: Connection) {
-        let mut state = self.state.lock();
-        if state.server.instance != connection.server.instance {
-            return;
-        }
-        while let Some((server, end)) = state.ends.pop_front() {
-            if server.instance == connection.server.instance
-                && !send_now(&connection.socket, Verb::EndReload, &end)
-            {
-                state.ends.push_front((server, end));
-                return;
-            }
-        }
-        state.idle.push(connection);
-    }
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Fault {
-        Fault::Failed(error)
-    }
-}
-
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Error {
-        match fault {
-            Fault::NobodyThere(error) => {
-                Error::unavailable(format!("no server at the local socket: {error}"))
-            }
-            Fault::Failed(error) => error,
-        }
-    }
-}
-
-/// Not the pool's fault: this process has more operations under way than connections.
-fn crowded() -> Error {
-    let text = format!("all {CONNECTIONS_MAX} local connections were in use until the deadline");
-    Error::new(ErrorKind::Busy { retry_after_ms: 0 }, text)
-}
+pub(crate) use pool::LocalPool;
+pub(crate) use read_grant::ReadGrant;

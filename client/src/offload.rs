@@ -1,5 +1,5 @@
-//! Offload: pages go to the pool. Owns: windows, retries, what is reported. Must not know: how bytes travel (see `shm` here
-//! and [`crate::inline`]).
+//! Offload: pages go to the pool. Owns: windows, retries, what is reported. Must not know: how bytes travel
+//! (see `shm` here and [`crate::inline`]).
 
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
@@ -27,8 +27,9 @@ pub struct OffloadOptions {
     pub parent: Option<BlockHash>,
     /// The first shard of the pages that this call moves.
     pub shard: u16,
-    /// How many shards from that one on it moves; 0 and 1: that one alone. With k of them `pages` has k entries for each hash:
-    /// page after page, of each page one shard after another. What is reported are whole pages all the same.
+    /// How many shards from that one on it moves; 0 and 1: that one alone. With k of them `pages` has k
+    /// entries for each hash: page after page, of each page one shard after another. What is reported are
+    /// whole pages all the same.
     pub shards: u16,
     /// Greater than 0: the last page is a partial tail of so many tokens.
     pub tail_tokens: u32,
@@ -51,7 +52,8 @@ pub struct OffloadReport {
     pub declined: usize,
     /// Why the first of them was not; all after it depend on it.
     pub first_decline: Option<Decline>,
-    /// The pages stored or present are on NVMe and flushed (false if there are none, or durability was not asked for).
+    /// The pages stored or present are on NVMe and flushed (false if there are none, or durability was not
+    /// asked for).
     pub durable: bool,
     /// Why they are not, where durability was asked for and the server said.
     pub not_durable: Option<NotDurable>,
@@ -64,7 +66,8 @@ pub enum NotDurable {
     NoTier,
     /// The writes go on, but took too long to wait for: offload the same pages again to ask.
     Timeout,
-    /// The bytes of a page did not match its checksum when they were written: it is dropped. Somebody writes to its slot.
+    /// The bytes of a page did not match its checksum when they were written: it is dropped. Somebody writes
+    /// to its slot.
     Changed,
     /// A page left the pool, or NVMe, meanwhile: offload it again.
     Lost,
@@ -97,7 +100,7 @@ pub enum Decline {
 
 /// One window of pages to offer.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct OffloadWindow {
     pub(crate) begin: wire::BeginOffloadRequest,
     pub(crate) pages: usize,
     pub(crate) moved: Shards,
@@ -114,13 +117,18 @@ pub(crate) trait Sources: Sync {
     fn window(
         &self,
         namespace: &Namespace,
-        window: &Window,
+        window: &OffloadWindow,
         positions: Range<usize>,
     ) -> impl Future<Output = Result<Done>> + Send;
 }
 
 impl Sources for [PageSource<'_>] {
-    async fn window(&self, namespace: &Namespace, window: &Window, positions: Range<usize>) -> Result<Done> {
+    async fn window(
+        &self,
+        namespace: &Namespace,
+        window: &OffloadWindow,
+        positions: Range<usize>,
+    ) -> Result<Done> {
         let pages = &self[positions];
         match namespace.link.lend(window.deadline).await? {
             Some(lent) => namespace.offload_shm(lent, window, pages).await,
@@ -188,7 +196,7 @@ impl Namespace {
                 return Ok(());
             }
             let end = hashes.len().min(at + window_pages);
-            let window = Window {
+            let window = OffloadWindow {
                 begin: self.begin(options, hashes, at..end, patience.server_wait_ms()),
                 pages: end - at,
                 moved,
@@ -318,8 +326,8 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// Reads a reply to a window. A page of which one position is declined is not used, nor is anything after it: whatever was
-    /// granted of these the commit gives back.
+    /// Reads a reply to a window. A page of which one position is declined is not used, nor is anything after
+    /// it: whatever was granted of these the commit gives back.
     pub(crate) fn read(reply: &wire::BeginOffloadReply, pages: usize, moved: Shards) -> Result<Granted> {
         let positions = moved.positions(pages);
         if reply.outcomes.len() != positions {

@@ -1,5 +1,5 @@
-//! Reload: pages come back from the pool. Owns: windows, what is reported. Must not know: how bytes travel (see `shm` here
-//! and [`crate::inline`]).
+//! Reload: pages come back from the pool. Owns: windows, what is reported. Must not know: how bytes travel
+//! (see `shm` here and [`crate::inline`]).
 
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
@@ -23,8 +23,9 @@ pub struct ReloadOptions {
     pub session: Option<String>,
     /// The first shard of the pages that this call moves.
     pub shard: u16,
-    /// How many shards from that one on it moves; 0 and 1: that one alone. With k of them there are k targets for each hash: page
-    /// after page, of each page one shard after another. What is reported are whole pages all the same.
+    /// How many shards from that one on it moves; 0 and 1: that one alone. With k of them there are k targets
+    /// for each hash: page after page, of each page one shard after another. What is reported are whole pages
+    /// all the same.
     pub shards: u16,
     /// By when to answer; none: the client's `call_ms`.
     pub deadline: Option<Duration>,
@@ -33,7 +34,8 @@ pub struct ReloadOptions {
 /// What came back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// Leading pages of which all shards asked for are in their targets, whole and verified. Targets after them hold anything.
+    /// Leading pages of which all shards asked for are in their targets, whole and verified. Targets after
+    /// them hold anything.
     pub pages: usize,
     /// Of these, found in DRAM.
     pub from_dram: usize,
@@ -66,14 +68,14 @@ pub enum MissCause {
 
 /// One window of pages to read.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct ReloadWindow {
     pub(crate) begin: wire::BeginReloadRequest,
     pub(crate) pages: usize,
     pub(crate) moved: Shards,
     pub(crate) deadline: Deadline,
 }
 
-impl Window {
+impl ReloadWindow {
     /// Shards of pages that are asked for.
     pub(crate) fn positions(&self) -> usize {
         self.moved.positions(self.pages)
@@ -82,11 +84,12 @@ impl Window {
 
 /// Where the pages of a reload go.
 pub(crate) trait Targets: Send {
-    /// Asks for these positions, whole pages, as one window, and takes in those that come; counts whole pages in the report.
+    /// Asks for these positions, whole pages, as one window, and takes in those that come; counts whole pages
+    /// in the report.
     fn window(
         &mut self,
         namespace: &Namespace,
-        window: &Window,
+        window: &ReloadWindow,
         positions: Range<usize>,
         report: &mut ReloadReport,
     ) -> impl Future<Output = Result<()>> + Send;
@@ -96,7 +99,7 @@ impl Targets for [PageTarget<'_>] {
     async fn window(
         &mut self,
         namespace: &Namespace,
-        window: &Window,
+        window: &ReloadWindow,
         positions: Range<usize>,
         report: &mut ReloadReport,
     ) -> Result<()> {
@@ -170,7 +173,7 @@ impl Namespace {
         moved: Shards,
         hashes: &[BlockHash],
         deadline: Deadline,
-    ) -> Window {
+    ) -> ReloadWindow {
         let begin = wire::BeginReloadRequest {
             namespace: self.wire_id(),
             hashes: pack_hashes(hashes).into(),
@@ -181,7 +184,7 @@ impl Namespace {
             session: options.session.clone().unwrap_or_default(),
             hold: false,
         };
-        Window { begin, pages: hashes.len(), moved, deadline }
+        ReloadWindow { begin, pages: hashes.len(), moved, deadline }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Pages mapped where the caller wants them: slots reserved to be written in place, and pages read in place.
-//! Owns: [`PageSpan`], which page is where in it and under which lease. Must not know: what a page's bytes mean.
+//! Owns: [`PageSpan`], which page is where in it and under which lease. Must not know: what a page's bytes
+//! mean.
 //!
-//! A span has rows of places, one page a place. A page is cut into equal pieces (K and V of each layer, say); piece 0 of all
-//! places of a row lie side by side, then piece 0 of the next row, and after the rows piece 1. So K of one layer over many
-//! pages is one array, wherever the slots are.
+//! A span has rows of places, one page a place. A page is cut into equal pieces (K and V of each layer, say);
+//! piece 0 of all places of a row lie side by side, then piece 0 of the next row, and after the rows piece 1.
+//! So K of one layer over many pages is one array, wherever the slots are.
 //!
 //! ```text
 //!            reserve                       commit
@@ -12,8 +13,9 @@
 //!     |                     ^------------ own ------------/   |
 //!     \------ vacate --------------------------------------- /
 //! ```
-//! A place that is empty is private memory of this process. Everything mapped is under a held lease (see [`crate::held`]): it
-//! stays as it is for as long as this process lives and the place is not vacated, whatever becomes of the server.
+//! A place that is empty is private memory of this process. Everything mapped is under a held lease (see
+//! [`LocalPool::hold`]): it stays as it is for as long as this process lives and the place is not vacated,
+//! whatever becomes of the server.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::{LocalPool, Server};
@@ -140,14 +142,15 @@ impl PageSpan {
         (self.table.iter().flatten().count(), self.spare.len())
     }
 
-    /// Whether the server said that a lease of something mapped here is over: then nothing of it is to be trusted.
+    /// Whether the server said that a lease of something mapped here is over: then nothing of it is to be
+    /// trusted.
     pub fn is_lost(&self) -> bool {
         let Some(pool) = self.pool().filter(|pool| pool.has_lost()) else { return false };
         self.table.iter().flatten().any(|mapped| pool.is_lost(&mapped.server, mapped.lease))
     }
 
-    /// Maps what is at `count` places from `from` on at the places from `to` on instead. Nothing is copied, nor lost: what was
-    /// at those places is vacated.
+    /// Maps what is at `count` places from `from` on at the places from `to` on instead. Nothing is copied,
+    /// nor lost: what was at those places is vacated.
     pub fn shift(&mut self, row: usize, from: usize, to: usize, count: usize) -> Result<()> {
         let mut taken = Vec::with_capacity(count);
         for place in from..from + count {
@@ -168,7 +171,8 @@ impl PageSpan {
         Ok(())
     }
 
-    /// Puts private memory at `count` places. Reserved slots are kept for the next reservation, pages given back.
+    /// Puts private memory at `count` places. Reserved slots are kept for the next reservation, pages given
+    /// back.
     pub fn vacate(&mut self, row: usize, place: usize, count: usize) -> Result<()> {
         let mut released: Vec<Mapped> = Vec::new();
         for place in place..place + count {
@@ -271,7 +275,8 @@ impl PageSpan {
 
 impl Drop for PageSpan {
     fn drop(&mut self) {
-        // The memory may live on under somebody's view of it, but then it must not show slots that are not ours any more.
+        // The memory may live on under somebody's view of it, but then it must not show slots that are not
+        // ours any more.
         if let Err(error) = self.release_all() {
             tracing::error!(%error, "a span's pages stay leased until this process ends");
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use turnkv_proto::limits::{
     GRPC_ANSWER_BYTES_MAX, HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX, LOCAL_SOCKET_SUFFIX,
 };
+pub(crate) use turnkv_proto::limits::{GRPC_STREAM_WINDOW_BYTES, INLINE_PIECE_BYTES as INLINE_CHUNK_BYTES};
 use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
 /// Bytes of the gRPC socket's path.
@@ -75,9 +76,6 @@ pub(crate) const COMMAND_CONNECT_MAX: Duration = Duration::from_secs(2);
 pub(crate) const COMMAND_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Requests in service at a time on one gRPC connection.
 pub(crate) const GRPC_STREAMS_PER_CONNECTION_MAX: u32 = 256;
-/// HTTP/2 window of one stream: what a sender may be ahead. More would leave the cache before it is read; less would be
-/// filled before a network's round trip is over.
-pub(crate) const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// HTTP/2 window of a connection: what all its senders may be ahead together, so what one connection may leave unread here.
 pub(crate) const GRPC_CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Bytes of one HTTP/2 frame: a piece of a page and its fields.
@@ -121,9 +119,6 @@ pub(crate) const BURST_BYTES_MIN: u64 = 16 << 20;
 /// Free memory between what is in use of the heap, beyond which it goes back to the system while a burst lasts: what is counted of
 /// requests and answers then is what they take.
 pub(crate) const HEAP_FREE_BYTES_MAX: usize = 64 << 20;
-/// Bytes of payload in one message of an inline stream: small enough to stay in a core's own cache, large enough that what
-/// every HTTP/2 frame costs does not count. Of 64 KiB to 1 MiB this took the least CPU time.
-pub(crate) const INLINE_CHUNK_BYTES: usize = 512 << 10;
 /// Answers that wait to be taken in one inline offload: all it ever gives, and an error.
 pub(crate) const INLINE_ANSWERS_MAX: usize = 3;
 /// Messages queued in one reload stream.

@@ -80,7 +80,7 @@ impl Gpu {
         let slot = self.window.slot(0, self.page_bytes).context("a slot")?;
         let pages = vec![SlotPage { slot: slot.clone(), plan: plan.clone() }];
         self.device.fill(pages, None)?.landed().await?;
-        Ok(slot.bytes().to_vec())
+        Ok(slot.to_vec())
     }
 
     /// Checks that nothing was done that a real device would punish.

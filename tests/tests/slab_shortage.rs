@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use turnkv::simulation::{Server, Shape, Time};
 use turnkv_proto::{BlockHash, NamespaceId, Spec, pack_hashes, wire};
-use turnkv_transfer::{Region, checksum};
+use turnkv_transfer::Region;
 
 const PAGE: u64 = 16 << 10;
 const SLAB: u64 = 64 << 10;
@@ -79,7 +79,7 @@ async fn offload(
         mapped.push(Arc::clone(&region));
         let slot = region.slot(slot.offset as usize, PAGE as usize).expect("a slot of the slab");
         slot.fill(&[at as u8; PAGE as usize]);
-        let (pages, checksums) = (vec![0], vec![checksum(slot.bytes())]);
+        let (pages, checksums) = (vec![0], vec![slot.checksum()]);
         let ask = wire::CommitOffloadRequest {
             lease: reply.lease,
             client: CLIENT,

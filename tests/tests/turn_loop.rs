@@ -148,7 +148,11 @@ async fn a_lease_reads_without_a_copy() -> Result<()> {
     user.offload(&OffloadOptions::default(), &hashes).await?;
     let lease = user.namespace.lease(&Default::default(), &hashes).await?;
     for (position, hash) in hashes.iter().enumerate() {
-        ensure!(lease.page(position) == Some(turnkv_tests::pages::bytes(hash, PAGE as usize).as_slice()));
+        ensure!(
+            lease
+                .page(position)
+                .is_some_and(|page| page.to_vec() == turnkv_tests::pages::bytes(hash, PAGE as usize))
+        );
     }
     ensure!(user.client.stats().await?.leases == 1);
     lease.finish()?;

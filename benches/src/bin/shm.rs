@@ -257,9 +257,12 @@ fn leases(options: &Options) -> Result<()> {
             for _ in 0..LEASES {
                 let started = Instant::now();
                 let lease = connection.lease(&hashes)?;
-                let last = lease.page(pages - 1).and_then(|page| page.first().copied());
+                let mut first = [0];
+                let last = lease.page(pages - 1).map(|page| page.copy_to(0, &mut first)).transpose()?;
                 opened.push(started.elapsed().as_secs_f64() * 1e6);
-                let views: Vec<&[u8]> = (0..pages).filter_map(|at| lease.page(at)).collect();
+                let copies: Vec<Vec<u8>> =
+                    (0..pages).filter_map(|at| lease.page(at)).map(|page| page.to_vec()).collect();
+                let views: Vec<&[u8]> = copies.iter().map(Vec::as_slice).collect();
                 check_ends(&views, 0)?;
                 ensure!(last.is_some() && views.len() == pages, "LOST PAGES: a leased page is not there");
                 let ending = Instant::now();

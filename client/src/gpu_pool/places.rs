@@ -1,8 +1,8 @@
-//! Places of a GPU page pool that something is under way on. Owns: giving them back however it ends, and which parts of a page
-//! hold bytes. Must not know: copies.
+//! Places of a GPU page pool that something is under way on. Owns: giving them back however it ends, and
+//! which parts of a page hold bytes. Must not know: copies.
 
-use super::Inner;
 use super::index::{Filled, Index};
+use super::memory::PoolMemory;
 use std::ops::Range;
 use std::sync::Arc;
 use turnkv_transfer::device::DevicePlan;
@@ -10,12 +10,12 @@ use turnkv_transfer::device::DevicePlan;
 /// Pages that stay where they are until this is dropped.
 #[derive(Debug)]
 pub(super) struct Pins {
-    pool: Arc<Inner>,
+    pool: Arc<PoolMemory>,
     places: Vec<u32>,
 }
 
 impl Pins {
-    pub(super) fn new(pool: &Arc<Inner>, index: &mut Index, places: &[u32]) -> Pins {
+    pub(super) fn new(pool: &Arc<PoolMemory>, index: &mut Index, places: &[u32]) -> Pins {
         for place in places {
             index.pin(*place);
         }
@@ -32,15 +32,16 @@ impl Drop for Pins {
     }
 }
 
-/// Places for pages that are on their way, each with the page's number in the call. Dropped, they are free again.
+/// Places for pages that are on their way, each with the page's number in the call. Dropped, they are free
+/// again.
 #[derive(Debug)]
 pub(super) struct Reserved {
-    pool: Arc<Inner>,
+    pool: Arc<PoolMemory>,
     places: Vec<(usize, u32)>,
 }
 
 impl Reserved {
-    pub(super) fn new(pool: &Arc<Inner>, places: Vec<(usize, u32)>) -> Reserved {
+    pub(super) fn new(pool: &Arc<PoolMemory>, places: Vec<(usize, u32)>) -> Reserved {
         Reserved { pool: Arc::clone(pool), places }
     }
 

@@ -1,7 +1,7 @@
 //! The pool against a plain map, and what must not happen to pages that somebody uses.
 
 use super::*;
-use turnkv_transfer::device::{DeviceOptions, HostControl, HostOptions, Priority, SlotPage};
+use turnkv_transfer::device::{DeviceBuffer, DeviceOptions, HostControl, HostOptions, Priority, SlotPage};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 const PAGE: usize = 4096;
@@ -61,7 +61,7 @@ impl Rig {
         let slot = self.window.slot(0, PAGE).unwrap();
         let page = vec![SlotPage { slot: slot.clone(), plan: plan.clone() }];
         self.device.fill(page, None).unwrap().landed().await.unwrap();
-        slot.bytes().to_vec()
+        slot.to_vec()
     }
 
     async fn put(&self, hashes: &[BlockHash]) -> usize {

@@ -1,11 +1,12 @@
-//! A connection lent to one operation. Owns: keeping it in step with the server, and ending its lease however the operation
-//! ends, also by a dropped future. Must not know: what the operation does.
+//! A connection lent to one operation. Owns: keeping it in step with the server, and ending its lease however
+//! the operation ends, also by a dropped future. Must not know: what the operation does.
 
+use super::connection::{ConnectError, Connection, Server};
+use super::pool::LocalPool;
+use super::talk::{check_verb, decode, readable, receive, send, send_now};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
-use crate::limits::{ANSWER_FRAMES_MAX, SETTLE_WAIT};
-use crate::local::talk::{check_verb, decode, readable, receive, send, send_now};
-use crate::local::{Connection, LocalPool, Server};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{ANSWER_FRAMES_MAX, CONNECTIONS_MAX, SETTLE_WAIT};
 use prost::Message;
 use std::io;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame};
 
 /// A lease that must be ended on the wire.
 #[derive(Debug)]
-pub(super) enum Lease {
+enum Lease {
     Write(u64),
     Read {
         lease: u64,
@@ -28,17 +29,44 @@ pub(super) enum Lease {
     },
 }
 
-/// A connection lent to one operation. Dropping it at any moment leaves no lease behind and no connection out of step.
+/// A connection lent to one operation. Dropping it at any moment leaves no lease behind and no connection out
+/// of step.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    pub(super) connection: Option<Connection>,
-    pub(super) outstanding: Option<Verb>,
+    connection: Option<Connection>,
+    outstanding: Option<Verb>,
     /// The first message of a reply names its lease.
-    pub(super) first: bool,
-    pub(super) lease: Option<Lease>,
-    pub(super) pool: Arc<LocalPool>,
+    first: bool,
+    lease: Option<Lease>,
+    pool: Arc<LocalPool>,
     /// None once handed to the task that settles.
-    pub(super) permit: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl LocalPool {
+    /// A connection for one operation, made if none is at rest.
+    pub(crate) async fn acquire(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, ConnectError> {
+        let permit = match Arc::clone(&self.permits).try_acquire_owned() {
+            Ok(permit) => Ok(permit),
+            Err(_) => {
+                deadline.bound(Arc::clone(&self.permits).acquire_owned()).await.map_err(|_| crowded())?
+            }
+        };
+        let permit = permit.map_err(|_| Error::unavailable("the client is closing"))?;
+        let connection = match self.take_idle() {
+            Some(connection) => connection,
+            None => self.connect(deadline).await?,
+        };
+        let pool = Arc::clone(self);
+        Ok(Lent {
+            connection: Some(connection),
+            outstanding: None,
+            first: true,
+            lease: None,
+            pool,
+            permit: Some(permit),
+        })
+    }
 }
 
 impl Lent {
@@ -80,7 +108,7 @@ impl Lent {
             Ok(frame) => frame,
             Err(error) => {
                 // After a deadline the answer may still come, with a lease in it: drop settles that.
-                if error.kind != crate::ErrorKind::Deadline {
+                if error.kind != ErrorKind::Deadline {
                     self.close();
                 }
                 return Err(error);
@@ -142,7 +170,8 @@ impl Lent {
         }
     }
 
-    /// What the operation was given is held from now on: [`LocalPool::release`] ends it, not the end of the operation.
+    /// What the operation was given is held from now on: [`LocalPool::release`] ends it, not the end of the
+    /// operation.
     pub(crate) fn keep_lease(&mut self) {
         self.lease = None;
     }
@@ -277,4 +306,10 @@ impl Drop for Lent {
             },
         }
     }
+}
+
+/// Not the pool's fault: this process has more operations under way than connections.
+fn crowded() -> Error {
+    let text = format!("all {CONNECTIONS_MAX} local connections were in use until the deadline");
+    Error::new(ErrorKind::Busy { retry_after_ms: 0 }, text)
 }

@@ -1,8 +1,8 @@
-//! Offloads from GPU memory. Owns: waiting for the engine's work, filling slots by the device. Must not know: windows, how pages
-//! are copied.
+//! Offloads from GPU memory. Owns: waiting for the engine's work, filling slots by the device. Must not know:
+//! windows, how pages are copied.
 
 use super::shm::{Fill, Grants};
-use super::{Done, OffloadOptions, OffloadReport, Sources, Window};
+use super::{Done, OffloadOptions, OffloadReport, OffloadWindow, Sources};
 use crate::device::{Filling, Marked, bound, mark};
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_WINDOW_BYTES_MAX;
@@ -14,10 +14,10 @@ use turnkv_proto::BlockHash;
 use turnkv_transfer::device::{Device, DevicePlan, Mark, SlotPage, Stream};
 
 impl Namespace {
-    /// Offloads pages from device memory, in prefix order. What the engine's stream `after` was given before this call is done
-    /// before any of it is read; nobody's thread waits for that. The pages' memory must stay as it is until the returned
-    /// future ends, or its copies have ended after it was dropped: plans with an owner keep that for as long. Needs the shm data
-    /// plane.
+    /// Offloads pages from device memory, in prefix order. What the engine's stream `after` was given before
+    /// this call is done before any of it is read; nobody's thread waits for that. The pages' memory must
+    /// stay as it is until the returned future ends, or its copies have ended after it was dropped: plans
+    /// with an owner keep that for as long. Needs the shm data plane.
     pub fn offload_device<'a>(
         &'a self,
         device: &'a Device,
@@ -38,8 +38,8 @@ impl Namespace {
         }
     }
 
-    /// Waits, in this future, for what the engine had to do before: slots are granted only when they can be filled, and no
-    /// other offload waits behind this one.
+    /// Waits, in this future, for what the engine had to do before: slots are granted only when they can be
+    /// filled, and no other offload waits behind this one.
     async fn engine_done(
         &self,
         device: &Device,
@@ -64,7 +64,12 @@ struct DevicePages<'a> {
 impl Sources for DevicePages<'_> {
     const WINDOW_BYTES_MAX: u64 = DEVICE_WINDOW_BYTES_MAX;
 
-    async fn window(&self, namespace: &Namespace, window: &Window, positions: Range<usize>) -> Result<Done> {
+    async fn window(
+        &self,
+        namespace: &Namespace,
+        window: &OffloadWindow,
+        positions: Range<usize>,
+    ) -> Result<Done> {
         let Some(lent) = namespace.link.lend(window.deadline).await? else {
             return Err(only_shm());
         };

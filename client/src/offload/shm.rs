@@ -3,11 +3,10 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::YIELD_BYTES;
-use crate::local::Lent;
+use crate::local::{Lent, SlotOf};
 use crate::namespace::Namespace;
-use crate::offload::{Decline, Done, Granted, NotDurable, Window};
+use crate::offload::{Decline, Done, Granted, NotDurable, OffloadWindow};
 use crate::pages::PageSource;
-use crate::slabs::Place;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,15 +16,15 @@ use turnkv_transfer::Slot;
 /// Slots to fill, each with its position in the window.
 pub(crate) struct Grants<'a> {
     namespace: &'a Namespace,
-    window: &'a Window,
+    window: &'a OffloadWindow,
     reply: &'a wire::BeginOffloadReply,
     granted: &'a Granted,
 }
 
 /// Fills granted slots.
 pub(crate) trait Fill: Send {
-    /// Fills every slot, in order; gives the connection back with the pages' checksums. Until then, and if it fails or is
-    /// dropped, the lease ends only when nobody writes to its slots any more.
+    /// Fills every slot, in order; gives the connection back with the pages' checksums. Until then, and if it
+    /// fails or is dropped, the lease ends only when nobody writes to its slots any more.
     fn fill(self, lent: Lent, grants: Grants<'_>) -> impl Future<Output = Result<(Lent, Vec<u64>)>> + Send;
 }
 
@@ -44,7 +43,7 @@ impl Grants<'_> {
     pub(crate) async fn slot(&self, number: usize, lent: &Lent) -> Result<(usize, Slot)> {
         let (server, id, pool) = (lent.server(), self.namespace.id(), Arc::clone(lent.pool()));
         let page_bytes = self.namespace.page_bytes();
-        let place = Place { server: &server, namespace: &id.0, page_bytes };
+        let place = SlotOf { server: &server, namespace: &id.0, page_bytes };
         let slot = pool.slot(place, self.reply.slots.get(number), self.window.deadline).await?;
         Ok((self.granted.fill[number] as usize, slot))
     }
@@ -70,10 +69,16 @@ impl Fill for &[PageSource<'_>] {
 
 impl Namespace {
     /// Dropping this future at any moment aborts the lease: `Lent` sees to it.
-    pub(crate) async fn offload_shm(&self, mut lent: Lent, window: &Window, fill: impl Fill) -> Result<Done> {
+    pub(crate) async fn offload_shm(
+        &self,
+        mut lent: Lent,
+        window: &OffloadWindow,
+        fill: impl Fill,
+    ) -> Result<Done> {
         let client = lent.client();
         let begin = wire::BeginOffloadRequest { client, ..window.begin.clone() };
-        // The lease runs from the server's receipt: counted from before the request was sent, it ends no later here.
+        // The lease runs from the server's receipt: counted from before the request was sent, it ends no
+        // later here.
         let begun = Instant::now();
         let reply: wire::BeginOffloadReply = lent.call(Verb::BeginOffload, &begin, window.deadline).await?;
         let granted = Granted::read(&reply, window.pages, window.moved)?;

@@ -1,12 +1,12 @@
-//! Reloads into GPU memory. Owns: leasing pages for the device, what became of them once it is done. Must not know: windows, how
-//! pages are copied.
+//! Reloads into GPU memory. Owns: leasing pages for the device, what became of them once it is done. Must not
+//! know: windows, how pages are copied.
 
-use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, Targets, Window};
+use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, ReloadWindow, Targets};
 use crate::deadline::Deadline;
 use crate::device::{DeviceOrder, bound, mark};
 use crate::error::{Error, Result};
-use crate::lease::Ending;
 use crate::limits::DEVICE_WINDOWS_AHEAD_MAX;
+use crate::local::ReadGrant;
 use crate::namespace::Namespace;
 use crate::offload::device::only_shm;
 use crate::reload::shm::{Next, Pages};
@@ -18,12 +18,13 @@ use turnkv_proto::{BlockHash, Shards};
 use turnkv_transfer::device::{Device, DevicePlan, Flight, Mark, SlotPage, Stream};
 
 impl Namespace {
-    /// Begins to reload pages into device memory, in prefix order. Nothing is written before what the engine's stream
-    /// `order.after` was given before this call is done. Ready when all copies are enqueued: [`DeviceReload`] says which pages
-    /// that are, and holds an engine's stream up until they are there. An error comes when nothing of it is being written any
-    /// more, and nothing will be: where copies had begun by the deadline, after it. Dropped before it is ready, it writes no more
-    /// than what had begun: the pages' memory must not be used for anything else before that has ended, which the owners of
-    /// their plans see. Needs the shm data plane.
+    /// Begins to reload pages into device memory, in prefix order. Nothing is written before what the
+    /// engine's stream `order.after` was given before this call is done. Ready when all copies are enqueued:
+    /// [`DeviceReload`] says which pages that are, and holds an engine's stream up until they are there. An
+    /// error comes when nothing of it is being written any more, and nothing will be: where copies had begun
+    /// by the deadline, after it. Dropped before it is ready, it writes no more than what had begun: the
+    /// pages' memory must not be used for anything else before that has ended, which the owners of their
+    /// plans see. Needs the shm data plane.
     pub fn reload_device<'a>(
         &'a self,
         device: &'a Device,
@@ -62,8 +63,9 @@ impl Namespace {
     }
 }
 
-/// A reload into device memory, under way. Dropping it at any moment leaves its copies to end by themselves: the memory of its
-/// plans must not be used for anything else before they have. Plans with an owner keep that for as long.
+/// A reload into device memory, under way. Dropping it at any moment leaves its copies to end by themselves:
+/// the memory of its plans must not be used for anything else before they have. Plans with an owner keep that
+/// for as long.
 #[derive(Debug)]
 pub struct DeviceReload {
     namespace: Namespace,
@@ -80,9 +82,9 @@ impl DeviceReload {
         self.begun.pages
     }
 
-    /// Holds what `stream` is given from here on up until a layer of all pages begun is there (layer 0 of a reload that is not
-    /// in layers: all of them). Never waits itself. Whether the bytes are right is known only when [`DeviceReload::finished`]
-    /// says so.
+    /// Holds what `stream` is given from here on up until a layer of all pages begun is there (layer 0 of a
+    /// reload that is not in layers: all of them). Never waits itself. Whether the bytes are right is known
+    /// only when [`DeviceReload::finished`] says so.
     pub fn wait_layer(&self, layer: usize, stream: Stream) -> Result<()> {
         // What was begun before the last leg is before it on the same stream.
         match self.legs.last() {
@@ -96,9 +98,10 @@ impl DeviceReload {
         self.legs.iter().all(|leg| leg.flight.is_done())
     }
 
-    /// Waits until the device is done, and says how many leading pages are there, each verified where it landed. A page that
-    /// does not verify is a miss, and the pool is told; so is a page whose lease ended first. Waits for as long as it takes,
-    /// because the pages' memory cannot be used otherwise; the device's `stuck_after` bounds that.
+    /// Waits until the device is done, and says how many leading pages are there, each verified where it
+    /// landed. A page that does not verify is a miss, and the pool is told; so is a page whose lease ended
+    /// first. Waits for as long as it takes, because the pages' memory cannot be used otherwise; the device's
+    /// `stuck_after` bounds that.
     pub async fn finished(mut self) -> Result<ReloadReport> {
         let mut report = ReloadReport::default();
         let result = self.collect(&mut report).await;
@@ -112,7 +115,8 @@ impl DeviceReload {
     async fn collect(&mut self, report: &mut ReloadReport) -> Result<()> {
         let mut broken = None;
         for leg in &self.legs {
-            // All of them, also behind a miss: until the last one is done the device writes to the pages' memory.
+            // All of them, also behind a miss: until the last one is done the device writes to the pages'
+            // memory.
             match leg.flight.landed().await {
                 Ok(landed) if report.miss.is_none() && broken.is_none() => {
                     let checksums = if self.verify { Some(&landed.checksums[..]) } else { None };
@@ -141,7 +145,7 @@ impl DeviceReload {
                 if checksums.is_some_and(|sums| sums.get(position) != Some(checksum)) {
                     let namespace = self.namespace.id();
                     tracing::warn!(%namespace, position = report.pages, "a page does not verify on the device: it is a miss");
-                    leased.ending.report_corrupt(number as u32);
+                    leased.grant.report_corrupt(number as u32);
                     report.miss = Some(MissCause::Checksum);
                     return;
                 }
@@ -159,7 +163,7 @@ struct Leased {
     shards: Vec<(u64, TierKind)>,
     /// What is read at or after this moment may be other pages' bytes.
     end: Instant,
-    ending: Ending,
+    grant: ReadGrant,
 }
 
 /// Copies under way, and the leases of the slots that they read.
@@ -203,7 +207,7 @@ impl Targets for Landing<'_> {
     async fn window(
         &mut self,
         namespace: &Namespace,
-        window: &Window,
+        window: &ReloadWindow,
         range: Range<usize>,
         report: &mut ReloadReport,
     ) -> Result<()> {
@@ -225,7 +229,7 @@ impl Targets for Landing<'_> {
         let whole = window.moved.positions(window.moved.whole_pages(found.len()));
         found.truncate(whole);
         slots.truncate(whole);
-        let leased = Leased { shards: found, end: pages.lease_end, ending: Ending::of(&mut pages.lent) };
+        let leased = Leased { shards: found, end: pages.lease_end, grant: ReadGrant::of(&mut pages.lent) };
         drop(pages); // its connection is free for the next window
         let tiers: Vec<TierKind> = leased.shards.iter().map(|(_, tier)| *tier).collect();
         if !slots.is_empty() {

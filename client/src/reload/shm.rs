@@ -1,13 +1,13 @@
 //! One window of a reload through shared memory: begin, copy each page out of its slot as it arrives, end.
-//! Owns: reading the stream of pages, the lease's time. Must not know: what comes before and after the window.
+//! Owns: reading the stream of pages, the lease's time. Must not know: what comes before and after the
+//! window.
 
 use crate::error::{Error, Result};
 use crate::limits::YIELD_BYTES;
-use crate::local::Lent;
+use crate::local::{Lent, SlotOf};
 use crate::namespace::Namespace;
 use crate::pages::PageTarget;
-use crate::reload::{Arrivals, MissCause, ReloadReport, Window, tier};
-use crate::slabs::Place;
+use crate::reload::{Arrivals, MissCause, ReloadReport, ReloadWindow, tier};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ pub(crate) struct Pages {
     next: usize,
     waiting: VecDeque<wire::ReloadedPage>,
     more: bool,
-    /// What is read at or after this moment may be another page's bytes: counted from before the request was sent.
+    /// What is read at or after this moment may be another page's bytes: counted from before the request was
+    /// sent.
     pub(crate) lease_end: Instant,
     begun: Instant,
 }
@@ -40,7 +41,7 @@ pub(crate) enum Next {
 }
 
 impl Pages {
-    pub(crate) async fn begin(mut lent: Lent, window: &Window) -> Result<Pages> {
+    pub(crate) async fn begin(mut lent: Lent, window: &ReloadWindow) -> Result<Pages> {
         let begun = Instant::now();
         let begin = wire::BeginReloadRequest { client: lent.client(), ..window.begin.clone() };
         lent.request(Verb::BeginReload, &begin, window.deadline)?;
@@ -58,7 +59,7 @@ impl Pages {
         Ok(pages)
     }
 
-    pub(crate) async fn next(&mut self, namespace: &Namespace, window: &Window) -> Result<Next> {
+    pub(crate) async fn next(&mut self, namespace: &Namespace, window: &ReloadWindow) -> Result<Next> {
         while self.waiting.is_empty() && self.more {
             self.read(window).await?;
         }
@@ -71,7 +72,7 @@ impl Pages {
     }
 
     /// Reads the next message of the stream.
-    async fn read(&mut self, window: &Window) -> Result<wire::BeginReloadReply> {
+    async fn read(&mut self, window: &ReloadWindow) -> Result<wire::BeginReloadReply> {
         let (mut reply, more) = self.lent.reply::<wire::BeginReloadReply>(window.deadline).await?;
         self.more = more;
         self.waiting.extend(std::mem::take(&mut reply.pages));
@@ -81,7 +82,7 @@ impl Pages {
     async fn place(
         &mut self,
         namespace: &Namespace,
-        window: &Window,
+        window: &ReloadWindow,
         page: &wire::ReloadedPage,
     ) -> Result<Next> {
         if page.index as usize != self.next || self.next >= self.asked {
@@ -92,7 +93,7 @@ impl Pages {
         }
         self.next += 1;
         let (server, id, pool) = (self.lent.server(), namespace.id(), Arc::clone(self.lent.pool()));
-        let place = Place { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
+        let place = SlotOf { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
         let slot = pool.slot(place, page.slot.as_ref(), window.deadline).await?;
         Ok(Next::Page { position: page.index, slot, checksum: page.checksum, tier: tier(page.tier) })
     }
@@ -103,7 +104,7 @@ impl Namespace {
     pub(crate) async fn reload_shm(
         &self,
         lent: Lent,
-        window: &Window,
+        window: &ReloadWindow,
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
     ) -> Result<()> {

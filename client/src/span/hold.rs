@@ -1,16 +1,15 @@
-//! Pages read where they lie. Owns: leasing, verifying and mapping them, copying those that may not be mapped. Must not know:
-//! what is reserved.
+//! Pages read where they lie. Owns: leasing, verifying and mapping them, copying those that may not be
+//! mapped. Must not know: what is reserved.
 
 use super::{Mapped, PageSpan, unmappable};
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::held::Holding;
 use crate::limits::YIELD_BYTES;
-use crate::local::Server;
+use crate::local::{Holding, Server};
 use crate::offload::window_pages;
 use crate::reload::shm::{Next, Pages};
-use crate::reload::{MissCause, ReloadOptions, ReloadReport, Window};
+use crate::reload::{MissCause, ReloadOptions, ReloadReport, ReloadWindow};
 use std::sync::Arc;
 use std::time::Instant;
 use turnkv_proto::BlockHash;
@@ -21,9 +20,10 @@ use turnkv_transfer::{Checksum, Slot};
 type Found = (Slot, u64, TierKind);
 
 impl PageSpan {
-    /// Puts the leading pages that are there, each verified, at the places from `place` on. What was at these places is
-    /// vacated. Pages on NVMe are read into slots first. Pages are mapped, for reading; those that this process may not map,
-    /// because it holds its part of the pool's memory, are copied into private memory.
+    /// Puts the leading pages that are there, each verified, at the places from `place` on. What was at these
+    /// places is vacated. Pages on NVMe are read into slots first. Pages are mapped, for reading; those that
+    /// this process may not map, because it holds its part of the pool's memory, are copied into private
+    /// memory.
     pub async fn hold(
         &mut self,
         row: usize,
@@ -75,7 +75,7 @@ impl PageSpan {
     async fn hold_window(
         &mut self,
         (row, place): (usize, usize),
-        window: &Window,
+        window: &ReloadWindow,
         report: &mut ReloadReport,
     ) -> Result<()> {
         let Some(lent) = self.namespace.link.lend(window.deadline).await? else {
@@ -87,7 +87,8 @@ impl PageSpan {
         if found.is_empty() {
             return Ok(());
         }
-        // A page that failed to come from NVMe is a position of the lease too: it ends with the others, when all are released.
+        // A page that failed to come from NVMe is a position of the lease too: it ends with the others, when
+        // all are released.
         let Some(lease) = pages.lent.read_lease() else {
             return Err(Error::protocol("pages without a lease"));
         };
@@ -121,7 +122,7 @@ impl PageSpan {
     async fn find_pages(
         &self,
         pages: &mut Pages,
-        window: &Window,
+        window: &ReloadWindow,
     ) -> Result<(Vec<Found>, Option<MissCause>)> {
         let mut found = Vec::with_capacity(window.pages);
         loop {
@@ -189,7 +190,7 @@ impl PageSpan {
         place: usize,
         found: &[Found],
         pages: &mut Pages,
-        window: &Window,
+        window: &ReloadWindow,
         report: &mut ReloadReport,
     ) -> Result<()> {
         let (piece_bytes, mut copied) = (self.piece_bytes(), 0);

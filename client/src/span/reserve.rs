@@ -4,16 +4,15 @@ use super::{Mapped, PageSpan, Standing};
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::held::Holding;
 use crate::limits::WINDOW_PAGES_MAX;
-use crate::slabs::Place;
+use crate::local::{Holding, SlotOf};
 use std::sync::Arc;
 use std::time::Duration;
 use turnkv_proto::wire::{self, OffloadOutcome, Verb};
 
 impl PageSpan {
-    /// Maps reserved slots, to be written, at up to `count` empty places. Returns at how many: fewer than asked for only when
-    /// the pool had no more. Their bytes are whatever was there.
+    /// Maps reserved slots, to be written, at up to `count` empty places. Returns at how many: fewer than
+    /// asked for only when the pool had no more. Their bytes are whatever was there.
     pub async fn reserve(
         &mut self,
         row: usize,
@@ -44,7 +43,8 @@ impl PageSpan {
         Ok(ready)
     }
 
-    /// Makes what is at a place writable: a page that others may read is copied into a reserved slot. False: there was none.
+    /// Makes what is at a place writable: a page that others may read is copied into a reserved slot. False:
+    /// there was none.
     pub async fn own(&mut self, row: usize, place: usize, deadline: Option<Duration>) -> Result<bool> {
         if matches!(self.standing(row, place), Standing::Empty | Standing::Writable) {
             return Ok(true);
@@ -57,7 +57,7 @@ impl PageSpan {
         }
         let at = self.find(row, place)?;
         let (Some(spare), Some(page)) = (self.spare.pop(), self.table[at].take()) else { return Ok(false) };
-        spare.slot.fill(page.slot.bytes());
+        spare.slot.fill_from(&page.slot);
         self.map(row, place, spare)?;
         self.release(vec![page]);
         self.counts.owned += 1;
@@ -108,7 +108,7 @@ impl PageSpan {
         }
         let pool = Arc::clone(lent.pool());
         let id = namespace.id();
-        let place = Place { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
+        let place = SlotOf { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
         let mut slots = Vec::with_capacity(reply.slots.len());
         for slot in &reply.slots {
             slots.push(pool.slot(place, Some(slot), deadline).await?);

@@ -27,8 +27,8 @@ fn plan(k: &mut [u8], v: &mut [u8], page: usize) -> CopyPlan {
         token_stride_bytes: ROW_BYTES,
     };
     assert_eq!(k.len(), HEADS * TENSOR_TOKENS * ROW_BYTES);
-    // SAFETY: the tensors are as long as the shape says (asserted for one, made alike), outlive every use of the plan in these
-    // tests, and nobody else touches them meanwhile.
+    // SAFETY: the tensors are as long as the shape says (asserted for one, made alike), outlive every use of
+    // the plan in these tests, and nobody else touches them meanwhile.
     let views = unsafe { [TensorView::new(k.as_mut_ptr(), shape), TensorView::new(v.as_mut_ptr(), shape)] };
     let views = views.map(Result::unwrap);
     CopyPlan::page(PageLayout::LayerKvHeadToken, &views, TOKENS, page * TOKENS, TOKENS).unwrap()
@@ -62,7 +62,7 @@ async fn tensors_come_back_as_they_went() {
         let (head, token) = (2, 3);
         let in_slot = (head * TOKENS + token) * ROW_BYTES;
         let in_tensor = (head * TENSOR_TOKENS + TOKENS + token) * ROW_BYTES;
-        assert_eq!(slot.bytes()[in_slot..in_slot + ROW_BYTES], k[in_tensor..in_tensor + ROW_BYTES]);
+        assert_eq!(slot.to_vec()[in_slot..in_slot + ROW_BYTES], k[in_tensor..in_tensor + ROW_BYTES]);
     }
 }
 

@@ -147,10 +147,14 @@ async fn pages_can_be_read_in_place() {
     let lease = namespace.lease(&ReloadOptions::default(), &hashes).await.unwrap();
     assert_eq!((lease.len(), lease.miss()), (4, Some(MissCause::Absent)));
     for (position, page) in pages[..4].iter().enumerate() {
-        assert_eq!(lease.page(position), Some(&page[..]));
+        assert_eq!(lease.page(position).map(|page| page.to_vec()).as_deref(), Some(&page[..]));
         assert!(lease.verify(position));
     }
-    assert_eq!(lease.page(4), None);
+    assert!(lease.page(4).is_none());
+    let (page, mut part) = (lease.page(1).unwrap(), [0; 16]);
+    page.copy_to(page.len() - 16, &mut part).unwrap();
+    assert_eq!(part, pages[1][page.len() - 16..]);
+    assert_eq!(page.copy_to(page.len() - 15, &mut part).unwrap_err().kind, ErrorKind::Invalid);
     assert_eq!(fake.leases(), 1);
     lease.finish().unwrap();
     eventually_async("the lease ends", || fake.leases() == 0).await;

@@ -204,13 +204,12 @@ impl InlineReload {
     /// that stalls past the lease gets a miss too: what was copied after that may be another page's.
     fn chunk(&mut self, mut page: SendingSlot) -> ReloadPiece {
         let index = page.index;
-        let bytes = page.slot.bytes();
-        let (from, to) = (page.sent, bytes.len().min(page.sent + INLINE_CHUNK_BYTES));
-        let payload = self.engine.pieces.copy(&bytes[from..to], &mut page.found);
+        let (from, to) = (page.sent, page.slot.len().min(page.sent + INLINE_CHUNK_BYTES));
+        let payload = self.engine.pieces.copy_slot(&page.slot, from..to, &mut page.found);
         if self.engine.clock.now() >= self.run.lease_ends {
             return ReloadPiece::Miss { index, cause: MissCause::Busy };
         }
-        let last = to == bytes.len();
+        let last = to == page.slot.len();
         if last && page.found.finish() != page.checksum {
             self.corrupt.push(index);
             return ReloadPiece::Miss { index, cause: MissCause::Checksum };

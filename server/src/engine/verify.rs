@@ -13,7 +13,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 use turnkv_pool::{MissCause, PageKey, SlotKey, SlotPlace};
-use turnkv_transfer::checksum;
 
 /// A leased page in DRAM that a reload waits for.
 pub(super) struct Check {
@@ -73,7 +72,7 @@ impl Engine {
     /// Checks pages until one does not verify: nothing behind it is served.
     fn verify(&self, checks: Vec<Check>) {
         for check in checks {
-            let found = self.slot(check.place).map(|slot| checksum(slot.bytes()) == check.checksum);
+            let found = self.slot(check.place).map(|slot| slot.checksum() == check.checksum);
             let outcome = match found {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(MissCause::Checksum),

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use turnkv_pool::{ClientId, MissCause};
 use turnkv_proto::{BlockHash, NamespaceId};
-use turnkv_transfer::{Slot, checksum};
+use turnkv_transfer::Slot;
 
 const PAGE: u64 = 4096;
 const PAGES: u32 = 4;
@@ -118,7 +118,7 @@ impl World {
         let fill = |(at, place): (u32, &turnkv_pool::SlotPlace)| {
             let slot = self.slot(*place);
             slot.fill(&[at as u8 + 1; PAGE as usize]);
-            (at, checksum(slot.bytes()))
+            (at, slot.checksum())
         };
         let pages = begun.outcomes.granted().zip(&begun.slots).map(fill).collect();
         CommitOffload { lease: begun.lease.unwrap(), pages, durable: true }
@@ -152,7 +152,7 @@ impl World {
         while let Some(ReloadedPosition { index, found, .. }) = self.next(run) {
             told.push(found.map(|place| {
                 assert_eq!(
-                    self.slot(place).bytes(),
+                    self.slot(place).to_vec(),
                     [index as u8 + 1; PAGE as usize],
                     "the page's own bytes"
                 );

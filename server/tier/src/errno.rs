@@ -7,11 +7,11 @@ use std::io;
 
 /// What is to be done after a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum ErrnoClass {
     /// EINTR: a signal came first. The same call again, at once.
     Interrupted,
-    /// EAGAIN, EBUSY, ENOMEM, ENOBUFS, EMFILE, ENFILE: the system has not enough of something that comes back (request
-    /// slots, memory, descriptors). The same call again after a pause; the device is well.
+    /// EAGAIN, EBUSY, ENOMEM, ENOBUFS, EMFILE, ENFILE: the system has not enough of something that comes back
+    /// (request slots, memory, descriptors). The same call again after a pause; the device is well.
     Short,
     /// ENOSPC, EDQUOT, EFBIG: no more space for now. What was to be written is not; the device is well.
     Full,
@@ -19,22 +19,22 @@ pub(crate) enum Fault {
     Device,
 }
 
-impl Fault {
+impl ErrnoClass {
     /// Reads an errno.
-    pub(crate) fn of(errno: Errno) -> Fault {
+    pub(crate) fn of(errno: Errno) -> ErrnoClass {
         match errno {
-            Errno::INTR => Fault::Interrupted,
+            Errno::INTR => ErrnoClass::Interrupted,
             Errno::AGAIN | Errno::BUSY | Errno::NOMEM | Errno::NOBUFS | Errno::MFILE | Errno::NFILE => {
-                Fault::Short
+                ErrnoClass::Short
             }
-            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Fault::Full,
-            _ => Fault::Device,
+            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrnoClass::Full,
+            _ => ErrnoClass::Device,
         }
     }
 
     /// Reads an error; one that no system call gave (a file that ends too early) is the device's.
-    pub(crate) fn of_error(error: &io::Error) -> Fault {
-        Errno::from_io_error(error).map_or(Fault::Device, Fault::of)
+    pub(crate) fn of_error(error: &io::Error) -> ErrnoClass {
+        Errno::from_io_error(error).map_or(ErrnoClass::Device, ErrnoClass::of)
     }
 }
 
@@ -43,10 +43,10 @@ impl Fault {
 pub(crate) struct Rereads(u32);
 
 impl Rereads {
-    /// Is a call that failed so to be made again, as a read whose bytes may be well? Counts it if so. What a write left
-    /// behind is not known: it is never made again.
-    pub(crate) fn again(&mut self, is_read: bool, fault: Fault) -> bool {
-        let again = is_read && fault == Fault::Device && self.0 < REREADS_MAX;
+    /// Is a call that failed so to be made again, as a read whose bytes may be well? Counts it if so. What a
+    /// write left behind is not known: it is never made again.
+    pub(crate) fn again(&mut self, is_read: bool, fault: ErrnoClass) -> bool {
+        let again = is_read && fault == ErrnoClass::Device && self.0 < REREADS_MAX;
         self.0 += u32::from(again);
         again
     }

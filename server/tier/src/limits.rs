@@ -35,8 +35,8 @@ pub const RELEASE_WAIT: Duration = Duration::from_millis(100);
 pub const UNREADABLE_EXTENTS_MAX: u32 = 4;
 /// Unreadable blocks that recovery steps over in one segment before it leaves the rest of that segment.
 pub const UNREADABLE_BLOCKS_MAX: u32 = 1024;
-/// Sequence numbers left out at a start at which something could not be read, so that what is written from then on is the
-/// newer one, should that be read again: more than any segment can hold.
+/// Sequence numbers left out at a start at which something could not be read, so that what is written from
+/// then on is the newer one, should that be read again: more than any segment can hold.
 pub const UNREADABLE_SEQUENCES: u64 = 1 << 32;
 /// Bytes in which a rotten superblock may differ from its copy: with more it may be somebody else's data.
 pub const SUPERBLOCK_ROT_BYTES_MAX: usize = 16;
@@ -56,6 +56,8 @@ pub const READS_PER_WRITE: u32 = 16;
 pub const FLUSHES_MAX: usize = 65_536;
 /// Threads of the blocking engine.
 pub const BLOCKING_THREADS: usize = 8;
+/// Cores for each thread that verifies what was read and calls back.
+pub const CORES_PER_FINISHER: usize = 4;
 /// Threads that verify what was read and call back.
 pub const FINISHERS_MAX: usize = 4;
 /// Threads that read segments at start.
@@ -64,20 +66,27 @@ pub const RECOVERY_THREADS: usize = 4;
 pub const RECOVERY_WINDOW: usize = 4 << 20;
 /// Times one part of an operation is tried again after a transient errno, or resumed after a short transfer.
 pub const RETRIES_MAX: u32 = 64;
-/// Times a read that the device failed (EIO) is made again before its bytes count as unreadable: what is on the way fails
-/// now and then, while the bytes are well. Each takes as long as the device needs to say so.
+/// Times a read that the device failed (EIO) is made again before its bytes count as unreadable: what is on
+/// the way fails now and then, while the bytes are well. Each takes as long as the device needs to say so.
 pub const REREADS_MAX: u32 = 2;
-/// How long the ring waits before it enters the kernel again after it said EAGAIN or EBUSY with nothing to reap.
+/// How long the ring waits before it enters the kernel again after it said EAGAIN or EBUSY with nothing to
+/// reap.
 pub const RING_BACKOFF: Duration = Duration::from_micros(200);
+/// How often a ring that failed looks for operations to refuse.
+pub const REFUSE_PAUSE: Duration = Duration::from_millis(10);
+/// How often closing looks whether they have ended.
+pub const CLOSE_POLL: Duration = Duration::from_millis(1);
 /// How long closing waits for operations in flight; after that their thread keeps what they use, forever.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(30);
 /// How long opening asks for a place's lock: the kernel closes a killed process's files with some delay.
 pub const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// How often it asks.
 pub const LOCK_RETRY: Duration = Duration::from_millis(20);
-/// How soon a disk that had no space for a segment is asked again: it may have been full for a moment, and writes wait;
+/// How soon a disk that had no space for a segment is asked again: it may have been full for a moment, and
+/// writes wait;
 pub const DISK_FULL_RETRY_MIN: Duration = Duration::from_secs(1);
-/// each time without success twice as late, up to this: a disk that stays full is not kept busy by being asked.
+/// each time without success twice as late, up to this: a disk that stays full is not kept busy by being
+/// asked.
 pub const DISK_FULL_RETRY_MAX: Duration = Duration::from_secs(8);
 /// Registered buffers of a ring: what the kernel allows.
 pub const RING_BUFFERS_MAX: usize = 16_384;
@@ -89,7 +98,8 @@ pub const SHORT_PAUSE: Duration = Duration::from_millis(1);
 pub const SHORT_RETRY: Duration = Duration::from_millis(500);
 /// File descriptors left to the rest of the process when segments take theirs.
 pub const SPARE_FDS: u64 = 256;
-/// File descriptors of a tier beside its segments: the place, its lock, the ring, its wake-up, and room for two more.
+/// File descriptors of a tier beside its segments: the place, its lock, the ring, its wake-up, and room for
+/// two more.
 pub const TIER_FDS: u64 = 6;
 /// Slabs of the DRAM tier.
 pub const SLABS_MAX: u32 = 65_536;

@@ -1,8 +1,10 @@
-//! Copies of pages, fused with their checksum. Owns: the choice of the copy instructions. Must not know: slots, plans.
+//! Copies of pages, fused with their checksum. Owns: the choice of the copy instructions. Must not know:
+//! slots, plans.
 //!
-//! A page is as large as the cache, and its copy is read by somebody else later: writing it through the cache would first
-//! read every target line and throw other data out. Non-temporal stores do neither. Where the processor multiplies without
-//! carries, the checksum is folded out of the very registers that are stored, so that every byte is loaded once:
+//! A page is as large as the cache, and its copy is read by somebody else later: writing it through the cache
+//! would first read every target line and throw other data out. Non-temporal stores do neither. Where the
+//! processor multiplies without carries, the checksum is folded out of the very registers that are stored, so
+//! that every byte is loaded once:
 //!
 //! ```text
 //!   load a block -> fold it onto the remainders (fold.rs) -> store it past the cache
@@ -13,10 +15,14 @@
 
 use std::sync::OnceLock;
 
+use bytes::BytesMut;
+
+use self::kernel::{CopyKernel, LINE_BYTES, copy_plain};
 use crate::checksum::Checksum;
 use crate::limits::{CHUNK_BYTES, STREAMING_BYTES_MIN};
 
 mod fold;
+mod kernel;
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 mod neon;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -27,11 +33,8 @@ use neon::KERNELS;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use x86::KERNELS;
 
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
-
-/// Names the kernel to use (`avx512`, `avx2`, `sse`, ...: see its table), to measure and to test each of them. A kernel that
-/// this processor cannot run is not used, whatever this says.
+/// Names the kernel to use (`avx512`, `avx2`, `sse`, ...: see its table), to measure and to test each of
+/// them. A kernel that this processor cannot run is not used, whatever this says.
 const KERNEL_VARIABLE: &str = "TURNKV_COPY_KERNEL";
 
 /// Copies `source` to `target` past the cache and adds it to a checksum.
@@ -44,10 +47,21 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8], sum: &mut Checksum) {
     unsafe { copy_part_checksummed(source.as_ptr(), target.as_mut_ptr(), source.len(), sum) }
 }
 
-/// Copies `bytes` bytes and gives the checksum of the source. All of it is visible to other cores before this returns.
+/// Copies `source` through the cache to the end of `target` and adds it to a checksum: whoever sends it finds
+/// it in the cache.
+pub(crate) fn append(source: &[u8], target: &mut BytesMut, sum: &mut Checksum) {
+    for chunk in source.chunks(CHUNK_BYTES) {
+        sum.update(chunk);
+        target.extend_from_slice(chunk);
+    }
+}
+
+/// Copies `bytes` bytes and gives the checksum of the source. All of it is visible to other cores before this
+/// returns.
 ///
 /// # Safety
-/// `source` is readable and `target` writable for `bytes`, they do not overlap, and nobody writes either meanwhile.
+/// `source` is readable and `target` writable for `bytes`, they do not overlap, and nobody writes either
+/// meanwhile.
 pub(crate) unsafe fn copy_checksummed(source: *const u8, target: *mut u8, bytes: usize) -> u64 {
     let mut sum = Checksum::new();
     // SAFETY: the caller's promise.
@@ -72,19 +86,20 @@ pub(crate) unsafe fn copy_part_checksummed(
             std::ptr::copy_nonoverlapping(source, target, bytes);
         };
     }
-    let stream = Stream::new();
+    let stream = StreamingCopy::new();
     // SAFETY: the caller's promise.
     unsafe { stream.copy_summed(source, target, bytes, sum) };
     stream.finish();
 }
 
-/// Copies `source` to `target` with the kernel of that name and gives the checksum; `None` where this processor cannot run it.
+/// Copies `source` to `target` with the kernel of that name and gives the checksum; `None` where this
+/// processor cannot run it.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn copy_streaming_by(kernel: &str, source: &[u8], target: &mut [u8]) -> Option<u64> {
     assert_eq!(source.len(), target.len(), "a copy is as long as its source");
-    let stream = Stream { kernel: runnable().find(|one| one.name == kernel)? };
+    let stream = StreamingCopy { kernel: runnable().find(|one| one.name == kernel)? };
     let mut sum = Checksum::new();
     // SAFETY: both slices are valid for their length, and an exclusive borrow overlaps no other.
     unsafe { stream.copy_summed(source.as_ptr(), target.as_mut_ptr(), source.len(), &mut sum) };
@@ -97,52 +112,26 @@ pub fn copy_kernels() -> Vec<&'static str> {
     runnable().map(|kernel| kernel.name).collect()
 }
 
-/// A way to copy.
-#[derive(Debug)]
-struct Kernel {
-    name: &'static str,
-    /// Whether this processor has the instructions.
-    runs: fn() -> bool,
-    /// Copies so many bytes, streaming where there is such a thing.
-    copy: unsafe fn(*const u8, *mut u8, usize),
-    /// Copy and checksum in one.
-    fused: Option<Fused>,
-}
-
-/// Copies whole blocks to an aligned target and folds them onto the checksum's register.
-#[derive(Debug)]
-struct Fused {
-    block_bytes: usize,
-    run: unsafe fn(*const u8, *mut u8, usize, u64) -> fold::Remainder,
-}
-
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
-static KERNELS: [Kernel; 0] = [];
+static KERNELS: [CopyKernel; 0] = [];
 
 /// Every processor runs it.
-static PLAIN: Kernel = Kernel { name: "plain", runs: || true, copy: copy_plain, fused: None };
-
-/// # Safety
-/// As [`copy_checksummed`].
-unsafe fn copy_plain(source: *const u8, target: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
-}
+static PLAIN: CopyKernel = CopyKernel { name: "plain", runs: || true, copy: copy_plain, fused: None };
 
 /// The kernels that this processor runs, the best first.
-fn runnable() -> impl Iterator<Item = &'static Kernel> {
+fn runnable() -> impl Iterator<Item = &'static CopyKernel> {
     KERNELS.iter().chain([&PLAIN]).filter(|kernel| (kernel.runs)())
 }
 
 /// Streaming copies with the best instructions that this processor has.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stream {
-    kernel: &'static Kernel,
+pub(crate) struct StreamingCopy {
+    kernel: &'static CopyKernel,
 }
 
-impl Stream {
+impl StreamingCopy {
     pub(crate) fn new() -> Self {
-        static BEST: OnceLock<&'static Kernel> = OnceLock::new();
+        static BEST: OnceLock<&'static CopyKernel> = OnceLock::new();
         let kernel = BEST.get_or_init(|| {
             let named = std::env::var(KERNEL_VARIABLE).unwrap_or_default();
             runnable().find(|kernel| kernel.name == named).or_else(|| runnable().next()).unwrap_or(&PLAIN)
@@ -150,7 +139,7 @@ impl Stream {
         Self { kernel }
     }
 
-    /// Copies `bytes`. Call [`Stream::finish`] after the last copy.
+    /// Copies `bytes`. Call [`StreamingCopy::finish`] after the last copy.
     ///
     /// # Safety
     /// As [`copy_checksummed`].
@@ -160,7 +149,7 @@ impl Stream {
         unsafe { (self.kernel.copy)(source, target, bytes) }
     }
 
-    /// Copies `bytes` and adds them to a checksum. Call [`Stream::finish`] after the last copy.
+    /// Copies `bytes` and adds them to a checksum. Call [`StreamingCopy::finish`] after the last copy.
     ///
     /// # Safety
     /// As [`copy_checksummed`].
@@ -177,7 +166,8 @@ impl Stream {
             let head = target.align_offset(LINE_BYTES).min(bytes);
             let body = (bytes - head) / fused.block_bytes * fused.block_bytes;
             if body > 0 {
-                // SAFETY: the caller's promise; `head + body <= bytes`, the body is whole blocks, its target is aligned.
+                // SAFETY: the caller's promise; `head + body <= bytes`, the body is whole blocks, its target
+                // is aligned.
                 unsafe {
                     self.copy_chunks(source, target, head, sum);
                     let remainder = (fused.run)(source.add(head), target.add(head), body, sum.register());
@@ -197,7 +187,8 @@ impl Stream {
     unsafe fn copy_chunks(self, source: *const u8, target: *mut u8, bytes: usize, sum: &mut Checksum) {
         let mut done = 0;
         while done < bytes {
-            // The first chunk ends on a cache line of the target, so that no later one shares a line with its neighbour.
+            // The first chunk ends on a cache line of the target, so that no later one shares a line with its
+            // neighbour.
             let skew = target.addr().wrapping_add(done) % LINE_BYTES;
             let piece = (CHUNK_BYTES - skew).min(bytes - done);
             // SAFETY: `done + piece <= bytes`, the range that the caller vouches for.

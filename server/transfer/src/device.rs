@@ -3,7 +3,7 @@
 //! - [`cuda`]: a GPU through CUDA's driver library
 //! - [`driver`]: the seam to whoever runs the copies: a CUDA driver, or this process's own memory
 //!   - `host`: this process's own memory and threads
-//! - `handle`: [`Device`], its options and lanes
+//! - `handle`: [`Device`] and its lanes; `options`: its settings; `core`: what all of it shares
 //!   - `opening`: what is loaded and launched once, before the first copy
 //!   - `lane`: one stream and the thread that feeds it; `flight`: copies under way; `staging`: pinned memory
 //!   - `register`: pinning slabs for direct copies
@@ -12,6 +12,7 @@
 
 mod buffer;
 mod choose;
+mod core;
 pub mod cuda;
 pub mod driver;
 mod flight;
@@ -19,6 +20,7 @@ mod handle;
 mod host;
 mod lane;
 mod opening;
+mod options;
 mod plan;
 mod register;
 mod staging;
@@ -32,7 +34,8 @@ pub use driver::{
     PagePieces, Piece, Priority, Stream,
 };
 pub use flight::{Afterwards, Flight, Landed, Mark};
-pub use handle::{Device, DeviceOptions, SlotPage};
+pub use handle::{Device, SlotPage};
 pub use host::{HostControl, HostOptions};
+pub use options::DeviceOptions;
 pub use plan::{DevicePlan, DeviceView};
 pub use stats::DeviceStats;

@@ -1,5 +1,5 @@
-//! Memory for frames that do not fit a socket's read buffer. Owns: a bound on all of it together, and waiting for a part of it.
-//! Must not know: sockets, what a frame says.
+//! Memory for frames that do not fit a socket's read buffer. Owns: a bound on all of it together, and waiting
+//! for a part of it. Must not know: sockets, what a frame says.
 //!
 //! Bytes that found no room stay in the system's socket buffer, which is bounded too: their sender waits.
 
@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// The bytes that all large frames of a server may take together, from their headers on until they are dropped.
+/// The bytes that all large frames of a server may take together, from their headers on until they are
+/// dropped.
 #[derive(Debug)]
 pub struct LargeFrames {
-    taken: Mutex<Taken>,
+    taken: Mutex<TakenBytes>,
     freed: Condvar,
     bytes: usize,
     /// What these are a share of.
@@ -19,7 +20,7 @@ pub struct LargeFrames {
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenBytes {
     bytes: usize,
     /// The most since somebody last asked for it.
     most_bytes: usize,

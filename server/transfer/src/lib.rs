@@ -1,8 +1,10 @@
-//! TurnKV's byte movement: where page bytes live, how they are copied and checked, how two processes talk about them.
+//! TurnKV's byte movement: where page bytes live, how they are copied and checked, how two processes talk
+//! about them.
 //!
-//! Knows nothing of hashes, sessions, tiers or gRPC: a slot is an offset and a length, a frame is a verb and a body.
+//! Knows nothing of hashes, sessions, tiers or gRPC: a slot is an offset and a length, a frame is a verb and
+//! a body.
 //!
-//! - [`region`]: shared memory regions (sealed memfds) and the slots in them
+//! - [`region`]: shared memory regions (sealed memfds); [`slot`]: places in them
 //! - [`span`]: pieces of scattered slots mapped side by side
 //! - [`plan`]: copy plans between a page slot and strided tensors: pure offset arithmetic
 //! - `strided`: running those plans
@@ -15,6 +17,7 @@
 //! - [`large`]: memory for frames that are larger than a read buffer
 //! - [`local`]: the local socket: frames and descriptors over a Unix socket
 //! - [`listener`]: binding a Unix socket path, accepting local sockets
+//! - `peer`: who is at the other end of a socket
 //! - [`pieces`]: copies of parts of pages for a socket, in memory that is used again
 //! - `ring`: frames through memory that both sides have mapped
 //! - [`process`]: is the process at the other end still there?
@@ -30,11 +33,13 @@ pub mod large;
 pub mod limits;
 pub mod listener;
 pub mod local;
+mod peer;
 pub mod pieces;
 pub mod plan;
 pub mod process;
 pub mod region;
 mod ring;
+pub mod slot;
 pub mod span;
 mod strided;
 
@@ -44,9 +49,11 @@ pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader};
 pub use large::LargeFrames;
 pub use limits::FRAME_BYTES_MAX;
 pub use listener::{LocalListener, SocketFile, bind_unix};
-pub use local::{LocalSocket, Peer};
+pub use local::LocalSocket;
+pub use peer::Peer;
 pub use pieces::{PieceBuffers, free_heap_bytes, keep_heap, share_heaps, trim_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};
-pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};
+pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport};
+pub use slot::Slot;
 pub use span::Span;

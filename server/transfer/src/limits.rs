@@ -1,4 +1,5 @@
-//! The named bounds of byte movement. Owns: limits and the relations between them. Must not know: configuration.
+//! The named bounds of byte movement. Owns: limits and the relations between them. Must not know:
+//! configuration.
 
 use std::time::Duration;
 
@@ -8,12 +9,13 @@ pub const FRAME_BYTES_MAX: usize = 4 << 20;
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Bytes of the read buffer of a local socket: a frame that fits costs one `recvmsg`.
 pub const READ_BUFFER_BYTES: usize = 16 << 10;
-/// Bytes that the system is asked to hold for a peer that has not read them yet: a hash list of a long prompt (8,900 hashes
-/// are 285 KB) leaves in one piece.
+/// Bytes that the system is asked to hold for a peer that has not read them yet: a hash list of a long prompt
+/// (8,900 hashes are 285 KB) leaves in one piece.
 pub const SEND_BUFFER_BYTES: usize = 512 << 10;
 /// Words of 8 bytes of one direction of a connection's rings: 16 KiB.
 pub const RING_WORDS: usize = 2 << 10;
-/// Bytes of a frame's body that goes through a ring: some 200 pages of any verb. Larger frames take the socket.
+/// Bytes of a frame's body that goes through a ring: some 200 pages of any verb. Larger frames take the
+/// socket.
 pub const RING_BODY_BYTES_MAX: usize = 8 << 10;
 /// Looks at a ring between two yields of the core.
 pub const RING_LOOKS: u32 = 16;
@@ -34,15 +36,17 @@ pub const BIND_RETRY: Duration = Duration::from_millis(5);
 /// Connections that may wait to be accepted on a listening socket.
 pub const LISTEN_BACKLOG: i32 = 128;
 
-/// Bytes that are checksummed and copied as one piece: they stay in the L1 cache between the two. Chosen by a sweep with an
-/// AVX-512 loop, 2 MiB pages, ratios to memcpy into and out of slots: 2 KiB 1.38 / 1.80, 4 KiB 1.37 / 1.76, 8 KiB 1.37 / 1.59,
-/// 16 KiB 1.20 / 1.49, 128 KiB 1.12 / 1.25. The whole copy, with what surrounds that loop, reaches 1.2 to 1.4 / 1.3 to 1.6.
+/// Bytes that are checksummed and copied as one piece: they stay in the L1 cache between the two. Chosen by a
+/// sweep with an AVX-512 loop, 2 MiB pages, ratios to memcpy into and out of slots: 2 KiB 1.38 / 1.80, 4 KiB
+/// 1.37 / 1.76, 8 KiB 1.37 / 1.59, 16 KiB 1.20 / 1.49, 128 KiB 1.12 / 1.25. The whole copy, with what
+/// surrounds that loop, reaches 1.2 to 1.4 / 1.3 to 1.6.
 pub const CHUNK_BYTES: usize = 4 << 10;
 /// Freed heap that a process of inline streams keeps, halved: a few streams' windows.
 pub const HEAP_KEPT_BYTES: usize = 8 << 20;
-/// Heaps that all threads of a server share. Kept after bursts of 120 x 4 MiB half-sent frames and of 120 x 2 MiB lookups, on two
-/// cores: 168 and 125 MiB with as many as glibc makes, 2 and 55 with four, 10 and 13 with two, 2 and 5 with one. Lookups of
-/// 4 and of 8,900 hashes on 16 connections took the same processor time with all of these: small blocks are each thread's own.
+/// Heaps that all threads of a server share. Kept after bursts of 120 x 4 MiB half-sent frames and of 120 x 2
+/// MiB lookups, on two cores: 168 and 125 MiB with as many as glibc makes, 2 and 55 with four, 10 and 13 with
+/// two, 2 and 5 with one. Lookups of 4 and of 8,900 hashes on 16 connections took the same processor time
+/// with all of these: small blocks are each thread's own.
 pub const HEAPS_MAX: i32 = 2;
 /// Buffers of pieces on their way out that are kept for the next ones.
 pub const PIECE_BUFFERS_MAX: usize = 16;
@@ -50,7 +54,8 @@ pub const PIECE_BUFFERS_MAX: usize = 16;
 pub const STREAMING_BYTES_MIN: usize = 16 << 10;
 /// Runs of a plan below this are copied with plain stores: too short to fill write-combining buffers well.
 pub const STREAMING_RUN_BYTES_MIN: usize = 1 << 10;
-/// Share of vm.max_map_count that all spans of a process may use; the rest is for its libraries, threads and allocators.
+/// Share of vm.max_map_count that all spans of a process may use; the rest is for its libraries, threads and
+/// allocators.
 pub const MAPPINGS_PERCENT_MAX: usize = 50;
 /// vm.max_map_count where it cannot be read: what Linux has by default.
 pub const MAPPINGS_MAX_USUAL: usize = 65_530;
@@ -58,8 +63,8 @@ pub const MAPPINGS_MAX_USUAL: usize = 65_530;
 pub const PLAN_VIEWS_MAX: usize = 2048;
 /// Pieces of device memory that one page may be in.
 pub const DEVICE_RUNS_MAX: usize = 1 << 16;
-/// Pieces up to so many bytes are copied faster by a kernel than in a batch, where that was not measured: from 28 KiB on batches
-/// win, by published figures.
+/// Pieces up to so many bytes are copied faster by a kernel than in a batch, where that was not measured:
+/// from 28 KiB on batches win, by published figures.
 pub const KERNEL_PIECE_BYTES_USUAL: usize = 28 << 10;
 /// So many pieces at least make a launch worth it: published figures say 16 to 64.
 pub const KERNEL_PIECES_MIN: usize = 32;
@@ -73,16 +78,18 @@ pub const CALIBRATION_PIECE_BYTES_MAX: usize = 64 << 10;
 pub const CALIBRATION_PIECE_BYTES_MIN: usize = 1 << 10;
 /// Times that each is measured; the shortest counts.
 pub const CALIBRATION_ROUNDS: usize = 3;
-/// Share of a batch's time, in percent, that a kernel must stay under to count as faster: it costs the engine processors.
+/// Share of a batch's time, in percent, that a kernel must stay under to count as faster: it costs the engine
+/// processors.
 pub const KERNEL_TIME_PERCENT_MAX: u32 = 90;
 /// Devices and drivers whose speeds a process remembers.
 pub const SPEEDS_KNOWN_MAX: usize = 64;
 /// Pieces of one launch of the copy kernel.
 pub const COPY_PIECES_MAX: usize = 1 << 15;
-/// Bytes of a run that one block or warp of threads takes the checksum of; more where a page would come to too many parts.
+/// Bytes of a run that one block or warp of threads takes the checksum of; more where a page would come to
+/// too many parts.
 pub const CHECKSUM_PART_BYTES: usize = 64 << 10;
-/// Pieces of one launch of the checksum kernel: a page in the most pieces allowed, with a gap before each and one at the end,
-/// and cut as often again.
+/// Pieces of one launch of the checksum kernel: a page in the most pieces allowed, with a gap before each and
+/// one at the end, and cut as often again.
 pub const CHECKSUM_PIECES_MAX: usize = 3 * DEVICE_RUNS_MAX + 1;
 /// Thread blocks of a copy kernel. Not measured yet.
 pub const KERNEL_BLOCKS_USUAL: u32 = 16;
@@ -102,8 +109,8 @@ pub const STAGED_PIECE_BYTES_MAX: usize = 4 << 20;
 pub const RING_ALIGN: usize = 256;
 /// Copies that may wait for a lane, and marks that may be watched.
 pub const LANE_JOBS_MAX: usize = 1024;
-/// Calls that a lane's stream is given before older ones are done. A driver's queue holds about a thousand; when it is full, the
-/// driver keeps the thread that calls, and whoever else launches.
+/// Calls that a lane's stream is given before older ones are done. A driver's queue holds about a thousand;
+/// when it is full, the driver keeps the thread that calls, and whoever else launches.
 pub const STREAM_CALLS_MAX: usize = 512;
 /// Calls between two events that say how far a stream is.
 pub const STEP_CALLS_MAX: usize = 128;
@@ -119,7 +126,8 @@ pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
 pub const POLL_PAUSE_MAX: Duration = Duration::from_micros(300);
 /// Within these, the part of the wait so far after which is looked again.
 pub const POLL_PART: u32 = 16;
-/// How long the first work on a device may take, when it is opened: its kernels are compiled and loaded meanwhile.
+/// How long the first work on a device may take, when it is opened: its kernels are compiled and loaded
+/// meanwhile.
 pub const OPENING_WAIT: Duration = Duration::from_secs(60);
 /// Of that, for how long the thread that opens it looks without a pause.
 pub const OPENING_SPIN: Duration = Duration::from_millis(5);
@@ -127,8 +135,8 @@ pub const OPENING_SPIN: Duration = Duration::from_millis(5);
 pub const STUCK_AFTER: Duration = Duration::from_secs(120);
 /// Slabs that one device knows of; copies of others are staged.
 pub const REGIONS_MAX: usize = 4096;
-/// Bytes of a slab that are pinned at a time: a driver walks their pages under locks that every process of the machine needs, at
-/// about 0.1 s a GB.
+/// Bytes of a slab that are pinned at a time: a driver walks their pages under locks that every process of
+/// the machine needs, at about 0.1 s a GB.
 pub const REGISTER_PIECE_BYTES: usize = 64 << 20;
 /// The shortest and longest pause after a piece; within these, as long as the piece took.
 pub const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -138,13 +146,17 @@ pub const REGISTER_PAUSE_MAX: Duration = Duration::from_millis(50);
 pub const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 /// Calls that a stream of the host device holds before the next one waits.
 pub const HOST_STREAM_CALLS_MAX: usize = 1 << 16;
-/// Copies that one call of a driver's batch function is given: its arrays stay in a cache, and a failure names few.
+/// How often a stream of the host device that waits for an event looks whether the device ended.
+pub const HOST_LOOK: Duration = Duration::from_millis(20);
+/// Copies that one call of a driver's batch function is given: its arrays stay in a cache, and a failure
+/// names few.
 pub const COPY_BATCH_MAX: usize = 4096;
 /// Thread blocks that one copy kernel may be asked for.
 pub const KERNEL_BLOCKS_MAX: u32 = 1024;
 /// Thread blocks of the kernel that takes checksums: the rest of the device stays with its owner.
 pub const CHECKSUM_BLOCKS_MAX: u32 = 32;
-/// Pieces from which on a warp, not a block, takes each one's checksum: that many warps keep the blocks above busy.
+/// Pieces from which on a warp, not a block, takes each one's checksum: that many warps keep the blocks above
+/// busy.
 pub const CHECKSUM_WARP_PIECES_MIN: u32 = 256;
 /// Thread blocks, of one warp each, of the kernel that takes SHA-256.
 pub const SHA256_BLOCKS_MAX: u32 = 528;

@@ -1,244 +1,38 @@
 //! The local socket: frames and descriptors over a Unix stream socket.
 //!
-//! Owns: sending and receiving whole frames, waiting, noticing that the peer hung up. Must not know: what a verb means.
+//! Owns: sending and receiving whole frames, waiting, noticing that the peer hung up. Must not know: what a
+//! verb means.
 //!
-//! The same type serves a server's thread ([`LocalSocket::recv`], [`LocalSocket::recv_spin`]) and an asynchronous client:
-//! [`LocalSocket::try_recv_spin`] waits a moment on the calling thread, because an answer is usually microseconds away, then
-//! says `WouldBlock`; the caller goes on with its reactor on [`AsFd`] and calls [`LocalSocket::try_recv`] when the socket is
-//! readable. The socket itself is in blocking mode; calls that must not block say so one by one.
+//! - `socket`: [`LocalSocket`]; `receive`, `send`: its verbs; `receiving`, `outbound`: what only their
+//!   callers in turn touch
 //!
-//! Waiting awake is what makes small pages fast. Measured between two threads of a virtual machine, round trip p50: both
-//! sides sleep 43 us (the cores go idle and must be woken), one side spins 17 us, both spin 5 us. The spin yields the core
-//! at every turn, so whoever else has work there is served first.
+//! The same type serves a server's thread ([`LocalSocket::recv`], [`LocalSocket::recv_spin`]) and an
+//! asynchronous client: [`LocalSocket::try_recv_spin`] waits a moment on the calling thread, because an
+//! answer is usually microseconds away, then says `WouldBlock`; the caller goes on with its reactor on
+//! [`std::os::fd::AsFd`] and calls [`LocalSocket::try_recv`] when the socket is readable. The socket itself
+//! is in blocking mode; calls that must not block say so one by one.
 //!
-//! Two sides that agree on it ([`LocalSocket::send_with_rings`]) pass frames through shared memory from then on: while both are
-//! awake no system call is made, and a round trip costs less than a microsecond. The socket then brings what does not fit a
-//! ring (large frames, descriptors), wakes who sleeps, and tells who is gone.
+//! Waiting awake is what makes small pages fast. Measured between two threads of a virtual machine, round
+//! trip p50: both sides sleep 43 us (the cores go idle and must be woken), one side spins 17 us, both spin 5
+//! us. The spin yields the core at every turn, so whoever else has work there is served first.
 //!
-//! Errors: `UnexpectedEof` the peer is gone; `TimedOut` the deadline passed; `WouldBlock` nothing there yet; `InvalidData`
-//! the peer does not speak this protocol; `OutOfMemory` there was no room for a large frame by the deadline; else what the
-//! system says. After any error but `WouldBlock`, and `TimedOut` of a receive, the connection is of no further use.
+//! Two sides that agree on it ([`LocalSocket::send_with_rings`]) pass frames through shared memory from then
+//! on: while both are awake no system call is made, and a round trip costs less than a microsecond. The
+//! socket then brings what does not fit a ring (large frames, descriptors), wakes who sleeps, and tells who
+//! is gone.
+//!
+//! Errors: `UnexpectedEof` the peer is gone; `TimedOut` the deadline passed; `WouldBlock` nothing there yet;
+//! `InvalidData` the peer does not speak this protocol; `OutOfMemory` there was no room for a large frame by
+//! the deadline; else what the system says. After any error but `WouldBlock`, and `TimedOut` of a receive,
+//! the connection is of no further use.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
-
-use self::receive::Receiving;
-use self::send::Outbound;
-use crate::large::LargeFrames;
-use crate::limits::SEND_BUFFER_BYTES;
-use crate::ring::Rings;
-
+mod outbound;
 mod receive;
+mod receiving;
 mod send;
+mod socket;
 
-/// Who is at the other end, as the kernel saw it when the connection was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its process, or 0 if that is not visible from this process's PID namespace.
-    pub pid: i32,
-    /// Its effective user.
-    pub uid: u32,
-    /// Its effective group.
-    pub gid: u32,
-}
-
-/// One connection that carries frames. Receivers exclude one another, so do senders; the two directions are independent.
-#[derive(Debug)]
-pub struct LocalSocket {
-    fd: OwnedFd,
-    receiving: Mutex<Receiving>,
-    outbound: Mutex<Outbound>,
-    /// Once both sides have agreed on them, all frames go in their order.
-    rings: OnceLock<Rings>,
-    /// Where the memory of large frames is bounded over all connections.
-    large: Option<Arc<LargeFrames>>,
-}
-
-impl LocalSocket {
-    /// Speaks frames over a connected Unix stream socket.
-    ///
-    /// # Errors
-    /// The descriptor cannot be put into blocking mode.
-    pub fn new(stream: UnixStream) -> io::Result<Self> {
-        stream.set_nonblocking(false)?;
-        Ok(Self::from_fd(stream.into()))
-    }
-
-    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
-        // The system caps the wish; where it holds less, a long frame takes more calls.
-        rustix::net::sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER_BYTES).unwrap_or_default();
-        Self {
-            fd,
-            receiving: Mutex::new(Receiving::new()),
-            outbound: Mutex::default(),
-            rings: OnceLock::new(),
-            large: None,
-        }
-    }
-
-    /// Takes the memory of its large frames from what all connections may have.
-    #[must_use]
-    pub fn with_large(self, large: &Arc<LargeFrames>) -> Self {
-        Self { large: Some(Arc::clone(large)), ..self }
-    }
-
-    /// Connects to the socket at `path`.
-    ///
-    /// # Errors
-    /// `TimedOut` if nobody accepts before the deadline (a stopped server whose backlog is full), else what the system says.
-    pub fn connect(path: &Path, deadline: Instant) -> io::Result<Self> {
-        let address = SocketAddrUnix::new(path)?;
-        let flags = SocketFlags::CLOEXEC;
-        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(timed_out("to connect"));
-            }
-            // A connect to a full backlog waits as long as a send would.
-            let timeout = rustix::net::sockopt::Timeout::Send;
-            rustix::net::sockopt::set_socket_timeout(&fd, timeout, Some(left.max(Duration::from_millis(1))))?;
-            match rustix::net::connect(&fd, &address) {
-                Ok(()) => {
-                    rustix::net::sockopt::set_socket_timeout(&fd, timeout, None)?;
-                    return Ok(Self::from_fd(fd));
-                }
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-
-    /// Two connected sockets.
-    ///
-    /// # Errors
-    /// The process or the system is out of descriptors.
-    pub fn pair() -> io::Result<(Self, Self)> {
-        let (one, other) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        Ok((Self::from_fd(one), Self::from_fd(other)))
-    }
-
-    /// Makes rings, and sends their descriptor with this frame, the last one that does not go by them. Where they cannot be
-    /// made, the frame goes alone and the socket stays as it is.
-    ///
-    /// # Errors
-    /// As [`LocalSocket::send_by`].
-    pub fn send_with_rings(&self, verb: u8, flags: u8, body: &[u8], deadline: Instant) -> io::Result<()> {
-        let Ok((rings, fd)) = Rings::create() else { return self.send_by(verb, flags, body, &[], deadline) };
-        self.send_by(verb, flags, body, &[fd.as_fd()], deadline)?;
-        self.agree(rings)
-    }
-
-    /// Takes the rings that a peer sent with the frame just received.
-    ///
-    /// # Errors
-    /// The memory is not fit for it, or cannot be mapped: the connection is of no further use.
-    pub fn take_rings(&self, fd: &OwnedFd) -> io::Result<()> {
-        self.agree(Rings::open(fd)?)
-    }
-
-    fn agree(&self, rings: Rings) -> io::Result<()> {
-        let twice = |_| io::Error::new(io::ErrorKind::AlreadyExists, "this connection has rings already");
-        self.rings.set(rings).map_err(twice)
-    }
-
-    /// Whether the peer closed its end, without reading anything. Frames sent before may still be there to receive.
-    ///
-    /// # Errors
-    /// The system has no memory for `poll`.
-    pub fn peer_hung_up(&self) -> io::Result<bool> {
-        self.wait(PollFlags::RDHUP, Some(Instant::now()))
-    }
-
-    /// Whether the peer closed its end altogether, or the connection was ended here: nobody will read what is sent. A peer that
-    /// only sends no more can still read.
-    ///
-    /// # Errors
-    /// The system has no memory for `poll`.
-    pub fn peer_is_gone(&self) -> io::Result<bool> {
-        // No event is asked for: a hang-up is told nevertheless.
-        self.wait(PollFlags::empty(), Some(Instant::now()))
-    }
-
-    /// Bytes that were sent and that the peer has not read yet, as the system accounts for them: 0 only if it has read all, or
-    /// is gone.
-    ///
-    /// # Errors
-    /// The system does not say.
-    pub fn unread_bytes(&self) -> io::Result<usize> {
-        // SAFETY: on a socket, this request writes one integer to where the getter has room for one.
-        let unread = unsafe {
-            let getter =
-                rustix::ioctl::Getter::<{ libc::TIOCOUTQ as rustix::ioctl::Opcode }, libc::c_int>::new();
-            rustix::ioctl::ioctl(&self.fd, getter)?
-        };
-        Ok(usize::try_from(unread).unwrap_or(0))
-    }
-
-    /// Ends the connection in both directions. Threads that wait in it wake with `UnexpectedEof`.
-    pub fn shutdown(&self) {
-        if let Some(rings) = self.rings.get() {
-            rings.close();
-        }
-        // NOTCONN: it has ended already.
-        rustix::net::shutdown(&self.fd, Shutdown::Both).unwrap_or_default();
-    }
-
-    /// Who is at the other end.
-    ///
-    /// # Errors
-    /// The system does not know.
-    pub fn peer(&self) -> io::Result<Peer> {
-        crate::process::peer_of(self.fd.as_fd())
-    }
-
-    /// Waits for `events`; false if the deadline passed first. A hang-up counts as every event.
-    fn wait(&self, events: PollFlags, deadline: Option<Instant>) -> io::Result<bool> {
-        loop {
-            let timeout = deadline.map(|deadline| {
-                let left = deadline.saturating_duration_since(Instant::now());
-                Timespec {
-                    tv_sec: left.as_secs().min(1 << 31).cast_signed(),
-                    tv_nsec: i64::from(left.subsec_nanos()),
-                }
-            });
-            match rustix::event::poll(&mut [PollFd::new(&self.fd, events)], timeout.as_ref()) {
-                Ok(ready) => return Ok(ready > 0),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-}
-
-impl AsFd for LocalSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl AsRawFd for LocalSocket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
-    }
-}
-
-fn timed_out(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("the deadline {what} passed"))
-}
-
-fn gone(how: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, how.to_owned())
-}
+pub use socket::LocalSocket;
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,13 @@
-//! Pieces of pages on their way into a socket. Owns: their buffers, which are used again and again: fresh memory for every
-//! piece would cost more page faults than its copy. Must not know: who sends them.
+//! Pieces of pages on their way into a socket. Owns: their buffers, which are used again and again: fresh
+//! memory for every piece would cost more page faults than its copy. Must not know: who sends them.
 
 use crate::checksum::Checksum;
-use crate::limits::{CHUNK_BYTES, HEAP_KEPT_BYTES, HEAPS_MAX, PIECE_BUFFERS_MAX};
+use crate::copy::append;
+use crate::limits::{HEAP_KEPT_BYTES, HEAPS_MAX, PIECE_BUFFERS_MAX};
+use crate::slot::Slot;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use std::ops::Range;
 
 /// Buffers of one size. Each is free again once nobody holds the piece in it any more.
 #[derive(Debug)]
@@ -21,18 +24,29 @@ impl PieceBuffers {
         PieceBuffers { piece_bytes, kept: Mutex::new(Vec::new()) }
     }
 
-    /// A copy of `source`, which is added to the checksum on the way. It stays in the cache for whoever sends it.
+    /// A copy of `source`, which is added to the checksum on the way. It stays in the cache for whoever sends
+    /// it.
     ///
     /// # Panics
     /// If the source is larger than a piece.
     #[must_use]
     pub fn copy(&self, source: &[u8], sum: &mut Checksum) -> Bytes {
-        assert!(source.len() <= self.piece_bytes, "a piece is cut to fit");
+        self.piece(source.len(), |buffer| append(source, buffer, sum))
+    }
+
+    /// The same of a part of a slot.
+    ///
+    /// # Panics
+    /// If the part is larger than a piece, or does not lie inside the slot.
+    #[must_use]
+    pub fn copy_slot(&self, slot: &Slot, part: Range<usize>, sum: &mut Checksum) -> Bytes {
+        self.piece(part.len(), |buffer| slot.append_to(part, buffer, sum))
+    }
+
+    fn piece(&self, bytes: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
+        assert!(bytes <= self.piece_bytes, "a piece is cut to fit");
         let (place, mut buffer) = self.take();
-        for chunk in source.chunks(CHUNK_BYTES) {
-            sum.update(chunk);
-            buffer.extend_from_slice(chunk);
-        }
+        fill(&mut buffer);
         let piece = buffer.split().freeze();
         if let Some(kept) = self.kept.lock().get_mut(place) {
             *kept = buffer;
@@ -55,40 +69,45 @@ impl PieceBuffers {
     }
 }
 
-/// Keeps what this process frees of its heap, up to twice [`HEAP_KEPT_BYTES`], for its next allocations. HTTP/2 allocates a
-/// buffer for every piece that arrives; glibc would give it back to the system and fault it in again, which costs as much as
-/// the copies. Its thresholds follow the largest block that was ever freed, so freeing one, untouched, is all that it takes.
+/// Keeps what this process frees of its heap, up to twice [`HEAP_KEPT_BYTES`], for its next allocations.
+/// HTTP/2 allocates a buffer for every piece that arrives; glibc would give it back to the system and fault
+/// it in again, which costs as much as the copies. Its thresholds follow the largest block that was ever
+/// freed, so freeing one, untouched, is all that it takes.
 pub fn keep_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(HEAP_KEPT_BYTES)));
 }
 
-/// Has all threads of this process allocate from few heaps ([`HEAPS_MAX`]). To be called before there are threads: glibc makes
-/// one a thread, up to eight a core, and each keeps what [`keep_heap`] says; only that of the first heap comes back by
-/// [`trim_heap`].
+/// Has all threads of this process allocate from few heaps ([`HEAPS_MAX`]). To be called before there are
+/// threads: glibc makes one a thread, up to eight a core, and each keeps what [`keep_heap`] says; only that
+/// of the first heap comes back by [`trim_heap`].
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the call takes two numbers and returns one, and glibc's allocator may be asked from any thread at any time.
+    // SAFETY: the call takes two numbers and returns one, and glibc's allocator may be asked from any thread
+    // at any time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, HEAPS_MAX)
     };
 }
 
-/// Memory of this process's heaps that nobody uses: it was needed once, and lies between what is still in use.
+/// Memory of this process's heaps that nobody uses: it was needed once, and lies between what is still in
+/// use.
 #[must_use]
 pub fn free_heap_bytes() -> usize {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the call takes nothing and returns a struct of numbers, and glibc's allocator may be asked from any thread at any time.
+    // SAFETY: the call takes nothing and returns a struct of numbers, and glibc's allocator may be asked from
+    // any thread at any time.
     let free_bytes = unsafe { libc::mallinfo2() }.fordblks;
     #[cfg(not(target_env = "gnu"))]
     let free_bytes = 0;
     free_bytes
 }
 
-/// Gives free memory of this process's heap back to the system: after a burst, what was needed for it would stay. It takes
-/// milliseconds, and the next allocations fault their memory in again.
+/// Gives free memory of this process's heap back to the system: after a burst, what was needed for it would
+/// stay. It takes milliseconds, and the next allocations fault their memory in again.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the call takes a number and returns one, and glibc's allocator may be asked from any thread at any time.
+    // SAFETY: the call takes a number and returns one, and glibc's allocator may be asked from any thread at
+    // any time.
     unsafe {
         libc::malloc_trim(HEAP_KEPT_BYTES)
     };

@@ -1,14 +1,14 @@
-//! Other processes. Owns: who is at the other end of a socket, and whether that process still lives. Must not know: leases.
+//! Other processes. Owns: a hold on one, and whether it still lives. Must not know: leases.
 
 use std::io;
-use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::local::{LocalSocket, Peer};
+use crate::local::LocalSocket;
+use crate::peer::peer_pidfd;
 
 /// The file system that process descriptors are of where each process has an inode of its own.
 const PIDFS_MAGIC: rustix::fs::FsWord = 0x5049_4446;
@@ -20,7 +20,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process at the other end of a socket, without a race where the kernel can say (Linux 6.5), else by its number.
+    /// The process at the other end of a socket, without a race where the kernel can say (Linux 6.5), else by
+    /// its number.
     ///
     /// # Errors
     /// `NotFound` if it is gone already or not visible from here.
@@ -42,8 +43,8 @@ impl Process {
         Ok(Self { pidfd: open_pidfd(pid)? })
     }
 
-    /// What tells it from every other process since the machine started, where the kernel says (Linux 6.9): its number may be
-    /// another's by now, or not be visible from here.
+    /// What tells it from every other process since the machine started, where the kernel says (Linux 6.9):
+    /// its number may be another's by now, or not be visible from here.
     ///
     /// # Errors
     /// The descriptor cannot be looked at.
@@ -89,38 +90,6 @@ pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
         Err(Errno::SRCH) => Err(vanished()),
         Err(errno) => Err(errno.into()),
     }
-}
-
-/// `SO_PEERCRED`. Asked for with plain integers: a peer in another PID namespace has number 0.
-pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    // SAFETY: `ucred` is three integers, so any bytes the kernel writes into it are valid; it outlives the call.
-    unsafe { socket_option(socket, libc::SO_PEERCRED, &mut credentials)? };
-    Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
-}
-
-fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let mut raw: libc::c_int = -1;
-    // SAFETY: an integer, as in `peer_of`.
-    unsafe { socket_option(socket, libc::SO_PEERPIDFD, &mut raw)? };
-    if raw < 0 {
-        return Err(Errno::SRCH);
-    }
-    // SAFETY: the kernel has just made this descriptor for us, nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-/// # Safety
-/// `T` must be valid for any bytes.
-unsafe fn socket_option<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &mut T) -> Result<(), Errno> {
-    let mut bytes = size_of::<T>() as libc::socklen_t;
-    let target = std::ptr::from_mut(value).cast();
-    // SAFETY: `target` is writable for `bytes`, and the kernel writes no more than that.
-    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut bytes) };
-    if rc == 0 {
-        return Ok(());
-    }
-    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 fn vanished() -> io::Error {

@@ -1,15 +1,11 @@
-//! Shared memory regions and the slots in them.
+//! Shared memory regions.
 //!
-//! Owns: the life of a mapped memfd (create, size, seal, map, touch, lock, unmap) and bounds-checked views of it.
-//! Must not know: who leases a slot, what its bytes mean, which process maps it.
+//! Owns: the life of a mapped memfd (create, size, seal, map, touch, lock, unmap) and bounds-checked views of
+//! it. Must not know: who leases a slot, what its bytes mean, which process maps it.
 //!
-//! A region never changes its size after it was made: both ways are sealed, and the seals are sealed too. So a process that
-//! maps it cannot be killed by SIGBUS because another one shrank the file, and [`Region::from_fd`] refuses a descriptor
-//! that gives no such promise.
-//!
-//! The bytes of a region are shared with other processes. Rust cannot see their writes, so exclusion is by lease: whoever
-//! reads or writes a slot holds the pool's lease on it. Copies go through raw pointers and are verified by checksum, so a
-//! broken lease costs a miss, not a wrong page.
+//! A region never changes its size after it was made: both ways are sealed, and the seals are sealed too. So
+//! a process that maps it cannot be killed by SIGBUS because another one shrank the file, and
+//! [`Region::from_fd`] refuses a descriptor that gives no such promise.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,15 +16,13 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
-use crate::checksum::{Checksum, checksum};
-use crate::copy;
 use crate::huge::{HUGE_PAGE_BYTES, collapse, map_shared};
-use crate::plan::CopyPlan;
 
 /// May a region use huge pages?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HugePages {
-    /// Reserved 2 MiB pages if enough are free, else transparent ones if the kernel has them, else ordinary pages.
+    /// Reserved 2 MiB pages if enough are free, else transparent ones if the kernel has them, else ordinary
+    /// pages.
     #[default]
     Auto,
     /// Ordinary pages.
@@ -87,7 +81,7 @@ pub struct RegionReport {
     pub locked: Granted,
 }
 
-/// A mapped, sealed memfd. Unmapped when the last [`Arc`] goes, and so is every [`Slot`]'s share of it.
+/// A mapped, sealed memfd. Unmapped when the last [`Arc`] goes, and so is every [`crate::Slot`]'s share of it.
 #[derive(Debug)]
 pub struct Region {
     fd: OwnedFd,
@@ -97,9 +91,11 @@ pub struct Region {
     mapped_bytes: usize,
 }
 
-// SAFETY: a region is an address range that stays mapped until `drop`, and a descriptor; neither belongs to a thread.
+// SAFETY: a region is an address range that stays mapped until `drop`, and a descriptor; neither belongs to a
+// thread.
 unsafe impl Send for Region {}
-// SAFETY: as above; all shared access goes through raw pointers under the pool's leases, `&Region` itself is never written.
+// SAFETY: as above; all shared access goes through raw pointers under the pool's leases, `&Region` itself is
+// never written.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -127,7 +123,8 @@ impl Region {
                 }
             },
         };
-        // A core dump must hold neither users' conversations nor hundreds of GB; kernels without the advice dump them.
+        // A core dump must hold neither users' conversations nor hundreds of GB; kernels without the advice
+        // dump them.
         region.advise_quietly(Advice::LinuxDontDump);
         if options.touch {
             region.prefault(0, options.bytes)?;
@@ -179,20 +176,15 @@ impl Region {
         self.mapped_bytes.next_multiple_of(rustix::param::page_size())
     }
 
-    /// Where the region begins in this process. Reading or writing through it needs a lease on the slot that is touched.
+    /// Where the region begins in this process. Reading or writing through it needs a lease on the slot that
+    /// is touched.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// The slot at `[offset, offset + len)`, or `None` if that is empty or not inside the region.
-    #[must_use]
-    pub fn slot(self: &Arc<Self>, offset: usize, len: usize) -> Option<Slot> {
-        let end = offset.checked_add(len)?;
-        (len > 0 && end <= self.bytes).then(|| Slot { region: Arc::clone(self), offset, len })
-    }
-
-    /// Faults the pages of `[offset, offset + len)` into this process, writable, without changing their bytes.
+    /// Faults the pages of `[offset, offset + len)` into this process, writable, without changing their
+    /// bytes.
     ///
     /// # Errors
     /// `InvalidInput` if the range is not inside the region; `OutOfMemory` if the system has no pages for it.
@@ -206,8 +198,8 @@ impl Region {
         };
         let start = offset & !(rustix::param::page_size() - 1);
         loop {
-            // SAFETY: `[start, end)` lies inside our mapping (checked above; the mapping begins on a page), which lives as
-            // long as `self`. Populating changes no byte.
+            // SAFETY: `[start, end)` lies inside our mapping (checked above; the mapping begins on a page),
+            // which lives as long as `self`. Populating changes no byte.
             let populated = unsafe {
                 rustix::mm::madvise(
                     self.base.as_ptr().add(start).cast(),
@@ -227,13 +219,14 @@ impl Region {
         }
     }
 
-    /// Which NUMA node of this machine the first page lies on; none where the kernel does not say, or nothing was touched yet.
+    /// Which NUMA node of this machine the first page lies on; none where the kernel does not say, or nothing
+    /// was touched yet.
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
         let mut node: libc::c_int = -1;
         let none: *mut libc::c_ulong = std::ptr::null_mut();
-        // SAFETY: `node` has room for one number, no mask is asked for, and the address is one of our mapping, which the kernel
-        // looks up and does not write.
+        // SAFETY: `node` has room for one number, no mask is asked for, and the address is one of our
+        // mapping, which the kernel looks up and does not write.
         let code = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -251,7 +244,8 @@ impl Region {
         Ok(Self::map(sealed_memfd(&options.name, options.bytes)?, options.bytes, 1)?)
     }
 
-    /// A region of reserved 2 MiB pages, or why not. `mmap` reserves the pages, so that no later touch can fail.
+    /// A region of reserved 2 MiB pages, or why not. `mmap` reserves the pages, so that no later touch can
+    /// fail.
     fn create_huge(options: &RegionOptions) -> Result<Self, String> {
         if !options.bytes.is_multiple_of(HUGE_PAGE_BYTES) {
             return Err(format!("{} bytes are not a multiple of 2 MiB", options.bytes));
@@ -314,138 +308,10 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone (made in `map`, never handed out without an `Arc<Region>` that keeps this
-        // drop from running), so no pointer into it is used afterwards.
+        // SAFETY: the mapping is ours alone (made in `map`, never handed out without an `Arc<Region>` that
+        // keeps this drop from running), so no pointer into it is used afterwards.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok(), "a mapping that `map` made can be unmapped");
-    }
-}
-
-/// A page-sized place in a region. Owns the mapping for as long as it lives, so an operation in flight cannot lose it.
-#[derive(Clone, Debug)]
-pub struct Slot {
-    region: Arc<Region>,
-    offset: usize,
-    len: usize,
-}
-
-impl Slot {
-    /// The region that this slot lies in.
-    #[must_use]
-    pub fn region(&self) -> &Arc<Region> {
-        &self.region
-    }
-
-    /// Bytes from the region's start.
-    #[must_use]
-    pub fn offset(&self) -> usize {
-        self.offset
-    }
-
-    /// Size in bytes, at least 1.
-    #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "a slot is never empty")]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Where the slot begins in this process. Using it needs a lease, and the slot must outlive the use.
-    #[must_use]
-    pub fn as_ptr(&self) -> *mut u8 {
-        debug_assert!(self.offset + self.len <= self.region.bytes);
-        // SAFETY: `Region::slot` checked that the offset lies inside the mapping, which `region` keeps alive.
-        unsafe { self.region.base.as_ptr().add(self.offset) }
-    }
-
-    /// The slot's bytes in place. The caller holds a lease: nobody writes the slot while the slice is looked at.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range is mapped and initialised (a memfd reads as zero before it is written) for as long as `self`
-        // lives; no write while a lease is held is the caller's promise, and `u8` has no invalid value.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
-    }
-
-    /// Copies `source` into the slot past the cache and gives its checksum.
-    ///
-    /// # Panics
-    /// If `source` is not exactly as long as the slot: check lengths that come from outside before.
-    pub fn fill(&self, source: &[u8]) -> u64 {
-        assert_eq!(source.len(), self.len, "a page fills its slot exactly");
-        // SAFETY: the target is mapped and as long as the source (asserted), the caller's write lease keeps others off it,
-        // and a borrowed slice of the caller never lies inside a slot that it may write.
-        unsafe { copy::copy_checksummed(source.as_ptr(), self.as_ptr(), self.len) }
-    }
-
-    /// Copies a piece of a page into the slot at `offset`; returns the checksum of the piece.
-    ///
-    /// # Panics
-    /// As [`Slot::fill_part`].
-    pub fn fill_at(&self, offset: usize, source: &[u8]) -> u64 {
-        let mut sum = Checksum::new();
-        self.fill_part(offset, source, &mut sum);
-        sum.finish()
-    }
-
-    /// Copies the next piece of a page into the slot at `offset`, adding to the page's checksum.
-    ///
-    /// # Panics
-    /// If the piece does not lie inside the slot: check lengths that come from outside before.
-    pub fn fill_part(&self, offset: usize, source: &[u8], sum: &mut Checksum) {
-        let end = offset.checked_add(source.len());
-        assert!(end.is_some_and(|end| end <= self.len), "a piece lies inside its slot");
-        let target = self.as_ptr().wrapping_add(offset);
-        // SAFETY: as in `fill`; the piece lies inside the slot (asserted).
-        unsafe { copy::copy_part_checksummed(source.as_ptr(), target, source.len(), sum) }
-    }
-
-    /// Writes zeros over a part of the slot. The caller holds a write lease.
-    ///
-    /// # Panics
-    /// If the part does not lie inside the slot.
-    pub(crate) fn blank(&self, part: std::ops::Range<usize>) {
-        assert!(part.start <= part.end && part.end <= self.len, "a part lies inside its slot");
-        // SAFETY: the part is mapped (asserted), and the write lease keeps others off it.
-        unsafe { std::ptr::write_bytes(self.as_ptr().add(part.start), 0, part.len()) };
-    }
-
-    /// Copies the slot into `target` past the cache and gives the checksum of the slot's bytes.
-    ///
-    /// # Panics
-    /// If `target` is not exactly as long as the slot: check lengths that come from outside before.
-    pub fn drain(&self, target: &mut [u8]) -> u64 {
-        assert_eq!(target.len(), self.len, "a slot drains into exactly one page");
-        // SAFETY: the source is mapped and as long as the target (asserted); the caller's read lease keeps writers off it;
-        // an exclusive slice of the caller never lies inside a slot.
-        unsafe { copy::copy_checksummed(self.as_ptr(), target.as_mut_ptr(), self.len) }
-    }
-
-    /// The checksum of the slot's bytes as they are now.
-    #[must_use]
-    pub fn checksum(&self) -> u64 {
-        checksum(self.bytes())
-    }
-
-    /// Collects a page from strided tensors into the slot; returns the checksum of the slot's bytes in slot order. Places
-    /// that the plan leaves out (the rest of a partial page) become zero.
-    ///
-    /// # Panics
-    /// If the plan is for another slot size.
-    pub fn gather(&self, plan: &CopyPlan) -> u64 {
-        assert_eq!(plan.slot_bytes(), self.len, "a plan is made for one slot size");
-        // SAFETY: the slot is mapped and as long as the plan says (asserted), the write lease keeps others off it, and
-        // whoever made the plan's views promised that their memory is valid.
-        unsafe { plan.gather_into(self.as_ptr()) }
-    }
-
-    /// Spreads the slot over strided tensors; returns the checksum of the slot's bytes in slot order. What was copied is
-    /// good only if the checksum is the page's own.
-    ///
-    /// # Panics
-    /// If the plan is for another slot size.
-    pub fn scatter(&self, plan: &CopyPlan) -> u64 {
-        assert_eq!(plan.slot_bytes(), self.len, "a plan is made for one slot size");
-        // SAFETY: as in `gather`, with a read lease.
-        unsafe { plan.scatter_from(self.as_ptr()) }
     }
 }
 

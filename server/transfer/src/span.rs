@@ -17,7 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::checksum::Checksum;
 use crate::copy;
 use crate::limits::{MAPPINGS_MAX_USUAL, MAPPINGS_PERCENT_MAX};
-use crate::region::Slot;
+use crate::slot::Slot;
 
 /// Pieces mapped by all spans of this process.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);

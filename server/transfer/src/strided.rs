@@ -1,7 +1,8 @@
-//! Running a copy plan. Owns: how runs become few large, checksummed copies. Must not know: how plans are made.
+//! Running a copy plan. Owns: how runs become few large, checksummed copies. Must not know: how plans are
+//! made.
 //!
-//! Both directions walk the slot in its order, chunk by chunk, so that every slot byte is checksummed once, in order, while it
-//! is in the L1 cache:
+//! Both directions walk the slot in its order, chunk by chunk, so that every slot byte is checksummed once,
+//! in order, while it is in the L1 cache:
 //!
 //! ```text
 //!   gather:   short runs -> stage (one chunk, L1) -> checksum, streaming copy to the slot;   long runs straight to the slot
@@ -9,15 +10,17 @@
 //! ```
 
 use crate::checksum::Checksum;
-use crate::copy::Stream;
+use crate::copy::StreamingCopy;
 use crate::limits::{CHUNK_BYTES, STREAMING_RUN_BYTES_MIN};
 use crate::plan::{CopyPlan, Run};
 
 impl CopyPlan {
-    /// Fills the slot at `slot` from the plan's tensors, with zeros between the runs; the checksum of the slot.
+    /// Fills the slot at `slot` from the plan's tensors, with zeros between the runs; the checksum of the
+    /// slot.
     ///
     /// # Safety
-    /// `slot` is writable for `slot_bytes` and nobody else touches it; the promise of `TensorView::new` holds.
+    /// `slot` is writable for `slot_bytes` and nobody else touches it; the promise of `TensorView::new`
+    /// holds.
     pub(crate) unsafe fn gather_into(&self, slot: *mut u8) -> u64 {
         let mut stage = Stage { bytes: [0; CHUNK_BYTES] };
         let mut writer = Writer {
@@ -25,11 +28,12 @@ impl CopyPlan {
             written: 0,
             stage: &mut stage,
             staged: 0,
-            stream: Stream::new(),
+            stream: StreamingCopy::new(),
             sum: Checksum::new(),
         };
         for run in self.runs() {
-            // SAFETY: runs come in slot order and lie inside the slot; a run's memory is readable by the views' promise.
+            // SAFETY: runs come in slot order and lie inside the slot; a run's memory is readable by the
+            // views' promise.
             unsafe {
                 writer.put_zeros(run.slot_offset - writer.position());
                 writer.put(run.memory, run.bytes);
@@ -50,9 +54,11 @@ impl CopyPlan {
     /// `slot` is readable for `slot_bytes` and nobody else writes it; the promise of `TensorView::new` holds.
     pub(crate) unsafe fn scatter_from(&self, slot: *const u8) -> u64 {
         let slot_bytes = self.slot_bytes();
-        let mut reader = Reader { slot, slot_bytes, checked: 0, stream: Stream::new(), sum: Checksum::new() };
+        let mut reader =
+            Reader { slot, slot_bytes, checked: 0, stream: StreamingCopy::new(), sum: Checksum::new() };
         for run in self.runs() {
-            // SAFETY: runs come in slot order and lie inside the slot; a run's memory is writable by the views' promise.
+            // SAFETY: runs come in slot order and lie inside the slot; a run's memory is writable by the
+            // views' promise.
             unsafe { reader.get(run) };
         }
         while reader.checked < slot_bytes {
@@ -78,7 +84,7 @@ struct Writer<'a> {
     stage: &'a mut Stage,
     /// Bytes in the stage, which follow those written.
     staged: usize,
-    stream: Stream,
+    stream: StreamingCopy,
     sum: Checksum,
 }
 
@@ -164,7 +170,7 @@ struct Reader {
     slot_bytes: usize,
     /// Bytes of the slot that are checksummed: at most a chunk ahead of what is copied.
     checked: usize,
-    stream: Stream,
+    stream: StreamingCopy,
     sum: Checksum,
 }
 

@@ -1,8 +1,6 @@
 //! Rules about one file's text: its length, its header, unsafe code, unfinished work and machine paths.
 //! Must not know: where files come from; every rule is a pure function over (path, text).
 
-use std::collections::BTreeMap;
-
 /// Lines of a file before its inline tests.
 const PRODUCTION_LINES_MAX: usize = 500;
 
@@ -26,9 +24,9 @@ pub(crate) const FORBIDDING_ROOTS: [&str; 7] = [
     "server/src/main.rs",
 ];
 
-/// Where unsafe code may be: bytes are moved here, or Python's C interface asks for it, or a test of copy plans vouches
-/// for the tensors that it made (production code of the client forbids it at its root), or a bench enqueues copies on a
-/// device's driver itself, as the limit to hold the client against.
+/// Where unsafe code may be: bytes are moved here, or Python's C interface asks for it, or a test of copy
+/// plans vouches for the tensors that it made (production code of the client forbids it at its root), or a
+/// bench enqueues copies on a device's driver itself, as the limit to hold the client against.
 const UNSAFE_FOLDERS: [&str; 5] =
     ["server/transfer/", "server/tier/", "engine-plugins/", "client/tests/", "benches/src/bin/gpu/rig.rs"];
 
@@ -144,37 +142,6 @@ fn names_wire(line: &str) -> bool {
     has_word(line.split("//").next().unwrap_or(""), "wire")
 }
 
-/// Types of the server's crate that share their name with another one, with where both are. Tests may name theirs as they like.
-pub(crate) fn named_twice(texts: &[(String, String)]) -> Vec<String> {
-    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut faults = Vec::new();
-    for (path, text) in texts.iter().filter(|(path, _)| path.starts_with("server/src/") && !is_test(path)) {
-        for name in production_lines(text).filter_map(type_name) {
-            match known.insert(name, path) {
-                Some(other) if other != path => {
-                    faults.push(format!("{name}: a type of {other} and of {path}"))
-                }
-                _ => {}
-            }
-        }
-    }
-    faults
-}
-
-/// The name of the type that a line of a file's outermost level begins to define.
-fn type_name(line: &str) -> Option<&str> {
-    let public = line.strip_prefix("pub").map(|rest| match rest.strip_prefix('(') {
-        Some(scope) => scope.split_once(')').map_or("", |(_, rest)| rest),
-        None => rest,
-    });
-    let mut words = public.unwrap_or(line).trim_start_matches(' ').split(' ');
-    if line.starts_with(' ') || !["struct", "enum", "trait", "type", "union"].contains(&words.next()?) {
-        return None;
-    }
-    let name = words.next()?;
-    Some(&name[..name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len())])
-}
-
 /// Marks of unfinished work.
 pub(crate) fn forbidden_words(path: &str, text: &str) -> Vec<String> {
     findings(path, text, |line| {
@@ -201,7 +168,8 @@ pub(crate) fn missing(path: &str, text: &str, wanted: &[&str]) -> Vec<String> {
     absent.map(|part| format!("{path}: must contain {part:?}")).collect()
 }
 
-/// The lines outside inline test modules (`#[cfg(test)]` and then `mod name {` up to the brace that closes it).
+/// The lines outside inline test modules (`#[cfg(test)]` and then `mod name {` up to the brace that closes
+/// it).
 fn production_lines(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<&str> = text.lines().collect();
     let (mut kept, mut next) = (Vec::new(), 0);
@@ -310,20 +278,6 @@ mod tests {
         assert!(wire_outside_doors("server/src/doors/codec/a.rs", used).is_empty());
         assert!(wire_outside_doors("client/src/a.rs", used).is_empty());
         assert!(speaks_wire(used) && !speaks_wire("let wires = 2;"));
-    }
-
-    #[test]
-    fn types_of_one_name_are_found() {
-        let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
-        let one =
-            file("server/src/a.rs", "pub(crate) struct Door<T> {\n}\n    struct Inner;\ntype Rows = ();");
-        let other = file("server/src/b.rs", "pub enum Door {}\n    struct Inner;\nstruct DoorStream;");
-        let elsewhere = file("client/src/b.rs", "struct Door;");
-        assert_eq!(
-            named_twice(&[one.clone(), other]),
-            ["Door: a type of server/src/a.rs and of server/src/b.rs"]
-        );
-        assert!(named_twice(&[one, elsewhere]).is_empty());
     }
 
     #[test]

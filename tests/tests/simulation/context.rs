@@ -150,7 +150,7 @@ impl Context {
 
     /// Judges the bytes of a slot; true: they are right.
     pub(crate) fn verify(&self, of: Shard, slot: &Slot, checksum: u64) -> bool {
-        let verdict = self.model.borrow().judge(of, slot.bytes(), checksum);
+        let verdict = self.model.borrow().judge(of, &slot.to_vec(), checksum);
         match verdict {
             Verdict::Right => true,
             Verdict::Corrupt => false,

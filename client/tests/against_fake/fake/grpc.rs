@@ -141,7 +141,7 @@ impl Pool for Service {
                     let _sent = replies.send(Ok(miss)).await;
                     return;
                 };
-                let bytes = core.slot(slot.offset as usize / PAGE_BYTES).bytes().to_vec();
+                let bytes = core.slot(slot.offset as usize / PAGE_BYTES).to_vec();
                 for (number, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
                     let piece = wire::ReloadReply {
                         index: page.index,

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use turnkv_pool::{ClientId, NamespaceIndex, PageKey};
 use turnkv_proto::{BlockHash, NamespaceId};
-use turnkv_transfer::checksum;
 
 const PAGE: u64 = 64 << 10;
 const HASH: BlockHash = BlockHash([1; 32]);
@@ -62,7 +61,7 @@ impl World {
         let reply = ask(&engine, client, &id, HASH).await;
         let slot = engine.slot(reply.slots[0]).unwrap();
         slot.fill(&[7; PAGE as usize]);
-        let sum = checksum(slot.bytes());
+        let sum = slot.checksum();
         let now = engine.now();
         let lease = reply.lease.unwrap();
         engine.core().pool.commit_offload(lease, client, &[(0, sum)], now).unwrap();

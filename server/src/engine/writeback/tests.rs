@@ -6,7 +6,6 @@ use crate::engine::testing::{offer, open};
 use crate::limits::NVME_SMALLER_MS;
 use tempfile::TempDir;
 use turnkv_proto::{BlockHash, NamespaceId};
-use turnkv_transfer::checksum;
 
 const PAGE: usize = 64 << 10;
 
@@ -41,7 +40,7 @@ async fn offload(engine: &Arc<Engine>, ns: &NamespaceId, pages: u8, lie: Option<
     for (at, slot) in reply.slots.iter().enumerate() {
         let slot = engine.slot(*slot).unwrap();
         slot.fill(&vec![at as u8; PAGE]);
-        checksums.push(checksum(slot.bytes()) ^ u64::from(lie == Some(at as u8)));
+        checksums.push(slot.checksum() ^ u64::from(lie == Some(at as u8)));
     }
     let commit: Vec<(u32, u64)> = (0..).zip(checksums).collect();
     let now = engine.now();

@@ -1,14 +1,14 @@
 //! The DRAM tier: a fixed number of slabs, each one sealed memfd, touched and locked before it is used.
 //!
-//! Owns: the slabs' memory, its budget, which generation of a slab is current. Must not know: slots' sizes, who leases
-//! them, hashes, NVMe.
+//! Owns: the slabs' memory, its budget, which generation of a slab is current. Must not know: slots' sizes,
+//! who leases them, hashes, NVMe.
 //!
-//! A slab that changes its tenant is renewed: it gets a new memfd and a new generation, and the old one's pages go back
-//! to the system at once, even while an old client still maps them (it would see zeros).
+//! A slab that changes its tenant is renewed: it gets a new memfd and a new generation, and the old one's
+//! pages go back to the system at once, even while an old client still maps them (it would see zeros).
 
 mod memory;
 
-use crate::errno::Fault;
+use crate::errno::ErrnoClass;
 use crate::limits::{SLAB_THREADS_MAX, SLABS_MAX};
 use parking_lot::RwLock;
 use std::io;
@@ -27,8 +27,9 @@ pub struct DramConfig {
     pub huge_pages: HugePages,
     /// Whether to lock slabs in memory.
     pub lock: bool,
-    /// Whether the host must say that it has so much memory available before any is taken. A virtual machine whose memory grows
-    /// as it is used says too little; without this its limit shows only when it is reached.
+    /// Whether the host must say that it has so much memory available before any is taken. A virtual machine
+    /// whose memory grows as it is used says too little; without this its limit shows only when it is
+    /// reached.
     pub check_available: bool,
 }
 
@@ -83,7 +84,7 @@ impl DramError {
     #[must_use]
     pub fn is_short(&self) -> bool {
         match self {
-            DramError::Slab { source, .. } => Fault::of_error(source) != Fault::Device,
+            DramError::Slab { source, .. } => ErrnoClass::of_error(source) != ErrnoClass::Device,
             DramError::Config(_) | DramError::Budget { .. } => false,
         }
     }
@@ -120,7 +121,8 @@ impl DramTier {
         Ok((tier, report))
     }
 
-    /// File descriptors that this tier may hold at once: a slab's own, and while it is renewed its successor's.
+    /// File descriptors that this tier may hold at once: a slab's own, and while it is renewed its
+    /// successor's.
     pub fn descriptors(&self) -> u64 {
         2 * u64::from(self.slab_count())
     }
@@ -135,9 +137,9 @@ impl DramTier {
         self.config.slab_bytes
     }
 
-    /// Gives a slab a new, zeroed memfd of this generation. Nobody may hold a lease in it. Blocks for as long as touching
-    /// the slab takes. `None` if there is no such slab, or if it has been renewed as far or further. One that failed may be
-    /// tried again.
+    /// Gives a slab a new, zeroed memfd of this generation. Nobody may hold a lease in it. Blocks for as long
+    /// as touching the slab takes. `None` if there is no such slab, or if it has been renewed as far or
+    /// further. One that failed may be tried again.
     pub fn renew(&self, slab: u32, generation: u32) -> Option<Result<Arc<Region>, DramError>> {
         let mut place = self.slabs.get(slab as usize)?.write();
         let failed = place.generation == generation && place.region.is_none();

@@ -36,9 +36,9 @@ fn a_renewed_slab_is_empty_and_its_old_memory_is_gone() {
     assert_eq!(tier.region(0).unwrap().1, 5);
     assert!(Arc::ptr_eq(&region, &tier.region(0).unwrap().0));
     assert!(tier.slot(0, 0, 0, 4096).is_none());
-    assert_eq!(tier.slot(0, 5, 0, 4096).unwrap().bytes(), [0; 4096]);
+    assert_eq!(tier.slot(0, 5, 0, 4096).unwrap().to_vec(), [0; 4096]);
     assert_eq!(rustix::fs::fstat(old.region().fd()).unwrap().st_blocks, 0);
-    assert_eq!(old.bytes(), [0; 4096]);
+    assert_eq!(old.to_vec(), [0; 4096]);
     assert!(tier.renew(1, 1).is_none());
 }
 

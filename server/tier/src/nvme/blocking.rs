@@ -1,4 +1,5 @@
-//! The blocking engine: a few threads with pread and pwritev, for kernels without io_uring. Same order, same bounds.
+//! The blocking engine: a few threads with pread and pwritev, for kernels without io_uring. Same order, same
+//! bounds.
 //!
 //! Owns: its threads, the schedule they share. Must not know: the books.
 
@@ -8,7 +9,7 @@ use super::finish::FinishQueue;
 use super::format::encode_extent;
 use super::operation::{Failure, Operation, Work};
 use super::schedule::Schedule;
-use crate::errno::{Fault, Rereads};
+use crate::errno::{ErrnoClass, Rereads};
 use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX, SHORT_PAUSE};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -20,18 +21,18 @@ use turnkv_transfer::Slot;
 
 /// The engine.
 pub(crate) struct Blocking {
-    shared: Arc<Shared>,
+    shared: Arc<BlockingWork>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct BlockingWork {
     core: Arc<Core>,
     finish: Arc<FinishQueue>,
-    state: Mutex<State>,
+    state: Mutex<BlockingQueue>,
     wake: Condvar,
 }
 
-struct State {
+struct BlockingQueue {
     schedule: Schedule<Operation>,
     stop: bool,
 }
@@ -43,9 +44,9 @@ impl Blocking {
         finish: &Arc<FinishQueue>,
         inflight_bytes: u64,
     ) -> io::Result<Blocking> {
-        let state = Mutex::new(State { schedule: Schedule::new(inflight_bytes), stop: false });
+        let state = Mutex::new(BlockingQueue { schedule: Schedule::new(inflight_bytes), stop: false });
         let (core, finish) = (Arc::clone(core), Arc::clone(finish));
-        let shared = Arc::new(Shared { core, finish, state, wake: Condvar::new() });
+        let shared = Arc::new(BlockingWork { core, finish, state, wake: Condvar::new() });
         let mut threads = Vec::with_capacity(BLOCKING_THREADS);
         for index in 0..BLOCKING_THREADS {
             let shared = Arc::clone(&shared);
@@ -69,7 +70,7 @@ impl Blocking {
     }
 }
 
-impl Shared {
+impl BlockingWork {
     fn run(&self) {
         let _guard = PoisonOnPanic::new(&self.core, "a thread of the blocking engine");
         let mut header = AlignedBuffer::new(BLOCK);
@@ -120,15 +121,19 @@ pub(super) fn transfer(operation: &Operation, header: &mut AlignedBuffer) -> Res
 fn read(operation: &Operation, target: &Slot) -> Result<(), Failure> {
     let bytes = target.len();
     resume(true, bytes, |done| {
-        // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it until the
-        // call-back is the caller's promise to `Tier::read` (the pool's lease); bytes have no invalid value.
+        // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it
+        // until the call-back is the caller's promise to `Tier::read` (the pool's lease); bytes have no
+        // invalid value.
         let rest = unsafe { std::slice::from_raw_parts_mut(target.as_ptr().add(done), bytes - done) };
         operation.file.storage().read_at(rest, operation.payload_offset() + done as u64)
     })
 }
 
 fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Failure> {
-    let payload = source.bytes();
+    // SAFETY: who leased the slot for writing has committed it, and the pool grants it to nobody until this
+    // write has ended; a process that still maps it and writes all the same is found out by the checksum
+    // afterwards (`Core::verify_source`).
+    let payload = unsafe { source.bytes() };
     resume(false, BLOCK + payload.len(), |done| {
         let offset = operation.header_offset() + done as u64;
         let pieces = if done == 0 { [header, payload] } else { [&payload[done - BLOCK..], &[]] };
@@ -136,8 +141,8 @@ fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Fail
     })
 }
 
-/// Repeats a transfer until all `bytes` are through. A short one goes on from the last whole block, because O_DIRECT
-/// cannot begin inside one: of 12,288 bytes 5,000 came, so the next call begins at 4,096.
+/// Repeats a transfer until all `bytes` are through. A short one goes on from the last whole block, because
+/// O_DIRECT cannot begin inside one: of 12,288 bytes 5,000 came, so the next call begins at 4,096.
 fn resume(
     is_read: bool,
     bytes: usize,
@@ -149,9 +154,9 @@ fn resume(
             Ok(0) => return Err(Failure::device(is_read, "the file ends before the segment does")),
             Ok(count) if done + count >= bytes => return Ok(()),
             Ok(count) => done = (done + count) / BLOCK * BLOCK,
-            Err(errno) => match Fault::of(errno) {
-                Fault::Interrupted if tries < RETRIES_MAX => {}
-                Fault::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
+            Err(errno) => match ErrnoClass::of(errno) {
+                ErrnoClass::Interrupted if tries < RETRIES_MAX => {}
+                ErrnoClass::Short if tries < RETRIES_MAX => std::thread::sleep(SHORT_PAUSE),
                 fault if tries < RETRIES_MAX && rereads.again(is_read, fault) => {}
                 _ => return Err(Failure::of(is_read, errno)),
             },

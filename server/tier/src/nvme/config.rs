@@ -1,11 +1,12 @@
 //! What an NVMe tier is asked for and what opening it says. Owns: plain data. Must not know: files, threads.
 
+use super::ring_error::RingError;
 use crate::limits::{
     BLOCK_BYTES, INFLIGHT_BYTES_DEFAULT, QUEUE_OPS_DEFAULT, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN,
 };
 use crate::tier::{ExtentMeta, Location};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How operations reach the device.
@@ -25,8 +26,8 @@ pub enum Engine {
 pub struct NvmeConfig {
     /// A directory (made if absent), a block device, or a file of a fixed size used like a block device.
     pub path: PathBuf,
-    /// The most its segments may take together; a multiple of `segment_bytes` wastes nothing. A directory also holds
-    /// three files of one block.
+    /// The most its segments may take together; a multiple of `segment_bytes` wastes nothing. A directory
+    /// also holds three files of one block.
     pub capacity_bytes: u64,
     /// Size of a segment: a multiple of 4 KiB. What is on the device already keeps the size it was made with.
     pub segment_bytes: u64,
@@ -70,7 +71,8 @@ impl NvmeConfig {
         Ok(())
     }
 
-    /// How many segments of a size the capacity holds. `is_new`: a place may be given segments of another size.
+    /// How many segments of a size the capacity holds. `is_new`: a place may be given segments of another
+    /// size.
     pub(crate) fn segments(&self, segment_bytes: u64, is_new: bool) -> Result<u32, OpenError> {
         let count = self.capacity_bytes / segment_bytes;
         if (SEGMENTS_MIN..=SEGMENTS_MAX).contains(&count) {
@@ -204,7 +206,12 @@ pub enum OpenError {
     },
     /// The ring was asked for and the kernel refuses it.
     #[error("nvme: io_uring is not available ({0}): set engine to auto or blocking")]
-    Ring(String),
+    Ring(RingError),
+}
+
+/// An error of the system's while the place at `path` was opened.
+pub(super) fn failed(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
+    OpenError::Io { what, path: path.to_owned(), source }
 }
 
 /// A segment that could be reclaimed.

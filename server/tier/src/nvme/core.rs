@@ -1,12 +1,14 @@
 //! What all threads of one tier share: the device, the books, poison, counters, and how an operation ends.
 //!
-//! Owns: admission (bounded, closed, poisoned), the end of every operation. Must not know: how the bytes are carried.
+//! Owns: admission (bounded, closed, poisoned), the end of every operation. Must not know: how the bytes are
+//! carried.
 //!
 //! Locks: `books` is held for bookkeeping only, never across I/O or a call-back.
 
-use super::device::{Device, SegmentFile};
+use super::device::Device;
 use super::log::Log;
 use super::operation::{Failure, Operation, Work};
+use super::segment_file::SegmentFile;
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, ExtentMeta, Location, TierError};
 use parking_lot::{Condvar, Mutex};
@@ -16,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use turnkv_transfer::{Slot, checksum};
+use turnkv_transfer::Slot;
 
 /// A write without a place yet: the next segment is being prepared.
 pub(crate) struct Pending {
@@ -38,7 +40,8 @@ pub(crate) enum Stop {
 /// The books and what waits for them.
 pub(crate) struct Books {
     pub(crate) log: Log,
-    /// Writes that wait for a segment: those that reclaim moves first, then the others, each oldest first. Bounded by admission.
+    /// Writes that wait for a segment: those that reclaim moves first, then the others, each oldest first.
+    /// Bounded by admission.
     pub(crate) waiting: VecDeque<Pending>,
     pub(crate) stop: Option<Stop>,
 }
@@ -135,8 +138,8 @@ impl Core {
         self.short.load(Ordering::Relaxed)
     }
 
-    /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync the same
-    /// file and hear that all is well.
+    /// Brings a file to stable storage. Who hears of a failure poisons the device before anyone else can sync
+    /// the same file and hear that all is well.
     pub(crate) fn sync_file(&self, file: &SegmentFile) -> io::Result<()> {
         let guard = self.syncing.lock();
         let synced = file.sync();
@@ -160,8 +163,8 @@ impl Core {
         if self.closed.load(Ordering::SeqCst) { Err(TierError::Closed) } else { Ok(()) }
     }
 
-    /// Accepts an operation: it must end in [`Core::retire`] before its call-back is called. Counted first and checked
-    /// after, so that closing, which sets the flag and then waits for the count, overlooks none.
+    /// Accepts an operation: it must end in [`Core::retire`] before its call-back is called. Counted first
+    /// and checked after, so that closing, which sets the flag and then waits for the count, overlooks none.
     pub(crate) fn admit(&self) -> Result<(), TierError> {
         let before = self.ops.fetch_add(1, Ordering::SeqCst);
         let answer = if before >= self.ops_max { Err(TierError::Busy) } else { self.check_open() };
@@ -242,10 +245,10 @@ impl Core {
         }
     }
 
-    /// Whether the bytes that were written are those of the checksum. Looked at after the device has read them, so that a
-    /// process that still maps them and writes to them meanwhile is found out, too.
+    /// Whether the bytes that were written are those of the checksum. Looked at after the device has read
+    /// them, so that a process that still maps them and writes to them meanwhile is found out, too.
     fn verify_source(&self, source: &Slot, meta: &ExtentMeta) -> Result<(), Failure> {
-        if checksum(&source.bytes()[..meta.payload_bytes as usize]) == meta.checksum {
+        if source.checksum_of(meta.payload_bytes as usize) == meta.checksum {
             return Ok(());
         }
         self.counters.changed_writes.fetch_add(1, Ordering::Relaxed);
@@ -267,7 +270,7 @@ impl Core {
             }
             return Err(failure.into_error(at));
         }
-        if checksum(&target.bytes()[..bytes as usize]) != expected {
+        if target.checksum_of(bytes as usize) != expected {
             self.counters.checksum_failures.fetch_add(1, Ordering::Relaxed);
             return Err(TierError::Checksum(at));
         }
@@ -277,7 +280,8 @@ impl Core {
     }
 }
 
-/// A thread that others rely on takes the device out of service when it panics, instead of leaving them waiting.
+/// A thread that others rely on takes the device out of service when it panics, instead of leaving them
+/// waiting.
 pub(crate) struct PoisonOnPanic {
     core: Arc<Core>,
     who: &'static str,

@@ -1,82 +1,30 @@
-//! The place where segments lie: a directory with one file a segment, or one device with segments at fixed offsets.
+//! The place where segments lie: a directory with one file a segment, or one device with segments at fixed
+//! offsets.
 //!
-//! Owns: opening, the lock that keeps a second process out, making segment files, what else lies beside them (`strays`), whole
-//! reads and writes for the control plane. Must not know: what a segment holds, which are in use.
+//! Owns: opening, the lock that keeps a second process out, making segment files, what else lies beside them
+//! (`strays`), whole reads and writes for the control plane. Must not know: what a segment holds, which are
+//! in use.
 
 mod strays;
 
-use super::buffer::AlignedBuffer;
-use super::config::{NvmeConfig, OpenError};
+use super::config::{NvmeConfig, OpenError, failed};
 use super::descriptors;
-use super::format::DeviceId;
+use super::format::{DEVICE_BASE, DeviceId};
 use super::lock;
-use super::storage::{File, Folder, Open, patiently};
+use super::open_mode::OpenMode;
+use super::segment_file::{SegmentFile, name, number};
+use super::storage::{File, Folder, patiently};
 use super::superblock;
 use super::time::Clock;
-use crate::errno::Fault;
+use crate::errno::ErrnoClass;
 use crate::limits::{BLOCK_BYTES, SEGMENTS_MAX};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Where segments begin on a block device: the superblock's copies have the space before.
-pub(super) const DEVICE_BASE: u64 = 1 << 20;
-/// Where one segment lies. An operation in flight owns it, and so its descriptor.
-#[derive(Debug)]
-pub(crate) struct SegmentFile {
-    storage: Arc<File>,
-    base: u64,
-    /// Number of the file among all of this device's files.
-    pub(crate) file: u32,
-}
-
-impl SegmentFile {
-    /// A file that is never read or written.
-    #[cfg(test)]
-    pub(crate) fn fake() -> SegmentFile {
-        let fd = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        SegmentFile { storage: Arc::new(File::Descriptor(fd.expect("/dev/null opens"))), base: 0, file: 0 }
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.storage.fd()
-    }
-
-    /// What it is in.
-    pub(crate) fn storage(&self) -> &File {
-        &self.storage
-    }
-
-    /// Where a block of the segment is in the file.
-    pub(crate) fn offset(&self, block: u32) -> u64 {
-        self.base + u64::from(block) * BLOCK_BYTES
-    }
-
-    /// Reads whole blocks into memory that begins on a block.
-    pub(crate) fn read(&self, block: u32, target: &mut [u8]) -> io::Result<()> {
-        self.storage.read_all(target, self.offset(block))
-    }
-
-    /// Writes whole blocks.
-    pub(crate) fn write(&self, block: u32, source: &[u8]) -> io::Result<()> {
-        self.storage.write_all(&AlignedBuffer::copy_of(source), self.offset(block))
-    }
-
-    /// Everything written is on stable storage. Any failure is the device's, and final: what it lost is unknown, and the
-    /// kernel does not say so twice.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        patiently(|| self.storage.sync()).map_err(|errno| io::Error::other(errno.to_string()))
-    }
-
-    /// Do the two share a descriptor, so that one sync covers both?
-    pub(crate) fn same_file(&self, other: &SegmentFile) -> bool {
-        Arc::ptr_eq(&self.storage, &other.storage)
-    }
-}
 
 /// What is in a segment's place.
 #[derive(Debug)]
@@ -93,7 +41,7 @@ pub(crate) enum Existing {
 
 /// A segment's file while the tier is open.
 #[derive(Clone, Debug, Default)]
-enum Slot {
+enum FileState {
     /// It has no name yet.
     #[default]
     Closed,
@@ -104,7 +52,7 @@ enum Slot {
 }
 
 /// The file of each segment.
-type Files = Mutex<Vec<Slot>>;
+type Files = Mutex<Vec<FileState>>;
 
 #[derive(Debug)]
 enum Place {
@@ -174,7 +122,7 @@ impl Device {
     #[cfg(feature = "simulation")]
     pub(crate) fn open_simulated(
         config: &NvmeConfig,
-        disk: &super::simulation::SimulatedDisk,
+        disk: &super::simulated_disk::SimulatedDisk,
         warnings: &mut Vec<String>,
     ) -> Result<Device, OpenError> {
         config.check()?;
@@ -218,10 +166,10 @@ impl Device {
             descriptors::raise_limit(count, warnings)?;
         }
         // ext4, xfs and others take O_DIRECT; some file systems refuse it when a file is opened.
-        let direct = patiently(|| folder.open(superblock::NAMES[0], Open::Read, true)).is_ok();
+        let direct = patiently(|| folder.open(superblock::NAMES[0], OpenMode::Read, true)).is_ok();
         let clock = folder.clock();
         let place =
-            Place::Directory { folder, lock, files: Mutex::new(vec![Slot::Closed; numbers as usize]) };
+            Place::Directory { folder, lock, files: Mutex::new(vec![FileState::Closed; numbers as usize]) };
         let (id, segment_bytes) = (superblock.device, superblock.segment_bytes);
         let path = path.clone();
         let device =
@@ -299,8 +247,8 @@ impl Device {
         descriptors::needed(self.files)
     }
 
-    /// Why the next start will not find what is in these files; `None`: it will. Somebody may have removed or renamed them, or
-    /// the directory, while they are open.
+    /// Why the next start will not find what is in these files; `None`: it will. Somebody may have removed or
+    /// renamed them, or the directory, while they are open.
     pub(crate) fn missing(&self, synced: &[Arc<SegmentFile>]) -> Option<String> {
         let Place::Directory { folder: Folder::Directory(folder), .. } = &self.place else { return None };
         let place = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
@@ -320,10 +268,10 @@ impl Device {
             Place::Device { file } => return Ok(Existing::File(self.on_device(file, segment))),
             Place::Directory { files, .. } => files,
         };
-        match slot(files, segment) {
-            Slot::Closed => Ok(Existing::Absent),
-            Slot::Stray => Ok(Existing::Stray),
-            Slot::Open(file) => {
+        match file_state(files, segment) {
+            FileState::Closed => Ok(Existing::Absent),
+            FileState::Stray => Ok(Existing::Stray),
+            FileState::Open(file) => {
                 let bytes = file.len()?;
                 let file = SegmentFile { storage: file, base: 0, file: segment };
                 Ok(match bytes {
@@ -349,10 +297,10 @@ impl Device {
             Place::Device { file } => return Ok(self.on_device(file, segment)),
             Place::Directory { folder, files, .. } => (folder, files),
         };
-        let file = match slot(files, segment) {
-            Slot::Open(file) => file,
+        let file = match file_state(files, segment) {
+            FileState::Open(file) => file,
             // The directory had no room for its name at start.
-            Slot::Closed | Slot::Stray => self.open_file(folder, files, segment)?,
+            FileState::Closed | FileState::Stray => self.open_file(folder, files, segment)?,
         };
         patiently(|| file.clear())?;
         if let Err(errno) = patiently(|| file.allocate(self.segment_bytes)) {
@@ -364,32 +312,33 @@ impl Device {
         Ok(SegmentFile { storage: file, base: 0, file: segment })
     }
 
-    /// A segment's file is not needed any more: its space is free at once, whoever still has it open. A segment of a device
-    /// stays where it is.
+    /// A segment's file is not needed any more: its space is free at once, whoever still has it open. A
+    /// segment of a device stays where it is.
     pub(crate) fn delete(&self, segment: u32) -> io::Result<()> {
         let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
-        if let Slot::Open(file) = slot(files, segment) {
+        if let FileState::Open(file) = file_state(files, segment) {
             patiently(|| file.clear())?;
         }
         patiently(|| match folder.remove(&name(segment)) {
             Err(Errno::NOENT) => Ok(()),
             result => result,
         })?;
-        set_slot(files, segment, Slot::Closed);
+        set_file_state(files, segment, FileState::Closed);
         Ok(patiently(|| folder.sync())?)
     }
 
-    /// Opens the file of every segment, and makes those that are missing, empty. A directory without room for more names
-    /// is not an error: the segments that it has are served, the others are tried again when they are needed.
+    /// Opens the file of every segment, and makes those that are missing, empty. A directory without room for
+    /// more names is not an error: the segments that it has are served, the others are tried again when they
+    /// are needed.
     fn open_files(&self, surplus: &[u32], warnings: &mut Vec<String>) -> Result<(), OpenError> {
         let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
         for segment in surplus.iter().copied().chain(0..self.segments) {
             let Err(error) = self.open_file(folder, files, segment) else { continue };
-            if strays::says(&error) {
-                set_slot(files, segment, Slot::Stray);
+            if says_stray(&error) {
+                set_file_state(files, segment, FileState::Stray);
                 continue;
             }
-            if Fault::of_error(&error) != Fault::Full {
+            if ErrnoClass::of_error(&error) != ErrnoClass::Full {
                 return Err(failed("cannot open the segments of", &self.path, error));
             }
             let (path, left) = (self.path.display(), self.segments.saturating_sub(segment));
@@ -400,8 +349,8 @@ impl Device {
     }
 
     fn open_file(&self, folder: &Folder, files: &Files, segment: u32) -> io::Result<Arc<File>> {
-        let file = Arc::new(patiently(|| folder.open(&name(segment), Open::Keep, self.direct))?);
-        set_slot(files, segment, Slot::Open(Arc::clone(&file)));
+        let file = Arc::new(patiently(|| folder.open(&name(segment), OpenMode::Keep, self.direct))?);
+        set_file_state(files, segment, FileState::Open(Arc::clone(&file)));
         Ok(file)
     }
 
@@ -412,7 +361,8 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// Unlocks by name: a ring that registered the descriptor gives it back only some time after it was closed.
+    /// Unlocks by name: a ring that registered the descriptor gives it back only some time after it was
+    /// closed.
     fn drop(&mut self) {
         let locks = match &self.place {
             Place::Directory { folder: Folder::Directory(folder), lock: Some(lock), .. } => {
@@ -429,23 +379,13 @@ impl Drop for Device {
     }
 }
 
-pub(super) fn name(segment: u32) -> String {
-    format!("segment-{segment:06}.kv")
-}
-
-/// The segment that a file of this name is of: no other spelling of the number counts.
-pub(super) fn number(text: &str) -> Option<u32> {
-    let number = text.strip_prefix("segment-")?.strip_suffix(".kv")?.parse().ok()?;
-    (name(number) == text).then_some(number)
-}
-
-fn slot(files: &Files, segment: u32) -> Slot {
+fn file_state(files: &Files, segment: u32) -> FileState {
     files.lock().get(segment as usize).cloned().unwrap_or_default()
 }
 
-fn set_slot(files: &Files, segment: u32, slot: Slot) {
+fn set_file_state(files: &Files, segment: u32, state: FileState) {
     if let Some(place) = files.lock().get_mut(segment as usize) {
-        *place = slot;
+        *place = state;
     }
 }
 
@@ -459,6 +399,9 @@ fn surplus_numbers(folder: &Folder, segments: u32) -> Result<Vec<u32>, Errno> {
     Ok(surplus)
 }
 
-pub(super) fn failed(what: &'static str, path: &Path, source: io::Error) -> OpenError {
-    OpenError::Io { what, path: path.to_owned(), source }
+/// Says an error that one name is no file of ours, or not for us, while the directory is well?
+fn says_stray(error: &io::Error) -> bool {
+    let strays =
+        [Errno::ISDIR, Errno::NXIO, Errno::LOOP, Errno::ACCESS, Errno::PERM, Errno::IO, Errno::TXTBSY];
+    Errno::from_io_error(error).is_some_and(|errno| strays.contains(&errno))
 }

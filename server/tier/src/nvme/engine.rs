@@ -7,7 +7,7 @@ use super::finish::FinishQueue;
 use super::operation::Operation;
 use super::ring::Ring;
 #[cfg(feature = "simulation")]
-use super::simulation::SimulatedDriver;
+use super::simulated_engine::SimulatedDriver;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use turnkv_transfer::Region;

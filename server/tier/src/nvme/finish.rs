@@ -1,11 +1,11 @@
-//! Threads that end operations: verify what was read, settle the books, call back. Owns: those threads and their queue.
-//! Must not know: how the bytes came.
+//! Threads that end operations: verify what was read, settle the books, call back. Owns: those threads and
+//! their queue. Must not know: how the bytes came.
 //!
 //! They exist so that a checksum over megabytes, or a slow call-back, never keeps the ring from submitting.
 
 use super::core::{Core, PoisonOnPanic};
 use super::operation::{Failure, Operation};
-use crate::limits::FINISHERS_MAX;
+use crate::limits::{CORES_PER_FINISHER, FINISHERS_MAX};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
@@ -18,12 +18,12 @@ pub(crate) type Finished = (Operation, Result<(), Failure>);
 /// Where engines put what is over. Bounded by admission.
 #[derive(Default)]
 pub(crate) struct FinishQueue {
-    state: Mutex<State>,
+    state: Mutex<FinishState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct FinishState {
     finished: VecDeque<Finished>,
     stop: bool,
 }
@@ -74,10 +74,10 @@ impl FinishQueue {
     }
 }
 
-/// Starts the threads: one for every four cores.
+/// Starts the threads, as many as [`CORES_PER_FINISHER`] allows.
 pub(crate) fn start(core: &Arc<Core>, queue: &Arc<FinishQueue>) -> io::Result<Vec<JoinHandle<()>>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let count = (cores / 4).clamp(1, FINISHERS_MAX);
+    let count = (cores / CORES_PER_FINISHER).clamp(1, FINISHERS_MAX);
     let spawn = |index| {
         let (core, queue) = (Arc::clone(core), Arc::clone(queue));
         let run = move || {

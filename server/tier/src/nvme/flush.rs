@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 /// Flushes that wait for the next round.
 #[derive(Default)]
 pub(crate) struct Flushes {
-    state: Mutex<State>,
+    state: Mutex<WaitingFlushes>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitingFlushes {
     waiting: Vec<Done<()>>,
     stop: bool,
 }
@@ -78,8 +78,9 @@ fn serve(core: &Core, round: Vec<Done<()>>) {
     }
 }
 
-/// Brings everything written so far to stable storage, where the next start will look for it. A failed sync poisons the
-/// device: what it lost is unknown. So does a place that was removed or renamed: what is in it now ends with this process.
+/// Brings everything written so far to stable storage, where the next start will look for it. A failed sync
+/// poisons the device: what it lost is unknown. So does a place that was removed or renamed: what is in it
+/// now ends with this process.
 pub(crate) fn sync(core: &Core) -> Result<(), TierError> {
     if core.poisoned().is_some() {
         return Err(TierError::Poisoned);

@@ -10,9 +10,10 @@
 //! last block       footer trailer (sealed segments only)
 //! ```
 //!
-//! Superblock. There are two copies, equal: on a block device the first block, and the last block of the first MiB
-//! (segments begin behind it, between the copies is zero); in a directory the files `superblock` and `superblock.2`.
-//! Places made before there were two have only the first; it counts alone, and the other is written when they are opened:
+//! Superblock. There are two copies, equal: on a block device the first block, and the last block of the
+//! first MiB (segments begin behind it, between the copies is zero); in a directory the files `superblock`
+//! and `superblock.2`. Places made before there were two have only the first; it counts alone, and the other
+//! is written when they are opened:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -35,9 +36,9 @@
 //! | 40 | 16 | device id, as in the superblock |
 //! | 56 | 8 | CRC-64/NVME of bytes 0..56 |
 //!
-//! Extent header. Its checksum starts from the segment's nonce and covers its own place. A client never sees a
-//! nonce, so no payload can hold 4 KiB that pass as a header; and what an earlier use of the segment left behind
-//! verifies under no later nonce:
+//! Extent header. Its checksum starts from the segment's nonce and covers its own place. A client never sees
+//! a nonce, so no payload can hold 4 KiB that pass as a header; and what an earlier use of the segment left
+//! behind verifies under no later nonce:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -86,6 +87,8 @@ use turnkv_transfer::{Checksum, checksum as crc};
 
 /// The format these tables describe.
 pub(crate) const VERSION: u32 = 1;
+/// Where segments begin on a block device: the superblock's copies have the space before.
+pub(crate) const DEVICE_BASE: u64 = 1 << 20;
 /// The only codec: the payload as it is.
 pub(crate) const CODEC_RAW: u32 = 0;
 

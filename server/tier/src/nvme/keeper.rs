@@ -3,14 +3,16 @@
 //! Owns: blocking I/O of the control plane (headers, footers, new files), so that no write ever waits for it.
 //! Must not know: extents' payloads.
 
-use super::Shared;
 use super::core::{Books, Core, PoisonOnPanic, Stop};
-use super::device::{Device, SegmentFile};
+use super::device::Device;
 use super::flush;
 use super::format::{Nonce, SegmentHeader, encode_footer};
 use super::log::{Chore, Log};
-use crate::errno::Fault;
+use super::placer::Placer;
+use super::segment_file::SegmentFile;
+use crate::errno::ErrnoClass;
 use crate::limits::BLOCK;
+use crate::tier::TierError;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,35 +27,46 @@ enum Next {
     End,
 }
 
+/// Why the device is out of service after a chore.
+#[derive(Debug, thiserror::Error)]
+enum ChoreError {
+    /// The device failed in a chore of one segment.
+    #[error("segment {segment} {what}: {error}")]
+    Segment { segment: u32, what: &'static str, error: io::Error },
+    /// What replaced the extents of released segments cannot be synced.
+    #[error("released segments cannot be used again: {0}")]
+    Sync(TierError),
+}
+
 /// Runs until it is told to stop or the device is poisoned.
-pub(crate) fn run(shared: &Shared) {
-    let _guard = PoisonOnPanic::new(&shared.core, "the keeper");
-    while let Some(chore) = await_chore(&shared.core) {
-        carry_out(shared, chore);
+pub(crate) fn run(placer: &Placer) {
+    let _guard = PoisonOnPanic::new(&placer.core, "the keeper");
+    while let Some(chore) = await_chore(&placer.core) {
+        carry_out(placer, chore);
     }
-    shared.place_waiting();
+    placer.place_waiting();
 }
 
 /// Does one chore without waiting for it; `false` if there is none.
 #[cfg(feature = "simulation")]
-pub(crate) fn step(shared: &Shared) -> bool {
-    let next = next(&shared.core, &mut shared.core.books.lock());
+pub(crate) fn step(placer: &Placer) -> bool {
+    let next = next(&placer.core, &mut placer.core.books.lock());
     match next {
-        Next::Do(chore) => carry_out(shared, chore),
+        Next::Do(chore) => carry_out(placer, chore),
         Next::Wait(_) => return false,
         Next::End => {
-            shared.place_waiting();
+            placer.place_waiting();
             return false;
         }
     }
     true
 }
 
-fn carry_out(shared: &Shared, chore: Chore) {
-    if let Err(why) = perform(shared, chore) {
-        shared.core.poison(&why);
+fn carry_out(placer: &Placer, chore: Chore) {
+    if let Err(why) = perform(placer, chore) {
+        placer.core.poison(&why.to_string());
     }
-    shared.place_waiting();
+    placer.place_waiting();
 }
 
 fn await_chore(core: &Core) -> Option<Chore> {
@@ -80,24 +93,24 @@ fn next(core: &Core, books: &mut Books) -> Next {
     chore.map_or_else(|| Next::Wait(books.log.next_look()), Next::Do)
 }
 
-/// Does a chore and enters it in the books. An error of the device poisons it; a chore that the system had not enough for
-/// is put back.
-fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
-    let core = &shared.core;
+/// Does a chore and enters it in the books. An error of the device poisons it; a chore that the system had
+/// not enough for is put back.
+fn perform(placer: &Placer, chore: Chore) -> Result<(), ChoreError> {
+    let core = &placer.core;
     match chore {
         Chore::Make { segment, file, epoch } => match make(core, segment, file, epoch) {
             Ok((file, nonce)) => core.books.lock().log.made(segment, file, nonce),
             Err(error) => {
-                return put_back(core, segment, "cannot be prepared", &error, Log::make_failed);
+                return put_back(core, segment, "cannot be prepared", error, Log::make_failed);
             }
         },
         Chore::Blank { segment, file, epoch } => match blank(core, segment, &file, epoch) {
             Ok(()) => core.books.lock().log.blanked(segment),
-            Err(error) => return put_back(core, segment, "cannot be blanked", &error, Log::blank_failed),
+            Err(error) => return put_back(core, segment, "cannot be blanked", error, Log::blank_failed),
         },
         Chore::Sync => {
             core.counters.release_syncs.fetch_add(1, Ordering::Relaxed);
-            flush::sync(core).map_err(|error| format!("released segments cannot be used again: {error}"))?;
+            flush::sync(core).map_err(ChoreError::Sync)?;
         }
         Chore::GiveBack { segment, file, epoch } => {
             // Blanked first: a device has nothing to delete, and a directory may forget the deletion.
@@ -105,14 +118,14 @@ fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
             match given_back {
                 Ok(()) => core.books.lock().log.given_back(segment),
                 Err(error) => {
-                    return put_back(core, segment, "cannot be given back", &error, Log::give_back_failed);
+                    return put_back(core, segment, "cannot be given back", error, Log::give_back_failed);
                 }
             }
         }
         Chore::Seal { segment, file, nonce, records } => {
             let footer = encode_footer(&records, segment, &nonce, core.device.segment_blocks());
             if let Err(error) = seal(core, &file, &footer) {
-                return put_back(core, segment, "cannot be sealed", &error, Log::seal_failed);
+                return put_back(core, segment, "cannot be sealed", error, Log::seal_failed);
             }
             core.counters.device_written_bytes.fetch_add(footer.1.len() as u64, Ordering::Relaxed);
             core.books.lock().log.sealed(segment);
@@ -126,19 +139,21 @@ fn perform(shared: &Shared, chore: Chore) -> Result<(), String> {
 fn put_back(
     core: &Core,
     segment: u32,
-    what: &str,
-    error: &io::Error,
-    undo: impl FnOnce(&mut Log, u32, Fault, Instant),
-) -> Result<(), String> {
-    let fault = Fault::of_error(error);
+    what: &'static str,
+    error: io::Error,
+    undo: impl FnOnce(&mut Log, u32, ErrnoClass, Instant),
+) -> Result<(), ChoreError> {
+    let fault = ErrnoClass::of_error(&error);
     let log = &mut core.books.lock().log;
     match fault {
-        Fault::Device => return Err(format!("segment {segment} {what}: {error}")),
-        Fault::Full if log.disk_full() => {}
-        Fault::Full => {
+        ErrnoClass::Device => return Err(ChoreError::Segment { segment, what, error }),
+        ErrnoClass::Full if log.disk_full() => {}
+        ErrnoClass::Full => {
             tracing::warn!(segment, %error, "no space for another segment: the NVMe tier is smaller than configured");
         }
-        Fault::Interrupted | Fault::Short => core.ran_short(&format!("segment {segment} {what}: {error}")),
+        ErrnoClass::Interrupted | ErrnoClass::Short => {
+            core.ran_short(&format!("segment {segment} {what}: {error}"))
+        }
     }
     undo(log, segment, fault, core.now());
     Ok(())

@@ -1,7 +1,7 @@
-//! The lock on the tier's place: one process at a time. Owns: taking it, and saying who has it. Must not know: what lies there.
+//! The lock on the tier's place: one process at a time. Owns: taking it, and saying who has it. Must not
+//! know: what lies there.
 
-use super::config::OpenError;
-use super::device::failed;
+use super::config::{OpenError, failed};
 use crate::limits::{LOCK_RETRY, LOCK_WAIT};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;

@@ -1,15 +1,15 @@
 //! The books of the segment log: where the next extent goes, and what is alive.
 //!
-//! Owns: every decision about segments. Pure: it is handed `now`, and returns what to do. Must not know: threads, rings,
-//! the bytes of anything.
+//! Owns: every decision about segments. Pure: it is handed `now`, and returns what to do. Must not know:
+//! threads, rings, the bytes of anything.
 //!
-//! A segment is written once from front to back and becomes free as a whole. It is reused only when no read is in flight
-//! on it, when everything written before its release is on stable storage, and always under a new nonce and a new
-//! generation.
+//! A segment is written once from front to back and becomes free as a whole. It is reused only when no read
+//! is in flight on it, when everything written before its release is on stable storage, and always under a
+//! new nonce and a new generation.
 //!
-//! The last segment that has its space on the disk is kept for what reclaim moves: a file that is not made yet may never
-//! be. Segments above the tier's number of them (its capacity was lowered) are surplus: they are read and emptied, take
-//! nothing new, and are given back when they are empty.
+//! The last segment that has its space on the disk is kept for what reclaim moves: a file that is not made
+//! yet may never be. Segments above the tier's number of them (its capacity was lowered) are surplus: they
+//! are read and emptied, take nothing new, and are given back when they are empty.
 //!
 //! - `chores`: what the keeper has to do
 //! - `damage`: what cannot be read, and segments that are worn
@@ -18,9 +18,9 @@
 //! - `restore`: what recovery puts in
 
 use super::config::SealedSegment;
-use super::device::SegmentFile;
 use super::format::{Nonce, Record, entry_blocks, extent_blocks};
-use super::segment::{Segment, State};
+use super::segment::{Segment, SegmentState};
+use super::segment_file::SegmentFile;
 use crate::limits::{BLOCK, RECLAIM_FREE_MIN, RECLAIM_FREE_SHARE, SEGMENTS_RESERVED};
 use crate::tier::{ExtentMeta, Location};
 use std::collections::{BTreeSet, VecDeque};
@@ -85,7 +85,8 @@ pub(crate) struct Log {
     disk_rest: Duration,
     /// The system was short of something: no chore before this moment.
     paused_until: Option<Instant>,
-    /// Extents and footers written, since start. What recovery found counts as the first: it may not be synced.
+    /// Extents and footers written, since start. What recovery found counts as the first: it may not be
+    /// synced.
     changes: u64,
     /// So many of these are on stable storage.
     synced: u64,
@@ -143,7 +144,8 @@ impl Log {
             <= u64::from(self.segment_blocks)
     }
 
-    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk, and what is left of it.
+    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk, and what
+    /// is left of it.
     pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
         if !self.has_room(meta.payload_bytes) || !reserve && self.is_for_moves() {
             let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
@@ -153,8 +155,8 @@ impl Log {
             let Some(next) = self.ready.pop_front() else { return Append::Wait };
             self.fill_open();
             let segment = &mut self.segments[next as usize];
-            assert_eq!(segment.state, State::Ready, "only a prepared segment is opened");
-            segment.state = State::Open;
+            assert_eq!(segment.state, SegmentState::Ready, "only a prepared segment is opened");
+            segment.state = SegmentState::Open;
             self.open = Some(next);
         }
         match self.place(meta) {
@@ -163,11 +165,12 @@ impl Log {
         }
     }
 
-    /// Is the rest of the open segment for what moves out of another one? It is the last there is, and if new extents filled
-    /// it, those that are to stay would have nowhere to go.
+    /// Is the rest of the open segment for what moves out of another one? It is the last there is, and if new
+    /// extents filled it, those that are to stay would have nowhere to go.
     fn is_for_moves(&self) -> bool {
-        let empties =
-            |segment: &Segment| matches!(segment.state, State::Full | State::Sealed | State::Claimed);
+        let empties = |segment: &Segment| {
+            matches!(segment.state, SegmentState::Full | SegmentState::Sealed | SegmentState::Claimed)
+        };
         self.free_segments() < SEGMENTS_RESERVED && self.segments.iter().any(empties)
     }
 
@@ -188,7 +191,7 @@ impl Log {
     pub(crate) fn fill_open(&mut self) {
         if let Some(open) = self.open.take() {
             let segment = &mut self.segments[open as usize];
-            segment.state = State::Full;
+            segment.state = SegmentState::Full;
             segment.filled_at = self.next_sequence;
             self.full.push_back(open);
         }
@@ -236,8 +239,8 @@ impl Log {
         }
     }
 
-    /// An extent is dead. True: it was alive. A sealed segment with nothing alive is free as soon as a sync covers what was
-    /// written so far. A place of an earlier use of the segment is ignored.
+    /// An extent is dead. True: it was alive. A sealed segment with nothing alive is free as soon as a sync
+    /// covers what was written so far. A place of an earlier use of the segment is ignored.
     pub(crate) fn kill(&mut self, at: Location, payload_bytes: u32) -> bool {
         let Some(segment) = self.segments.get_mut(usize::from(at.segment)) else { return false };
         if !segment.is_current(at) {
@@ -249,19 +252,19 @@ impl Log {
         }
         self.live_bytes -= freed.min(self.live_bytes);
         self.live_extents -= 1;
-        if segment.state == State::Sealed && segment.live_extents == 0 {
+        if segment.state == SegmentState::Sealed && segment.live_extents == 0 {
             self.leave(at.segment.into());
         }
         true
     }
 
-    /// Everything in a claimed segment is dead; in a worn one, whatever is still alive stays readable. `false` if it is not
-    /// claimed.
+    /// Everything in a claimed segment is dead; in a worn one, whatever is still alive stays readable.
+    /// `false` if it is not claimed.
     pub(crate) fn release(&mut self, number: u32) -> bool {
-        let claimed = |segment: &&mut Segment| segment.state == State::Claimed;
+        let claimed = |segment: &&mut Segment| segment.state == SegmentState::Claimed;
         let Some(segment) = self.segments.get_mut(number as usize).filter(claimed) else { return false };
         if segment.worn && segment.live_extents > 0 {
-            segment.state = State::Retired;
+            segment.state = SegmentState::Retired;
         } else {
             self.leave(number);
         }
@@ -272,7 +275,7 @@ impl Log {
     fn leave(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
         debug_assert!(
-            matches!(segment.state, State::Sealed | State::Claimed),
+            matches!(segment.state, SegmentState::Sealed | SegmentState::Claimed),
             "only what has its footer leaves"
         );
         self.live_bytes -= segment.live_bytes.min(self.live_bytes);
@@ -280,35 +283,36 @@ impl Log {
         segment.live_bytes = 0;
         segment.live_extents = 0;
         segment.released_at = self.changes;
-        segment.state = State::Leaving;
+        segment.state = SegmentState::Leaving;
         self.leave_if_idle(number);
     }
 
     fn leave_if_idle(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
-        if segment.state != State::Leaving || segment.reads > 0 {
+        if segment.state != SegmentState::Leaving || segment.reads > 0 {
             return;
         }
         segment.clear();
         self.unsaved.remove(&number);
         if segment.worn {
-            segment.state = State::Retired;
+            segment.state = SegmentState::Retired;
             return;
         }
-        segment.state = State::Vacant;
+        segment.state = SegmentState::Vacant;
         if number < self.limit { self.vacant.push_back(number) } else { self.leaving.push_back(number) }
     }
 
     /// A claimed segment is not reclaimed after all.
     pub(crate) fn keep(&mut self, number: u32) {
         if let Some(segment) = self.segments.get_mut(number as usize)
-            && segment.state == State::Claimed
+            && segment.state == SegmentState::Claimed
         {
-            segment.state = State::Sealed;
+            segment.state = SegmentState::Sealed;
         }
     }
 
-    /// Claims the sealed segment of which the most is gained. Surplus segments first, unless what they hold has no room.
+    /// Claims the sealed segment of which the most is gained. Surplus segments first, unless what they hold
+    /// has no room.
     pub(crate) fn claim(&mut self, gain: impl Fn(&SealedSegment) -> f64) -> Option<u32> {
         let now = self.next_sequence;
         let gain = |number: usize, segment: &Segment| {
@@ -321,10 +325,11 @@ impl Log {
         };
         let shrink = self.has_surplus() && !self.is_low();
         let first = |number: usize| self.is_surplus(number as u32) == shrink;
-        let sealed = self.segments.iter().enumerate().filter(|(_, segment)| segment.state == State::Sealed);
+        let sealed =
+            self.segments.iter().enumerate().filter(|(_, segment)| segment.state == SegmentState::Sealed);
         let pays = sealed.map(|(number, segment)| (number, (first(number), gain(number, segment))));
         let best = pays.max_by(|(_, one), (_, other)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)))?.0;
-        self.segments[best].state = State::Claimed;
+        self.segments[best].state = SegmentState::Claimed;
         Some(best as u32)
     }
 
@@ -353,7 +358,7 @@ impl Log {
 
     /// Does a surplus segment wait to be emptied?
     fn has_surplus(&self) -> bool {
-        self.surplus().iter().any(|segment| segment.state == State::Sealed)
+        self.surplus().iter().any(|segment| segment.state == SegmentState::Sealed)
     }
 
     /// Segments beyond the capacity that still take space.
@@ -398,7 +403,8 @@ impl Log {
         })
     }
 
-    /// Segments there can be: fewer than configured while the disk is full, and without those that are retired.
+    /// Segments there can be: fewer than configured while the disk is full, and without those that are
+    /// retired.
     pub(crate) fn capacity_segments(&self) -> u64 {
         let missing = if self.retry_disk_at.is_some() { self.absent.len() + self.growing } else { 0 };
         u64::from(self.limit).saturating_sub(missing as u64 + self.retired_segments())

@@ -1,9 +1,11 @@
 //! The NVMe tier: a log of segments on a directory or a block device.
 //!
-//! Owns: its public face and the life of its threads. Must not know: DRAM slabs' accounting, sessions, leases.
+//! Owns: its public face and the life of its threads. Must not know: DRAM slabs' accounting, sessions,
+//! leases.
 //!
-//! A write takes the next place in the open segment and goes to the engine; when it has landed it is alive. A full
-//! segment gets a footer. Reclaim hands out a segment that pays, its owner saves what is worth it and releases it.
+//! A write takes the next place in the open segment and goes to the engine; when it has landed it is alive. A
+//! full segment gets a footer. Reclaim hands out a segment that pays, its owner saves what is worth it and
+//! releases it.
 //!
 //! - `config`: what is asked for and what opening says
 //! - `format`: every byte on the device
@@ -14,12 +16,14 @@
 //! - `notes`: what is known of extents that their bytes do not tell, across restarts
 //! - `recover`: reading the books back
 //! - `core`: what the threads share: admission, poison, the end of an operation
-//! - `operation`, `schedule`: reads and writes on their way
-//! - `engine`, `ring`, `blocking`: how they reach the device
+//! - `operation`, `schedule`: reads and writes on their way; `placer`: where a write goes, and which waits
+//! - `engine`, `ring`, `blocking`, `simulated_engine`: how they reach the device
 //! - `finish`, `flush`, `keeper`: the threads beside the engine
 //! - `buffer`: aligned memory for the control plane
-//! - `storage`, `time`: the seam to files, clock and randomness, real or simulated
-//! - `simulation`: a disk that fails as it is told, and the tier on it without threads (feature `simulation`)
+//! - `storage`, `time`: the seam to files, clock and randomness, real or simulated; `segment_file`,
+//!   `open_mode`: what they share
+//! - `simulated_disk`: a disk that fails as it is told; `simulation`: the tier on it without threads (feature
+//!   `simulation`)
 
 mod bits;
 mod blocking;
@@ -36,50 +40,55 @@ mod keeper;
 mod lock;
 mod log;
 mod notes;
+mod open_mode;
 mod operation;
+mod placer;
 mod reclaim;
 mod recover;
 mod ring;
+mod ring_error;
 mod schedule;
 mod segment;
+mod segment_file;
+#[cfg(feature = "simulation")]
+mod simulated_disk;
+#[cfg(feature = "simulation")]
+mod simulated_engine;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod storage;
 mod superblock;
 mod time;
 
-use crate::limits::{CLOSE_WAIT, PAYLOAD_BYTES_MAX};
+use crate::limits::{CLOSE_POLL, CLOSE_WAIT, PAYLOAD_BYTES_MAX};
 use crate::tier::{Done, ExtentMeta, Location, Tier, TierError, Usage};
 use core::{Core, Pending, Stop};
 use device::Device;
 use engine::Driver;
 use finish::FinishQueue;
 use flush::Flushes;
-use log::{Append, Log};
+use log::Log;
 use operation::{Operation, Work, padded_slot};
 use parking_lot::Mutex;
+use placer::Placer;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use turnkv_transfer::{Region, Slot};
 
 pub use config::{
     Candidate, Engine, NvmeConfig, OpenError, OpenReport, Peeked, Recovered, SealedSegment, TierId,
 };
 pub use log::SegmentNote;
+pub use ring_error::RingError;
 
-/// What the keeper and the callers share: the core, and the engine to give operations to.
-struct Shared {
-    core: Arc<Core>,
-    driver: Driver,
-}
-
-/// The tier. Dropping it without [`NvmeTier::shutdown`] leaves the device as a crash would, after what is in flight.
+/// The tier. Dropping it without [`NvmeTier::shutdown`] leaves the device as a crash would, after what is in
+/// flight.
 pub struct NvmeTier {
-    shared: Arc<Shared>,
+    placer: Arc<Placer>,
     finish: Arc<FinishQueue>,
     flushes: Arc<Flushes>,
     threads: Mutex<Threads>,
@@ -134,7 +143,8 @@ impl NvmeTier {
         NvmeTier::claim(config)?.open(fixed)
     }
 
-    /// Takes the place for this process, and finds out which tier it has. Nothing of what the tier holds is touched.
+    /// Takes the place for this process, and finds out which tier it has. Nothing of what the tier holds is
+    /// touched.
     pub fn claim(config: NvmeConfig) -> Result<Claimed, OpenError> {
         let mut report = OpenReport::default();
         let device = Device::open(&config, &mut report.warnings)?;
@@ -148,72 +158,75 @@ impl NvmeTier {
 
     /// Which tier this is.
     pub fn id(&self) -> TierId {
-        TierId(self.shared.core.device.id)
+        TierId(self.placer.core.device.id)
     }
 
     /// Whether its place was empty when it was opened.
     pub fn is_new(&self) -> bool {
-        self.shared.core.device.is_new
+        self.placer.core.device.is_new
     }
 
     fn new(core: Arc<Core>, driver: Driver, finish: Arc<FinishQueue>) -> NvmeTier {
-        let shared = Arc::new(Shared { core, driver });
+        let placer = Arc::new(Placer { core, engine: driver });
         let flushes = Arc::new(Flushes::default());
-        NvmeTier { shared, finish, flushes, threads: Mutex::new(Threads::default()) }
+        NvmeTier { placer, finish, flushes, threads: Mutex::new(Threads::default()) }
     }
 
     fn start_threads(&self) -> io::Result<()> {
         let mut threads = self.threads.lock();
-        threads.finishers = finish::start(&self.shared.core, &self.finish)?;
-        let shared = Arc::clone(&self.shared);
+        threads.finishers = finish::start(&self.placer.core, &self.finish)?;
+        let placer = Arc::clone(&self.placer);
         let keeper = std::thread::Builder::new().name("nvme-keeper".to_owned());
-        threads.keeper = Some(keeper.spawn(move || keeper::run(&shared))?);
-        let (core, flushes) = (Arc::clone(&self.shared.core), Arc::clone(&self.flushes));
+        threads.keeper = Some(keeper.spawn(move || keeper::run(&placer))?);
+        let (core, flushes) = (Arc::clone(&self.placer.core), Arc::clone(&self.flushes));
         let flusher = std::thread::Builder::new().name("nvme-flush".to_owned());
         threads.flusher = Some(flusher.spawn(move || flushes.run(&core))?);
         Ok(())
     }
 
-    /// A slab was renewed: its new memory takes the old one's place among the registered buffers. Never blocks.
+    /// A slab was renewed: its new memory takes the old one's place among the registered buffers. Never
+    /// blocks.
     pub fn register(&self, index: usize, region: Arc<Region>) {
-        self.shared.driver.register(index, region);
+        self.placer.engine.register(index, region);
     }
 
     /// Slab bytes registered with the kernel now.
     pub fn registered_bytes(&self) -> u64 {
-        self.shared.driver.registered_bytes()
+        self.placer.engine.registered_bytes()
     }
 
-    /// File descriptors that this tier holds from its opening to its end, and will not need more of: what a limit of the
-    /// process's must leave to it.
+    /// File descriptors that this tier holds from its opening to its end, and will not need more of: what a
+    /// limit of the process's must leave to it.
     pub fn descriptors(&self) -> u64 {
-        self.shared.core.device.descriptors()
+        self.placer.core.device.descriptors()
     }
 
-    /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for them.
+    /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for
+    /// them.
     pub fn rewrite(&self, meta: ExtentMeta, source: Slot, done: Done<Location>) {
         self.accept(Pending { meta, source, reserve: true, done });
     }
 
     /// Why the device is out of service, if it is.
     pub fn poisoned(&self) -> Option<String> {
-        self.shared.core.poisoned().map(str::to_owned)
+        self.placer.core.poisoned().map(str::to_owned)
     }
 
-    /// Finishes what was accepted, seals the open segment, brings everything to stable storage and ends the threads.
-    /// Bounded: a device that does not answer is left behind with what it holds, and that is the error.
+    /// Finishes what was accepted, seals the open segment, brings everything to stable storage and ends the
+    /// threads. Bounded: a device that does not answer is left behind with what it holds, and that is the
+    /// error.
     pub fn shutdown(&self) -> Result<(), TierError> {
         self.close(Stop::Seal)
     }
 
     fn accept(&self, pending: Pending) {
-        if let Err(error) = self.shared.core.admit() {
+        if let Err(error) = self.placer.core.admit() {
             return core::call(pending.done, Err(error));
         }
-        match check_write(&self.shared.core, &pending) {
-            Ok(source) => self.shared.place(Pending { source, ..pending }),
+        match check_write(&self.placer.core, &pending) {
+            Ok(source) => self.placer.place(Pending { source, ..pending }),
             Err(error) => {
-                self.shared.core.retire();
+                self.placer.core.retire();
                 core::call(pending.done, Err(error));
             }
         }
@@ -221,12 +234,12 @@ impl NvmeTier {
 
     /// Changes the books so that a segment may become free.
     fn end_extent(&self, end: impl FnOnce(&mut Log)) {
-        let mut books = self.shared.core.books.lock();
+        let mut books = self.placer.core.books.lock();
         end(&mut books.log);
         let vacated = books.log.has_vacant();
         drop(books);
         if vacated {
-            self.shared.core.chore.notify_one();
+            self.placer.core.chore.notify_one();
         }
     }
 
@@ -235,7 +248,7 @@ impl NvmeTier {
         if std::mem::replace(&mut threads.closed, true) {
             return Ok(());
         }
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         let deadline = core.now() + CLOSE_WAIT;
         core.close();
         let mut in_time = self.wait_until(deadline, || core.ops() == 0);
@@ -247,7 +260,7 @@ impl NvmeTier {
         #[cfg(feature = "simulation")]
         self.step_without_threads();
         let synced = if in_time && stop == Stop::Seal { flush::sync(core) } else { Ok(()) };
-        in_time &= self.join(deadline, self.shared.driver.stop());
+        in_time &= self.join(deadline, self.placer.engine.stop());
         self.finish.stop();
         in_time &= self.join(deadline, std::mem::take(&mut threads.finishers));
         if in_time { synced } else { Err(TierError::Io("the device did not finish in time".to_owned())) }
@@ -255,12 +268,12 @@ impl NvmeTier {
 
     fn wait_until(&self, deadline: Instant, done: impl Fn() -> bool) -> bool {
         while !done() {
-            if self.shared.core.now() >= deadline {
+            if self.placer.core.now() >= deadline {
                 return false;
             }
             #[cfg(feature = "simulation")]
             self.step_without_threads();
-            self.shared.core.device.clock.sleep(Duration::from_millis(1));
+            self.placer.core.device.clock.sleep(CLOSE_POLL);
         }
         true
     }
@@ -295,7 +308,7 @@ impl Tier for NvmeTier {
     }
 
     fn read(&self, at: Location, bytes: u32, checksum: u64, target: Slot, done: Done<()>) {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         if let Err(error) = core.admit() {
             return core::call(done, Err(error));
         }
@@ -306,7 +319,7 @@ impl Tier for NvmeTier {
         match begun {
             Ok((file, target)) => {
                 let work = Work::Read { target, bytes, checksum, done };
-                self.shared.driver.submit(Operation { file, at, work });
+                self.placer.engine.submit(Operation { file, at, work });
             }
             Err(error) => {
                 core.retire();
@@ -316,7 +329,7 @@ impl Tier for NvmeTier {
     }
 
     fn flush(&self, done: Done<()>) {
-        if let Err(error) = self.shared.core.check_open() {
+        if let Err(error) = self.placer.core.check_open() {
             return core::call(done, Err(error));
         }
         if let Err((done, error)) = self.flushes.push(done) {
@@ -329,7 +342,7 @@ impl Tier for NvmeTier {
     }
 
     fn usage(&self) -> Usage {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         let counters = &core.counters;
         let segment_bytes = core.device.segment_bytes;
         let books = core.books.lock();
@@ -361,68 +374,6 @@ impl Tier for NvmeTier {
             queued_ops: core.ops() as u64,
             poisoned: core.poisoned().is_some(),
         }
-    }
-}
-
-impl Shared {
-    /// Places a write and gives it to the engine, unless others wait already or it must wait itself. What moves waits for other
-    /// moves only: new extents wait for the room that these make.
-    fn place(&self, pending: Pending) {
-        let mut books = self.core.books.lock();
-        let ahead = match pending.reserve {
-            true => books.waiting.partition_point(|other| other.reserve),
-            false => books.waiting.len(),
-        };
-        if ahead > 0 && books.stop.is_none() {
-            books.waiting.insert(ahead, pending);
-            return;
-        }
-        let append = books.log.append(&pending.meta, pending.reserve);
-        let wake = books.log.has_full() || books.log.wants_segment();
-        match append {
-            Append::Wait if books.stop.is_none() && self.core.poisoned().is_none() => {
-                books.waiting.insert(ahead, pending);
-            }
-            append => {
-                drop(books);
-                self.settle(pending, append);
-            }
-        }
-        if wake {
-            self.core.chore.notify_one();
-        }
-    }
-
-    /// The keeper did something: writes that waited may have a place now.
-    fn place_waiting(&self) {
-        loop {
-            let mut books = self.core.books.lock();
-            let Some(pending) = books.waiting.pop_front() else { return };
-            let append = books.log.append(&pending.meta, pending.reserve);
-            let go_on = books.stop.is_none() && self.core.poisoned().is_none();
-            if matches!(append, Append::Wait) && go_on {
-                books.waiting.push_front(pending);
-                return;
-            }
-            drop(books);
-            self.settle(pending, append);
-        }
-    }
-
-    fn settle(&self, pending: Pending, append: Append) {
-        let Pending { source, done, .. } = pending;
-        let error = match append {
-            Append::Placed(placed) => {
-                let (at, nonce) = (placed.at, placed.nonce);
-                let work = Work::Write { source, record: Box::new(placed.record), nonce, done };
-                return self.driver.submit(Operation { file: placed.file, at, work });
-            }
-            Append::Full => TierError::Full,
-            Append::Wait if self.core.poisoned().is_some() => TierError::Poisoned,
-            Append::Wait => TierError::Closed,
-        };
-        self.core.retire();
-        core::call(done, Err(error));
     }
 }
 

@@ -1,9 +1,9 @@
 //! One read or write on its way. Owns: its slot, its file, its call-back, until the device is done with them.
 //! Must not know: which engine carries it.
 
-use super::device::SegmentFile;
 use super::format::{Nonce, Record, padded};
-use crate::errno::Fault;
+use super::segment_file::SegmentFile;
+use crate::errno::ErrnoClass;
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, Location, TierError};
 use rustix::io::Errno;
@@ -47,10 +47,12 @@ pub(crate) enum Failure {
 impl Failure {
     /// A call gave this errno, and was not to be made again or was made often enough.
     pub(crate) fn of(is_read: bool, errno: Errno) -> Failure {
-        match Fault::of(errno) {
-            Fault::Interrupted | Fault::Short => Failure::Short(format!("{}: {errno}", verb(is_read))),
-            Fault::Full if !is_read => Failure::Full,
-            Fault::Full | Fault::Device => Failure::device(is_read, &errno.to_string()),
+        match ErrnoClass::of(errno) {
+            ErrnoClass::Interrupted | ErrnoClass::Short => {
+                Failure::Short(format!("{}: {errno}", verb(is_read)))
+            }
+            ErrnoClass::Full if !is_read => Failure::Full,
+            ErrnoClass::Full | ErrnoClass::Device => Failure::device(is_read, &errno.to_string()),
         }
     }
 

@@ -1,29 +1,29 @@
-//! Reclaim's side of the tier: which segment, what is alive in it, and letting it go. Owns: reading a sealed segment's
-//! extents back. Must not know: which pages are worth keeping.
+//! Reclaim's side of the tier: which segment, what is alive in it, and letting it go. Owns: reading a sealed
+//! segment's extents back. Must not know: which pages are worth keeping.
 
 use super::NvmeTier;
 use super::buffer::AlignedBuffer;
 use super::config::{Candidate, SealedSegment};
 use super::core::Core;
-use super::device::SegmentFile;
 use super::format::{Nonce, Record, decode_extent};
 use super::log::spare_segments;
 use super::recover::read_footer;
+use super::segment_file::SegmentFile;
 use crate::limits::BLOCK;
 use std::sync::Arc;
 
 impl NvmeTier {
     /// Is free space low enough to reclaim?
     pub fn needs_reclaim(&self) -> bool {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         core.poisoned().is_none() && core.books.lock().log.needs_reclaim()
     }
 
-    /// Claims the sealed segment of which the most is gained, as its caller says, with what is alive in it. Reads its footer
-    /// from the device: call it where blocking for that is fine. Then forget or [`NvmeTier::rewrite`] what matters and
-    /// [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
+    /// Claims the sealed segment of which the most is gained, as its caller says, with what is alive in it.
+    /// Reads its footer from the device: call it where blocking for that is fine. Then forget or
+    /// [`NvmeTier::rewrite`] what matters and [`NvmeTier::release`] it, or [`NvmeTier::keep`] it.
     pub fn reclaim_candidate(&self, gain: impl Fn(&SealedSegment) -> f64) -> Option<Candidate> {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         if core.check_open().is_err() {
             return None;
         }
@@ -38,27 +38,27 @@ impl NvmeTier {
 
     /// Segments that there are, how many of them reclaim keeps free, and the bytes of one.
     pub fn geometry(&self) -> (u64, u64, u64) {
-        let device = &self.shared.core.device;
+        let device = &self.placer.core.device;
         (device.segments.into(), spare_segments(device.segments.into()), device.segment_bytes)
     }
 
-    /// Bytes of the largest extent that there is room to move, now or soon. Where there is none, a segment is emptied only by
-    /// what is dropped.
+    /// Bytes of the largest extent that there is room to move, now or soon. Where there is none, a segment is
+    /// emptied only by what is dropped.
     pub fn movable_bytes(&self) -> u32 {
-        self.shared.core.books.lock().log.movable_bytes()
+        self.placer.core.books.lock().log.movable_bytes()
     }
 
-    /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less than configured
-    /// while the disk is full.
+    /// Bytes that the tier can have now, and the share of them that reclaim keeps free, in segments: less
+    /// than configured while the disk is full.
     pub fn capacity(&self) -> (u64, u64) {
-        let segments = self.shared.core.books.lock().log.capacity_segments();
+        let segments = self.placer.core.books.lock().log.capacity_segments();
         (segments, spare_segments(segments))
     }
 
-    /// Everything in a claimed segment is dead. It is reused when reads in flight on it have ended, and when what was
-    /// written until now, so also what was moved out of it, is on stable storage.
+    /// Everything in a claimed segment is dead. It is reused when reads in flight on it have ended, and when
+    /// what was written until now, so also what was moved out of it, is on stable storage.
     pub fn release(&self, segment: u16) {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         if !core.books.lock().log.release(segment.into()) {
             tracing::debug!(segment, "a segment that is not claimed is not released");
         }
@@ -67,11 +67,11 @@ impl NvmeTier {
 
     /// Gives a claimed segment back unreclaimed.
     pub fn keep(&self, segment: u16) {
-        self.shared.core.books.lock().log.keep(segment.into());
+        self.placer.core.books.lock().log.keep(segment.into());
     }
 
     fn live_extents(&self, segment: u32, file: &SegmentFile, nonce: &Nonce) -> Candidate {
-        let core = &self.shared.core;
+        let core = &self.placer.core;
         let footer = match read_footer(file, segment, nonce, core.device.segment_blocks()) {
             Ok(footer) => footer,
             Err(error) => {
@@ -95,8 +95,8 @@ impl NvmeTier {
         }
     }
 
-    /// The footer rotted, or there is none: every live extent also says itself what it is. One that does not is left to
-    /// whoever knows of it.
+    /// The footer rotted, or there is none: every live extent also says itself what it is. One that does not
+    /// is left to whoever knows of it.
     fn read_headers(&self, core: &Core, segment: u32, file: &SegmentFile, nonce: &Nonce) -> Vec<Record> {
         let blocks = core.books.lock().log.segment(segment).live_blocks();
         tracing::warn!(

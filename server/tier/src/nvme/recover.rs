@@ -1,16 +1,19 @@
-//! Reading the log back at start. Owns: which extents of a device count. Must not know: engines, threads of a running tier.
+//! Reading the log back at start. Owns: which extents of a device count. Must not know: engines, threads of a
+//! running tier.
 //!
-//! A segment with a valid footer is known by it. One without (the open one of a process that was killed) is read whole:
-//! every block that verifies as a header of this segment, and whose payload verifies too, is an extent; anything else is
-//! stepped over, one block at a time, also what cannot be read. Of several extents of one shard the highest sequence counts. A footer is written
-//! after its extents were synced, so their payloads are verified only when they are read.
+//! A segment with a valid footer is known by it. One without (the open one of a process that was killed) is
+//! read whole: every block that verifies as a header of this segment, and whose payload verifies too, is an
+//! extent; anything else is stepped over, one block at a time, also what cannot be read. Of several extents
+//! of one shard the highest sequence counts. A footer is written after its extents were synced, so their
+//! payloads are verified only when they are read.
 
 use super::buffer::AlignedBuffer;
 use super::config::{OpenReport, Recovered};
-use super::device::{Device, Existing, SegmentFile};
+use super::device::{Device, Existing};
 use super::format::{Nonce, Record, SegmentHeader, decode_entries, decode_extent, decode_trailer};
 use super::log::{Found, Log};
 use super::segment::first_use;
+use super::segment_file::SegmentFile;
 use crate::limits::{BLOCK, RECOVERY_THREADS, RECOVERY_WINDOW, UNREADABLE_BLOCKS_MAX, UNREADABLE_SEQUENCES};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -152,7 +155,8 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
     }
     let header = block.first_chunk().and_then(|block| SegmentHeader::decode(block, &device.id, segment));
     let Some(header) = header else {
-        // Fresh space is all zeros; a header that was written and does not verify cost all that was in the segment.
+        // Fresh space is all zeros; a header that was written and does not verify cost all that was in the
+        // segment.
         let damaged = block.iter().any(|byte| *byte != 0);
         if damaged {
             tracing::warn!(
@@ -200,8 +204,8 @@ fn read_segment(device: &Device, segment: u32) -> io::Result<Option<Read>> {
     Ok(Some(Read { highest, scanned, unreadable, worn, damaged, ..read }))
 }
 
-/// A segment's extents: by its footer, or, where that does not verify, by their own headers (the second value says so). And
-/// how many of its blocks could not be read.
+/// A segment's extents: by its footer, or, where that does not verify, by their own headers (the second value
+/// says so). And how many of its blocks could not be read.
 fn read_extents(file: &SegmentFile, segment: u32, nonce: &Nonce, blocks: u32) -> (Vec<Record>, bool, u32) {
     let unreadable = match read_footer(file, segment, nonce, blocks) {
         Ok(Some(records)) => return (records, false, 0),
@@ -249,8 +253,9 @@ pub(crate) fn read_footer(
     Ok(decode_entries(&entries, &trailer))
 }
 
-/// Every extent of a segment whose header and payload verify, in order of their blocks; and how many blocks could not be
-/// read and were stepped over. A segment that is mostly unreadable is left at some point: each of its blocks takes time.
+/// Every extent of a segment whose header and payload verify, in order of their blocks; and how many blocks
+/// could not be read and were stepped over. A segment that is mostly unreadable is left at some point: each
+/// of its blocks takes time.
 fn scan(file: &SegmentFile, segment: u32, nonce: &Nonce, segment_blocks: u32) -> (Vec<Record>, u32) {
     let mut window = Window::new(file, segment_blocks);
     let mut records = Vec::new();
@@ -276,7 +281,8 @@ fn scan(file: &SegmentFile, segment: u32, nonce: &Nonce, segment_blocks: u32) ->
     (records, unreadable)
 }
 
-/// A moving view of a segment, so that the disk sees large reads. Where one of these fails, blocks are read one by one.
+/// A moving view of a segment, so that the disk sees large reads. Where one of these fails, blocks are read
+/// one by one.
 struct Window<'a> {
     file: &'a SegmentFile,
     segment_blocks: u32,
@@ -368,8 +374,8 @@ fn newest(reads: &[Read], report: &mut OpenReport) -> Vec<Recovered> {
     extents
 }
 
-/// Goes on filling the segment that was written last, if that is worth it: else every restart would cost a segment. Its
-/// footer, if it has one, is destroyed first, because it will not list what comes.
+/// Goes on filling the segment that was written last, if that is worth it: else every restart would cost a
+/// segment. Its footer, if it has one, is destroyed first, because it will not list what comes.
 fn resume_youngest(reads: &mut [Read], log: &Log, report: &mut OpenReport) -> Option<u32> {
     let last = |found: &Found| match found {
         Found::Extents { records, .. } => records.iter().map(|record| record.sequence).max(),

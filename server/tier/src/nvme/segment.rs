@@ -1,5 +1,5 @@
-//! One segment's books. Owns: its state, its cursor, which of its extents are live, operations in flight on it.
-//! Must not know: other segments, files' contents, threads.
+//! One segment's books. Owns: its state, its cursor, which of its extents are live, operations in flight on
+//! it. Must not know: other segments, files' contents, threads.
 //!
 //! ```text
 //! Absent -> Making -> Ready -> Open -> Full -> Sealing -> Sealed -> Claimed
@@ -9,19 +9,20 @@
 //!                                              +-------> Retired <-----+
 //! ```
 //!
-//! A worn segment, one in which several extents could not be read, goes the same way without being written again: it
-//! is sealed without a footer, and ends as retired, where what is still alive in it can be read until it is forgotten.
+//! A worn segment, one in which several extents could not be read, goes the same way without being written
+//! again: it is sealed without a footer, and ends as retired, where what is still alive in it can be read
+//! until it is forgotten.
 
 use super::bits::Bits;
-use super::device::SegmentFile;
 use super::format::{Nonce, Record, extent_blocks};
+use super::segment_file::SegmentFile;
 use crate::limits::BLOCK_BYTES;
 use crate::tier::Location;
 use std::sync::Arc;
 
 /// Where a segment is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SegmentState {
     /// It has no file yet.
     Absent,
     /// It has a file; nothing in it counts. It is not overwritten before what replaced its extents is synced.
@@ -53,7 +54,7 @@ pub(crate) enum State {
 /// One segment.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    pub(crate) state: State,
+    pub(crate) state: SegmentState,
     pub(crate) file: Option<Arc<SegmentFile>>,
     pub(crate) nonce: Nonce,
     /// The next free block.
@@ -70,8 +71,8 @@ pub(crate) struct Segment {
     pub(crate) generation: u16,
     /// The log's count of changes at the last one in here that no sync has covered; 0 when all are covered.
     pub(crate) changed_at: u64,
-    /// The log's count of changes when nothing in here was needed any more: a sync must cover these before it is
-    /// overwritten.
+    /// The log's count of changes when nothing in here was needed any more: a sync must cover these before it
+    /// is overwritten.
     pub(crate) released_at: u64,
     /// It is not to be written again.
     pub(crate) worn: bool,
@@ -89,7 +90,7 @@ impl Segment {
     /// A segment without a file.
     pub(crate) fn absent() -> Segment {
         Segment {
-            state: State::Absent,
+            state: SegmentState::Absent,
             file: None,
             nonce: Nonce([0; 16]),
             cursor: 1,
@@ -112,14 +113,21 @@ impl Segment {
 
     /// May its extents be read?
     pub(crate) fn is_readable(&self) -> bool {
-        let states =
-            [State::Open, State::Full, State::Sealing, State::Sealed, State::Claimed, State::Retired];
+        let states = [
+            SegmentState::Open,
+            SegmentState::Full,
+            SegmentState::Sealing,
+            SegmentState::Sealed,
+            SegmentState::Claimed,
+            SegmentState::Retired,
+        ];
         states.contains(&self.state)
     }
 
-    /// Does it take space that a new extent could not have? What is retired is no longer part of the tier's space.
+    /// Does it take space that a new extent could not have? What is retired is no longer part of the tier's
+    /// space.
     pub(crate) fn is_used(&self) -> bool {
-        self.state != State::Retired && (self.is_readable() || self.state == State::Leaving)
+        self.state != SegmentState::Retired && (self.is_readable() || self.state == SegmentState::Leaving)
     }
 
     /// The place of an extent in this use of the segment.
@@ -132,7 +140,8 @@ impl Segment {
         self.generation == at.generation
     }
 
-    /// Empties the books, for the next use under a new nonce: places that were given out name nothing any more.
+    /// Empties the books, for the next use under a new nonce: places that were given out name nothing any
+    /// more.
     pub(crate) fn clear(&mut self) {
         debug_assert!(
             self.reads == 0 && self.writes == 0,

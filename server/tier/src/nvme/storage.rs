@@ -1,7 +1,8 @@
 //! The seam between the tier and whatever keeps its bytes: a folder of named files, or one file.
 //!
-//! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only part of its
-//! work. Must not know: what the bytes mean. A production build has one variant of each: the calls are the kernel's own.
+//! Owns: the few calls that all of the tier's storage goes through, and what is repeated when a call did only
+//! part of its work. Must not know: what the bytes mean. A production build has one variant of each: the
+//! calls are the kernel's own.
 
 #![cfg_attr(
     not(feature = "simulation"),
@@ -11,26 +12,16 @@
     )
 )]
 
+use super::open_mode::OpenMode;
 #[cfg(feature = "simulation")]
-use super::simulation::{SimulatedDisk, SimulatedFile};
+use super::simulated_disk::{SimulatedDisk, SimulatedFile};
 use super::time::Clock;
-use crate::errno::{Fault, Rereads};
+use crate::errno::{ErrnoClass, Rereads};
 use crate::limits::{RETRIES_MAX, SHORT_PAUSE};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// How a file is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Open {
-    /// To read it.
-    Read,
-    /// To read and write it; made, empty, if it is missing.
-    Keep,
-    /// To read and write it, made or emptied first.
-    Create,
-}
 
 /// Named files.
 #[derive(Debug)]
@@ -54,7 +45,7 @@ pub(crate) enum File {
 
 impl Folder {
     /// Opens a file, and nothing else of that name. `direct`: past the page cache.
-    pub(crate) fn open(&self, name: &str, open: Open, direct: bool) -> Result<File, Errno> {
+    pub(crate) fn open(&self, name: &str, open: OpenMode, direct: bool) -> Result<File, Errno> {
         let dir = match self {
             Folder::Directory(dir) => dir,
             #[cfg(feature = "simulation")]
@@ -62,9 +53,9 @@ impl Folder {
         };
         let mut flags = OFlags::CLOEXEC;
         flags |= match open {
-            Open::Read => OFlags::RDONLY | OFlags::NONBLOCK, // a pipe of that name must not hold us up
-            Open::Keep => OFlags::RDWR | OFlags::CREATE,
-            Open::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+            OpenMode::Read => OFlags::RDONLY | OFlags::NONBLOCK, // a pipe of that name must not hold us up
+            OpenMode::Keep => OFlags::RDWR | OFlags::CREATE,
+            OpenMode::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
         };
         if direct {
             flags |= OFlags::DIRECT;
@@ -204,7 +195,7 @@ impl File {
             match patiently(|| self.read_at(&mut target[done..], offset + done as u64)) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => done += count,
-                Err(errno) if rereads.again(true, Fault::of(errno)) => {}
+                Err(errno) if rereads.again(true, ErrnoClass::of(errno)) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -227,11 +218,11 @@ impl File {
 /// Makes a call again while the system is short of something, with a pause, so many times.
 pub(crate) fn patiently<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 0..RETRIES_MAX {
-        match call().map_err(|errno| (errno, Fault::of(errno))) {
+        match call().map_err(|errno| (errno, ErrnoClass::of(errno))) {
             Ok(done) => return Ok(done),
-            Err((_, Fault::Interrupted)) => {}
-            Err((_, Fault::Short)) => std::thread::sleep(SHORT_PAUSE),
-            Err((errno, Fault::Full | Fault::Device)) => return Err(errno),
+            Err((_, ErrnoClass::Interrupted)) => {}
+            Err((_, ErrnoClass::Short)) => std::thread::sleep(SHORT_PAUSE),
+            Err((errno, ErrnoClass::Full | ErrnoClass::Device)) => return Err(errno),
         }
     }
     call()

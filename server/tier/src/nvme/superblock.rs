@@ -1,14 +1,16 @@
-//! The superblock: which tier's storage this is. Owns: its two copies, and what is done when one or both are bad.
-//! Must not know: segments' extents, which segments are in use.
+//! The superblock: which tier's storage this is. Owns: its two copies, and what is done when one or both are
+//! bad. Must not know: segments' extents, which segments are in use.
 //!
-//! A copy that is good repairs one that is not. When neither is, the segments say themselves whose they are; where they
-//! agree the superblock is made again from them. Nothing is written over what may be somebody else's data.
+//! A copy that is good repairs one that is not. When neither is, the segments say themselves whose they are;
+//! where they agree the superblock is made again from them. Nothing is written over what may be somebody
+//! else's data.
 
 use super::buffer::AlignedBuffer;
-use super::config::{NvmeConfig, OpenError, Peeked, TierId};
-use super::device::{DEVICE_BASE, failed, name, number};
-use super::format::{SegmentHeader, Superblock, Version};
-use super::storage::{File, Folder, Open, patiently};
+use super::config::{NvmeConfig, OpenError, Peeked, TierId, failed};
+use super::format::{DEVICE_BASE, SegmentHeader, Superblock, Version};
+use super::open_mode::OpenMode;
+use super::segment_file::{name, number};
+use super::storage::{File, Folder, patiently};
 use super::time::Clock;
 use crate::limits::{BLOCK, BLOCK_BYTES, SEGMENTS_MAX, SUPERBLOCK_ROT_BYTES_MAX};
 use rustix::fs::{Mode, OFlags};
@@ -147,7 +149,8 @@ pub(super) fn of_device(
         is_blank_between(file) && copies.iter().all(|copy| copy.is_ours(superblock))
     };
     if let Some(superblock) = agreed(&copies, path)? {
-        // The first block of a device is what others write first: the copy alone does not say that it is still ours.
+        // The first block of a device is what others write first: the copy alone does not say that it is
+        // still ours.
         if copies[0].is(&superblock) || ours(&superblock) {
             repair(&copies, &superblock, path, warnings, |copy| copy.is_ours(&superblock), create);
             return Ok(Opened { superblock, is_new: false });
@@ -216,7 +219,8 @@ fn new_superblock(segment_bytes: u64, clock: &Clock) -> Result<Superblock, Errno
     Ok(Superblock { segment_bytes, device: clock.random()? })
 }
 
-/// What every segment says whose header verifies, if they agree and are enough; each is given with the bytes it has.
+/// What every segment says whose header verifies, if they agree and are enough; each is given with the bytes
+/// it has.
 fn rebuild(segments: &[(Option<SegmentHeader>, u64)], enough: usize) -> Option<Superblock> {
     let said = segments.iter().filter_map(|(header, bytes)| Some((header.as_ref()?.device, *bytes)));
     let said: Vec<_> = said.collect();
@@ -230,7 +234,7 @@ fn rebuild(segments: &[(Option<SegmentHeader>, u64)], enough: usize) -> Option<S
 fn segments_of_folder(folder: &Folder, path: &Path) -> Result<Vec<(Option<SegmentHeader>, u64)>, OpenError> {
     let names = folder.names().map_err(|errno| failed("cannot list", path, errno.into()))?;
     let read = |segment: u32| {
-        let file = match patiently(|| folder.open(&name(segment), Open::Read, false)) {
+        let file = match patiently(|| folder.open(&name(segment), OpenMode::Read, false)) {
             Ok(file) => file,
             Err(Errno::ISDIR | Errno::NXIO) => return None, // no file at all
             Err(_) => return Some((None, 0)),
@@ -254,7 +258,7 @@ fn header_at(file: &File, offset: u64, segment: u32) -> Option<SegmentHeader> {
 }
 
 fn read_file(folder: &Folder, name: &str) -> Copy {
-    match patiently(|| folder.open(name, Open::Read, false)) {
+    match patiently(|| folder.open(name, OpenMode::Read, false)) {
         Ok(file) => read_block(&file, 0),
         Err(Errno::NOENT) => Copy::Blank,
         Err(_) => Copy::Unreadable,
@@ -264,7 +268,7 @@ fn read_file(folder: &Folder, name: &str) -> Copy {
 /// Written beside, then renamed: it is there whole or not at all.
 fn write_file(folder: &Folder, which: usize, superblock: &Superblock) -> io::Result<()> {
     let (name, beside) = (NAMES[which], NAMES[which + 2]);
-    let file = patiently(|| folder.open(beside, Open::Create, false))?;
+    let file = patiently(|| folder.open(beside, OpenMode::Create, false))?;
     file.write_all(&superblock.encode()[..], 0)?;
     file.sync()?;
     folder.rename(beside, name)?;
@@ -284,7 +288,8 @@ fn write_block(file: &File, which: usize, superblock: &Superblock) -> io::Result
     Ok(file.sync()?)
 }
 
-/// Is there nothing between the two copies? A file system's traces would be there. Blocks that cannot be read say nothing.
+/// Is there nothing between the two copies? A file system's traces would be there. Blocks that cannot be read
+/// say nothing.
 fn is_blank_between(file: &File) -> bool {
     let mut block = AlignedBuffer::new(BLOCK);
     (BLOCK_BYTES..OFFSETS[1])

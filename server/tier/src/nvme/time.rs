@@ -1,7 +1,7 @@
 //! Where the tier's time and randomness come from. Owns: that choice. Must not know: what they are used for.
 
 #[cfg(feature = "simulation")]
-use super::simulation::SimulatedDisk;
+use super::simulated_disk::SimulatedDisk;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 

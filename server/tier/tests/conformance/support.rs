@@ -140,7 +140,7 @@ pub(crate) fn read(
     let target = bench.slot(1, bytes);
     target.fill(&vec![0xEE; bytes as usize]);
     read_into(tier, at, seed, bytes, &target)?;
-    assert!(target.bytes() == pattern(bytes, seed), "verified bytes are the written ones");
+    assert!(target.to_vec() == pattern(bytes, seed), "verified bytes are the written ones");
     Ok(())
 }
 

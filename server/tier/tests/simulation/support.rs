@@ -90,7 +90,7 @@ impl World {
         let (done, told) = promise();
         tier.read(at, PAGE, meta(seed).checksum, target.clone(), done);
         self.finish(tier, &told)?;
-        assert!(target.bytes() == pattern(seed), "verified bytes are the written ones");
+        assert!(target.to_vec() == pattern(seed), "verified bytes are the written ones");
         Ok(())
     }
 

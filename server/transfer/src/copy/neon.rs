@@ -1,7 +1,8 @@
-//! The fused copy kernel of 64-bit ARM. Owns: copy and checksum in one pass with PMULL. Must not know: whether this processor
-//! has it.
+//! The fused copy kernel of 64-bit ARM. Owns: copy and checksum in one pass with PMULL. Must not know:
+//! whether this processor has it.
 //!
-//! There are no streaming stores here: these processors notice whole lines that are written one after another by themselves.
+//! There are no streaming stores here: these processors notice whole lines that are written one after another
+//! by themselves.
 
 use std::arch::aarch64::{
     uint8x16_t, uint64x2_t, veorq_u8, vgetq_lane_u64, vld1q_u8, vmull_p64, vreinterpretq_u8_p128,
@@ -9,14 +10,14 @@ use std::arch::aarch64::{
 };
 
 use super::fold::{REMAINDER_BYTES, Remainder, Shift};
-use super::{Fused, Kernel, copy_plain};
+use super::kernel::{CopyKernel, FusedCopy, copy_plain};
 
 /// The only one.
-pub(super) static KERNELS: [Kernel; 1] = [Kernel {
+pub(super) static KERNELS: [CopyKernel; 1] = [CopyKernel {
     name: "neon",
     runs: || std::arch::is_aarch64_feature_detected!("pmull"),
     copy: copy_plain,
-    fused: Some(Fused { block_bytes: NEON_BLOCK_BYTES, run: fused_neon }),
+    fused: Some(FusedCopy { block_bytes: NEON_BLOCK_BYTES, run: fused_neon }),
 }];
 
 /// Vectors that are folded side by side.
@@ -27,7 +28,8 @@ const NEON_BLOCK_BYTES: usize = VECTORS * REMAINDER_BYTES;
 /// Copies `bytes` bytes and folds them.
 ///
 /// # Safety
-/// As `Stream::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at least.
+/// As `StreamingCopy::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at
+/// least.
 #[target_feature(enable = "neon,aes")]
 unsafe fn fused_neon(source: *const u8, target: *mut u8, bytes: usize, register: u64) -> Remainder {
     const BLOCK: Shift = Shift::by_bytes(NEON_BLOCK_BYTES);

@@ -12,10 +12,15 @@ fn pattern(bytes: usize) -> Vec<u8> {
 }
 
 /// Copies with a kernel between skewed places; checks that nothing else was written.
-fn copied(kernel: &'static Kernel, source: &[u8], target_skew: usize, sum: Option<&mut Checksum>) -> Vec<u8> {
+fn copied(
+    kernel: &'static CopyKernel,
+    source: &[u8],
+    target_skew: usize,
+    sum: Option<&mut Checksum>,
+) -> Vec<u8> {
     let bytes = source.len();
     let mut target = vec![0xEE; bytes + target_skew + 64];
-    let stream = Stream { kernel };
+    let stream = StreamingCopy { kernel };
     // SAFETY: the target is longer than the skew and the bytes; they are different allocations.
     unsafe {
         let target = target.as_mut_ptr().add(target_skew);

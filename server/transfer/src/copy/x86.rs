@@ -1,5 +1,5 @@
-//! The copy kernels of x86-64. Owns: streaming copies, plain and fused with their checksum, for each width of registers.
-//! Must not know: which of them this processor has.
+//! The copy kernels of x86-64. Owns: streaming copies, plain and fused with their checksum, for each width of
+//! registers. Must not know: which of them this processor has.
 //!
 //! Kernels differ in their registers only: each shape is written once, as a macro.
 
@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 };
 
 use super::fold::{REMAINDER_BYTES, Remainder, Shift};
-use super::{Fused, Kernel, LINE_BYTES};
+use super::kernel::{CopyKernel, FusedCopy, LINE_BYTES};
 
 macro_rules! has {
     ($($feature:tt),+) => {
@@ -21,29 +21,30 @@ macro_rules! has {
 }
 
 /// The best first. Every x86-64 runs the last.
-pub(super) static KERNELS: [Kernel; 6] = [
-    Kernel {
+pub(super) static KERNELS: [CopyKernel; 6] = [
+    CopyKernel {
         name: "avx512",
         runs: has!("avx512f", "vpclmulqdq", "pclmulqdq"),
         copy: copy_avx512,
-        fused: Some(Fused { block_bytes: AVX512_BLOCK_BYTES, run: fused_avx512 }),
+        fused: Some(FusedCopy { block_bytes: AVX512_BLOCK_BYTES, run: fused_avx512 }),
     },
-    Kernel {
+    CopyKernel {
         name: "avx2",
         runs: has!("avx2", "vpclmulqdq", "pclmulqdq"),
         copy: copy_avx2,
-        fused: Some(Fused { block_bytes: AVX2_BLOCK_BYTES, run: fused_avx2 }),
+        fused: Some(FusedCopy { block_bytes: AVX2_BLOCK_BYTES, run: fused_avx2 }),
     },
-    // Without wide products a fold of 16 bytes was not measured to gain anything: these copy wide, chunk by chunk.
-    Kernel { name: "avx512-chunks", runs: has!("avx512f"), copy: copy_avx512, fused: None },
-    Kernel { name: "avx2-chunks", runs: has!("avx2"), copy: copy_avx2, fused: None },
-    Kernel {
+    // Without wide products a fold of 16 bytes was not measured to gain anything: these copy wide, chunk by
+    // chunk.
+    CopyKernel { name: "avx512-chunks", runs: has!("avx512f"), copy: copy_avx512, fused: None },
+    CopyKernel { name: "avx2-chunks", runs: has!("avx2"), copy: copy_avx2, fused: None },
+    CopyKernel {
         name: "sse",
         runs: has!("pclmulqdq"),
         copy: copy_sse2,
-        fused: Some(Fused { block_bytes: SSE_BLOCK_BYTES, run: fused_sse }),
+        fused: Some(FusedCopy { block_bytes: SSE_BLOCK_BYTES, run: fused_sse }),
     },
-    Kernel { name: "sse2", runs: has!("sse2"), copy: copy_sse2, fused: None },
+    CopyKernel { name: "sse2", runs: has!("sse2"), copy: copy_sse2, fused: None },
 ];
 
 pub(super) fn fence() {
@@ -54,18 +55,18 @@ pub(super) fn fence() {
 macro_rules! streaming_kernel {
     ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $registers:literal) => {
         /// # Safety
-        /// As `Stream::copy`, on a processor that has the feature.
+        /// As `StreamingCopy::copy`, on a processor that has the feature.
         #[target_feature(enable = $feature)]
         unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize) {
             const WIDTH: usize = size_of::<$vector>();
-            // All registers but a few. Loads go before stores, in blocks: a load that follows a store to the same
-            // place modulo 4 KiB waits for it, as if they were the same address.
+            // All registers but a few. Loads go before stores, in blocks: a load that follows a store to the
+            // same place modulo 4 KiB waits for it, as if they were the same address.
             const BLOCK_BYTES: usize = $registers * WIDTH;
             // Streaming stores want whole, aligned lines: the ragged ends are copied plainly.
             let head = target.align_offset(LINE_BYTES).min(bytes);
             let end = head + (bytes - head) / LINE_BYTES * LINE_BYTES;
-            // SAFETY: every access is below `bytes`, which the caller vouches for. `target + at` is aligned to a line
-            // wherever a line is stored, so to the vector.
+            // SAFETY: every access is below `bytes`, which the caller vouches for. `target + at` is aligned
+            // to a line wherever a line is stored, so to the vector.
             unsafe {
                 std::ptr::copy_nonoverlapping(source, target, head);
                 let mut at = head;
@@ -99,12 +100,12 @@ macro_rules! fused_kernel {
         /// Bytes that the kernel moves at once.
         const $block: usize = $registers * size_of::<$vector>();
 
-        /// Copies `bytes` bytes and folds them: `$registers` registers of remainders, each of every `$registers`th vector, and
-        /// the last ones into one at the end.
+        /// Copies `bytes` bytes and folds them: `$registers` registers of remainders, each of every
+        /// `$registers`th vector, and the last ones into one at the end.
         ///
         /// # Safety
-        /// As `Stream::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at least;
-        /// `target` is aligned to a line.
+        /// As `StreamingCopy::copy`, on a processor that has the features. `bytes` is a multiple of the
+        /// block, one at least; `target` is aligned to a line.
         #[target_feature(enable = $feature)]
         unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize, register: u64) -> Remainder {
             const WIDTH: usize = size_of::<$vector>();
@@ -116,8 +117,8 @@ macro_rules! fused_kernel {
                 $xor($xor($multiply::<0x00>(vector, by), $multiply::<0x11>(vector, by)), next)
             };
             let block_shift = $repeat(pair(&BLOCK));
-            // SAFETY: every access is below `bytes`, which the caller vouches for; `target + at` is aligned to the vector,
-            // as the target and every step are.
+            // SAFETY: every access is below `bytes`, which the caller vouches for; `target + at` is aligned
+            // to the vector, as the target and every step are.
             unsafe {
                 let read = |at: usize| -> [$vector; $registers] {
                     std::array::from_fn(|i| $load(source.add(at + i * WIDTH).cast()))

@@ -1,23 +1,24 @@
-//! Device memory of ours. Owns: one allocation, and giving it back when nothing uses it any more. Must not know: what is in it.
+//! Device memory of ours. Owns: one allocation, and giving it back when nothing uses it any more. Must not
+//! know: what is in it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::device::core::DeviceCore;
 use crate::device::driver::{DeviceAddress, DeviceError, Driver};
-use crate::device::handle::Core;
 use crate::device::plan::DevicePlan;
 use crate::plan::PlanError;
 
 /// Device memory. Plans of it keep it, and copies under way keep their plans.
 #[derive(Debug)]
 pub struct DeviceBuffer {
-    core: Arc<Core>,
+    core: Arc<DeviceCore>,
     address: DeviceAddress,
     bytes: usize,
 }
 
 impl DeviceBuffer {
-    pub(crate) fn new(core: &Arc<Core>, bytes: usize) -> Result<Arc<Self>, DeviceError> {
+    pub(crate) fn new(core: &Arc<DeviceCore>, bytes: usize) -> Result<Arc<Self>, DeviceError> {
         let address = core.driver.allocate(bytes)?;
         Ok(Arc::new(Self { core: Arc::clone(core), address, bytes }))
     }
@@ -48,7 +49,8 @@ impl DeviceBuffer {
         DevicePlan::of_pieces(&pieces, Some(Arc::<Self>::clone(self)))
     }
 
-    /// A plan of a page that lies here from `offset` on in slot order, of which only some parts, in order, hold bytes.
+    /// A plan of a page that lies here from `offset` on in slot order, of which only some parts, in order,
+    /// hold bytes.
     ///
     /// # Errors
     /// The page does not lie inside; its parts are none, not in order or not inside it.
@@ -68,7 +70,8 @@ impl Drop for DeviceBuffer {
         if self.core.broken().is_some() {
             return; // what a broken device has, it keeps
         }
-        // SAFETY: it came from `allocate` and is given back once. Copies under way own plans that own this, so none is.
+        // SAFETY: it came from `allocate` and is given back once. Copies under way own plans that own this,
+        // so none is.
         let freed = unsafe { self.core.driver.free(self.address) };
         if let Err(error) = freed {
             self.core.fail(error);
@@ -106,7 +109,8 @@ impl Drop for Scratch {
         if self.lost {
             return;
         }
-        // SAFETY: it came from `allocate` and is given back once; its owner's work is done, or else it was lost.
+        // SAFETY: it came from `allocate` and is given back once; its owner's work is done, or else it was
+        // lost.
         let freed = unsafe { self.driver.free(self.address) };
         // A broken device keeps it.
         drop(freed);

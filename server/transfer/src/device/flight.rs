@@ -1,16 +1,18 @@
-//! Copies under way. Owns: what their starter sees of them, and what happens when nobody looks any more. Must not know:
-//! drivers' calls, which memory is copied.
+//! Copies under way. Owns: what their starter sees of them, and what happens when nobody looks any more. Must
+//! not know: drivers' calls, which memory is copied.
 //!
 //! ```text
 //!   queued --the lane begins--> begun --enqueued on the stream--> enqueued --its events passed--> done
 //!      \--taken back: done         \--taken back: no more is enqueued--/                           |
 //!                                   \----------- the driver says that the device is broken -------/
 //! ```
-//! A flight that is done uses its memory no more, whether it failed or not; only where a driver says that the device is broken
-//! can nobody know that any more. Time alone ends no flight that writes to an engine's memory.
+//! A flight that is done uses its memory no more, whether it failed or not; only where a driver says that the
+//! device is broken can nobody know that any more. Time alone ends no flight that writes to an engine's
+//! memory.
 //!
-//! Everything that the copies use is owned by the lane that runs them until they are done, so a flight may be dropped at any
-//! moment. Who must do something only then, like ending a lease, leaves it with [`Flight::abandon`].
+//! Everything that the copies use is owned by the lane that runs them until they are done, so a flight may be
+//! dropped at any moment. Who must do something only then, like ending a lease, leaves it with
+//! [`Flight::abandon`].
 
 use std::fmt;
 use std::future::poll_fn;
@@ -22,8 +24,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::device::driver::{DeviceError, DeviceErrorKind, Driver, Event, Stream};
 
-/// What is called when the copies are done (`true`), or when nobody can say any more whether the device still uses their
-/// memory (`false`).
+/// What is called when the copies are done (`true`), or when nobody can say any more whether the device still
+/// uses their memory (`false`).
 pub type Afterwards = Box<dyn FnOnce(bool) + Send>;
 
 /// Copies that are done.
@@ -48,7 +50,8 @@ impl OwnedEvent {
     }
 
     pub(crate) fn record(&self, stream: Stream) -> Result<(), DeviceError> {
-        // SAFETY: the event is ours and lives; a `Stream` is made by this driver, or was vouched for by who named it.
+        // SAFETY: the event is ours and lives; a `Stream` is made by this driver, or was vouched for by who
+        // named it.
         unsafe { self.driver.record(self.event, stream) }
     }
 
@@ -61,8 +64,9 @@ impl OwnedEvent {
         self.driver.passed(self.event)
     }
 
-    /// Refuses an engine's stream that is being captured into a graph. An event recorded there would be part of the graph, and
-    /// asking for it an error that breaks the device; one waited for there would void the capture.
+    /// Refuses an engine's stream that is being captured into a graph. An event recorded there would be part
+    /// of the graph, and asking for it an error that breaks the device; one waited for there would void the
+    /// capture.
     pub(crate) fn check_capture(&self, stream: Stream) -> Result<(), DeviceError> {
         if !self.driver.is_capturing(stream)? {
             return Ok(());
@@ -79,7 +83,8 @@ impl Drop for OwnedEvent {
     }
 }
 
-/// A point in a stream's work: what came before it is done when the mark has passed. Clones are the same mark.
+/// A point in a stream's work: what came before it is done when the mark has passed. Clones are the same
+/// mark.
 #[derive(Clone, Debug)]
 pub struct Mark(pub(crate) Arc<OwnedEvent>);
 
@@ -105,14 +110,15 @@ impl Mark {
 /// Copies under way. Dropping it changes nothing: they go on, and what they use is kept until they are done.
 #[derive(Debug)]
 pub struct Flight {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<FlightBoard>,
 }
 
 impl Flight {
     /// Waits until all copies are enqueued, each layer with its event.
     ///
     /// # Errors
-    /// The device refused some: those before them may still be under way, [`Flight::landed`] says when they are not.
+    /// The device refused some: those before them may still be under way, [`Flight::landed`] says when they
+    /// are not.
     pub async fn enqueued(&self) -> Result<(), DeviceError> {
         poll_fn(|context| self.shared.poll(context, |state| state.enqueued.clone())).await
     }
@@ -120,8 +126,9 @@ impl Flight {
     /// Waits until all copies are done.
     ///
     /// # Errors
-    /// `Broken`: the driver says that nothing on this device can be known any more, and their memory is lost; or the device was
-    /// broken before they began. Otherwise some were refused or taken back, and none is going on.
+    /// `Broken`: the driver says that nothing on this device can be known any more, and their memory is lost;
+    /// or the device was broken before they began. Otherwise some were refused or taken back, and none is
+    /// going on.
     pub async fn landed(&self) -> Result<Landed, DeviceError> {
         poll_fn(|context| {
             self.shared.poll(context, |state| state.done.as_ref().map(|done| done.result.clone()))
@@ -129,8 +136,8 @@ impl Flight {
         .await
     }
 
-    /// Takes the copies back: those that have not begun never will, and of those that were begun no more is enqueued.
-    /// [`Flight::landed`] says when none is going on: at once if none had begun.
+    /// Takes the copies back: those that have not begun never will, and of those that were begun no more is
+    /// enqueued. [`Flight::landed`] says when none is going on: at once if none had begun.
     pub fn cancel(&self) {
         self.shared.cancel();
     }
@@ -149,7 +156,8 @@ impl Flight {
     /// Holds what `stream` is given from here on up until the copies of a layer are done. Never waits itself.
     ///
     /// # Errors
-    /// The copies are not enqueued yet, there is no such layer, the stream is being captured into a graph, or the device is broken.
+    /// The copies are not enqueued yet, there is no such layer, the stream is being captured into a graph, or
+    /// the device is broken.
     pub fn wait_layer(&self, layer: usize, stream: Stream) -> Result<(), DeviceError> {
         let state = self.shared.state.lock();
         if let Some(Err(error)) = &state.enqueued {
@@ -196,12 +204,12 @@ pub(crate) fn cancelled() -> DeviceError {
 
 /// What a lane and the starter of a flight share.
 #[derive(Default)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct FlightBoard {
+    state: Mutex<FlightState>,
 }
 
 #[derive(Default)]
-struct State {
+struct FlightState {
     /// A lane works on it: it ends with its last copy, and no earlier.
     begun: bool,
     cancelled: bool,
@@ -212,7 +220,7 @@ struct State {
     afterwards: Vec<Afterwards>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for FlightBoard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
         formatter
@@ -223,8 +231,8 @@ impl fmt::Debug for Shared {
     }
 }
 
-impl Shared {
-    fn poll<T>(&self, context: &mut Context<'_>, ready: impl Fn(&State) -> Option<T>) -> Poll<T> {
+impl FlightBoard {
+    fn poll<T>(&self, context: &mut Context<'_>, ready: impl Fn(&FlightState) -> Option<T>) -> Poll<T> {
         let mut state = self.state.lock();
         if let Some(value) = ready(&state) {
             return Poll::Ready(value);
@@ -280,7 +288,7 @@ impl Shared {
     }
 
     /// Ends it, unless it has ended already.
-    fn end(&self, mut state: MutexGuard<'_, State>, done: Done) {
+    fn end(&self, mut state: MutexGuard<'_, FlightState>, done: Done) {
         if state.done.is_some() {
             return;
         }

@@ -1,63 +1,26 @@
-//! A device as its user holds it. Owns: opening it, its two lanes, refusing when it is broken. Must not know: pages' names,
-//! leases, who asks.
+//! A device as its user holds it. Owns: opening it, its two lanes, refusing when it is broken. Must not know:
+//! pages' names, leases, who asks.
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::device::buffer::DeviceBuffer;
 use crate::device::choose::{CopyChoice, Means, Speeds};
+use crate::device::core::DeviceCore;
 use crate::device::cuda::CudaDriver;
 use crate::device::driver::{DeviceError, DeviceErrorKind, DeviceMemory, Driver, Priority, Stream};
 use crate::device::flight::{Flight, Mark, OwnedEvent};
 use crate::device::host::{HostDriver, HostOptions};
 use crate::device::lane::{Job, Lane, Other, Page, Queue};
 use crate::device::opening::{load_kernels, speeds};
+use crate::device::options::DeviceOptions;
 use crate::device::plan::DevicePlan;
 use crate::device::register::Registry;
 use crate::device::stats::{DeviceStats, Stats};
-use crate::limits::{
-    CHUNK_BYTES_MIN, KERNEL_BLOCKS_MAX, KERNEL_BLOCKS_USUAL, KERNEL_CHUNK_BYTES_USUAL, STAGING_BYTES_MIN,
-    STAGING_BYTES_USUAL, STUCK_AFTER, TABLE_BYTES,
-};
-use crate::region::Slot;
-
-/// How to use a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceOptions {
-    /// Pinned memory that copies go through where a slab is not pinned (yet): half for offloads, half for reloads.
-    pub staging_bytes: usize,
-    /// Slabs are pinned up to so many bytes; copies of the others are staged. None: as much as the host has when a slab is pinned,
-    /// since the memory of a virtual machine may grow.
-    pub pinned_bytes_max: Option<u64>,
-    /// Who copies.
-    pub copy: CopyChoice,
-    /// Thread blocks of a copy kernel: few, so that the rest of the device stays with its owner.
-    pub kernel_blocks: u32,
-    /// One launch moves no more bytes, so that it ends soon.
-    pub chunk_bytes: usize,
-    /// Whether the device takes the pages' checksums; else the CPU does, over the slots.
-    pub checksum: bool,
-    /// A device whose copies have not ended after so long counts as broken: no more is begun on it. Offloads are given up then;
-    /// what is to be written to an engine's memory is waited for, for as long as it takes.
-    pub stuck_after: Duration,
-}
-
-impl Default for DeviceOptions {
-    fn default() -> Self {
-        Self {
-            staging_bytes: STAGING_BYTES_USUAL,
-            pinned_bytes_max: None,
-            copy: CopyChoice::Auto,
-            kernel_blocks: KERNEL_BLOCKS_USUAL,
-            chunk_bytes: KERNEL_CHUNK_BYTES_USUAL,
-            checksum: true,
-            stuck_after: STUCK_AFTER,
-        }
-    }
-}
+use crate::limits::TABLE_BYTES;
+use crate::slot::Slot;
 
 /// One page of a copy between device memory and a slot.
 #[derive(Clone, Debug)]
@@ -68,8 +31,8 @@ pub struct SlotPage {
     pub plan: DevicePlan,
 }
 
-/// A device. Clones are the same device; its threads end, and its memory is given back, when the last one is dropped and
-/// nothing is under way.
+/// A device. Clones are the same device; its threads end, and its memory is given back, when the last one is
+/// dropped and nothing is under way.
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -77,22 +40,9 @@ pub struct Device {
 
 #[derive(Debug)]
 struct Inner {
-    core: Arc<Core>,
+    core: Arc<DeviceCore>,
     offloads: Arc<Queue>,
     reloads: Arc<Queue>,
-}
-
-/// What the lanes and the handles share.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) driver: Arc<dyn Driver>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) stats: Arc<Stats>,
-    pub(crate) means: Means,
-    pub(crate) kernel_blocks: u32,
-    pub(crate) checksums: bool,
-    pub(crate) stuck_after: Duration,
-    broken: Mutex<Option<DeviceError>>,
 }
 
 impl Device {
@@ -119,13 +69,14 @@ impl Device {
         Self::with_driver(Arc::new(HostDriver::new(options)), device)
     }
 
-    /// A device on any driver. Takes all that copies need, or nothing, and launches each kernel once: later copies neither load
-    /// nor take anything, so that an engine's launches never wait for that. Open it before the engine works on the device.
+    /// A device on any driver. Takes all that copies need, or nothing, and launches each kernel once: later
+    /// copies neither load nor take anything, so that an engine's launches never wait for that. Open it
+    /// before the engine works on the device.
     ///
     /// # Errors
     /// Options out of bounds; not enough device or pinned memory; the device is broken.
     pub fn with_driver(driver: Arc<dyn Driver>, options: DeviceOptions) -> Result<Self, DeviceError> {
-        check(&options)?;
+        options.check()?;
         driver.memory()?;
         let by_kernel = matches!(options.copy, CopyChoice::Auto | CopyChoice::Kernel);
         let kernels = (by_kernel || options.checksum) && load_kernels(&driver)?;
@@ -136,7 +87,7 @@ impl Device {
         let means = Means { choice: options.copy, batch: true, kernels, chunk_bytes, speeds };
         // Last of what may fail before there is somebody to end its thread.
         let registry = Registry::start(Arc::clone(&driver), Arc::clone(&stats), options.pinned_bytes_max)?;
-        let core = Arc::new(Core {
+        let core = Arc::new(DeviceCore {
             driver,
             registry,
             stats,
@@ -220,7 +171,8 @@ impl Device {
         Ok(Mark(Arc::new(event)))
     }
 
-    /// A flight that is done when the mark has passed: to wait for an engine without holding up anyone else's copies.
+    /// A flight that is done when the mark has passed: to wait for an engine without holding up anyone else's
+    /// copies.
     ///
     /// # Errors
     /// Too many wait already; the device is broken.
@@ -231,7 +183,8 @@ impl Device {
         Ok(flight)
     }
 
-    /// Begins to fill slots from device memory, with zeros where a page has gaps, and to take the pages' checksums.
+    /// Begins to fill slots from device memory, with zeros where a page has gaps, and to take the pages'
+    /// checksums.
     ///
     /// # Errors
     /// A page does not fit its slot; too many copies wait; the device is broken. Nothing was begun.
@@ -244,7 +197,8 @@ impl Device {
         )
     }
 
-    /// Begins to fill device memory from slots: in `layers` parts one after another, each with an event (0: no events).
+    /// Begins to fill device memory from slots: in `layers` parts one after another, each with an event (0:
+    /// no events).
     ///
     /// # Errors
     /// As [`Device::fill`]; or the pages cannot be divided into so many layers.
@@ -307,25 +261,6 @@ impl Drop for Inner {
     }
 }
 
-impl Core {
-    /// Why the device is not to be used any more.
-    pub(crate) fn broken(&self) -> Option<DeviceError> {
-        self.broken.lock().clone()
-    }
-
-    /// The device broke: all later calls are refused at once. The first reason stays.
-    pub(crate) fn fail(&self, error: DeviceError) {
-        let text = format!("the device is broken and not used any more: {}", error.message);
-        self.broken.lock().get_or_insert(DeviceError::new(DeviceErrorKind::Broken, text));
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.registry.close(self.broken().is_some());
-    }
-}
-
 /// What a job is like.
 struct Shape {
     to_slots: bool,
@@ -353,29 +288,6 @@ fn start(lane: Lane, name: &str) -> Result<(), DeviceError> {
     spawned.map(drop).map_err(|error| {
         DeviceError::new(DeviceErrorKind::NoMemory, format!("no thread for a device's copies: {error}"))
     })
-}
-
-fn check(options: &DeviceOptions) -> Result<(), DeviceError> {
-    let invalid = |text: String| Err(DeviceError::new(DeviceErrorKind::Invalid, text));
-    if options.staging_bytes < STAGING_BYTES_MIN {
-        return invalid(format!(
-            "staging_bytes is {}; at least {STAGING_BYTES_MIN} are needed",
-            options.staging_bytes
-        ));
-    }
-    if options.chunk_bytes < CHUNK_BYTES_MIN {
-        return invalid(format!(
-            "chunk_bytes is {}; at least {CHUNK_BYTES_MIN} make sense",
-            options.chunk_bytes
-        ));
-    }
-    if !(1..=KERNEL_BLOCKS_MAX).contains(&options.kernel_blocks) {
-        return invalid(format!(
-            "kernel_blocks is {}; 1 to {KERNEL_BLOCKS_MAX} make sense",
-            options.kernel_blocks
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
-//! One stream of ours, and the thread that feeds it. Owns: the order of a lane's work, seeing that it is done, giving back what
-//! it used or losing it. Must not know: how pieces become calls (`enqueue`), why pages are copied.
+//! One stream of ours, and the thread that feeds it. Owns: the order of a lane's work, seeing that it is
+//! done, giving back what it used or losing it. Must not know: how pieces become calls (`enqueue`), why pages
+//! are copied.
 //!
 //! ```text
 //!   jobs --> thread --enqueue--> stream: copies      steps: (event, what becomes free, what to do), in order
 //!               ^   \---enqueue--> sums: checksums                                                      |
 //!               \------------- polls the first step's event, with a bounded pause ----------------------/
 //! ```
-//! Checksums take long enough to be worth a stream of their own, so that copies go on meanwhile. Steps of both pass in one order:
-//! what a step frees was used by work before it in its own stream, or before a step before it.
+//! Checksums take long enough to be worth a stream of their own, so that copies go on meanwhile. Steps of
+//! both pass in one order: what a step frees was used by work before it in its own stream, or before a step
+//! before it.
 //!
-//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory back and ends a
-//! flight; when a driver says that the device is broken, the memory of all steps is lost for good. A device that hangs is
-//! refused from then on; what it was given to write into an engine's memory goes on being waited for.
+//! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory
+//! back and ends a flight; when a driver says that the device is broken, the memory of all steps is lost for
+//! good. A device that hangs is refused from then on; what it was given to write into an engine's memory goes
+//! on being waited for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,13 +24,13 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::device::buffer::Scratch;
 use crate::device::choose::{Means, Way};
+use crate::device::core::DeviceCore;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
-use crate::device::flight::{Landed, Mark, OwnedEvent, Shared, cancelled};
-use crate::device::handle::Core;
+use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
 use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
-use crate::region::Slot;
+use crate::slot::Slot;
 
 mod enqueue;
 mod verify;
@@ -59,7 +62,7 @@ pub(crate) struct Job {
     pub(crate) layers: usize,
     /// Whether the pages' checksums are wanted.
     pub(crate) checksums: bool,
-    pub(crate) flight: Arc<Shared>,
+    pub(crate) flight: Arc<FlightBoard>,
 }
 
 impl Job {
@@ -88,7 +91,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    gates: Vec<(Mark, Arc<Shared>)>,
+    gates: Vec<(Mark, Arc<FlightBoard>)>,
     closed: bool,
 }
 
@@ -106,7 +109,7 @@ impl Queue {
     }
 
     /// Has a flight end when a mark has passed.
-    pub(crate) fn watch(&self, mark: Mark, flight: Arc<Shared>) -> Result<(), DeviceError> {
+    pub(crate) fn watch(&self, mark: Mark, flight: Arc<FlightBoard>) -> Result<(), DeviceError> {
         let mut waiting = self.state.lock();
         if waiting.gates.len() >= LANE_JOBS_MAX {
             let text = format!("{LANE_JOBS_MAX} calls wait for the engine's streams already");
@@ -139,7 +142,8 @@ enum Act {
 
 #[derive(Debug)]
 struct Step {
-    /// None: the driver would not record one; it is asked again, since without an event nobody knows that the step is done.
+    /// None: the driver would not record one; it is asked again, since without an event nobody knows that the
+    /// step is done.
     event: Option<OwnedEvent>,
     stream: Stream,
     since: Instant,
@@ -162,14 +166,15 @@ struct Calls {
 /// The thread's side of a lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    core: Arc<Core>,
+    core: Arc<DeviceCore>,
     queue: Arc<Queue>,
     /// For copies.
     stream: Stream,
     /// For checksums.
     sums_stream: Stream,
     means: Means,
-    /// Whether work that does not end in time is given up: where only slots are lost. An engine would use its memory again.
+    /// Whether work that does not end in time is given up: where only slots are lost. An engine would use its
+    /// memory again.
     gives_up: bool,
     /// The device is broken: no step is waited for any more.
     lost: bool,
@@ -194,7 +199,7 @@ pub(crate) struct Lane {
 impl Lane {
     /// A lane with all that it needs, before its thread begins.
     pub(crate) fn new(
-        core: Arc<Core>,
+        core: Arc<DeviceCore>,
         (priority, gives_up): (Priority, bool),
         tables_bytes: usize,
         staging_bytes: usize,
@@ -316,7 +321,7 @@ impl Lane {
     }
 
     /// Waits for the oldest step, so that what it used becomes free.
-    fn wait_step(&mut self, flight: &Shared) -> Result<(), DeviceError> {
+    fn wait_step(&mut self, flight: &FlightBoard) -> Result<(), DeviceError> {
         let before = self.steps.len();
         loop {
             if let Some(error) = self.core.broken() {
@@ -390,7 +395,8 @@ impl Lane {
         moved
     }
 
-    /// Records the event that the first step lacks. It comes behind all that was enqueued since, which is late, but not wrong.
+    /// Records the event that the first step lacks. It comes behind all that was enqueued since, which is
+    /// late, but not wrong.
     fn record_first(&mut self) -> Result<bool, DeviceError> {
         let Some(stream) = self.steps.front().map(|first| first.stream) else { return Ok(false) };
         match self.record(stream) {
@@ -468,8 +474,8 @@ impl Lane {
     }
 }
 
-/// How long to wait before the next look: a small part of the wait so far, so that what took long is seen only a little later,
-/// and what takes longer costs few looks.
+/// How long to wait before the next look: a small part of the wait so far, so that what took long is seen
+/// only a little later, and what takes longer costs few looks.
 fn pause_after(moved: Instant) -> Duration {
     (moved.elapsed() / POLL_PART).clamp(POLL_PAUSE_MIN, POLL_PAUSE_MAX)
 }

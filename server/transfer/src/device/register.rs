@@ -1,14 +1,15 @@
-//! Pinning mapped slabs for a device. Owns: which regions are registered and how far, one piece at a time in the background, their
-//! end. Must not know: slots' contents, copies.
+//! Pinning mapped slabs for a device. Owns: which regions are registered and how far, one piece at a time in
+//! the background, their end. Must not know: slots' contents, copies.
 //!
 //! ```text
 //!   unknown --first use--> waiting --piece by piece--> whole --nobody else has it mapped, or closed--> unregistered, unmapped
 //!                             \--> refused (no room, or the system says no): copies of the rest are staged
 //! ```
-//! A driver pins under locks that every process of the machine needs, so a slab is registered in pieces with pauses, and copies
-//! use the pieces that are there. A registered region is kept mapped by its entry here; copies under way keep it too, through
-//! their slots. So it is unregistered exactly when the entry is its last owner, or when the device is closed and nothing is under
-//! way: before it is unmapped, and never under a copy.
+//! A driver pins under locks that every process of the machine needs, so a slab is registered in pieces with
+//! pauses, and copies use the pieces that are there. A registered region is kept mapped by its entry here;
+//! copies under way keep it too, through their slots. So it is unregistered exactly when the entry is its
+//! last owner, or when the device is closed and nothing is under way: before it is unmapped, and never under
+//! a copy.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -20,7 +21,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::device::driver::{DeviceError, DeviceErrorKind, Driver};
 use crate::device::stats::Stats;
 use crate::limits::{REGIONS_MAX, REGISTER_PAUSE_MAX, REGISTER_PAUSE_MIN, REGISTER_PIECE_BYTES, SWEEP_PAUSE};
-use crate::region::{Region, Slot};
+use crate::region::Region;
+use crate::slot::Slot;
 
 /// Where a region's memory begins: its name, as long as it is mapped.
 type Base = usize;
@@ -31,12 +33,12 @@ pub(crate) struct Registry {
     stats: Arc<Stats>,
     /// None: all memory of the host.
     bytes_max: Option<u64>,
-    state: Mutex<State>,
+    state: Mutex<Registrations>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Registrations {
     entries: HashMap<Base, Entry>,
     waiting: VecDeque<Base>,
     bytes: u64,
@@ -78,7 +80,8 @@ enum Rest {
     Refused(bool),
 }
 
-/// Where a copy between a slot and a device must be cut: at these offsets in a region another registration begins.
+/// Where a copy between a slot and a device must be cut: at these offsets in a region another registration
+/// begins.
 pub(crate) fn cut_after(offset: usize) -> usize {
     REGISTER_PIECE_BYTES - offset % REGISTER_PIECE_BYTES
 }
@@ -100,8 +103,8 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Whether copies may use the slot directly, cut where [`cut_after`] says. The first question has its region registered,
-    /// beside whatever else goes on.
+    /// Whether copies may use the slot directly, cut where [`cut_after`] says. The first question has its
+    /// region registered, beside whatever else goes on.
     pub(crate) fn is_direct(&self, slot: &Slot) -> bool {
         let region = slot.region();
         let base = region.as_ptr().addr();
@@ -127,8 +130,9 @@ impl Registry {
         self.changed.notify_all();
     }
 
-    /// Ends all registrations, and the thread: the device has nothing under way any more. On a broken one copies that were given
-    /// up may go on; what they may use stays registered and mapped as long as the process lives.
+    /// Ends all registrations, and the thread: the device has nothing under way any more. On a broken one
+    /// copies that were given up may go on; what they may use stays registered and mapped as long as the
+    /// process lives.
     pub(crate) fn close(&self, broken: bool) {
         self.state.lock().closed = Some(if broken { Closed::Broken } else { Closed::Quiet });
         self.changed.notify_all();
@@ -179,8 +183,8 @@ impl Registry {
         };
         let bytes = piece_bytes(&region, from);
         let registered = if room {
-            // SAFETY: a piece of the region's mapping, which begins on a page, as pieces do; the entry keeps it mapped until
-            // the piece is unregistered.
+            // SAFETY: a piece of the region's mapping, which begins on a page, as pieces do; the entry keeps
+            // it mapped until the piece is unregistered.
             unsafe { self.driver.register(region.as_ptr().add(from), bytes) }
         } else {
             Err(DeviceError::new(DeviceErrorKind::NoMemory, "pinned_bytes_max is reached"))
@@ -211,7 +215,8 @@ impl Registry {
         state.entries.insert(base, entry);
     }
 
-    /// Whether a region lies on another NUMA node than the device. Pinned memory does not move, so the answer stays.
+    /// Whether a region lies on another NUMA node than the device. Pinned memory does not move, so the answer
+    /// stays.
     fn is_far(&self, region: &Region) -> bool {
         self.driver.numa_node().zip(region.numa_node()).is_some_and(|(device, memory)| device != memory)
     }
@@ -237,8 +242,8 @@ impl Registry {
         let mut ended = true;
         for piece in (0..pinned.bytes).step_by(REGISTER_PIECE_BYTES) {
             let begun = Instant::now();
-            // SAFETY: the piece was registered, and no copy under way has a slot in it: we are the region's only owner, or
-            // nothing is under way at all.
+            // SAFETY: the piece was registered, and no copy under way has a slot in it: we are the region's
+            // only owner, or nothing is under way at all.
             ended &= unsafe { self.driver.unregister(pinned.region.as_ptr().add(piece)) }.is_ok();
             self.pause(begun.elapsed());
         }
@@ -277,8 +282,9 @@ impl Registry {
     }
 }
 
-impl State {
-    /// There is room again for those that found none: their next use asks anew, and what is pinned in part goes on.
+impl Registrations {
+    /// There is room again for those that found none: their next use asks anew, and what is pinned in part
+    /// goes on.
     fn ask_again(&mut self) {
         self.entries.retain(|_, entry| !matches!(entry, Entry::Refused(_, true)));
         for (base, entry) in &mut self.entries {

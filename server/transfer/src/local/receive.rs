@@ -1,6 +1,8 @@
-//! Receiving frames. Owns: which way the next frame comes, spinning, dozing, waiting. Must not know: who sends, what a verb means.
+//! Receiving frames. Owns: which way the next frame comes, spinning, dozing, waiting. Must not know: who
+//! sends, what a verb means.
 //!
-//! Beside rings, frames come in the ring's order, and the socket brings only those that the ring announces, and bells:
+//! Beside rings, frames come in the ring's order, and the socket brings only those that the ring announces,
+//! and bells:
 //!
 //! ```text
 //!   look at the ring --a frame--> done                 --"on the socket"--> receive there as without a ring
@@ -19,60 +21,11 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 
-use super::{LocalSocket, gone, timed_out};
-use crate::frame::{FLAG_ON_SOCKET, Frame};
+use super::receiving::Receiving;
+use super::socket::{LocalSocket, gone, timed_out};
+use crate::frame::Frame;
 use crate::inbound::Inbound;
 use crate::limits::{FDS_PER_FRAME_MAX, HOLD_WAIT, RING_LOOKS};
-use crate::ring::Rings;
-
-/// What only the receiver in turn may touch.
-#[derive(Debug)]
-pub(super) struct Receiving {
-    inbound: Inbound,
-    /// Its position in the ring, where there is one.
-    read: u64,
-    /// The ring said that the next frame is on the socket.
-    on_socket: bool,
-    /// The peer was told that this side dozes.
-    dozes: bool,
-    /// A bell is on its way that nobody needs any more.
-    bell_due: bool,
-}
-
-impl Receiving {
-    pub(super) fn new() -> Self {
-        Self { inbound: Inbound::new(), read: 0, on_socket: false, dozes: false, bell_due: false }
-    }
-
-    /// The next frame, if it is there. Makes no system call.
-    fn next(&mut self, rings: Option<&Rings>) -> io::Result<Option<Frame>> {
-        let Some(rings) = rings else { return self.inbound.take() };
-        if !self.on_socket {
-            match rings.read(&mut self.read)? {
-                Some(frame) if frame.flags & FLAG_ON_SOCKET != 0 => self.on_socket = true,
-                other => return Ok(other),
-            }
-        }
-        if !self.inbound.skip_bells()? {
-            return Ok(None);
-        }
-        let frame = self.inbound.take()?;
-        self.on_socket = frame.is_none();
-        Ok(frame)
-    }
-
-    /// Whether a part of the next frame is here.
-    fn has_begun(&self) -> bool {
-        self.on_socket || !self.inbound.is_empty()
-    }
-
-    /// The peer need not ring any more.
-    fn rouse(&mut self, rings: &Rings) {
-        if std::mem::take(&mut self.dozes) && rings.rouse() {
-            self.bell_due = true;
-        }
-    }
-}
 
 impl LocalSocket {
     /// Receives the next frame, waiting until `deadline`, or as long as the peer lives.
@@ -116,8 +69,8 @@ impl LocalSocket {
         }
     }
 
-    /// The next frame if it is there, else `WouldBlock` (and then the system's own buffer is empty, as edge-triggered
-    /// reactors want it).
+    /// The next frame if it is there, else `WouldBlock` (and then the system's own buffer is empty, as
+    /// edge-triggered reactors want it).
     ///
     /// # Errors
     /// See the module text.
@@ -151,8 +104,9 @@ impl LocalSocket {
         }
     }
 
-    /// The next frame for a server: stays awake for up to `spin` first, because its client may ask again soon; then waits
-    /// as long as the peer lives for a frame to begin, but at most `whole` for one that began to be there whole.
+    /// The next frame for a server: stays awake for up to `spin` first, because its client may ask again
+    /// soon; then waits as long as the peer lives for a frame to begin, but at most `whole` for one that
+    /// began to be there whole.
     ///
     /// # Errors
     /// See the module text.

@@ -1,5 +1,5 @@
-//! Sending frames. Owns: which way a frame takes, short writes, waiting for room, what a send in part means. Must not know: who
-//! waits for the answer.
+//! Sending frames. Owns: which way a frame takes, short writes, waiting for room, what a send in part means.
+//! Must not know: who waits for the answer.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -11,33 +11,26 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::{LocalSocket, gone, timed_out};
+use super::outbound::Outbound;
+use super::socket::{LocalSocket, gone, timed_out};
 use crate::frame::FrameHeader;
 #[cfg(doc)]
 use crate::limits::FRAME_BYTES_MAX;
 use crate::limits::{FDS_PER_FRAME_MAX, RING_BODY_BYTES_MAX, RING_ROOM_PAUSE_MAX, SEND_WAIT};
 use crate::ring::Rings;
 
-/// What only the sender in turn may touch.
-#[derive(Debug, Default)]
-pub(super) struct Outbound {
-    /// Its position in the ring, where there is one.
-    written: u64,
-    /// The ring says that the next frame is on the socket, and it is not there yet.
-    owed: bool,
-}
-
 impl LocalSocket {
     /// Sends a frame, waiting at most [`SEND_WAIT`] for a peer that does not read.
     ///
     /// # Errors
-    /// See the module text; `InvalidInput` for a body over [`FRAME_BYTES_MAX`] or too many descriptors (nothing was sent).
+    /// See the module text; `InvalidInput` for a body over [`FRAME_BYTES_MAX`] or too many descriptors
+    /// (nothing was sent).
     pub fn send(&self, verb: u8, flags: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_by(verb, flags, body, fds, Instant::now() + SEND_WAIT)
     }
 
-    /// Sends a frame by a deadline. A frame that could be sent only in part breaks the connection: both directions are
-    /// shut down, so that the peer cannot take the rest for a frame.
+    /// Sends a frame by a deadline. A frame that could be sent only in part breaks the connection: both
+    /// directions are shut down, so that the peer cannot take the rest for a frame.
     ///
     /// # Errors
     /// As [`LocalSocket::send`].
@@ -99,7 +92,8 @@ impl LocalSocket {
                         return self.abandon(sent, timed_out("to send"));
                     }
                 }
-                // PIPE, CONNRESET: the peer is gone. NOBUFS, NOMEM, TOOMANYREFS: the system's limits. None can be resumed.
+                // PIPE, CONNRESET: the peer is gone. NOBUFS, NOMEM, TOOMANYREFS: the system's limits. None
+                // can be resumed.
                 Err(errno) => return self.abandon(sent, errno.into()),
             }
         }

@@ -1,10 +1,14 @@
-//! The socket against a real kernel: descriptors, partial transfers, deadlines, peers that leave or misbehave.
+//! The socket against a real kernel: descriptors, partial transfers, deadlines, peers that leave or
+//! misbehave.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::thread;
+use std::time::{Duration, Instant};
 
+use super::LocalSocket;
 use super::send::send_some;
-use super::*;
 use crate::frame::{FLAG_FAILURE, FLAG_MORE, FrameHeader};
 use crate::limits::{FDS_PENDING_MAX, FDS_PER_FRAME_MAX, FRAME_BYTES_MAX};
 use crate::region::{HugePages, Region, RegionOptions};
@@ -54,7 +58,7 @@ fn what_is_unread_and_who_is_gone_is_told() {
     other.recv(late()).unwrap();
     assert_eq!(one.unread_bytes().unwrap(), 0);
     one.send(7, 0, b"hello", &[]).unwrap();
-    rustix::net::shutdown(&other, Shutdown::Write).unwrap();
+    rustix::net::shutdown(&other, rustix::net::Shutdown::Write).unwrap();
     assert!(one.peer_hung_up().unwrap() && !one.peer_is_gone().unwrap(), "it can still read");
     one.shutdown();
     assert!(one.unread_bytes().unwrap() > 0 && one.peer_is_gone().unwrap());

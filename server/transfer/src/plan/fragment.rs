@@ -1,7 +1,7 @@
-//! The offset arithmetic of a page: two loops around a run for each tensor. Owns: which byte of a tensor lies where in a slot,
-//! whatever kind of memory the tensor is in. Must not know: who copies.
+//! The offset arithmetic of a page: two loops around a run for each tensor. Owns: which byte of a tensor lies
+//! where in a slot, whatever kind of memory the tensor is in. Must not know: who copies.
 
-use super::{PageLayout, PlanError, Run, TensorShape};
+use super::shape::{PageLayout, PlanError, TensorShape};
 use crate::limits::PLAN_VIEWS_MAX;
 
 /// An address in some memory: a pointer of this process, or a number that only a device can follow.
@@ -20,6 +20,17 @@ impl Address for u64 {
     fn plus(self, bytes: usize) -> Self {
         self.wrapping_add(bytes as u64)
     }
+}
+
+/// A contiguous piece of both sides. `A`: an address in the tensors' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run<A = *mut u8> {
+    /// Where it lies in the tensor.
+    pub memory: A,
+    /// Where it lies in the slot.
+    pub slot_offset: usize,
+    /// Its length, at least 1.
+    pub bytes: usize,
 }
 
 /// Which page, of what kind.
@@ -68,7 +79,8 @@ impl<A: Address> Fragments<A> {
         self.list.iter().fold(0, |sum, fragment| sum.saturating_add(fragment.count()))
     }
 
-    /// Adds a fragment, as part of the last one if both are one run and the second continues the first on both sides.
+    /// Adds a fragment, as part of the last one if both are one run and the second continues the first on
+    /// both sides.
     fn append(&mut self, next: Fragment<A>) {
         if let Some(last) = self.list.last_mut()
             && last.is_one_run()
@@ -125,7 +137,8 @@ impl Dimension {
     }
 }
 
-/// The runs of one view: two loops around a run, instead of a list of thousands. Or, where the tensor is dense, one run.
+/// The runs of one view: two loops around a run, instead of a list of thousands. Or, where the tensor is
+/// dense, one run.
 #[derive(Clone, Copy, Debug)]
 struct Fragment<A> {
     memory: A,
@@ -136,8 +149,9 @@ struct Fragment<A> {
 }
 
 impl<A: Address> Fragment<A> {
-    /// The page's rows of `view`, from `slot_offset` on. Nothing here overflows: the page lies inside the view, whose span was
-    /// checked when it was made, and inside the slot, whose size was checked by the caller.
+    /// The page's rows of `view`, from `slot_offset` on. Nothing here overflows: the page lies inside the
+    /// view, whose span was checked when it was made, and inside the slot, whose size was checked by the
+    /// caller.
     fn of_view(base: A, shape: &TensorShape, page: PageOf, slot_offset: usize) -> Self {
         let row = shape.row_bytes;
         let (heads_apart, tokens_apart) = match page.layout {

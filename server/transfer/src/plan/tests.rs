@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::device::{DevicePlan, DeviceView};
+use crate::limits::PLAN_VIEWS_MAX;
 
 /// Tensors `[view][head][token][row]` somewhere in one buffer, with strides in either order and padding.
 #[derive(Clone, Debug)]
@@ -53,7 +54,8 @@ impl Case {
 
     fn plan(&self, memory: *mut u8) -> CopyPlan {
         let views: Vec<_> = (0..self.views)
-            // SAFETY: the tests keep the memory (of `views * view_bytes`) alive and to themselves while the plan is used.
+            // SAFETY: the tests keep the memory (of `views * view_bytes`) alive and to themselves while the
+            // plan is used.
             .map(|view| unsafe { TensorView::new(memory.add(view * self.view_bytes), self.shape).unwrap() })
             .collect();
         CopyPlan::page(self.layout, &views, self.page_tokens, self.first_token, self.tokens).unwrap()

@@ -1,6 +1,7 @@
 //! Regions: bounds, seals, refusals, and the bytes through two mappings.
 
 use super::*;
+use crate::{Checksum, CopyPlan, checksum};
 
 fn options(bytes: usize) -> RegionOptions {
     RegionOptions { bytes, huge_pages: HugePages::Off, touch: false, lock: false, name: "test".to_owned() }
@@ -18,7 +19,7 @@ fn a_region_cannot_change_its_size() {
     }
     let more = rustix::fs::fcntl_add_seals(region.fd(), SealFlags::WRITE);
     assert_eq!(more.unwrap_err(), Errno::PERM, "no peer can seal the region against its owner");
-    assert_eq!(region.slot(8191, 1).unwrap().bytes(), [0]);
+    assert_eq!(region.slot(8191, 1).unwrap().to_vec(), [0]);
 }
 
 #[test]
@@ -67,7 +68,7 @@ fn two_mappings_see_the_same_page() {
     let (slot, seen) = (ours.slot(4096, page.len()).unwrap(), theirs.slot(4096, page.len()).unwrap());
     let sum = slot.fill(&page);
     assert_eq!(sum, checksum(&page));
-    assert_eq!((seen.bytes(), seen.checksum()), (page.as_slice(), sum));
+    assert_eq!((seen.to_vec(), seen.checksum()), (page.clone(), sum));
     assert_eq!(seen.fill_at(99_999, &[!page[99_999]]), checksum(&[!page[99_999]]));
     assert_ne!(slot.checksum(), sum);
     let mut back = vec![0; page.len()];
@@ -76,12 +77,46 @@ fn two_mappings_see_the_same_page() {
 }
 
 #[test]
+fn parts_are_copied_out_and_summed_within_the_slot_only() {
+    let slot = region(8192).slot(100, 300).unwrap();
+    let page: Vec<u8> = (0..300u32).map(|at| at as u8).collect();
+    slot.fill(&page);
+    let mut part = [0; 10];
+    slot.copy_to(290, &mut part);
+    assert_eq!(part, page[290..]);
+    assert_eq!((slot.checksum_of(0), slot.checksum_of(77)), (checksum(&[]), checksum(&page[..77])));
+    let buffers = crate::PieceBuffers::new(200);
+    let mut sum = Checksum::new();
+    let pieces = [buffers.copy_slot(&slot, 0..200, &mut sum), buffers.copy_slot(&slot, 200..300, &mut sum)];
+    assert_eq!((pieces.concat(), sum.finish()), (page.clone(), checksum(&page)));
+    let past = |read: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err();
+    assert!(past(&|| slot.copy_to(291, &mut [0; 10])));
+    assert!(past(&|| slot.copy_to(usize::MAX, &mut [0; 10])));
+    assert!(past(&|| assert_eq!(slot.checksum_of(301), 0)));
+    assert!(past(&|| drop(buffers.copy_slot(&slot, 250..301, &mut Checksum::new()))));
+}
+
+#[test]
+fn a_slot_is_filled_from_another_that_lies_apart() {
+    let region = region(8192);
+    let (one, other) = (region.slot(0, 4096).unwrap(), region.slot(4096, 4096).unwrap());
+    one.fill(&[7; 4096]);
+    assert_eq!(other.fill_from(&one), one.checksum());
+    assert_eq!(other.to_vec(), [7; 4096]);
+    for overlapping in [region.slot(4095, 4096), region.slot(0, 4095)] {
+        let overlapping = overlapping.unwrap();
+        let filled = std::panic::AssertUnwindSafe(|| overlapping.fill_from(&one));
+        assert!(std::panic::catch_unwind(filled).is_err(), "shared bytes, or another size");
+    }
+}
+
+#[test]
 fn a_slot_outlives_the_handle_of_its_region() {
     let region = region(4096);
     let slot = region.slot(0, 4096).unwrap();
     drop(region);
     assert_eq!(slot.fill(&[7; 4096]), checksum(&[7; 4096]));
-    assert_eq!(slot.clone().bytes()[4095], 7);
+    assert_eq!(slot.clone().to_vec()[4095], 7);
 }
 
 #[test]
@@ -116,7 +151,7 @@ fn a_tail_page_is_zero_beyond_its_tokens() {
     let slot = region(4096).slot(64, 32).unwrap();
     slot.fill(&[9; 32]);
     let sum = slot.gather(&plan);
-    assert_eq!(slot.bytes(), [[1; 8], [1; 8], [1; 8], [0; 8]].concat());
+    assert_eq!(slot.to_vec(), [[1; 8], [1; 8], [1; 8], [0; 8]].concat());
     assert_eq!(sum, slot.checksum());
     slot.fill(&[5; 32]);
     assert_eq!(slot.scatter(&plan), slot.checksum());
@@ -136,7 +171,7 @@ fn regions_made_by_several_threads_keep_their_places() {
             if kept.len() > 8 {
                 let (region, mark) = kept.pop_front().unwrap();
                 assert_eq!(
-                    region.slot(0, 3).unwrap().bytes(),
+                    region.slot(0, 3).unwrap().to_vec(),
                     mark,
                     "another thread's region is in this one's place"
                 );

@@ -1,4 +1,5 @@
-//! Pieces of slots read as one array; what cannot be mapped is refused. Owns: the span's tests. Must not know: leases.
+//! Pieces of slots read as one array; what cannot be mapped is refused. Owns: the span's tests. Must not
+//! know: leases.
 
 use super::{Span, mappings_max};
 use crate::checksum::Checksum;
@@ -43,12 +44,12 @@ fn scattered_pieces_read_as_one_array_and_moving_them_moves_no_byte() {
     span.map(2, &far, 0, false).expect("mapped");
     assert_eq!((0..4).map(|piece| read(&span, piece)).collect::<Vec<_>>(), [3, 1, 2, 0]);
     write(&span, 1, 9);
-    assert_eq!(near.bytes()[0], 9, "what is written through the span is in the slot");
+    assert_eq!(near.to_vec()[0], 9, "what is written through the span is in the slot");
     span.map(2, &near, 0, false).expect("mapped again elsewhere");
     span.clear(1, 1).expect("cleared");
     write(&span, 1, 7);
     assert_eq!((0..4).map(|piece| read(&span, piece)).collect::<Vec<_>>(), [3, 7, 9, 0]);
-    assert_eq!(near.bytes()[0], 9, "private memory is nobody's slot");
+    assert_eq!(near.to_vec()[0], 9, "private memory is nobody's slot");
 }
 
 #[test]

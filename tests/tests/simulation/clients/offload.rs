@@ -222,7 +222,7 @@ async fn commit(context: &Rc<Context>, client: &Client, grant: &Grant<'_>, condu
         if some && context.percent(30) {
             continue;
         }
-        let mut checksum = turnkv_transfer::checksum(one.slot.bytes());
+        let mut checksum = one.slot.checksum();
         if lies && context.percent(50) {
             checksum ^= 1;
             context.model.borrow_mut().taint(one.of);

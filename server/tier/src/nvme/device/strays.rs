@@ -1,29 +1,29 @@
-//! What lies in the tier's directory and is not the tier's. Owns: which entries these are, and saying so. Must not know: what
-//! becomes of a segment whose name something else has.
+//! What lies in the tier's directory and is not the tier's. Owns: which entries these are, and saying so.
+//! Must not know: what becomes of a segment whose name something else has.
 
-use super::{Device, Place, SegmentFile, Slot, failed, number, set_slot, slot};
+use super::{Device, FileState, Place, file_state, set_file_state};
 use crate::limits::{BLOCK, STRAYS_NAMED_MAX};
 use crate::nvme::buffer::AlignedBuffer;
-use crate::nvme::config::OpenError;
+use crate::nvme::config::{OpenError, failed};
 use crate::nvme::format::SegmentHeader;
+use crate::nvme::segment_file::{SegmentFile, number};
 use crate::nvme::storage::File;
 use crate::nvme::{lock, superblock};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 
 /// What the server keeps beside the segments begins so.
 const NEIGHBOUR: &str = "catalog.redb";
 
 impl Device {
-    /// Two names may be one file, where somebody linked it: what is written under one would be lost under the other. The name
-    /// that its header says has it, else the first; the others are strays.
+    /// Two names may be one file, where somebody linked it: what is written under one would be lost under the
+    /// other. The name that its header says has it, else the first; the others are strays.
     pub(super) fn part_links(&self) -> Result<(), OpenError> {
         let Place::Directory { files, .. } = &self.place else { return Ok(()) };
         let mut owners: BTreeMap<(u64, u64), (u32, Arc<File>)> = BTreeMap::new();
         for segment in 0..self.numbers {
-            let Slot::Open(file) = slot(files, segment) else { continue };
+            let FileState::Open(file) = file_state(files, segment) else { continue };
             let Some(inode) =
                 linked(&file).map_err(|errno| failed("cannot look at", &self.path, errno.into()))?
             else {
@@ -35,7 +35,7 @@ impl Device {
                 None => None,
             };
             if let Some(stray) = stray {
-                set_slot(files, stray, Slot::Stray);
+                set_file_state(files, stray, FileState::Stray);
             }
             if stray != Some(segment) {
                 owners.insert(inode, (segment, file));
@@ -58,7 +58,7 @@ impl Device {
         let Place::Directory { folder, files, .. } = &self.place else { return Ok(()) };
         let names = folder.names().map_err(|errno| failed("cannot list", &self.path, errno.into()))?;
         let stray = |name: &String| match number(name) {
-            Some(number) => matches!(slot(files, number), Slot::Stray),
+            Some(number) => matches!(file_state(files, number), FileState::Stray),
             None => !is_ours(name),
         };
         let mut strays: Vec<String> = names.into_iter().filter(stray).collect();
@@ -91,11 +91,4 @@ fn is_ours(name: &str) -> bool {
     let itself = name == "." || name == "..";
     let ours = name == lock::NAME || superblock::NAMES.contains(&name);
     itself || ours || name.starts_with(NEIGHBOUR)
-}
-
-/// Says an error that one name is no file of ours, or not for us, while the directory is well?
-pub(super) fn says(error: &io::Error) -> bool {
-    let strays =
-        [Errno::ISDIR, Errno::NXIO, Errno::LOOP, Errno::ACCESS, Errno::PERM, Errno::IO, Errno::TXTBSY];
-    Errno::from_io_error(error).is_some_and(|errno| strays.contains(&errno))
 }

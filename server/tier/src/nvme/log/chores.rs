@@ -1,11 +1,11 @@
-//! What the keeper does for the books. Owns: which chore comes next, and what each leaves behind, done or not.
-//! Must not know: how a chore is done.
+//! What the keeper does for the books. Owns: which chore comes next, and what each leaves behind, done or
+//! not. Must not know: how a chore is done.
 
-use super::super::device::SegmentFile;
 use super::super::format::{Nonce, Record};
-use super::super::segment::State;
+use super::super::segment::SegmentState;
+use super::super::segment_file::SegmentFile;
 use super::Log;
-use crate::errno::Fault;
+use crate::errno::ErrnoClass;
 use crate::limits::{DISK_FULL_RETRY_MAX, DISK_FULL_RETRY_MIN, SEGMENTS_READY, SHORT_RETRY};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,8 +44,8 @@ impl Log {
         any && self.ready.len() + self.making < SEGMENTS_READY
     }
 
-    /// What is left to do when the tier closes; nothing while the system is short of something: the next start reads what has
-    /// no footer.
+    /// What is left to do when the tier closes; nothing while the system is short of something: the next
+    /// start reads what has no footer.
     pub(crate) fn closing_chore(&mut self, now: Instant) -> Option<Chore> {
         if self.paused_until.is_some_and(|until| now < until) {
             return None;
@@ -68,7 +68,8 @@ impl Log {
             let file = self.begin_making(segment);
             return Some(Chore::Make { segment, file, epoch: self.take_sequence() });
         }
-        // A disk that was full is asked from time to time, wanted or not: or a tier that has what it needs would stay small.
+        // A disk that was full is asked from time to time, wanted or not: or a tier that has what it needs
+        // would stay small.
         let asked = self.retry_disk_at.map_or(wanted, |at| now >= at && self.growing == 0);
         let segment = if asked { self.absent.pop_front()? } else { return None };
         self.growing += 1;
@@ -79,12 +80,13 @@ impl Log {
     fn begin_making(&mut self, number: u32) -> Option<Arc<SegmentFile>> {
         self.making += 1;
         let segment = &mut self.segments[number as usize];
-        segment.state = State::Making;
+        segment.state = SegmentState::Making;
         segment.file.clone()
     }
 
-    /// The footer of a filled segment on which no write is in flight. It lists what was written, also what died since: so a
-    /// start finds the same in a segment with its footer as without. A worn one is not written to, and has none.
+    /// The footer of a filled segment on which no write is in flight. It lists what was written, also what
+    /// died since: so a start finds the same in a segment with its footer as without. A worn one is not
+    /// written to, and has none.
     pub(crate) fn seal_chore(&mut self) -> Option<Chore> {
         loop {
             let idle = |number: &u32| self.segments[*number as usize].writes == 0;
@@ -95,7 +97,7 @@ impl Log {
                 self.close_segment(number);
                 continue;
             }
-            segment.state = State::Sealing;
+            segment.state = SegmentState::Sealing;
             let records = segment.records.clone();
             let file = Arc::clone(segment.file.as_ref()?);
             return Some(Chore::Seal { segment: number, file, nonce: segment.nonce, records });
@@ -107,7 +109,7 @@ impl Log {
         let number = self.take_vacant()?;
         let epoch = self.take_sequence();
         let segment = &mut self.segments[number as usize];
-        segment.state = State::Blanking;
+        segment.state = SegmentState::Blanking;
         self.making += 1;
         let file = Arc::clone(segment.file.as_ref()?);
         Some(Chore::Blank { segment: number, file, epoch })
@@ -142,43 +144,43 @@ impl Log {
             segment.cursor == 1 && segment.records.is_empty(),
             "its books are those of an empty segment"
         );
-        segment.state = State::Ready;
+        segment.state = SegmentState::Ready;
         self.ready.push_back(number);
     }
 
-    /// A segment could not be prepared. Without space for its file, the tier is as large as what it has, until the disk is
-    /// asked again; anything else that the system was short of is waited for.
-    pub(crate) fn make_failed(&mut self, number: u32, fault: Fault, now: Instant) {
+    /// A segment could not be prepared. Without space for its file, the tier is as large as what it has,
+    /// until the disk is asked again; anything else that the system was short of is waited for.
+    pub(crate) fn make_failed(&mut self, number: u32, fault: ErrnoClass, now: Instant) {
         self.making -= 1;
         let segment = &mut self.segments[number as usize];
         if segment.file.is_some() {
-            segment.state = State::Vacant;
+            segment.state = SegmentState::Vacant;
             self.vacant.push_front(number);
             return self.pause(now);
         }
         self.growing -= 1;
-        segment.state = State::Absent;
+        segment.state = SegmentState::Absent;
         self.absent.push_front(number);
         match fault {
-            Fault::Full => {
+            ErrnoClass::Full => {
                 self.disk_rest = (self.disk_rest * 2).clamp(DISK_FULL_RETRY_MIN, DISK_FULL_RETRY_MAX);
                 self.retry_disk_at = Some(now + self.disk_rest);
             }
-            Fault::Interrupted | Fault::Short | Fault::Device => self.pause(now),
+            ErrnoClass::Interrupted | ErrnoClass::Short | ErrnoClass::Device => self.pause(now),
         }
     }
 
     /// A segment says on the device that it is empty.
     pub(crate) fn blanked(&mut self, number: u32) {
         self.making -= 1;
-        self.segments[number as usize].state = State::Blank;
+        self.segments[number as usize].state = SegmentState::Blank;
         self.blank.push_back(number);
     }
 
     /// The system was short of something for the empty footer.
-    pub(crate) fn blank_failed(&mut self, number: u32, _fault: Fault, now: Instant) {
+    pub(crate) fn blank_failed(&mut self, number: u32, _fault: ErrnoClass, now: Instant) {
         self.making -= 1;
-        self.segments[number as usize].state = State::Vacant;
+        self.segments[number as usize].state = SegmentState::Vacant;
         self.vacant.push_back(number);
         self.pause(now);
     }
@@ -186,18 +188,18 @@ impl Log {
     /// A surplus segment has given its space back.
     pub(crate) fn given_back(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
-        (segment.file, segment.state) = (None, State::Absent);
+        (segment.file, segment.state) = (None, SegmentState::Absent);
     }
 
     /// The system was short of something for that.
-    pub(crate) fn give_back_failed(&mut self, number: u32, _fault: Fault, now: Instant) {
+    pub(crate) fn give_back_failed(&mut self, number: u32, _fault: ErrnoClass, now: Instant) {
         self.leaving.push_back(number);
         self.pause(now);
     }
 
     /// The system was short of something for the footer.
-    pub(crate) fn seal_failed(&mut self, number: u32, _fault: Fault, now: Instant) {
-        self.segments[number as usize].state = State::Full;
+    pub(crate) fn seal_failed(&mut self, number: u32, _fault: ErrnoClass, now: Instant) {
+        self.segments[number as usize].state = SegmentState::Full;
         self.full.push_back(number);
         self.pause(now);
     }
@@ -215,7 +217,7 @@ impl Log {
 
     fn close_segment(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
-        segment.state = State::Sealed;
+        segment.state = SegmentState::Sealed;
         segment.records = Vec::new();
         if segment.live_extents == 0 {
             self.leave(number);

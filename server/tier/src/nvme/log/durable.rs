@@ -1,13 +1,14 @@
 //! What a sync covers. Owns: the count of changes that are on stable storage, and the rule of reuse.
 //! Must not know: who asks for a sync, how a file is synced.
 //!
-//! What is written and not synced may be gone after power loss, or may be there, in any order: also the header under
-//! which a segment is used anew. So a segment that was released may be written again only when everything written before
-//! its release is on stable storage: the copies that were moved out of it, and whatever replaced an extent of it.
+//! What is written and not synced may be gone after power loss, or may be there, in any order: also the
+//! header under which a segment is used anew. So a segment that was released may be written again only when
+//! everything written before its release is on stable storage: the copies that were moved out of it, and
+//! whatever replaced an extent of it.
 
 use super::Log;
 use crate::limits::{RELEASE_WAIT, RELEASES_PER_SYNC};
-use crate::nvme::device::SegmentFile;
+use crate::nvme::segment_file::SegmentFile;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,8 +20,8 @@ pub(crate) struct Round {
 }
 
 impl Log {
-    /// What is to be synced now. A segment counts as changed until [`Log::sync_ended`], so that whoever asks meanwhile
-    /// waits for it too.
+    /// What is to be synced now. A segment counts as changed until [`Log::sync_ended`], so that whoever asks
+    /// meanwhile waits for it too.
     pub(crate) fn begin_sync(&self) -> Round {
         let mut files: Vec<Arc<SegmentFile>> = Vec::new();
         for file in self
@@ -58,7 +59,8 @@ impl Log {
         self.segments[number as usize].released_at > self.synced
     }
 
-    /// Is it time to sync for released segments? One sync serves all of them, so it is put off while others are free.
+    /// Is it time to sync for released segments? One sync serves all of them, so it is put off while others
+    /// are free.
     pub(super) fn sync_is_due(&mut self, now: Instant) -> bool {
         let waiting = self.waiting_segments();
         if waiting == 0 {

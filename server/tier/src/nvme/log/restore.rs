@@ -1,9 +1,9 @@
-//! What recovery puts into the books of a new log, before anything else happens. Owns: the state that a segment found on the
-//! device begins with. Must not know: how it was found.
+//! What recovery puts into the books of a new log, before anything else happens. Owns: the state that a
+//! segment found on the device begins with. Must not know: how it was found.
 
-use super::super::device::SegmentFile;
 use super::super::format::{Nonce, Record, entry_blocks};
-use super::super::segment::{Segment, State};
+use super::super::segment::{Segment, SegmentState};
+use super::super::segment_file::SegmentFile;
 use super::Log;
 use crate::tier::Location;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ impl Log {
         segment.file = file.map(Arc::new);
         match found {
             Found::Vacant => {
-                segment.state = State::Vacant;
+                segment.state = SegmentState::Vacant;
                 self.vacant.push_back(number);
             }
             Found::Blank => {
-                segment.state = State::Blank;
+                segment.state = SegmentState::Blank;
                 self.blank.push_back(number);
             }
-            Found::Lost => segment.state = State::Retired,
+            Found::Lost => segment.state = SegmentState::Retired,
             Found::Extents { nonce, records, sealed } => {
                 segment.nonce = nonce;
                 segment.cursor = records.last().map_or(1, |last| last.block + last.blocks());
                 segment.filled_at = records.iter().map(|record| record.sequence).max().unwrap_or(0);
                 if sealed {
-                    segment.state = State::Sealed; // a footer is written after its extents were synced
+                    segment.state = SegmentState::Sealed; // a footer is written after its extents were synced
                 } else {
-                    segment.state = State::Full;
+                    segment.state = SegmentState::Full;
                     segment.changed_at = self.changes;
                     segment.records = records;
                     self.full.push_back(number);
@@ -58,7 +58,7 @@ impl Log {
     pub(crate) fn resume(&mut self, number: u32) {
         assert!(self.open.is_none(), "one segment is open at a time");
         self.full.retain(|full| *full != number);
-        self.segments[number as usize].state = State::Open;
+        self.segments[number as usize].state = SegmentState::Open;
         self.open = Some(number);
     }
 
@@ -73,7 +73,7 @@ impl Log {
     pub(crate) fn release_empty(&mut self) {
         for number in 0..self.segments.len() as u32 {
             let segment = &self.segments[number as usize];
-            if segment.state == State::Sealed && segment.live_extents == 0 {
+            if segment.state == SegmentState::Sealed && segment.live_extents == 0 {
                 self.leave(number);
             }
         }

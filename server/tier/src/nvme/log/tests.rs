@@ -2,7 +2,7 @@
 
 use super::super::segment::{extent_bytes, first_use};
 use super::*;
-use crate::errno::Fault;
+use crate::errno::ErrnoClass;
 use crate::limits::{SHORT_RETRY, UNREADABLE_EXTENTS_MAX};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -63,7 +63,7 @@ fn make(log: &mut Log, now: Instant) {
 }
 
 /// The next segment to be made cannot be.
-fn refuse(log: &mut Log, fault: Fault, now: Instant) {
+fn refuse(log: &mut Log, fault: ErrnoClass, now: Instant) {
     let Some(Chore::Make { segment, file: None, .. }) = log.next_chore(now) else {
         panic!("nothing to make")
     };
@@ -77,7 +77,7 @@ fn of_two_segments() -> (Log, Instant) {
     make(&mut log, now);
     make(&mut log, now);
     assert!(write(&mut log, BIG).is_some());
-    refuse(&mut log, Fault::Full, now);
+    refuse(&mut log, ErrnoClass::Full, now);
     (log, now)
 }
 
@@ -102,7 +102,7 @@ fn a_disk_without_space_is_asked_again_soon_and_then_more_rarely() {
     let mut now = Instant::now();
     let mut rests = Vec::new();
     for _ in 0..6 {
-        refuse(&mut log, Fault::Full, now);
+        refuse(&mut log, ErrnoClass::Full, now);
         let next = log.next_look().unwrap();
         rests.push((next - now).as_secs());
         assert!(log.next_chore(next - Duration::from_millis(1)).is_none(), "not before");
@@ -110,7 +110,7 @@ fn a_disk_without_space_is_asked_again_soon_and_then_more_rarely() {
     }
     assert_eq!(rests, [1, 2, 4, 8, 8, 8], "a disk that was full for a moment costs a second");
     make(&mut log, now);
-    refuse(&mut log, Fault::Full, now);
+    refuse(&mut log, ErrnoClass::Full, now);
     assert_eq!((log.next_look().unwrap() - now).as_secs(), 1, "it had space meanwhile");
 }
 
@@ -123,7 +123,7 @@ fn the_last_segment_with_space_is_for_what_moves() {
     make(&mut log, now);
     assert!(write(&mut log, BIG).is_some());
     assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "the other segments are not made yet");
-    refuse(&mut log, Fault::Full, now);
+    refuse(&mut log, ErrnoClass::Full, now);
     assert!(matches!(log.append(&meta(BIG), false), Append::Full), "and never will be");
     assert!(matches!(log.append(&meta(BIG), true), Append::Placed(_)), "reclaim has where to move");
 }
@@ -146,7 +146,7 @@ fn what_is_left_of_the_last_segment_is_for_what_moves_too() {
 fn what_the_system_is_short_of_is_waited_for_and_costs_no_capacity() {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     let now = Instant::now();
-    refuse(&mut log, Fault::Short, now);
+    refuse(&mut log, ErrnoClass::Short, now);
     assert_eq!((log.disk_full(), log.capacity_segments()), (false, u64::from(SEGMENTS)));
     assert!(log.next_chore(now).is_none(), "not at once");
     assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "a write waits");
@@ -155,7 +155,7 @@ fn what_the_system_is_short_of_is_waited_for_and_costs_no_capacity() {
     assert!(write(&mut log, BIG).is_some());
     log.fill_open();
     let Some(Chore::Seal { segment, .. }) = log.seal_chore() else { panic!() };
-    log.seal_failed(segment, Fault::Short, later);
+    log.seal_failed(segment, ErrnoClass::Short, later);
     assert!(log.closing_chore(later).is_none(), "closing does not wait for it");
     keep_house(&mut log, later + SHORT_RETRY);
     assert_eq!(log.claim(|sealed| sealed.age as f64), Some(segment), "it was sealed in the end");

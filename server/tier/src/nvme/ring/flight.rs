@@ -2,7 +2,7 @@
 //! Must not know: the ring.
 
 use super::super::operation::{Failure, Operation};
-use crate::errno::{Fault, Rereads};
+use crate::errno::{ErrnoClass, Rereads};
 use crate::limits::{BLOCK, RETRIES_MAX};
 use rustix::io::Errno;
 use turnkv_transfer::Slot;
@@ -25,7 +25,7 @@ pub(super) struct Progress {
 
 /// What a completion means for its part.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum PartOutcome {
     /// All of it went through.
     Over,
     /// Submit the rest.
@@ -41,29 +41,32 @@ impl Progress {
         Progress { bytes, ..Progress::default() }
     }
 
-    /// Takes a completion's result. A short transfer goes on from the last whole block, because O_DIRECT cannot begin
-    /// inside one: of 12,288 bytes 5,000 came, so the next submission begins at 4,096.
-    pub(super) fn advance(&mut self, is_read: bool, result: i32) -> Step {
+    /// Takes a completion's result. A short transfer goes on from the last whole block, because O_DIRECT
+    /// cannot begin inside one: of 12,288 bytes 5,000 came, so the next submission begins at 4,096.
+    pub(super) fn advance(&mut self, is_read: bool, result: i32) -> PartOutcome {
         if result >= 0 && self.done + result as usize >= self.bytes {
-            return Step::Over;
+            return PartOutcome::Over;
         }
         self.tries += 1;
         if self.tries > RETRIES_MAX && result >= 0 {
-            return Step::Failed(Failure::device(is_read, &format!("no progress after {RETRIES_MAX} tries")));
+            return PartOutcome::Failed(Failure::device(
+                is_read,
+                &format!("no progress after {RETRIES_MAX} tries"),
+            ));
         }
         if result > 0 {
             self.done = (self.done + result as usize) / BLOCK * BLOCK;
-            return Step::Again;
+            return PartOutcome::Again;
         }
         if result == 0 {
-            return Step::Failed(Failure::device(is_read, "the file ends before the segment does"));
+            return PartOutcome::Failed(Failure::device(is_read, "the file ends before the segment does"));
         }
         let errno = Errno::from_raw_os_error(-result);
-        match Fault::of(errno) {
-            Fault::Interrupted if self.tries <= RETRIES_MAX => Step::Again,
-            Fault::Short if self.tries <= RETRIES_MAX => Step::Later,
-            fault if self.tries <= RETRIES_MAX && self.rereads.again(is_read, fault) => Step::Again,
-            _ => Step::Failed(Failure::of(is_read, errno)),
+        match ErrnoClass::of(errno) {
+            ErrnoClass::Interrupted if self.tries <= RETRIES_MAX => PartOutcome::Again,
+            ErrnoClass::Short if self.tries <= RETRIES_MAX => PartOutcome::Later,
+            fault if self.tries <= RETRIES_MAX && self.rereads.again(is_read, fault) => PartOutcome::Again,
+            _ => PartOutcome::Failed(Failure::of(is_read, errno)),
         }
     }
 }
@@ -119,8 +122,8 @@ impl Flights {
 }
 
 impl Drop for Flights {
-    /// Completion, never `Drop`, releases what the kernel may still be writing: whatever is left here (the thread
-    /// panicked, or the kernel refused to go on) is leaked on purpose.
+    /// Completion, never `Drop`, releases what the kernel may still be writing: whatever is left here (the
+    /// thread panicked, or the kernel refused to go on) is leaked on purpose.
     fn drop(&mut self) {
         std::mem::take(&mut self.flights).into_iter().flatten().for_each(std::mem::forget);
     }
@@ -134,43 +137,45 @@ mod tests {
     #[test]
     fn a_short_transfer_goes_on_from_a_whole_block() {
         let mut progress = Progress::of(12_288);
-        assert!(matches!(progress.advance(true, 5000), Step::Again));
+        assert!(matches!(progress.advance(true, 5000), PartOutcome::Again));
         assert_eq!(progress.done, 4096);
-        assert!(matches!(progress.advance(true, -libc::EINTR), Step::Again));
-        assert!(matches!(progress.advance(true, -libc::EAGAIN), Step::Later));
+        assert!(matches!(progress.advance(true, -libc::EINTR), PartOutcome::Again));
+        assert!(matches!(progress.advance(true, -libc::EAGAIN), PartOutcome::Later));
         assert_eq!(progress.done, 4096);
-        assert!(matches!(progress.advance(true, 8192), Step::Over));
+        assert!(matches!(progress.advance(true, 8192), PartOutcome::Over));
     }
 
     #[test]
     fn faults_end_it_and_so_does_no_progress() {
         let of = |result| Progress::of(4096).advance(false, result);
-        assert!(matches!(of(-libc::EIO), Step::Failed(Failure::Io(_))));
-        assert!(matches!(of(-libc::ENOSPC), Step::Failed(Failure::Full)));
-        assert!(matches!(of(0), Step::Failed(Failure::Io(_))));
+        assert!(matches!(of(-libc::EIO), PartOutcome::Failed(Failure::Io(_))));
+        assert!(matches!(of(-libc::ENOSPC), PartOutcome::Failed(Failure::Full)));
+        assert!(matches!(of(0), PartOutcome::Failed(Failure::Io(_))));
         let mut progress = Progress::of(4096);
-        let tries = (0..).take_while(|_| matches!(progress.advance(false, 1), Step::Again)).count();
+        let tries = (0..).take_while(|_| matches!(progress.advance(false, 1), PartOutcome::Again)).count();
         assert_eq!(tries as u32, RETRIES_MAX);
     }
 
     #[test]
     fn a_read_that_the_device_failed_is_made_again_so_often() {
         let mut progress = Progress::of(4096);
-        let tries = (0..).take_while(|_| matches!(progress.advance(true, -libc::EIO), Step::Again)).count();
+        let tries =
+            (0..).take_while(|_| matches!(progress.advance(true, -libc::EIO), PartOutcome::Again)).count();
         assert_eq!(tries as u32, REREADS_MAX);
-        assert!(matches!(progress.advance(true, -libc::EIO), Step::Failed(Failure::Unreadable(_))));
+        assert!(matches!(progress.advance(true, -libc::EIO), PartOutcome::Failed(Failure::Unreadable(_))));
         let mut progress = Progress::of(4096);
-        assert!(matches!(progress.advance(true, -libc::EIO), Step::Again));
-        assert!(matches!(progress.advance(true, 4096), Step::Over));
+        assert!(matches!(progress.advance(true, -libc::EIO), PartOutcome::Again));
+        assert!(matches!(progress.advance(true, 4096), PartOutcome::Over));
     }
 
     #[test]
     fn what_the_system_is_short_of_is_never_the_device_s_fault() {
         for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::ENFILE] {
             let mut progress = Progress::of(4096);
-            let tries = (0..).take_while(|_| matches!(progress.advance(false, -errno), Step::Later)).count();
+            let tries =
+                (0..).take_while(|_| matches!(progress.advance(false, -errno), PartOutcome::Later)).count();
             assert_eq!(tries as u32, RETRIES_MAX);
-            assert!(matches!(progress.advance(false, -errno), Step::Failed(Failure::Short(_))));
+            assert!(matches!(progress.advance(false, -errno), PartOutcome::Failed(Failure::Short(_))));
         }
     }
 }

@@ -5,11 +5,12 @@ use super::super::core::{Core, PoisonOnPanic};
 use super::super::finish::{FinishQueue, Finished};
 use super::super::format::encode_extent;
 use super::super::operation::{Failure, Operation, Work};
+use super::super::ring_error::RingError;
 use super::super::schedule::Schedule;
 use super::buffers::Buffers;
-use super::flight::{Flight, Flights, Part, Progress, Step};
-use super::{Inbox, Message};
-use crate::limits::{BLOCK, INFLIGHT_OPS_MAX, RETRIES_MAX, RING_BACKOFF, RING_ENTRIES};
+use super::flight::{Flight, Flights, Part, PartOutcome, Progress};
+use super::inbox::{Inbox, Message};
+use crate::limits::{BLOCK, INFLIGHT_OPS_MAX, REFUSE_PAUSE, RETRIES_MAX, RING_BACKOFF, RING_ENTRIES};
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 use std::io;
@@ -29,7 +30,8 @@ pub(super) struct Parts {
     pub(super) inflight_bytes: u64,
 }
 
-/// The thread's own state. The ring is the first field, so it is dropped first: what it was given outlives it.
+/// The thread's own state. The ring is the first field, so it is dropped first: what it was given outlives
+/// it.
 pub(super) struct Worker {
     ring: IoUring,
     flights: Flights,
@@ -48,8 +50,8 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Makes the ring and registers everything. On the thread that will run it.
-    pub(super) fn new(parts: Parts, fixed: Vec<Arc<Region>>) -> Result<(Worker, Vec<String>), String> {
-        let ring = build().map_err(|error| error.to_string())?;
+    pub(super) fn new(parts: Parts, fixed: Vec<Arc<Region>>) -> Result<(Worker, Vec<String>), RingError> {
+        let ring = build().map_err(RingError::Setup)?;
         let mut warnings = Vec::new();
         let (staging_region, staging) = staging()?;
         let largest = fixed.iter().map(|region| region.len()).max().unwrap_or(BLOCK);
@@ -81,7 +83,8 @@ impl Worker {
         Ok((worker, warnings))
     }
 
-    /// The staging blocks are entry 0 of the table, slabs follow. Stops at the first refusal: the rest would be refused too.
+    /// The staging blocks are entry 0 of the table, slabs follow. Stops at the first refusal: the rest would
+    /// be refused too.
     fn register_all(&mut self, staging: Arc<Region>, fixed: Vec<Arc<Region>>, warnings: &mut Vec<String>) {
         let count = fixed.len();
         for (index, region) in [staging].into_iter().chain(fixed).enumerate() {
@@ -112,7 +115,7 @@ impl Worker {
         tracing::debug!(?files, ?buffers, "the ring thread ends");
     }
 
-    fn serve(&mut self) -> Result<(), String> {
+    fn serve(&mut self) -> Result<(), RingError> {
         loop {
             self.take_messages();
             self.start_queued()?;
@@ -147,7 +150,7 @@ impl Worker {
         self.parts.inbox.registered_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    fn start_queued(&mut self) -> Result<(), String> {
+    fn start_queued(&mut self) -> Result<(), RingError> {
         while let Some(operation) = self.schedule.next() {
             if self.parts.core.poisoned().is_some() {
                 self.end(operation, Err(Failure::Poisoned));
@@ -164,7 +167,7 @@ impl Worker {
         self.parts.core.counters.inflight_bytes.store(self.schedule.inflight_bytes(), Ordering::Relaxed);
     }
 
-    fn start(&mut self, operation: Operation) -> Result<(), String> {
+    fn start(&mut self, operation: Operation) -> Result<(), RingError> {
         let payload = Progress::of(operation.slot().len());
         let mut flight = Flight {
             operation,
@@ -176,7 +179,7 @@ impl Worker {
         };
         if let Work::Write { record, nonce, .. } = &flight.operation.work {
             // There are as many staging blocks as there may be operations in flight.
-            let staging = self.staging.pop().ok_or("no staging block is free")?;
+            let staging = self.staging.pop().ok_or(RingError::NoStaging)?;
             let mut block = [0; BLOCK];
             encode_extent(record, flight.operation.at.segment.into(), nonce, &mut block);
             staging.fill(&block);
@@ -189,7 +192,7 @@ impl Worker {
             Ok(number) => number,
             Err(flight) => {
                 self.end(flight.operation, Err(Failure::Closed));
-                return Err("more operations in flight than the schedule allows".to_owned());
+                return Err(RingError::TooManyInFlight);
             }
         };
         if is_write {
@@ -210,7 +213,7 @@ impl Worker {
         }
     }
 
-    fn submit(&mut self, number: usize, part: Part) -> Result<(), String> {
+    fn submit(&mut self, number: usize, part: Part) -> Result<(), RingError> {
         let Some(flight) = self.flights.get(number) else { return Ok(()) };
         let operation = &flight.operation;
         let (slot, progress, offset) = match (part, &flight.staging) {
@@ -228,14 +231,14 @@ impl Worker {
         let bytes = (progress.bytes - progress.done) as u32;
         let name = (number as u64) << 1 | u64::from(part == Part::Header);
         let entry = target.entry(pointer, bytes, offset + progress.done as u64).user_data(name);
-        // SAFETY: the memory is the operation's slot or its staging block, the file is the operation's; all stay in `flights`
-        // until the completion of this entry, and `Flights` leaks what never completes.
+        // SAFETY: the memory is the operation's slot or its staging block, the file is the operation's; all
+        // stay in `flights` until the completion of this entry, and `Flights` leaks what never completes.
         unsafe { self.push(&entry) }
     }
 
     /// # Safety
     /// What the entry points to lives until its completion.
-    unsafe fn push(&mut self, entry: &squeue::Entry) -> Result<(), String> {
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> Result<(), RingError> {
         for _ in 0..RETRIES_MAX {
             // SAFETY: the caller's promise.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
@@ -243,24 +246,24 @@ impl Worker {
             }
             self.enter(0)?; // the queue is full: the kernel takes what is in it
         }
-        Err("the submission queue stays full".to_owned())
+        Err(RingError::QueueFull)
     }
 
     /// Keeps one poll of the eventfd in flight, so that a caller can end the wait.
-    fn arm(&mut self) -> Result<(), String> {
+    fn arm(&mut self) -> Result<(), RingError> {
         if self.wake_armed {
             return Ok(());
         }
         let fd = types::Fd(self.parts.inbox.wake.as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WAKE);
-        // SAFETY: a poll points to no memory; the eventfd is in the inbox, which the worker keeps, and the kernel holds its
-        // own reference from the moment it takes the entry.
+        // SAFETY: a poll points to no memory; the eventfd is in the inbox, which the worker keeps, and the
+        // kernel holds its own reference from the moment it takes the entry.
         unsafe { self.push(&entry)? };
         self.wake_armed = true;
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), String> {
+    fn wait(&mut self) -> Result<(), RingError> {
         let inbox = Arc::clone(&self.parts.inbox);
         inbox.asleep.store(true, Ordering::SeqCst);
         let want = usize::from(inbox.messages.is_empty());
@@ -269,7 +272,7 @@ impl Worker {
         entered
     }
 
-    fn enter(&mut self, want: usize) -> Result<(), String> {
+    fn enter(&mut self, want: usize) -> Result<(), RingError> {
         match self.ring.submitter().submit_and_wait(want) {
             Ok(_) => Ok(()),
             Err(error) => match Errno::from_io_error(&error) {
@@ -281,12 +284,12 @@ impl Worker {
                     }
                     Ok(())
                 }
-                _ => Err(error.to_string()),
+                _ => Err(RingError::Enter(error)),
             },
         }
     }
 
-    fn reap(&mut self) -> Result<(), String> {
+    fn reap(&mut self) -> Result<(), RingError> {
         loop {
             let next = self.ring.completion().next();
             let Some(entry) = next else { return Ok(()) };
@@ -299,21 +302,21 @@ impl Worker {
         }
     }
 
-    fn complete(&mut self, name: u64, result: i32) -> Result<(), String> {
+    fn complete(&mut self, name: u64, result: i32) -> Result<(), RingError> {
         let number = (name >> 1) as usize;
         let part = if name & 1 == 1 { Part::Header } else { Part::Payload };
         let Some(flight) = self.flights.get(number) else {
-            return Err(format!("a completion names no operation ({name})"));
+            return Err(RingError::UnknownCompletion(name));
         };
         let progress = if part == Part::Header { &mut flight.header } else { &mut flight.payload };
         match progress.advance(flight.operation.is_read(), result) {
-            Step::Again => return self.submit(number, part),
-            Step::Later => {
+            PartOutcome::Again => return self.submit(number, part),
+            PartOutcome::Later => {
                 std::thread::sleep(RING_BACKOFF);
                 return self.submit(number, part);
             }
-            Step::Failed(failure) => flight.failure = Some(failure),
-            Step::Over => {}
+            PartOutcome::Failed(failure) => flight.failure = Some(failure),
+            PartOutcome::Over => {}
         }
         flight.pending -= 1;
         if flight.pending == 0
@@ -347,7 +350,7 @@ impl Worker {
             if self.stopping {
                 return true;
             }
-            std::thread::sleep(RING_BACKOFF.saturating_mul(50));
+            std::thread::sleep(REFUSE_PAUSE);
         }
     }
 }
@@ -385,8 +388,8 @@ impl Target {
     }
 }
 
-/// The best ring this kernel has: completions run when this thread asks for them (6.1), or at least without interrupting
-/// it (5.19), or any way.
+/// The best ring this kernel has: completions run when this thread asks for them (6.1), or at least without
+/// interrupting it (5.19), or any way.
 fn build() -> io::Result<IoUring> {
     let best = IoUring::builder()
         .setup_single_issuer()
@@ -399,7 +402,7 @@ fn build() -> io::Result<IoUring> {
 }
 
 /// One block for the header of every write in flight.
-fn staging() -> Result<(Arc<Region>, Vec<Slot>), String> {
+fn staging() -> Result<(Arc<Region>, Vec<Slot>), RingError> {
     let options = RegionOptions {
         bytes: INFLIGHT_OPS_MAX * BLOCK,
         huge_pages: HugePages::Off,
@@ -407,7 +410,7 @@ fn staging() -> Result<(Arc<Region>, Vec<Slot>), String> {
         lock: false,
         name: "turnkv-staging".to_owned(),
     };
-    let (region, _) = Region::create(&options).map_err(|error| format!("staging memory: {error}"))?;
+    let (region, _) = Region::create(&options).map_err(RingError::Staging)?;
     let slots: Vec<Slot> =
         (0..INFLIGHT_OPS_MAX).filter_map(|index| region.slot(index * BLOCK, BLOCK)).collect();
     Ok((region, slots))

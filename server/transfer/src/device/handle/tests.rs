@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::checksum;
@@ -88,7 +88,8 @@ impl Rig {
     fn write(&self, page: usize, bytes: &[u8]) {
         let target =
             std::ptr::with_exposed_provenance_mut::<u8>(self.memory.address() as usize + page * PAGE);
-        // SAFETY: the page lies inside the device's memory, which is this process's, and nothing is under way on it.
+        // SAFETY: the page lies inside the device's memory, which is this process's, and nothing is under way
+        // on it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
     }
 
@@ -115,7 +116,8 @@ impl Rig {
     }
 }
 
-/// Out and back in every way of copying, pinned or not, whole pages or fragments, with calls that take their time.
+/// Out and back in every way of copying, pinned or not, whole pages or fragments, with calls that take their
+/// time.
 #[test]
 fn pages_go_out_and_come_back_in_every_way() {
     let mut seed = 0;
@@ -155,7 +157,7 @@ fn round_trip(rig: &Rig, piece: usize) {
         let expected = pattern(page as u64, PAGE);
         assert_eq!(landed.checksums[page], checksum(&expected), "page {page}");
         let slot = rig.region.slot(page * PAGE, PAGE).unwrap();
-        assert!(slot.bytes() == expected, "page {page} in its slot");
+        assert!(slot.to_vec() == expected, "page {page} in its slot");
         rig.write(page, &[0; PAGE]);
         slot.fill(&expected);
     }
@@ -171,7 +173,8 @@ fn round_trip(rig: &Rig, piece: usize) {
     }
 }
 
-/// A driver that loads a kernel, or takes memory, has an engine's launches wait meanwhile: all of that is done at the opening.
+/// A driver that loads a kernel, or takes memory, has an engine's launches wait meanwhile: all of that is
+/// done at the opening.
 #[test]
 fn an_open_device_has_nothing_left_to_load_or_to_take() {
     let rig = Rig::new(strict(), 6).registered();
@@ -193,7 +196,8 @@ fn an_open_device_has_nothing_left_to_load_or_to_take() {
 fn engine_copies(rig: &Rig, source: usize, target: usize) {
     let at = |page: usize| rig.memory.address() + (page * PAGE) as u64;
     let request = crate::device::CopyRequest { target: at(target), source: at(source), bytes: PAGE };
-    // SAFETY: both pages lie inside the device's memory, which outlives the stream's work; order is what the test is about.
+    // SAFETY: both pages lie inside the device's memory, which outlives the stream's work; order is what the
+    // test is about.
     unsafe { rig.device.driver().copy(request, rig.engine).unwrap() };
 }
 
@@ -245,7 +249,8 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Checksums take their time beside the copies, not between them: they are held up here, and bytes arrive all the same.
+/// Checksums take their time beside the copies, not between them: they are held up here, and bytes arrive all
+/// the same.
 #[test]
 fn copies_do_not_wait_for_checksums() {
     let rig = Rig::new(strict(), 6).registered();
@@ -263,7 +268,7 @@ fn copies_do_not_wait_for_checksums() {
     assert!(!first.is_done() && !second.is_done(), "nobody says so before it is verified");
     let filled = rig.device.fill(rig.pages(4..6, 4 << 10), None).unwrap();
     let slot = rig.region.slot(5 * PAGE, PAGE).unwrap();
-    wait_until("the offload's bytes", || slot.bytes() == pattern(5, PAGE));
+    wait_until("the offload's bytes", || slot.to_vec() == pattern(5, PAGE));
     assert!(!filled.is_done());
     rig.control.let_go();
     for (flight, pages) in [(first, [50, 51]), (second, [52, 53]), (filled, [4, 5])] {
@@ -290,7 +295,8 @@ fn pages_of_every_part_have_their_own_checksums() {
     }
 }
 
-/// The same without the mark is found out, even where the bytes happen to be right: else the tests above prove nothing.
+/// The same without the mark is found out, even where the bytes happen to be right: else the tests above
+/// prove nothing.
 #[test]
 fn work_without_an_order_is_found_out() {
     let rig = Rig::new(strict(), 4).registered();
@@ -302,8 +308,8 @@ fn work_without_an_order_is_found_out() {
     assert!(rig.control.faults()[0].contains("nothing orders them"), "{:?}", rig.control.faults());
 }
 
-/// Any call may fail in any way: the flight ends with an error or in time, nothing is used after it was freed, and unless the
-/// device broke, the next copy works.
+/// Any call may fail in any way: the flight ends with an error or in time, nothing is used after it was
+/// freed, and unless the device broke, the next copy works.
 #[test]
 fn every_call_may_fail() {
     let kinds = [

@@ -1,11 +1,12 @@
-//! What a test lets go wrong on a host device, and what it finds. Owns: that switchboard. Must not know: streams' work.
+//! What a test lets go wrong on a host device, and what it finds. Owns: that switchboard. Must not know:
+//! streams' work.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::memory::Span;
+use super::memory::Extent;
 use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, Priority, Stream};
 
 /// Says what goes wrong on a host device while it is in use, and what it found wrong. Clones are the same.
@@ -16,12 +17,12 @@ pub struct HostControl {
 
 #[derive(Debug, Default)]
 struct Switches {
-    state: Mutex<State>,
+    state: Mutex<Faults>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Faults {
     calls: u64,
     fail_at: Option<(u64, DeviceErrorKind)>,
     broken: Option<String>,
@@ -32,13 +33,13 @@ struct State {
     all_held: bool,
     checksums_held: bool,
     faults: Vec<String>,
-    adopted: Vec<Span>,
-    registered: BTreeMap<u64, Span>,
+    adopted: Vec<Extent>,
+    registered: BTreeMap<u64, Extent>,
     captured: HashSet<u64>,
     closed: bool,
 }
 
-impl State {
+impl Faults {
     fn is_held(&self, stream: u64) -> bool {
         let held_priority =
             self.held_priority.is_some() && self.priorities.get(&stream) == self.held_priority.as_ref();
@@ -105,7 +106,7 @@ impl HostControl {
 
     /// Announces memory of an engine, for a strict device.
     pub fn adopt(&self, address: DeviceAddress, bytes: usize) {
-        self.shared.state.lock().adopted.push(Span::new(address, bytes as u64));
+        self.shared.state.lock().adopted.push(Extent::new(address, bytes as u64));
     }
 
     /// What was wrong so far: memory that was used and must not be, work without an order.
@@ -114,7 +115,8 @@ impl HostControl {
         self.shared.state.lock().faults.clone()
     }
 
-    /// How many bytes each registration has that there is now, in order of address; also when the device is gone.
+    /// How many bytes each registration has that there is now, in order of address; also when the device is
+    /// gone.
     #[must_use]
     pub fn registered(&self) -> Vec<u64> {
         self.shared.state.lock().registered.values().map(|span| span.end - span.start).collect()
@@ -126,11 +128,11 @@ impl HostControl {
         self.shared.state.lock().calls
     }
 
-    pub(super) fn note_registered(&self, span: Span) {
+    pub(super) fn note_registered(&self, span: Extent) {
         self.shared.state.lock().registered.insert(span.start, span);
     }
 
-    pub(super) fn note_unregistered(&self, span: Span) {
+    pub(super) fn note_unregistered(&self, span: Extent) {
         self.shared.state.lock().registered.remove(&span.start);
     }
 
@@ -138,7 +140,7 @@ impl HostControl {
         self.shared.state.lock().captured.contains(&stream.raw())
     }
 
-    pub(super) fn adopted(&self) -> Vec<Span> {
+    pub(super) fn adopted(&self) -> Vec<Extent> {
         self.shared.state.lock().adopted.clone()
     }
 
@@ -173,7 +175,7 @@ impl HostControl {
     /// Waits while a stream is held. False: nothing is to be done any more.
     pub(super) fn may_go_on(&self, stream: u64, checksums: bool) -> bool {
         let mut state = self.shared.state.lock();
-        let held = |state: &State| state.is_held(stream) || (checksums && state.checksums_held);
+        let held = |state: &Faults| state.is_held(stream) || (checksums && state.checksums_held);
         while held(&state) && !state.closed && state.broken.is_none() {
             self.shared.changed.wait(&mut state);
         }

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::memory::Span;
+use super::memory::Extent;
 use super::order::Touched;
 use crate::checksum::Checksum;
 use crate::device::driver::{CopyRequest, DeviceAddress, Kernel, PagePieces, Piece};
@@ -20,7 +20,8 @@ pub(super) fn function(kernel: &Kernel) -> &'static str {
     }
 }
 
-/// What a kernel reads and writes, by its tables as they will be: `last` is the copy before it, which may bring them.
+/// What a kernel reads and writes, by its tables as they will be: `last` is the copy before it, which may
+/// bring them.
 ///
 /// # Safety
 /// The tables are valid memory, and so is the source of that copy where it brings them.
@@ -38,7 +39,7 @@ pub(super) unsafe fn touched(kernel: &Kernel, last: Option<CopyRequest>) -> Touc
                 let table: &[Piece] = table(now(pieces), count);
                 let mut reads = sources(table);
                 reads.push(span_of::<Piece>(pieces, count));
-                let writes = table.iter().map(|piece| Span::new(piece.target, piece.bytes)).collect();
+                let writes = table.iter().map(|piece| Extent::new(piece.target, piece.bytes)).collect();
                 Touched::new(reads, writes)
             }
             Kernel::Checksum { pieces, count, pages, page_count, scratch, output } => {
@@ -106,13 +107,13 @@ unsafe fn add(sum: &mut Checksum, piece: &Piece) {
     }
 }
 
-fn sources(pieces: &[Piece]) -> Vec<Span> {
+fn sources(pieces: &[Piece]) -> Vec<Extent> {
     let read = pieces.iter().filter(|piece| piece.source != 0);
-    read.map(|piece| Span::new(piece.source, piece.bytes)).collect()
+    read.map(|piece| Extent::new(piece.source, piece.bytes)).collect()
 }
 
-fn span_of<T>(address: DeviceAddress, count: u32) -> Span {
-    Span::new(address, u64::from(count) * size_of::<T>() as u64)
+fn span_of<T>(address: DeviceAddress, count: u32) -> Extent {
+    Extent::new(address, u64::from(count) * size_of::<T>() as u64)
 }
 
 fn pointer(address: DeviceAddress) -> *mut u8 {

@@ -1,4 +1,5 @@
-//! Memory that a host device may touch. Owns: what was taken, pinned or registered, and the limits. Must not know: who uses it.
+//! Memory that a host device may touch. Owns: what was taken, pinned or registered, and the limits. Must not
+//! know: who uses it.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
@@ -15,12 +16,12 @@ const FRESH: u8 = 0xA5;
 
 /// Bytes from an address on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Span {
+pub(super) struct Extent {
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
-impl Span {
+impl Extent {
     pub(super) fn new(start: u64, bytes: u64) -> Self {
         Self { start, end: start.saturating_add(bytes) }
     }
@@ -30,7 +31,7 @@ impl Span {
     }
 }
 
-impl fmt::Debug for Span {
+impl fmt::Debug for Extent {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:#x}+{:#x}", self.start, self.end - self.start)
     }
@@ -46,7 +47,7 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 struct Known {
-    span: Span,
+    span: Extent,
     kind: Kind,
     /// What to give back to the allocator at the end.
     taken: Option<(*mut u8, Layout)>,
@@ -97,13 +98,13 @@ impl Memory {
         }
         // SAFETY: as many bytes were just taken.
         unsafe { memory.write_bytes(FRESH, bytes) };
-        let span = Span::new(memory.expose_provenance() as u64, bytes as u64);
+        let span = Extent::new(memory.expose_provenance() as u64, bytes as u64);
         self.known.insert(span.start, Known { span, kind, taken: Some((memory, layout)) });
         Ok(memory)
     }
 
-    pub(super) fn register(&mut self, base: *mut u8, bytes: usize) -> Result<Span, DeviceError> {
-        let span = Span::new(base.expose_provenance() as u64, bytes as u64);
+    pub(super) fn register(&mut self, base: *mut u8, bytes: usize) -> Result<Extent, DeviceError> {
+        let span = Extent::new(base.expose_provenance() as u64, bytes as u64);
         let before = self.known.range(..span.end).next_back();
         if before.is_some_and(|(_, known)| known.span.end > span.start) {
             let text = format!("{span:?} is registered already, at least in part");
@@ -115,7 +116,7 @@ impl Memory {
     }
 
     /// Takes memory of a kind out; `None`: there is none that begins there.
-    pub(super) fn release(&mut self, kind: Kind, base: usize) -> Option<Span> {
+    pub(super) fn release(&mut self, kind: Kind, base: usize) -> Option<Extent> {
         let known = self.known.remove(&(base as u64)).filter(|known| known.kind == kind)?;
         let (span, bytes) = (known.span, known.span.end - known.span.start);
         match kind {
@@ -126,8 +127,9 @@ impl Memory {
         Some(span)
     }
 
-    /// Whether a span begins in one registration and ends behind it: no copy may, even where another one follows.
-    pub(super) fn leaves_a_registration(&self, span: &Span) -> bool {
+    /// Whether a span begins in one registration and ends behind it: no copy may, even where another one
+    /// follows.
+    pub(super) fn leaves_a_registration(&self, span: &Extent) -> bool {
         let before = self.known.range(..=span.start).next_back();
         before.is_some_and(|(_, known)| {
             known.kind == Kind::Registered && span.start < known.span.end && span.end > known.span.end
@@ -135,7 +137,7 @@ impl Memory {
     }
 
     /// The memory that a span lies in.
-    pub(super) fn find(&self, span: &Span) -> Option<Kind> {
+    pub(super) fn find(&self, span: &Extent) -> Option<Kind> {
         let (_, known) = self.known.range(..=span.start).next_back()?;
         span.inside(&known.span).then_some(known.kind)
     }
@@ -161,7 +163,8 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let known = std::mem::take(&mut self.known).into_values().chain(std::mem::take(&mut self.past));
         for (memory, layout) in known.filter_map(|known| known.taken) {
-            // SAFETY: it came from `alloc` with this layout and is given back once; no thread of the device is left.
+            // SAFETY: it came from `alloc` with this layout and is given back once; no thread of the device
+            // is left.
             unsafe { dealloc(memory, layout) };
         }
     }

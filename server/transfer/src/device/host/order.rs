@@ -1,12 +1,13 @@
-//! What must come before what on a host device. Owns: the logical clocks of its streams, finding work on the same bytes that
-//! nothing orders. Must not know: what the work does.
+//! What must come before what on a host device. Owns: the logical clocks of its streams, finding work on the
+//! same bytes that nothing orders. Must not know: what the work does.
 //!
-//! Every call of a stream has a number. A stream's clock says which numbers of all streams are certainly done before its next
-//! call begins: its own, those before an event that it waited for, and those that the host saw done.
+//! Every call of a stream has a number. A stream's clock says which numbers of all streams are certainly done
+//! before its next call begins: its own, those before an event that it waited for, and those that the host
+//! saw done.
 
 use std::collections::HashMap;
 
-use super::memory::Span;
+use super::memory::Extent;
 use crate::device::driver::CopyRequest;
 
 /// The last call of each stream that is certainly done.
@@ -30,29 +31,29 @@ impl Clock {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Touched {
     /// In order of address.
-    reads: Vec<Span>,
-    writes: Vec<Span>,
+    reads: Vec<Extent>,
+    writes: Vec<Extent>,
 }
 
 impl Touched {
-    pub(super) fn new(mut reads: Vec<Span>, mut writes: Vec<Span>) -> Self {
+    pub(super) fn new(mut reads: Vec<Extent>, mut writes: Vec<Extent>) -> Self {
         reads.sort_unstable();
         writes.sort_unstable();
         Self { reads, writes }
     }
 
     pub(super) fn of_copies(requests: &[CopyRequest]) -> Self {
-        let span = |start, bytes| Span::new(start, bytes as u64);
+        let span = |start, bytes| Extent::new(start, bytes as u64);
         let reads = requests.iter().map(|request| span(request.source, request.bytes)).collect();
         Self::new(reads, requests.iter().map(|request| span(request.target, request.bytes)).collect())
     }
 
-    pub(super) fn ranges(&self) -> impl Iterator<Item = Span> {
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Extent> {
         self.reads.iter().chain(&self.writes).copied()
     }
 
     /// Where this and another call must not run at once.
-    fn conflict(&self, other: &Touched) -> Option<Span> {
+    fn conflict(&self, other: &Touched) -> Option<Extent> {
         overlap(&self.writes, &other.writes)
             .or_else(|| overlap(&self.writes, &other.reads))
             .or_else(|| overlap(&self.reads, &other.writes))
@@ -60,11 +61,11 @@ impl Touched {
 }
 
 /// A piece of both lists, which are in order of address; pieces of one list do not overlap much.
-fn overlap(some: &[Span], others: &[Span]) -> Option<Span> {
+fn overlap(some: &[Extent], others: &[Extent]) -> Option<Extent> {
     let (mut at, mut other_at) = (0, 0);
     while let (Some(one), Some(other)) = (some.get(at), others.get(other_at)) {
         if one.start < other.end && other.start < one.end {
-            return Some(Span { start: one.start.max(other.start), end: one.end.min(other.end) });
+            return Some(Extent { start: one.start.max(other.start), end: one.end.min(other.end) });
         }
         if one.end <= other.end { at += 1 } else { other_at += 1 }
     }
@@ -129,7 +130,7 @@ impl Order {
     }
 
     /// Whether work that the host has not seen done touches any of it.
-    pub(super) fn uses(&self, span: &Span) -> bool {
+    pub(super) fn uses(&self, span: &Extent) -> bool {
         let span = std::slice::from_ref(span);
         self.live.iter().any(|live| {
             overlap(&live.touched.reads, span).or_else(|| overlap(&live.touched.writes, span)).is_some()

@@ -1,6 +1,6 @@
 //! A host device punishes what a GPU punishes.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
 

@@ -4,50 +4,41 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
-use super::{Shared, kernels};
+use super::kernels;
+use super::machine::{Call, Machine};
 use crate::device::driver::{CopyRequest, Kernel};
-
-/// How often a thread that waits for an event looks whether everything ended.
-const LOOK: Duration = Duration::from_millis(20);
-
-#[derive(Debug)]
-pub(super) enum Call {
-    Copies(Vec<CopyRequest>),
-    Kernel(Kernel),
-    /// The event, and which record of it.
-    Record(u64, u64),
-    Wait(u64, u64),
-}
+use crate::limits::HOST_LOOK;
 
 /// Runs a stream's calls until it is ended and they are done, or the device breaks.
-pub(super) fn run(shared: &Shared, stream: u64, calls: &Receiver<Call>) {
-    let mut chance = shared.options.seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
+    let mut chance = machine.options.seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     while let Ok(call) = calls.recv() {
-        pause(shared.options.delay_max, &mut chance);
+        pause(machine.options.delay_max, &mut chance);
         let checksums = matches!(call, Call::Kernel(Kernel::Checksum { .. }));
-        if !shared.control.may_go_on(stream, checksums) {
+        if !machine.control.may_go_on(stream, checksums) {
             return;
         }
         match call {
             Call::Copies(requests) => requests.iter().for_each(copy),
-            // SAFETY: whoever launched it promised that the tables and what they name stay valid until an event behind it.
+            // SAFETY: whoever launched it promised that the tables and what they name stay valid until an
+            // event behind it.
             Call::Kernel(kernel) => unsafe { kernels::run(&kernel) },
             Call::Record(event, number) => {
-                let mut events = shared.events.lock();
+                let mut events = machine.events.lock();
                 if let Some(state) = events.get_mut(&event) {
                     state.passed = state.passed.max(number);
                     if state.ended && state.passed == state.recorded {
                         events.remove(&event);
                     }
                 }
-                shared.passed.notify_all();
+                machine.passed.notify_all();
             }
             Call::Wait(event, number) => {
-                let mut events = shared.events.lock();
+                let mut events = machine.events.lock();
                 while events.get(&event).is_some_and(|state| state.passed < number)
-                    && !shared.control.is_over()
+                    && !machine.control.is_over()
                 {
-                    shared.passed.wait_for(&mut events, LOOK);
+                    machine.passed.wait_for(&mut events, HOST_LOOK);
                 }
             }
         }
@@ -57,7 +48,8 @@ pub(super) fn run(shared: &Shared, stream: u64, calls: &Receiver<Call>) {
 fn copy(request: &CopyRequest) {
     let source = std::ptr::with_exposed_provenance::<u8>(request.source as usize);
     let target = std::ptr::with_exposed_provenance_mut::<u8>(request.target as usize);
-    // SAFETY: whoever enqueued it promised that both ranges stay valid and apart until an event behind it has passed.
+    // SAFETY: whoever enqueued it promised that both ranges stay valid and apart until an event behind it has
+    // passed.
     unsafe { std::ptr::copy_nonoverlapping(source, target, request.bytes) };
 }
 

@@ -1,5 +1,5 @@
-//! From a job to calls of a driver. Owns: which bytes go where, directly or through staging memory, and in what order. Must not
-//! know: when they are done.
+//! From a job to calls of a driver. Owns: which bytes go where, directly or through staging memory, and in
+//! what order. Must not know: when they are done.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::limits::{
     BATCH_COPIES_A_CALL, COPY_LAUNCH_CALLS, REGISTER_PIECE_BYTES, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX,
     STREAM_CALLS_MAX,
 };
-use crate::region::Slot;
+use crate::slot::Slot;
 
 /// Of one batch.
 const BATCH_COPIES_MAX: usize = STEP_CALLS_MAX * BATCH_COPIES_A_CALL;
@@ -45,7 +45,8 @@ impl Lane {
                 }
             }
             if job.checksums && !job.to_slots {
-                // Where the bytes have come to, so that the way here is checked too; the next group comes meanwhile.
+                // Where the bytes have come to, so that the way here is checked too; the next group comes
+                // meanwhile.
                 self.record(self.stream)?.hold_up(self.sums_stream)?;
                 self.enqueue_checksums(job, group, on_cpu)?;
             }
@@ -129,7 +130,7 @@ impl Lane {
             // SAFETY: the piece was just taken: nothing that is enqueued uses it.
             let bytes = unsafe { staged.bytes_mut() };
             if !job.to_slots {
-                bytes.copy_from_slice(&slot.bytes()[start..end]);
+                slot.copy_to(start, bytes);
             } else if page.plan.has_gaps() {
                 bytes.fill(0);
             }
@@ -162,9 +163,10 @@ impl Lane {
     fn engine(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
         for request in requests {
             self.take_calls(job, 1)?;
-            // SAFETY: one side is a plan's memory, whose maker vouched for it; the other is a slot of a registered region,
-            // staging memory, or another plan's. All are owned by the job until its last event has passed, slots are under a
-            // lease that lasts as long, and the order against the engine's streams is by the mark that we waited for.
+            // SAFETY: one side is a plan's memory, whose maker vouched for it; the other is a slot of a
+            // registered region, staging memory, or another plan's. All are owned by the job until its last
+            // event has passed, slots are under a lease that lasts as long, and the order against the
+            // engine's streams is by the mark that we waited for.
             unsafe { self.core.driver.copy(*request, self.stream)? };
         }
         self.core.stats.engine_calls.add(requests.len() as u64);
@@ -194,12 +196,14 @@ impl Lane {
         if self.means.kernels {
             self.take_calls(job, COPY_LAUNCH_CALLS)?;
             let table = self.take_tables(job, size_of_val(&*pieces))?;
-            // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to more).
+            // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to
+            // more).
             unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
             let (blocks, count) = (self.core.kernel_blocks, pieces.len() as u32);
             let launch =
                 Kernel::Copy { pieces: self.upload(&table, table.bytes, self.stream)?, count, blocks };
-            // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has passed.
+            // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has
+            // passed.
             let launched = unsafe { self.core.driver.launch(launch, self.stream) };
             self.tables_done = self.tables.end();
             match launched {
@@ -220,8 +224,8 @@ impl Lane {
         self.batch(job, &requests)
     }
 
-    /// Room for so many more calls in the stream, when older ones are done: a driver whose queue is full keeps the calling
-    /// thread, and with it locks that the engine's own launches need.
+    /// Room for so many more calls in the stream, when older ones are done: a driver whose queue is full
+    /// keeps the calling thread, and with it locks that the engine's own launches need.
     pub(super) fn take_calls(&mut self, job: &Job, calls: usize) -> Result<(), DeviceError> {
         if job.flight.is_cancelled() {
             return Err(cancelled());
@@ -247,8 +251,8 @@ impl Lane {
         let Some(uploads) = &self.uploads else { return Ok(table.address()) };
         let target = uploads.address() + self.tables.offset(table) as u64;
         let request = CopyRequest { target, source: table.address(), bytes };
-        // SAFETY: both are ours until a step behind the kernel has passed; the place on the device is free when that in the ring
-        // is.
+        // SAFETY: both are ours until a step behind the kernel has passed; the place on the device is free
+        // when that in the ring is.
         unsafe { self.core.driver.copy(request, stream) }.map(|()| target)
     }
 
@@ -271,7 +275,8 @@ impl Lane {
         }
     }
 
-    /// Waits for older work. What was enqueued since the last step gets one, or it would be waited for in vain.
+    /// Waits for older work. What was enqueued since the last step gets one, or it would be waited for in
+    /// vain.
     fn wait_room(&mut self, job: &Job) -> Result<(), DeviceError> {
         let last = self.steps.back().map(|step| (step.tables_end, step.staging_end));
         if last != Some((self.tables_done, self.staging_done)) {
@@ -281,7 +286,8 @@ impl Lane {
     }
 }
 
-/// The pages that are copied and then verified together. Pages that come layer by layer are only whole when all are.
+/// The pages that are copied and then verified together. Pages that come layer by layer are only whole when
+/// all are.
 fn groups(job: &Job, bytes_max: usize) -> Vec<Range<usize>> {
     let (count, mut groups) = (job.pages.len(), Vec::new());
     let whole = job.to_slots || !job.checksums || job.layers > 1;

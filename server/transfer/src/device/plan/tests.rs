@@ -13,8 +13,8 @@ const BLOCKS: usize = 4;
 const TOKENS: usize = 8;
 const ROW: usize = 32;
 
-/// One layout: bytes of all memory, and where the views of a block begin and how they stride. A view is one of K and V of a
-/// layer, or both together (MLA).
+/// One layout: bytes of all memory, and where the views of a block begin and how they stride. A view is one
+/// of K and V of a layer, or both together (MLA).
 struct Layout {
     name: &'static str,
     views: usize,
@@ -29,7 +29,8 @@ const HEAD_ROWS: usize = HEADS * ROW;
 const BLOCK: usize = TOKENS * HEAD_ROWS;
 const ALL: usize = VIEWS * BLOCKS * BLOCK;
 
-/// vLLM's logical [block, head, token, row] in the physical orders that it allocates, SGLang's three, Hugging Face's, MLA.
+/// vLLM's logical [block, head, token, row] in the physical orders that it allocates, SGLang's three, Hugging
+/// Face's, MLA.
 const LAYOUTS: [Layout; 8] = [
     Layout {
         name: "vLLM NHD: [view][block][token][head][row]",
@@ -145,8 +146,8 @@ fn region(bytes: usize) -> Arc<Region> {
         .0
 }
 
-/// Whole and partial pages of every layout, in both orders of a slot, with kernels and without: the slot, its checksum and the
-/// tensors are what the CPU's copies make of them.
+/// Whole and partial pages of every layout, in both orders of a slot, with kernels and without: the slot, its
+/// checksum and the tensors are what the CPU's copies make of them.
 #[test]
 fn every_layout_is_copied_as_the_cpu_copies_it() {
     for kernels in [true, false] {
@@ -180,7 +181,7 @@ fn compare(device: &Device, control: &HostControl, layout: &Layout, order: PageL
     let page = vec![SlotPage { slot: slot(0), plan: plan.clone() }];
     let landed = wait(device.fill(page, None).unwrap().landed()).unwrap();
     let expected = slot(1).gather(&cpu);
-    assert!(slot(0).bytes() == slot(1).bytes(), "{what}: the slot, gaps as zeros");
+    assert!(slot(0).to_vec() == slot(1).to_vec(), "{what}: the slot, gaps as zeros");
     assert_eq!(landed.checksums, [expected], "{what}: the checksum");
 
     let fresh = bytes_of(2, page_bytes);

@@ -90,9 +90,12 @@ fn a_reactor_is_woken_by_the_socket() {
     let (server, client) = pair_with_rings();
     for round in 0..50 {
         assert_eq!(client.try_recv().unwrap_err().kind(), ErrorKind::WouldBlock);
-        assert!(!client.wait(PollFlags::IN, Some(Instant::now())).unwrap(), "nothing lies there");
+        assert!(
+            !client.wait(rustix::event::PollFlags::IN, Some(Instant::now())).unwrap(),
+            "nothing lies there"
+        );
         server.send(2, 0, &[round], &[]).unwrap();
-        assert!(client.wait(PollFlags::IN, late()).unwrap());
+        assert!(client.wait(rustix::event::PollFlags::IN, late()).unwrap());
         assert_eq!(client.try_recv().unwrap().body, [round]);
         assert_eq!(server.unread_bytes().unwrap(), 0, "the bell was taken");
     }

@@ -1,4 +1,5 @@
-//! Pinning slabs: piece by piece, no copy over the end of a piece or of a slab, nothing pinned that is unmapped.
+//! Pinning slabs: piece by piece, no copy over the end of a piece or of a slab, nothing pinned that is
+//! unmapped.
 
 use super::*;
 use crate::limits::REGISTER_PIECE_BYTES;
@@ -26,12 +27,12 @@ fn slab(bytes: usize) -> Arc<Region> {
 }
 
 /// Out of the first page of the device's memory into a slot, and back into the second one.
-fn there_and_back(rig: &Rig, slot: &crate::region::Slot) {
+fn there_and_back(rig: &Rig, slot: &crate::Slot) {
     let at = |page: usize| rig.memory.plan(&[(page * PAGE, slot.len())]).unwrap();
     let page = |page: usize| vec![SlotPage { slot: slot.clone(), plan: at(page) }];
     wait(rig.device.fill(page(0), None).unwrap().landed()).unwrap();
     let expected = &pattern(0, PAGE)[..slot.len()];
-    assert!(slot.bytes() == expected);
+    assert!(slot.to_vec() == expected);
     let landed = wait(rig.device.drain(page(1), None, 0, true).unwrap().landed()).unwrap();
     assert_eq!(landed.checksums, [checksum(expected)]);
     assert!(rig.read(1)[..slot.len()] == *expected);

@@ -4,21 +4,45 @@
 use super::disk::SimulatedDisk;
 use super::faults::{Call, Fault};
 use super::inode::{Inode, SECTOR};
+use crate::nvme::open_mode::OpenMode;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// An open file of a [`SimulatedDisk`], in one life of it. The public part of it is what a database's storage asks for.
+/// An open file of a [`SimulatedDisk`], in one life of it. The public part of it is what a database's storage
+/// asks for.
 #[derive(Clone, Debug)]
 pub struct SimulatedFile {
     disk: SimulatedDisk,
     number: u64,
 }
 
-impl SimulatedFile {
-    pub(super) fn new(disk: SimulatedDisk, number: u64) -> SimulatedFile {
-        SimulatedFile { disk, number }
+impl SimulatedDisk {
+    /// Opens a file, for whatever keeps its bytes in one: it is made if it is not there.
+    pub fn open_file(&self, name: &str) -> Result<SimulatedFile, Errno> {
+        let here = self.join();
+        here.open(name, OpenMode::Keep, false)
     }
 
+    pub(crate) fn open(&self, name: &str, open: OpenMode, direct: bool) -> Result<SimulatedFile, Errno> {
+        let mut state = self.begin(Call::Open, None)?.0;
+        let known = state.names.get(name).copied();
+        let number = match known {
+            Some(number) => number,
+            None if matches!(open, OpenMode::Keep | OpenMode::Create) => state.make(name),
+            None => return Err(Errno::NOENT),
+        };
+        if let Some(inode) = state.inodes.get_mut(&number) {
+            inode.direct = direct;
+            if open == OpenMode::Create {
+                inode.set_len(0);
+            }
+        }
+        drop(state);
+        Ok(SimulatedFile { disk: self.join(), number })
+    }
+}
+
+impl SimulatedFile {
     /// Its length.
     pub fn len(&self) -> Result<u64, Errno> {
         let state = self.disk.lock();

@@ -1,4 +1,5 @@
-//! Numbers from a seed. Owns: the generator (splitmix64), the same on every machine. Must not know: what is drawn.
+//! Numbers from a seed. Owns: the generator (splitmix64), the same on every machine. Must not know: what is
+//! drawn.
 
 /// A seeded generator for simulations.
 #[derive(Clone, Debug)]

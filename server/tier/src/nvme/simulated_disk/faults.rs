@@ -1,5 +1,5 @@
-//! What can go wrong with a simulated disk, how often, and what did. Owns: plain data, and the choice of a fault for an
-//! operation. Must not know: files, what a fault does.
+//! What can go wrong with a simulated disk, how often, and what did. Owns: plain data, and the choice of a
+//! fault for an operation. Must not know: files, what a fault does.
 
 use super::random::Random;
 use std::collections::BTreeMap;
@@ -14,7 +14,8 @@ pub enum Fault {
     Latent,
     /// A write fails (EIO) after some of its bytes.
     WriteError,
-    /// A sync of a file or of the folder fails (EIO); what was to be synced may be lost at a crash, whatever is synced later.
+    /// A sync of a file or of the folder fails (EIO); what was to be synced may be lost at a crash, whatever
+    /// is synced later.
     SyncError,
     /// A write, or the space of a file, is refused (ENOSPC).
     NoSpace,

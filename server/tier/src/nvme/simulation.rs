@@ -1,7 +1,8 @@
-//! The NVMe tier on a disk in memory that fails as it is told, without a thread: the same seed gives the same run.
+//! The NVMe tier on a disk in memory that fails as it is told, without a thread: the same seed gives the same
+//! run.
 //!
-//! Owns: opening such a tier, its steps. Must not know: what the steps do; they are the functions that the threads of a
-//! real tier loop over. Behind the feature `simulation`: nothing of it is in a production build.
+//! Owns: opening such a tier, its steps. Must not know: what the steps do; they are the functions that the
+//! threads of a real tier loop over. Behind the feature `simulation`: nothing of it is in a production build.
 //!
 //! ```no_run
 //! use turnkv_tier::Tier;
@@ -22,37 +23,29 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - A power cut in the middle of a step: [`Fault::PowerCut`] in the plan, at an operation of the disk. After it
-//!   [`SimulatedDisk::is_off`] says so; what a call-back says from then on was heard by nobody, and
+//! - A power cut in the middle of a step: [`Fault::PowerCut`] in the plan, at an operation of the disk. After
+//!   it [`SimulatedDisk::is_off`] says so; what a call-back says from then on was heard by nobody, and
 //!   [`SimulatedDisk::crash`] comes next. [`SimulatedDisk::kill`] ends the process and loses nothing.
-//! - In [`FaultPlan::meanwhile`] calls of a million another thread of the tier does something in the middle of the call:
-//!   what a thread does between two of its calls to the disk is not all at once.
-//! - A database's file: [`SimulatedDisk::open_file`] has `len`, `read`, `write`, `set_len` and `sync` on `&self`, with
-//!   the same cache, faults and crash; give it a disk of its own, or a name of its own on the tier's.
-//! - Stuck operations end (with an error) when the power is cut; until then [`NvmeTier::shutdown`] gives up on them after
-//!   its usual time, which is simulated too.
-
-mod disk;
-mod driver;
-mod faults;
-mod file;
-mod inode;
-mod random;
+//! - In [`FaultPlan::meanwhile`] calls of a million another thread of the tier does something in the middle
+//!   of the call: what a thread does between two of its calls to the disk is not all at once.
+//! - A database's file: [`SimulatedDisk::open_file`] has `len`, `read`, `write`, `set_len` and `sync` on
+//!   `&self`, with the same cache, faults and crash; give it a disk of its own, or a name of its own on the
+//!   tier's.
+//! - Stuck operations end (with an error) when the power is cut; until then [`NvmeTier::shutdown`] gives up
+//!   on them after its usual time, which is simulated too.
 
 use super::config::{NvmeConfig, OpenError, OpenReport, Recovered};
 use super::device::Device;
 use super::engine::Driver;
 use super::finish::FinishQueue;
 use super::flush::Flushes;
-use super::{NvmeTier, Shared, keeper};
+use super::placer::Placer;
+use super::simulated_engine::SimulatedDriver;
+use super::{NvmeTier, keeper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use disk::SimulatedDisk;
-pub(crate) use driver::SimulatedDriver;
-pub use faults::{Fault, FaultCounts, FaultPlan, Hit};
-pub use file::SimulatedFile;
-pub use random::Random;
+pub use super::simulated_disk::{Fault, FaultCounts, FaultPlan, Hit, Random, SimulatedDisk, SimulatedFile};
 
 /// One thing that one thread of a real tier would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +66,8 @@ impl Step {
 }
 
 impl NvmeTier {
-    /// Opens a simulated disk and reads back what is there. Starts no thread: nothing happens but in [`NvmeTier::step`].
+    /// Opens a simulated disk and reads back what is there. Starts no thread: nothing happens but in
+    /// [`NvmeTier::step`].
     pub fn open_simulated(
         config: NvmeConfig,
         disk: &SimulatedDisk,
@@ -91,7 +85,7 @@ impl NvmeTier {
 
     /// Takes a step; `false` if there was nothing to do for it.
     pub fn step(&self, step: Step) -> bool {
-        take(&self.shared, &self.finish, &self.flushes, step)
+        take(&self.placer, &self.finish, &self.flushes, step)
     }
 
     /// Takes one step of those that have something to do, whichever the seed says; `false` if none has.
@@ -103,36 +97,37 @@ impl NvmeTier {
 
     /// What other threads do in the middle of one thread's call to the disk.
     fn others(&self) -> impl Fn(u64) + Send + Sync + 'static {
-        let (shared, finish) = (Arc::downgrade(&self.shared), Arc::downgrade(&self.finish));
+        let (placer, finish) = (Arc::downgrade(&self.placer), Arc::downgrade(&self.finish));
         let flushes = Arc::downgrade(&self.flushes);
         move |number| {
             let step = Step::ALL[(number % Step::ALL.len() as u64) as usize];
-            if let (Some(shared), Some(finish), Some(flushes)) =
-                (shared.upgrade(), finish.upgrade(), flushes.upgrade())
+            if let (Some(placer), Some(finish), Some(flushes)) =
+                (placer.upgrade(), finish.upgrade(), flushes.upgrade())
             {
-                take(&shared, &finish, &flushes, step);
+                take(&placer, &finish, &flushes, step);
             }
         }
     }
 
     /// What the threads of a tier on a real device do meanwhile.
     pub(super) fn step_without_threads(&self) {
-        let simulated = matches!(self.shared.driver, Driver::Simulated(_));
+        let simulated = matches!(self.placer.engine, Driver::Simulated(_));
         while simulated && Step::ALL.into_iter().any(|step| self.step(step)) {}
     }
 }
 
-fn take(shared: &Shared, finish: &FinishQueue, flushes: &Flushes, step: Step) -> bool {
-    let Driver::Simulated(driver) = &shared.driver else { return false };
+fn take(placer: &Placer, finish: &FinishQueue, flushes: &Flushes, step: Step) -> bool {
+    let Driver::Simulated(driver) = &placer.engine else { return false };
     match step {
-        Step::Keeper => alone(&driver.controlling, || keeper::step(shared)),
+        Step::Keeper => alone(&driver.controlling, || keeper::step(placer)),
         Step::Carry => driver.carry(),
-        Step::Finish => finish.step(&shared.core),
-        Step::Flush => alone(&driver.controlling, || flushes.step(&shared.core)),
+        Step::Finish => finish.step(&placer.core),
+        Step::Flush => alone(&driver.controlling, || flushes.step(&placer.core)),
     }
 }
 
-/// A thread that others wait for in the middle of its work cannot be waited for here, where there is one thread.
+/// A thread that others wait for in the middle of its work cannot be waited for here, where there is one
+/// thread.
 fn alone(busy: &AtomicBool, act: impl FnOnce() -> bool) -> bool {
     if busy.swap(true, Ordering::Relaxed) {
         return false;

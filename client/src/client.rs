@@ -77,7 +77,8 @@ impl Client {
         Ok(call.end(self.link.rpc(self.link.deadline(None), ask).await)?.drained)
     }
 
-    /// Drops pages, of one namespace or all. [`TierKind::Dram`]: only from DRAM, where they are on NVMe. Returns how many.
+    /// Drops pages, of one namespace or all. [`TierKind::Dram`]: only from DRAM, where they are on NVMe.
+    /// Returns how many.
     pub async fn evict(&self, namespace: Option<NamespaceId>, tier: Option<TierKind>) -> Result<u64> {
         let call = self.link.admit()?;
         let namespace = namespace.map(|id| id.0.to_vec()).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! One file of a simulated disk: what its reader sees, what is on stable storage, and what lies between the two.
+//! One file of a simulated disk: what its reader sees, what is on stable storage, and what lies between the
+//! two.
 //!
 //! Owns: both images, the log of what was not synced, damage by sector. Must not know: names, the fault plan.
 
@@ -116,8 +117,9 @@ impl Inode {
         }
     }
 
-    /// A sync failed: of what it was to bring to stable storage some is there. The rest may be brought there by a later sync
-    /// if it was written past the host's cache; or it never will be, because that cache takes it for clean now.
+    /// A sync failed: of what it was to bring to stable storage some is there. The rest may be brought there
+    /// by a later sync if it was written past the host's cache; or it never will be, because that cache takes
+    /// it for clean now.
     pub(super) fn sync_failed(&mut self, random: &mut Random) {
         for change in std::mem::take(&mut self.unsynced) {
             match change {

@@ -2,14 +2,14 @@
 //!
 //! Owns: the schedule, what is in flight and why it waits. Must not know: the books, how an operation ends.
 
-use super::disk::{Fate, SimulatedDisk};
+use super::blocking::transfer;
+use super::buffer::AlignedBuffer;
+use super::core::Core;
+use super::finish::FinishQueue;
+use super::operation::{Failure, Operation};
+use super::schedule::Schedule;
+use super::simulated_disk::{Fate, SimulatedDisk};
 use crate::limits::BLOCK;
-use crate::nvme::blocking::transfer;
-use crate::nvme::buffer::AlignedBuffer;
-use crate::nvme::core::Core;
-use crate::nvme::finish::FinishQueue;
-use crate::nvme::operation::{Failure, Operation};
-use crate::nvme::schedule::Schedule;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +19,12 @@ pub(crate) struct SimulatedDriver {
     core: Arc<Core>,
     finish: Arc<FinishQueue>,
     disk: SimulatedDisk,
-    state: Mutex<State>,
+    state: Mutex<SimulatedQueue>,
     /// The keeper or the flusher is at work: there is one of each, and one of the two syncs a file at a time.
     pub(super) controlling: AtomicBool,
 }
 
-struct State {
+struct SimulatedQueue {
     schedule: Schedule<Operation>,
     inflight: Vec<(Operation, Fate)>,
 }
@@ -36,7 +36,7 @@ impl SimulatedDriver {
         inflight_bytes: u64,
         disk: SimulatedDisk,
     ) -> SimulatedDriver {
-        let state = State { schedule: Schedule::new(inflight_bytes), inflight: Vec::new() };
+        let state = SimulatedQueue { schedule: Schedule::new(inflight_bytes), inflight: Vec::new() };
         let (core, finish) = (Arc::clone(core), Arc::clone(finish));
         let controlling = AtomicBool::new(false);
         SimulatedDriver { core, finish, disk, state: Mutex::new(state), controlling }
@@ -47,8 +47,8 @@ impl SimulatedDriver {
         self.state.lock().schedule.push(operation);
     }
 
-    /// Starts what there is room for, and carries out one operation in flight, whichever the seed says; `false` if none
-    /// can go on.
+    /// Starts what there is room for, and carries out one operation in flight, whichever the seed says;
+    /// `false` if none can go on.
     pub(super) fn carry(&self) -> bool {
         let Some(operation) = self.next() else { return false };
         let result = match self.core.poisoned() {

@@ -1,36 +1,19 @@
-//! Leases of pages that this process has mapped. Owns: renewing them in the background, releasing them for certain. Must not
-//! know: what is mapped where.
+//! Leases of pages that this process has mapped. Owns: renewing them in the background, releasing them for
+//! certain. Must not know: what is mapped where.
 //!
-//! Nothing breaks when a renewal fails: time alone never frees a held lease. A server that does not hear of one counts it as
-//! quarantined. Should a server nevertheless say that a lease of ours is over, whatever is mapped under it is not to be
-//! trusted any more: [`LocalPool::is_lost`].
+//! Nothing breaks when a renewal fails: time alone never frees a held lease. A server that does not hear of
+//! one counts it as quarantined. Should a server nevertheless say that a lease of ours is over, whatever is
+//! mapped under it is not to be trusted any more: [`LocalPool::is_lost`].
 
+use super::connection::Server;
+use super::lent::Lent;
+use super::pool::LocalPool;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{RENEW_LEASES_MAX, RENEW_PAUSE_MAX, RENEW_PAUSE_MIN, RENEW_WAIT};
-use crate::local::{Lent, LocalPool, Server};
-use std::collections::{BTreeSet, HashSet};
+use crate::limits::{RENEW_LEASES_MAX, RENEW_PAUSE_MAX, RENEW_PAUSE_MIN, RENEW_WAIT, RENEWALS_PER_LEASE};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use turnkv_proto::wire::{self, Verb};
-
-/// Leases of one server process; another one knows none of them.
-#[derive(Debug, Default)]
-pub(crate) struct Held {
-    leases: BTreeSet<u64>,
-    lost: HashSet<u64>,
-    /// Releases that found no connection: at most what is held.
-    unsent: Vec<(Server, wire::ReleaseRequest)>,
-    /// A task renews them.
-    kept: bool,
-}
-
-impl Held {
-    /// The server went away, and the leases with it. The memory stays: nobody gives its slots to anyone any more.
-    pub(crate) fn forget(&mut self) {
-        *self = Held { kept: self.kept, ..Held::default() };
-    }
-}
 
 /// What became of the wish to map what a lease is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +62,8 @@ impl LocalPool {
         !self.held.lock().lost.is_empty()
     }
 
-    /// Gives slots back that are not mapped any more (no positions: all of the lease), now or when a connection can be had.
+    /// Gives slots back that are not mapped any more (no positions: all of the lease), now or when a
+    /// connection can be had.
     pub(crate) fn release(&self, server: &Server, lease: u64, positions: Vec<u32>, corrupt: Vec<u32>) {
         if self.server().0 != *server {
             return; // that server process is gone, and the lease with it
@@ -93,7 +77,8 @@ impl LocalPool {
         }
     }
 
-    /// Renews every lease held, and sends releases that could not be sent before. Returns the pause until the next time.
+    /// Renews every lease held, and sends releases that could not be sent before. Returns the pause until the
+    /// next time.
     async fn renew_all(self: &Arc<Self>, leases: &[u64]) -> Result<Duration> {
         let deadline = Deadline::after(RENEW_WAIT);
         let mut lent = self.acquire(deadline).await?;
@@ -143,5 +128,5 @@ async fn keep(pool: Weak<LocalPool>, mut pause: Duration) {
 }
 
 fn pause(lease_ms: u32) -> Duration {
-    Duration::from_millis(u64::from(lease_ms) / 4).clamp(RENEW_PAUSE_MIN, RENEW_PAUSE_MAX)
+    Duration::from_millis(u64::from(lease_ms) / RENEWALS_PER_LEASE).clamp(RENEW_PAUSE_MIN, RENEW_PAUSE_MAX)
 }

@@ -2,14 +2,12 @@
 //!
 //! Owns: names, files, capacity, time, faults, the crash. Must not know: what is in the files.
 //!
-//! Whoever opens it works in one life of it. A crash or a kill ends that life: every handle of it fails from then on, so
-//! a tier that is still in memory cannot touch what its successor reads.
+//! Whoever opens it works in one life of it. A crash or a kill ends that life: every handle of it fails from
+//! then on, so a tier that is still in memory cannot touch what its successor reads.
 
 use super::faults::{Call, Fault, FaultCounts, FaultPlan, Hit};
-use super::file::SimulatedFile;
 use super::inode::{Inode, SECTOR};
 use super::random::Random;
-use crate::nvme::storage::Open;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,14 +21,14 @@ const HITS_MAX: usize = 4096;
 /// A disk in memory. Clones are the same disk.
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<DiskMemory>,
     /// The life this handle works in; none for whoever runs the simulation, whose handle outlives them all.
     life: Option<u64>,
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    state: Mutex<State>,
+pub(super) struct DiskMemory {
+    state: Mutex<DiskState>,
     /// What an engine that wants a descriptor gets: it holds nothing and takes everything.
     pub(super) null: OwnedFd,
     begun: Instant,
@@ -54,13 +52,13 @@ enum NameChange {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct DiskState {
     plan: FaultPlan,
     counts: FaultCounts,
     hits: VecDeque<Hit>,
     pub(super) random: Random,
     pub(super) inodes: BTreeMap<u64, Inode>,
-    names: BTreeMap<String, u64>,
+    pub(super) names: BTreeMap<String, u64>,
     stable_names: BTreeMap<String, u64>,
     unsynced_names: Vec<NameChange>,
     next_inode: u64,
@@ -80,7 +78,7 @@ pub(super) struct State {
 
 /// What an operation of the engine has to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(in crate::nvme) enum Fate {
     /// Not before this time.
     At(Instant),
     /// For the power to be cut.
@@ -92,7 +90,7 @@ impl SimulatedDisk {
     pub fn new(plan: FaultPlan, capacity_bytes: u64) -> std::io::Result<SimulatedDisk> {
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
         let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
-        let state = State {
+        let state = DiskState {
             random: Random::new(plan.seed),
             plan,
             counts: FaultCounts::default(),
@@ -112,11 +110,12 @@ impl SimulatedDisk {
             failed_reads: BTreeSet::new(),
             trace: 0,
         };
-        let shared = Shared { state: Mutex::new(state), null, begun: Instant::now() };
+        let shared = DiskMemory { state: Mutex::new(state), null, begun: Instant::now() };
         Ok(SimulatedDisk { shared: Arc::new(shared), life: None })
     }
 
-    /// The power is lost: what was not synced is kept, dropped or torn, every handle is dead, and the power is back.
+    /// The power is lost: what was not synced is kept, dropped or torn, every handle is dead, and the power
+    /// is back.
     pub fn crash(&self) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -170,7 +169,8 @@ impl SimulatedDisk {
         self.lock().counts.clone()
     }
 
-    /// The faults that were injected since the last call, oldest first; the latest of them if there were very many.
+    /// The faults that were injected since the last call, oldest first; the latest of them if there were very
+    /// many.
     pub fn take_hits(&self) -> Vec<Hit> {
         self.lock().hits.drain(..).collect()
     }
@@ -191,7 +191,8 @@ impl SimulatedDisk {
         state.elapsed = state.elapsed.saturating_add(by);
     }
 
-    /// Does a fault of the medium (rot, a sector that cannot be read), and not a crash, hit these bytes of a file?
+    /// Does a fault of the medium (rot, a sector that cannot be read), and not a crash, hit these bytes of a
+    /// file?
     pub fn is_damaged(&self, name: &str, offset: u64, len: usize) -> bool {
         let state = self.lock();
         let inode = state.names.get(name).and_then(|inode| state.inodes.get(inode));
@@ -217,38 +218,14 @@ impl SimulatedDisk {
         self.lock().names.keys().cloned().collect()
     }
 
-    /// Opens a file, for whatever keeps its bytes in one: it is made if it is not there.
-    pub fn open_file(&self, name: &str) -> Result<SimulatedFile, Errno> {
-        let here = self.join();
-        here.open(name, Open::Keep, false)
-    }
-
     /// Who acts in the middle of calls, where the plan says so.
-    pub(super) fn set_others(&self, act: impl Fn(u64) + Send + Sync + 'static) {
+    pub(in crate::nvme) fn set_others(&self, act: impl Fn(u64) + Send + Sync + 'static) {
         self.lock().others = Some(Others(Arc::new(act)));
     }
 
     /// A handle that works in the life of now.
     pub(crate) fn join(&self) -> SimulatedDisk {
         SimulatedDisk { shared: Arc::clone(&self.shared), life: Some(self.life.unwrap_or(self.lock().life)) }
-    }
-
-    pub(crate) fn open(&self, name: &str, open: Open, direct: bool) -> Result<SimulatedFile, Errno> {
-        let mut state = self.begin(Call::Open, None)?.0;
-        let known = state.names.get(name).copied();
-        let number = match known {
-            Some(number) => number,
-            None if matches!(open, Open::Keep | Open::Create) => state.make(name),
-            None => return Err(Errno::NOENT),
-        };
-        if let Some(inode) = state.inodes.get_mut(&number) {
-            inode.direct = direct;
-            if open == Open::Create {
-                inode.set_len(0);
-            }
-        }
-        drop(state);
-        Ok(SimulatedFile::new(self.join(), number))
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<(), Errno> {
@@ -288,7 +265,7 @@ impl SimulatedDisk {
     }
 
     /// What an operation that the engine starts now has to wait for.
-    pub(super) fn start(&self) -> Fate {
+    pub(in crate::nvme) fn start(&self) -> Fate {
         let Ok((state, fault)) = self.begin(Call::Start, None) else { return Fate::At(self.now()) };
         let now = self.shared.begun + state.elapsed;
         match fault {
@@ -299,7 +276,7 @@ impl SimulatedDisk {
     }
 
     /// May an operation that waits for this go on?
-    pub(super) fn is_due(&self, fate: Fate) -> bool {
+    pub(in crate::nvme) fn is_due(&self, fate: Fate) -> bool {
         match fate {
             Fate::At(at) => self.now() >= at,
             Fate::Stuck => self.is_dead(),
@@ -311,16 +288,16 @@ impl SimulatedDisk {
         self.is_dead_in(&self.lock())
     }
 
-    pub(super) fn is_dead_in(&self, state: &State) -> bool {
+    pub(super) fn is_dead_in(&self, state: &DiskState) -> bool {
         state.off || self.life.is_some_and(|life| life != state.life)
     }
 
     /// An index of so many things, by the seed.
-    pub(super) fn choose(&self, len: usize) -> usize {
+    pub(in crate::nvme) fn choose(&self, len: usize) -> usize {
         self.lock().random.index(len)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.shared.state.lock()
     }
 
@@ -339,13 +316,13 @@ impl SimulatedDisk {
         self.lock().acting = false;
     }
 
-    /// Counts a call and says what goes wrong with it; EIO when the power is cut, EMFILE when no descriptor is left.
-    /// `place`: the file and the offset in it.
+    /// Counts a call and says what goes wrong with it; EIO when the power is cut, EMFILE when no descriptor
+    /// is left. `place`: the file and the offset in it.
     pub(super) fn begin(
         &self,
         call: Call,
         place: Option<(u64, u64)>,
-    ) -> Result<(MutexGuard<'_, State>, Option<Fault>), Errno> {
+    ) -> Result<(MutexGuard<'_, DiskState>, Option<Fault>), Errno> {
         if call != Call::Start {
             self.let_others_act();
         }
@@ -378,7 +355,7 @@ impl SimulatedDisk {
     }
 }
 
-impl State {
+impl DiskState {
     /// Adds to the trace.
     pub(super) fn note(&mut self, word: u64) {
         self.trace = (self.trace ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(17);
@@ -404,7 +381,7 @@ impl State {
         self.inodes.values().map(|inode| inode.allocated().next_multiple_of(SECTOR)).sum()
     }
 
-    fn make(&mut self, name: &str) -> u64 {
+    pub(super) fn make(&mut self, name: &str) -> u64 {
         let number = self.next_inode;
         self.next_inode += 1;
         self.inodes.insert(number, Inode::default());
@@ -441,10 +418,10 @@ impl State {
         self.drop_nameless();
     }
 
-    /// Frees files without a name, and without one that a crash could give back. Whoever still has one open finds it gone,
-    /// which only the dead do.
+    /// Frees files without a name, and without one that a crash could give back. Whoever still has one open
+    /// finds it gone, which only the dead do.
     fn drop_nameless(&mut self) {
-        let State { inodes, names, stable_names, unsynced_names, .. } = self;
+        let DiskState { inodes, names, stable_names, unsynced_names, .. } = self;
         let unsynced = unsynced_names.iter().filter_map(|change| match change {
             NameChange::Made(_, number) | NameChange::Renamed(_, _, number) => Some(*number),
             NameChange::Removed(_) => None,

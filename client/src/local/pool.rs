@@ -1,0 +1,175 @@
+//! The connections at rest. Owns: connecting, Hello, taking and giving back, what belongs to one server
+//! process. Must not know: pages, plans, how a connection is kept in step.
+
+use super::connection::{ConnectError, Connection, Server};
+use super::held::HeldLeases;
+use super::mapped_slabs::MappedSlabs;
+use super::talk::{decode, prepare, receive, send, send_now};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result, nobody_there};
+use crate::limits::{CONNECT_BLOCK, CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, CONNECTIONS_MAX, ENDS_MAX};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::Semaphore;
+use turnkv_proto::limits::LOCAL_PROTOCOL;
+use turnkv_proto::wire::{self, Verb};
+use turnkv_transfer::LocalSocket;
+
+/// The way to one server through its local socket.
+#[derive(Debug)]
+pub(crate) struct LocalPool {
+    path: PathBuf,
+    pub(super) permits: Arc<Semaphore>,
+    /// Held while connecting, so that the first Hello gives the number that all others join.
+    hello: tokio::sync::Mutex<()>,
+    state: Mutex<Resting>,
+    pub(crate) slabs: MappedSlabs,
+    /// Attaching has a connection of its own, because the operation that needs a slab may be reading a
+    /// stream.
+    pub(super) attaching: tokio::sync::Mutex<Option<Connection>>,
+    /// Leases of pages that this process has mapped.
+    pub(super) held: Mutex<HeldLeases>,
+}
+
+/// The server last spoken to, and what rests between operations.
+#[derive(Debug, Default)]
+struct Resting {
+    server: Server,
+    idle: Vec<Connection>,
+    ends: VecDeque<(Server, wire::EndReloadRequest)>,
+}
+
+impl LocalPool {
+    pub(crate) fn new(path: PathBuf) -> Arc<LocalPool> {
+        Arc::new(LocalPool {
+            path,
+            permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            hello: tokio::sync::Mutex::new(()),
+            state: Mutex::default(),
+            slabs: MappedSlabs::default(),
+            attaching: tokio::sync::Mutex::default(),
+            held: Mutex::default(),
+        })
+    }
+
+    /// The server last spoken to, and connections at rest.
+    pub(crate) fn server(&self) -> (Server, usize) {
+        let state = self.state.lock();
+        (state.server.clone(), state.idle.len())
+    }
+
+    /// Makes a connection and says Hello on it.
+    pub(crate) async fn connect(&self, deadline: Deadline) -> Result<Connection, ConnectError> {
+        let _turn = deadline.bound(self.hello.lock()).await?;
+        let socket = self.open(deadline).await?;
+        prepare(&socket).map_err(|error| Error::from_io("the local socket", &error))?;
+        let joined = self.state.lock().server.client;
+        let hello = wire::HelloRequest { protocol: LOCAL_PROTOCOL, client: joined, rings: true };
+        let mut frame = match send(&socket, Verb::Hello, &hello, deadline) {
+            Ok(()) => receive(&socket, deadline).await?,
+            // A server that takes no connection says why, and does not wait to be asked.
+            Err(unsent) => socket.try_recv().map_err(|_| unsent)?,
+        };
+        let reply: wire::HelloReply = decode(Verb::Hello, &frame)?;
+        if let Some(rings) = frame.fd.take() {
+            let taken = socket.take_rings(&rings);
+            taken.map_err(|error| Error::from_io("the rings of the local socket", &error))?;
+        }
+        if reply.client == 0 {
+            return Err(Error::protocol("Hello gave no client number").into());
+        }
+        let (client, instance) = (reply.client, reply.instance);
+        let server = Server { client, instance, version: reply.version.as_str().into() };
+        self.adopt(&server);
+        Ok(Connection { socket, server })
+    }
+
+    /// Sends a message without a reply on a connection at rest. False: there is none to this server now.
+    pub(crate) fn tell(&self, server: &Server, verb: Verb, message: &impl prost::Message) -> bool {
+        let mut state = self.state.lock();
+        while let Some(connection) = state.idle.pop() {
+            if connection.server == *server && send_now(&connection.socket, verb, message) {
+                state.idle.push(connection);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends a read lease on a connection at rest, now or as soon as one comes to rest. Never waits.
+    pub(crate) fn end_reload(&self, server: &Server, lease: u64, corrupt: Vec<u32>) {
+        let end = wire::EndReloadRequest { lease, client: server.client, corrupt };
+        let mut state = self.state.lock();
+        if state.server != *server {
+            return; // that server process is gone, and the lease with it
+        }
+        while let Some(connection) = state.idle.pop() {
+            if send_now(&connection.socket, Verb::EndReload, &end) {
+                state.idle.push(connection);
+                return;
+            }
+        }
+        if state.ends.len() == ENDS_MAX {
+            state.ends.pop_front();
+        }
+        state.ends.push_back((server.clone(), end));
+    }
+
+    async fn open(&self, deadline: Deadline) -> Result<LocalSocket, ConnectError> {
+        let mut pause = CONNECT_PAUSE_MIN;
+        loop {
+            match LocalSocket::connect(&self.path, Instant::now() + CONNECT_BLOCK) {
+                Ok(socket) => return Ok(socket),
+                Err(error) if nobody_there(&error) => return Err(ConnectError::NobodyThere(error)),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                Err(error) => return Err(Error::from_io("connecting to the local socket", &error).into()),
+            }
+            // The backlog is full: the server is stopped, or drowning.
+            deadline.check()?;
+            tokio::time::sleep(pause.min(deadline.left())).await;
+            pause = (pause * 2).min(CONNECT_PAUSE_MAX);
+        }
+    }
+
+    /// Takes note of the server that answered; forgets what belonged to another.
+    fn adopt(&self, server: &Server) {
+        let mut state = self.state.lock();
+        if state.server.instance != server.instance {
+            state.idle.clear();
+            state.ends.clear();
+            self.slabs.forget();
+            self.held.lock().forget();
+        }
+        state.server = server.clone();
+    }
+
+    pub(super) fn take_idle(&self) -> Option<Connection> {
+        loop {
+            let connection = self.state.lock().idle.pop()?;
+            // A server that died closed it: better to know before a request is sent.
+            if matches!(connection.socket.peer_hung_up(), Ok(false)) {
+                return Some(connection);
+            }
+        }
+    }
+
+    pub(super) fn give_back(&self, connection: Connection) {
+        let mut state = self.state.lock();
+        if state.server.instance != connection.server.instance {
+            return;
+        }
+        while let Some((server, end)) = state.ends.pop_front() {
+            if server.instance == connection.server.instance
+                && !send_now(&connection.socket, Verb::EndReload, &end)
+            {
+                state.ends.push_front((server, end));
+                return;
+            }
+        }
+        state.idle.push(connection);
+    }
+}

@@ -1,0 +1,33 @@
+//! What a copy kernel is: its name, whether this processor runs it, its functions. Must not know: which
+//! kernels there are.
+
+use super::fold::Remainder;
+
+/// Bytes of a cache line.
+pub(super) const LINE_BYTES: usize = 64;
+
+/// A way to copy.
+#[derive(Debug)]
+pub(super) struct CopyKernel {
+    pub(super) name: &'static str,
+    /// Whether this processor has the instructions.
+    pub(super) runs: fn() -> bool,
+    /// Copies so many bytes, streaming where there is such a thing.
+    pub(super) copy: unsafe fn(*const u8, *mut u8, usize),
+    /// Copy and checksum in one.
+    pub(super) fused: Option<FusedCopy>,
+}
+
+/// Copies whole blocks to an aligned target and folds them onto the checksum's register.
+#[derive(Debug)]
+pub(super) struct FusedCopy {
+    pub(super) block_bytes: usize,
+    pub(super) run: unsafe fn(*const u8, *mut u8, usize, u64) -> Remainder,
+}
+
+/// # Safety
+/// `source` is readable and `target` writable for `bytes`, and they do not overlap.
+pub(super) unsafe fn copy_plain(source: *const u8, target: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
+}

@@ -1,0 +1,51 @@
+//! Who is at the other end of a Unix socket, as the kernel says. Must not know: frames, what a process is.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+/// Who is at the other end, as the kernel saw it when the connection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its process, or 0 if that is not visible from this process's PID namespace.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// `SO_PEERCRED`. Asked for with plain integers: a peer in another PID namespace has number 0.
+pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    // SAFETY: `ucred` is three integers, so any bytes the kernel writes into it are valid; it outlives the
+    // call.
+    unsafe { socket_option(socket, libc::SO_PEERCRED, &mut credentials)? };
+    Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
+}
+
+pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let mut raw: libc::c_int = -1;
+    // SAFETY: an integer, as in `peer_of`.
+    unsafe { socket_option(socket, libc::SO_PEERPIDFD, &mut raw)? };
+    if raw < 0 {
+        return Err(Errno::SRCH);
+    }
+    // SAFETY: the kernel has just made this descriptor for us, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// # Safety
+/// `T` must be valid for any bytes.
+unsafe fn socket_option<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &mut T) -> Result<(), Errno> {
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    let target = std::ptr::from_mut(value).cast();
+    // SAFETY: `target` is writable for `bytes`, and the kernel writes no more than that.
+    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut bytes) };
+    if rc == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
