@@ -107,6 +107,7 @@ impl Nvme {
         if !pages[index].has(QUEUED) {
             pages.set_waiting(index, QUEUED, true);
             self.writes.usual.rest.push_back(pages.key(index));
+            self.writes_ready = true;
         }
     }
 
@@ -115,6 +116,7 @@ impl Nvme {
         if !pages[index].has(URGENT) {
             pages.set_waiting(index, URGENT, true);
             self.writes.urgent.rest.push_back(pages.key(index));
+            self.writes_ready = true;
         }
         self.sift_writes(pages, call, SIFTED_PER_WRITE_MAX);
     }

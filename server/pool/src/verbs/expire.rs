@@ -60,6 +60,7 @@ impl Pool {
     /// Demotes clean pages until the watermark of free slots is reached. Bounded work: call it often.
     pub fn maintain(&mut self, now: Now) {
         self.tick(now);
+        self.call.note_freed(); // whoever waits looks again: pages may be ripe to go that were not
         self.keep_watermark();
         self.nvme.sift_writes(&self.pages, &mut self.call, SIFTED_PER_LOOK_MAX);
         self.choose_leaving(LEAVING_PER_LOOK_MAX);

@@ -9,7 +9,7 @@ use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use turnkv_proto::Shards;
 
 impl Pool {
-    /// LeaseList a lease of any kind: its holds end, and pages it was filling are given up.
+    /// Ends a lease of any kind: its holds end, and pages it was filling are given up.
     pub(crate) fn end_lease(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(id) else { return };
         if lease.kind == LeaseKind::Write {
@@ -25,6 +25,7 @@ impl Pool {
         self.call.step();
         self.slots.give_up_reserved(item.slot);
         self.unlease(item.slot);
+        self.call.note_freed();
     }
 
     /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write
@@ -48,6 +49,7 @@ impl Pool {
         for item in items.iter().rev() {
             self.call.step();
             if let Some(index) = self.pages.granted(item.page, item.shard(shards), item.slot) {
+                self.call.note_freed();
                 self.let_go(index, item.shard(shards));
                 self.refresh(index, Position::Hot);
                 self.prune(index, Search::NONE);
