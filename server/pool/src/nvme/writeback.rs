@@ -116,8 +116,8 @@ impl Nvme {
         if !pages[index].has(URGENT) {
             pages.set_waiting(index, URGENT, true);
             self.writes.urgent.rest.push_back(pages.key(index));
-            self.writes_ready = true;
         }
+        self.writes_ready = true; // also if it waits already: somebody waits for it
         self.sift_writes(pages, call, SIFTED_PER_WRITE_MAX);
     }
 

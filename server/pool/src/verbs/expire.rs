@@ -22,6 +22,7 @@ impl Pool {
                     LeaseKind::Read => {
                         self.leases.count_expired();
                         self.end_lease(lease);
+                        self.call.note_freed();
                     }
                     LeaseKind::Write => self.quarantine(lease),
                     _ => self.leases.mark_unheard(lease),
@@ -46,6 +47,7 @@ impl Pool {
             self.call.pass(passed.rows);
             if let Some(lease) = lease {
                 self.end_lease(lease);
+                self.call.note_freed();
             }
             if passed.all {
                 self.leases.forget(client);

@@ -25,7 +25,6 @@ impl Pool {
         self.call.step();
         self.slots.give_up_reserved(item.slot);
         self.unlease(item.slot);
-        self.call.note_freed();
     }
 
     /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write
@@ -49,7 +48,6 @@ impl Pool {
         for item in items.iter().rev() {
             self.call.step();
             if let Some(index) = self.pages.granted(item.page, item.shard(shards), item.slot) {
-                self.call.note_freed();
                 self.let_go(index, item.shard(shards));
                 self.refresh(index, Position::Hot);
                 self.prune(index, Search::NONE);

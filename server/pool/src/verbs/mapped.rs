@@ -268,6 +268,7 @@ impl Pool {
         let bad = |item: &&LeaseItem| corrupt.binary_search(&item.position).is_ok();
         let bad: Vec<LeaseItem> =
             if corrupt.is_empty() { Vec::new() } else { held.items.iter().filter(bad).copied().collect() };
+        self.call.note_freed();
         if positions.is_empty() || positions.len() == held.items.len() {
             self.end_lease(lease);
         } else {

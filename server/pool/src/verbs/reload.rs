@@ -142,6 +142,7 @@ impl Pool {
         for item in &held.items {
             self.unlease(item.slot);
         }
+        self.call.note_freed();
         if overdue {
             self.leases.count_expired();
             return Err(PoolError::LeaseUnknown);

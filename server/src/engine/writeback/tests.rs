@@ -60,6 +60,7 @@ fn settled(engine: &Arc<Engine>) -> bool {
 #[tokio::test]
 async fn a_write_without_memory_ends_and_so_do_those_behind_it() {
     let (_dir, engine, ns) = engine();
+    engine.decide().writes_paused_until = u64::MAX;
     offload(&engine, &ns, 4, None).await;
     let writes: Vec<(WriteBehind, SlotPlace)> = {
         let mut core = engine.decide();
@@ -108,13 +109,10 @@ async fn a_page_whose_bytes_are_not_its_checksums_is_not_durable() {
 #[tokio::test]
 async fn a_durable_commit_is_answered_although_nothing_is_written() {
     let (_dir, engine, ns) = engine();
+    engine.decide().writes_paused_until = u64::MAX;
     offload(&engine, &ns, 2, None).await;
     let index = engine.find_namespace(&ns).unwrap();
-    let key = {
-        let mut core = engine.decide();
-        core.writes_paused_until = u64::MAX;
-        core.pool.page_key(index, &hash(2)).unwrap()
-    };
+    let key = engine.decide().pool.page_key(index, &hash(2)).unwrap();
     assert_eq!(engine.make_durable(&[key]).await, Err(NotDurable::Timeout));
     assert_eq!(engine.decide().durable.len(), 0, "nobody waits any more");
     engine.decide().writes_paused_until = 0;
