@@ -9,7 +9,7 @@ use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use turnkv_proto::Shards;
 
 impl Pool {
-    /// LeaseList a lease of any kind: its holds end, and pages it was filling are given up.
+    /// Ends a lease of any kind: its holds end, and pages it was filling are given up.
     pub(crate) fn end_lease(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(id) else { return };
         if lease.kind == LeaseKind::Write {
