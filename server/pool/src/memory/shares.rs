@@ -1,4 +1,4 @@
-//! LeaseShares of the slots, and of the leases themselves: how much one client, one user and all may hold.
+//! Shares of the slots, and of the leases themselves: how much one client, one user and all may hold.
 //! Owns: the arithmetic of what is left for whom. Must not know: what a lease is for; how a client proves who
 //! it is.
 //!
