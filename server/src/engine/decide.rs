@@ -12,89 +12,84 @@ use super::place::location;
 use super::{Core, Engine, refuse};
 use parking_lot::MutexGuard;
 use std::ops::{Deref, DerefMut};
-use std::sync::Weak;
 use turnkv_pool::{Effects, NvmePlace, PlaceNote, PoolError};
 use turnkv_proto::Error;
 use turnkv_tier::Tier;
 
 /// The pool, locked. It ends when it is dropped: the lock is free then, and what was decided is carried out.
 pub(super) struct Decision<'a> {
-    engine: &'a Engine,
-    /// None: it has ended.
-    core: Option<MutexGuard<'a, Core>>,
+    /// Before `after`, so that the lock is free when that is dropped.
+    core: MutexGuard<'a, Core>,
     /// Only looked at: nothing follows.
     untouched: bool,
+    after: Later<'a>,
 }
 
-impl Decision<'_> {
+/// What follows from a decision that has ended: carried out when this is dropped.
+#[must_use = "dropped at once, it is carried out before the answer leaves"]
+pub(crate) struct Later<'a> {
+    engine: &'a Engine,
+    effects: Effects,
+}
+
+impl<'a> Decision<'a> {
     /// Whoever waits for the lock gets it first: between two slices of one piece of work.
     pub(super) fn let_others_in(&mut self) {
-        if let Some(core) = &mut self.core {
-            MutexGuard::bump(core);
-        }
+        MutexGuard::bump(&mut self.core);
     }
 
     /// Ends the decision; what follows from it is carried out when the caller drops it, as when its answer is on its way.
-    pub(super) fn later(mut self) -> Later {
-        Later { engine: Weak::clone(&self.engine.me), effects: self.end() }
+    pub(super) fn later(mut self) -> Later<'a> {
+        Later { engine: self.after.engine, effects: self.take_effects() }
     }
 
-    fn end(&mut self) -> Effects {
-        let Some(mut core) = self.core.take() else { return Effects::default() };
-        if self.untouched { Effects::default() } else { core.pool.take_effects() }
+    fn take_effects(&mut self) -> Effects {
+        match std::mem::replace(&mut self.untouched, true) {
+            true => Effects::default(),
+            false => self.core.pool.take_effects(),
+        }
     }
 }
 
 impl Drop for Decision<'_> {
     fn drop(&mut self) {
-        let effects = self.end();
-        self.engine.carry_out(effects);
+        self.after.effects = self.take_effects();
     }
 }
 
-/// What follows from a decision that has ended: carried out when this is dropped.
-#[must_use = "dropped at once, it is carried out before the answer leaves"]
-pub(crate) struct Later {
-    engine: Weak<Engine>,
-    effects: Effects,
-}
-
-impl Later {
+impl Later<'_> {
     /// What follows but the writes that are ready: the caller starts these.
     pub(super) fn but_writes(mut self) {
         self.effects.writes_ready = false;
     }
 }
 
-impl Drop for Later {
+impl Drop for Later<'_> {
     fn drop(&mut self) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.carry_out(std::mem::take(&mut self.effects));
-        }
+        self.engine.carry_out(std::mem::take(&mut self.effects));
     }
 }
 
 impl Deref for Decision<'_> {
     type Target = Core;
 
-    #[expect(clippy::expect_used, reason = "a decision that ended was dropped: nobody has it to look at")]
     fn deref(&self) -> &Core {
-        self.core.as_deref().expect("a decision that goes on has the lock")
+        &self.core
     }
 }
 
 impl DerefMut for Decision<'_> {
-    #[expect(clippy::expect_used, reason = "as for deref")]
     fn deref_mut(&mut self) -> &mut Core {
         self.untouched = false;
-        self.core.as_deref_mut().expect("a decision that goes on has the lock")
+        &mut self.core
     }
 }
 
 impl Engine {
     /// Locks the pool for a decision, or a look.
     pub(super) fn decide(&self) -> Decision<'_> {
-        Decision { engine: self, core: Some(self.core.lock()), untouched: true }
+        let after = Later { engine: self, effects: Effects::default() };
+        Decision { core: self.core.lock(), untouched: true, after }
     }
 
     /// Does some work slice by slice, until one says that it was the last. Between two of them whoever waits for the lock

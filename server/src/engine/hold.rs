@@ -113,7 +113,7 @@ impl Engine {
         &self,
         client: ClientId,
         ask: &CommitReserved,
-    ) -> Result<(ReservedCommit, Later), Error> {
+    ) -> Result<(ReservedCommit, Later<'_>), Error> {
         let shards = Shards::one(ask.shard);
         let pages = OffloadAsk {
             ns: self.find_namespace(&ask.namespace)?,

@@ -298,12 +298,12 @@ impl Engine {
         &self,
         client: ClientId,
         ask: &CommitOffload,
-    ) -> Result<(OffloadCommitted, Later), Error> {
+    ) -> Result<(OffloadCommitted, Later<'_>), Error> {
         let (committed, later) = self.commit(client, ask)?;
         Ok((OffloadCommitted { dropped: committed.dropped, durable: None }, later))
     }
 
-    fn commit(&self, client: ClientId, ask: &CommitOffload) -> Result<(Committed, Later), Error> {
+    fn commit(&self, client: ClientId, ask: &CommitOffload) -> Result<(Committed, Later<'_>), Error> {
         let now = self.now();
         let mut core = self.decide();
         let committed = core.pool.commit_offload(ask.lease, client, &ask.pages, now).map_err(refuse)?;

@@ -21,7 +21,7 @@ impl Engine {
         let Some(nvme) = &self.nvme else { return };
         loop {
             let now = self.now();
-            let (writes, later): (Vec<(WriteBehind, SlotPlace)>, Later) = {
+            let (writes, later): (Vec<(WriteBehind, SlotPlace)>, Later<'_>) = {
                 let mut core = self.decide();
                 let budget = WRITE_BEHIND_BYTES_INFLIGHT_MAX.saturating_sub(core.writing_bytes);
                 if budget == 0 || now < core.writes_paused_until {
