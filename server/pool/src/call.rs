@@ -21,6 +21,8 @@ pub(crate) struct Call {
     began: u64,
     /// The most of them in a call that has ended.
     steps_max: u64,
+    /// Slots became free, or can be made free, since somebody asked.
+    freed: bool,
 }
 
 impl Call {
@@ -68,6 +70,16 @@ impl Call {
     /// Whether this call has done its part.
     pub(crate) fn is_over(&self, slice: Slice) -> bool {
         self.steps >= slice.until
+    }
+
+    /// Slots are free, or can be made free, that were not.
+    pub(crate) fn note_freed(&mut self) {
+        self.freed = true;
+    }
+
+    /// Whether that was so since the last time.
+    pub(crate) fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed)
     }
 
     /// One more page, slot or entry was looked at or changed.

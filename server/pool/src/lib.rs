@@ -14,6 +14,7 @@
 mod call;
 mod check;
 mod config;
+mod effects;
 mod error;
 mod eviction;
 mod ids;
@@ -29,6 +30,7 @@ mod stats;
 mod verbs;
 
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
+pub use effects::Effects;
 pub use error::{LeaseShare, PoolError};
 pub use ids::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, PlaceNote, SlotKey, SlotPlace,

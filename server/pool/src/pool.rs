@@ -47,15 +47,16 @@ use crate::sizing::curve::Curves;
 ///   [`slot_changed`](Pool::slot_changed)
 /// - *Space on NVMe*: [`reclaim_verdict`](Pool::reclaim_verdict), [`rewrite`](Pool::rewrite),
 ///   [`rewrite_ended`](Pool::rewrite_ended), [`drop_page`](Pool::drop_page),
-///   [`take_place_notes`](Pool::take_place_notes), [`shape_nvme`](Pool::shape_nvme),
+///   [`shape_nvme`](Pool::shape_nvme),
 ///   [`resize_nvme`](Pool::resize_nvme)
 /// - *Starts*: [`keep_strangers`](Pool::keep_strangers), [`begin_adoption`](Pool::begin_adoption),
 ///   [`adopt`](Pool::adopt), [`restore_session`](Pool::restore_session),
 ///   [`begin_pin_again`](Pool::begin_pin_again); [`session_record`](Pool::session_record),
 ///   [`pin_record`](Pool::pin_record) before them
-/// - *Slabs*: [`slot_place`](Pool::slot_place), [`take_slab_actions`](Pool::take_slab_actions),
+/// - *Slabs*: [`slot_place`](Pool::slot_place),
 ///   [`retire_slab`](Pool::retire_slab), [`slab_renewed`](Pool::slab_renewed)
 /// - *Clients*: [`introduce_client`](Pool::introduce_client), [`client_gone`](Pool::client_gone)
+/// - *What follows*: [`take_effects`](Pool::take_effects), after any of them
 /// - *Time*: [`expire`](Pool::expire), [`maintain`](Pool::maintain)
 /// - *The whole index*: [`evict_some`](Pool::evict_some), [`demote_some`](Pool::demote_some),
 ///   [`admit_some`](Pool::admit_some), [`nvme_lost`](Pool::nvme_lost) and [`lose_some`](Pool::lose_some)

@@ -43,7 +43,7 @@ impl World {
 
     fn read_back(&mut self, page: PageKey, shard: u16) {
         let Rewrite::Promotion(read) = self.pool.rewrite(page, shard) else { panic!("it is on NVMe alone") };
-        self.pool.take_slab_actions();
+        drop(self.pool.take_effects());
         assert!(self.pool.promoted(read.page, shard, 0));
         self.pool.check().unwrap();
     }
@@ -73,7 +73,7 @@ fn store(pool: &mut Pool, ns: NamespaceIndex, shards: u16) -> PageKey {
     }
     write_all(pool);
     pool.demote_all(None);
-    pool.take_slab_actions();
+    drop(pool.take_effects());
     kept[0]
 }
 

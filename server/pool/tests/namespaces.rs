@@ -189,7 +189,7 @@ fn memory_of_a_retired_tenant_is_renewed_for_the_next_one_whatever_its_number() 
         let now = u64::from(at) * (NAMESPACE_SPARED_MS + 1);
         let ns = pool.open_namespace(desc).unwrap();
         store(&mut pool, ns, None, 0..1);
-        renewed += pool.take_slab_actions().len();
+        renewed += pool.take_effects().renew.len();
         let SlotKey { slab, .. } = pool.begin_reload(read(ns, &hashes(0..1)), now).map(slot_of).unwrap();
         assert_eq!(pool.slab_tenant(slab).unwrap().0, format!("tenant {at}"), "nobody gets another's memory");
         pool.client_gone(CLIENT, now);

@@ -41,7 +41,7 @@ impl Device {
             assert!(pool.written(write.page, 0, place, now));
             self.extents.insert(place, stranger);
         }
-        for (place, note) in pool.take_place_notes() {
+        for (place, note) in pool.take_effects().notes {
             match note {
                 PlaceNote::Dead(_) | PlaceNote::Moved(_) => drop(self.extents.remove(&place)),
                 PlaceNote::Leaving(leaving) => {

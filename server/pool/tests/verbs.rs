@@ -308,10 +308,10 @@ fn an_empty_slab_is_cut_for_another_namespace_and_renewed_for_another_tenant() {
     let sibling = pool.open_namespace(desc(2, "a", 30_000, 1)).unwrap();
     let stranger = pool.open_namespace(desc(3, "b", 8 << 10, 1)).unwrap();
     store(&mut pool, sibling, None, 0..1);
-    assert!(pool.take_slab_actions().is_empty(), "the same tenant keeps its memory file");
+    assert!(pool.take_effects().renew.is_empty(), "the same tenant keeps its memory file");
     write_all(&mut pool);
     store(&mut pool, stranger, None, 0..1);
-    let actions = pool.take_slab_actions();
+    let actions = pool.take_effects().renew;
     assert!(
         matches!(&actions[..], [SlabAction::Renew { generation: 1, tenant, .. }] if tenant == "b"),
         "{actions:?}"

@@ -287,14 +287,14 @@ impl Engine {
             let text = format!("a prefill has from 1 to {PREFILL_REPORT_MAX} tokens and microseconds");
             return Err(Error::invalid(text));
         }
-        self.core().pool.note_prefill(ns, tokens, micros);
+        self.decide().pool.note_prefill(ns, tokens, micros);
         Ok(())
     }
 
     /// Tokens prefilled in a second; 0: nobody has said.
     fn prefill_tokens_per_s(&self, ns: NamespaceIndex) -> f64 {
         const TOKENS: u64 = 1 << 20;
-        let micros = self.core().pool.prefill_us(ns, TOKENS);
+        let micros = self.decide().pool.prefill_us(ns, TOKENS);
         micros.map_or(0.0, |micros| TOKENS as f64 * 1e6 / micros.max(1) as f64)
     }
 
@@ -327,7 +327,7 @@ impl Engine {
     fn curves(&self, one: Option<NamespaceIndex>) -> Result<(Vec<NamespaceCurve>, u32), Error> {
         let now = self.now();
         let (all, some) = {
-            let core = self.core();
+            let core = self.decide();
             (core.pool.stats().namespaces, core.pool.open_namespaces(ADVICE_NAMESPACES_MAX))
         };
         let shown = one.map_or(some, |ns| vec![ns]);
@@ -335,7 +335,7 @@ impl Engine {
         let mut curves = Vec::with_capacity(shown.len());
         for ns in shown {
             // The lock is taken for one at a time: turns wait for none of this.
-            let core = self.core();
+            let core = self.decide();
             let curve = core.pool.miss_ratio_curve(ns, now).map_err(refuse)?;
             let room = core.pool.namespace_room(ns).map_err(refuse)?;
             let id = core.pool.namespace_desc(ns).map(|desc| desc.id);

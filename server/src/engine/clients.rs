@@ -74,7 +74,7 @@ pub(crate) struct InlineCall {
 impl Drop for InlineCall {
     fn drop(&mut self) {
         if self.engine.clients.end_call(self.caller) {
-            self.engine.core().pool.forget_client(self.client);
+            self.engine.decide().pool.forget_client(self.client);
         }
     }
 }
@@ -236,7 +236,7 @@ impl Engine {
     /// A connection of a process on this host says Hello.
     pub(crate) fn hello(&self, socket: &LocalSocket) -> Result<ClientId, Error> {
         let (client, user) = self.clients.hello(socket)?;
-        self.core().pool.introduce_client(client, user);
+        self.decide().pool.introduce_client(client, user);
         Ok(client)
     }
 
@@ -247,14 +247,14 @@ impl Engine {
         let process = Presence::Simulated(alive);
         let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1 };
         self.clients.known.lock().insert(client, simulated);
-        self.core().pool.introduce_client(ClientId(client), user_of(0));
+        self.decide().pool.introduce_client(ClientId(client), user_of(0));
     }
 
     /// An inline call begins.
     pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<InlineCall, Error> {
         let (client, first) = self.clients.begin_call(caller)?;
         if first {
-            self.core().pool.introduce_client(client, caller.user());
+            self.decide().pool.introduce_client(client, caller.user());
         }
         Ok(InlineCall { engine: Arc::clone(self), caller, client })
     }

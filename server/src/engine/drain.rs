@@ -16,10 +16,9 @@ impl Engine {
             tracing::info!("draining: offloads are declined from now on");
             let now = self.now();
             let mut sweep = Sweep::default();
-            drop(self.slices(|core| core.pool.admit_some(&mut sweep, now)));
+            drop(self.decide_in_slices(|core| core.pool.admit_some(&mut sweep, now)));
         }
-        self.pump_writes();
-        self.core().pool.stats().dirty_bytes
+        self.decide().pool.stats().dirty_bytes
     }
 
     /// Takes a drain back; true if there was one.

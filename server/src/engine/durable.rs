@@ -138,7 +138,7 @@ struct DurablePlace<'a> {
 
 impl Drop for DurablePlace<'_> {
     fn drop(&mut self) {
-        self.engine.core().durable.end(self.id);
+        self.engine.decide().durable.end(self.id);
     }
 }
 
@@ -167,17 +167,16 @@ impl Engine {
     /// Waits until these pages and their ancestors are on NVMe.
     async fn written(self: &Arc<Self>, kept: &[PageKey], deadline: Duration) -> Durability {
         let (mut durable, id, told) = {
-            let mut core = self.core();
+            let mut core = self.decide();
             let (id, told) = core.durable.begin();
             (core.pool.begin_durable(kept), id, told)
         };
         let _place = DurablePlace { engine: self, id };
-        drop(self.slices(|core| {
+        drop(self.decide_in_slices(|core| {
             let (missing, all) = core.pool.hurry_some(&mut durable);
             core.durable.add(id, &missing, all);
             all
         }));
-        self.pump_writes();
         let outcome = self.clock.until(deadline, told).await.ok_or(NotDurable::Timeout)?;
         outcome.unwrap_or(Err(NotDurable::Lost))
     }
@@ -186,7 +185,7 @@ impl Engine {
     pub(super) fn sweep_durable(&self) {
         let lost = self.nvme.as_ref().is_none_or(|nvme| nvme.poisoned().is_some());
         let mut from = None;
-        drop(self.slices(|core| {
+        drop(self.decide_in_slices(|core| {
             let pages = core.durable.waited_for(from, DURABLE_PAGES_PER_SLICE);
             for page in &pages {
                 core.durable.prune(*page);

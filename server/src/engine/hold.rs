@@ -1,11 +1,11 @@
 //! Slots that clients map: reserve, commit in place, renew, release. Owns: the verbs' order and their
 //! waits. Must not know: what is mapped where.
 
+use super::decide::{Decision, Later};
 use super::durable::{Durability, NotDurable};
 use super::record::{RecordedKind, Told};
-use super::{Core, Engine, refuse};
+use super::{Engine, refuse};
 use crate::limits::RETRY_AFTER_MS;
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use turnkv_pool::{
@@ -95,27 +95,25 @@ impl Engine {
             return Ok(ReservedSlots { lease, lease_ms, first, slots: Vec::new(), short, retry_after_ms });
         }
         let now = self.now();
-        let (reserved, slots, renewals) = {
-            let mut core = self.core();
+        let (reserved, slots) = {
+            let mut core = self.decide();
             let Reserve { shard, lease, pages, .. } = *ask;
             let reserved = reserve_all(&mut core, ReserveAsk { ns, shard, client, lease, pages }, now)?;
             let slots: Vec<SlotPlace> = reserved.slots.iter().map(|slot| core.place(*slot)).collect();
-            (reserved, slots, core.pool.take_slab_actions())
+            (reserved, slots)
         };
-        self.renew_slabs(renewals);
-        self.pass_place_notes();
         let Reserved { lease, lease_ms, first, short, .. } = reserved;
         let retry_after_ms = if short == Some(Outcome::NoSpace) { RETRY_AFTER_MS } else { 0 };
         let short = short.map(Short::Declined);
         Ok(ReservedSlots { lease, lease_ms, first, slots, short, retry_after_ms })
     }
 
-    /// Makes pages in reserved slots visible. The caller starts their writes.
+    /// Makes pages in reserved slots visible. What follows is for the caller to let go of once its answer is on its way.
     pub(crate) fn commit_reserved(
         &self,
         client: ClientId,
         ask: &CommitReserved,
-    ) -> Result<ReservedCommit, Error> {
+    ) -> Result<(ReservedCommit, Later<'_>), Error> {
         let shards = Shards::one(ask.shard);
         let pages = OffloadAsk {
             ns: self.find_namespace(&ask.namespace)?,
@@ -129,8 +127,9 @@ impl Engine {
         let siblings = ask.siblings;
         let commit = CommitReservedAsk { pages, lease: ask.lease, filled: &ask.filled, siblings };
         let now = self.now();
-        let committed = self.core().pool.commit_reserved(commit, now).map_err(refuse)?;
-        self.pass_place_notes();
+        let mut core = self.decide();
+        let committed = core.pool.commit_reserved(commit, now).map_err(refuse)?;
+        let later = core.later();
         let of = |wanted: Outcome| committed.outcomes.iter().filter(|outcome| **outcome == wanted).count();
         let (stored, present) = (of(Outcome::Stored), of(Outcome::Present));
         self.metrics.offloaded_pages.increment(committed.shown);
@@ -149,7 +148,7 @@ impl Engine {
                 });
             }
         }
-        Ok(committed)
+        Ok((committed, later))
     }
 
     /// Waits until what a commit accepted, and its ancestors, are on stable storage.
@@ -164,7 +163,7 @@ impl Engine {
         let mut pages = committed.kept.clone();
         if let Ok(ns) = self.find_namespace(&ask.namespace) {
             // Pages that were there already, perhaps only in DRAM.
-            let core = self.core();
+            let core = self.decide();
             pages.extend(ask.hashes.iter().take(accepted).filter_map(|hash| core.pool.page_key(ns, hash)));
         }
         if pages.is_empty() { Err(NotDurable::Lost) } else { self.make_durable(&pages).await }
@@ -174,26 +173,25 @@ impl Engine {
     /// again within so many milliseconds.
     pub(crate) fn renew(&self, client: ClientId, leases: &[LeaseId]) -> (Renewed, u32) {
         let now = self.now();
-        (self.core().pool.renew(client, leases, now), self.settings.limits.lease_ms as u32)
+        (self.decide().pool.renew(client, leases, now), self.settings.limits.lease_ms as u32)
     }
 
     /// The client has unmapped these slots.
     pub(crate) fn release(&self, client: ClientId, ask: &Release) -> Result<(), Error> {
         let now = self.now();
-        let dropped = self.core().pool.release(ask.lease, client, &ask.positions, &ask.corrupt, now);
+        let dropped = self.decide().pool.release(ask.lease, client, &ask.positions, &ask.corrupt, now);
         self.reader_dropped(dropped.map_err(refuse)?);
-        self.freed.notify_waiters();
         Ok(())
     }
 }
 
 /// Reserves slice by slice, all under one lease and in one run of positions. Where another call for the same lease came in
 /// between, what there is so far is the answer.
-fn reserve_all(core: &mut MutexGuard<'_, Core>, ask: ReserveAsk, now: u64) -> Result<Reserved, Error> {
+fn reserve_all(core: &mut Decision<'_>, ask: ReserveAsk, now: u64) -> Result<Reserved, Error> {
     core.check_present(ask.client)?;
     let mut all = core.pool.reserve(ask, now).map_err(refuse)?;
     while all.short.is_none() && all.slots.len() < ask.pages as usize {
-        MutexGuard::bump(core);
+        core.let_others_in();
         core.check_present(ask.client)?;
         let pages = ask.pages - all.slots.len() as u32;
         let next = all.first + all.slots.len() as u32;

@@ -9,12 +9,12 @@ use turnkv_tier::nvme::NvmeTier;
 impl Engine {
     /// The pool's invariants, from scratch.
     pub(crate) fn check(&self) -> Result<(), String> {
-        self.core().pool.check()
+        self.decide().pool.check()
     }
 
     /// What the pool has of a page that readers can see.
     pub(crate) fn held(&self, namespace: &NamespaceId, hash: &BlockHash) -> Option<Held> {
-        let core = self.core();
+        let core = self.decide();
         let page = core.pool.page_key(core.pool.namespace(namespace)?, hash)?;
         let place = |place: turnkv_pool::NvmePlace| (u32::from(place.segment), place.block);
         let places = core.pool.places(page).into_iter().map(|at| at.map(place)).collect();
@@ -24,7 +24,7 @@ impl Engine {
     /// What is on its way and what was given up.
     pub(crate) fn books(&self) -> Books {
         let usage = self.nvme.as_ref().map(|nvme| nvme.usage()).unwrap_or_default();
-        let core = self.core();
+        let core = self.decide();
         let stats = core.pool.stats();
         Books {
             writing_bytes: core.writing_bytes,

@@ -1,7 +1,6 @@
 //! Lookup: how many leading pages are there. Owns: the verb. Must not know: slots.
 
 use super::{Engine, refuse};
-use parking_lot::MutexGuard;
 use std::borrow::Cow;
 use turnkv_pool::limits::HASHES_PER_LOOK_MAX;
 use turnkv_pool::{Found, NamespaceIndex};
@@ -48,10 +47,10 @@ impl Engine {
     /// Counts the leading hashes that are present, so many under one hold of the lock.
     pub(super) fn look(&self, ns: NamespaceIndex, hashes: &[BlockHash], now: u64) -> Result<Found, Error> {
         let mut found = Found::default();
-        let mut core = self.core();
+        let mut core = self.decide();
         for (at, part) in hashes.chunks(HASHES_PER_LOOK_MAX).enumerate() {
             if at > 0 {
-                MutexGuard::bump(&mut core);
+                core.let_others_in();
             }
             let seen = core.pool.lookup(ns, part, now).map_err(refuse)?;
             found.present += seen.present;

@@ -18,6 +18,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod clients;
+mod decide;
 pub(crate) mod drain;
 pub(crate) mod durable;
 pub(crate) mod gauges;
@@ -56,10 +57,10 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::limits::RETRY_AFTER_MS;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use turnkv_pool::{NamespaceIndex, Pool, PoolError, SlotKey, SlotPlace};
 use turnkv_proto::{Error, ErrorKind};
@@ -69,7 +70,9 @@ use turnkv_transfer::PieceBuffers;
 
 /// The running pool: shared by every service.
 pub(crate) struct Engine {
-    /// The pure pool and who waits for its answers; held for so many steps at most (`turnkv_pool::limits::STEPS_PER_CALL_MAX`),
+    /// Itself, for work that goes on after a call.
+    me: Weak<Engine>,
+    /// The pure pool and who waits for its answers: taken in [`decide`] alone; held for so many steps at most (`turnkv_pool::limits::STEPS_PER_CALL_MAX`),
     /// never across I/O.
     core: Mutex<Core>,
     /// Who ran what. Its lock is never taken together with the pool's.
@@ -151,30 +154,6 @@ impl Engine {
     /// File descriptors that the tiers hold or may come to need.
     pub(crate) fn descriptors(&self) -> u64 {
         self.slabs.dram.descriptors() + self.nvme.as_ref().map_or(0, |nvme| nvme.descriptors())
-    }
-
-    fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock()
-    }
-
-    /// Does some work slice by slice, until one says that it was the last. Between two of them whoever waits for the lock
-    /// gets it first; the last one's hold is handed back.
-    fn slices(&self, mut slice: impl FnMut(&mut Core) -> bool) -> MutexGuard<'_, Core> {
-        let mut core = self.core();
-        while !slice(&mut core) {
-            MutexGuard::bump(&mut core);
-        }
-        core
-    }
-
-    /// The same for work that the pool may refuse.
-    fn try_slices(
-        &self,
-        mut slice: impl FnMut(&mut Core) -> Result<bool, PoolError>,
-    ) -> Result<MutexGuard<'_, Core>, Error> {
-        let mut refused = None;
-        let core = self.slices(|core| slice(core).unwrap_or_else(|error| refused.replace(error).is_none()));
-        refused.map_or(Ok(core), |error| Err(refuse(error)))
     }
 }
 

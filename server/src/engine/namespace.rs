@@ -35,7 +35,7 @@ impl Engine {
     /// Opens a namespace in the pool. None: it is open already.
     fn open_new(&self, desc: NamespaceDesc) -> Result<Option<NamespaceIndex>, Error> {
         let now = self.now();
-        let mut core = self.core();
+        let mut core = self.decide();
         if core.pool.use_namespace(&desc.id, now).is_some() {
             return Ok(None);
         }
@@ -75,7 +75,7 @@ impl Engine {
     /// whose namespace ever they are of, so that they stay longest.
     fn adopt(&self, namespaces: &[NamespaceIndex]) -> u64 {
         let begin = |ns: &NamespaceIndex| {
-            let core = self.core();
+            let core = self.decide();
             core.pool.begin_adoption(*ns).zip(core.pool.namespace_desc(*ns).cloned())
         };
         let begun = namespaces.iter().filter_map(begin).map(|(adoption, desc)| (adoption.plan(&desc), desc));
@@ -86,7 +86,7 @@ impl Engine {
         let mut order: BinaryHeap<Reverse<(u64, usize)>> = begun.iter().enumerate().map(next).collect();
         while let Some(Reverse((_, at))) = order.pop() {
             let until = order.peek().map_or(u64::MAX, |Reverse((newest, _))| *newest);
-            if self.core().pool.adopt(&mut begun[at].0, until) {
+            if self.decide().pool.adopt(&mut begun[at].0, until) {
                 order.push(next((at, &begun[at])));
                 std::thread::yield_now();
             }
@@ -102,11 +102,11 @@ impl Engine {
     pub(super) fn bring_back(&self, loaded: Loaded) {
         let Some(catalog) = &self.catalog else { return };
         let mut specs = loaded.namespaces;
-        specs.sort_by_cached_key(|spec| !self.core().pool.has_strangers(&spec.id()));
+        specs.sort_by_cached_key(|spec| !self.decide().pool.has_strangers(&spec.id()));
         let mut opened_now = Vec::new();
         for spec in &specs {
             let opened = {
-                let mut core = self.core();
+                let mut core = self.decide();
                 let opened = core.pool.open_namespace(describe(spec));
                 opened.inspect(|ns| self.comes_back(*ns))
             };
@@ -124,25 +124,25 @@ impl Engine {
         let pages = self.adopt(&opened_now);
         let sessions: u64 = opened_now.into_iter().map(|ns| self.restore(ns)).sum();
         let unknown = |id: &NamespaceId| {
-            let core = self.core();
+            let core = self.decide();
             core.pool.namespace(id).is_none() && !core.pool.has_strangers(id)
         };
         loaded.ids.into_iter().filter(unknown).for_each(|id| catalog.forget_namespace(id));
-        let strangers = self.core().pool.stats().stranger_extents;
+        let strangers = self.decide().pool.stats().stranger_extents;
         tracing::info!(pages, strangers, sessions, "recovered");
     }
 
     /// Drops some of what namespaces that retire still hold, and of what is kept for namespaces that nobody opens.
     pub(super) fn clear_namespaces(&self) {
         for _ in 0..RETIRE_CALLS_PER_TICK {
-            if !self.core().pool.retire_step() {
+            if !self.decide().pool.retire_step() {
                 break;
             }
         }
         let now = self.now();
         for _ in 0..RETIRE_CALLS_PER_TICK {
             let (more, gone) = {
-                let mut core = self.core();
+                let mut core = self.decide();
                 let (more, mut gone) = core.pool.forget_strangers(now);
                 gone.retain(|id| core.pool.namespace(id).is_none());
                 (more, gone)
@@ -162,7 +162,7 @@ impl Engine {
     /// The pool's index of a namespace that was opened.
     pub(super) fn find_namespace(&self, id: &NamespaceId) -> Result<NamespaceIndex, Error> {
         let now = self.now();
-        let found = self.core().pool.use_namespace(id, now);
+        let found = self.decide().pool.use_namespace(id, now);
         found.ok_or_else(|| {
             Error::new(ErrorKind::NamespaceUnknown, format!("namespace {id} is not open here"))
         })

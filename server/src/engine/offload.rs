@@ -1,10 +1,10 @@
 //! Offload: grant slots, make filled pages visible. Owns: the verb's order and its waits. Must not know: who copies.
 
+use super::decide::Later;
 use super::durable::{Durability, NotDurable};
 use super::record::{RecordedKind, Told};
 use super::{Engine, refuse};
 use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -226,20 +226,18 @@ impl Engine {
             tail_tokens: ask.tail_tokens,
             client,
         };
-        let (plan, slots, renewals) = {
-            let mut core = self.core();
+        let (plan, slots) = {
+            let mut core = self.decide();
             core.check_present(client)?;
             let mut offloading = core.pool.start_offload(&view, now).map_err(refuse)?;
             while !core.pool.offload_some(&view, &mut offloading, now).map_err(refuse)? {
-                MutexGuard::bump(&mut core);
+                core.let_others_in();
                 core.check_present(client)?;
             }
             let plan = core.pool.offload_plan(offloading);
             let slots: Vec<SlotPlace> = granted(&plan).map(|slot| core.place(slot)).collect();
-            (plan, slots, core.pool.take_slab_actions())
+            (plan, slots)
         };
-        self.renew_slabs(renewals);
-        self.pass_place_notes();
         let OffloadPlan { lease, lease_ms, outcomes } = plan;
         let retry_after_ms = if outcomes.contains(&Outcome::NoSpace) { RETRY_AFTER_MS } else { 0 };
         let outcomes = Outcomes::Each(outcomes);
@@ -248,7 +246,7 @@ impl Engine {
 
     /// Pages that were there already, perhaps only in DRAM, made durable; the last one's ancestors are the others.
     async fn make_present_durable(self: &Arc<Self>, offer: &Offer<'_>) -> Durability {
-        let last = offer.ask.hashes.last().and_then(|hash| self.core().pool.page_key(offer.ns, hash));
+        let last = offer.ask.hashes.last().and_then(|hash| self.decide().pool.page_key(offer.ns, hash));
         match last {
             Some(page) => self.make_durable(&[page]).await,
             None => Err(NotDurable::Lost), // evicted meanwhile
@@ -285,8 +283,8 @@ impl Engine {
         client: ClientId,
         ask: &CommitOffload,
     ) -> Result<OffloadCommitted, Error> {
-        let Committed { kept, dropped, .. } = self.commit(client, ask)?;
-        self.pump_writes();
+        let (Committed { kept, dropped, .. }, later) = self.commit(client, ask)?;
+        drop(later);
         if !ask.durable {
             return Ok(OffloadCommitted { dropped, durable: None });
         }
@@ -294,32 +292,29 @@ impl Engine {
         Ok(OffloadCommitted { dropped, durable: Some(outcome) })
     }
 
-    /// [`Engine::commit_offload`] without `durable`: it never waits, and leaves it to the caller to start the writes
-    /// ([`Engine::pump_writes`]) once its answer is on its way.
+    /// [`Engine::commit_offload`] without `durable`: it never waits, and what follows is for the caller to let go of once its
+    /// answer is on its way.
     pub(crate) fn commit_offload_now(
         &self,
         client: ClientId,
         ask: &CommitOffload,
-    ) -> Result<OffloadCommitted, Error> {
-        Ok(OffloadCommitted { dropped: self.commit(client, ask)?.dropped, durable: None })
+    ) -> Result<(OffloadCommitted, Later<'_>), Error> {
+        let (committed, later) = self.commit(client, ask)?;
+        Ok((OffloadCommitted { dropped: committed.dropped, durable: None }, later))
     }
 
-    fn commit(&self, client: ClientId, ask: &CommitOffload) -> Result<Committed, Error> {
+    fn commit(&self, client: ClientId, ask: &CommitOffload) -> Result<(Committed, Later<'_>), Error> {
         let now = self.now();
-        let committed =
-            self.core().pool.commit_offload(ask.lease, client, &ask.pages, now).map_err(refuse)?;
+        let mut core = self.decide();
+        let committed = core.pool.commit_offload(ask.lease, client, &ask.pages, now).map_err(refuse)?;
+        let later = core.later();
         self.metrics.offloaded_pages.increment(committed.shown);
-        if committed.freed > 0 {
-            self.freed.notify_waiters();
-        }
-        Ok(committed)
+        Ok((committed, later))
     }
 
     /// Gives back what was granted: the caller no longer writes to those slots.
     pub(crate) fn abort_offload(&self, client: ClientId, lease: LeaseId) -> Result<(), Error> {
-        self.core().pool.abort_offload(lease, client).map_err(refuse)?;
-        self.freed.notify_waiters();
-        Ok(())
+        self.decide().pool.abort_offload(lease, client).map_err(refuse)
     }
 }
 

@@ -39,8 +39,8 @@ impl Engine {
             }
         }
         let now = self.now();
-        let mut pinning = self.core().pool.begin_pin(ns, hashes, ask.ttl_ms, now).map_err(refuse)?;
-        let mut core = self.slices(|core| core.pool.pin_some(&mut pinning, hashes));
+        let mut pinning = self.decide().pool.begin_pin(ns, hashes, ask.ttl_ms, now).map_err(refuse)?;
+        let mut core = self.decide_in_slices(|core| core.pool.pin_some(&mut pinning, hashes));
         let pinned = core.pool.end_pin(pinning, now);
         drop(core);
         self.save_pin(ns, pinned.pin)?;
@@ -50,7 +50,7 @@ impl Engine {
     /// Ends a pin; says whether there was one. Blocking, likewise.
     pub(crate) fn unpin(&self, ask: &Unpin) -> Result<bool, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
-        let found = self.core().pool.unpin(ns, &ask.pin).map_err(refuse)?;
+        let found = self.decide().pool.unpin(ns, &ask.pin).map_err(refuse)?;
         self.save_pin(ns, ask.pin)?;
         Ok(found)
     }

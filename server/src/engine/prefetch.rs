@@ -4,7 +4,6 @@
 use super::lookup::PagesOf;
 use super::{Engine, refuse};
 use crate::limits::{PREFETCH_BYTES_INFLIGHT_MAX, PREFETCH_PAGES_PER_SLICE};
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 use turnkv_pool::limits::PROMOTIONS_PER_CALL_MAX;
 use turnkv_pool::{NamespaceIndex, Prefetching, Promotion};
@@ -48,9 +47,9 @@ impl Engine {
             When::Within { session, ms } => (session, *ms),
         };
         let now = self.now();
-        let begun = self.core().pool.start_expecting(ns, session, ms, now);
+        let begun = self.decide().pool.start_expecting(ns, session, ms, now);
         let mut expecting = begun.map_err(refuse)?;
-        drop(self.try_slices(|core| core.pool.expect_some(&mut expecting, now))?);
+        drop(self.try_in_slices(|core| core.pool.expect_some(&mut expecting, now))?);
         self.pump_prefetches();
         Ok(PrefetchBegun { started: 0, ready: expecting.dram_pages() })
     }
@@ -63,18 +62,14 @@ impl Engine {
         }
         let now = self.now();
         let (mut prefetching, mut promotions) = (Prefetching::new(PREFETCH_BYTES_INFLIGHT_MAX), Vec::new());
-        let renewals = {
-            let mut core = self.slices(|core| {
-                // Others read ahead as well.
-                prefetching.limit(PREFETCH_BYTES_INFLIGHT_MAX.saturating_sub(core.prefetching_bytes));
-                let before = promotions.len();
-                let all = core.pool.prefetch_some(&mut prefetching, &mut promotions, now);
-                core.prefetching_bytes += promotions[before..].iter().map(|read| read.bytes).sum::<u64>();
-                all
-            });
-            core.pool.take_slab_actions()
-        };
-        self.renew_slabs(renewals);
+        drop(self.decide_in_slices(|core| {
+            // Others read ahead as well.
+            prefetching.limit(PREFETCH_BYTES_INFLIGHT_MAX.saturating_sub(core.prefetching_bytes));
+            let before = promotions.len();
+            let all = core.pool.prefetch_some(&mut prefetching, &mut promotions, now);
+            core.prefetching_bytes += promotions[before..].iter().map(|read| read.bytes).sum::<u64>();
+            all
+        }));
         let first = promotions.iter().filter(|read| read.shard == 0);
         self.metrics.prefetched_pages.increment(first.count() as u64);
         for promotion in promotions {
@@ -84,7 +79,7 @@ impl Engine {
 
     fn start_ahead(self: &Arc<Self>, promotion: Promotion) {
         self.start_read(promotion, move |engine, good| {
-            engine.core().prefetching_bytes -= promotion.bytes;
+            engine.decide().prefetching_bytes -= promotion.bytes;
             // After a refusal the tick goes on: at once, it would be refused again.
             if good {
                 engine.pump_prefetches();
@@ -103,22 +98,20 @@ impl Engine {
         // What is in DRAM already must not make room for the rest: it is used first, tails before heads.
         let parts = hashes.chunks(PREFETCH_PAGES_PER_SLICE);
         let mut tails_first = parts.clone().rev();
-        drop(
-            self.slices(|core| tails_first.next().map(|part| core.pool.touch_pages(ns, part, now)).is_none()),
-        );
-        let shards = self.core().pool.namespace_desc(ns).map_or(0, |desc| desc.shards);
+        drop(self.decide_in_slices(|core| {
+            tails_first.next().map(|part| core.pool.touch_pages(ns, part, now)).is_none()
+        }));
+        let shards = self.decide().pool.namespace_desc(ns).map_or(0, |desc| desc.shards);
         let (mut shard, mut from, mut promotions) = (0, 0, Vec::new());
-        let mut core = self.core();
+        let mut core = self.decide();
         while shard < shards && !hashes.is_empty() && promotions.len() < PROMOTIONS_PER_CALL_MAX {
             promotions.extend(core.pool.begin_promote(ns, hashes, shard, &mut from, now).map_err(refuse)?);
             if from == hashes.len() {
                 (shard, from) = (shard + 1, 0);
             }
-            MutexGuard::bump(&mut core);
+            core.let_others_in();
         }
-        let renewals = core.pool.take_slab_actions();
         drop(core);
-        self.renew_slabs(renewals);
         let started = promotions.len() as u32;
         self.start_promotions(promotions);
         Ok(PrefetchBegun { started, ready })

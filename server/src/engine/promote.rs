@@ -56,7 +56,7 @@ impl Engine {
             engine.end_promotion(&promotion, result);
             then(&engine, good);
         };
-        let place = self.core().place(promotion.slot);
+        let place = self.decide().place(promotion.slot);
         let at = location(promotion.place);
         match (&self.nvme, self.slot(place)) {
             (None, _) => done(Err(TierError::Poisoned)),
@@ -75,7 +75,7 @@ impl Engine {
         let mut cause = result.as_ref().err().map(miss_cause);
         let mut dropped = false;
         let waiters = {
-            let mut core = self.core();
+            let mut core = self.decide();
             match cause {
                 None if core.pool.promoted(promotion.page, promotion.shard, now) => {}
                 None => cause = Some(MissCause::Absent), // dropped while it was read
@@ -100,10 +100,8 @@ impl Engine {
             if let Err(error) = result {
                 tracing::warn!(%error, "a page could not be read back: it is a miss");
             }
-            self.pass_place_notes();
             self.check_nvme_health();
         }
-        self.freed.notify_waiters();
     }
 }
 

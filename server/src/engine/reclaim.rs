@@ -87,7 +87,6 @@ impl Engine {
             PassNext::Wait => return Next::Soon,
             PassNext::Over { empty } => empty,
         };
-        self.pass_place_notes();
         let segment = emptying.segment;
         if empty {
             // A segment that is taken out of use instead of written again counts what is alive in it.
@@ -99,7 +98,7 @@ impl Engine {
         }
         *under_way = None;
         drop(under_way);
-        self.pump_writes();
+        self.pump_writes(); // there is room that there was not
         // One that was kept is tried again at the next tick, with another segment or with freed slots.
         if empty { Next::Now } else { Next::Rung }
     }
@@ -108,7 +107,7 @@ impl Engine {
         if !nvme.needs_reclaim() || nvme.poisoned().is_some() {
             return None;
         }
-        let kept = self.core().pool.kept_by_segment().to_vec();
+        let kept = self.decide().pool.kept_by_segment().to_vec();
         let candidate = nvme.reclaim_candidate(|sealed| {
             let kept = kept.get(usize::from(sealed.segment)).copied().unwrap_or(0).min(sealed.live_bytes);
             emptying_gain(kept as f64 / sealed.bytes as f64, sealed.age as f64)
@@ -121,24 +120,16 @@ impl Engine {
             place: place(*at),
         };
         let extents = candidate.extents.iter().map(live).collect();
-        let pass = self.core().pool.begin_pass(extents, candidate.surplus, self.now());
+        let pass = self.decide().pool.begin_pass(extents, candidate.surplus, self.now());
         Some(Emptying { segment: candidate.segment, pass })
     }
 
     /// Takes a step of a pass, and starts what it wants read or written.
     fn step(self: &Arc<Self>, nvme: &NvmeTier, pass: &mut Pass) -> PassNext {
         let movable_bytes = nvme.movable_bytes();
-        let (step, renewals) = {
-            let mut core = self.core();
-            let step = core.pool.step_pass(pass, movable_bytes, self.now());
-            (step, core.pool.take_slab_actions())
-        };
-        self.renew_slabs(renewals);
+        let step = self.decide().pool.step_pass(pass, movable_bytes, self.now());
         self.metrics.rewritten_bytes.increment(step.moved_bytes);
         self.start_promotions(step.reads);
-        if step.writes_ready > 0 {
-            self.pump_writes();
-        }
         step.next
     }
 
@@ -146,7 +137,7 @@ impl Engine {
     pub(super) fn follow_capacity(&self, now: u64) {
         let Some(nvme) = &self.nvme else { return };
         let (segments, spare) = nvme.capacity();
-        let mut core = self.core();
+        let mut core = self.decide();
         if core.nvme_lost || core.nvme_segments == segments {
             core.nvme_smaller_since = None;
             return;

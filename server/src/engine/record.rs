@@ -121,7 +121,7 @@ impl Engine {
             Some(id) => self.find_namespace(id)?,
             None => self.only_namespace()?,
         };
-        let desc = self.core().pool.namespace_desc(ns).cloned();
+        let desc = self.decide().pool.namespace_desc(ns).cloned();
         let desc = desc.ok_or_else(|| refuse(PoolError::NamespaceUnknown))?;
         let mut tap = self.recorder.tap.lock();
         if tap.as_ref().is_some_and(|tap| !tap.calls.is_closed()) {
@@ -176,7 +176,7 @@ impl Engine {
     }
 
     fn only_namespace(&self) -> Result<NamespaceIndex, Error> {
-        let core = self.core();
+        let core = self.decide();
         match core.pool.stats().namespaces {
             1 => core
                 .pool

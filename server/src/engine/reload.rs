@@ -196,8 +196,8 @@ impl Engine {
     fn try_reload(self: &Arc<Self>, wish: &Wish<'_>) -> Result<Option<ReloadRun>, Error> {
         let ask = wish.ask;
         let (now, began) = (self.now(), self.clock.now());
-        let (plan, laid_out, renewals) = {
-            let mut core = self.core();
+        let (plan, laid_out) = {
+            let mut core = self.decide();
             core.check_present(wish.client)?;
             let view = ReloadAsk {
                 ns: wish.ns,
@@ -211,9 +211,8 @@ impl Engine {
             let stuck = matches!(plan.pages.first(), Some(ReloadStep::NoSlot));
             let laid_out =
                 (!stuck).then(|| core.lay_out(&plan, wish, began, Arc::clone(&self.metrics.misses)));
-            (plan, laid_out, core.pool.take_slab_actions())
+            (plan, laid_out)
         };
-        self.renew_slabs(renewals);
         self.start_promotions(plan.ahead.clone());
         let run = laid_out.map(|(run, started)| {
             self.count_reload(wish, &plan);
@@ -221,7 +220,6 @@ impl Engine {
             self.start_checks(started.checks);
             run
         });
-        self.pass_place_notes();
         Ok(run)
     }
 
@@ -241,7 +239,7 @@ impl Engine {
             }
         }
         let (tokens, saved_us) = {
-            let core = self.core();
+            let core = self.decide();
             let page_tokens = core.pool.namespace_desc(ns).map_or(0, |desc| desc.page_tokens);
             let tokens = (dram + nvme) * u64::from(page_tokens);
             (tokens, core.pool.prefill_us(ns, tokens).unwrap_or(0))
@@ -260,9 +258,8 @@ impl Engine {
     /// The reader is done with these slots.
     pub(crate) fn end_reload(&self, client: ClientId, ask: &EndReload) -> Result<(), Error> {
         let now = self.now();
-        let dropped = self.core().pool.end_reload(ask.lease, client, &ask.corrupt, now);
+        let dropped = self.decide().pool.end_reload(ask.lease, client, &ask.corrupt, now);
         self.reader_dropped(dropped.map_err(refuse)?);
-        self.freed.notify_waiters();
         Ok(())
     }
 
@@ -271,7 +268,6 @@ impl Engine {
         if pages > 0 {
             self.metrics.corrupted(Corrupt::Reader, pages);
             tracing::warn!(pages, "a reader found pages whose bytes do not verify: dropped");
-            self.pass_place_notes();
         }
     }
 }

@@ -20,7 +20,7 @@ impl Engine {
     /// Brings back what is saved of a namespace, row by row. What its rows say counts from then on only as far as the pool knows
     /// of it; before, and where they could not all be read, nothing of it is removed. Returns how many sessions.
     pub(super) fn restore(&self, ns: NamespaceIndex) -> u64 {
-        let id = self.core().pool.namespace_desc(ns).map(|desc| desc.id);
+        let id = self.decide().pool.namespace_desc(ns).map(|desc| desc.id);
         let (Some(catalog), Some(id)) = (&self.catalog, id) else { return 0 };
         let mut sessions = 0;
         let restored = match catalog.is_forgetting(&id) {
@@ -50,7 +50,7 @@ impl Engine {
         let failed = |(_, state): &(&NamespaceIndex, &Return)| **state == Return::Failed;
         let next = self.coming_back.lock().iter().find(failed).map(|(ns, _)| *ns);
         let Some(ns) = next else { return };
-        let gone = self.core().pool.namespace_desc(ns).is_none();
+        let gone = self.decide().pool.namespace_desc(ns).is_none();
         if gone {
             self.coming_back.lock().remove(&ns);
         } else {
@@ -95,10 +95,10 @@ impl KnownLists<'_> {
             catalog.mark(ns, session.session.clone());
         }
         let (record, now) = (session.into_record(ns), self.engine.now());
-        let restored = self.engine.core().pool.restore_session(&record, start, now).is_ok();
+        let restored = self.engine.decide().pool.restore_session(&record, start, now).is_ok();
         if record.protected_ms > 0 {
             let mut retaining = Retaining::new(ns, &record.session, record.protected_ms);
-            drop(self.engine.slices(|core| core.pool.retain_some(&mut retaining, now)));
+            drop(self.engine.decide_in_slices(|core| core.pool.retain_some(&mut retaining, now)));
         }
         Ok(restored)
     }
@@ -114,9 +114,9 @@ impl KnownLists<'_> {
         let start = start.filter(|_| saved.for_ms > 0);
         if let Some(start) = start {
             let (engine, now) = (self.engine, self.engine.now());
-            let begun = engine.core().pool.begin_pin_again(ns, saved.pin, start, saved.for_ms, now);
+            let begun = engine.decide().pool.begin_pin_again(ns, saved.pin, start, saved.for_ms, now);
             let Ok(mut pinning) = begun else { return Ok(()) }; // the namespace has gone
-            let mut core = engine.slices(|core| core.pool.pin_again(&mut pinning));
+            let mut core = engine.decide_in_slices(|core| core.pool.pin_again(&mut pinning));
             core.pool.end_pin(pinning, now);
         }
         if (start.is_none() || is_saved_whole(&saved.hashes)) && !catalog.mark_pin(ns, saved.pin) {
@@ -172,7 +172,7 @@ impl KnownLists<'_> {
         if from.map(|from| from.page()) != before {
             return from;
         }
-        self.engine.core().pool.list_start(ns, from, hashes).or(from)
+        self.engine.decide().pool.list_start(ns, from, hashes).or(from)
     }
 }
 

@@ -36,7 +36,7 @@ impl Engine {
             tracing::debug!(%error, "pins are not saved yet");
         }
         let mut waiting = catalog.take_marked();
-        waiting.extend(self.core().pool.take_forgotten());
+        waiting.extend(self.decide().pool.take_forgotten());
         let saved = self.sweep(catalog, &mut swept, &mut waiting);
         let saved = self.save_sessions(catalog, &waiting, saved);
         catalog.settled();
@@ -48,7 +48,6 @@ impl Engine {
     /// Writes what the tier notes of extents: a start would else find what died, and not know what goes first.
     fn flush_segment_notes(&self, catalog: &Catalog) {
         let Some(nvme) = &self.nvme else { return };
-        self.pass_place_notes();
         let notes = nvme.take_notes(CATALOG_NOTE_BYTES_PER_FLUSH);
         if let Err(error) = catalog.put_segment_notes(&notes) {
             tracing::debug!(%error, "notes of segments are not saved yet");
@@ -64,7 +63,7 @@ impl Engine {
 
     /// Writes pins that changed or ended.
     fn flush_pins(&self, catalog: &Catalog) -> Result<(), CatalogError> {
-        let ended = self.core().pool.take_ended_pins();
+        let ended = self.decide().pool.take_ended_pins();
         let unheard = ended.into_iter().filter(|(ns, pin)| !catalog.mark_pin(*ns, *pin)).count();
         if unheard > 0 {
             tracing::warn!(unheard, "pins that ended stay in the catalog until the next start");
@@ -181,7 +180,7 @@ impl Engine {
     ) -> Changes<T, R> {
         let (mut positions, mut changes) = (Vec::with_capacity(names.len()), Vec::with_capacity(names.len()));
         for (first, names) in names.chunks(CATALOG_SESSIONS_PER_LOCK).enumerate() {
-            let (now, core) = (self.now(), self.core());
+            let (now, core) = (self.now(), self.decide());
             for (at, (ns, name)) in names.iter().enumerate() {
                 let Some(namespace) = core.pool.namespace_desc(*ns).map(|desc| desc.id) else { continue };
                 if catalog.is_forgetting(&namespace) {
@@ -196,7 +195,7 @@ impl Engine {
     }
 
     fn chunks(&self, ns: &NamespaceId, last: &BlockHash) -> Vec<ListChunk> {
-        let core = self.core();
+        let core = self.decide();
         let ns = core.pool.namespace(ns);
         ns.map_or(Vec::new(), |ns| core.pool.list_chunks(ns, last, CATALOG_CHUNKS_PER_LOCK))
     }
@@ -215,7 +214,7 @@ impl Engine {
             _ => Vec::new(),
         };
         for rows in rows.chunks(CATALOG_SESSIONS_PER_LOCK) {
-            let (now, core) = (self.now(), self.core());
+            let (now, core) = (self.now(), self.decide());
             for saved in rows.iter().filter_map(|(_, saved)| saved.as_ref()) {
                 let Some(ns) = core.pool.namespace(&saved.namespace) else { continue };
                 if self.is_coming_back(ns) {
@@ -237,13 +236,13 @@ impl Engine {
         }
         let mut next = Some(0);
         while let Some(from) = next {
-            let (sessions, further) = self.core().pool.session_names(from);
+            let (sessions, further) = self.decide().pool.session_names(from);
             sessions.into_iter().for_each(|(ns, session)| catalog.mark(ns, session));
             next = further;
         }
         let (mut next, mut unheard) = (Some(0), 0);
         while let Some(from) = next {
-            let (pins, further) = self.core().pool.pin_names(from);
+            let (pins, further) = self.decide().pool.pin_names(from);
             unheard += pins.into_iter().filter(|(ns, pin)| !catalog.mark_pin(*ns, *pin)).count();
             next = further;
         }

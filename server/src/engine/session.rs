@@ -87,8 +87,9 @@ impl Engine {
             Router::check_name(engine).map_err(refuse_route)?;
         }
         let now = self.now();
-        let mut turn = self.core().pool.start_turn(ns, session, now).map_err(refuse)?;
-        let begun = self.slices(|core| core.pool.begin_turn_some(&mut turn, now)).pool.turn_begun(&turn);
+        let mut turn = self.decide().pool.start_turn(ns, session, now).map_err(refuse)?;
+        let begun =
+            self.decide_in_slices(|core| core.pool.begin_turn_some(&mut turn, now)).pool.turn_begun(&turn);
         if let Some(engine) = ask.engine {
             let hashes = self.session_hashes(ns, session).unwrap_or_default();
             self.ran_at(ns, session, engine, &hashes)?;
@@ -105,7 +106,7 @@ impl Engine {
         let now = self.now();
         let mut list = self.kept_pages(ns, session, ask.keep);
         let mut turn = TurnEnd::new(ns, session, ask.view());
-        drop(self.try_slices(|core| core.pool.end_turn_step(&mut turn, now).map(|more| !more))?);
+        drop(self.try_in_slices(|core| core.pool.end_turn_step(&mut turn, now).map(|more| !more))?);
         let pages = turn.pages();
         if self.is_recording() && list.len() == ask.keep as usize {
             list.extend(&hashes[..hashes.len() - usize::from(ask.tail_tokens > 0 && !hashes.is_empty())]);
@@ -113,7 +114,6 @@ impl Engine {
         }
         self.settle_home(ns, session, ask.last)?;
         self.remember(ns, session);
-        self.pass_place_notes();
         Ok(pages)
     }
 
@@ -121,7 +121,7 @@ impl Engine {
     pub(crate) fn fork(&self, of: &SessionKey, fork: &SessionId, pages: u32) -> Result<u32, Error> {
         let (ns, session) = self.find_session(of)?;
         let now = self.now();
-        let pages = self.core().pool.fork(ns, session, fork, pages, now).map_err(refuse)?;
+        let pages = self.decide().pool.fork(ns, session, fork, pages, now).map_err(refuse)?;
         self.remember(ns, fork);
         Ok(pages)
     }
@@ -130,7 +130,7 @@ impl Engine {
     pub(crate) fn supersede(&self, of: &SessionKey, keep: u32) -> Result<u32, Error> {
         let (ns, session) = self.find_session(of)?;
         let now = self.now();
-        let pages = self.core().pool.supersede(ns, session, keep, now).map_err(refuse)?;
+        let pages = self.decide().pool.supersede(ns, session, keep, now).map_err(refuse)?;
         self.remember(ns, session);
         Ok(pages)
     }
@@ -139,7 +139,7 @@ impl Engine {
     pub(crate) fn close(&self, of: &SessionKey) -> Result<(), Error> {
         let (ns, session) = self.find_session(of)?;
         let now = self.now();
-        self.core().pool.close(ns, session, now).map_err(refuse)?;
+        self.decide().pool.close(ns, session, now).map_err(refuse)?;
         self.router.lock().forget(route_namespace(ns), session, now);
         self.remember(ns, session);
         Ok(())
@@ -150,7 +150,7 @@ impl Engine {
         let (ns, session) = self.find_session(of)?;
         let now = self.now();
         let mut describing = Describing::default();
-        let core = self.try_slices(|core| core.pool.describe_some(ns, session, &mut describing))?;
+        let core = self.try_in_slices(|core| core.pool.describe_some(ns, session, &mut describing))?;
         let detail = core.pool.described(ns, session, &describing, now).map_err(refuse)?;
         drop(core);
         let engine = self.router.lock().home(route_namespace(ns), session).unwrap_or_default().to_owned();
@@ -176,7 +176,7 @@ impl Engine {
         session: &SessionId,
     ) -> Result<Vec<BlockHash>, Error> {
         let mut naming = Naming::default();
-        drop(self.try_slices(|core| core.pool.name_some(ns, session, &mut naming))?);
+        drop(self.try_in_slices(|core| core.pool.name_some(ns, session, &mut naming))?);
         Ok(naming.hashes())
     }
 
@@ -187,12 +187,12 @@ impl Engine {
         let now = self.now();
         let mut listing = Listing::default();
         let total = {
-            let core = self.slices(|core| core.pool.list_some(ns, limit, &mut listing, now));
+            let core = self.decide_in_slices(|core| core.pool.list_some(ns, limit, &mut listing, now));
             core.pool.session_count(ns)
         };
         let sessions = listing.sessions();
         let distinct: BTreeSet<NamespaceIndex> = sessions.iter().map(|info| info.ns).collect();
-        let id = |ns| self.core().pool.namespace_desc(ns).map(|desc| (ns, desc.id));
+        let id = |ns| self.decide().pool.namespace_desc(ns).map(|desc| (ns, desc.id));
         let namespaces = distinct.into_iter().filter_map(id).collect();
         Ok(SessionList { sessions, namespaces, total })
     }

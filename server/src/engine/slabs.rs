@@ -103,7 +103,7 @@ impl Engine {
     pub(super) fn renew_postponed(&self) {
         let Some((slab, generation)) = self.slabs.take_postponed(self.clock.now()) else { return };
         if self.renew_slab(slab, generation) {
-            self.core().pool.slab_renewed(slab);
+            self.decide().pool.slab_renewed(slab);
             tracing::info!(slab, "a slab that changes tenant has its memory: it serves again");
         }
     }
@@ -123,7 +123,7 @@ impl Engine {
                 true
             }
             Some(Err(error)) => {
-                self.core().pool.retire_slab(slab);
+                self.decide().pool.retire_slab(slab);
                 if error.is_short() {
                     self.slabs.postpone(slab, generation, self.clock.now());
                     tracing::warn!(slab, %error, "a slab that changes tenant waits: it is tried again");
@@ -148,7 +148,7 @@ impl Engine {
     ) -> Result<Arc<Region>, Error> {
         let ns = self.find_namespace(namespace)?;
         {
-            let core = self.core();
+            let core = self.decide();
             let own = core.pool.namespace_desc(ns).map(|desc| (desc.tenant.as_str(), generation));
             if own.is_none() || core.pool.slab_tenant(slab) != own {
                 return Err(gone(slab, generation));

@@ -9,8 +9,8 @@ use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
 use turnkv_proto::NamespaceId;
@@ -81,7 +81,8 @@ impl Engine {
             nvme_smaller_since: None,
             nvme_lost: false,
         };
-        let engine = Arc::new(Engine {
+        let engine = Arc::new_cyclic(|me| Engine {
+            me: Weak::clone(me),
             core: Mutex::new(core),
             router: Mutex::default(),
             slabs: slabs::Slabs::new(parts.dram),
@@ -105,7 +106,6 @@ impl Engine {
             clock: parts.clock,
         });
         engine.load_catalog();
-        engine.pass_place_notes();
         Ok(engine)
     }
 }

@@ -63,7 +63,7 @@ impl Engine {
     /// A consistent picture of the pool, beside the tiers' own accounting.
     pub(crate) fn stats(&self) -> Report {
         Report {
-            pool: self.core().pool.stats(),
+            pool: self.decide().pool.stats(),
             dram_note: self.slabs.note(),
             nvme: self.nvme.as_ref().map(|nvme| (nvme.usage(), nvme.poisoned())),
             reloads: self.metrics.reload_totals(),
@@ -82,11 +82,9 @@ impl Engine {
         let ns = namespace.map(|id| self.find_namespace(id)).transpose()?;
         let mut sweep = Sweep::default();
         match from {
-            EvictFrom::Dram => drop(self.slices(|core| core.pool.demote_some(ns, &mut sweep))),
-            EvictFrom::Everywhere => drop(self.slices(|core| core.pool.evict_some(ns, &mut sweep))),
+            EvictFrom::Dram => drop(self.decide_in_slices(|core| core.pool.demote_some(ns, &mut sweep))),
+            EvictFrom::Everywhere => drop(self.decide_in_slices(|core| core.pool.evict_some(ns, &mut sweep))),
         }
-        self.pass_place_notes();
-        self.freed.notify_waiters();
         Ok(sweep.pages())
     }
 }

@@ -36,19 +36,17 @@ impl Engine {
         let now = self.now();
         for client in self.clients.take_gone() {
             tracing::info!(client = client.0, "a client's process is gone: its leases end");
-            drop(self.slices(|core| core.pool.client_gone(client, now)));
+            drop(self.decide_in_slices(|core| core.pool.client_gone(client, now)));
         }
-        drop(self.slices(|core| core.pool.expire(now)));
-        self.core().pool.maintain(now);
+        drop(self.decide_in_slices(|core| core.pool.expire(now)));
+        self.decide().pool.maintain(now);
         self.clear_namespaces();
         self.renew_postponed();
         self.pump_prefetches();
-        self.pass_place_notes();
         self.check_nvme_health();
         self.follow_capacity(now);
         self.sweep_durable();
         self.start_reclaim();
-        self.pump_writes();
-        self.freed.notify_waiters();
+        self.pump_writes(); // those that the tier had no room for wait until now
     }
 }

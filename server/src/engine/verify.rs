@@ -80,10 +80,9 @@ impl Engine {
             };
             if outcome == Err(MissCause::Checksum) {
                 let now = self.now();
-                let dropped = self.core().pool.slot_changed(check.page, check.shard, check.slot, now);
+                let dropped = self.decide().pool.slot_changed(check.page, check.shard, check.slot, now);
                 self.metrics.corrupted(Corrupt::Dram, dropped.into());
                 tracing::warn!("a page in DRAM does not match its checksum: dropped before it was read");
-                self.pass_place_notes();
             }
             tell(&check, outcome);
             if outcome.is_err() {

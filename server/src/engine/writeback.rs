@@ -2,13 +2,14 @@
 //! of each write. Must not know: segments, who waits.
 
 use super::Engine;
+use super::decide::Later;
 use super::durable::NotDurable;
 use super::metrics::Corrupt;
-use super::place::{location, place};
+use super::place::place;
 use crate::limits::{WRITE_BEHIND_BYTES_INFLIGHT_MAX, WRITE_PAUSE_MS};
 use std::sync::Arc;
 use std::time::Instant;
-use turnkv_pool::{PlaceNote, SlotPlace, WriteBehind};
+use turnkv_pool::{SlotPlace, WriteBehind};
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
 use turnkv_transfer::Slot;
@@ -20,16 +21,17 @@ impl Engine {
         let Some(nvme) = &self.nvme else { return };
         loop {
             let now = self.now();
-            let writes: Vec<(WriteBehind, SlotPlace)> = {
-                let mut core = self.core();
+            let (writes, later): (Vec<(WriteBehind, SlotPlace)>, Later<'_>) = {
+                let mut core = self.decide();
                 let budget = WRITE_BEHIND_BYTES_INFLIGHT_MAX.saturating_sub(core.writing_bytes);
                 if budget == 0 || now < core.writes_paused_until {
                     return;
                 }
                 let writes = core.pool.next_writes(budget, now);
                 core.writing_bytes += writes.iter().map(|write| write.bytes).sum::<u64>();
-                writes.into_iter().map(|write| (write, core.place(write.slot))).collect()
+                (writes.into_iter().map(|write| (write, core.place(write.slot))).collect(), core.later())
             };
+            later.but_writes(); // they are asked for until there are none
             if writes.is_empty() {
                 return;
             }
@@ -84,7 +86,7 @@ impl Engine {
     fn end_write(self: &Arc<Self>, write: &WriteBehind, result: Result<Location, TierError>) -> bool {
         let now = self.now();
         let (page, shard) = (write.page, write.shard);
-        let mut core = self.core();
+        let mut core = self.decide();
         core.writing_bytes -= write.bytes;
         let taken = match &result {
             Ok(at) => {
@@ -117,42 +119,25 @@ impl Engine {
                 false
             }
         };
-        self.freed.notify_waiters();
-        self.pass_place_notes();
         self.start_reclaim();
         taken
-    }
-
-    /// Tells the tier what became of extents: which of them nobody needs any more, which go before others.
-    pub(super) fn pass_place_notes(&self) {
-        let Some(nvme) = &self.nvme else { return };
-        let notes = self.core().pool.take_place_notes();
-        for (place, note) in notes {
-            let at = location(place);
-            match note {
-                PlaceNote::Dead(bytes) => nvme.forget(at, bytes as u32),
-                PlaceNote::Moved(bytes) => nvme.forget_moved(at, bytes as u32),
-                PlaceNote::Leaving(leaving) => nvme.note_leaving(at, leaving),
-            }
-        }
     }
 
     /// Takes a poisoned device out of service: DRAM lives on without it.
     pub(super) fn check_nvme_health(&self) {
         let Some(why) = self.nvme.as_ref().and_then(|nvme| nvme.poisoned()) else { return };
         let lost = {
-            let mut core = self.core();
+            let mut core = self.decide();
             let first = !std::mem::replace(&mut core.nvme_lost, true);
             first.then(|| core.pool.nvme_lost())
         };
         if let Some(mut sweep) = lost {
-            drop(self.slices(|core| core.pool.lose_some(&mut sweep)));
+            drop(self.decide_in_slices(|core| core.pool.lose_some(&mut sweep)));
             tracing::error!(
                 why,
                 "the NVMe tier is out of service: the pool goes on in DRAM; replace the device and restart"
             );
             self.sweep_durable();
-            self.freed.notify_waiters();
         }
     }
 }

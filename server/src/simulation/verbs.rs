@@ -146,12 +146,11 @@ impl Server {
         raw: &wire::CommitReservedRequest,
     ) -> Result<wire::CommitReservedReply, Error> {
         let (client, ask) = (self.engine.clients.check(raw.client)?, codec::held::commit(raw)?);
-        let committed = self.engine.commit_reserved(client, &ask)?;
+        let (committed, later) = self.engine.commit_reserved(client, &ask)?;
+        drop(later);
         let mut durable = None;
         if ask.durable {
             durable = Some(self.engine.reserved_durable(&ask, &committed).await);
-        } else {
-            self.engine.pump_writes();
         }
         Ok(codec::held::committed(&committed.outcomes, durable))
     }

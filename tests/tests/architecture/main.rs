@@ -128,6 +128,14 @@ fn only_doors_speak_the_wire() {
 }
 
 #[test]
+fn the_pool_is_locked_where_what_follows_is_carried_out_and_nowhere_else() {
+    let texts = texts(&["rs"]);
+    let locks: Vec<&String> =
+        texts.iter().filter(|(_, text)| sources::locks_the_pool(text)).map(|(path, _)| path).collect();
+    assert_eq!(locks, ["server/src/engine/decide.rs"]);
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     let texts = texts(&["rs", "py", "proto", "toml", "sh", "md", "service"]);
     report(texts.iter().flat_map(|(path, text)| sources::forbidden_words(path, text)).collect());

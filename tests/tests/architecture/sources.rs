@@ -62,6 +62,11 @@ const OUTSIDE_WORLD: [&str; 8] = [
     "SystemTime",
 ];
 
+/// Whether a text takes the lock around the pool.
+pub(crate) fn locks_the_pool(text: &str) -> bool {
+    text.contains(concat!("self.core", ".lock()")) || text.contains(concat!("engine.core", ".lock()"))
+}
+
 /// A Rust file with too many production lines. Tests may be as long as they need.
 pub(crate) fn too_long(path: &str, text: &str) -> Option<String> {
     let lines = production_lines(text).count();

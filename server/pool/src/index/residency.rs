@@ -438,6 +438,7 @@ impl Pool {
             cell.state.clear(FILLED);
         }
         self.slots.end_io(slot);
+        self.call.note_freed();
         if gone {
             self.pages.release_if_idle(index);
         } else {

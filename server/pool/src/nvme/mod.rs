@@ -39,6 +39,8 @@ pub(crate) struct Nvme {
     budget: WriteBudget,
     behind: LeftBehind,
     space: NvmeSpace,
+    /// Pages came to wait to be written since somebody asked.
+    writes_ready: bool,
     /// What became of extents, for whoever keeps the bytes.
     place_notes: Vec<(NvmePlace, PlaceNote)>,
     /// What is on NVMe of namespaces that are not open.
@@ -69,6 +71,7 @@ impl Nvme {
             budget: WriteBudget::new(config.nvme_bytes_per_day),
             behind: LeftBehind::default(),
             space: NvmeSpace::new(config.nvme_bytes),
+            writes_ready: false,
             place_notes: Vec::new(),
             strangers: Strangers::default(),
         }
@@ -90,6 +93,12 @@ impl Nvme {
         self.place_notes.clear();
         self.strangers = Strangers::default();
         self.writes = WriteQueue::default();
+        self.writes_ready = false;
+    }
+
+    /// What became of extents since the last time, in order, and whether pages came to wait to be written.
+    pub(crate) fn take_effects(&mut self) -> (Vec<(NvmePlace, PlaceNote)>, bool) {
+        (std::mem::take(&mut self.place_notes), std::mem::take(&mut self.writes_ready))
     }
 
     /// Something became of an extent, for whoever keeps the bytes.

@@ -2,7 +2,7 @@
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
 use crate::Pool;
-use crate::ids::{NONE, NvmePlace, PageKey, PlaceNote};
+use crate::ids::{NONE, NvmePlace, PageKey};
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
 use crate::index::lists::Position;
 use crate::index::residency::{Eviction, Search};
@@ -136,10 +136,5 @@ impl Pool {
     pub fn drop_page(&mut self, page: PageKey) -> bool {
         self.call.begin();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))
-    }
-
-    /// What became of extents since the last call, in order.
-    pub fn take_place_notes(&mut self) -> Vec<(NvmePlace, PlaceNote)> {
-        std::mem::take(&mut self.nvme.place_notes)
     }
 }

@@ -107,6 +107,7 @@ impl Nvme {
         if !pages[index].has(QUEUED) {
             pages.set_waiting(index, QUEUED, true);
             self.writes.usual.rest.push_back(pages.key(index));
+            self.writes_ready = true;
         }
     }
 
@@ -116,6 +117,7 @@ impl Nvme {
             pages.set_waiting(index, URGENT, true);
             self.writes.urgent.rest.push_back(pages.key(index));
         }
+        self.writes_ready = true; // also if it waits already: somebody waits for it
         self.sift_writes(pages, call, SIFTED_PER_WRITE_MAX);
     }
 

@@ -38,6 +38,7 @@ impl Pool {
                 self.leases.count_expired();
             }
             self.end_lease(lease);
+            self.call.note_freed();
             return Err(PoolError::LeaseUnknown);
         }
         check_filled(filled, &held.items)?;
@@ -68,6 +69,9 @@ impl Pool {
             }
         }
         committed.freed = held.items.len() - kept.len();
+        if committed.freed > 0 {
+            self.call.note_freed();
+        }
         committed.kept = whole_pages(&kept, &committed.dropped, held.shards);
         for page in committed.kept.iter().rev() {
             if let Some(index) = self.pages.resolve(*page) {
@@ -83,6 +87,7 @@ impl Pool {
         held.ok_or(PoolError::LeaseUnknown)?;
         self.call.begin();
         self.end_lease(lease);
+        self.call.note_freed();
         Ok(())
     }
 

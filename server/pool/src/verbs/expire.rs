@@ -22,6 +22,7 @@ impl Pool {
                     LeaseKind::Read => {
                         self.leases.count_expired();
                         self.end_lease(lease);
+                        self.call.note_freed();
                     }
                     LeaseKind::Write => self.quarantine(lease),
                     _ => self.leases.mark_unheard(lease),
@@ -46,6 +47,7 @@ impl Pool {
             self.call.pass(passed.rows);
             if let Some(lease) = lease {
                 self.end_lease(lease);
+                self.call.note_freed();
             }
             if passed.all {
                 self.leases.forget(client);
@@ -60,6 +62,7 @@ impl Pool {
     /// Demotes clean pages until the watermark of free slots is reached. Bounded work: call it often.
     pub fn maintain(&mut self, now: Now) {
         self.tick(now);
+        self.call.note_freed(); // whoever waits looks again: pages may be ripe to go that were not
         self.keep_watermark();
         self.nvme.sift_writes(&self.pages, &mut self.call, SIFTED_PER_LOOK_MAX);
         self.choose_leaving(LEAVING_PER_LOOK_MAX);

@@ -89,7 +89,7 @@ pub struct ReservedCommit {
 impl Pool {
     /// Reserves slots, under a new lease or one that is there. There may be fewer than asked for where making
     /// room for them took long: `short` is none then, and the rest is asked for again. Slabs may have changed
-    /// tenant: `take_slab_actions` before handing them out.
+    /// tenant: renew them (`take_effects`) before handing them out.
     pub fn reserve(&mut self, ask: ReserveAsk, now: Now) -> Result<Reserved, PoolError> {
         if ask.shard >= self.namespaces.desc(ask.ns)?.shards {
             return Err(PoolError::Invalid("the namespace has fewer shards"));
@@ -268,6 +268,7 @@ impl Pool {
         let bad = |item: &&LeaseItem| corrupt.binary_search(&item.position).is_ok();
         let bad: Vec<LeaseItem> =
             if corrupt.is_empty() { Vec::new() } else { held.items.iter().filter(bad).copied().collect() };
+        self.call.note_freed();
         if positions.is_empty() || positions.len() == held.items.len() {
             self.end_lease(lease);
         } else {

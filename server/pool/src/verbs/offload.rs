@@ -99,7 +99,7 @@ struct Asked {
 
 impl Pool {
     /// Grants slots for the pages that are not here yet. After the first declined page all others are
-    /// declined too. Slabs may have changed tenant: `take_slab_actions` before handing out the grants.
+    /// declined too. Slabs may have changed tenant: renew them (`take_effects`) before handing out the grants.
     pub fn begin_offload(&mut self, ask: OffloadAsk<'_>, now: Now) -> Result<OffloadPlan, PoolError> {
         let mut offloading = self.start_offload(&ask, now)?;
         while !self.offload_some(&ask, &mut offloading, now)? {}

@@ -123,7 +123,7 @@ impl Pool {
     }
 
     /// Plans some more reads of sessions that are due, the soonest first. True: these are all; begin anew
-    /// when some of them have landed. Slabs may have changed tenant: `take_slab_actions` before starting the
+    /// when some of them have landed. Slabs may have changed tenant: renew them (`take_effects`) before starting the
     /// reads.
     pub fn prefetch_some(
         &mut self,

@@ -25,7 +25,7 @@ impl Pool {
 
     /// Plans reads of pages of a prefix, from position `from` on, that are on NVMe only, without a lease.
     /// Stops where one is not here, where slots end, or at a bound of its own, and says in `from` where to go
-    /// on. Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    /// on. Slabs may have changed tenant: renew them (`take_effects`) before starting the reads.
     pub fn begin_promote(
         &mut self,
         ns: NamespaceIndex,

@@ -74,7 +74,7 @@ pub struct ReloadPlan {
 
 impl Pool {
     /// Pins the slots of the leading pages that are here, and plans the reads of those on NVMe only.
-    /// Slabs may have changed tenant: `take_slab_actions` before starting the reads.
+    /// Slabs may have changed tenant: renew them (`take_effects`) before starting the reads.
     pub fn begin_reload(&mut self, ask: ReloadAsk<'_>, now: Now) -> Result<ReloadPlan, PoolError> {
         let desc = self.namespaces.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shards, desc.shards)?;
@@ -142,6 +142,7 @@ impl Pool {
         for item in &held.items {
             self.unlease(item.slot);
         }
+        self.call.note_freed();
         if overdue {
             self.leases.count_expired();
             return Err(PoolError::LeaseUnknown);

@@ -29,16 +29,6 @@ impl Pool {
         Some((self.namespaces.tenant(tenant), generation))
     }
 
-    /// Slabs that changed tenant since the last call: act before handing out grants in them.
-    pub fn take_slab_actions(&mut self) -> Vec<SlabAction> {
-        let renewed = self.slots.take_renewed().into_iter();
-        let action = |slab: u32| {
-            let (tenant, generation) = self.slots.owner_of_slab(slab)?;
-            Some(SlabAction::Renew { slab, generation, tenant: self.namespaces.tenant(tenant).to_owned() })
-        };
-        renewed.filter_map(action).collect()
-    }
-
     /// Takes a slab out of service, until [`Pool::slab_renewed`]: its memory could not be renewed. Leases in
     /// it end as any do.
     pub fn retire_slab(&mut self, slab: u32) {

@@ -34,6 +34,7 @@ impl Pool {
             let wanted = self.pages.is_live(sweep.at) && ns.is_none_or(|ns| ns.0 == self.pages[sweep.at].ns);
             if wanted {
                 let mut walk = sweep.walk.take();
+                self.call.note_freed();
                 if !self.remove_some(
                     self.pages.key(sweep.at),
                     &mut walk,
@@ -76,6 +77,7 @@ impl Pool {
             let wanted = listed && ns.is_none_or(|ns| ns.0 == self.pages[index].ns);
             if wanted && self.evictable(index, Search::NONE) == Some(Eviction::Demote) {
                 self.evict(index, Eviction::Demote, Search::NONE);
+                self.call.note_freed();
             }
             if !sweep.go_on(&mut self.call, slice) {
                 break false;

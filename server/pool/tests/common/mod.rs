@@ -51,15 +51,6 @@ pub fn config(nvme: bool, kind: usize) -> PoolConfig {
     }
 }
 
-/// Places whose bytes nobody needs any more, with the bytes of each, since notes were taken last.
-pub fn dead_places(pool: &mut Pool) -> Vec<(NvmePlace, u64)> {
-    let dead = |(place, note)| match note {
-        PlaceNote::Dead(bytes) | PlaceNote::Moved(bytes) => Some((place, bytes)),
-        PlaceNote::Leaving(_) => None,
-    };
-    pool.take_place_notes().into_iter().filter_map(dead).collect()
-}
-
 pub fn desc(at: u8, tenant: &str, shard_bytes: u64, shards: u16) -> NamespaceDesc {
     NamespaceDesc { id: NamespaceId([at; 32]), tenant: tenant.into(), shard_bytes, page_tokens: 16, shards }
 }
@@ -131,6 +122,8 @@ pub struct World {
     /// Everything the pool answered, for the proof of determinism.
     pub trace: Vec<String>,
     pub generations: BTreeMap<u32, u32>,
+    /// What became of extents, and nobody looked at yet.
+    pub notes: Vec<(NvmePlace, PlaceNote)>,
     /// What a process sees through its mappings, by lease and position: it must never change under it.
     pub seen: BTreeMap<(LeaseId, u32), (Address, Content)>,
     /// Marks what was written into reserved slots.
@@ -168,6 +161,7 @@ impl World {
             pinned: BTreeSet::new(),
             trace: Vec::new(),
             generations: BTreeMap::new(),
+            notes: Vec::new(),
             seen: BTreeMap::new(),
             scribbles: 0,
         }
@@ -206,7 +200,9 @@ impl World {
     }
 
     fn take_actions(&mut self) {
-        for SlabAction::Renew { slab, generation, tenant } in self.pool.take_slab_actions() {
+        let Effects { renew, notes, .. } = self.pool.take_effects();
+        self.notes.extend(notes);
+        for SlabAction::Renew { slab, generation, tenant } in renew {
             let before = self.generations.insert(slab, generation).unwrap_or(0);
             assert!(generation > before, "a renewed slab has a new generation");
             assert_eq!(self.pool.slab_tenant(slab), Some((tenant.as_str(), generation)));
@@ -447,7 +443,9 @@ impl World {
     }
 
     pub fn bury(&mut self) {
-        for (place, bytes) in dead_places(&mut self.pool) {
+        self.take_actions();
+        for (place, note) in std::mem::take(&mut self.notes) {
+            let (PlaceNote::Dead(bytes) | PlaceNote::Moved(bytes)) = note else { continue };
             assert!(bytes > 0);
             assert!(self.disk.remove(&place).is_some(), "a place dies once");
         }

@@ -112,6 +112,7 @@ impl World {
         while !self.pool.lose_some(&mut sweep) {}
         self.nvme = false;
         self.disk.clear();
+        self.notes.clear();
         self.promised.clear();
         self.pinned.clear();
     }

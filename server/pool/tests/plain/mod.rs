@@ -39,7 +39,7 @@ pub fn dead_places(pool: &mut Pool) -> Vec<(NvmePlace, u64)> {
         PlaceNote::Dead(bytes) | PlaceNote::Moved(bytes) => Some((place, bytes)),
         PlaceNote::Leaving(_) => None,
     };
-    pool.take_place_notes().into_iter().filter_map(dead).collect()
+    pool.take_effects().notes.into_iter().filter_map(dead).collect()
 }
 
 /// Bytes of a page of [`one_slab`].

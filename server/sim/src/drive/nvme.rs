@@ -80,7 +80,7 @@ impl Replay<'_> {
 
     fn forget_dead(&mut self) {
         if let Some(device) = &mut self.device {
-            for (place, note) in self.pool.take_place_notes() {
+            for (place, note) in self.pool.take_effects().notes {
                 match note {
                     PlaceNote::Dead(_) | PlaceNote::Moved(_) => device.forget(place),
                     PlaceNote::Leaving(_) => {} // there is no restart here

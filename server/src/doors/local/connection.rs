@@ -201,13 +201,14 @@ impl Connection<'_> {
     fn commit_offload(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::CommitOffloadRequest = decode(frame)?;
         let (client, ask) = (self.own(raw.client)?, codec::offload::commit(&raw)?);
-        let committed = if ask.durable {
-            self.wait_for(self.engine.commit_offload(client, &ask))??
+        let (committed, later) = if ask.durable {
+            (self.wait_for(self.engine.commit_offload(client, &ask))??, None)
         } else {
-            self.engine.commit_offload_now(client, &ask)?
+            let (committed, later) = self.engine.commit_offload_now(client, &ask)?;
+            (committed, Some(later))
         };
         self.send(frame.verb, 0, &codec::offload::committed(committed), &[])?;
-        self.engine.pump_writes(); // after the answer: the caller need not wait for write-behind to start
+        drop(later); // after the answer: the caller need not wait for write-behind to start
         Ok(())
     }
 
@@ -241,14 +242,14 @@ impl Connection<'_> {
     fn commit_reserved(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::CommitReservedRequest = decode(frame)?;
         let (client, ask) = (self.own(raw.client)?, codec::held::commit(&raw)?);
-        let committed = self.engine.commit_reserved(client, &ask)?;
-        let mut durable = None;
+        let (committed, later) = self.engine.commit_reserved(client, &ask)?;
+        let (mut durable, mut later) = (None, Some(later));
         if ask.durable {
-            self.engine.pump_writes();
+            later = None;
             durable = Some(self.wait_for(self.engine.reserved_durable(&ask, &committed))?);
         }
         self.send(frame.verb, 0, &codec::held::committed(&committed.outcomes, durable), &[])?;
-        self.engine.pump_writes(); // after the answer, as for a commit
+        drop(later); // after the answer, as for a commit
         Ok(())
     }
 

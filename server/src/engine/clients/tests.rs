@@ -29,7 +29,7 @@ fn late(engine: &Arc<Engine>, call: impl FnOnce(&Engine) -> Result<(), Error> + 
     let alive = Arc::new(AtomicBool::new(true));
     engine.join(PROCESS, Arc::clone(&alive));
     let called = {
-        let mut core = engine.core();
+        let mut core = engine.decide();
         let waiting = Arc::clone(engine);
         let called =
             std::thread::Builder::new().name("late".to_owned()).spawn(move || call(&waiting)).unwrap();
@@ -42,7 +42,7 @@ fn late(engine: &Arc<Engine>, call: impl FnOnce(&Engine) -> Result<(), Error> + 
         called
     };
     assert_eq!(called.join().unwrap().unwrap_err().kind, ErrorKind::LeaseUnknown);
-    assert_eq!(engine.core().pool.stats().leases, 0, "nobody ends this lease");
+    assert_eq!(engine.decide().pool.stats().leases, 0, "nobody ends this lease");
 }
 
 #[test]

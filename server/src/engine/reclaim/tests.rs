@@ -64,21 +64,21 @@ impl World {
         let sum = slot.checksum();
         let now = engine.now();
         let lease = reply.lease.unwrap();
-        engine.core().pool.commit_offload(lease, client, &[(0, sum)], now).unwrap();
+        engine.decide().pool.commit_offload(lease, client, &[(0, sum)], now).unwrap();
         drop(slot);
         engine.pump_writes();
         wait("it is written", || {
-            engine.core().pool.stats().dirty_bytes == 0 && engine.core().writing_bytes == 0
+            engine.decide().pool.stats().dirty_bytes == 0 && engine.decide().writing_bytes == 0
         });
-        engine.core().pool.demote_all(None);
+        engine.decide().pool.demote_all(None);
         let (ns, page) = {
-            let core = engine.core();
+            let core = engine.decide();
             let ns = core.pool.namespace(&id).unwrap();
             (ns, core.pool.page_key(ns, &HASH).unwrap())
         };
-        let place = engine.core().pool.places(page)[0].unwrap();
+        let place = engine.decide().pool.places(page)[0].unwrap();
         let extent = LiveExtent { namespace: id, hash: HASH, shard: 0, bytes: PAGE as u32, place };
-        let pass = engine.core().pool.begin_pass(vec![extent], true, engine.now());
+        let pass = engine.decide().pool.begin_pass(vec![extent], true, engine.now());
         World { _dir: dir, engine, ns, page, pass }
     }
 
@@ -87,14 +87,14 @@ impl World {
     }
 
     fn is_here(&self) -> bool {
-        self.engine.core().pool.page_key(self.ns, &HASH) == Some(self.page)
+        self.engine.decide().pool.page_key(self.ns, &HASH) == Some(self.page)
     }
 }
 
 #[tokio::test]
 async fn a_pass_reads_and_writes_its_page_elsewhere() {
     let mut world = World::new().await;
-    let before = world.engine.core().pool.places(world.page)[0];
+    let before = world.engine.decide().pool.places(world.page)[0];
     let deadline = Instant::now() + Duration::from_secs(20);
     let empty = loop {
         assert!(Instant::now() < deadline);
@@ -105,5 +105,5 @@ async fn a_pass_reads_and_writes_its_page_elsewhere() {
         }
     };
     assert!(empty && world.is_here());
-    assert_ne!(world.engine.core().pool.places(world.page)[0], before);
+    assert_ne!(world.engine.decide().pool.places(world.page)[0], before);
 }

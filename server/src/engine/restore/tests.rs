@@ -59,7 +59,7 @@ impl World {
         let engine = Engine::assemble(settings, parts).unwrap();
         let spec = Spec::opaque("m", 16, PAGE).check().unwrap();
         engine.open_namespace(&spec).unwrap();
-        let ns = engine.core().pool.namespace(&spec.id()).unwrap();
+        let ns = engine.decide().pool.namespace(&spec.id()).unwrap();
         let world = World { _dir: dir, disk, engine, id: spec.id(), ns };
         world.offload();
         world
@@ -67,7 +67,7 @@ impl World {
 
     fn offload(&self) {
         let (hashes, now) = (hashes(), self.engine.now());
-        let mut core = self.engine.core();
+        let mut core = self.engine.decide();
         core.pool.introduce_client(CLIENT, UserId(0));
         let ask = OffloadAsk {
             ns: self.ns,
@@ -79,7 +79,8 @@ impl World {
             client: CLIENT,
         };
         let plan = core.pool.begin_offload(ask, now).unwrap();
-        let commit: Vec<(u32, u64)> = (0..PAGES).map(|at| (at, 0)).collect();
+        let sum = turnkv_transfer::checksum(&[0; PAGE as usize]); // of memory that nobody wrote to
+        let commit: Vec<(u32, u64)> = (0..PAGES).map(|at| (at, sum)).collect();
         let kept = core.pool.commit_offload(plan.lease.unwrap(), CLIENT, &commit, now).unwrap().kept;
         assert_eq!(kept.len(), PAGES as usize);
     }
@@ -92,7 +93,7 @@ impl World {
 
     fn begin_turn(&self, session: &str) {
         let session = SessionId::parse(session).unwrap();
-        self.engine.core().pool.begin_turn(self.ns, &session, 0).unwrap();
+        self.engine.decide().pool.begin_turn(self.ns, &session, 0).unwrap();
         self.engine.catalog.as_ref().unwrap().mark(self.ns, session);
     }
 
@@ -118,13 +119,13 @@ impl World {
     }
 
     fn sessions_known(&self) -> u64 {
-        self.engine.core().pool.stats().sessions
+        self.engine.decide().pool.stats().sessions
     }
 
     /// The pool forgets a session, and nobody hears of it.
     fn lose_session(&self, session: &str) {
         let session = SessionId::parse(session).unwrap();
-        let mut core = self.engine.core();
+        let mut core = self.engine.decide();
         core.pool.close(self.ns, &session, 0).unwrap();
         core.pool.take_forgotten();
     }
@@ -167,7 +168,7 @@ fn an_unpinned_prefix_and_one_that_ended_leave_the_catalog() {
     assert_eq!(world.saved(), (0, vec![]));
     world.pin();
     let later = world.engine.now() + 61_000;
-    while !world.engine.core().pool.expire(later) {}
+    while !world.engine.decide().pool.expire(later) {}
     world.engine.flush_catalog();
     assert_eq!(world.saved(), (0, vec![]));
 }
@@ -186,7 +187,7 @@ fn what_is_not_back_yet_is_not_removed() {
     world.engine.coming_back.lock().insert(world.ns, Return::Failed);
     world.engine.flush_catalog();
     assert_eq!((world.saved().0, world.sessions_known()), (1, 1), "it is read again");
-    assert_eq!(world.engine.core().pool.stats().pins, 1);
+    assert_eq!(world.engine.decide().pool.stats().pins, 1);
     world.lose_session("s");
     world.engine.flush_catalog();
     assert_eq!(world.saved().0, 0, "what the pool gave up since goes");

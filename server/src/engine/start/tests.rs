@@ -75,10 +75,10 @@ fn make(dir: &Path) -> Vec<u8> {
             };
             wait(|done| nvme.write(meta, slot, done));
         }
-        let ns = engine.core().pool.namespace(&checked.id()).unwrap();
+        let ns = engine.decide().pool.namespace(&checked.id()).unwrap();
         for name in 0..40 {
             let session = SessionId::parse(&format!("session {name}")).unwrap();
-            engine.core().pool.begin_turn(ns, &session, 0).unwrap();
+            engine.decide().pool.begin_turn(ns, &session, 0).unwrap();
             catalog.mark(ns, session);
         }
         let record = turnkv_pool::PinRecord { base: None, hashes: hashes.clone(), ends_in_ms: 3_600_000 };
@@ -156,8 +156,8 @@ fn pages_served(engine: &Engine) -> Vec<u32> {
     let served = |at: usize| {
         let checked = spec(at).check().unwrap();
         engine.open_namespace(&checked).unwrap();
-        let ns = engine.core().pool.namespace(&checked.id()).unwrap();
-        engine.core().pool.lookup(ns, &chain(at), 0).unwrap().present
+        let ns = engine.decide().pool.namespace(&checked.id()).unwrap();
+        engine.decide().pool.lookup(ns, &chain(at), 0).unwrap().present
     };
     (0..NAMESPACES).map(served).collect()
 }
@@ -178,9 +178,9 @@ fn every_start_succeeds_and_serves_every_page_whatever_became_of_the_catalog() {
         std::fs::write(dir.path().join("nvme/catalog.redb"), bytes).unwrap();
         let engine = Engine::start(settings(dir.path()));
         let engine = engine.unwrap_or_else(|error| panic!("seed {seed}: it does not start: {error:#}"));
-        let sessions = engine.core().pool.stats().sessions;
+        let sessions = engine.decide().pool.stats().sessions;
         assert_eq!(pages_served(&engine), [PAGES as u32; NAMESPACES], "seed {seed}");
-        engine.core().pool.check().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        engine.decide().pool.check().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         engine.flush_catalog();
         let catalog = engine.catalog.as_ref().unwrap();
         assert_eq!((catalog.trouble(), catalog.waiting_len()), (None, 0), "seed {seed}: it works afterwards");

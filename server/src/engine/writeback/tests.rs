@@ -44,12 +44,12 @@ async fn offload(engine: &Arc<Engine>, ns: &NamespaceId, pages: u8, lie: Option<
     }
     let commit: Vec<(u32, u64)> = (0..).zip(checksums).collect();
     let now = engine.now();
-    engine.core().pool.commit_offload(reply.lease.unwrap(), client, &commit, now).unwrap();
+    engine.decide().pool.commit_offload(reply.lease.unwrap(), client, &commit, now).unwrap();
 }
 
 fn settled(engine: &Arc<Engine>) -> bool {
     for _ in 0..2_000 {
-        if engine.core().writing_bytes == 0 {
+        if engine.decide().writing_bytes == 0 {
             return true;
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -60,9 +60,10 @@ fn settled(engine: &Arc<Engine>) -> bool {
 #[tokio::test]
 async fn a_write_without_memory_ends_and_so_do_those_behind_it() {
     let (_dir, engine, ns) = engine();
+    engine.decide().writes_paused_until = u64::MAX;
     offload(&engine, &ns, 4, None).await;
     let writes: Vec<(WriteBehind, SlotPlace)> = {
-        let mut core = engine.core();
+        let mut core = engine.decide();
         let writes = core.pool.next_writes(u64::MAX, 0);
         core.writing_bytes += writes.iter().map(|write| write.bytes).sum::<u64>();
         writes.into_iter().map(|write| (write, core.place(write.slot))).collect()
@@ -74,12 +75,12 @@ async fn a_write_without_memory_ends_and_so_do_those_behind_it() {
         .enumerate()
         .map(|(at, (write, place))| (*write, if at == 1 { nowhere } else { *place }));
     engine.start_writes(engine.nvme.as_ref().unwrap(), broken.collect());
-    assert!(settled(&engine), "{} bytes are being written for ever", engine.core().writing_bytes);
-    engine.core().pool.check().unwrap();
-    engine.core().writes_paused_until = 0;
+    assert!(settled(&engine), "{} bytes are being written for ever", engine.decide().writing_bytes);
+    engine.decide().pool.check().unwrap();
+    engine.decide().writes_paused_until = 0;
     engine.pump_writes();
     assert!(settled(&engine));
-    let stats = engine.core().pool.stats();
+    let stats = engine.decide().pool.stats();
     assert_eq!((stats.dirty_bytes, stats.nvme.pages), (0, 4));
 }
 
@@ -89,12 +90,12 @@ async fn a_page_whose_bytes_are_not_its_checksums_is_not_durable() {
     offload(&engine, &ns, 4, Some(2)).await;
     let index = engine.find_namespace(&ns).unwrap();
     let keys: Vec<_> = {
-        let core = engine.core();
+        let core = engine.decide();
         (1..=4).map(|at| core.pool.page_key(index, &hash(at)).unwrap()).collect()
     };
     assert_eq!(engine.make_durable(&keys).await, Err(NotDurable::Changed));
     assert!(settled(&engine));
-    let core = engine.core();
+    let core = engine.decide();
     assert_eq!(
         (core.pool.stats().nvme.pages, core.pool.stats().dram.pages),
         (2, 2),
@@ -108,42 +109,39 @@ async fn a_page_whose_bytes_are_not_its_checksums_is_not_durable() {
 #[tokio::test]
 async fn a_durable_commit_is_answered_although_nothing_is_written() {
     let (_dir, engine, ns) = engine();
+    engine.decide().writes_paused_until = u64::MAX;
     offload(&engine, &ns, 2, None).await;
     let index = engine.find_namespace(&ns).unwrap();
-    let key = {
-        let mut core = engine.core();
-        core.writes_paused_until = u64::MAX;
-        core.pool.page_key(index, &hash(2)).unwrap()
-    };
+    let key = engine.decide().pool.page_key(index, &hash(2)).unwrap();
     assert_eq!(engine.make_durable(&[key]).await, Err(NotDurable::Timeout));
-    assert_eq!(engine.core().durable.len(), 0, "nobody waits any more");
-    engine.core().writes_paused_until = 0;
+    assert_eq!(engine.decide().durable.len(), 0, "nobody waits any more");
+    engine.decide().writes_paused_until = 0;
     assert_eq!(engine.make_durable(&[key]).await, Ok(()), "asked again, it is durable");
 }
 
 #[test]
 fn the_pool_follows_what_the_disk_has_room_for() {
     let (_dir, engine, _) = engine();
-    assert_eq!(engine.core().pool.stats().nvme.capacity_bytes, 32 << 20);
-    engine.core().pool.resize_nvme(1 << 20, 50);
-    engine.core().nvme_segments = 3;
+    assert_eq!(engine.decide().pool.stats().nvme.capacity_bytes, 32 << 20);
+    engine.decide().pool.resize_nvme(1 << 20, 50);
+    engine.decide().nvme_segments = 3;
     engine.follow_capacity(0);
-    assert_eq!(engine.core().nvme_segments, engine.nvme.as_ref().unwrap().capacity().0);
-    assert_eq!(engine.core().pool.stats().nvme.capacity_bytes, 32 << 20);
+    assert_eq!(engine.decide().nvme_segments, engine.nvme.as_ref().unwrap().capacity().0);
+    assert_eq!(engine.decide().pool.stats().nvme.capacity_bytes, 32 << 20);
 }
 
 #[test]
 fn pages_do_not_leave_for_a_disk_that_is_full_for_a_moment() {
     let (_dir, engine, _) = engine();
     let segments = engine.nvme.as_ref().unwrap().capacity().0;
-    let told = || engine.core().nvme_segments;
-    engine.core().nvme_segments = segments + 4; // the disk has four fewer now
+    let told = || engine.decide().nvme_segments;
+    engine.decide().nvme_segments = segments + 4; // the disk has four fewer now
     engine.follow_capacity(1_000);
     engine.follow_capacity(1_000 + NVME_SMALLER_MS - 1);
     assert_eq!(told(), segments + 4);
-    engine.core().nvme_segments = segments;
+    engine.decide().nvme_segments = segments;
     engine.follow_capacity(1_000 + NVME_SMALLER_MS - 1); // and had space again
-    engine.core().nvme_segments = segments + 4;
+    engine.decide().nvme_segments = segments + 4;
     engine.follow_capacity(1_000 + NVME_SMALLER_MS);
     assert_eq!(told(), segments + 4, "the time counts anew");
     engine.follow_capacity(1_000 + 2 * NVME_SMALLER_MS);

@@ -1,0 +1,38 @@
+//! What follows from decisions: whoever keeps the bytes carries it out once the lock around the pool is free.
+//! Owns: the list of it. Must not know: how any of it is done.
+
+use crate::Pool;
+use crate::ids::{NvmePlace, PlaceNote};
+use crate::verbs::slabs::SlabAction;
+
+/// What follows from the decisions since effects were taken last. Reads are not among it: a verb that wants
+/// pages read names them in its answer, because its caller has to know which.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[must_use = "what was decided has to be carried out"]
+pub struct Effects {
+    /// Slabs that changed tenant: they get fresh memory before anybody is told of slots in them.
+    pub renew: Vec<SlabAction>,
+    /// What became of extents, in order.
+    pub notes: Vec<(NvmePlace, PlaceNote)>,
+    /// Pages wait to be written that did not before.
+    pub writes_ready: bool,
+    /// Slots are free, or can be made free, that were not.
+    pub freed: bool,
+}
+
+impl Pool {
+    /// Takes what follows from the verbs called since the last time: to be carried out by whoever called them.
+    pub fn take_effects(&mut self) -> Effects {
+        let (notes, writes_ready) = self.nvme.take_effects();
+        Effects { renew: self.take_renewals(), notes, writes_ready, freed: self.call.take_freed() }
+    }
+
+    fn take_renewals(&mut self) -> Vec<SlabAction> {
+        let renewed = self.slots.take_renewed().into_iter();
+        let action = |slab: u32| {
+            let (tenant, generation) = self.slots.owner_of_slab(slab)?;
+            Some(SlabAction::Renew { slab, generation, tenant: self.namespaces.tenant(tenant).to_owned() })
+        };
+        renewed.filter_map(action).collect()
+    }
+}
