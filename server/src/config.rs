@@ -59,7 +59,7 @@ struct NvmeFile {
     path: PathBuf,
     /// Limit of the segments on disk, at least four; superblocks, a lock and the catalog come on top.
     bytes: Bytes,
-    /// Bytes of a segment; default `256MiB`, smaller when the tier is small (bytes / 16, at least `4MiB`).
+    /// Bytes of a segment; default bytes / 256, but `32MiB` at least (less in a small tier) and `256MiB` at most.
     segment_bytes: Option<Bytes>,
     /// `auto` (default), `ring` or `blocking`.
     engine: Option<NvmeEngine>,
