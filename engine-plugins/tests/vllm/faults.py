@@ -19,7 +19,7 @@ def poison_loads(connector: Any) -> None:
     def poisoned(load: Any, run: Any) -> Any:
         result = fetch(load, run)
         memory = loader._runs[run.group]
-        lengths = memory.lengths * len(run.blocks)
+        lengths = memory.lengths * memory.shards.count * len(run.blocks)
         for address, length in zip(memory.addresses(run.blocks), lengths, strict=True):
             ctypes.memset(int(address), 0, length)
         return result
