@@ -347,15 +347,8 @@ impl Pool {
         self.call.step();
         let shard = pages.shards.first();
         let found = self.pages.find(pages.ns.0, &hash);
-        if let Some(index) = found {
-            let entry = &self.pages[index];
-            let cell = self.pages.cell(index, shard);
-            match () {
-                () if entry.parent != parent => return (Outcome::NoParent, None),
-                () if entry.is_visible() || cell.committed() => return (Outcome::Present, Some(index)),
-                () if cell.granted() => return (Outcome::InFlight, None),
-                () => {}
-            }
+        if let Some(decided) = found.and_then(|index| self.is_here(index, shard, parent)) {
+            return decided;
         }
         if found.is_none() && !self.make_entry_room(pages.ns.0, parent) {
             return (Outcome::NoSpace, None);

@@ -322,6 +322,17 @@ impl Pool {
         }
     }
 
+    /// What is said of a shard whose page has an entry already; none: it is wanted.
+    pub(super) fn is_here(&self, index: u32, shard: u16, parent: u32) -> Option<(Outcome, Option<u32>)> {
+        let (entry, cell) = (&self.pages[index], self.pages.cell(index, shard));
+        match () {
+            () if entry.parent != parent => Some((Outcome::NoParent, None)),
+            () if entry.is_visible() || cell.committed() => Some((Outcome::Present, Some(index))),
+            () if cell.granted() => Some((Outcome::InFlight, None)),
+            () => None,
+        }
+    }
+
     /// Decides one shard of a page; with the entry when it is accepted.
     fn offload_shard(
         &mut self,
@@ -334,15 +345,8 @@ impl Pool {
         let (page, shard) = (ask.shards.page(position), ask.shards.shard(position));
         let hash = ask.hashes[page];
         let found = self.pages.find(ask.ns.0, &hash);
-        if let Some(index) = found {
-            let entry = &self.pages[index];
-            let cell = self.pages.cell(index, shard);
-            match () {
-                () if entry.parent != parent => return (Outcome::NoParent, None),
-                () if entry.is_visible() || cell.committed() => return (Outcome::Present, Some(index)),
-                () if cell.granted() => return (Outcome::InFlight, None),
-                () => {}
-            }
+        if let Some(decided) = found.and_then(|index| self.is_here(index, shard, parent)) {
+            return decided;
         }
         if asked.items.len() >= asked.room {
             let own = asked.items.len() as u32 + self.leases.counts().of(ask.client).leased;
