@@ -60,11 +60,13 @@ impl Pool {
         }
         self.pages.set_unfinished(index, true);
         self.eviction.unfinished.pages += 1;
-        if self.eviction.unfinished.rows.len() >= UNFINISHED_MAX {
-            self.drop_unfinished(0, self.call.half_slice(), Search::NONE);
-        }
         self.eviction.unfinished.push(self.pages.key(index), self.call.now());
         self.eviction.unfinished.oldest(&self.pages, &mut self.call);
+        if self.eviction.unfinished.rows.len() > UNFINISHED_MAX {
+            // Not the page itself, nor what it hangs on: its caller goes on with it.
+            let search = Search { page: index, ..Search::NONE };
+            self.drop_unfinished(0, self.call.half_slice(), search);
+        }
     }
 
     /// The page is whole, or gone.
