@@ -1,6 +1,6 @@
 //! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
 
-use super::{Answer, blocking};
+use super::reply::{Answer, blocking};
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::engine::record::{Recorded, Recording};

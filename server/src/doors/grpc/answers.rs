@@ -8,7 +8,7 @@
 //! comes back.
 
 use super::budget::Total;
-use super::requests::InlineStream;
+use super::inline_streams::InlineStream;
 use crate::connections::watch::{Asking, Request as Counted, Watch};
 use crate::limits::{
     UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX, UNREAD_LITTLE_BYTES, UNREAD_STREAMS_BYTES_MAX,

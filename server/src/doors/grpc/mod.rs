@@ -1,14 +1,16 @@
 //! The gRPC door, on its Unix socket and on TCP. Owns: the services put together, and HTTP/2's settings. Must not know: the
 //! verbs.
 //!
-//! - [`pool`], [`sessions`], [`admin`]: the services' verbs
-//! - [`requests`], [`budget`]: what every request passes, and what it may take
+//! - [`pool`], [`sessions`], [`admin`]: the services' verbs; [`reply`]: what each of them answers with
+//! - [`requests`], [`budget`], [`inline_streams`]: what every request passes, and what it may take
 //! - [`answers`]: the same of answers
 
 pub(crate) mod admin;
 pub(crate) mod answers;
 pub(crate) mod budget;
+mod inline_streams;
 pub(crate) mod pool;
+mod reply;
 mod requests;
 pub(crate) mod sessions;
 
@@ -36,13 +38,11 @@ use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
-use tonic::{Response, Status};
 use tonic_health::server::HealthReporter;
 use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 use turnkv_proto::wire::{
     admin_server::AdminServer, sessions_server::SessionsServer, unary::pool_server::PoolServer,
 };
-use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::SocketFile;
 
 /// Every service.
@@ -149,14 +149,4 @@ async fn serve<L: Accept>(
 ) -> Result<(), tonic::transport::Error> {
     let until = async move { drop(stopped.wait_for(|stop| *stop).await) };
     router.serve_with_incoming_shutdown(admitting.into_stream(), until).await
-}
-
-/// What a verb answers with.
-type Answer<T> = Result<Response<T>, Status>;
-
-/// Answers with what a verb says that takes long, or writes to the catalog: not on an async thread.
-async fn blocking<T: Send + 'static>(verb: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Answer<T> {
-    let done = tokio::task::spawn_blocking(verb).await;
-    let done = done.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(Response::new(done?))
 }

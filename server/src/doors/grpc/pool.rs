@@ -1,7 +1,7 @@
 //! The Pool service less its inline streams: one method a verb, each decode -> ask -> act -> reply. Owns: nothing else. Must not
 //! know: the pool.
 
-use super::{Answer, blocking};
+use super::reply::{Answer, blocking};
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::limits::STREAM_QUEUE_MAX;

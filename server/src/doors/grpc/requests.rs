@@ -7,30 +7,25 @@
 
 use super::answers::{Answers, Leaving};
 use super::budget::{Budget, RequestShare};
-use crate::connections::peers;
-use crate::connections::watch::{Asking, Watch};
+use super::inline_streams::InlineStreams;
+use crate::connections::watch::Asking;
 use crate::doors::calls::CallSeconds;
-use crate::limits::{INLINE_STREAMS_MAX, MESSAGE_MS_MAX};
+use crate::limits::MESSAGE_MS_MAX;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use metrics::{Counter, Gauge, counter, describe_gauge, gauge};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 use tonic::{Code, Status};
-use turnkv_proto::stream::{OFFLOAD_PATH, PREFIX_BYTES, RELOAD_PATH};
+use turnkv_proto::stream::{OFFLOAD_PATH, PREFIX_BYTES};
 use turnkv_proto::{Error, ErrorKind};
 
 /// Paths of streams of several messages begin so; every other request is one message.
 const STREAMS: [&str; 2] = [OFFLOAD_PATH, "/grpc.reflection."];
-/// Paths of inline streams.
-const INLINE: [&str; 2] = [OFFLOAD_PATH, RELOAD_PATH];
 
 /// What requests share.
 #[derive(Clone)]
@@ -38,57 +33,17 @@ pub(super) struct Requests {
     calls: Arc<CallSeconds>,
     budget: Arc<Budget>,
     answers: Arc<Answers>,
-    inline: Arc<Semaphore>,
-    inline_refused: Counter,
-    inline_open: Gauge,
-}
-
-/// One inline stream that is open.
-pub(super) struct InlineStream {
-    _permit: OwnedSemaphorePermit,
-    watch: Arc<Watch>,
-    open: Gauge,
+    inline: InlineStreams,
 }
 
 impl Requests {
     pub(super) fn new(calls: &Arc<CallSeconds>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
-        describe_gauge!("turnkv_requests_inline_operations", "Inline streams that are open");
         Requests {
             calls: Arc::clone(calls),
             budget: Arc::clone(budget),
             answers: Arc::clone(answers),
-            inline: Arc::new(Semaphore::new(INLINE_STREAMS_MAX)),
-            inline_refused: counter!("turnkv_requests_refused_total", "cause" => "streams"),
-            inline_open: gauge!("turnkv_requests_inline_operations"),
+            inline: InlineStreams::new(),
         }
-    }
-
-    fn inline_stream(&self, path: &str, asking: &Asking) -> Result<Option<InlineStream>, Error> {
-        if !INLINE.contains(&path) {
-            return Ok(None);
-        }
-        let refuse = |text: String| {
-            self.inline_refused.increment(1);
-            Error::new(ErrorKind::Limit, text)
-        };
-        let (watch, most) = (asking.watch(), INLINE_STREAMS_MAX as u64);
-        if !peers::take(&watch.of_peer.inline_streams, 1, most) {
-            let share = peers::share_of(most);
-            return Err(refuse(format!("one peer has {share} inline streams open: open fewer at a time")));
-        }
-        let Ok(permit) = Arc::clone(&self.inline).try_acquire_owned() else {
-            watch.of_peer.inline_streams.fetch_sub(1, Ordering::Relaxed);
-            return Err(refuse(format!("{most} inline streams are open: open fewer at a time")));
-        };
-        self.inline_open.increment(1.0);
-        Ok(Some(InlineStream { _permit: permit, watch: Arc::clone(watch), open: self.inline_open.clone() }))
-    }
-}
-
-impl Drop for InlineStream {
-    fn drop(&mut self) {
-        self.watch.of_peer.inline_streams.fetch_sub(1, Ordering::Relaxed);
-        self.open.decrement(1.0);
     }
 }
 
@@ -101,7 +56,7 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     let counted = asking.begin();
     let path = request.uri().path();
     let admitted = requests.answers.admit(asking.watch());
-    let inline = match admitted.and_then(|()| requests.inline_stream(path, &asking)) {
+    let inline = match admitted.and_then(|()| requests.inline.open(path, &asking)) {
         Ok(inline) => inline,
         Err(error) => return Status::from(error).into_http(),
     };

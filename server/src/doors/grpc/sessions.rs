@@ -1,6 +1,6 @@
 //! The Sessions service: one method a verb. Owns: nothing else. Must not know: the pool.
 
-use super::{Answer, blocking};
+use super::reply::{Answer, blocking};
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::limits::LISTS_AT_ONCE_MAX;

@@ -1,7 +1,7 @@
 //! One local connection: receive a frame, do its verb, answer. Owns: the frames' order on one socket. Must not know:
 //! what the verbs decide.
 
-use super::LocalDoor;
+use super::farewell;
 use super::sent::SentSlabs;
 use crate::connections::watch::Asking;
 use crate::connections::{Cause, Peer, Refusal};
@@ -45,47 +45,53 @@ impl From<Error> for End {
     }
 }
 
-/// Serves a connection until its peer leaves.
-pub(super) fn serve(door: &LocalDoor, socket: &Arc<LocalSocket>, asking: &Asking) {
-    let (engine, calls, waits, slabs) = (&door.engine, &door.calls, &door.waits, &door.sent);
-    let (client, arrived) = (None, Cell::new(None));
-    let mut connection = Connection { engine, calls, socket, waits, slabs, asking, client, arrived };
-    loop {
-        let (cause, error) = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
-            Ok(frame) => {
-                // Until Hello a connection is silent, whatever it says.
-                let request = connection.client.map(|_| asking.begin());
-                let answered = connection.answer(&frame);
-                drop(request.or_else(|| connection.client.map(|_| asking.begin())));
-                match answered {
-                    Ok(()) => continue,
-                    Err(error) => (sent_in_vain(&error), error),
+/// What serves every connection of the door.
+pub(super) struct LocalService {
+    pub(super) engine: Arc<Engine>,
+    pub(super) calls: Arc<CallSeconds>,
+    /// Runs the few verbs that must wait.
+    pub(super) waits: Handle,
+    pub(super) sent: SentSlabs,
+}
+
+impl LocalService {
+    /// Serves a connection until its peer leaves.
+    pub(super) fn serve(&self, socket: &Arc<LocalSocket>, asking: &Asking) {
+        let (client, arrived) = (None, Cell::new(None));
+        let mut connection = Connection { door: self, socket, asking, client, arrived };
+        loop {
+            let (cause, error) = match socket.recv_spin(LOCAL_SPIN, Duration::from_millis(FRAME_MS_MAX)) {
+                Ok(frame) => {
+                    // Until Hello a connection is silent, whatever it says.
+                    let request = connection.client.map(|_| asking.begin());
+                    let answered = connection.answer(&frame);
+                    drop(request.or_else(|| connection.client.map(|_| asking.begin())));
+                    match answered {
+                        Ok(()) => continue,
+                        Err(error) => (sent_in_vain(&error), error),
+                    }
                 }
+                Err(error) => (received_in_vain(&error), error),
+            };
+            if error.kind() != io::ErrorKind::UnexpectedEof {
+                tracing::debug!(%error, "a local connection ends");
             }
-            Err(error) => (received_in_vain(&error), error),
-        };
-        if error.kind() != io::ErrorKind::UnexpectedEof {
-            tracing::debug!(%error, "a local connection ends");
+            if let Some(cause) = cause {
+                farewell::end(socket, asking, cause);
+            }
+            break;
         }
-        if let Some(cause) = cause {
-            super::end(socket, asking, cause);
+        if let Some(client) = connection.client {
+            self.engine.clients.goodbye(client);
         }
-        break;
+        // A slab that the peer has not read keeps the socket.
+        socket.shutdown();
     }
-    if let Some(client) = connection.client {
-        engine.clients.goodbye(client);
-    }
-    // A slab that the peer has not read keeps the socket.
-    socket.shutdown();
 }
 
 struct Connection<'a> {
-    engine: &'a Arc<Engine>,
-    calls: &'a CallSeconds,
+    door: &'a LocalService,
     socket: &'a Arc<LocalSocket>,
-    /// Runs the few verbs that must wait.
-    waits: &'a Handle,
-    slabs: &'a SentSlabs,
     asking: &'a Asking,
     client: Option<ClientId>,
     /// When the request in service arrived; taken by its first answer.
@@ -145,17 +151,17 @@ impl Connection<'_> {
         if self.client.is_some() {
             return Err(Error::invalid("Hello was said on this connection already").into());
         }
-        let client = self.engine.hello(self.socket).inspect_err(|error| {
+        let client = self.door.engine.hello(self.socket).inspect_err(|error| {
             if error.kind == ErrorKind::Limit {
                 self.asking.refused(Refusal::Clients);
             }
         })?;
         self.client = Some(client);
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let reply = wire::HelloReply { client: client.0, version, instance: self.engine.instance };
+        let reply = wire::HelloReply { client: client.0, version, instance: self.door.engine.instance };
         let (peer, _): (Peer, _) = self.asking.peer();
         // A descriptor that may not be sent now is no reason to turn anybody away: the socket alone does too.
-        match ask.rings.then(|| self.slabs.begin(self.socket, peer, client)) {
+        match ask.rings.then(|| self.door.sent.begin(self.socket, peer, client)) {
             Some(Ok(_sending)) => Ok(self.send_with_rings(frame.verb, &reply)?),
             _ => Ok(self.send(frame.verb, 0, &reply, &[])?),
         }
@@ -164,7 +170,9 @@ impl Connection<'_> {
     fn send_with_rings(&self, verb: u8, reply: &impl Message) -> io::Result<()> {
         let body = reply.encode_to_vec();
         match self.socket.send_with_rings(verb, 0, &body, send_deadline()) {
-            Err(error) if self.slabs.refused_by_system(&error).is_some() => self.send(verb, 0, reply, &[]),
+            Err(error) if self.door.sent.refused_by_system(&error).is_some() => {
+                self.send(verb, 0, reply, &[])
+            }
             sent => {
                 self.answered(verb);
                 sent
@@ -175,25 +183,26 @@ impl Connection<'_> {
     fn attach_slab(&self, frame: &Frame) -> Result<(), End> {
         let ask: wire::AttachSlabRequest = decode(frame)?;
         let region =
-            self.engine.attach_slab(&codec::namespace_id(&ask.namespace)?, ask.slab, ask.generation)?;
+            self.door.engine.attach_slab(&codec::namespace_id(&ask.namespace)?, ask.slab, ask.generation)?;
         let reply = wire::AttachSlabReply { slab_bytes: region.len() as u64 };
         let (peer, _): (Peer, _) = self.asking.peer();
-        let _sending = self.slabs.begin(self.socket, peer, self.said_hello()?)?;
-        self.send(frame.verb, 0, &reply, &[region.fd().as_fd()])
-            .map_err(|error| self.slabs.refused_by_system(&error).map_or(End::Socket(error), End::Refused))
+        let _sending = self.door.sent.begin(self.socket, peer, self.said_hello()?)?;
+        self.send(frame.verb, 0, &reply, &[region.fd().as_fd()]).map_err(|error| {
+            self.door.sent.refused_by_system(&error).map_or(End::Socket(error), End::Refused)
+        })
     }
 
     fn lookup(&self, frame: &Frame) -> Result<(), End> {
-        let found = self.engine.lookup(&codec::lookup::ask(&decode(frame)?)?)?;
+        let found = self.door.engine.lookup(&codec::lookup::ask(&decode(frame)?)?)?;
         Ok(self.send(frame.verb, 0, &codec::lookup::reply(found), &[])?)
     }
 
     fn begin_offload(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::BeginOffloadRequest = decode(frame)?;
         let (client, ask) = (self.own(raw.client)?, codec::offload::begin(&raw)?);
-        let begun = match self.engine.begin_offload_now(client, &ask)? {
+        let begun = match self.door.engine.begin_offload_now(client, &ask)? {
             Some(begun) => begun,
-            None => self.wait_for(self.engine.begin_offload(client, &ask))??,
+            None => self.wait_for(self.door.engine.begin_offload(client, &ask))??,
         };
         Ok(self.send(frame.verb, 0, &codec::offload::begun(begun), &[])?)
     }
@@ -202,9 +211,9 @@ impl Connection<'_> {
         let raw: wire::CommitOffloadRequest = decode(frame)?;
         let (client, ask) = (self.own(raw.client)?, codec::offload::commit(&raw)?);
         let (committed, later) = if ask.durable {
-            (self.wait_for(self.engine.commit_offload(client, &ask))??, None)
+            (self.wait_for(self.door.engine.commit_offload(client, &ask))??, None)
         } else {
-            let (committed, later) = self.engine.commit_offload_now(client, &ask)?;
+            let (committed, later) = self.door.engine.commit_offload_now(client, &ask)?;
             (committed, Some(later))
         };
         self.send(frame.verb, 0, &codec::offload::committed(committed), &[])?;
@@ -214,39 +223,39 @@ impl Connection<'_> {
 
     fn abort_offload(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::AbortOffloadRequest = decode(frame)?;
-        Ok(self.engine.abort_offload(self.own(raw.client)?, LeaseId(raw.lease))?)
+        Ok(self.door.engine.abort_offload(self.own(raw.client)?, LeaseId(raw.lease))?)
     }
 
     fn begin_reload(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::BeginReloadRequest = decode(frame)?;
         let (client, ask) = (self.own(raw.client)?, codec::reload::begin(&raw)?);
-        let mut run = match self.engine.begin_reload_now(client, &ask)? {
+        let mut run = match self.door.engine.begin_reload_now(client, &ask)? {
             Some(run) => run,
-            None => self.wait_for(self.engine.begin_reload(client, &ask))??,
+            None => self.wait_for(self.door.engine.begin_reload(client, &ask))??,
         };
         Ok(self.stream_reload(frame.verb, &mut run)?)
     }
 
     fn end_reload(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::EndReloadRequest = decode(frame)?;
-        Ok(self.engine.end_reload(self.own(raw.client)?, &codec::reload::end(raw)?)?)
+        Ok(self.door.engine.end_reload(self.own(raw.client)?, &codec::reload::end(raw)?)?)
     }
 
     fn reserve(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::ReserveRequest = decode(frame)?;
         let (client, ask) = (self.own(raw.client)?, codec::held::reserve(&raw)?);
-        let reserved = self.engine.reserve(client, &ask)?;
+        let reserved = self.door.engine.reserve(client, &ask)?;
         Ok(self.send(frame.verb, 0, &codec::held::reserved(&reserved), &[])?)
     }
 
     fn commit_reserved(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::CommitReservedRequest = decode(frame)?;
         let (client, ask) = (self.own(raw.client)?, codec::held::commit(&raw)?);
-        let (committed, later) = self.engine.commit_reserved(client, &ask)?;
+        let (committed, later) = self.door.engine.commit_reserved(client, &ask)?;
         let (mut durable, mut later) = (None, Some(later));
         if ask.durable {
             later = None;
-            durable = Some(self.wait_for(self.engine.reserved_durable(&ask, &committed))?);
+            durable = Some(self.wait_for(self.door.engine.reserved_durable(&ask, &committed))?);
         }
         self.send(frame.verb, 0, &codec::held::committed(&committed.outcomes, durable), &[])?;
         drop(later); // after the answer, as for a commit
@@ -256,13 +265,13 @@ impl Connection<'_> {
     fn renew(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::RenewRequest = decode(frame)?;
         let (client, leases) = (self.own(raw.client)?, codec::held::renew(&raw)?);
-        let renewed = self.engine.renew(client, &leases);
+        let renewed = self.door.engine.renew(client, &leases);
         Ok(self.send(frame.verb, 0, &codec::held::renewed(renewed), &[])?)
     }
 
     fn release(&self, frame: &Frame) -> Result<(), End> {
         let raw: wire::ReleaseRequest = decode(frame)?;
-        Ok(self.engine.release(self.own(raw.client)?, &codec::held::release(raw)?)?)
+        Ok(self.door.engine.release(self.own(raw.client)?, &codec::held::release(raw)?)?)
     }
 
     /// Sends a run's pages as they land; the last frame has no FLAG_MORE.
@@ -286,14 +295,14 @@ impl Connection<'_> {
     /// The client that a request names: this connection's own, and still known; another's number is refused.
     fn own(&self, named: u64) -> Result<ClientId, Error> {
         if self.client.is_some_and(|own| own.0 == named) {
-            return self.engine.clients.check(named);
+            return self.door.engine.clients.check(named);
         }
         Err(Error::new(ErrorKind::LeaseUnknown, "the request names another client than this connection's"))
     }
 
     /// Waits for what a verb waits for, or until the peer hangs up: nobody takes the answer then.
     fn wait_for<T>(&self, wait: impl Future<Output = T>) -> io::Result<T> {
-        self.waits.block_on(async {
+        self.door.waits.block_on(async {
             let mut wait = pin!(wait);
             loop {
                 match timeout(LOCAL_LOOK, wait.as_mut()).await {
@@ -309,7 +318,7 @@ impl Connection<'_> {
 
     fn answered(&self, verb: u8) {
         if let Some(arrived) = self.arrived.take() {
-            self.calls.answered(verb, arrived);
+            self.door.calls.answered(verb, arrived);
         }
     }
 

@@ -1,46 +1,46 @@
 //! The local door: the hot verbs on a Unix socket, one blocking thread a connection (a round trip costs 8 us, not the
-//! 60 to 100 of HTTP/2). Owns: accepting, waking every thread at shutdown. Must not know:
-//! the verbs (that is [`connection`]); [`sent`] bounds the slabs that wait to be read.
+//! 60 to 100 of HTTP/2). Owns: accepting, waking every thread at shutdown. Must not know: the verbs.
+//!
+//! - [`connection`]: the verbs of one connection
+//! - [`sent`]: bounds the slabs that wait to be read
+//! - [`farewell`]: what a peer is told that is not served any more
 
 mod connection;
+mod farewell;
 mod sent;
 
 use crate::connections::accept::Backoff;
 use crate::connections::peers;
-use crate::connections::watch::Asking;
-use crate::connections::{Cause, ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
+use crate::connections::{ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
 use crate::doors::calls::CallSeconds;
 use crate::engine::Engine;
-use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, REFUSAL_MS_MAX};
+use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX};
 use crate::supervise::Supervisor;
+use connection::LocalService;
+use farewell::{refuse, say};
 use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
-use prost::Message;
 use sent::SentSlabs;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::runtime::Handle;
 use turnkv_proto::wire::Verb;
-use turnkv_proto::{Error, ErrorKind};
-use turnkv_transfer::{FLAG_FAILURE, LargeFrames, LocalListener, LocalSocket};
+use turnkv_transfer::{LargeFrames, LocalListener, LocalSocket};
 
 /// The door while it is open; [`LocalDoor::close`] ends every connection.
 pub(crate) struct LocalDoor {
-    engine: Arc<Engine>,
-    calls: Arc<CallSeconds>,
+    /// What serves every connection.
+    service: LocalService,
     connections: Arc<Connections>,
     listener: LocalListener,
-    /// Runs the few verbs that must wait.
-    waits: Handle,
     sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
     large: Arc<LargeFrames>,
     /// Of these, what each user may have.
     large_of_users: Mutex<HashMap<u32, Weak<LargeFrames>>>,
-    sent: SentSlabs,
     arriving: Gauge,
     closing: AtomicBool,
 }
@@ -56,16 +56,19 @@ impl LocalDoor {
         waits: Handle,
         supervisor: &Supervisor,
     ) -> io::Result<Arc<LocalDoor>> {
-        let door = Arc::new(LocalDoor {
+        let service = LocalService {
             engine: Arc::clone(engine),
             calls: Arc::clone(calls),
+            waits,
+            sent: SentSlabs::new(connections.caps().unread_slabs()),
+        };
+        let door = Arc::new(LocalDoor {
+            service,
             connections: Arc::clone(connections),
             listener: LocalListener::bind(path, mode)?,
-            waits,
             sockets: Mutex::new(HashMap::new()),
             large: LargeFrames::new(LOCAL_LARGE_BYTES_MAX),
             large_of_users: Mutex::default(),
-            sent: SentSlabs::new(connections.caps().unread_slabs()),
             arriving: gauge!("turnkv_frames_arriving_bytes", "door" => "local"),
             closing: AtomicBool::new(false),
         });
@@ -109,7 +112,7 @@ impl LocalDoor {
         let open = Open { door, id, socket, place };
         let serve = move || {
             let Open { door, socket, place, .. } = &open;
-            connection::serve(door, socket, &place.asking());
+            door.service.serve(socket, &place.asking());
         };
         if let Err(error) = std::thread::Builder::new().name("turnkv-local".into()).spawn(serve) {
             tracing::warn!(%error, "no thread for a local connection: refused");
@@ -151,7 +154,7 @@ impl LocalDoor {
 
     /// Looks after what no connection does. Called about twice a second.
     pub(crate) fn sweep(&self) {
-        self.sent.sweep();
+        self.service.sent.sweep();
     }
 
     /// Ends every connection and takes no more.
@@ -182,28 +185,4 @@ impl Drop for Open {
 /// Whose process is at the other end. One that the kernel does not name has left, and shares with its like until that is noticed.
 fn user_of(socket: &LocalSocket) -> u32 {
     socket.peer().map_or(u32::MAX, |peer| peer.uid)
-}
-
-/// Answers the Hello that the peer is about to say.
-fn refuse(socket: &LocalSocket, refused: &Refused) {
-    let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
-    say(socket, Verb::Hello, &refused.to_string(), deadline);
-}
-
-/// Says why a connection ends; without a verb, whatever its peer asks.
-fn say(socket: &LocalSocket, verb: Verb, why: &str, deadline: Instant) {
-    let failure = Error::new(ErrorKind::Limit, why).to_failure();
-    let sent = socket.send_by(verb as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
-    if let Err(error) = sent {
-        tracing::debug!(%error, "a peer that is not served had left");
-    }
-}
-
-/// A connection is ended by its own thread: counts why, and says so where the peer may still listen.
-fn end(socket: &LocalSocket, asking: &Asking, cause: Cause) {
-    asking.ended(cause);
-    if cause != Cause::Unread {
-        let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
-        say(socket, Verb::Unspecified, cause.words(), deadline);
-    }
 }

@@ -1,0 +1,34 @@
+//! What a peer is told that is not served, or not any more. Owns: the words on the socket. Must not know: why.
+
+use crate::connections::watch::Asking;
+use crate::connections::{Cause, Refused};
+use crate::limits::REFUSAL_MS_MAX;
+use prost::Message;
+use std::time::{Duration, Instant};
+use turnkv_proto::wire::Verb;
+use turnkv_proto::{Error, ErrorKind};
+use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
+
+/// Answers the Hello that the peer is about to say.
+pub(super) fn refuse(socket: &LocalSocket, refused: &Refused) {
+    let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
+    say(socket, Verb::Hello, &refused.to_string(), deadline);
+}
+
+/// Says why a connection ends; without a verb, whatever its peer asks.
+pub(super) fn say(socket: &LocalSocket, verb: Verb, why: &str, deadline: Instant) {
+    let failure = Error::new(ErrorKind::Limit, why).to_failure();
+    let sent = socket.send_by(verb as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
+    if let Err(error) = sent {
+        tracing::debug!(%error, "a peer that is not served had left");
+    }
+}
+
+/// A connection is ended by its own thread: counts why, and says so where the peer may still listen.
+pub(super) fn end(socket: &LocalSocket, asking: &Asking, cause: Cause) {
+    asking.ended(cause);
+    if cause != Cause::Unread {
+        let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
+        say(socket, Verb::Unspecified, cause.words(), deadline);
+    }
+}
