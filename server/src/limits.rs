@@ -83,6 +83,8 @@ pub(crate) const GRPC_FRAME_BYTES_MAX: u32 = 1 << 20;
 /// Bytes of HTTP/2 frames of all connections together that are larger than what is not counted, from their headers on until
 /// they are whole.
 pub(crate) const GRPC_FRAMES_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one unit in which room for them is counted: a semaphore counts in 32 bits.
+pub(crate) const FRAME_UNIT_BYTES: usize = 1 << 10;
 /// Bytes of a frame that needs no room of its own, so what any connection may leave half sent.
 pub(crate) const FRAME_UNCOUNTED_BYTES_MAX: usize = 32 << 10;
 /// Bytes of a request to the Pool service: its longest list of hashes, or of positions with checksums, and the rest.

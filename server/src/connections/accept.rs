@@ -1,14 +1,14 @@
 //! Taking connections from a listener of the async runtime. Owns: the pause when the system has none to give, and how a
 //! refusal is said. Must not know: what is served.
 
-use super::stream::DoorStream;
-use super::{Connections, Door, Peer, Refusal};
+use super::cause::Refusal;
+use super::door::{Door, Peer};
+use super::stream::{DoorStream, Ended};
+use super::table::Connections;
 use crate::limits::{ACCEPT_PAUSE_MAX, ACCEPT_PAUSE_MIN};
-use futures_util::task::AtomicWaker;
 use futures_util::{Stream, stream::unfold};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -165,26 +165,6 @@ impl<L: Accept> Admitting<L> {
                 None
             }
         }
-    }
-}
-
-/// Tells a connection's task that it must end.
-#[derive(Default)]
-pub(super) struct Ended {
-    ended: AtomicBool,
-    waker: AtomicWaker,
-}
-
-impl Ended {
-    fn end(&self) {
-        self.ended.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    /// Whether it must; else `context` is woken once it must.
-    pub(super) fn poll(&self, context: &mut std::task::Context<'_>) -> bool {
-        self.waker.register(context.waker());
-        self.ended.load(Ordering::Acquire)
     }
 }
 

@@ -1,7 +1,7 @@
 //! How many connections each door takes. Owns: the arithmetic from the process' limit of open files, and that limit's
 //! raise. Must not know: who is connected.
 
-use super::Door;
+use super::door::Door;
 use crate::config::Settings;
 use crate::limits::{
     CONNECTIONS_MIN, CONNECTIONS_USUAL, HTTP_CONNECTIONS_MAX, LOCAL_CONNECTIONS_MAX,

@@ -1,7 +1,8 @@
 //! What is counted and shown of connections. Owns: the series' names. Must not know: when they change.
 
 use super::caps::Caps;
-use super::{Cause, Door, Refusal};
+use super::cause::{Cause, Refusal};
+use super::door::Door;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
 pub(super) struct Counters {

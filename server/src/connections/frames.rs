@@ -6,7 +6,7 @@
 
 use super::peers::PeerUse;
 use crate::limits::{
-    BURST_BYTES_MIN, FRAME_UNCOUNTED_BYTES_MAX, GRPC_FRAME_BYTES_MAX, GRPC_FRAMES_BYTES_MAX,
+    BURST_BYTES_MIN, FRAME_UNCOUNTED_BYTES_MAX, FRAME_UNIT_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_FRAMES_BYTES_MAX,
 };
 use metrics::{Gauge, describe_gauge, gauge};
 use std::pin::Pin;
@@ -14,9 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
-
-/// Bytes of one permit: a semaphore counts in 32 bits.
-pub(super) const FRAME_UNIT_BYTES: usize = 1 << 10;
 
 /// What all connections may have of them.
 pub(crate) struct FrameMemory {

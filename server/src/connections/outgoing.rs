@@ -4,7 +4,7 @@
 //! The library that speaks HTTP/2 ends a connection by itself: for floods, for what is no HTTP/2, for a peer that is silent when
 //! it is asked whether it is there. It tells nobody but the peer, in its last frame.
 
-use super::Cause;
+use super::cause::Cause;
 
 const FRAME_HEADER_BYTES: usize = 9;
 const KIND_AT: usize = 3;

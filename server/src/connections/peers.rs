@@ -1,9 +1,8 @@
 //! What one peer has of what all connections share, over all its connections. Owns: the counts, and what its share is. Must not
 //! know: what is shared.
 
-use super::Peer;
-use super::frames::FRAME_UNIT_BYTES;
-use crate::limits::{GRPC_FRAMES_BYTES_MAX, PEER_PERCENT_MAX, PEERS_SPARE};
+use super::door::Peer;
+use crate::limits::{FRAME_UNIT_BYTES, GRPC_FRAMES_BYTES_MAX, PEER_PERCENT_MAX, PEERS_SPARE};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

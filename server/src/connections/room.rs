@@ -5,8 +5,9 @@
 //! young that its first request may be on its way.
 
 use super::caps::Caps;
+use super::door::{Door, Peer};
+use super::table::OpenConnections;
 use super::watch::Watch;
-use super::{Door, OpenConnections, Peer};
 use crate::limits::{LEAVING_MAX, ROOM_IDLE_MS_MIN, ROOM_SILENT_MS_MIN};
 use std::sync::Arc;
 

@@ -1,15 +1,17 @@
 //! The bytes of one admitted connection of the async runtime. Owns: its end when the table says so. Must not know: HTTP's
 //! meaning; what it must know of HTTP/2's frames is in [`super::authority`].
 
-use super::accept::Ended;
+use super::asking::Asking;
 use super::authority::Frames;
+use super::door::Door;
 use super::frames::FrameRoom;
 use super::outgoing::Outgoing;
-use super::watch::Asking;
-use super::{ConnectionPlace, Door};
+use super::table::ConnectionPlace;
+use futures_util::task::AtomicWaker;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
@@ -31,6 +33,27 @@ struct Http2 {
     frames: Frames,
     room: FrameRoom,
     outgoing: Outgoing,
+}
+
+/// Tells a connection's task that it must end.
+#[derive(Default)]
+pub(super) struct Ended {
+    ended: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Ended {
+    /// It must, from now on.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Whether it must; else `context` is woken once it must.
+    fn poll(&self, context: &mut Context<'_>) -> bool {
+        self.waker.register(context.waker());
+        self.ended.load(Ordering::Acquire)
+    }
 }
 
 impl<Io> DoorStream<Io> {

@@ -1,9 +1,10 @@
 //! One connection as its door tells of it: when it was heard of, whether it is asking. Owns: these few atomics. Must not
 //! know: the table, what is asked.
 
+use super::cause::Cause;
+use super::door::{Door, Peer};
 use super::peers::PeerUse;
 use super::unread::Unread;
-use super::{Cause, Connections, Door, Peer, Refusal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -29,20 +30,6 @@ pub(crate) struct Watch {
     /// Answers that its peer has not taken.
     pub(crate) unread: Unread,
     end: Box<dyn Fn(Cause) + Send + Sync>,
-}
-
-/// Tells of the requests on one connection.
-#[derive(Clone)]
-pub(crate) struct Asking {
-    connections: Arc<Connections>,
-    watch: Arc<Watch>,
-    /// The process at its other end, where the kernel says; else 0.
-    process: i32,
-}
-
-/// One request in service; it ends when this is dropped.
-pub(crate) struct Request {
-    asking: Asking,
 }
 
 impl Watch {
@@ -73,6 +60,18 @@ impl Watch {
     /// Tells its door to end it.
     pub(super) fn end(&self, cause: Cause) {
         (self.end)(cause);
+    }
+
+    /// One request more is in service.
+    pub(super) fn begin_request(&self) {
+        self.asking.fetch_add(1, Ordering::Relaxed);
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// One request less.
+    pub(super) fn end_request(&self, now: u64) {
+        self.quiet_since.store(now, Ordering::Relaxed);
+        self.asking.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Bytes arrived: whether they end within a frame, and whether another one ended in them.
@@ -107,56 +106,5 @@ impl Watch {
     /// False: it was set already. Called under the table's lock.
     pub(super) fn set_leaving(&self) -> bool {
         !self.leaving.swap(true, Ordering::Relaxed)
-    }
-}
-
-impl Asking {
-    pub(super) fn new(connections: Arc<Connections>, watch: Arc<Watch>) -> Asking {
-        Asking { connections, watch, process: 0 }
-    }
-
-    /// The same, of a process that is known.
-    pub(super) fn of_process(self, process: i32) -> Asking {
-        Asking { process, ..self }
-    }
-
-    /// Whose connection it is, and which process is at its other end (0: not known).
-    pub(crate) fn peer(&self) -> (Peer, i32) {
-        (self.watch.peer, self.process)
-    }
-
-    /// A request begins.
-    pub(crate) fn begin(&self) -> Request {
-        self.watch.asking.fetch_add(1, Ordering::Relaxed);
-        self.watch.asked.store(true, Ordering::Relaxed);
-        Request { asking: self.clone() }
-    }
-
-    /// The watches' clock.
-    pub(crate) fn now(&self) -> u64 {
-        self.connections.now()
-    }
-
-    /// Its door ends it.
-    pub(crate) fn ended(&self, cause: Cause) {
-        self.connections.ended(&self.watch, cause);
-    }
-
-    /// It is connected, and not served.
-    pub(crate) fn refused(&self, why: Refusal) {
-        self.connections.refused(self.watch.door, why);
-    }
-
-    /// Its connection.
-    pub(crate) fn watch(&self) -> &Arc<Watch> {
-        &self.watch
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        let watch = &self.asking.watch;
-        watch.quiet_since.store(self.asking.connections.now(), Ordering::Relaxed);
-        watch.asking.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,8 +1,8 @@
 //! HTTP for operators: /metrics (Prometheus) and /healthz. Owns: the two pages, and their door. Must not know: gRPC.
 
 use crate::connections::accept::{Accept, Admitting};
+use crate::connections::asking::Asking;
 use crate::connections::stream::DoorStream;
-use crate::connections::watch::Asking;
 use crate::connections::{Connections, Door};
 use crate::engine::Engine;
 use crate::telemetry;

@@ -6,7 +6,7 @@
 use super::calls::CallSeconds;
 use super::codec;
 use crate::connections::Peer;
-use crate::connections::watch::Asking;
+use crate::connections::asking::Asking;
 use crate::engine::Engine;
 use crate::engine::clients::Caller;
 use crate::engine::inline::{InlineOffload, InlineReload};

@@ -9,7 +9,8 @@
 
 use super::budget::Total;
 use super::inline_streams::InlineStream;
-use crate::connections::watch::{Asking, Request as Counted, Watch};
+use crate::connections::asking::{Asking, Request as Counted};
+use crate::connections::watch::Watch;
 use crate::limits::{
     UNREAD_BYTES_MAX, UNREAD_CONNECTION_BYTES_MAX, UNREAD_LITTLE_BYTES, UNREAD_STREAMS_BYTES_MAX,
 };

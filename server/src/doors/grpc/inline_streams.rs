@@ -1,8 +1,9 @@
 //! How many inline streams are open. Owns: their bound over all connections, and one peer's share of it. Must not know: what
 //! a stream carries.
 
+use crate::connections::asking::Asking;
 use crate::connections::peers;
-use crate::connections::watch::{Asking, Watch};
+use crate::connections::watch::Watch;
 use crate::limits::INLINE_STREAMS_MAX;
 use metrics::{Counter, Gauge, counter, describe_gauge, gauge};
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 use super::answers::{Answers, Leaving};
 use super::budget::{Budget, RequestShare};
 use super::inline_streams::InlineStreams;
-use crate::connections::watch::Asking;
+use crate::connections::asking::Asking;
 use crate::doors::calls::CallSeconds;
 use crate::limits::MESSAGE_MS_MAX;
 use axum::body::{Body, Bytes, HttpBody};

@@ -3,7 +3,7 @@
 
 use super::farewell;
 use super::sent::SentSlabs;
-use crate::connections::watch::Asking;
+use crate::connections::asking::Asking;
 use crate::connections::{Cause, Peer, Refusal};
 use crate::doors::calls::CallSeconds;
 use crate::doors::codec;

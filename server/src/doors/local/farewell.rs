@@ -1,6 +1,6 @@
 //! What a peer is told that is not served, or not any more. Owns: the words on the socket. Must not know: why.
 
-use crate::connections::watch::Asking;
+use crate::connections::asking::Asking;
 use crate::connections::{Cause, Refused};
 use crate::limits::REFUSAL_MS_MAX;
 use prost::Message;
