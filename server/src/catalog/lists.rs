@@ -5,16 +5,11 @@
 //! whose list goes on after it and by each chunk that comes after it; the last of these that goes takes it along.
 
 use super::CatalogError;
-use super::namespaces::CatalogTable;
+use super::tables::LISTS;
 use prost::Message;
-use redb::{
-    ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction,
-};
+use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata, WriteTransaction};
 use turnkv_pool::ListChunk;
 use turnkv_proto::{BlockHash, NamespaceId, pack_hashes, unpack_hashes};
-
-/// Namespace id + the chunk's last page -> [`SavedChunk`].
-pub(super) const LISTS: CatalogTable = TableDefinition::new("session_lists");
 
 /// A chunk as saved.
 #[derive(Clone, PartialEq, Message)]
@@ -125,11 +120,6 @@ impl<'a> Lists<'a> {
         self.table.insert(key(ns, last).as_slice(), saved.encode_to_vec().as_slice())?;
         Ok(())
     }
-}
-
-pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
-    write.open_table(LISTS)?;
-    Ok(())
 }
 
 /// The chunks, to be read while rows are brought back.

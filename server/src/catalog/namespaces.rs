@@ -1,18 +1,13 @@
 //! The catalog's rows of namespaces. Owns: the specs of those that are open, and the end of all that is saved of one that is
 //! not. Must not know: the pool's indices.
 
-use super::{Catalog, CatalogError, lists, pins, sessions};
+use super::tables::{CatalogTable, NAMESPACES, OF_NAMESPACES};
+use super::{Catalog, CatalogError};
 use crate::limits::{CATALOG_REMOVALS_PER_FLUSH, CATALOG_ROWS_PER_WRITE};
 use prost::Message;
-use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadTransaction, ReadableTable};
 use std::collections::BTreeSet;
 use turnkv_proto::{CheckedSpec, NamespaceId, wire};
-
-/// Namespace id -> `wire::NamespaceSpec`.
-pub(super) const NAMESPACES: CatalogTable = TableDefinition::new("namespaces");
-
-/// All tables are of this form. The key begins with a namespace's id.
-pub(super) type CatalogTable = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
 impl Catalog {
     /// Saves a namespace that was opened: durably, if the catalog works, else as soon as it does. Blocking.
@@ -88,11 +83,6 @@ impl Catalog {
     }
 }
 
-pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
-    write.open_table(NAMESPACES)?;
-    Ok(())
-}
-
 /// Specs that still check.
 pub(super) fn load(read: &ReadTransaction) -> Result<Vec<CheckedSpec>, CatalogError> {
     let mut namespaces = Vec::new();
@@ -109,7 +99,7 @@ pub(super) fn load(read: &ReadTransaction) -> Result<Vec<CheckedSpec>, CatalogEr
 /// The ids that rows of any table begin with, those without a namespace's row included.
 pub(super) fn ids(read: &ReadTransaction) -> Result<Vec<NamespaceId>, CatalogError> {
     let mut ids = BTreeSet::new();
-    for table in [sessions::SESSIONS, lists::LISTS, pins::PINS, NAMESPACES] {
+    for table in OF_NAMESPACES {
         for row in read.open_table(table)?.iter()? {
             let (key, _) = row?;
             ids.extend(key.value().first_chunk::<32>().map(|id| NamespaceId(*id)));
@@ -128,7 +118,7 @@ fn rows_of(
 ) -> Result<(Vec<RowKey>, Vec<NamespaceId>), CatalogError> {
     let (mut rows, mut done) = (Vec::new(), Vec::new());
     for id in ids {
-        for table in [sessions::SESSIONS, lists::LISTS, pins::PINS, NAMESPACES] {
+        for table in OF_NAMESPACES {
             for row in read.open_table(table)?.range(id.0.as_slice()..)? {
                 let (key, _) = row?;
                 if !key.value().starts_with(&id.0) {

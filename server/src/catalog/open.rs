@@ -10,16 +10,48 @@
 //! The database takes no write after an I/O error, so one that failed is dropped and opened again: what was committed is there.
 
 use super::guard::guarded;
-use super::place::CatalogPlace;
-use super::{Catalog, CatalogError, Owner, namespaces, pins, segments, sessions};
+use super::waiting::WaitingRows;
+use super::{CatalogError, CatalogPlace, Owner, tables};
 use crate::clock::Clock;
 use crate::limits::{CATALOG_CACHE_BYTES, CATALOG_RETRY_MS};
+use parking_lot::Mutex;
 use redb::{Builder, Database, Durability, WriteTransaction};
-use std::sync::atomic::Ordering;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+use turnkv_pool::NamespaceIndex;
+use turnkv_proto::{BlockHash, SessionId};
+
+/// The database, and what is to be written to it.
+pub(crate) struct Catalog {
+    place: Box<dyn CatalogPlace>,
+    owner: Owner,
+    pub(super) clock: Clock,
+    /// Held while the disk works.
+    store: Mutex<Store>,
+    trouble: Mutex<Option<Trouble>>,
+    /// Damaged ones since start.
+    set_aside: AtomicU64,
+    /// What is in it was read.
+    pub(super) is_loaded: AtomicBool,
+    /// It was begun anew while the server ran: sessions and pins have to be written again.
+    pub(super) is_rebuilt: AtomicBool,
+    pub(super) waiting: Mutex<WaitingRows>,
+    /// Held while rows of namespaces are removed and written: one after the other.
+    pub(super) flushing: Mutex<()>,
+    /// Sessions that changed since the last flush. A set: one that changes often is written once a flush. Bounded by the pool's
+    /// bound on sessions.
+    pub(super) marked: Mutex<BTreeSet<(NamespaceIndex, SessionId)>>,
+    /// Pins that changed since they were written; the same of these, and bounded by their own limit.
+    pub(super) marked_pins: Mutex<BTreeSet<(NamespaceIndex, BlockHash)>>,
+    /// Sessions taken from `marked` that are being written.
+    pub(super) saving: AtomicUsize,
+    /// Chunks of lists that are saved.
+    pub(super) list_chunks: AtomicU64,
+}
 
 /// The database, if it works.
-pub(super) enum Store {
+enum Store {
     Open(Database),
     /// It failed, for this reason; not tried again before then.
     Closed {
@@ -29,7 +61,7 @@ pub(super) enum Store {
 }
 
 /// What is said of a catalog that does not work.
-pub(super) struct Trouble {
+struct Trouble {
     since: Duration,
     why: String,
 }
@@ -47,7 +79,7 @@ impl Catalog {
             place,
             owner,
             clock,
-            store: parking_lot::Mutex::new(closed),
+            store: Mutex::new(closed),
             trouble: Default::default(),
             set_aside: Default::default(),
             is_loaded: Default::default(),
@@ -121,7 +153,7 @@ impl Catalog {
     }
 
     /// The database, opened if need be and not tried too often.
-    pub(super) fn ready<'a>(&self, store: &'a mut Store) -> Result<&'a Database, CatalogError> {
+    fn ready<'a>(&self, store: &'a mut Store) -> Result<&'a Database, CatalogError> {
         if let Store::Closed { retry_at, why } = store {
             if self.clock.now() < *retry_at {
                 return Err(CatalogError::Resting(why.clone()));
@@ -181,6 +213,22 @@ impl Catalog {
         }
     }
 
+    /// Whether it was begun anew since the last call: all sessions and pins are to be written.
+    pub(crate) fn take_rebuilt(&self) -> bool {
+        self.is_rebuilt.swap(false, Ordering::Relaxed)
+    }
+
+    /// Damaged ones that were set aside since start.
+    pub(crate) fn set_aside(&self) -> u64 {
+        self.set_aside.load(Ordering::Relaxed)
+    }
+
+    /// Changes that wait to be written.
+    pub(crate) fn waiting_len(&self) -> usize {
+        let pins = self.marked_pins.lock().len();
+        self.marked.lock().len() + self.saving.load(Ordering::Relaxed) + pins + self.waiting.lock().len()
+    }
+
     /// What is wrong with the catalog, for an operator. None: it works.
     pub(crate) fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.lock();
@@ -218,10 +266,7 @@ fn open_tables(place: &dyn CatalogPlace, owner: &Owner) -> Result<Database, Cata
         let database = place.open(&builder)?;
         let write = database.begin_write()?;
         owner.take(&write)?;
-        namespaces::create(&write)?;
-        sessions::create(&write)?;
-        pins::create(&write)?;
-        segments::create(&write)?;
+        tables::create(&write)?;
         write.commit()?;
         Ok(database)
     })

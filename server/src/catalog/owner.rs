@@ -13,16 +13,14 @@
 //! ```
 
 use super::CatalogError;
-use super::namespaces::CatalogTable;
+use super::tables::TIER;
 use prost::Message;
-use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadableTable, WriteTransaction};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use turnkv_tier::nvme::{NvmeTier, TierId};
 
-/// One row: [`OwnerRow`].
-const TIER: CatalogTable = TableDefinition::new("tier");
 const KEY: &[u8] = b"of";
 
 /// The tier that a catalog is opened for.

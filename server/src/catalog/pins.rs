@@ -2,17 +2,13 @@
 //! written. Must not know: budgets; how lists are shared (`lists`).
 
 use super::lists::ListSource;
-use super::namespaces::CatalogTable;
 use super::rows::{Kind, Row, Value, Written};
+use super::tables::PINS;
 use super::{Catalog, CatalogError, SavedRows};
 use crate::limits::CATALOG_PINS_WAITING_MAX;
 use prost::Message;
-use redb::{TableDefinition, WriteTransaction};
 use turnkv_pool::{NamespaceIndex, PinRecord};
 use turnkv_proto::{BlockHash, NamespaceId, pack_hashes, unpack_hashes};
-
-/// Namespace id + the pin's name, a page -> [`PinRow`].
-pub(super) const PINS: CatalogTable = TableDefinition::new("pins");
 
 const KIND: Kind = Kind { table: PINS, base_of };
 
@@ -113,11 +109,6 @@ impl SavedRows {
         }
         Ok(())
     }
-}
-
-pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
-    write.open_table(PINS)?;
-    Ok(())
 }
 
 fn save(record: &PinRecord, now: u64) -> Vec<u8> {

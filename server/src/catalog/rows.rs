@@ -2,7 +2,7 @@
 //! one transaction writes. Must not know: what else is in a row.
 
 use super::lists::{ListSource, Lists, Needed};
-use super::namespaces::CatalogTable;
+use super::tables::CatalogTable;
 use super::{Catalog, CatalogError};
 use crate::limits::{CATALOG_BATCH_BYTES, CATALOG_CHUNKS_DROPPED_PER_BATCH};
 use redb::ReadableTable;

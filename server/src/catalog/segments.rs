@@ -1,14 +1,11 @@
 //! The catalog's rows of segments: what the tier notes of extents that their bytes do not tell. Owns: their form. Must not
 //! know: what a note means.
 
-use super::namespaces::CatalogTable;
+use super::tables::SEGMENTS;
 use super::{Catalog, CatalogError};
 use prost::Message;
-use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use redb::ReadableTable;
 use turnkv_tier::nvme::SegmentNote;
-
-/// A segment's number -> [`SegmentRow`].
-const SEGMENTS: CatalogTable = TableDefinition::new("segments");
 
 /// A segment's note as saved.
 #[derive(Clone, PartialEq, Message)]
@@ -52,11 +49,6 @@ impl Catalog {
             Ok(notes)
         })
     }
-}
-
-pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
-    write.open_table(SEGMENTS)?;
-    Ok(())
 }
 
 fn saved_note(key: &[u8], row: &[u8]) -> Option<SegmentNote> {

@@ -2,20 +2,16 @@
 //! pages' bytes or places; how lists are shared (`lists`).
 
 use super::lists::{self, ListSource, ReadLists};
-use super::namespaces::CatalogTable;
-use super::pins::PINS;
 use super::rows::{Kind, Row, Value, Written};
+use super::tables::{PINS, SESSIONS};
 use super::{Catalog, CatalogError};
 use prost::Message;
-use redb::{ReadOnlyTable, TableDefinition, WriteTransaction};
+use redb::ReadOnlyTable;
 use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use turnkv_pool::{ListChunk, NamespaceIndex, SessionRecord};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId, pack_hashes};
-
-/// Namespace id + session id -> [`SessionRow`].
-pub(super) const SESSIONS: CatalogTable = TableDefinition::new("sessions");
 
 const KIND: Kind = Kind { table: SESSIONS, base_of };
 
@@ -192,11 +188,6 @@ impl SavedRows {
         }
         Ok(found)
     }
-}
-
-pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {
-    write.open_table(SESSIONS)?;
-    lists::create(write)
 }
 
 /// A row; without its list it is of a session that has no pages.

@@ -3,7 +3,10 @@
 use super::pins::SavedPin;
 use super::rows::Written;
 use super::sessions::Change;
+use super::tables::{CatalogTable, NAMESPACES, PINS};
 use super::*;
+use crate::clock::Clock;
+use parking_lot::Mutex;
 use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 use rustix::io::Errno;
@@ -11,8 +14,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
-use turnkv_pool::{PinRecord, SessionRecord};
-use turnkv_proto::{BlockHash, Spec};
+use turnkv_pool::{NamespaceIndex, PinRecord, SessionRecord};
+use turnkv_proto::{BlockHash, CheckedSpec, NamespaceId, SessionId, Spec};
 use turnkv_tier::nvme::{SegmentNote, TierId};
 
 fn spec(model: &str) -> CheckedSpec {
@@ -385,7 +388,7 @@ fn damaged_rows_cost_themselves_and_nothing_else() {
             catalog.put_namespace(spec);
             put_pin(&catalog, spec, &[BlockHash([7; 32]), BlockHash([8; 32])], 60_000).unwrap();
         }
-        for (table, key_bytes) in [(namespaces::NAMESPACES, 32), (pins::PINS, 64)] {
+        for (table, key_bytes) in [(NAMESPACES, 32), (PINS, 64)] {
             catalog
                 .write(|write| damage_rows(write, table, key_bytes, &damaged.id(), random.clone()))
                 .unwrap();
@@ -406,7 +409,7 @@ fn damaged_rows_cost_themselves_and_nothing_else() {
 /// Damages the rows of one namespace in a table.
 pub(super) fn damage_rows(
     write: &redb::WriteTransaction,
-    table: namespaces::CatalogTable,
+    table: CatalogTable,
     key_bytes: usize,
     of: &NamespaceId,
     mut random: turnkv_mutate::Random,

@@ -1,8 +1,9 @@
 //! Lists in the catalog: shared by sessions, gone with the last one, bounded; and rows of older servers.
 
-use super::{LISTS, SavedChunk};
-use crate::catalog::pins::{PINS, PinChange, PinRow as OldPin};
-use crate::catalog::sessions::{Change, SESSIONS, SessionRow};
+use super::SavedChunk;
+use crate::catalog::pins::{PinChange, PinRow as OldPin};
+use crate::catalog::sessions::{Change, SessionRow};
+use crate::catalog::tables::{LISTS, PINS, SESSIONS};
 use crate::catalog::tests::{Disk, damage_rows, on};
 use crate::catalog::{Catalog, CatalogError, ListSource, Owner, SavedRows};
 use crate::clock::Clock;
