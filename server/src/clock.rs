@@ -1,4 +1,9 @@
 //! What time it is, and waiting until then. Owns: where the engine's time comes from. Must not know: what waits, or why.
+//!
+//! - `time`: the clock that a simulator moves
+
+#[cfg(feature = "simulation")]
+pub(crate) mod time;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +17,7 @@ pub(crate) enum Clock {
     },
     /// One that the simulator moves.
     #[cfg(feature = "simulation")]
-    Simulated(std::sync::Arc<crate::simulation::Time>),
+    Simulated(std::sync::Arc<time::Time>),
 }
 
 impl Clock {

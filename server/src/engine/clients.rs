@@ -1,13 +1,11 @@
 //! Clients: processes on this host that said Hello, and whoever calls the inline verbs. Owns: who is who (all connections of
 //! one process are one client, all calls of one caller too), whose they are, and whether a process still lives (pidfd).
-//! Must not know: leases.
+//! Must not know: leases, the pool.
 
-use super::{Core, Engine};
 use crate::limits::{CALLERS_MAX, CLIENTS_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use turnkv_pool::{ClientId, UserId};
@@ -63,24 +61,8 @@ struct InService {
     count: u32,
 }
 
-/// An inline call in service: its caller is known until the last of its calls is over.
-pub(crate) struct InlineCall {
-    engine: Arc<Engine>,
-    caller: Caller,
-    /// The client that its leases are of.
-    pub(crate) client: ClientId,
-}
-
-impl Drop for InlineCall {
-    fn drop(&mut self) {
-        if self.engine.clients.end_call(self.caller) {
-            self.engine.decide().pool.forget_client(self.client);
-        }
-    }
-}
-
 impl Caller {
-    fn user(self) -> UserId {
+    pub(super) fn user(self) -> UserId {
         match self {
             Caller::User(uid, _) => user_of(uid),
             Caller::Host(IpAddr::V4(host)) => UserId(1 << 40 | u64::from(host.to_bits())),
@@ -116,7 +98,7 @@ impl Presence {
 }
 
 /// Ids from here up are inline callers'; a process's id has the top bit clear.
-const EPHEMERAL: u64 = 1 << 63;
+pub(super) const EPHEMERAL: u64 = 1 << 63;
 
 impl Clients {
     pub(super) fn new() -> Clients {
@@ -129,7 +111,7 @@ impl Clients {
     }
 
     /// A connection says Hello: joins the client that its process is already, else becomes a new one.
-    fn hello(&self, socket: &LocalSocket) -> Result<(ClientId, UserId), Error> {
+    pub(super) fn hello(&self, socket: &LocalSocket) -> Result<(ClientId, UserId), Error> {
         let unseen = |error| {
             Error::new(ErrorKind::Invalid, format!("the client's process is not visible from here: {error}"))
         };
@@ -155,6 +137,14 @@ impl Clients {
         Ok((ClientId(id), user_of(user)))
     }
 
+    /// A simulated process is a client from now on.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn join(&self, client: u64, alive: std::sync::Arc<std::sync::atomic::AtomicBool>) {
+        let process = Presence::Simulated(alive);
+        let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1 };
+        self.known.lock().insert(client, simulated);
+    }
+
     /// A connection closed. The client stays known while its process lives: it may still be copying.
     pub(crate) fn goodbye(&self, client: ClientId) {
         let mut known = self.known.lock();
@@ -178,7 +168,7 @@ impl Clients {
     }
 
     /// One more call of a caller: the client that it is, and whether it was none before.
-    fn begin_call(&self, caller: Caller) -> Result<(ClientId, bool), Error> {
+    pub(super) fn begin_call(&self, caller: Caller) -> Result<(ClientId, bool), Error> {
         let mut callers = self.callers.lock();
         if let Some(calls) = callers.get_mut(&caller) {
             calls.count += 1;
@@ -194,7 +184,7 @@ impl Clients {
     }
 
     /// A call is over. True: it was the last one of its caller.
-    fn end_call(&self, caller: Caller) -> bool {
+    pub(super) fn end_call(&self, caller: Caller) -> bool {
         let mut callers = self.callers.lock();
         let Some(calls) = callers.get_mut(&caller) else { return false };
         calls.count -= 1;
@@ -232,46 +222,6 @@ impl Clients {
     }
 }
 
-impl Engine {
-    /// A connection of a process on this host says Hello.
-    pub(crate) fn hello(&self, socket: &LocalSocket) -> Result<ClientId, Error> {
-        let (client, user) = self.clients.hello(socket)?;
-        self.decide().pool.introduce_client(client, user);
-        Ok(client)
-    }
-
-    /// A simulated process says Hello.
-    #[cfg(any(test, feature = "simulation"))]
-    pub(crate) fn join(&self, client: u64, alive: Arc<std::sync::atomic::AtomicBool>) {
-        let client = client & !EPHEMERAL;
-        let process = Presence::Simulated(alive);
-        let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1 };
-        self.clients.known.lock().insert(client, simulated);
-        self.decide().pool.introduce_client(ClientId(client), user_of(0));
-    }
-
-    /// An inline call begins.
-    pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<InlineCall, Error> {
-        let (client, first) = self.clients.begin_call(caller)?;
-        if first {
-            self.decide().pool.introduce_client(client, caller.user());
-        }
-        Ok(InlineCall { engine: Arc::clone(self), caller, client })
-    }
-}
-
-impl Core {
-    /// Checks that slots may be leased to a client. A process may have been found to be gone since its call began: what is leased
-    /// to it after that, nobody would end. A caller of inline verbs is known as long as one of its calls is in service.
-    pub(super) fn check_present(&self, client: ClientId) -> Result<(), Error> {
-        if client.0 & EPHEMERAL != 0 || self.pool.is_present(client) {
-            return Ok(());
-        }
-        let text = format!("the process of client {} is gone: nothing is leased to it any more", client.0);
-        Err(Error::new(ErrorKind::LeaseUnknown, text))
-    }
-}
-
 /// A number nobody can guess.
 pub(super) fn random_u64() -> Result<u64, Error> {
     let mut bytes = [0u8; 8];
@@ -281,6 +231,3 @@ pub(super) fn random_u64() -> Result<u64, Error> {
         Err(error) => Err(Error::new(ErrorKind::Internal, format!("getrandom: {error}"))),
     }
 }
-
-#[cfg(test)]
-mod tests;

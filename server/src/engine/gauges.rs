@@ -1,37 +1,35 @@
 //! Gauges, and counters that the rooms keep themselves, read when somebody looks. Owns: one row for each: name, label, help,
 //! and where its value is. Must not know: HTTP.
 
-use super::Engine;
-use crate::catalog::Catalog;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
-use turnkv_pool::{LIST_CHUNK_PAGES, PoolStats};
-use turnkv_tier::{Tier, Usage};
+use turnkv_pool::PoolStats;
+use turnkv_tier::Usage;
 
 /// What is looked at, at one moment.
 pub(super) struct Picture {
-    pool: PoolStats,
-    nvme: Usage,
-    locked_bytes: u64,
-    huge_bytes: u64,
-    draining: bool,
+    pub(super) pool: PoolStats,
+    pub(super) nvme: Usage,
+    pub(super) locked_bytes: u64,
+    pub(super) huge_bytes: u64,
+    pub(super) draining: bool,
     /// Process and user of the client that holds most of what all share.
-    fullest: (i32, u32),
-    writing_bytes: u64,
-    prefetching_bytes: u64,
-    promotions_waited_for: u64,
-    route_engines: u64,
-    route_sessions: u64,
-    route_marks: u64,
-    durable_waits: u64,
-    catalog_changes: u64,
-    slot_waits: u64,
-    catalog_bytes: u64,
-    list_pages: u64,
-    list_budget_pages: u64,
-    catalog_fails: bool,
-    catalogs_set_aside: u64,
+    pub(super) fullest: (i32, u32),
+    pub(super) writing_bytes: u64,
+    pub(super) prefetching_bytes: u64,
+    pub(super) promotions_waited_for: u64,
+    pub(super) route_engines: u64,
+    pub(super) route_sessions: u64,
+    pub(super) route_marks: u64,
+    pub(super) durable_waits: u64,
+    pub(super) catalog_changes: u64,
+    pub(super) slot_waits: u64,
+    pub(super) catalog_bytes: u64,
+    pub(super) list_pages: u64,
+    pub(super) list_budget_pages: u64,
+    pub(super) catalog_fails: bool,
+    pub(super) catalogs_set_aside: u64,
     /// Page bytes written to NVMe for the first time, since start.
-    first_written_bytes: u64,
+    pub(super) first_written_bytes: u64,
 }
 
 /// Where a row's value is.
@@ -367,55 +365,14 @@ impl Gauges {
         });
         Gauges { gauges: gauges.collect(), counters: counters.collect() }
     }
-}
 
-impl Engine {
-    /// Brings the gauges up to date; called before they are rendered.
-    pub(crate) fn refresh_gauges(&self) {
-        let picture = self.picture();
-        for (gauge, read) in &self.metrics.gauges.gauges {
-            gauge.set(read(&picture));
+    /// Brings all of them up to date.
+    pub(super) fn show(&self, picture: &Picture) {
+        for (gauge, read) in &self.gauges {
+            gauge.set(read(picture));
         }
-        for (counter, read) in &self.metrics.gauges.counters {
-            counter.absolute(read(&picture));
-        }
-    }
-
-    fn picture(&self) -> Picture {
-        let nvme = self.nvme.as_ref().map(|nvme| nvme.usage()).unwrap_or_default();
-        let first = self.metrics.demoted_bytes.total().saturating_sub(self.metrics.rewritten_bytes.total());
-        let (route_engines, route_sessions, route_marks) = {
-            let router = self.router.lock();
-            (router.engines() as u64, router.sessions() as u64, router.marks() as u64)
-        };
-        let catalog = self.catalog.as_ref();
-        let state_dir = self.settings.nvme.as_ref().map(|nvme| nvme.state_dir.as_path());
-        let catalog_bytes = state_dir.map_or(0, crate::catalog::file_bytes);
-        let core = self.decide();
-        let fullest = core.pool.fullest_client();
-        let fullest = fullest.and_then(|client| self.clients.process_of(client)).unwrap_or_default();
-        Picture {
-            fullest,
-            route_engines,
-            route_sessions,
-            route_marks,
-            pool: core.pool.stats(),
-            writing_bytes: core.writing_bytes,
-            prefetching_bytes: core.prefetching_bytes,
-            promotions_waited_for: core.promotions.len() as u64,
-            durable_waits: core.durable.len() as u64,
-            nvme,
-            locked_bytes: self.slabs.dram.locked_bytes(),
-            huge_bytes: self.slabs.dram.huge_bytes(),
-            draining: self.is_draining(),
-            slot_waits: self.waiting_for_slots(),
-            catalog_changes: self.unsaved() as u64,
-            catalog_fails: catalog.is_some_and(|catalog| catalog.trouble().is_some()),
-            catalogs_set_aside: catalog.map_or(0, Catalog::set_aside),
-            catalog_bytes,
-            list_pages: catalog.map_or(0, Catalog::list_chunks) * u64::from(LIST_CHUNK_PAGES),
-            list_budget_pages: self.list_chunks_max() * u64::from(LIST_CHUNK_PAGES),
-            first_written_bytes: first,
+        for (counter, read) in &self.counters {
+            counter.absolute(read(picture));
         }
     }
 }

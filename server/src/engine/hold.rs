@@ -3,7 +3,7 @@
 
 use super::decide::{Decision, Later};
 use super::durable::{Durability, NotDurable};
-use super::record::{RecordedKind, Told};
+use super::recorder::{RecordedKind, Told};
 use super::{Engine, refuse};
 use crate::limits::RETRY_AFTER_MS;
 use std::sync::Arc;

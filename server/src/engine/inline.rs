@@ -2,7 +2,8 @@
 //! cannot map memory. Must not know: how messages travel.
 
 use super::Engine;
-use super::clients::{Caller, InlineCall};
+use super::clients::Caller;
+use super::hello::InlineCall;
 use super::offload::{BeginOffload, CommitOffload, OffloadBegun, OffloadCommitted};
 use super::reload::{BeginReload, EndReload, ReloadRun, ReloadedPosition};
 use super::stats::TierName;

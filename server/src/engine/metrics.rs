@@ -2,7 +2,6 @@
 //! HTTP; gauges (`gauges`), latencies (`tier_seconds`).
 
 use super::gauges::Gauges;
-use super::stats::ReloadTotals;
 use super::tier_seconds::TierSeconds;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use std::sync::Arc;
@@ -35,6 +34,19 @@ pub(crate) struct Metrics {
     /// Shared with the reloads under way: each counts its own miss.
     pub(super) misses: Arc<Misses>,
     corrupt: [Tally; 4],
+}
+
+/// What reloads found since start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReloadTotals {
+    /// Pages found in DRAM.
+    pub(crate) dram_hits: u64,
+    /// Pages found on NVMe.
+    pub(crate) nvme_hits: u64,
+    /// Tokens that need no prefill.
+    pub(crate) hit_tokens: u64,
+    /// Reloads that ended at a miss.
+    pub(crate) misses: u64,
 }
 
 /// Reloads that ended at a miss, by cause.

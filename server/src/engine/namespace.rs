@@ -1,7 +1,7 @@
 //! Namespaces: opening and finding them, retiring those that nobody uses, bringing back what a restart has left. Owns: the step
 //! from an id to the pool's index, and what the catalog is told of it. Must not know: sockets, segments.
 
-use super::restore::Return;
+use super::state::Return;
 use super::{Engine, refuse};
 use crate::catalog::Loaded;
 use crate::limits::RETIRE_CALLS_PER_TICK;

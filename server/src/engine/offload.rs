@@ -2,7 +2,7 @@
 
 use super::decide::Later;
 use super::durable::{Durability, NotDurable};
-use super::record::{RecordedKind, Told};
+use super::recorder::{RecordedKind, Told};
 use super::{Engine, refuse};
 use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
 use std::sync::Arc;

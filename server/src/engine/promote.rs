@@ -1,39 +1,12 @@
-//! Promote: NVMe pages into DRAM slots. Owns: the reads in flight and who waits for each. Must not know: leases.
+//! Promote: NVMe pages into DRAM slots. Owns: starting the reads, and what becomes of each. Must not know: leases, who waits.
 
 use super::Engine;
 use super::metrics::Corrupt;
 use super::place::location;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::mpsc;
-use turnkv_pool::{MissCause, PageKey, Promotion};
+use turnkv_pool::{MissCause, Promotion};
 use turnkv_tier::{Tier, TierError};
-
-/// One reload that waits for a page to land; told `(position, how it went)`.
-pub(super) struct Waiter {
-    pub(super) index: u32,
-    pub(super) tell: mpsc::Sender<(u32, Result<(), MissCause>)>,
-}
-
-/// Who waits for which promotion. Bounded by the leases and their pages.
-#[derive(Default)]
-pub(super) struct Waiters(HashMap<(PageKey, u16), Vec<Waiter>>);
-
-impl Waiters {
-    pub(super) fn add(&mut self, page: PageKey, shard: u16, waiter: Waiter) {
-        self.0.entry((page, shard)).or_default().push(waiter);
-    }
-
-    /// Page shards that somebody waits for.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn take(&mut self, page: PageKey, shard: u16) -> Vec<Waiter> {
-        self.0.remove(&(page, shard)).unwrap_or_default()
-    }
-}
 
 impl Engine {
     /// Starts the reads that a plan asked for.

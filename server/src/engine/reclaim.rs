@@ -3,21 +3,13 @@
 
 use super::Engine;
 use super::place::{location, place};
+use super::reclaimer::Emptying;
 use crate::limits::{NVME_SMALLER_MS, RECLAIM_LOOK};
-use parking_lot::Mutex;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::mpsc::{TrySendError, sync_channel};
 use turnkv_pool::{LiveExtent, Pass, PassNext, emptying_gain, kept_percent};
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::{ExtentMeta, Location};
-
-/// Who reclaims: the pass under way, and the bell of the thread that goes on with it. Without a thread, whoever owns the
-/// engine calls [`Engine::step_reclaim`].
-#[derive(Default)]
-pub(super) struct Reclaimer {
-    emptying: Mutex<Option<Emptying>>,
-    bell: OnceLock<SyncSender<()>>,
-}
 
 /// When the next step of reclaim is worth taking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +20,6 @@ pub(crate) enum Next {
     Soon,
     /// When the bell rings: nothing to do, or nothing that can be done now.
     Rung,
-}
-
-/// The segment that is being emptied.
-struct Emptying {
-    segment: u16,
-    pass: Pass,
 }
 
 impl Engine {

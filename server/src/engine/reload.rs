@@ -2,10 +2,10 @@
 //! the run of pages in the order asked. Must not know: who copies.
 
 use super::metrics::{Corrupt, Misses};
-use super::promote::Waiter;
-use super::record::{RecordedKind, Told};
+use super::promotions::Waiter;
+use super::recorder::{RecordedKind, Told};
 use super::stats::TierName;
-use super::verify::Check;
+use super::verifier::Check;
 use super::{Engine, refuse};
 use crate::clock::Clock;
 use crate::config::Verify;

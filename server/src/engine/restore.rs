@@ -3,6 +3,7 @@
 //! how pages were found.
 
 use super::Engine;
+use super::state::Return;
 use crate::catalog::{Catalog, CatalogError, SavedPin, SavedRows, SavedSession};
 use crate::limits::CATALOG_CHUNKS_KNOWN_MAX;
 use std::collections::HashMap;
@@ -62,15 +63,6 @@ impl Engine {
     pub(super) fn is_coming_back(&self, ns: NamespaceIndex) -> bool {
         self.coming_back.lock().contains_key(&ns)
     }
-}
-
-/// How far the return is of what is saved of a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Return {
-    /// It is under way, or about to be.
-    Begun,
-    /// Not all could be read: it is tried again.
-    Failed,
 }
 
 /// How much is here of the lists that chunks end.

@@ -1,7 +1,7 @@
 //! The session verbs: begin and end a turn, fork, supersede, close, list, describe. Owns: their order and what goes to the
 //! catalog. Must not know: pages' bytes.
 
-use super::record::{RecordedKind, Told};
+use super::recorder::{RecordedKind, Told};
 use super::route::{refuse_route, route_namespace};
 use super::{Engine, refuse};
 use crate::limits::SESSION_LIST_MAX;

@@ -2,7 +2,7 @@
 //! network.
 
 use super::place::place;
-use super::{Core, Engine, clients, durable, metrics, promote, slabs};
+use super::{Core, Engine, clients, durable, metrics, promotions, slabs};
 use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
@@ -72,7 +72,7 @@ impl Engine {
         }
         let core = Core {
             pool,
-            promotions: promote::Waiters::default(),
+            promotions: promotions::Waiters::default(),
             durable: durable::DurableWaits::default(),
             writing_bytes: 0,
             prefetching_bytes: 0,

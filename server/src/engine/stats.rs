@@ -2,6 +2,7 @@
 //! know: who asks.
 
 use super::Engine;
+use super::metrics::ReloadTotals;
 use turnkv_pool::{PoolStats, Sweep};
 use turnkv_proto::{Error, NamespaceId};
 use turnkv_tier::{Tier, Usage};
@@ -44,19 +45,6 @@ pub(crate) struct Report {
     pub(crate) present_pages: u64,
     pub(crate) declined_pages: u64,
     pub(crate) corrupt_pages: u64,
-}
-
-/// What reloads found since start.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ReloadTotals {
-    /// Pages found in DRAM.
-    pub(crate) dram_hits: u64,
-    /// Pages found on NVMe.
-    pub(crate) nvme_hits: u64,
-    /// Tokens that need no prefill.
-    pub(crate) hit_tokens: u64,
-    /// Reloads that ended at a miss.
-    pub(crate) misses: u64,
 }
 
 impl Engine {

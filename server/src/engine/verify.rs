@@ -6,28 +6,13 @@
 
 use super::Engine;
 use super::metrics::Corrupt;
+use super::verifier::Check;
 use crate::limits::{VERIFY_QUEUE_MAX, VERIFY_THREADS_MAX};
 use crate::supervise::Supervisor;
 use parking_lot::Mutex;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
-use tokio::sync::mpsc;
-use turnkv_pool::{MissCause, PageKey, SlotKey, SlotPlace};
-
-/// A leased page in DRAM that a reload waits for.
-pub(super) struct Check {
-    pub(super) index: u32,
-    pub(super) page: PageKey,
-    pub(super) shard: u16,
-    pub(super) slot: SlotKey,
-    pub(super) place: SlotPlace,
-    pub(super) checksum: u64,
-    pub(super) tell: mpsc::Sender<(u32, Result<(), MissCause>)>,
-}
-
-/// Where checks go; no one listens unless the threads were started.
-#[derive(Default)]
-pub(super) struct Verifier(OnceLock<SyncSender<Vec<Check>>>);
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use turnkv_pool::MissCause;
 
 impl Engine {
     /// Starts the threads that check; they end with the engine.

@@ -1,7 +1,6 @@
 //! The pool server in one process, without a thread or a socket of its own, in simulated time: what the seeded fault
 //! simulation drives. Owns: what a simulator may do with an engine. Must not know: which faults it makes.
 //!
-//! - `time`: the clock that the simulator moves
 //! - `server`: one life of a server; `verbs`: what its clients may call
 //! - `catalog`: the catalog's file on a simulated disk
 //! - `shape`: how large it is
@@ -11,11 +10,11 @@ mod server;
 mod shape;
 #[cfg(test)]
 mod tests;
-mod time;
 mod verbs;
 
-pub use server::{Books, Held, Server};
+pub use crate::clock::time::Time;
+pub use crate::engine::inspect::{Books, Held};
+pub use server::Server;
 pub use shape::Shape;
-pub use time::Time;
 pub use turnkv_tier::nvme::simulation::{Fault, FaultCounts, FaultPlan, Random, SimulatedDisk, Step};
 pub use verbs::Reload;

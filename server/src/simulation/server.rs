@@ -2,7 +2,7 @@
 //! steps; looking inside. Must not know: when the simulator takes which step.
 
 use super::catalog::SimulatedPlace;
-use super::{Shape, SimulatedDisk, Step, Time};
+use super::{Books, Held, Shape, SimulatedDisk, Step, Time};
 use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
 use crate::engine::Engine;
@@ -23,56 +23,6 @@ pub struct Server {
     pub(super) engine: Arc<Engine>,
     /// Pages of which its start found an extent.
     found: Arc<BTreeSet<(NamespaceId, BlockHash)>>,
-}
-
-/// What the pool has of a page that readers can see.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Every shard of it is on NVMe, as far as the pool knows.
-    pub on_nvme: bool,
-    /// Segment and block of each shard that is on NVMe.
-    pub places: Vec<Option<(u32, u32)>>,
-}
-
-/// What is on its way and what was given up, in one life.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Books {
-    /// Page bytes given to the tier to write.
-    pub writing_bytes: u64,
-    /// Bytes being read ahead of need.
-    pub prefetching_bytes: u64,
-    /// Page shards that reloads wait for.
-    pub promotions: u64,
-    /// Commits that wait to be durable.
-    pub durable_waits: u64,
-    /// Slot bytes that cannot be given up now.
-    pub pinned_bytes: u64,
-    /// Bytes not yet on NVMe.
-    pub dirty_bytes: u64,
-    /// Pages that readers can see.
-    pub visible: u64,
-    /// Pages gone by policy.
-    pub evicted: u64,
-    /// Pages lost, corrupt or dropped by command.
-    pub dropped: u64,
-    /// Pages found on NVMe that a full index had no room for.
-    pub crowded_out: u64,
-    /// Pages that left DRAM and stayed on NVMe, shards read back, segments emptied.
-    pub moved: [u64; 3],
-    /// Extents that pages have, as the pool counts them.
-    pub extents: u64,
-    /// Extents of namespaces that are not open.
-    pub stranger_extents: u64,
-    /// Live extents, as the tier counts them.
-    pub live_extents: u64,
-    /// Extents that could not be read.
-    pub unreadable_extents: u64,
-    /// Operations that the tier has accepted and not ended.
-    pub tier_operations: u64,
-    /// Segments that new extents could still take.
-    pub free_segments: u64,
-    /// Segments beyond a lowered capacity that are still to be emptied.
-    pub surplus_segments: u64,
 }
 
 impl Server {

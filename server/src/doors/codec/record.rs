@@ -1,6 +1,6 @@
 //! Record on the wire. Owns: the names of the calls that are told of. Must not know: what is told, and when.
 
-use crate::engine::record::{Recorded, RecordedKind};
+use crate::engine::recorder::{Recorded, RecordedKind};
 use turnkv_proto::wire;
 
 /// Encodes one call of a recording.

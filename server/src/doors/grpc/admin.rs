@@ -3,7 +3,7 @@
 use super::reply::{Answer, blocking};
 use crate::doors::codec;
 use crate::engine::Engine;
-use crate::engine::record::{Recorded, Recording};
+use crate::engine::recorder::{Recorded, Recording};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

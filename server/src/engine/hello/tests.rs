@@ -5,7 +5,7 @@ use crate::config;
 use crate::engine::hold::Reserve;
 use crate::engine::offload::CommitOffload;
 use crate::engine::testing::{offer, open, want};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use turnkv_proto::{BlockHash, NamespaceId};

@@ -1,0 +1,66 @@
+//! Who comes and goes: a connection's Hello, the begin and the end of inline calls. Owns: that the pool knows of a client as long
+//! as it is there. Must not know: how a process is found to be gone.
+
+use super::clients::{Caller, EPHEMERAL};
+use super::{Core, Engine};
+use std::sync::Arc;
+use turnkv_pool::ClientId;
+use turnkv_proto::{Error, ErrorKind};
+use turnkv_transfer::LocalSocket;
+
+/// An inline call in service: its caller is known until the last of its calls is over.
+pub(crate) struct InlineCall {
+    engine: Arc<Engine>,
+    caller: Caller,
+    /// The client that its leases are of.
+    pub(crate) client: ClientId,
+}
+
+impl Drop for InlineCall {
+    fn drop(&mut self) {
+        if self.engine.clients.end_call(self.caller) {
+            self.engine.decide().pool.forget_client(self.client);
+        }
+    }
+}
+
+impl Engine {
+    /// A connection of a process on this host says Hello.
+    pub(crate) fn hello(&self, socket: &LocalSocket) -> Result<ClientId, Error> {
+        let (client, user) = self.clients.hello(socket)?;
+        self.decide().pool.introduce_client(client, user);
+        Ok(client)
+    }
+
+    /// A simulated process says Hello.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn join(&self, client: u64, alive: Arc<std::sync::atomic::AtomicBool>) {
+        let client = client & !EPHEMERAL;
+        self.clients.join(client, alive);
+        self.decide().pool.introduce_client(ClientId(client), Caller::User(0, 0).user());
+    }
+
+    /// An inline call begins.
+    pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<InlineCall, Error> {
+        let (client, first) = self.clients.begin_call(caller)?;
+        if first {
+            self.decide().pool.introduce_client(client, caller.user());
+        }
+        Ok(InlineCall { engine: Arc::clone(self), caller, client })
+    }
+}
+
+impl Core {
+    /// Checks that slots may be leased to a client. A process may have been found to be gone since its call began: what is leased
+    /// to it after that, nobody would end. A caller of inline verbs is known as long as one of its calls is in service.
+    pub(super) fn check_present(&self, client: ClientId) -> Result<(), Error> {
+        if client.0 & EPHEMERAL != 0 || self.pool.is_present(client) {
+            return Ok(());
+        }
+        let text = format!("the process of client {} is gone: nothing is leased to it any more", client.0);
+        Err(Error::new(ErrorKind::LeaseUnknown, text))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What an engine has. Owns: every part of it, and the pool with all else that the one lock guards. Must not know: the verbs,
+//! which extend it.
+
+use super::clients::Clients;
+use super::durable::DurableWaits;
+use super::metrics::Metrics;
+use super::promotions::Waiters;
+use super::reclaimer::Reclaimer;
+use super::recorder::Recorder;
+use super::slabs::Slabs;
+use super::verifier::Verifier;
+use crate::catalog::Catalog;
+use crate::clock::Clock;
+use crate::config::Settings;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
+use tokio::sync::Notify;
+use turnkv_pool::{NamespaceIndex, Pool, SlotKey, SlotPlace};
+use turnkv_router::Router;
+use turnkv_tier::nvme::NvmeTier;
+use turnkv_transfer::PieceBuffers;
+
+/// The running pool: shared by every service.
+pub(crate) struct Engine {
+    /// Itself, for work that goes on after a call.
+    pub(super) me: Weak<Engine>,
+    /// The pure pool and who waits for its answers: taken in [`super::decide`] alone; held for so many steps at most (`turnkv_pool::limits::STEPS_PER_CALL_MAX`),
+    /// never across I/O.
+    pub(super) core: Mutex<Core>,
+    /// Who ran what. Its lock is never taken together with the pool's.
+    pub(super) router: Mutex<Router>,
+    /// Page memory.
+    pub(super) slabs: Slabs,
+    /// The segment log, where one is configured.
+    pub(super) nvme: Option<Arc<NvmeTier>>,
+    /// Namespaces and sessions across restarts, where there is a place for them.
+    pub(super) catalog: Option<Catalog>,
+    /// The last of the catalog's rows that was compared with what the pool knows; whoever flushes holds it.
+    pub(super) swept: Mutex<Vec<u8>>,
+    /// Namespaces of which not all that is saved is back. Bounded by those that are open; taken after the pool's lock.
+    pub(super) coming_back: Mutex<BTreeMap<NamespaceIndex, Return>>,
+    /// Held while pins are written, so that a row is never older than the one before it.
+    pub(super) saving_pins: Mutex<()>,
+    /// Client processes on this host.
+    pub(crate) clients: Clients,
+    /// Rung whenever slots may have become free.
+    pub(super) freed: Notify,
+    /// Calls that wait for that.
+    pub(super) waiting_for_slots: AtomicU64,
+    /// Tells of calls to whoever records them.
+    pub(super) recorder: Recorder,
+    /// For pages on their way out in gRPC streams.
+    pub(super) pieces: PieceBuffers,
+    /// Handles of what is counted.
+    pub(crate) metrics: Metrics,
+    /// What was configured.
+    pub(crate) settings: Settings,
+    /// No new offloads: an operator asked for a drain, or the process leaves.
+    pub(super) draining: AtomicBool,
+    /// The process leaves: a drain is not taken back any more.
+    pub(super) leaving: AtomicBool,
+    /// Rings the thread that reclaims.
+    pub(super) reclaimer: Reclaimer,
+    /// Has pages in DRAM checked before they are told.
+    pub(super) verifier: Verifier,
+    /// Names this server process: leases of another are unknown here.
+    pub(crate) instance: u64,
+    /// The pool's time, and every deadline's.
+    pub(super) clock: Clock,
+}
+
+/// What the one lock guards.
+pub(super) struct Core {
+    pub(super) pool: Pool,
+    pub(super) promotions: Waiters,
+    pub(super) durable: DurableWaits,
+    /// Bytes handed to the NVMe tier for writing and not completed.
+    pub(super) writing_bytes: u64,
+    /// Bytes being read ahead of expected turns.
+    pub(super) prefetching_bytes: u64,
+    /// No write is started before this moment: the tier had no room.
+    pub(super) writes_paused_until: u64,
+    /// Segments that the pool was told NVMe can have.
+    pub(super) nvme_segments: u64,
+    /// Since when NVMe can have fewer than that.
+    pub(super) nvme_smaller_since: Option<u64>,
+    /// The NVMe device failed and was taken out of service.
+    pub(super) nvme_lost: bool,
+}
+
+/// How far the return is of what is saved of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Return {
+    /// It is under way, or about to be.
+    Begun,
+    /// Not all could be read: it is tried again.
+    Failed,
+}
+
+impl Core {
+    /// Where a slot is that the pool has just named. A slot that is gone meanwhile gets a place that no slab has: it
+    /// is refused where its memory is asked for.
+    pub(super) fn place(&self, slot: SlotKey) -> SlotPlace {
+        let nowhere = SlotPlace { slab: u32::MAX, generation: u32::MAX, offset: 0, bytes: 0 };
+        self.pool.slot_place(slot).unwrap_or(nowhere)
+    }
+}
+
+impl Engine {
+    /// The pool's `now`: milliseconds since this process started, monotonic.
+    pub(super) fn now(&self) -> u64 {
+        self.clock.now().as_millis() as u64
+    }
+
+    /// File descriptors that the tiers hold or may come to need.
+    pub(crate) fn descriptors(&self) -> u64 {
+        self.slabs.dram.descriptors() + self.nvme.as_ref().map_or(0, |nvme| nvme.descriptors())
+    }
+}
