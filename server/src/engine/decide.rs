@@ -14,7 +14,6 @@ use parking_lot::MutexGuard;
 use std::ops::{Deref, DerefMut};
 use turnkv_pool::{Effects, NvmePlace, PlaceNote, PoolError};
 use turnkv_proto::Error;
-use turnkv_tier::Tier;
 
 /// The pool, locked. It ends when it is dropped: the lock is free then, and what was decided is carried out.
 pub(super) struct Decision<'a> {

@@ -1,7 +1,6 @@
 //! Health: is this pool serving, and what should a person know. Owns: the sentences. Must not know: HTTP.
 
 use super::Engine;
-use turnkv_tier::Tier;
 
 /// What a probe and a person are told.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

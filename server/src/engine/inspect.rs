@@ -2,7 +2,6 @@
 
 use super::Engine;
 use turnkv_proto::{BlockHash, NamespaceId};
-use turnkv_tier::Tier;
 use turnkv_tier::nvme::NvmeTier;
 
 /// What the pool has of a page that readers can see.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use turnkv_pool::PageKey;
-use turnkv_tier::Tier;
 
 impl Core {
     /// Tells durable commits about a page whose state on NVMe may have changed; `lost`: why, if it is gone.

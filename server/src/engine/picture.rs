@@ -5,7 +5,6 @@ use super::Engine;
 use super::gauges::Picture;
 use crate::catalog::Catalog;
 use turnkv_pool::LIST_CHUNK_PAGES;
-use turnkv_tier::Tier;
 
 impl Engine {
     /// Brings the gauges up to date; called before they are rendered.

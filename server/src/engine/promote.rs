@@ -6,7 +6,7 @@ use super::place::location;
 use std::sync::Arc;
 use std::time::Instant;
 use turnkv_pool::{MissCause, Promotion};
-use turnkv_tier::{Tier, TierError};
+use turnkv_tier::TierError;
 
 impl Engine {
     /// Starts the reads that a plan asked for.

@@ -5,7 +5,7 @@ use super::Engine;
 use super::metrics::ReloadTotals;
 use turnkv_pool::{PoolStats, Sweep};
 use turnkv_proto::{Error, NamespaceId};
-use turnkv_tier::{Tier, Usage};
+use turnkv_tier::Usage;
 
 /// A kind of memory that pages are in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

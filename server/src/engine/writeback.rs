@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use turnkv_pool::{SlotPlace, WriteBehind};
 use turnkv_tier::nvme::NvmeTier;
-use turnkv_tier::{ExtentMeta, Location, Tier, TierError};
+use turnkv_tier::{ExtentMeta, Location, TierError};
 use turnkv_transfer::Slot;
 
 impl Engine {

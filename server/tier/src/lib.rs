@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of the pool's index, sessions, leases or gRPC; [`dram`] and [`nvme`] do not know one another.
 //!
-//! - [`tier`]: the `Tier` trait for tiers behind DRAM, extents' meta data, call-backs, errors, gauges
+//! - [`tier`]: what is said between a tier behind DRAM and its owner: extents' meta data, call-backs, errors, gauges
 //! - [`dram`]: slabs of shared memory
 //! - [`nvme`]: a segment log on a directory or a block device, by io_uring or by threads
 //! - `errno`: what each errno means for both
@@ -14,4 +14,4 @@ pub mod limits;
 pub mod nvme;
 pub mod tier;
 
-pub use tier::{Done, ExtentMeta, Location, Tier, TierError, Usage};
+pub use tier::{Done, ExtentMeta, Location, TierError, Usage};

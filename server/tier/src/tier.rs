@@ -1,8 +1,7 @@
-//! What a tier behind DRAM is: write, read, flush, forget, usage, all by call-back.
-//! Owns: the trait and its vocabulary. Must not know: which tiers exist, the pool, sessions, gRPC.
+//! What is said between a tier behind DRAM and its owner: places, extents' meta data, outcomes, gauges.
+//! Owns: this vocabulary. Must not know: which tiers exist, the pool, sessions, gRPC.
 
 use turnkv_proto::{BlockHash, NamespaceId};
-use turnkv_transfer::Slot;
 
 /// Where an extent is: a segment, which use of it, and its header's place in units of 4 KiB from the segment's start.
 /// A location of an earlier use names nothing: reading it is stale, forgetting it does nothing.
@@ -130,25 +129,4 @@ pub struct Usage {
     pub poisoned: bool,
     /// The disk refused a new segment: it is full.
     pub disk_full: bool,
-}
-
-/// A tier behind DRAM. No call blocks; every outcome comes through [`Done`].
-///
-/// An operation accepted owns its [`Slot`]: it is released when the device is done with it, whatever becomes of
-/// the caller.
-pub trait Tier: Send + Sync {
-    /// Name for logs and metrics.
-    fn name(&self) -> &'static str;
-    /// Writes one extent. The slot starts at a multiple of 4 KiB, and its bytes up to the next such multiple after
-    /// the payload belong to it. Done when it would survive the process, not yet power loss: that is
-    /// [`Tier::flush`]. The source is verified once it was written: bytes that somebody changed meanwhile are void.
-    fn write(&self, meta: ExtentMeta, source: Slot, done: Done<Location>);
-    /// Reads one extent's payload of `bytes` into `target` (aligned and padded as for a write) and verifies it.
-    fn read(&self, at: Location, bytes: u32, checksum: u64, target: Slot, done: Done<()>);
-    /// Done when everything whose write was done before this call is on stable storage.
-    fn flush(&self, done: Done<()>);
-    /// The extent is dead. Reads of it that have begun end well. An unknown extent is ignored.
-    fn forget(&self, at: Location, payload_bytes: u32);
-    /// Gauges and counters now.
-    fn usage(&self) -> Usage;
 }

@@ -211,9 +211,9 @@ fn notes_of_extents_wait_for_a_catalog_that_fails_and_for_one_that_is_begun_anew
         checksum: slot.checksum(),
     };
     let (tell, told) = std::sync::mpsc::sync_channel(1);
-    turnkv_tier::Tier::write(&**nvme, meta, slot, Box::new(move |result| tell.send(result).unwrap()));
+    nvme.write(meta, slot, Box::new(move |result| tell.send(result).unwrap()));
     let at = told.recv().unwrap().unwrap();
-    turnkv_tier::Tier::forget(&**nvme, at, 4096);
+    nvme.forget(at, 4096);
     world.disk.fail(u32::MAX);
     engine.flush_catalog();
     assert!(engine.unsaved() > 0, "it is tried again");

@@ -5,7 +5,7 @@ use super::*;
 use std::path::Path;
 use tempfile::TempDir;
 use turnkv_proto::{BlockHash, SessionId, Spec};
-use turnkv_tier::{Done, ExtentMeta, Tier};
+use turnkv_tier::{Done, ExtentMeta};
 use turnkv_transfer::RegionOptions;
 
 const PAGE: u32 = 4096;

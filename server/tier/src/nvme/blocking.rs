@@ -122,7 +122,7 @@ fn read(operation: &Operation, target: &Slot) -> Result<(), Failure> {
     let bytes = target.len();
     resume(true, bytes, |done| {
         // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it
-        // until the call-back is the caller's promise to `Tier::read` (the pool's lease); bytes have no
+        // until the call-back is the caller's promise to `NvmeTier::read` (the pool's lease); bytes have no
         // invalid value.
         let rest = unsafe { std::slice::from_raw_parts_mut(target.as_ptr().add(done), bytes - done) };
         operation.file.storage().read_at(rest, operation.payload_offset() + done as u64)

@@ -61,7 +61,7 @@ mod superblock;
 mod time;
 
 use crate::limits::{CLOSE_POLL, CLOSE_WAIT, PAYLOAD_BYTES_MAX};
-use crate::tier::{Done, ExtentMeta, Location, Tier, TierError, Usage};
+use crate::tier::{Done, ExtentMeta, Location, TierError, Usage};
 use core::{Core, Pending, Stop};
 use device::Device;
 use engine::Driver;
@@ -201,7 +201,7 @@ impl NvmeTier {
         self.placer.core.device.descriptors()
     }
 
-    /// [`Tier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for
+    /// [`NvmeTier::write`] for extents that reclaim moves: may also take the segment that is kept in reserve for
     /// them.
     pub fn rewrite(&self, meta: ExtentMeta, source: Slot, done: Done<Location>) {
         self.accept(Pending { meta, source, reserve: true, done });
@@ -298,16 +298,19 @@ impl Drop for NvmeTier {
     }
 }
 
-impl Tier for NvmeTier {
-    fn name(&self) -> &'static str {
-        "nvme"
-    }
-
-    fn write(&self, meta: ExtentMeta, source: Slot, done: Done<Location>) {
+/// Extents. No call blocks; every outcome comes through [`Done`]. An operation accepted owns its [`Slot`]: it is
+/// released when the device is done with it, whatever becomes of the caller.
+impl NvmeTier {
+    /// Writes one extent. The slot starts at a multiple of 4 KiB, and its bytes up to the next such multiple after
+    /// the payload belong to it. Done when it would survive the process, not yet power loss: that is
+    /// [`NvmeTier::flush`]. The source is verified once it was written: bytes that somebody changed meanwhile are
+    /// void.
+    pub fn write(&self, meta: ExtentMeta, source: Slot, done: Done<Location>) {
         self.accept(Pending { meta, source, reserve: false, done });
     }
 
-    fn read(&self, at: Location, bytes: u32, checksum: u64, target: Slot, done: Done<()>) {
+    /// Reads one extent's payload of `bytes` into `target` (aligned and padded as for a write) and verifies it.
+    pub fn read(&self, at: Location, bytes: u32, checksum: u64, target: Slot, done: Done<()>) {
         let core = &self.placer.core;
         if let Err(error) = core.admit() {
             return core::call(done, Err(error));
@@ -328,7 +331,8 @@ impl Tier for NvmeTier {
         }
     }
 
-    fn flush(&self, done: Done<()>) {
+    /// Done when everything whose write was done before this call is on stable storage.
+    pub fn flush(&self, done: Done<()>) {
         if let Err(error) = self.placer.core.check_open() {
             return core::call(done, Err(error));
         }
@@ -337,11 +341,13 @@ impl Tier for NvmeTier {
         }
     }
 
-    fn forget(&self, at: Location, payload_bytes: u32) {
+    /// The extent is dead. Reads of it that have begun end well. An unknown extent is ignored.
+    pub fn forget(&self, at: Location, payload_bytes: u32) {
         self.end_extent(|log| log.forget(at, payload_bytes));
     }
 
-    fn usage(&self) -> Usage {
+    /// Gauges and counters now.
+    pub fn usage(&self) -> Usage {
         let core = &self.placer.core;
         let counters = &core.counters;
         let segment_bytes = core.device.segment_bytes;

@@ -7,7 +7,7 @@ use super::log::SegmentNote;
 use crate::tier::Location;
 
 impl NvmeTier {
-    /// An extent has another place now. As [`crate::Tier::forget`], but nothing is noted: until that copy is
+    /// An extent has another place now. As [`NvmeTier::forget`], but nothing is noted: until that copy is
     /// on stable storage, this one may be what a start finds.
     pub fn forget_moved(&self, at: Location, payload_bytes: u32) {
         self.end_extent(|log| {

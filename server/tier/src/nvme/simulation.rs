@@ -5,7 +5,6 @@
 //! threads of a real tier loop over. Behind the feature `simulation`: nothing of it is in a production build.
 //!
 //! ```no_run
-//! use turnkv_tier::Tier;
 //! use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random, SimulatedDisk};
 //! use turnkv_tier::nvme::{NvmeConfig, NvmeTier};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -4,14 +4,13 @@ use crate::support::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use turnkv_tier::nvme::NvmeConfig;
-use turnkv_tier::{Location, Tier, TierError};
+use turnkv_tier::{Location, TierError};
 
 #[test]
 fn what_is_written_is_read() {
     everywhere(|bench| {
         let (tier, recovered, report) = bench.open();
         assert!(recovered.is_empty(), "{report:?}");
-        assert_eq!(tier.name(), "nvme");
         for (seed, bytes) in [(1, 1), (2, 4095), (3, 4096), (4, 4097), (5, 131_072), (6, 700_000)] {
             let at = write(&tier, &bench, seed, bytes).unwrap();
             read(&tier, &bench, at, seed, bytes).unwrap();

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use turnkv_tier::Location;
 use turnkv_tier::nvme::{Engine, NvmeConfig};
-use turnkv_tier::{Location, Tier};
 
 const PLACE: &str = "TURNKV_TIER_CRASH_PLACE";
 const BYTES: u32 = 30_000;

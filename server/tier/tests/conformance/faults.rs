@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use turnkv_tier::nvme::{NvmeConfig, OpenError};
-use turnkv_tier::{Location, Tier, TierError};
+use turnkv_tier::{Location, TierError};
 use turnkv_transfer::checksum;
 
 /// Changes bytes of a payload on the device.

@@ -3,7 +3,7 @@
 use crate::support::*;
 use std::collections::HashMap;
 use turnkv_tier::nvme::{NvmeConfig, NvmeTier, SealedSegment};
-use turnkv_tier::{Location, Tier, TierError};
+use turnkv_tier::{Location, TierError};
 
 /// A quarter of a segment.
 const PAGE: u32 = 250_000;

@@ -1,7 +1,6 @@
 //! What is noted of extents: a start that knows the notes finds a tier as it was left.
 
 use crate::support::*;
-use turnkv_tier::Tier;
 use turnkv_tier::nvme::{Recovered, SegmentNote};
 
 const PAGE: u32 = 60_000;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_tier::nvme::{Engine, NvmeConfig, NvmeTier, OpenError, OpenReport, Recovered};
-use turnkv_tier::{Done, ExtentMeta, Location, Tier, TierError};
+use turnkv_tier::{Done, ExtentMeta, Location, TierError};
 use turnkv_transfer::{HugePages, Region, RegionOptions, Slot, checksum};
 
 pub(crate) const SEGMENT: u64 = 1 << 20;

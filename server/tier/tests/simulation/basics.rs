@@ -1,7 +1,6 @@
 //! The simulation itself: it works, it loses what it may lose, and it is the same every time.
 
 use crate::support::{config, extent, promise, region};
-use turnkv_tier::Tier;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random, SimulatedDisk};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use turnkv_tier::limits::UNREADABLE_EXTENTS_MAX;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, SimulatedDisk};
 use turnkv_tier::nvme::{NvmeTier, SealedSegment};
-use turnkv_tier::{Location, Tier, TierError};
+use turnkv_tier::{Location, TierError};
 
 fn world(seed: u64) -> World {
     World::new(SimulatedDisk::new(FaultPlan::calm(seed), 1 << 30).unwrap(), seed)

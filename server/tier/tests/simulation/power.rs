@@ -7,7 +7,7 @@ use crate::support::*;
 use std::collections::BTreeMap;
 use turnkv_tier::nvme::simulation::{FaultPlan, SimulatedDisk};
 use turnkv_tier::nvme::{NvmeTier, SealedSegment};
-use turnkv_tier::{Location, Tier, TierError};
+use turnkv_tier::{Location, TierError};
 
 /// Pages that were flushed are never given up here; so many leave room to reclaim.
 const DURABLE_MAX: usize = 30;

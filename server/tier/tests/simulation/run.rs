@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use turnkv_tier::nvme::simulation::{Fault, FaultCounts, FaultPlan, Random, SimulatedDisk};
 use turnkv_tier::nvme::{Candidate, NvmeConfig, NvmeTier, SealedSegment};
-use turnkv_tier::{Location, Tier, TierError};
+use turnkv_tier::{Location, TierError};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 pub(crate) const SEGMENT: u64 = 1 << 20;

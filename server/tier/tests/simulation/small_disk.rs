@@ -5,7 +5,7 @@ use crate::support::{config, extent, promise, region};
 use std::time::Duration;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random, SimulatedDisk};
 use turnkv_tier::nvme::{NvmeTier, SealedSegment};
-use turnkv_tier::{Location, Tier, TierError};
+use turnkv_tier::{Location, TierError};
 
 const PAGE: usize = 250_000;
 

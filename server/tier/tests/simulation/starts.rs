@@ -1,9 +1,9 @@
 //! What a start finds does not depend on how often the tier was started.
 
 use crate::support::*;
+use turnkv_tier::Location;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{FaultPlan, SimulatedDisk};
-use turnkv_tier::{Location, Tier};
 
 fn places(world: &World) -> (NvmeTier, Vec<(u64, Location)>) {
     let (tier, recovered, _) = world.open();

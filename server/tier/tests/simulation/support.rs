@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_tier::nvme::simulation::{Random, SimulatedDisk};
 use turnkv_tier::nvme::{NvmeConfig, NvmeTier, OpenError, OpenReport, Recovered};
-use turnkv_tier::{Done, ExtentMeta, Location, Tier, TierError};
+use turnkv_tier::{Done, ExtentMeta, Location, TierError};
 use turnkv_transfer::{HugePages, Region, RegionOptions, Slot, checksum};
 
 pub(crate) const SEGMENT: u64 = 1 << 20;

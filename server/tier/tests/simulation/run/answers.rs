@@ -4,7 +4,7 @@ use super::{Answer, Op, Run, SLOT};
 use crate::model::Content;
 use std::sync::Arc;
 use turnkv_tier::nvme::simulation::Fault;
-use turnkv_tier::{Done, Location, Tier, TierError};
+use turnkv_tier::{Done, Location, TierError};
 use turnkv_transfer::Slot;
 
 impl Run {

@@ -2,9 +2,9 @@
 
 use super::{Answer, Op, Outcome, Run, SEGMENT, SLOTS};
 use crate::model::Vouched;
+use turnkv_tier::Location;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Hit, SimulatedDisk};
-use turnkv_tier::{Location, Tier};
 
 /// Blocks at the end of a segment where its footer is.
 const FOOTER_BLOCKS: u64 = 4;
