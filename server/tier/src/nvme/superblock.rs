@@ -12,6 +12,7 @@ use super::open_mode::OpenMode;
 use super::segment_file::{name, number};
 use super::storage::{File, Folder, patiently};
 use super::time::Clock;
+use crate::errno::ErrnoClass;
 use crate::limits::{BLOCK, BLOCK_BYTES, SEGMENTS_MAX, SUPERBLOCK_ROT_BYTES_MAX};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -109,7 +110,7 @@ pub(super) fn of_folder(
     segment_bytes: u64,
     warnings: &mut Vec<String>,
 ) -> Result<Opened, OpenError> {
-    let copies = [read_file(folder, NAMES[0]), read_file(folder, NAMES[1])];
+    let copies = [read_file(folder, path, NAMES[0])?, read_file(folder, path, NAMES[1])?];
     let create = |which: usize, superblock: &Superblock| write_file(folder, which, superblock);
     if let Some(superblock) = agreed(&copies, path)? {
         repair(&copies, &superblock, path, warnings, |_| true, create);
@@ -257,11 +258,17 @@ fn header_at(file: &File, offset: u64, segment: u32) -> Option<SegmentHeader> {
     SegmentHeader::decode_any(block.first_chunk()?).filter(|header| header.segment == segment)
 }
 
-fn read_file(folder: &Folder, name: &str) -> Copy {
+/// An error where the system does not let this process look: that says nothing of what is there.
+fn read_file(folder: &Folder, path: &Path, name: &str) -> Result<Copy, OpenError> {
     match patiently(|| folder.open(name, OpenMode::Read, false)) {
-        Ok(file) => read_block(&file, 0),
-        Err(Errno::NOENT) => Copy::Blank,
-        Err(_) => Copy::Unreadable,
+        Ok(file) => Ok(read_block(&file, 0)),
+        Err(Errno::NOENT) => Ok(Copy::Blank),
+        Err(errno)
+            if matches!(errno, Errno::ACCESS | Errno::PERM) || ErrnoClass::of(errno) == ErrnoClass::Short =>
+        {
+            Err(failed("cannot open", &path.join(name), errno.into()))
+        }
+        Err(_) => Ok(Copy::Unreadable),
     }
 }
 
