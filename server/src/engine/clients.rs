@@ -120,9 +120,9 @@ impl Clients {
         let process = Process::of_peer(socket).map_err(unseen)?;
         let identity = process.identity().map_err(unseen)?;
         let mut known = self.known.lock();
-        *self.idle_since.lock() = None;
         if let Some((id, client)) = known.iter_mut().find(|(_, client)| client.is(pid, identity)) {
             client.connections += 1;
+            *self.idle_since.lock() = None;
             return Ok((ClientId(*id), user_of(client.user)));
         }
         if known.len() >= CLIENTS_MAX {
@@ -134,6 +134,7 @@ impl Clients {
         let id = random_u64()? & !EPHEMERAL;
         let process = Presence::Process(process);
         known.insert(id, Client { pid, user, identity, process, connections: 1 });
+        *self.idle_since.lock() = None;
         Ok((ClientId(id), user_of(user)))
     }
 
@@ -231,3 +232,6 @@ pub(super) fn random_u64() -> Result<u64, Error> {
         Err(error) => Err(Error::new(ErrorKind::Internal, format!("getrandom: {error}"))),
     }
 }
+
+#[cfg(test)]
+mod tests;
