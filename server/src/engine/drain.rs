@@ -12,8 +12,13 @@ use turnkv_proto::{Error, ErrorKind};
 impl Engine {
     /// No new offloads from now on; says how many bytes are still to be written.
     pub(crate) fn drain(self: &Arc<Self>) -> u64 {
-        if !self.draining.swap(true, Ordering::Relaxed) {
+        let first = !self.draining.swap(true, Ordering::Relaxed);
+        if first {
             tracing::info!("draining: offloads are declined from now on");
+        }
+        // Pages come as long as slots are granted that were before, and not all are sent to NVMe as they come.
+        let kept_off = self.decide().pool.stats().kept_off_pages;
+        if self.drained_kept_off.swap(kept_off, Ordering::Relaxed) != kept_off || first {
             let now = self.now();
             let mut sweep = Sweep::default();
             drop(self.decide_in_slices(|core| core.pool.admit_some(&mut sweep, now)));

@@ -113,3 +113,6 @@ impl DurableWaits {
         self.pages.range((from, Bound::Unbounded)).take(count).map(|(page, _)| *page).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,8 @@ pub struct Books {
     pub prefetching_bytes: u64,
     /// Page shards that reloads wait for.
     pub promotions: u64,
+    /// Readers that wait for these, or left and are not forgotten.
+    pub waiting_readers: u64,
     /// Commits that wait to be durable.
     pub durable_waits: u64,
     /// Slot bytes that cannot be given up now.
@@ -78,6 +80,7 @@ impl Engine {
             writing_bytes: core.writing_bytes,
             prefetching_bytes: core.prefetching_bytes,
             promotions: core.promotions.len() as u64,
+            waiting_readers: core.promotions.readers() as u64,
             durable_waits: core.durable.len() as u64,
             pinned_bytes: stats.dram.pinned_bytes,
             dirty_bytes: stats.dirty_bytes,

@@ -80,7 +80,7 @@ impl Engine {
     fn start_ahead(self: &Arc<Self>, promotion: Promotion) {
         self.start_read(promotion, move |engine, good| {
             engine.decide().prefetching_bytes -= promotion.bytes;
-            // After a refusal the tick goes on: at once, it would be refused again.
+            // After a refusal the tick goes on with what is still to be planned: at once, it would be refused again.
             if good {
                 engine.pump_prefetches();
             }

@@ -10,19 +10,31 @@ pub(super) struct Waiter {
     pub(super) tell: mpsc::Sender<(u32, Result<(), MissCause>)>,
 }
 
-/// Who waits for which promotion. Bounded by the leases and their pages.
+/// Who waits for which promotion. Bounded by the leases and their pages: of readers that left, as many as there ever were of
+/// those that wait.
 #[derive(Default)]
 pub(super) struct Waiters(HashMap<(PageKey, u16), Vec<Waiter>>);
 
 impl Waiters {
-    /// One more waits.
+    /// One more waits. Those who left are forgotten before there is to be more room for them: a device may hang for longer than
+    /// anybody waits, and be asked again and again meanwhile.
     pub(super) fn add(&mut self, page: PageKey, shard: u16, waiter: Waiter) {
-        self.0.entry((page, shard)).or_default().push(waiter);
+        let waiting = self.0.entry((page, shard)).or_default();
+        if waiting.len() == waiting.capacity() {
+            waiting.retain(|waiter| !waiter.tell.is_closed());
+        }
+        waiting.push(waiter);
     }
 
     /// Page shards that somebody waits for.
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Those who wait, and those who left and are not forgotten.
+    #[cfg(feature = "simulation")]
+    pub(super) fn readers(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
     }
 
     /// Nobody waits for it any more: those who did.

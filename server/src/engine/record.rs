@@ -93,3 +93,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

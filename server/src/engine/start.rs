@@ -99,6 +99,7 @@ impl Engine {
             metrics: metrics::Metrics::new(),
             settings,
             draining: AtomicBool::new(false),
+            drained_kept_off: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             reclaimer: Default::default(),
             verifier: Default::default(),

@@ -59,6 +59,8 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     /// No new offloads: an operator asked for a drain, or the process leaves.
     pub(super) draining: AtomicBool,
+    /// Pages that had been kept off NVMe when the drain last had all of them sent there.
+    pub(super) drained_kept_off: AtomicU64,
     /// The process leaves: a drain is not taken back any more.
     pub(super) leaving: AtomicBool,
     /// Rings the thread that reclaims.

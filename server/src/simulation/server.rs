@@ -47,6 +47,7 @@ impl Server {
             let config = NvmeConfig {
                 segment_bytes: nvme.segment_bytes,
                 inflight_bytes: nvme.inflight_bytes,
+                queue_ops_max: shape.queue_ops,
                 ..NvmeConfig::new("simulated", nvme.bytes)
             };
             let (nvme, recovered, _) = NvmeTier::open_simulated(config, pages)?;

@@ -13,6 +13,8 @@ pub struct Shape {
     pub nvme_bytes: u64,
     pub segment_bytes: u64,
     pub inflight_bytes: u64,
+    /// Operations that the NVMe tier takes at a time: no setting, but what a busy device comes to.
+    pub queue_ops: usize,
     /// Only pages of sessions that came back are written at once.
     pub admit_reused: bool,
     /// 0: no bound.

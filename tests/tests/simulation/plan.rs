@@ -133,6 +133,7 @@ fn shape(random: &mut Random) -> Shape {
         nvme_bytes: if random.below(12) == 0 { 0 } else { nvme_bytes(segment_bytes, random) },
         segment_bytes,
         inflight_bytes: 1 << 20,
+        queue_ops: 16_384,
         admit_reused: random.below(6) == 0,
         write_bytes_per_day: if random.below(8) == 0 { segment_bytes * (1 + random.below(16)) } else { 0 },
         lease_ms: 200 + random.below(2_000),
