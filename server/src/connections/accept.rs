@@ -194,3 +194,6 @@ fn refusal(door: Door, why: &str) -> Vec<u8> {
     bytes.extend(why.as_bytes());
     bytes
 }
+
+#[cfg(test)]
+mod tests;

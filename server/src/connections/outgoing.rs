@@ -55,6 +55,12 @@ impl Outgoing {
         cause
     }
 
+    /// Whether it has said why the connection ends.
+    #[cfg(test)]
+    pub(super) fn is_told(&self) -> bool {
+        self.told
+    }
+
     fn goaway(&mut self, payload: &[u8]) -> Option<Cause> {
         let len = self.goaway_len.filter(|len| *len < GOAWAY_BYTES && !self.told)?;
         let taken = (GOAWAY_BYTES - len).min(payload.len());

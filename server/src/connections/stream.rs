@@ -178,3 +178,6 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for DoorStream<Io> {
         Pin::new(&mut self.get_mut().io).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,7 +108,7 @@ impl Connections {
         }
     }
 
-    fn late(watch: &Watch, now: u64) -> Option<Cause> {
+    pub(super) fn late(watch: &Watch, now: u64) -> Option<Cause> {
         let past = |since: u64, most: u64| now.saturating_sub(since) >= most;
         if watch.is_leaving() {
             return None;

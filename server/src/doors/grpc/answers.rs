@@ -186,3 +186,6 @@ impl HttpBody for Leaving {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests;

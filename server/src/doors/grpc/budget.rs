@@ -174,31 +174,4 @@ impl Drop for RequestShare {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Total;
-    use crate::connections::peers::share_of;
-    use crate::limits::LITTLE_BYTES;
-    use metrics::Gauge;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    #[test]
-    fn one_peer_cannot_use_up_what_all_share() {
-        let all = 8 * LITTLE_BYTES;
-        let total = Total::new(all, 1, Gauge::noop());
-        let (greedy, other) = (AtomicU64::new(0), AtomicU64::new(0));
-        let taken = (0..all).step_by(1 << 20).take_while(|_| total.take(1 << 20, 2, &greedy).is_ok()).count();
-        assert_eq!(taken as u64, share_of(all) >> 20);
-        assert_eq!(total.take(1 << 20, 2, &greedy).unwrap_err().bytes_max, share_of(all));
-        assert!(total.take(LITTLE_BYTES / 2, 2, &other).is_ok(), "another one is served");
-        let rest = all - LITTLE_BYTES;
-        assert_eq!(
-            total.take(LITTLE_BYTES, 2, &other).unwrap_err().bytes_max,
-            rest,
-            "what is for little ones"
-        );
-        assert!(total.take(LITTLE_BYTES, 1, &other).is_ok());
-        total.give_back(share_of(all), &greedy);
-        assert_eq!(greedy.load(Ordering::Relaxed), 0);
-        assert!(total.take(1 << 20, 2, &greedy).is_ok());
-    }
-}
+mod tests;

@@ -70,3 +70,6 @@ impl Drop for InlineStream {
         self.open.decrement(1.0);
     }
 }
+
+#[cfg(test)]
+mod tests;
