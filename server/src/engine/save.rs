@@ -254,3 +254,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

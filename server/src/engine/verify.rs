@@ -83,3 +83,6 @@ fn tell(check: &Check, outcome: Result<(), MissCause>) {
         tracing::trace!("a reload left before its page was checked");
     }
 }
+
+#[cfg(test)]
+mod tests;

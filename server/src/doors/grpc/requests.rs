@@ -230,24 +230,4 @@ impl Messages {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Messages;
-
-    #[test]
-    fn messages_end_where_they_end_however_they_arrive() {
-        let mut bytes = Vec::new();
-        for length in [0u32, 1, 7, 300] {
-            bytes.push(0);
-            bytes.extend(length.to_be_bytes());
-            bytes.resize(bytes.len() + length as usize, 9);
-        }
-        for piece in [1, 2, 5, 6, 64, 1_000] {
-            let mut messages = Messages::default();
-            let ended = bytes.chunks(piece).filter(|piece| messages.pass(piece)).count();
-            assert!(messages.is_between() && messages.any);
-            assert_eq!(ended, if piece == 1_000 { 1 } else { ended });
-            assert!(!messages.pass(&[0, 0, 0, 0, 9, 1]) && !messages.is_between());
-            assert_eq!(messages.bytes, 6);
-        }
-    }
-}
+mod tests;
