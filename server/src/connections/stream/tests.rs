@@ -97,12 +97,12 @@ async fn what_arrives_is_timed_from_a_frames_begin_to_its_end() {
     assert_eq!(watch.stalled_since(), None);
     let settings = frame(4, &[0; 12]);
     peer.write_all(&settings[..10]).await.unwrap();
-    stream.read(&mut buffer).await.unwrap();
+    stream.read_exact(&mut buffer[..10]).await.unwrap();
     let since = watch.stalled_since().expect("a frame has begun");
     let late = |after: u64| Connections::late(&watch, since + after);
     assert_eq!((late(FRAME_MS_MAX - 1), late(FRAME_MS_MAX)), (None, Some(Cause::Stalled)));
     peer.write_all(&settings[10..]).await.unwrap();
-    stream.read(&mut buffer).await.unwrap();
+    stream.read_exact(&mut buffer[..settings.len() - 10]).await.unwrap();
     assert_eq!((watch.stalled_since(), late(FIRST_REQUEST_MS_MAX)), (None, Some(Cause::Silent)));
 }
 
