@@ -22,12 +22,28 @@ fn a_write_that_fails_is_told_to_who_waits_for_it_and_dram_serves_on() {
 #[test]
 fn a_flush_that_fails_is_no_durable_commit() {
     let world = World::new(1);
+    let commit = world.filled(&hashes());
+    let mut call = pin!(world.server.engine.commit_offload(CLIENT, &commit));
+    assert!(poll(call.as_mut()).is_pending());
+    while world.step_but(Some(Step::Flush)) {}
+    assert!(poll(call.as_mut()).is_pending());
+    assert_eq!(world.dirty_bytes(), 0, "all of it is written");
+    world.fail(Fault::SyncError);
+    assert_eq!(world.run(call).unwrap().durable, Some(Err(NotDurable::Device)));
+    world.pass(TICK);
+    world.is_quiet();
+    assert_eq!(world.reload(&hashes()), all(PAGES));
+    world.is_quiet();
+}
+
+#[test]
+fn a_segment_that_cannot_be_prepared_is_a_failure_of_the_device() {
+    let world = World::new(1);
     world.fail(Fault::SyncError);
     assert_eq!(world.offload(&hashes()), Err(NotDurable::Device));
     world.pass(TICK);
     world.is_quiet();
     assert_eq!(world.reload(&hashes()), all(PAGES));
-    world.is_quiet();
 }
 
 #[test]
