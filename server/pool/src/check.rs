@@ -8,8 +8,8 @@ use crate::index::flags::{
     COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Line, ON_NVME, PROMOTING,
     PROTECTED, QUEUED, UNFINISHED, URGENT, WRITING,
 };
-use crate::index::lists::ListId;
-use crate::index::path::PathEnd;
+use crate::index::list_id::ListId;
+use crate::index::path_end::PathEnd;
 use crate::index::residency::Search;
 use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::NO_PAGE;

@@ -12,7 +12,7 @@ use crate::memory::slots::Slots;
 use crate::namespaces::table::Namespaces;
 use crate::nvme::Nvme;
 use crate::sessions::table::Sessions;
-use crate::sizing::curve::Curves;
+use crate::sizing::curves::Curves;
 
 /// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock:
 /// callers hand in `now` and carry out what is returned.

@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::eviction::policy::Newcomer;
 use crate::ids::NONE;
-use crate::index::lists::ListId;
+use crate::index::list_id::ListId;
 use crate::index::residency::Search;
 use crate::limits::NEWCOMER_PAGES_MAX;
 

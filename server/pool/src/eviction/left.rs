@@ -11,8 +11,8 @@
 use crate::Pool;
 use crate::call::Slice;
 use crate::index::flags::VICTIM;
-use crate::index::lists::Position;
-use crate::index::path::PathEnd;
+use crate::index::list_id::Position;
+use crate::index::path_end::PathEnd;
 use crate::index::residency::Search;
 use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{FIND_PAGES_AT_ONCE, LEFT_BRANCHES_MAX};

@@ -12,7 +12,7 @@ use crate::Pool;
 use crate::call::Slice;
 use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::flags::PROTECTED;
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{
     DECAY_STEPS, FIND_PAGES_AT_ONCE, LET_GO_PAGES_AT_ONCE, PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX,

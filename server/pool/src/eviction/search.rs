@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::ids::{NONE, Now};
-use crate::index::lists::ListId;
+use crate::index::list_id::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{
     DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX,

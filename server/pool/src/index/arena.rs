@@ -2,18 +2,15 @@
 //! Owns: storage and shape of the index. Must not know: why a page comes or goes.
 
 use crate::ids::{NONE, PageKey};
+use crate::index::chunks::Chunks;
 use crate::index::entry::{Cell, Entry};
 use crate::index::flags::PageFlags;
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::index::table::Table;
 use crate::index::tips::{TipId, TipKeeper, Tips};
-use crate::limits::{CHUNK_PAGES, CHUNK_ROWS};
+use crate::limits::CHUNK_ROWS;
 use std::ops::{Index, IndexMut};
 use turnkv_proto::BlockHash;
-
-/// Entries in chunks that never move.
-#[derive(Default)]
-pub(crate) struct Chunks(Vec<Box<[Entry]>>);
 
 /// Rows of cells of one namespace with several shards.
 struct Rows {
@@ -324,25 +321,15 @@ impl Pages {
 
     /// One past the highest entry number.
     pub(crate) fn end(&self) -> u32 {
-        (self.chunks.0.len() * CHUNK_PAGES) as u32
+        self.chunks.end()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let chunks = self.chunks.0.len() * CHUNK_PAGES * size_of::<Entry>();
-        chunks + self.table.bytes() + self.rows.iter().map(Rows::bytes).sum::<usize>()
+        self.chunks.bytes() + self.table.bytes() + self.rows.iter().map(Rows::bytes).sum::<usize>()
     }
 
     fn grow(&mut self) {
-        let first = self.end();
-        let mut chunk = vec![Entry::EMPTY; CHUNK_PAGES].into_boxed_slice();
-        for (entry, next) in chunk.iter_mut().zip(first + 1..) {
-            entry.next = next;
-        }
-        if let Some(last) = chunk.last_mut() {
-            last.next = NONE;
-        }
-        self.chunks.0.push(chunk);
-        self.free = first;
+        self.free = self.chunks.grow();
     }
 }
 
@@ -357,26 +344,6 @@ impl Index<u32> for Pages {
 impl IndexMut<u32> for Pages {
     fn index_mut(&mut self, index: u32) -> &mut Entry {
         &mut self.chunks[index]
-    }
-}
-
-impl Chunks {
-    fn get(&self, index: u32) -> Option<&Entry> {
-        self.0.get(index as usize / CHUNK_PAGES).map(|chunk| &chunk[index as usize % CHUNK_PAGES])
-    }
-}
-
-impl Index<u32> for Chunks {
-    type Output = Entry;
-
-    fn index(&self, index: u32) -> &Entry {
-        &self.0[index as usize / CHUNK_PAGES][index as usize % CHUNK_PAGES]
-    }
-}
-
-impl IndexMut<u32> for Chunks {
-    fn index_mut(&mut self, index: u32) -> &mut Entry {
-        &mut self.0[index as usize / CHUNK_PAGES][index as usize % CHUNK_PAGES]
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::ids::{NONE, NvmePlace};
 use crate::index::flags::{CellFlags, FILLED, Life, Line, ON_NVME, PROMOTING, PageFlags, PageMarks};
-use crate::index::lists::ListId;
+use crate::index::list_id::ListId;
 use turnkv_proto::BlockHash;
 
 /// No session has used a page yet.

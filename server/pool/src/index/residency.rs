@@ -9,7 +9,7 @@ use crate::index::flags::{
     COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
     PROMOTING, PageMarks, VICTIM, WRITING,
 };
-use crate::index::lists::Position;
+use crate::index::list_id::Position;
 use crate::limits::TOUCH_ANCESTORS_MAX;
 use crate::memory::slots::SlotState;
 

@@ -8,7 +8,7 @@
 //! ever (a forest, by rank): a page that goes costs the same however many lists end at it.
 
 use crate::ids::NONE;
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use hashbrown::HashMap;
 
 /// One list's hold on a tip.

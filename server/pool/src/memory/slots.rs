@@ -11,6 +11,7 @@
 //! ```
 
 mod class;
+mod classes;
 mod service;
 
 pub(crate) use class::SlotClass;

@@ -4,4 +4,5 @@
 //! - `table`: namespaces and tenants; `retire`: those that nobody uses go
 
 pub(crate) mod retire;
+mod retiring;
 pub(crate) mod table;

@@ -6,25 +6,14 @@
 
 use crate::Pool;
 use crate::eviction::protection::Owner;
-use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
+use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::residency::{Removal, Search};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
 use crate::memory::slots::Slots;
+use crate::namespaces::retiring::Retiring;
 use crate::namespaces::table::Namespaces;
 use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
-
-/// A namespace that retires, and how far that is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Retiring {
-    pub(crate) ns: NamespaceIndex,
-    /// Sessions, then pins, then pages up to here are gone.
-    sessions: u32,
-    protections: u32,
-    pages: u32,
-    /// The page that is next, on the way down to a leaf or up from one.
-    page: Option<PageKey>,
-}
 
 /// Which tenant gives way to a new namespace.
 struct GivesWay {

@@ -11,7 +11,7 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{PAGE_TOKENS_MAX, SHARDS_MAX, TENANT_BYTES_MAX, TENANTS_KEPT};
-use crate::namespaces::retire::Retiring;
+use crate::namespaces::retiring::Retiring;
 use crate::sizing::prefill::Prefill;
 use hashbrown::HashMap;
 use std::collections::VecDeque;

@@ -11,7 +11,7 @@ use crate::config::Admit;
 use crate::ids::{NONE, Now};
 use crate::index::arena::Pages;
 use crate::index::flags::{COUNTED_NVME, DIRTY, FILLED, ON_NVME, WRITING};
-use crate::index::lists::Position;
+use crate::index::list_id::Position;
 use crate::index::sweep::Sweep;
 use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
 use crate::nvme::Nvme;

@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::ids::{MissCause, Now, NvmePlace, PageKey, SlotKey};
 use crate::index::flags::{ON_NVME, PROMOTING};
-use crate::index::lists::Position;
+use crate::index::list_id::Position;
 
 /// A read to start: from a place on NVMe into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

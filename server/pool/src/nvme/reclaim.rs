@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::ids::{NONE, NvmePlace, PageKey};
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
-use crate::index::lists::Position;
+use crate::index::list_id::Position;
 use crate::index::residency::{Eviction, Search};
 use crate::nvme::promote::Promotion;
 use turnkv_proto::{BlockHash, NamespaceId};

@@ -15,7 +15,7 @@ use crate::Pool;
 use crate::ids::{NONE, NvmePlace, PlaceNote};
 use crate::index::arena::Pages;
 use crate::index::flags::{COUNTED_DRAM, LEAVING, Line, MOVING, ON_NVME, VICTIM};
-use crate::index::lists::{ListId, Position};
+use crate::index::list_id::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{
     KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT, NVME_LARGE_SHARE,

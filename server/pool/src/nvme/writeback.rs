@@ -6,7 +6,7 @@ use crate::call::Call;
 use crate::ids::{NONE, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::index::arena::Pages;
 use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PageMarks, QUEUED, URGENT, WRITING};
-use crate::index::lists::Position;
+use crate::index::list_id::Position;
 use crate::limits::{LEAVING_PER_WRITE_MAX, SIFTED_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
 use crate::nvme::Nvme;
 use std::collections::VecDeque;

@@ -6,7 +6,7 @@ use crate::error::PoolError;
 use crate::eviction::protection::Owner;
 use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::arena::Pages;
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::index::tips::TipKeeper;
 use crate::limits::SESSIONS_LATE_PER_CALL_MAX;
 use crate::sessions::table::Sessions;

@@ -9,7 +9,7 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::Owner;
 use crate::ids::{NamespaceIndex, Now};
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::limits::NAMES_PER_CALL;
 use turnkv_proto::{BlockHash, SessionId};
 

@@ -5,7 +5,7 @@
 //! another one, and the walk goes on with the list as it is. So no page is passed twice, and every walk ends.
 
 use crate::Pool;
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::limits::FIND_PAGES_AT_ONCE;
 
 /// A walk over the present pages of a session, from the last one back.

@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::ids::LeaseId;
-use crate::index::lists::Position;
+use crate::index::list_id::Position;
 use crate::index::residency::Search;
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use turnkv_proto::Shards;

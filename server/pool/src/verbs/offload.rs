@@ -9,7 +9,8 @@ use crate::index::arena::Pages;
 use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
-use crate::sizing::curve::{Curves, Seen, asker};
+use crate::sizing::curve::Seen;
+use crate::sizing::curves::{Curves, asker};
 use std::ops::Range;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
@@ -369,7 +370,7 @@ impl Pool {
         };
         self.pages.grant(index, shard, slot);
         self.slots.lease(slot);
-        self.refresh(index, crate::index::lists::Position::Hot);
+        self.refresh(index, crate::index::list_id::Position::Hot);
         asked.items.push(LeaseItem { position: position as u32, slot, page: self.pages.key(index) });
         (Outcome::Granted(self.slots.key(slot)), Some(index))
     }

@@ -5,7 +5,7 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::protection::{Owner, PIN_RANK, ProtectReach, ProtectionWish};
 use crate::ids::{NamespaceIndex, Now};
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::index::tips::TipId;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
 use crate::sessions::record::ListStart;

@@ -8,7 +8,7 @@ use crate::Pool;
 use crate::call::Slice;
 use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::flags::{FILLED, PROMOTING};
-use crate::index::lists::{ListId, Position};
+use crate::index::list_id::{ListId, Position};
 use crate::index::residency::{Eviction, Removal, Search};
 use crate::index::sweep::Sweep;
 

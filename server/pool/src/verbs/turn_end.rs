@@ -12,7 +12,7 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::policy::TurnFacts;
 use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
 use crate::sizing::curve::Seen;
 use crate::verbs::retain::Retaining;

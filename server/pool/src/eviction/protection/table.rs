@@ -3,7 +3,7 @@
 
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::arena::Pages;
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::index::tips::TipId;
 use crate::limits::{ENDED_PINS_MAX, ORDER_BYTES};
 use crate::memory::slots::Slots;

@@ -1,8 +1,8 @@
 //! The curves of all namespaces, and what they are told. Owns: how many pages each follows. Must not know:
 //! which pages of a call are references.
 
-use super::{Curve, CurveTuning, Seen, samples_share};
 use crate::ids::{ClientId, Now};
+use crate::sizing::curve::{Curve, CurveTuning, Seen, key_of, samples_share};
 use turnkv_proto::BlockHash;
 
 /// The curves of all namespaces.
@@ -96,5 +96,5 @@ pub(crate) fn asker(client: ClientId, turn: Option<(u32, u32)>, now: Now) -> u32
     let mut name = BlockHash([0; 32]);
     name.0[..8].copy_from_slice(&who.to_le_bytes());
     name.0[8..16].copy_from_slice(&when.to_le_bytes());
-    super::key_of(&name) as u32
+    key_of(&name) as u32
 }
