@@ -27,6 +27,7 @@ mod pool;
 mod sessions;
 mod sizing;
 mod stats;
+mod store;
 mod verbs;
 
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
@@ -36,7 +37,6 @@ pub use ids::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, PlaceNote, SlotKey, SlotPlace,
     UserId,
 };
-pub use index::lookup::Found;
 pub use index::sweep::Sweep;
 pub use namespaces::table::NamespaceDesc;
 pub use nvme::adopt::Adoption;
@@ -53,6 +53,7 @@ pub use sessions::record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, Se
 pub use sizing::curve::{CurveTuning, MissRatioCurve};
 pub use stats::{PoolStats, TierGauges};
 pub use verbs::commit::Committed;
+pub use verbs::lookup::Found;
 pub use verbs::mapped::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use verbs::offload::{OffloadAsk, OffloadPlan, Offloading, Outcome};
 pub use verbs::pins::{Pinned, Pinning};

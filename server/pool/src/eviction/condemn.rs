@@ -4,12 +4,12 @@
 //! Leaves go first, so the index stays prefix-closed between any two calls: until all that hangs on it is
 //! gone, the page itself is still found, and whoever reads it is told what is wrong with it.
 
-use crate::Pool;
 use crate::call::Slice;
 use crate::ids::{NONE, PageKey};
 use crate::index::residency::{Removal, Search};
 use crate::index::sweep::SubtreeWalk;
 use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};
+use crate::store::Store;
 use std::collections::VecDeque;
 
 /// Pages to go, the first of them under way.
@@ -31,7 +31,7 @@ impl Condemned {
     }
 }
 
-impl Pool {
+impl Store {
     /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that
     /// follow.
     pub(crate) fn condemn(&mut self, index: u32) {

@@ -6,11 +6,11 @@
 //! the reason to defer it ends (`review_deferred` looks at a few pages a call), or by being evicted: deferral
 //! is no lock.
 
-use crate::Pool;
 use crate::ids::PageKey;
 use crate::index::flags::PROTECTED;
 use crate::index::residency::{Eviction, Search};
 use crate::limits::{DEFERRED_REVIEWED_PER_CALL, DEFERRED_VICTIMS_MAX, VICTIM_SCAN_MAX};
+use crate::store::Store;
 use std::collections::VecDeque;
 
 /// Deferred pages by namespace, those that would have gone first in front; some are not deferred any more.
@@ -39,7 +39,7 @@ impl DeferredVictims {
     }
 }
 
-impl Pool {
+impl Store {
     /// Whether a page goes only when nothing else can, or (while room is made for a prefetch) not at all.
     pub(crate) fn goes_last(&self, index: u32, search: Search) -> bool {
         self.pages[index].has(PROTECTED)

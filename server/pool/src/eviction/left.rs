@@ -8,7 +8,6 @@
 //! left. Between two calls anything may happen to the pages: one that somebody uses loses its mark, and where
 //! the tail goes the branch ends before it.
 
-use crate::Pool;
 use crate::call::Slice;
 use crate::index::flags::VICTIM;
 use crate::index::list_id::Position;
@@ -16,6 +15,7 @@ use crate::index::path_end::PathEnd;
 use crate::index::residency::Search;
 use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{FIND_PAGES_AT_ONCE, LEFT_BRANCHES_MAX};
+use crate::store::Store;
 use std::collections::VecDeque;
 
 /// Branches to mark, the first of them under way.
@@ -50,7 +50,7 @@ impl LeftBranches {
     }
 }
 
-impl Pool {
+impl Store {
     /// A session has no more of a path than its first `keep` pages: the others become first victims, as many
     /// in this call as it may, the rest in the calls that follow. Where too many branches wait, their pages
     /// go by age.

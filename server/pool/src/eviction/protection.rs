@@ -8,7 +8,6 @@
 //! that ends at it and by each child that is protected itself: many protections of one prefix cost what one
 //! does, and a little each.
 
-use crate::Pool;
 use crate::call::Slice;
 use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::flags::PROTECTED;
@@ -17,7 +16,7 @@ use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{
     DECAY_STEPS, FIND_PAGES_AT_ONCE, LET_GO_PAGES_AT_ONCE, PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX,
 };
-use turnkv_proto::BlockHash;
+use crate::store::Store;
 
 mod table;
 
@@ -47,7 +46,7 @@ pub(crate) enum ProtectReach {
     Slice,
 }
 
-impl Pool {
+impl Store {
     /// What one tenant may protect.
     pub(crate) fn protection_budget(&self) -> u64 {
         self.dram_share(self.config.limits.protected_percent)
@@ -152,11 +151,6 @@ impl Pool {
             }
         }
         false
-    }
-
-    /// Pins that ended by time since the last call: what was saved of them can go.
-    pub fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
-        self.eviction.take_ended_pins()
     }
 
     /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is

@@ -1,7 +1,6 @@
 //! The search for room: a slot for a page, an entry for it, a slab for another namespace.
 //! Owns: the search for victims, bounded. Must not know: who needs the room.
 
-use crate::Pool;
 use crate::ids::{NONE, Now};
 use crate::index::list_id::ListId;
 use crate::index::residency::{Eviction, Removal, Search};
@@ -10,8 +9,9 @@ use crate::limits::{
     REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
 };
 use crate::memory::slots::Slots;
+use crate::store::Store;
 
-impl Pool {
+impl Store {
     /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's
     /// slab. `returns_at`: for a prefetch, whose session returns then.
     pub(crate) fn allocate(&mut self, index: u32, shard: u16, returns_at: Option<Now>) -> Option<u32> {
@@ -36,25 +36,26 @@ impl Pool {
         if let Some(slot) = claim(&mut self.slots, class) {
             return Some(slot);
         }
-        if let Some(slot) = self.claim_from_unfinished(search, |pool| claim(&mut pool.slots, class)) {
+        if let Some(slot) = self.claim_from_unfinished(search, |store| claim(&mut store.slots, class)) {
             return Some(slot);
         }
         self.rebalance(class, search);
         if search.returns_at.is_some() {
             // A prefetch does without a slot, rather than take one from a deferred page.
             let deferred = self.eviction.deferred.len(ns);
-            let slot =
-                self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, PREFETCH_SCAN_MAX, search));
+            let slot = self
+                .evict_until(ns, search, &claim, |store| store.next_victim(ns, PREFETCH_SCAN_MAX, search));
             self.end_prefetch_search(ns, deferred, search);
             return slot.or_else(|| {
                 self.drain_for(class, true, search);
                 claim(&mut self.slots, class)
             });
         }
-        let slot = self.evict_until(ns, search, &claim, |pool| pool.next_victim(ns, VICTIM_SCAN_MAX, search));
+        let slot =
+            self.evict_until(ns, search, &claim, |store| store.next_victim(ns, VICTIM_SCAN_MAX, search));
         // Nothing else can go, and deferral is no lock.
         let slot =
-            slot.or_else(|| self.evict_until(ns, search, &claim, |pool| pool.next_deferred(ns, search)));
+            slot.or_else(|| self.evict_until(ns, search, &claim, |store| store.next_deferred(ns, search)));
         slot.or_else(|| {
             self.drain_for(class, false, search);
             claim(&mut self.slots, class)
@@ -68,7 +69,7 @@ impl Pool {
         ns: u16,
         search: Search,
         claim: &impl Fn(&mut Slots, u32) -> Option<u32>,
-        mut next: impl FnMut(&mut Pool) -> Option<(u32, Eviction)>,
+        mut next: impl FnMut(&mut Store) -> Option<(u32, Eviction)>,
     ) -> Option<u32> {
         let class = u32::from(ns);
         let until = self.call.steps() + u64::from(VICTIM_SCAN_MAX);
@@ -130,7 +131,7 @@ impl Pool {
     }
 
     fn search_entry(&mut self, ns: u16, search: Search) -> bool {
-        let has_room = |pool: &mut Pool| (pool.pages.len() < pool.config.limits.pages_max).then_some(());
+        let has_room = |store: &mut Store| (store.pages.len() < store.config.limits.pages_max).then_some(());
         if has_room(self).or_else(|| self.claim_from_unfinished(search, has_room)).is_some() {
             return true;
         }
@@ -161,7 +162,7 @@ impl Pool {
     pub(crate) fn keep_watermark(&mut self) {
         let slice = self.call.slice();
         self.drain_step(true, Search::NONE);
-        let namespaces = self.namespaces.places_len() as u16;
+        let namespaces = self.pages.namespaces();
         for _ in 0..namespaces {
             if self.call.is_over(slice) {
                 return;

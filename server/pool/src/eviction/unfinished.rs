@@ -7,7 +7,6 @@
 //! that is, and after
 //! [`UNFINISHED_MS_MAX`] it goes by itself.
 
-use crate::Pool;
 use crate::call::{Call, Slice};
 use crate::ids::{Now, PageKey};
 use crate::index::arena::Pages;
@@ -15,6 +14,7 @@ use crate::index::entry::Cell;
 use crate::index::flags::UNFINISHED;
 use crate::index::residency::{Removal, Search};
 use crate::limits::{UNFINISHED_MAX, UNFINISHED_MS_MAX};
+use crate::store::Store;
 use std::collections::VecDeque;
 
 /// Pages of which some shards are committed and that readers do not see, in the order in which that began;
@@ -51,7 +51,7 @@ impl Unfinished {
     }
 }
 
-impl Pool {
+impl Store {
     /// Some of the page's shards were committed: from now on it waits for the others, if it did not before.
     pub(crate) fn await_shards(&mut self, index: u32) {
         let entry = &self.pages[index];
@@ -94,7 +94,7 @@ impl Pool {
     pub(crate) fn claim_from_unfinished<T>(
         &mut self,
         search: Search,
-        mut claim: impl FnMut(&mut Pool) -> Option<T>,
+        mut claim: impl FnMut(&mut Store) -> Option<T>,
     ) -> Option<T> {
         let slice = self.call.half_slice();
         let patience = self.config.limits.lease_ms.into();

@@ -55,6 +55,11 @@ impl Pages {
         self.rows[usize::from(ns)] = Rows::new(shards);
     }
 
+    /// Namespaces that there is room for, those too that have retired.
+    pub(crate) fn namespaces(&self) -> u16 {
+        self.rows.len() as u16
+    }
+
     /// Entries of one namespace.
     pub(crate) fn live_of(&self, ns: u16) -> u32 {
         self.rows[usize::from(ns)].live

@@ -8,7 +8,6 @@
 //! - `tips`: where lists of pages end
 //! - `path`, `path_end`, `tree`: ways from the root, and what hangs on what
 //! - `residency`: where a page's shards are, and what follows from it
-//! - `lookup`: how much of a prefix is here
 
 pub(crate) mod arena;
 mod chunks;
@@ -16,7 +15,6 @@ pub(crate) mod entry;
 pub(crate) mod flags;
 pub(crate) mod list_id;
 pub(crate) mod lists;
-pub(crate) mod lookup;
 pub(crate) mod path;
 pub(crate) mod path_end;
 pub(crate) mod residency;

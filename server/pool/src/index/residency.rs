@@ -2,7 +2,6 @@
 //! Owns: every change of the state of cells and pages (`transitions` has those that change nothing else).
 //! Must not know: leases, sessions, verbs.
 
-use crate::Pool;
 use crate::ids::{NONE, Now, NvmePlace, PlaceNote};
 use crate::index::entry::{Cell, Entry};
 use crate::index::flags::{
@@ -12,6 +11,7 @@ use crate::index::flags::{
 use crate::index::list_id::Position;
 use crate::limits::TOUCH_ANCESTORS_MAX;
 use crate::memory::slots::SlotState;
+use crate::store::Store;
 
 mod transitions;
 
@@ -76,7 +76,7 @@ pub(crate) struct Tally {
     pub(crate) strangers_dropped: u64,
 }
 
-impl Pool {
+impl Store {
     /// Whether the page may give up its slots now, and what that means for it.
     pub(crate) fn evictable(&self, index: u32, search: Search) -> Option<Eviction> {
         let entry = &self.pages[index];

@@ -50,18 +50,18 @@ impl Pool {
     /// hold something, were used a short while ago, and are not of a tenant with more than its share), or
     /// enough retire already.
     pub fn retire_oldest(&mut self, tenant: &str, now: Now) -> Option<NamespaceId> {
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         if self.namespaces.retiring.len() >= NAMESPACES_RETIRING_MAX {
             return None;
         }
         let GivesWay { tenant: gives_way, is_own, has_too_many } =
-            self.namespaces.gives_way(&self.slots, self.config.limits.namespaces_max, tenant)?;
+            self.namespaces.gives_way(&self.store.slots, self.store.config.limits.namespaces_max, tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
-            let (at, class) = (ns.0, self.slots.class_at(ns.0));
-            let named = self.sessions.len_of(ns) > 0 || self.eviction.protections().pins_of(ns) > 0;
-            let holds = named || self.pages.live_of(at) > 0 || class.used > 0;
+            let (at, class) = (ns.0, self.store.slots.class_at(ns.0));
+            let named = self.sessions.len_of(ns) > 0 || self.store.eviction.protections().pins_of(ns) > 0;
+            let holds = named || self.store.pages.live_of(at) > 0 || class.used > 0;
             let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
-            let others = self.slots.tenant_of(at) != gives_way;
+            let others = self.store.slots.tenant_of(at) != gives_way;
             let needed = class.leased > 0 || others && is_own || spared && (others || !has_too_many);
             (!needed).then_some((others, spared, holds, used, ns))
         };
@@ -85,7 +85,7 @@ impl Pool {
 
     /// Drops some of what namespaces that retire still hold. True: there is more that could be dropped now.
     pub fn retire_step(&mut self) -> bool {
-        self.call.begin();
+        self.store.call.begin();
         let mut steps = RETIRE_STEPS_PER_CALL;
         for _ in 0..self.namespaces.retiring.len() {
             let Some(mut next) = self.namespaces.retiring.pop_front() else { return false };
@@ -96,13 +96,13 @@ impl Pool {
                 self.namespaces.retiring.push_front(next);
                 return true;
             }
-            if self.pages.live_of(next.ns.0) > 0 || self.slots.class_at(next.ns.0).used > 0 {
+            if self.store.pages.live_of(next.ns.0) > 0 || self.store.slots.class_at(next.ns.0).used > 0 {
                 self.namespaces.retiring.push_back(next); // what it waits for are operations in flight
                 continue;
             }
-            self.eviction.forget_namespace(next.ns.0);
-            self.policy.namespace_gone(next.ns.0);
-            self.slots.close_class(next.ns.0);
+            self.store.eviction.forget_namespace(next.ns.0);
+            self.store.policy.namespace_gone(next.ns.0);
+            self.store.slots.close_class(next.ns.0);
             self.namespaces.vacate(next.ns.0);
         }
         false
@@ -120,42 +120,43 @@ impl Pool {
 
     fn retire_pins(&mut self, next: &mut Retiring, steps: &mut u32) {
         while *steps > 0
-            && self.eviction.protections().pins_of(next.ns) > 0
-            && next.protections < self.eviction.protections().end()
+            && self.store.eviction.protections().pins_of(next.ns) > 0
+            && next.protections < self.store.eviction.protections().end()
         {
             *steps -= 1;
-            let pin = self.eviction.protections().pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            let pin =
+                self.store.eviction.protections().pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
             if let Some((ns, pin)) = pin {
-                self.unprotect(Owner::Pin(ns, pin));
+                self.store.unprotect(Owner::Pin(ns, pin));
             }
             next.protections += 1;
         }
     }
 
     fn retire_pages(&mut self, next: &mut Retiring, steps: &mut u32) {
-        while *steps > 0 && self.pages.live_of(next.ns.0) > 0 {
-            let at = next.page.take().and_then(|page| self.pages.resolve(page)).or_else(|| {
-                let own = |at: &u32| self.pages.is_live(*at) && self.pages[*at].ns == next.ns.0;
-                Some(next.pages).filter(|at| *at < self.pages.end()).filter(own)
+        while *steps > 0 && self.store.pages.live_of(next.ns.0) > 0 {
+            let at = next.page.take().and_then(|page| self.store.pages.resolve(page)).or_else(|| {
+                let own = |at: &u32| self.store.pages.is_live(*at) && self.store.pages[*at].ns == next.ns.0;
+                Some(next.pages).filter(|at| *at < self.store.pages.end()).filter(own)
             });
             let Some(index) = at else {
-                if next.pages >= self.pages.end() {
+                if next.pages >= self.store.pages.end() {
                     return;
                 }
                 *steps -= 1;
                 next.pages += 1;
                 continue;
             };
-            let child = self.pages[index].first_child;
+            let child = self.store.pages[index].first_child;
             if child != NONE {
                 *steps -= 1;
-                next.page = Some(self.pages.key(child));
+                next.page = Some(self.store.pages.key(child));
                 continue;
             }
-            *steps = steps.saturating_sub(u32::from(self.pages.shards(index)));
-            let parent = self.pages[index].parent;
-            self.remove_leaf(index, Removal::Dropped, Search::NONE);
-            next.page = (parent != NONE).then(|| self.pages.key(parent));
+            *steps = steps.saturating_sub(u32::from(self.store.pages.shards(index)));
+            let parent = self.store.pages[index].parent;
+            self.store.remove_leaf(index, Removal::Dropped, Search::NONE);
+            next.page = (parent != NONE).then(|| self.store.pages.key(parent));
         }
     }
 }

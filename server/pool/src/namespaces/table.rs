@@ -63,6 +63,11 @@ impl Namespaces {
         self.get(ns).ok_or(PoolError::NamespaceUnknown)
     }
 
+    /// Finds an open namespace.
+    pub(crate) fn find(&self, id: &NamespaceId) -> Option<NamespaceIndex> {
+        self.by_id.get(id).map(|at| self.index(*at))
+    }
+
     /// The id of the namespace at a place.
     pub(crate) fn id(&self, ns: NamespaceIndex) -> NamespaceId {
         self.places[usize::from(ns.0)].desc.id
@@ -177,20 +182,20 @@ impl Pool {
             };
         }
         self.fits(&desc)?;
-        if self.namespaces.len() >= usize::from(self.config.limits.namespaces_max) {
+        if self.namespaces.len() >= usize::from(self.store.config.limits.namespaces_max) {
             return Err(PoolError::Limit("namespaces_max"));
         }
-        let in_use = |tenants: usize| self.slots.tenants_in_use(tenants);
+        let in_use = |tenants: usize| self.store.slots.tenants_in_use(tenants);
         let tenant = self.namespaces.intern(&desc.tenant, in_use);
         let (shards, shard_bytes) = (desc.shards, desc.shard_bytes);
-        let (ns, is_new) = self.namespaces.settle(desc, self.call.now());
+        let (ns, is_new) = self.namespaces.settle(desc, self.store.call.now());
         if is_new {
-            self.pages.add_namespace(shards);
-            self.slots.add_class(shard_bytes, tenant);
+            self.store.pages.add_namespace(shards);
+            self.store.slots.add_class(shard_bytes, tenant);
             self.curves.add();
         } else {
-            self.pages.renew_namespace(ns.0, shards);
-            self.slots.renew_class(ns.0, shard_bytes, tenant);
+            self.store.pages.renew_namespace(ns.0, shards);
+            self.store.slots.renew_class(ns.0, shard_bytes, tenant);
             self.curves.renew(ns.0);
         }
         Ok(ns)
@@ -207,7 +212,7 @@ impl Pool {
         if desc.tenant.len() > TENANT_BYTES_MAX {
             return Err(PoolError::Invalid("a tenant's name has at most 128 bytes"));
         }
-        if desc.shard_bytes == 0 || desc.shard_bytes > self.config.slab_bytes {
+        if desc.shard_bytes == 0 || desc.shard_bytes > self.store.config.slab_bytes {
             return Err(PoolError::Invalid("a shard must fit a slab: raise slab_bytes or lower page_tokens"));
         }
         Ok(())
@@ -215,14 +220,14 @@ impl Pool {
 
     /// Finds an open namespace.
     pub fn namespace(&self, id: &NamespaceId) -> Option<NamespaceIndex> {
-        self.namespaces.by_id.get(id).map(|at| self.namespaces.index(*at))
+        self.namespaces.find(id)
     }
 
     /// Finds an open namespace for somebody who uses it: it is not the next to retire.
     pub fn use_namespace(&mut self, id: &NamespaceId, now: Now) -> Option<NamespaceIndex> {
         let ns = self.namespace(id)?;
-        self.call.advance(now);
-        let used = self.call.now();
+        self.store.call.advance(now);
+        let used = self.store.call.now();
         self.namespaces.place_mut(ns)?.used = used;
         Some(ns)
     }

@@ -6,7 +6,7 @@
 //! before heads. What is off only because NVMe could not take it in time, or had no room for it later, is
 //! found again and written once NVMe can.
 
-use crate::Pool;
+use crate::call::Slice;
 use crate::config::Admit;
 use crate::ids::{NONE, Now};
 use crate::index::arena::Pages;
@@ -15,6 +15,7 @@ use crate::index::list_id::Position;
 use crate::index::sweep::Sweep;
 use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
 use crate::nvme::Nvme;
+use crate::store::Store;
 
 /// Bytes that may be written to NVMe: a bucket that fills with time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,7 +110,7 @@ impl Nvme {
     }
 }
 
-impl Pool {
+impl Store {
     /// Whether the budget allows a page to be written that nobody insists on.
     pub(crate) fn budget_allows(&mut self, index: u32) -> bool {
         let bytes = self.pages.page_bytes(&self.slots, index);
@@ -166,13 +167,13 @@ impl Pool {
         }
         let Some(mut sweep) = self.nvme.behind.sweep.take() else { return };
         let slice = self.call.half_slice();
-        let done = self.admit_off(&mut sweep, slice, |pool, index| {
+        let done = self.admit_off(&mut sweep, slice, |store, index| {
             // Where NVMe is small, what it has alone is worth more than copies of what DRAM has.
-            let worth = pool.nvme.is_large(pool.slots.dram_bytes())
-                || pool.nvme.has_room_again(pool.tally.dirty_bytes);
-            let allowed = worth && pool.backlog_allows(index) && pool.budget_allows(index);
+            let worth = store.nvme.is_large(store.slots.dram_bytes())
+                || store.nvme.has_room_again(store.tally.dirty_bytes);
+            let allowed = worth && store.backlog_allows(index) && store.budget_allows(index);
             if allowed {
-                pool.insist(index);
+                store.insist(index);
             }
             allowed
         });
@@ -213,5 +214,49 @@ impl Pool {
                 self.set_dirty(index, shard);
             }
         }
+    }
+
+    /// Goes through what is off NVMe, parents first, and lets `admit` send each page there. True: that is
+    /// all. It ends before, to go on there later, with its slice or when `admit` says that no more goes.
+    pub(crate) fn admit_off(
+        &mut self,
+        sweep: &mut Sweep,
+        slice: Slice,
+        admit: impl Fn(&mut Store, u32) -> bool,
+    ) -> bool {
+        while sweep.at < self.pages.end() || !sweep.waiting.is_empty() {
+            let next = sweep.waiting.pop();
+            let index = match next {
+                Some(page) => self.pages.resolve(page),
+                None => Some(sweep.at).filter(|index| self.pages.is_live(*index)),
+            };
+            // A page whose parent is off comes after it: the walk finds the parent, and goes down from there.
+            let reachable = |store: &Store, index: u32| {
+                let parent = store.pages[index].parent;
+                parent == NONE || !store.nvme.is_off(&store.pages, parent)
+            };
+            if let Some(index) =
+                index.filter(|index| self.nvme.is_off(&self.pages, *index) && reachable(self, *index))
+            {
+                if !admit(self, index) {
+                    sweep.waiting.extend(next);
+                    return false;
+                }
+                sweep.pages += 1;
+                let mut child = self.pages[index].first_child;
+                while child != NONE {
+                    self.call.step();
+                    sweep.waiting.extend(self.nvme.is_off(&self.pages, child).then(|| self.pages.key(child)));
+                    child = self.pages[child].next;
+                }
+            }
+            match next {
+                Some(_) if self.call.is_over(slice) => return false,
+                Some(_) => {}
+                None if !sweep.go_on(&mut self.call, slice) => return false,
+                None => {}
+            }
+        }
+        true
     }
 }

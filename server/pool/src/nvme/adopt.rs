@@ -6,11 +6,11 @@
 //! offloaded, strangers reclaimed: each page is looked at for itself, so a reader sees whole prefixes at any
 //! moment.
 
-use crate::Pool;
 use crate::ids::{NONE, NamespaceIndex};
 use crate::limits::ADOPT_SHARDS_PER_CALL;
-use crate::namespaces::table::NamespaceDesc;
+use crate::namespaces::table::{NamespaceDesc, Namespaces};
 use crate::nvme::strangers::Stranger;
+use crate::store::Store;
 use std::collections::HashSet;
 use std::sync::Arc;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -54,7 +54,7 @@ impl Adoption {
         self.adopted
     }
 
-    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a pool,
+    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a store,
     /// because it takes long.
     #[must_use]
     pub fn plan(mut self, desc: &NamespaceDesc) -> Adoption {
@@ -169,10 +169,10 @@ fn newest_last(pages: &[FoundPage], written: Vec<u64>) -> Vec<(usize, u64)> {
     ordered
 }
 
-impl Pool {
+impl Store {
     /// Begins to take in what NVMe has of a namespace that was just opened. None: it has nothing.
-    pub fn begin_adoption(&self, ns: NamespaceIndex) -> Option<Adoption> {
-        let id = self.namespace_of_strangers(ns)?;
+    pub(crate) fn begin_adoption(&self, namespaces: &Namespaces, ns: NamespaceIndex) -> Option<Adoption> {
+        let id = namespaces.get(ns)?.id;
         let found = self.nvme.strangers.extents_of(&id)?;
         let crowded_out = HashSet::new();
         let (order, newest) = (Vec::new(), Vec::new());
@@ -182,8 +182,8 @@ impl Pool {
     /// Takes in some of the pages that were planned, of those trees whose last page was written no later than
     /// `until`, so that several namespaces come in one order. True: there are more. What is not whole, or
     /// hangs on nothing, is forgotten by and by (`forget_strangers`).
-    pub fn adopt(&mut self, adoption: &mut Adoption, until: u64) -> bool {
-        let open = self.namespaces.get(adoption.ns).is_some_and(|desc| desc.id == adoption.id);
+    pub(crate) fn adopt(&mut self, namespaces: &Namespaces, adoption: &mut Adoption, until: u64) -> bool {
+        let open = namespaces.get(adoption.ns).is_some_and(|desc| desc.id == adoption.id);
         let pages = (ADOPT_SHARDS_PER_CALL / adoption.shards).max(1);
         for _ in 0..pages {
             if adoption.next_newest().is_some_and(|newest| newest > until) {

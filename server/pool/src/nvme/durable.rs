@@ -8,10 +8,10 @@
 //! ```
 //! A page found that goes meanwhile is told of like the others: whoever waits for it learns that it is lost.
 
-use crate::Pool;
 use crate::ids::{NONE, PageKey};
 use crate::index::flags::DURABLE;
 use crate::limits::DURABLE_PAGES_PER_WRITE_MAX;
+use crate::store::Store;
 use std::collections::BTreeSet;
 
 /// Pages that are to be on NVMe with their ancestors, as far as these are found.
@@ -30,10 +30,10 @@ pub struct Durable {
     hurried: Option<usize>,
 }
 
-impl Pool {
+impl Store {
     /// Begins to have pages written, with those they depend on: then `hurry_some` until it says so. Pages
     /// that are gone already are left out.
-    pub fn begin_durable(&self, pages: &[PageKey]) -> Durable {
+    pub(crate) fn begin_durable(&self, pages: &[PageKey]) -> Durable {
         let named = pages.iter().copied().filter(|page| self.pages.resolve(*page).is_some()).collect();
         let (seen, found) = (BTreeSet::new(), Vec::new());
         Durable { named, seen, found, way: 0, next: None, hurried: None }
@@ -41,7 +41,7 @@ impl Pool {
 
     /// Writes some more of these pages before all others. Returns those that are not on NVMe yet, parents
     /// first; none is told twice. True: that is all.
-    pub fn hurry_some(&mut self, durable: &mut Durable) -> (Vec<PageKey>, bool) {
+    pub(crate) fn hurry_some(&mut self, durable: &mut Durable) -> (Vec<PageKey>, bool) {
         self.call.begin();
         let slice = self.call.slice();
         let mut missing = Vec::new();
@@ -61,7 +61,7 @@ impl Pool {
     }
 
     /// The same, all at once.
-    pub fn make_durable(&mut self, pages: &[PageKey]) -> Vec<PageKey> {
+    pub(crate) fn make_durable(&mut self, pages: &[PageKey]) -> Vec<PageKey> {
         let mut durable = self.begin_durable(pages);
         let mut missing = Vec::new();
         loop {
@@ -74,7 +74,7 @@ impl Pool {
     }
 
     /// Whether all shards of the page are on NVMe. None: the page is gone, or stays off NVMe as things are.
-    pub fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
+    pub(crate) fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
         let index = self.pages.resolve(page).filter(|index| !self.nvme.is_off(&self.pages, *index))?;
         Some(self.pages.is_written(index))
     }

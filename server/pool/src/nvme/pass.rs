@@ -7,11 +7,12 @@
 //! ```
 //! The server and the simulator drive the same passes.
 
-use crate::Pool;
 use crate::ids::{Now, NvmePlace, PageKey};
 use crate::limits::{PASS_MOVES_INFLIGHT_MAX, PASS_MOVES_PERCENT_MAX, PASS_MS_MAX, PASS_SLOT_WAIT_MS};
+use crate::namespaces::table::Namespaces;
 use crate::nvme::promote::Promotion;
 use crate::nvme::reclaim::{Reclaim, Rewrite};
+use crate::store::Store;
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// What emptying a sealed segment is worth: `kept`, the share of it that would be written again, and `age`, what was written
@@ -97,10 +98,10 @@ impl PassStep {
     }
 }
 
-impl Pool {
+impl Store {
     /// Begins to empty a segment of which these extents are alive, in the order in which they were written. `surplus`: the
     /// tier is to be without it, so all of it may move.
-    pub fn begin_pass(&mut self, extents: Vec<LiveExtent>, surplus: bool, now: Now) -> Pass {
+    pub(crate) fn begin_pass(&mut self, extents: Vec<LiveExtent>, surplus: bool, now: Now) -> Pass {
         let moves_left = if surplus {
             let all = extents.iter().map(|extent| u64::from(extent.bytes)).sum();
             self.allow_rewrites(all);
@@ -120,32 +121,45 @@ impl Pool {
 
     /// Moves or drops the next page of the segment, or looks after those on their way. `movable_bytes`: the largest extent
     /// that there is room to write elsewhere, now or soon.
-    pub fn step_pass(&mut self, pass: &mut Pass, movable_bytes: u32, now: Now) -> PassStep {
+    pub(crate) fn step_pass(
+        &mut self,
+        namespaces: &Namespaces,
+        pass: &mut Pass,
+        movable_bytes: u32,
+        now: Now,
+    ) -> PassStep {
         let mut step = PassStep { reads: Vec::new(), writes_ready: 0, moved_bytes: 0, next: PassNext::Again };
         let late = now >= pass.deadline;
         let all_moving = pass.left == 0 && !pass.moving.is_empty();
         step.next = match () {
-            () if late || pass.left == 0 && pass.moving.is_empty() => self.end_pass(pass),
+            () if late || pass.left == 0 && pass.moving.is_empty() => self.end_pass(namespaces, pass),
             () if all_moving || pass.moving.len() >= PASS_MOVES_INFLIGHT_MAX => {
-                let on_their_way = self.push_moving(pass, movable_bytes, &mut step);
+                let on_their_way = self.push_moving(namespaces, pass, movable_bytes, &mut step);
                 let room = pass.moving.len() < PASS_MOVES_INFLIGHT_MAX;
                 match () {
                     () if pass.moving.is_empty() || room && pass.left > 0 => PassNext::Again,
                     () if on_their_way => PassNext::Wait,
-                    () => self.end_pass(pass),
+                    () => self.end_pass(namespaces, pass),
                 }
             }
-            () => self.empty_next(pass, movable_bytes, now, &mut step),
+            () => self.empty_next(namespaces, pass, movable_bytes, now, &mut step),
         };
         step
     }
 
     /// Moves or drops the last extent that was not looked at.
-    fn empty_next(&mut self, pass: &mut Pass, movable_bytes: u32, now: Now, step: &mut PassStep) -> PassNext {
+    fn empty_next(
+        &mut self,
+        namespaces: &Namespaces,
+        pass: &mut Pass,
+        movable_bytes: u32,
+        now: Now,
+        step: &mut PassStep,
+    ) -> PassNext {
         let at = pass.left - 1;
         let extent = pass.extents[at];
         let bytes = u64::from(extent.bytes);
-        let cold = match self.judge(&extent) {
+        let cold = match self.judge(namespaces, &extent) {
             Reclaim::Dead => None,
             Reclaim::Cold(page) => Some(page),
             // Where nothing can be moved to, waiting would not help: the segment that costs least is given up.
@@ -153,7 +167,7 @@ impl Pool {
             Reclaim::Hot(page) => match self.rewrite(page, extent.shard) {
                 // What is being written is about to free its slots.
                 Rewrite::NoSlot if self.tally.writing > 0 && now < pass.slot_deadline => {
-                    self.push_moving(pass, movable_bytes, step);
+                    self.push_moving(namespaces, pass, movable_bytes, step);
                     return PassNext::Wait;
                 }
                 // All of DRAM is in use, or waits to be written: perhaps for the room that this segment makes.
@@ -177,9 +191,15 @@ impl Pool {
 
     /// Pushes pages on whose read has landed, lets go of those that moved. False: those that are left have no slot to be read
     /// into, so that to look at them again soon would not help.
-    fn push_moving(&mut self, pass: &mut Pass, movable_bytes: u32, step: &mut PassStep) -> bool {
+    fn push_moving(
+        &mut self,
+        namespaces: &Namespaces,
+        pass: &mut Pass,
+        movable_bytes: u32,
+        step: &mut PassStep,
+    ) -> bool {
         let Pass { extents, moving, .. } = pass;
-        moving.retain(|(at, _)| !matches!(self.judge(&extents[*at]), Reclaim::Dead));
+        moving.retain(|(at, _)| !matches!(self.judge(namespaces, &extents[*at]), Reclaim::Dead));
         let mut on_their_way = false;
         for (at, page) in &*moving {
             let extent = &extents[*at];
@@ -196,15 +216,15 @@ impl Pool {
     }
 
     /// The pass is over: what still moves competes for room like any other page.
-    fn end_pass(&mut self, pass: &mut Pass) -> PassNext {
+    fn end_pass(&mut self, namespaces: &Namespaces, pass: &mut Pass) -> PassNext {
         for (_, late) in std::mem::take(&mut pass.moving) {
             self.rewrite_ended(late);
         }
-        let empty = pass.extents.iter().all(|extent| matches!(self.judge(extent), Reclaim::Dead));
+        let empty = pass.extents.iter().all(|extent| matches!(self.judge(namespaces, extent), Reclaim::Dead));
         PassNext::Over { empty }
     }
 
-    fn judge(&mut self, extent: &LiveExtent) -> Reclaim {
-        self.reclaim_verdict(&extent.namespace, &extent.hash, extent.shard, extent.place)
+    fn judge(&mut self, namespaces: &Namespaces, extent: &LiveExtent) -> Reclaim {
+        self.reclaim_verdict(namespaces, &extent.namespace, &extent.hash, extent.shard, extent.place)
     }
 }

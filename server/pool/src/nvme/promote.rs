@@ -1,10 +1,10 @@
 //! Promotion: NVMe pages back into DRAM. Owns: the state of reads in flight. Must not know: how they are
 //! read.
 
-use crate::Pool;
 use crate::ids::{MissCause, Now, NvmePlace, PageKey, SlotKey};
 use crate::index::flags::{ON_NVME, PROMOTING};
 use crate::index::list_id::Position;
+use crate::store::Store;
 
 /// A read to start: from a place on NVMe into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub struct Promotion {
     pub checksum: u64,
 }
 
-impl Pool {
+impl Store {
     /// The read landed and verified. False: the page went away meanwhile.
-    pub fn promoted(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
+    pub(crate) fn promoted(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };
         if !self.end_io(index, shard, PROMOTING) {
@@ -40,7 +40,7 @@ impl Pool {
     /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after
     /// `Busy` it stays on NVMe. Leases that named the slot keep holding it until they end: tell their
     /// holders. True: the page is dropped, and was not before.
-    pub fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) -> bool {
+    pub(crate) fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };
         if !self.end_io(index, shard, PROMOTING) {

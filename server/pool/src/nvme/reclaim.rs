@@ -1,12 +1,13 @@
 //! Reclaim: which extents of a segment are still worth their place.
 //! Owns: verdicts, rewrites, drops, dead places. Must not know: which segment is chosen, and why.
 
-use crate::Pool;
 use crate::ids::{NONE, NvmePlace, PageKey};
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
 use crate::index::list_id::Position;
 use crate::index::residency::{Eviction, Search};
+use crate::namespaces::table::Namespaces;
 use crate::nvme::promote::Promotion;
+use crate::store::Store;
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// What to do with an extent whose segment is reclaimed.
@@ -35,19 +36,20 @@ pub enum Rewrite {
     Gone,
 }
 
-impl Pool {
+impl Store {
     /// Judges an extent: cold is what leaves NVMe by the policy's order or was left, or, where DRAM has all
     /// of the rest, what nothing else on NVMe hangs on. What is protected, and what leads to pages that stay,
     /// is hot. Of the rest only so much is as a share of the bytes that came allows, unless little of the
     /// segment stays.
-    pub fn reclaim_verdict(
+    pub(crate) fn reclaim_verdict(
         &mut self,
+        namespaces: &Namespaces,
         namespace: &NamespaceId,
         hash: &BlockHash,
         shard: u16,
         place: NvmePlace,
     ) -> Reclaim {
-        let found = self.namespace(namespace).and_then(|ns| self.pages.find_visible(ns.0, hash));
+        let found = namespaces.find(namespace).and_then(|ns| self.pages.find_visible(ns.0, hash));
         let Some(index) = found.filter(|index| shard < self.pages.shards(*index)) else {
             self.tally.strangers_dropped += self.nvme.forget_stranger(namespace, place);
             return Reclaim::Dead;
@@ -76,7 +78,7 @@ impl Pool {
     }
 
     /// Starts writing a page again. Its old place stays in use until the new one is written.
-    pub fn rewrite(&mut self, page: PageKey, shard: u16) -> Rewrite {
+    pub(crate) fn rewrite(&mut self, page: PageKey, shard: u16) -> Rewrite {
         self.call.begin();
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
         let Some(index) = index else { return Rewrite::Gone };
@@ -108,7 +110,7 @@ impl Pool {
     }
 
     /// A page that was to be written again is not: it competes for room like any other.
-    pub fn rewrite_ended(&mut self, page: PageKey) {
+    pub(crate) fn rewrite_ended(&mut self, page: PageKey) {
         if let Some(index) = self.pages.resolve(page).filter(|index| self.pages[*index].has(MOVING)) {
             self.end_move(index);
         }
@@ -133,7 +135,7 @@ impl Pool {
     /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was
     /// promised to be on NVMe; the rest is gone by policy. Slots under leases are free when these end. False:
     /// there was too much for one call; ask again.
-    pub fn drop_page(&mut self, page: PageKey) -> bool {
+    pub(crate) fn drop_page(&mut self, page: PageKey) -> bool {
         self.call.begin();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))
     }

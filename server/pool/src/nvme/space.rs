@@ -11,7 +11,6 @@
 //! A page that is in DRAM as well may lose its copy on NVMe, unless somebody was *promised* that it is
 //! durable: such a page is written again, or goes from both tiers.
 
-use crate::Pool;
 use crate::ids::{NONE, NvmePlace, PlaceNote};
 use crate::index::arena::Pages;
 use crate::index::flags::{COUNTED_DRAM, LEAVING, Line, MOVING, ON_NVME, VICTIM};
@@ -23,6 +22,7 @@ use crate::limits::{
     VICTIM_SCAN_MAX,
 };
 use crate::nvme::Nvme;
+use crate::store::Store;
 
 /// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of
 /// the rest a tenth, and two segments, are for what leaves, or emptying segments would move too much.
@@ -180,29 +180,29 @@ impl Nvme {
     }
 }
 
-impl Pool {
+impl Store {
     /// Bytes of each segment that reclaim would have to write again: the fewer, the sooner it should be
     /// emptied. Segments beyond the end have none.
-    pub fn kept_by_segment(&self) -> &[u64] {
+    pub(crate) fn kept_by_segment(&self) -> &[u64] {
         self.nvme.kept().1
     }
 
     /// Says how the tier cuts its space, before any page is on it: which share of it pages may keep (see
     /// [`kept_percent`]), and the bytes of a segment, in blocks of which one is before each extent.
-    pub fn shape_nvme(&mut self, kept_percent: u8, segment_bytes: u64, block_bytes: u64) {
+    pub(crate) fn shape_nvme(&mut self, kept_percent: u8, segment_bytes: u64, block_bytes: u64) {
         self.nvme.shape(kept_percent, segment_bytes, block_bytes);
     }
 
     /// The tier can have so many bytes from now on, of which pages may keep such a share: its disk is full,
     /// or has space again. Beyond that the coldest pages are marked to leave, some in each call of
     /// [`Pool::maintain`].
-    pub fn resize_nvme(&mut self, bytes: u64, kept_percent: u8) {
+    pub(crate) fn resize_nvme(&mut self, bytes: u64, kept_percent: u8) {
         self.nvme.bytes = bytes;
         self.nvme.space.shape.kept_percent = kept_percent.clamp(1, 100);
     }
 
     /// So many bytes more may be written again: segments are given up, and what is hot in them moves.
-    pub fn allow_rewrites(&mut self, bytes: u64) {
+    pub(crate) fn allow_rewrites(&mut self, bytes: u64) {
         self.nvme.space.credit = self.nvme.space.credit.saturating_add(bytes);
     }
 
@@ -245,7 +245,7 @@ impl Pool {
     /// Everything on NVMe is in DRAM too, and more of it was promised than fits: the page that DRAM would
     /// give up next is on NVMe alone from now on, so that it can leave. The namespaces take turns.
     fn coldest_beside(&mut self) -> Option<u32> {
-        let namespaces = self.namespaces.places_len() as u16;
+        let namespaces = self.pages.namespaces();
         let ns = self.eviction.next_turn(namespaces)?;
         let (victim, eviction) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE)?;
         if eviction != Eviction::Demote {
@@ -370,6 +370,17 @@ impl Pool {
             self.clear_dirty(index, shard);
             self.clear_place(index, shard);
         }
+        self.pages.give_up_nvme(index);
+        self.refresh(index, Position::Hot);
+    }
+
+    pub(crate) fn stay_without_nvme(&mut self, index: u32) {
+        self.unmark_leaving(index);
+        for shard in 0..self.pages.shards(index) {
+            self.clear_dirty(index, shard);
+            self.clear_place(index, shard);
+        }
+        self.pages.give_up_writes(index);
         self.pages.give_up_nvme(index);
         self.refresh(index, Position::Hot);
     }

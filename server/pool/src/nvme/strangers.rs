@@ -5,11 +5,11 @@
 //! A stranger takes space that nobody else asked for: it is in no books of what is to stay, so the reclaim of
 //! its segment drops it, those segments are the first to be reclaimed, and after a time it goes by itself.
 
-use crate::Pool;
-use crate::ids::{NamespaceIndex, Now, NvmePlace, PlaceNote};
+use crate::ids::{Now, NvmePlace, PlaceNote};
 use crate::limits::{STRANGERS_MS_MAX, STRANGERS_PER_CALL};
 use crate::nvme::Nvme;
 use crate::nvme::thin::thin;
+use crate::store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -159,11 +159,11 @@ impl Nvme {
     }
 }
 
-impl Pool {
+impl Store {
     /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index
     /// may hold goes (`thin`): returns how many pages that are, which count as crowded out.
     #[must_use = "what does not fit is lost, and has to be said"]
-    pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> u64 {
+    pub(crate) fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> u64 {
         if !self.nvme.alive {
             return 0;
         }
@@ -188,13 +188,13 @@ impl Pool {
     }
 
     /// Whether extents of a namespace wait for it to be opened.
-    pub fn has_strangers(&self, id: &NamespaceId) -> bool {
+    pub(crate) fn has_strangers(&self, id: &NamespaceId) -> bool {
         self.nvme.has_strangers(id)
     }
 
     /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True:
     /// there are more. The ids are of namespaces of which nothing is left.
-    pub fn forget_strangers(&mut self, now: Now) -> (bool, Vec<NamespaceId>) {
+    pub(crate) fn forget_strangers(&mut self, now: Now) -> (bool, Vec<NamespaceId>) {
         self.call.advance(now);
         if self.call.now() >= STRANGERS_MS_MAX {
             self.nvme.strangers.families.values_mut().for_each(|family| {
@@ -225,11 +225,5 @@ impl Pool {
             self.nvme.strangers.families.remove(id);
         });
         (budget == 0, gone)
-    }
-
-    /// The index of an open namespace of which extents are strangers still.
-    pub(crate) fn namespace_of_strangers(&self, ns: NamespaceIndex) -> Option<NamespaceId> {
-        let id = self.namespaces.get(ns)?.id;
-        self.nvme.strangers.families.contains_key(&id).then_some(id)
     }
 }

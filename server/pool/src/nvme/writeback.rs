@@ -1,14 +1,15 @@
 //! Write-behind: which pages go to NVMe next, and what became of them.
 //! Owns: the write queue. Must not know: who waits for a write; segments, files.
 
-use crate::Pool;
 use crate::call::Call;
 use crate::ids::{NONE, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::index::arena::Pages;
 use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PageMarks, QUEUED, URGENT, WRITING};
 use crate::index::list_id::Position;
 use crate::limits::{LEAVING_PER_WRITE_MAX, SIFTED_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
+use crate::namespaces::table::Namespaces;
 use crate::nvme::Nvme;
+use crate::store::Store;
 use std::collections::VecDeque;
 use turnkv_proto::{BlockHash, NamespaceId};
 
@@ -21,7 +22,7 @@ pub struct WriteBehind {
     pub shard: u16,
     /// Shards of a page in this namespace.
     pub shards: u16,
-    /// Its namespace in this pool.
+    /// Its namespace in this store.
     pub ns: NamespaceIndex,
     /// Its namespace everywhere.
     pub namespace: NamespaceId,
@@ -139,11 +140,16 @@ impl Nvme {
     }
 }
 
-impl Pool {
+impl Store {
     /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one
     /// call may: ask again while there are any. One that is larger than `bytes_max` is given out alone, when
     /// nothing is being written.
-    pub fn next_writes(&mut self, bytes_max: u64, now: Now) -> Vec<WriteBehind> {
+    pub(crate) fn next_writes(
+        &mut self,
+        namespaces: &Namespaces,
+        bytes_max: u64,
+        now: Now,
+    ) -> Vec<WriteBehind> {
         self.tick(now);
         let slice = self.call.slice();
         self.catch_up();
@@ -166,7 +172,7 @@ impl Pool {
                 }
                 left = left.saturating_sub(bytes);
                 self.call.step();
-                writes.push(self.start_write(index, shard));
+                writes.push(self.start_write(namespaces, index, shard));
             }
             self.nvme.writes.pop();
             self.pages.set_waiting(index, lane, false);
@@ -175,7 +181,7 @@ impl Pool {
     }
 
     /// The write is done. False: nobody needs the extent any more, forget it.
-    pub fn written(&mut self, page: PageKey, shard: u16, place: NvmePlace, now: Now) -> bool {
+    pub(crate) fn written(&mut self, page: PageKey, shard: u16, place: NvmePlace, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.end_write(page, shard) else { return false };
         if !self.nvme.alive || self.nvme.is_unwanted(&self.pages, index) {
@@ -201,7 +207,7 @@ impl Pool {
     }
 
     /// The write failed: the page is dirty again, first in the queue.
-    pub fn write_failed(&mut self, page: PageKey, shard: u16, now: Now) {
+    pub(crate) fn write_failed(&mut self, page: PageKey, shard: u16, now: Now) {
         self.tick(now);
         let Some(index) = self.end_write(page, shard) else { return };
         let dirty = self.pages.cell(index, shard).has(DIRTY);
@@ -219,7 +225,7 @@ impl Pool {
     /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the
     /// slot after the commit. The slot is given up, and with it the page, unless NVMe has an older copy of
     /// it. False: the page had gone already.
-    pub fn write_changed(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
+    pub(crate) fn write_changed(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
         let index = self.end_write(page, shard);
         index.inspect(|index| self.lose_slot(*index, shard)).is_some()
@@ -227,7 +233,7 @@ impl Pool {
 
     /// A slot that was to be read does not hold the page's bytes any more. False: the page had left it
     /// already.
-    pub fn slot_changed(&mut self, page: PageKey, shard: u16, slot: SlotKey, now: Now) -> bool {
+    pub(crate) fn slot_changed(&mut self, page: PageKey, shard: u16, slot: SlotKey, now: Now) -> bool {
         self.tick(now);
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
         let held = |index: &u32| {
@@ -250,7 +256,7 @@ impl Pool {
         }
     }
 
-    fn start_write(&mut self, index: u32, shard: u16) -> WriteBehind {
+    fn start_write(&mut self, namespaces: &Namespaces, index: u32, shard: u16) -> WriteBehind {
         let cell = self.pages.begin_write(index, shard);
         let (slot, checksum, moves) = (cell.slot, cell.checksum(), cell.has(ON_NVME));
         self.slots.begin_io(slot);
@@ -263,10 +269,10 @@ impl Pool {
         }
         let entry = &self.pages[index];
         let (ns, hash, tail_tokens) =
-            (self.namespaces.index(entry.ns), entry.hash, u32::from(entry.cell.tail_tokens));
+            (namespaces.index(entry.ns), entry.hash, u32::from(entry.cell.tail_tokens));
         let parent = (entry.parent != NONE).then(|| self.pages[entry.parent].hash);
         let (page, shards) = (self.pages.key(index), self.pages.shards(index));
-        let (namespace, slot) = (self.namespaces.id(ns), self.slots.key(slot));
+        let (namespace, slot) = (namespaces.id(ns), self.slots.key(slot));
         WriteBehind {
             page,
             shard,

@@ -45,14 +45,14 @@ impl Pool {
         if let Some(at) = self.sessions.find(ns, id) {
             return Ok(at);
         }
-        let tenant = self.slots.tenant_of(ns.0);
-        let sessions_max = self.config.limits.sessions_max;
+        let tenant = self.store.slots.tenant_of(ns.0);
+        let sessions_max = self.store.config.limits.sessions_max;
         if self.sessions.len() >= sessions_max {
             let (goes, looked) = self.sessions.makes_way(tenant, sessions_max, now);
-            self.call.add(looked);
+            self.store.call.add(looked);
             self.forget(goes.ok_or(PoolError::Limit("sessions_max"))?, true);
         }
-        Ok(self.sessions.insert(ns, tenant, id, self.config.limits.session_ttl_ms, now))
+        Ok(self.sessions.insert(ns, tenant, id, self.store.config.limits.session_ttl_ms, now))
     }
 
     /// The session read something: it is not idle.
@@ -66,23 +66,23 @@ impl Pool {
     /// An offload accepted pages up to `last`: they follow their parent in the session's list. A branch they
     /// replace leaves the list; a partial tail among it becomes first victim.
     pub(crate) fn extend_session(&mut self, at: u32, last: u32) {
-        let old = self.sessions.list_end(&self.pages, at);
+        let old = self.sessions.list_end(&self.store.pages, at);
         let Some(new) = self.end_at(last) else { return };
-        if self.pages.end_within(old, last).is_some() {
+        if self.store.pages.end_within(old, last).is_some() {
             return;
         }
-        let same = self.pages.shared(old, new);
-        self.sessions.end_list(&mut self.pages, at, new);
-        self.leave_branch(old, same, true);
+        let same = self.store.pages.shared(old, new);
+        self.sessions.end_list(&mut self.store.pages, at, new);
+        self.store.leave_branch(old, same, true);
     }
 
     /// Gives a session another list. What it had and has no more becomes first victim.
     pub(crate) fn replace_list(&mut self, at: u32, new: PathEnd) {
-        let old = self.sessions.list_end(&self.pages, at);
-        let same = self.pages.shared(old, new);
-        self.sessions.end_list(&mut self.pages, at, new);
-        self.unprotect_after(Owner::Session(at), same);
-        self.leave_branch(old, same, false);
+        let old = self.sessions.list_end(&self.store.pages, at);
+        let same = self.store.pages.shared(old, new);
+        self.sessions.end_list(&mut self.store.pages, at, new);
+        self.store.unprotect_after(Owner::Session(at), same);
+        self.store.leave_branch(old, same, false);
     }
 
     pub(crate) fn close_at(&mut self, at: u32) {
@@ -92,16 +92,16 @@ impl Pool {
 
     /// Forgets a session; its pages stay as they are.
     pub(crate) fn forget(&mut self, at: u32, tell: bool) {
-        self.sessions.end_list(&mut self.pages, at, PathEnd::EMPTY);
-        self.unprotect(Owner::Session(at));
-        self.policy.session_gone(at);
+        self.sessions.end_list(&mut self.store.pages, at, PathEnd::EMPTY);
+        self.store.unprotect(Owner::Session(at));
+        self.store.policy.session_gone(at);
         self.sessions.remove(at, tell);
     }
 
     pub(crate) fn expire_sessions(&mut self, now: Now) {
         for _ in 0..SESSIONS_LATE_PER_CALL_MAX {
             let Some((at, is_over)) = self.sessions.overdue(now) else { break };
-            self.call.step();
+            self.store.call.step();
             if is_over {
                 self.forget(at, true);
             }

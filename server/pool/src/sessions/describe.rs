@@ -119,20 +119,20 @@ impl Pool {
         session: &SessionId,
         describing: &mut Describing,
     ) -> Result<bool, PoolError> {
-        self.call.begin();
-        let (at, slice) = (self.session_at(ns, session)?, self.call.slice());
-        let own = self.sessions.list_end(&self.pages, at).page;
-        while !self.call.is_over(slice) {
+        self.store.call.begin();
+        let (at, slice) = (self.session_at(ns, session)?, self.store.call.slice());
+        let own = self.sessions.list_end(&self.store.pages, at).page;
+        while !self.store.call.is_over(slice) {
             let some = self.walk_back(at, &mut describing.walk);
             if some.is_empty() {
                 return Ok(true);
             }
             for index in some {
-                let entry = &self.pages[index];
+                let entry = &self.store.pages[index];
                 describing.dram_pages += u32::from(entry.has(COUNTED_DRAM));
                 describing.nvme_pages += u32::from(entry.has(COUNTED_NVME));
-                describing.bytes += self.pages.page_bytes(&self.slots, index);
-                if describing.shared_pages == 0 && self.pages.is_shared(index, own) {
+                describing.bytes += self.store.pages.page_bytes(&self.store.slots, index);
+                if describing.shared_pages == 0 && self.store.pages.is_shared(index, own) {
                     describing.shared_pages = entry.depth;
                 }
             }
@@ -149,18 +149,23 @@ impl Pool {
         now: Now,
     ) -> Result<SessionDetail, PoolError> {
         let at = self.session_at(ns, session)?;
-        let (this, now, owner) = (&self.sessions[at], self.call.now().max(now), Owner::Session(at));
+        let (this, now, owner) = (&self.sessions[at], self.store.call.now().max(now), Owner::Session(at));
         let info = self.session_info(at, this, now);
         Ok(SessionDetail {
             dram_pages: describing.dram_pages.min(info.pages),
             nvme_pages: describing.nvme_pages.min(info.pages),
             shared_pages: describing.shared_pages.min(info.pages),
-            protected_pages: self.eviction.protections().end_of(owner, &self.pages).pages,
+            protected_pages: self.store.eviction.protections().end_of(owner, &self.store.pages).pages,
             bytes: describing.bytes,
-            tail: self.pages.tail_of(self.sessions.present_end(&self.pages, at)).map(|(hash, _)| hash),
+            tail: self
+                .store
+                .pages
+                .tail_of(self.sessions.present_end(&self.store.pages, at))
+                .map(|(hash, _)| hash),
             returns_in_ms: this.return_at.and_then(|back| back.checked_sub(now)),
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
             protected_for_ms: self
+                .store
                 .eviction
                 .protections()
                 .ends_of(owner)
@@ -189,21 +194,21 @@ impl Pool {
         session: &SessionId,
         naming: &mut Naming,
     ) -> Result<bool, PoolError> {
-        self.call.begin();
-        let (at, slice) = (self.session_at(ns, session)?, self.call.slice());
-        let end = self.sessions.present_end(&self.pages, at);
+        self.store.call.begin();
+        let (at, slice) = (self.session_at(ns, session)?, self.store.call.slice());
+        let end = self.sessions.present_end(&self.store.pages, at);
         let mut done = naming.hashes.len() as u32;
-        let last = naming.last.map_or(Some(NONE), |last| self.pages.resolve(last));
-        if last.is_none_or(|last| self.pages.end_within(end, last).is_none()) {
+        let last = naming.last.map_or(Some(NONE), |last| self.store.pages.resolve(last));
+        if last.is_none_or(|last| self.store.pages.end_within(end, last).is_none()) {
             return Ok(true);
         }
-        while done < end.pages && !self.call.is_over(slice) {
+        while done < end.pages && !self.store.call.is_over(slice) {
             let to = end.pages.min(done + FIND_PAGES_AT_ONCE as u32);
-            let part = self.pages.cut(end, to);
-            let some = self.pages.between(part, done);
-            self.call.pass(some.len() as u64);
-            naming.hashes.extend(some.into_iter().map(|index| self.pages[index].hash));
-            (naming.last, done) = (Some(self.pages.key(part.page)), to);
+            let part = self.store.pages.cut(end, to);
+            let some = self.store.pages.between(part, done);
+            self.store.call.pass(some.len() as u64);
+            naming.hashes.extend(some.into_iter().map(|index| self.store.pages[index].hash));
+            (naming.last, done) = (Some(self.store.pages.key(part.page)), to);
         }
         Ok(done == end.pages)
     }
@@ -228,18 +233,18 @@ impl Pool {
         listing: &mut Listing,
         now: Now,
     ) -> bool {
-        self.call.begin();
-        let slice = self.call.slice();
+        self.store.call.begin();
+        let slice = self.store.call.slice();
         let limit = if limit == 0 { SESSION_LIST_MAX } else { limit.min(SESSION_LIST_MAX) };
         while listing.sessions.len() < limit && listing.next < self.sessions.end() {
-            if self.call.is_over(slice) {
+            if self.store.call.is_over(slice) {
                 return false;
             }
             let at = listing.next;
             listing.next += 1;
             let wanted = self.sessions.get(at).filter(|session| ns.is_none_or(|ns| ns == session.ns));
             let info = wanted.map(|session| self.session_info(at, session, now));
-            self.call.step();
+            self.store.call.step();
             listing.sessions.extend(info);
         }
         true
@@ -256,14 +261,14 @@ impl Pool {
     }
 
     pub(crate) fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
-        let end = self.sessions.present_end(&self.pages, at);
+        let end = self.sessions.present_end(&self.store.pages, at);
         SessionInfo {
             ns: session.ns,
             session: session.id.clone(),
             turn: session.turn,
             pages: end.pages,
-            tail_tokens: self.pages.tail_of(end).map_or(0, |(_, tokens)| tokens),
-            idle_ms: self.call.now().max(now).saturating_sub(session.last_used),
+            tail_tokens: self.store.pages.tail_of(end).map_or(0, |(_, tokens)| tokens),
+            idle_ms: self.store.call.now().max(now).saturating_sub(session.last_used),
             in_turn: session.in_turn,
         }
     }

@@ -26,16 +26,20 @@ impl Pool {
             let from = self.sessions.ended_with(ns, hash)?;
             let waits = from != at && !self.sessions[from].in_turn && self.sessions[from].priority == 0;
             // Without its last page it may as well be a head that many share: then others have read it too.
-            let shared =
-                || self.pages.find_visible(ns.0, hash).is_some_and(|page| self.pages[page].cell.uses > 0);
+            let shared = || {
+                self.store
+                    .pages
+                    .find_visible(ns.0, hash)
+                    .is_some_and(|page| self.store.pages[page].cell.uses > 0)
+            };
             (waits && (self.sessions[from].ends[0] == Some(*hash) || !shared())).then_some(from)
         };
         let found = hashes.iter().rev().find_map(ended);
-        self.call.pass(hashes.len() as u64);
+        self.store.call.pass(hashes.len() as u64);
         let Some(from) = found else { return };
         self.sessions.note_end(from, &[]);
         self.sessions[at].may_continue = false;
-        self.policy.continued(from, at);
+        self.store.policy.continued(from, at);
     }
 
     /// A turn ended with these full pages.

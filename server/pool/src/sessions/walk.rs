@@ -18,17 +18,17 @@ pub(crate) struct WalkBack {
 impl Pool {
     /// The next pages of a walk, the last one first; none: that was all.
     pub(crate) fn walk_back(&mut self, at: u32, walk: &mut WalkBack) -> Vec<u32> {
-        let end = self.sessions.present_end(&self.pages, at);
-        let end = self.pages.cut(end, walk.left.map_or(end.pages, |left| left.min(end.pages)));
-        let some: Vec<u32> = self.pages.upward(end.page).take(FIND_PAGES_AT_ONCE).collect();
-        self.call.pass(some.len() as u64);
+        let end = self.sessions.present_end(&self.store.pages, at);
+        let end = self.store.pages.cut(end, walk.left.map_or(end.pages, |left| left.min(end.pages)));
+        let some: Vec<u32> = self.store.pages.upward(end.page).take(FIND_PAGES_AT_ONCE).collect();
+        self.store.call.pass(some.len() as u64);
         walk.left = Some(end.pages - some.len() as u32);
         some
     }
 
     /// The path that ends at a page (`NONE`: none). None: it is longer than a session may be.
     pub(crate) fn end_at(&self, page: u32) -> Option<PathEnd> {
-        let pages = self.pages.depth(page);
-        (pages <= self.config.limits.session_pages_max).then_some(PathEnd { page, pages })
+        let pages = self.store.pages.depth(page);
+        (pages <= self.store.config.limits.session_pages_max).then_some(PathEnd { page, pages })
     }
 }

@@ -9,19 +9,25 @@
 //! - `slabs`: memory that changes tenant, or fails; `expire`: time passing; `sweep`: walks through the whole
 //!   index
 
+mod clients;
 pub(crate) mod commit;
 pub(crate) mod expire;
 mod leases;
+pub(crate) mod lookup;
 pub(crate) mod mapped;
 pub(crate) mod offload;
 pub(crate) mod pins;
 pub(crate) mod prefetch;
 mod promote;
+mod reads;
 pub(crate) mod reload;
 pub(crate) mod retain;
 pub(crate) mod session;
 pub(crate) mod sizing;
 pub(crate) mod slabs;
+mod space;
+mod starts;
 pub(crate) mod sweep;
 pub(crate) mod turn_begin;
 pub(crate) mod turn_end;
+mod writes;

@@ -41,11 +41,11 @@ impl Pool {
         if session == fork {
             return Err(PoolError::Invalid("a session cannot be forked onto itself"));
         }
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         // Making room for the fork may forget a session, so the list is taken first.
-        let present = self.sessions.present_end(&self.pages, source);
+        let present = self.sessions.present_end(&self.store.pages, source);
         let count = if pages == 0 { present.pages } else { present.pages.min(pages) };
-        let list = self.pages.cut(present, count);
+        let list = self.store.pages.cut(present, count);
         let (ttl_ms, priority) = (self.sessions[source].ttl_ms, self.sessions[source].priority);
         let at = self.open_session(ns, fork, now)?;
         self.replace_list(at, list);
@@ -67,9 +67,9 @@ impl Pool {
         now: Now,
     ) -> Result<u32, PoolError> {
         let at = self.session_at(ns, session)?;
-        let now = self.tick(now);
-        let present = self.sessions.present_end(&self.pages, at);
-        let list = self.pages.cut(present, present.pages.min(keep));
+        let now = self.store.tick(now);
+        let present = self.sessions.present_end(&self.store.pages, at);
+        let list = self.store.pages.cut(present, present.pages.min(keep));
         self.replace_list(at, list);
         self.sessions.update(at, |session| session.last_used = now);
         Ok(list.pages)
@@ -78,7 +78,7 @@ impl Pool {
     /// Forgets a session; pages that only it used become first victims.
     pub fn close(&mut self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Result<(), PoolError> {
         let at = self.session_at(ns, session)?;
-        self.tick(now);
+        self.store.tick(now);
         self.close_at(at);
         Ok(())
     }

@@ -26,21 +26,21 @@ impl Pool {
     pub fn miss_ratio_curve(&self, ns: NamespaceIndex, now: Now) -> Result<MissRatioCurve, PoolError> {
         let desc = self.namespaces.desc(ns)?;
         let curve = self.curves.of(ns.0);
-        Ok(curve.view(page_bytes(desc), desc.page_tokens, self.call.now().max(now)))
+        Ok(curve.view(page_bytes(desc), desc.page_tokens, self.store.call.now().max(now)))
     }
 
     /// What a namespace has today: its own part of DRAM with what is free, and a part of NVMe as large as its
     /// part of the bytes that turns need lately.
     pub fn namespace_room(&self, ns: NamespaceIndex) -> Result<NamespaceRoom, PoolError> {
         let desc = self.namespaces.desc(ns)?;
-        let class = self.slots.class_at(ns.0);
-        let slabs = u64::from(class.slabs) + self.slots.empty().len() as u64;
+        let class = self.store.slots.class_at(ns.0);
+        let slabs = u64::from(class.slabs) + self.store.slots.empty().len() as u64;
         let slot_bytes = class.slot_bytes;
         let needed = |(curve, desc): (&Curve, &NamespaceDesc)| curve.references() * page_bytes(desc) as f64;
         let all: f64 = self.curves.iter().zip(self.namespaces.iter()).map(needed).sum();
         let own = needed((self.curves.of(ns.0), desc));
         let part = if all > 0.0 { own / all } else { 1.0 };
-        let nvme_bytes = (self.nvme.capacity_bytes() as f64 * part) as u64;
+        let nvme_bytes = (self.store.nvme.capacity_bytes() as f64 * part) as u64;
         Ok(NamespaceRoom { dram_bytes: slabs * u64::from(class.per_slab) * slot_bytes, nvme_bytes })
     }
 }
