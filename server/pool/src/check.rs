@@ -10,11 +10,11 @@ use crate::index::flags::{
 };
 use crate::index::list_id::ListId;
 use crate::index::path_end::PathEnd;
-use crate::index::residency::Search;
 use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::NO_PAGE;
 use crate::memory::leases::counts::{Holding, UserHolding};
 use crate::memory::slots::SlotState;
+use crate::store::going::Search;
 use std::collections::{HashMap, HashSet};
 
 macro_rules! ensure {
@@ -247,10 +247,10 @@ impl Pool {
             ensure!(counted == *bytes, "segment {segment} keeps {counted} bytes, {bytes} counted");
         }
         ensure!(
-            sums.unfinished == self.store.eviction.gauges().unfinished_pages,
+            sums.unfinished == self.store.going().unfinished_pages,
             "{} pages wait for shards, {} counted",
             sums.unfinished,
-            self.store.eviction.gauges().unfinished_pages
+            self.store.going().unfinished_pages
         );
         ensure!(sums.writing == tally.writing, "{} being written, {} counted", sums.writing, tally.writing);
         ensure!(self.store.pages.len() <= self.store.config.limits.pages_max, "more pages than pages_max");
@@ -384,12 +384,12 @@ impl Pool {
     fn check_protections(&self) -> Result<(), String> {
         let (mut bytes, mut pages) = (0, 0);
         let mut counts: HashMap<u32, u32> = HashMap::new();
-        for owner in self.store.eviction.protections().owners() {
-            let end = self.store.eviction.protections().end_of(owner, &self.store.pages);
+        for owner in self.store.protections().owners() {
+            let end = self.store.protections().end_of(owner, &self.store.pages);
             self.check_path(end).map_err(|error| format!("what {owner:?} protects {error}"))?;
             *counts.entry(end.page).or_default() += 1;
         }
-        for tip in self.store.eviction.protections().unowned() {
+        for tip in self.store.protections().unowned() {
             *counts.entry(self.store.pages.tip_end(tip).page).or_default() += 1;
         }
         for index in (0..self.store.pages.end()).filter(|index| self.store.pages.is_live(*index)) {
@@ -399,14 +399,14 @@ impl Pool {
         }
         for index in (0..self.store.pages.end()).filter(|index| self.store.pages.is_live(*index)) {
             let counted = counts.get(&index).copied().unwrap_or(0);
-            let held = self.store.eviction.protections().holds(index);
+            let held = self.store.protections().holds(index);
             ensure!(held == counted, "page {index} is protected {counted} times, {held} counted");
             ensure!(self.store.pages[index].has(PROTECTED) == (held > 0), "page {index} has the wrong mark");
             if held > 0 {
                 (bytes, pages) = (bytes + self.store.pages.page_bytes(&self.store.slots, index), pages + 1);
             }
         }
-        let held = self.store.eviction.protections();
+        let held = self.store.protections();
         ensure!(held.recount_pins() == held.pins(), "{} pins counted", held.pins());
         ensure!(
             (bytes, pages) == (held.protected_bytes(), held.pages()),
@@ -428,9 +428,9 @@ impl Pool {
             }
             self.check_path(end).map_err(|error| format!("session {at} {error}"))?;
         }
-        let others = self.store.eviction.protections().len()
-            + self.store.eviction.protections().unowned().count()
-            + self.store.eviction.gauges().left_branches as usize;
+        let others = self.store.protections().len()
+            + self.store.protections().unowned().count()
+            + self.store.going().left_branches as usize;
         self.store.pages.check_tips(lists + others)?;
         for index in (0..self.store.pages.end()).filter(|index| self.store.pages.is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);

@@ -159,7 +159,7 @@ impl Pool {
         let (tally, slots) = (&self.store.tally, self.store.slots.gauges());
         let session_bytes = self.session_bytes();
         let (dram, nvme) = self.tiers(&slots);
-        let (nvme_books, going) = (self.store.nvme.gauges(), self.store.eviction.gauges());
+        let (nvme_books, going) = (self.store.nvme.gauges(), self.store.going());
         PoolStats {
             dram,
             nvme,
@@ -184,13 +184,13 @@ impl Pool {
             sessions_in_turn: self.sessions.in_turn(),
             sessions_expected: self.sessions.expected(),
             waiting_writes: nvme_books.waiting_writes,
-            protected_pages: self.store.eviction.protections().pages(),
-            protected_bytes: self.store.eviction.protections().protected_bytes(),
-            protected_tenant_bytes_max: self.store.eviction.protections().fullest_bytes(),
+            protected_pages: self.store.protections().pages(),
+            protected_bytes: self.store.protections().protected_bytes(),
+            protected_tenant_bytes_max: self.store.protections().fullest_bytes(),
             protection_budget_bytes: self.store.protection_budget(),
-            protections: self.store.eviction.protections().len() as u64,
-            pins: self.store.eviction.protections().pins(),
-            ended_protections: self.store.eviction.protections().ended(),
+            protections: self.store.protections().len() as u64,
+            pins: self.store.protections().pins(),
+            ended_protections: self.store.protections().ended(),
             namespaces: self.namespaces.len() as u64,
             retiring_namespaces: self.retiring() as u64,
             stranger_namespaces: nvme_books.stranger_namespaces,
@@ -259,7 +259,7 @@ impl Pool {
 
     /// Memory of sessions, of the ends of their lists, and of what is protected or left.
     fn session_bytes(&self) -> u64 {
-        let lists = self.store.pages.tips_bytes() + self.store.eviction.gauges().list_bytes;
+        let lists = self.store.pages.tips_bytes() + self.store.going().list_bytes;
         (self.sessions.bytes() + lists) as u64
     }
 }

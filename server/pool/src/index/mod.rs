@@ -7,7 +7,7 @@
 //! - `sweep`: where walks through all of it are
 //! - `tips`: where lists of pages end
 //! - `path`, `path_end`, `tree`: ways from the root, and what hangs on what
-//! - `residency`: where a page's shards are, and what follows from it
+//! - `transitions`: what the state of cells and pages can become
 
 pub(crate) mod arena;
 mod chunks;
@@ -17,8 +17,8 @@ pub(crate) mod list_id;
 pub(crate) mod lists;
 pub(crate) mod path;
 pub(crate) mod path_end;
-pub(crate) mod residency;
 pub(crate) mod sweep;
 pub(crate) mod table;
 pub(crate) mod tips;
+mod transitions;
 pub(crate) mod tree;

@@ -5,13 +5,13 @@
 //! leaves before what they hang on. Its place is free when its last operation in flight has ended.
 
 use crate::Pool;
-use crate::eviction::protection::Owner;
+use crate::eviction::protections::Owner;
 use crate::ids::{NONE, NamespaceIndex, Now};
-use crate::index::residency::{Removal, Search};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
 use crate::memory::slots::Slots;
 use crate::namespaces::retiring::Retiring;
 use crate::namespaces::table::Namespaces;
+use crate::store::going::{Removal, Search};
 use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
 
@@ -58,7 +58,7 @@ impl Pool {
             self.namespaces.gives_way(&self.store.slots, self.store.config.limits.namespaces_max, tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
             let (at, class) = (ns.0, self.store.slots.class_at(ns.0));
-            let named = self.sessions.len_of(ns) > 0 || self.store.eviction.protections().pins_of(ns) > 0;
+            let named = self.sessions.len_of(ns) > 0 || self.store.protections().pins_of(ns) > 0;
             let holds = named || self.store.pages.live_of(at) > 0 || class.used > 0;
             let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
             let others = self.store.slots.tenant_of(at) != gives_way;
@@ -100,7 +100,7 @@ impl Pool {
                 self.namespaces.retiring.push_back(next); // what it waits for are operations in flight
                 continue;
             }
-            self.store.eviction.forget_namespace(next.ns.0);
+            self.store.forget_deferred(next.ns.0);
             self.store.policy.namespace_gone(next.ns.0);
             self.store.slots.close_class(next.ns.0);
             self.namespaces.vacate(next.ns.0);
@@ -120,12 +120,11 @@ impl Pool {
 
     fn retire_pins(&mut self, next: &mut Retiring, steps: &mut u32) {
         while *steps > 0
-            && self.store.eviction.protections().pins_of(next.ns) > 0
-            && next.protections < self.store.eviction.protections().end()
+            && self.store.protections().pins_of(next.ns) > 0
+            && next.protections < self.store.protections().end()
         {
             *steps -= 1;
-            let pin =
-                self.store.eviction.protections().pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
+            let pin = self.store.protections().pin_at(next.protections).filter(|(ns, _)| *ns == next.ns);
             if let Some((ns, pin)) = pin {
                 self.store.unprotect(Owner::Pin(ns, pin));
             }

@@ -4,10 +4,10 @@
 use crate::ids::{NONE, NvmePlace, PageKey};
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
 use crate::index::list_id::Position;
-use crate::index::residency::{Eviction, Search};
 use crate::namespaces::table::Namespaces;
 use crate::nvme::promote::Promotion;
 use crate::store::Store;
+use crate::store::going::{Eviction, Search};
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// What to do with an extent whose segment is reclaimed.

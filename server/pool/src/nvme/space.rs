@@ -15,7 +15,6 @@ use crate::ids::{NONE, NvmePlace, PlaceNote};
 use crate::index::arena::Pages;
 use crate::index::flags::{COUNTED_DRAM, LEAVING, Line, MOVING, ON_NVME, VICTIM};
 use crate::index::list_id::{ListId, Position};
-use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{
     KEPT_PERCENT_MIN, LEAVE_PAGES_PER_CALL_MAX, NVME_BESIDE_DRAM_SHARE, NVME_KEPT_PERCENT, NVME_LARGE_SHARE,
     REWRITE_BURST_SHARE, REWRITE_CHEAP_SHARE, REWRITE_PERCENT_MAX, REWRITE_ROOMY_SHARE, ROOM_AGAIN_PERCENT,
@@ -23,6 +22,7 @@ use crate::limits::{
 };
 use crate::nvme::Nvme;
 use crate::store::Store;
+use crate::store::going::{Eviction, Removal, Search};
 
 /// Share of a tier of so many segments that pages may keep, percent, if so many (`spare`) are kept free: of
 /// the rest a tenth, and two segments, are for what leaves, or emptying segments would move too much.
@@ -246,7 +246,7 @@ impl Store {
     /// give up next is on NVMe alone from now on, so that it can leave. The namespaces take turns.
     fn coldest_beside(&mut self) -> Option<u32> {
         let namespaces = self.pages.namespaces();
-        let ns = self.eviction.next_turn(namespaces)?;
+        let ns = self.turns.next(namespaces)?;
         let (victim, eviction) = self.next_victim(ns, VICTIM_SCAN_MAX, Search::NONE)?;
         if eviction != Eviction::Demote {
             return None;

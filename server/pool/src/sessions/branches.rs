@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::eviction::protection::Owner;
+use crate::eviction::protections::Owner;
 use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::arena::Pages;
 use crate::index::path_end::PathEnd;

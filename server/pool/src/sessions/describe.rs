@@ -5,7 +5,7 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::eviction::protection::Owner;
+use crate::eviction::protections::Owner;
 use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
 use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME};
 use crate::limits::{FIND_PAGES_AT_ONCE, SESSION_LIST_MAX};
@@ -155,7 +155,7 @@ impl Pool {
             dram_pages: describing.dram_pages.min(info.pages),
             nvme_pages: describing.nvme_pages.min(info.pages),
             shared_pages: describing.shared_pages.min(info.pages),
-            protected_pages: self.store.eviction.protections().end_of(owner, &self.store.pages).pages,
+            protected_pages: self.store.protections().end_of(owner, &self.store.pages).pages,
             bytes: describing.bytes,
             tail: self
                 .store
@@ -166,7 +166,6 @@ impl Pool {
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
             protected_for_ms: self
                 .store
-                .eviction
                 .protections()
                 .ends_of(owner)
                 .map_or(0, |ends| ends.saturating_sub(now)),

@@ -7,7 +7,7 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::eviction::protection::Owner;
+use crate::eviction::protections::Owner;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::path_end::PathEnd;
 use crate::limits::NAMES_PER_CALL;
@@ -87,7 +87,7 @@ impl Pool {
         let end = self.sessions.present_end(&self.store.pages, at);
         let base = self.store.pages.whole_chunks(end, LIST_CHUNK_PAGES);
         let info = self.session_info(at, &self.sessions[at], now);
-        let protected_until = self.store.eviction.protections().ends_of(Owner::Session(at));
+        let protected_until = self.store.protections().ends_of(Owner::Session(at));
         Some(SessionRecord {
             ns,
             session: session.clone(),
@@ -105,8 +105,8 @@ impl Pool {
     /// What to keep of a pin across restarts; none: it has ended.
     pub fn pin_record(&self, ns: NamespaceIndex, pin: &BlockHash, now: Now) -> Option<PinRecord> {
         let owner = Owner::Pin(ns, *pin);
-        let ends = self.store.eviction.protections().ends_of(owner)?;
-        let end = self.store.eviction.protections().end_of(owner, &self.store.pages);
+        let ends = self.store.protections().ends_of(owner)?;
+        let end = self.store.protections().end_of(owner, &self.store.pages);
         let base = self.store.pages.whole_chunks(end, LIST_CHUNK_PAGES);
         (end.pages > 0).then(|| PinRecord {
             base: (base.pages > 0).then(|| self.store.pages[base.page].hash),
@@ -117,9 +117,9 @@ impl Pool {
 
     /// Some of the names of all pins, from a place of the table on; and where to go on, if there are more.
     pub fn pin_names(&self, from: u32) -> (Vec<(NamespaceIndex, BlockHash)>, Option<u32>) {
-        let to = from.saturating_add(NAMES_PER_CALL).min(self.store.eviction.protections().end());
-        let names = (from..to).filter_map(|at| self.store.eviction.protections().pin_at(at)).collect();
-        (names, (to < self.store.eviction.protections().end()).then_some(to))
+        let to = from.saturating_add(NAMES_PER_CALL).min(self.store.protections().end());
+        let names = (from..to).filter_map(|at| self.store.protections().pin_at(at)).collect();
+        (names, (to < self.store.protections().end()).then_some(to))
     }
 
     /// The chunk that ends with a page and those before it, at most so many; none where the page has gone.

@@ -4,9 +4,9 @@
 use crate::ids::NONE;
 use crate::index::flags::FILLED;
 use crate::index::list_id::Position;
-use crate::index::residency::Search;
 use crate::memory::leases::LeaseItem;
 use crate::store::Store;
+use crate::store::going::Search;
 use turnkv_proto::Shards;
 
 impl Store {

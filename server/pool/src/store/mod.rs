@@ -4,18 +4,46 @@
 //! - `expected`: when pages are needed again
 //! - `grants`: slots under leases, filled and given up
 
+mod condemn;
+mod decline_newcomer;
+mod deferred_victims;
 mod expected;
+pub(crate) mod going;
 mod grants;
+mod left;
+pub(crate) mod protection;
+mod residency;
+mod search;
+mod tally;
+mod unfinished;
 
 use crate::call::Call;
 use crate::config::PoolConfig;
-use crate::eviction::Eviction;
+use crate::eviction::condemned::Condemned;
+use crate::eviction::deferred::DeferredVictims;
+use crate::eviction::left_branches::LeftBranches;
 use crate::eviction::policy::EvictionPolicy;
+use crate::eviction::protections::Protections;
+use crate::eviction::turns::Turns;
+use crate::eviction::unfinished_pages::Unfinished;
 use crate::ids::Now;
 use crate::index::arena::Pages;
-use crate::index::residency::Tally;
+
 use crate::memory::slots::Slots;
 use crate::nvme::Nvme;
+use tally::Tally;
+
+/// Gauges and counters of what goes.
+pub(crate) struct GoingGauges {
+    pub(crate) condemned_pages: u64,
+    pub(crate) unfinished_pages: u64,
+    pub(crate) unfinished_drops: u64,
+    pub(crate) left_branches: u64,
+    /// Memory of what waits for shards.
+    pub(crate) unfinished_bytes: usize,
+    /// Memory of what is protected or left.
+    pub(crate) list_bytes: usize,
+}
 
 /// The pages, where their bytes are, the order in which they go, what NVMe keeps. A page's removal changes all
 /// of these together, so they are one type.
@@ -29,7 +57,16 @@ pub(crate) struct Store {
     pub(crate) tally: Tally,
     /// The order in which pages that can go do.
     pub(crate) policy: Box<dyn EvictionPolicy>,
-    pub(crate) eviction: Eviction,
+    deferred: DeferredVictims,
+    protections: Protections,
+    /// What sessions left, as far as it is not marked.
+    left: LeftBranches,
+    /// Pages that go with all that hangs on them, as far as that is not done yet.
+    condemned: Condemned,
+    /// Pages that wait for more of their shards.
+    unfinished: Unfinished,
+    /// The namespace whose turn it is to give up pages.
+    pub(crate) turns: Turns,
     pub(crate) slots: Slots,
     pub(crate) nvme: Nvme,
 }
@@ -42,7 +79,12 @@ impl Store {
             pages: Pages::new(),
             tally: Tally::default(),
             policy: crate::eviction::policy::build(config.policy),
-            eviction: Eviction::default(),
+            deferred: DeferredVictims::default(),
+            protections: Protections::default(),
+            left: LeftBranches::default(),
+            condemned: Condemned::default(),
+            unfinished: Unfinished::default(),
+            turns: Turns::default(),
             slots: Slots::new(config.slab_bytes, config.slab_count),
             nvme: Nvme::new(&config),
             config,
@@ -56,5 +98,23 @@ impl Store {
         self.slots.advance();
         self.policy.tick(self.call.now());
         self.call.now()
+    }
+
+    /// Who protects which pages.
+    pub(crate) fn protections(&self) -> &Protections {
+        &self.protections
+    }
+
+    /// Gauges and counters of what goes.
+    pub(crate) fn going(&self) -> GoingGauges {
+        let (unfinished_pages, unfinished_drops) = self.unfinished.pages_and_dropped();
+        GoingGauges {
+            condemned_pages: self.condemned.len() as u64,
+            unfinished_pages,
+            unfinished_drops,
+            left_branches: self.left.len() as u64,
+            unfinished_bytes: self.unfinished.bytes(),
+            list_bytes: self.protections.bytes() + self.left.bytes(),
+        }
     }
 }

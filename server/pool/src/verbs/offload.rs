@@ -7,11 +7,11 @@ use crate::error::PoolError;
 use crate::eviction::policy::Newcomer;
 use crate::ids::{ClientId, LeaseId, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::arena::Pages;
-use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use crate::sizing::curve::Seen;
 use crate::sizing::curves::{Curves, asker};
+use crate::store::going::Search;
 use std::ops::Range;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 

@@ -3,12 +3,13 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::eviction::protection::{Owner, PIN_RANK, ProtectReach, ProtectionWish};
+use crate::eviction::protections::{Owner, PIN_RANK};
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::path_end::PathEnd;
 use crate::index::tips::TipId;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
 use crate::sessions::record::ListStart;
+use crate::store::protection::{ProtectReach, ProtectionWish};
 use turnkv_proto::BlockHash;
 
 /// What became of a pin.
@@ -166,6 +167,6 @@ impl Pool {
 
     /// Pins that ended by time since the last call: what was saved of them can go.
     pub fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
-        self.store.eviction.take_ended_pins()
+        self.store.take_ended_pins()
     }
 }

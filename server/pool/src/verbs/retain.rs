@@ -2,10 +2,11 @@
 //! call may take. Owns: what such a session wishes. Must not know: budgets (protection has them), turns.
 
 use crate::Pool;
-use crate::eviction::protection::{Owner, PIN_RANK, ProtectReach, ProtectionWish};
+use crate::eviction::protections::{Owner, PIN_RANK};
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::tips::TipId;
 use crate::limits::{PROTECTION_MS_MAX, RETENTION_MS_DEFAULT};
+use crate::store::protection::{ProtectReach, ProtectionWish};
 use turnkv_proto::SessionId;
 
 /// A session that is being protected.
@@ -42,20 +43,20 @@ impl Pool {
         let now = self.store.tick(now);
         let held = retaining.held.take();
         let Some(at) = self.sessions.find(retaining.ns, retaining.session) else {
-            self.store.eviction.disown(held);
+            self.store.disown_protected(held);
             return true;
         };
         let (owner, path, priority) =
             (Owner::Session(at), self.sessions.list_end(&self.store.pages, at), self.sessions[at].priority);
         if priority == 0 {
-            self.store.eviction.disown(held);
+            self.store.disown_protected(held);
             self.store.unprotect(owner);
             return true;
         }
         if held.is_some_and(|held| {
             self.store.pages.end_within(path, self.store.pages.tip_end(held).page).is_none()
         }) {
-            self.store.eviction.disown(held);
+            self.store.disown_protected(held);
             return true;
         }
         let (ns, rank, for_ms) = (retaining.ns, priority.min(PIN_RANK - 1), retaining.for_ms);

@@ -8,8 +8,8 @@ use crate::Pool;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::index::list_id::ListId;
-use crate::index::residency::{Eviction, Removal, Search};
 use crate::index::sweep::Sweep;
+use crate::store::going::{Eviction, Removal, Search};
 
 impl Pool {
     /// Drops every page of a namespace, or of all, that readers can see. Returns how many.

@@ -114,7 +114,7 @@ impl Pool {
                 (TurnEndStage::Heads, Some(at)) => self.settle_heads(turn, at),
                 (_, Some(_)) if !self.retain_some(&mut turn.retaining, now) => {}
                 _ => {
-                    self.store.eviction.disown(turn.retaining.give_up());
+                    self.store.disown_protected(turn.retaining.give_up());
                     turn.stage = TurnEndStage::Over;
                 }
             },

@@ -1,55 +1,18 @@
-//! Pages of which some shards never come: a rank died, or its offload was declined. Owns: which pages wait
-//! for more of their shards and since when, and that they do not wait for ever. Must not know: which ranks
-//! there are.
+//! Pages of which some shards never come: a rank died, or its offload was declined. Owns: that pages do not wait
+//! for more of their shards for ever. Must not know: which ranks there are.
 //!
 //! Nobody can read such a page, so its slots are worth nothing until it is whole. Its ranks have the time of
 //! a lease to bring what is missing; from then on it goes before any page that somebody can read, whosever
 //! that is, and after
 //! [`UNFINISHED_MS_MAX`] it goes by itself.
 
-use crate::call::{Call, Slice};
-use crate::ids::{Now, PageKey};
-use crate::index::arena::Pages;
+use crate::call::Slice;
+use crate::ids::Now;
 use crate::index::entry::Cell;
 use crate::index::flags::UNFINISHED;
-use crate::index::residency::{Removal, Search};
 use crate::limits::{UNFINISHED_MAX, UNFINISHED_MS_MAX};
 use crate::store::Store;
-use std::collections::VecDeque;
-
-/// Pages of which some shards are committed and that readers do not see, in the order in which that began;
-/// some of the rows are whole by now, or gone.
-#[derive(Default)]
-pub(crate) struct Unfinished {
-    rows: VecDeque<(PageKey, Now)>,
-    pub(crate) pages: u64,
-    /// Pages that went because they waited for too long, or for room, ever.
-    pub(crate) dropped: u64,
-}
-
-impl Unfinished {
-    /// A page waits for its shards from now on.
-    fn push(&mut self, page: PageKey, now: Now) {
-        self.rows.push_back((page, now));
-    }
-
-    /// The page that waits for longest, and since when; a row in front of it that waits no more goes.
-    fn oldest(&mut self, pages: &Pages, call: &mut Call) -> Option<(u32, Now)> {
-        loop {
-            let (key, since) = *self.rows.front()?;
-            let found = pages.resolve(key).filter(|index| pages[*index].has(UNFINISHED));
-            if let Some(index) = found {
-                return Some((index, since));
-            }
-            call.step();
-            self.rows.pop_front();
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.rows.capacity() * size_of::<(PageKey, Now)>()
-    }
-}
+use crate::store::going::{Removal, Search};
 
 impl Store {
     /// Some of the page's shards were committed: from now on it waits for the others, if it did not before.
@@ -59,10 +22,10 @@ impl Store {
             return;
         }
         self.pages.set_unfinished(index, true);
-        self.eviction.unfinished.pages += 1;
-        self.eviction.unfinished.push(self.pages.key(index), self.call.now());
-        self.eviction.unfinished.oldest(&self.pages, &mut self.call);
-        if self.eviction.unfinished.rows.len() > UNFINISHED_MAX {
+        self.unfinished.count(true);
+        self.unfinished.push(self.pages.key(index), self.call.now());
+        self.unfinished.oldest(&self.pages, &mut self.call);
+        if self.unfinished.rows() > UNFINISHED_MAX {
             // Not the page itself, nor what it hangs on: its caller goes on with it.
             let search = Search { page: index, ..Search::NONE };
             self.drop_unfinished(0, self.call.half_slice(), search);
@@ -73,7 +36,7 @@ impl Store {
     pub(crate) fn finish(&mut self, index: u32) {
         if self.pages[index].has(UNFINISHED) {
             self.pages.set_unfinished(index, false);
-            self.eviction.unfinished.pages -= 1;
+            self.unfinished.count(false);
         }
     }
 
@@ -109,24 +72,24 @@ impl Store {
     /// Drops the page that waits for longest, if that is so long, with what hangs on it: what is left of that
     /// when the slice is over goes by and by. False: none waits so long.
     fn drop_unfinished(&mut self, patience: Now, slice: Slice, search: Search) -> bool {
-        let Some((index, since)) = self.eviction.unfinished.oldest(&self.pages, &mut self.call) else {
+        let Some((index, since)) = self.unfinished.oldest(&self.pages, &mut self.call) else {
             return false;
         };
         if since + patience > self.call.now() {
             return false;
         }
         self.call.step();
-        self.eviction.unfinished.rows.pop_front();
+        self.unfinished.pop();
         let page = self.pages.key(index);
         if self.pages.cells(index).iter().any(Cell::granted) || self.pages.leads_to(index, search.page) {
             // Somebody is at it.
-            self.eviction.unfinished.push(page, self.call.now());
+            self.unfinished.push(page, self.call.now());
             return true;
         }
-        self.eviction.unfinished.dropped += 1;
+        self.unfinished.count_dropped();
         // Not by way of what is condemned already: room may be made for a page that hangs on some of that.
         if !self.remove_some(page, &mut None, Removal::Dropped, slice, search) {
-            self.eviction.condemned.push(page);
+            self.condemned.push(page);
         }
         true
     }

@@ -3,13 +3,13 @@
 
 use crate::ids::{NONE, Now};
 use crate::index::list_id::ListId;
-use crate::index::residency::{Eviction, Removal, Search};
 use crate::limits::{
     DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX,
     REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
 };
 use crate::memory::slots::Slots;
 use crate::store::Store;
+use crate::store::going::{Eviction, Removal, Search};
 
 impl Store {
     /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's
@@ -42,7 +42,7 @@ impl Store {
         self.rebalance(class, search);
         if search.returns_at.is_some() {
             // A prefetch does without a slot, rather than take one from a deferred page.
-            let deferred = self.eviction.deferred.len(ns);
+            let deferred = self.deferred.len(ns);
             let slot = self
                 .evict_until(ns, search, &claim, |store| store.next_victim(ns, PREFETCH_SCAN_MAX, search));
             self.end_prefetch_search(ns, deferred, search);
@@ -167,7 +167,7 @@ impl Store {
             if self.call.is_over(slice) {
                 return;
             }
-            let Some(ns) = self.eviction.next_turn(namespaces) else { return };
+            let Some(ns) = self.turns.next(namespaces) else { return };
             self.call.pass(1);
             self.review_deferred(ns);
             while !self.call.is_over(slice)

@@ -1,54 +1,33 @@
-//! Pages that go with all that hangs on them, bit by bit. Owns: what is still to go, and where the walk
-//! through it is. Must not know: why they go.
+//! Pages that go with all that hangs on them, bit by bit. Owns: the walk through what is still to go. Must not
+//! know: why they go.
 //!
 //! Leaves go first, so the index stays prefix-closed between any two calls: until all that hangs on it is
 //! gone, the page itself is still found, and whoever reads it is told what is wrong with it.
 
 use crate::call::Slice;
 use crate::ids::{NONE, PageKey};
-use crate::index::residency::{Removal, Search};
 use crate::index::sweep::SubtreeWalk;
-use crate::limits::{CONDEMNED_MAX, LEAF_WALK_MAX};
+use crate::limits::LEAF_WALK_MAX;
 use crate::store::Store;
-use std::collections::VecDeque;
-
-/// Pages to go, the first of them under way.
-#[derive(Default)]
-pub(crate) struct Condemned {
-    tops: VecDeque<PageKey>,
-    walk: Option<SubtreeWalk>,
-}
-
-impl Condemned {
-    pub(crate) fn push(&mut self, top: PageKey) {
-        if self.tops.len() < CONDEMNED_MAX {
-            self.tops.push_back(top);
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.tops.len()
-    }
-}
+use crate::store::going::{Removal, Search};
 
 impl Store {
     /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that
     /// follow.
     pub(crate) fn condemn(&mut self, index: u32) {
-        self.eviction.condemned.push(self.pages.key(index));
+        self.condemned.push(self.pages.key(index));
         let slice = self.call.rest();
         self.remove_condemned(slice);
     }
 
     /// Goes on with what is condemned. True: nothing is left of it.
     pub(crate) fn remove_condemned(&mut self, slice: Slice) -> bool {
-        while let Some(top) = self.eviction.condemned.tops.front().copied() {
-            let mut walk = self.eviction.condemned.walk.take().filter(|walk| walk.top == top);
+        while let Some((top, mut walk)) = self.condemned.front() {
             if !self.remove_some(top, &mut walk, Removal::Dropped, slice, Search::NONE) {
-                self.eviction.condemned.walk = walk;
+                self.condemned.pause(walk);
                 return false;
             }
-            self.eviction.condemned.tops.pop_front();
+            self.condemned.pop();
         }
         true
     }

@@ -9,55 +9,23 @@
 //! the tail goes the branch ends before it.
 
 use crate::call::Slice;
+use crate::eviction::left_branches::{LeftBranch, MarkStage};
 use crate::index::flags::VICTIM;
 use crate::index::list_id::Position;
 use crate::index::path_end::PathEnd;
-use crate::index::residency::Search;
-use crate::index::tips::{TipId, TipKeeper};
+use crate::index::tips::TipKeeper;
 use crate::limits::{FIND_PAGES_AT_ONCE, LEFT_BRANCHES_MAX};
 use crate::store::Store;
-use std::collections::VecDeque;
-
-/// Branches to mark, the first of them under way.
-#[derive(Default)]
-pub(crate) struct LeftBranches(VecDeque<LeftBranch>);
-
-/// The end of a path that a session had.
-struct LeftBranch {
-    tip: TipId,
-    /// Pages from the root that the session has still.
-    keep: u32,
-    /// Only partial tails go: the session may come back to the others.
-    tails: bool,
-    stage: MarkStage,
-}
-
-#[derive(Clone, Copy)]
-enum MarkStage {
-    /// Pages from the root that were not looked at.
-    Up(u32),
-    /// Pages from the root that are where they belong.
-    Down(u32),
-}
-
-impl LeftBranches {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.0.capacity() * size_of::<LeftBranch>()
-    }
-}
+use crate::store::going::Search;
 
 impl Store {
     /// A session has no more of a path than its first `keep` pages: the others become first victims, as many
     /// in this call as it may, the rest in the calls that follow. Where too many branches wait, their pages
     /// go by age.
     pub(crate) fn leave_branch(&mut self, end: PathEnd, keep: u32, tails: bool) {
-        if end.pages > keep && self.eviction.left.len() < LEFT_BRANCHES_MAX {
+        if end.pages > keep && self.left.len() < LEFT_BRANCHES_MAX {
             let tip = self.pages.add_tip(end, TipKeeper::Branch);
-            self.eviction.left.0.push_back(LeftBranch { tip, keep, tails, stage: MarkStage::Up(end.pages) });
+            self.left.push(LeftBranch { tip, keep, tails, stage: MarkStage::Up(end.pages) });
         }
         let slice = self.call.rest();
         self.mark_left(slice);
@@ -69,9 +37,9 @@ impl Store {
         if !self.let_go_some(slice) {
             return false;
         }
-        while let Some(mut branch) = self.eviction.left.0.pop_front() {
+        while let Some(mut branch) = self.left.pop() {
             if !self.mark_branch(&mut branch, slice) {
-                self.eviction.left.0.push_front(branch);
+                self.left.put_back(branch);
                 return false;
             }
             self.pages.drop_tip(branch.tip, TipKeeper::Branch);

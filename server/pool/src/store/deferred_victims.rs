@@ -8,36 +8,10 @@
 
 use crate::ids::PageKey;
 use crate::index::flags::PROTECTED;
-use crate::index::residency::{Eviction, Search};
 use crate::limits::{DEFERRED_REVIEWED_PER_CALL, DEFERRED_VICTIMS_MAX, VICTIM_SCAN_MAX};
 use crate::store::Store;
+use crate::store::going::{Eviction, Search};
 use std::collections::VecDeque;
-
-/// Deferred pages by namespace, those that would have gone first in front; some are not deferred any more.
-#[derive(Default)]
-pub(crate) struct DeferredVictims {
-    rows: Vec<VecDeque<PageKey>>,
-}
-
-impl DeferredVictims {
-    fn row(&mut self, ns: u16) -> &mut VecDeque<PageKey> {
-        let at = usize::from(ns);
-        if at >= self.rows.len() {
-            self.rows.resize_with(at + 1, VecDeque::default);
-        }
-        &mut self.rows[at]
-    }
-
-    /// A namespace retired.
-    pub(crate) fn forget(&mut self, ns: u16) {
-        *self.row(ns) = VecDeque::new();
-    }
-
-    /// How many rows a namespace has.
-    pub(crate) fn len(&mut self, ns: u16) -> usize {
-        self.row(ns).len()
-    }
-}
 
 impl Store {
     /// Whether a page goes only when nothing else can, or (while room is made for a prefetch) not at all.
@@ -51,12 +25,12 @@ impl Store {
     /// already.
     pub(crate) fn defer(&mut self, index: u32) -> bool {
         let (ns, key) = (self.pages[index].ns, self.pages.key(index));
-        if self.eviction.deferred.len(ns) >= DEFERRED_VICTIMS_MAX {
+        if self.deferred.len(ns) >= DEFERRED_VICTIMS_MAX {
             return false;
         }
         self.park(index);
         self.pages.defer(index);
-        self.eviction.deferred.row(ns).push_back(key);
+        self.deferred.row(ns).push_back(key);
         true
     }
 
@@ -65,11 +39,11 @@ impl Store {
         let until = self.call.steps() + u64::from(VICTIM_SCAN_MAX);
         while self.call.steps() < until {
             self.call.step();
-            let key = self.eviction.deferred.row(ns).pop_front()?;
+            let key = self.deferred.row(ns).pop_front()?;
             let Some(index) = self.pages.deferred(key) else { continue };
             let tail = self.pages.tail_in_dram(index, &mut self.call).unwrap_or(index);
             if let (Some(eviction), true) = (self.evictable(tail, search), tail != index) {
-                self.eviction.deferred.row(ns).push_front(key);
+                self.deferred.row(ns).push_front(key);
                 return Some((tail, eviction));
             }
             self.pages.end_deferral(index);
@@ -85,22 +59,22 @@ impl Store {
     pub(crate) fn end_prefetch_search(&mut self, ns: u16, keep: usize, search: Search) {
         let search = Search { returns_at: None, ..search };
         let mut still = VecDeque::new();
-        while self.eviction.deferred.len(ns) > keep {
-            let Some(key) = self.eviction.deferred.row(ns).pop_back() else { break };
+        while self.deferred.len(ns) > keep {
+            let Some(key) = self.deferred.row(ns).pop_back() else { break };
             if self.stays_deferred(key, search) {
                 still.push_front(key);
             }
         }
-        self.eviction.deferred.row(ns).append(&mut still);
+        self.deferred.row(ns).append(&mut still);
     }
 
     /// Brings back pages of a namespace that need not be deferred any more, looking at some of them.
     pub(crate) fn review_deferred(&mut self, ns: u16) {
-        for _ in 0..self.eviction.deferred.len(ns).min(DEFERRED_REVIEWED_PER_CALL) {
-            let Some(key) = self.eviction.deferred.row(ns).pop_front() else { break };
+        for _ in 0..self.deferred.len(ns).min(DEFERRED_REVIEWED_PER_CALL) {
+            let Some(key) = self.deferred.row(ns).pop_front() else { break };
             self.call.step();
             if self.stays_deferred(key, Search::NONE) {
-                self.eviction.deferred.row(ns).push_back(key);
+                self.deferred.row(ns).push_back(key);
             }
         }
     }
@@ -124,5 +98,10 @@ impl Store {
         if self.pages.end_deferral(index) {
             self.unpark(index);
         }
+    }
+
+    /// A namespace retired: none of its pages is deferred.
+    pub(crate) fn forget_deferred(&mut self, ns: u16) {
+        self.deferred.forget(ns);
     }
 }

@@ -1,12 +1,12 @@
-//! What a page's own state can become, step by step. Owns: every write of a state bit that changes nothing
-//! else. Must not know: lists, gauges, slots (`residency` sees to what follows).
+//! What a page's own state can become, step by step. Owns: every write of a state bit. Must not know: gauges,
+//! slots, policies (the store's `residency` sees to what follows).
 
-use crate::ids::{NONE, PageKey};
+use crate::ids::{NONE, NvmePlace, PageKey};
 use crate::index::arena::Pages;
 use crate::index::entry::Cell;
 use crate::index::flags::{
-    COUNTED_NVME, CellFlags, DURABLE, FILLED, LEAVING, Line, MOVING, PROMISED, PROMOTING, PROTECTED,
-    PageMarks, QUEUED, UNFINISHED, URGENT, VICTIM, WRITING,
+    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
+    PROMISED, PROMOTING, PROTECTED, PageMarks, QUEUED, UNFINISHED, URGENT, VICTIM, WRITING,
 };
 
 impl Pages {
@@ -43,8 +43,93 @@ impl Pages {
     }
 
     /// An operation in flight on a cell ended.
-    pub(super) fn end_operation(&mut self, index: u32, shard: u16, operation: CellFlags) {
+    pub(crate) fn end_operation(&mut self, index: u32, shard: u16, operation: CellFlags) {
         self.cell_mut(index, shard).state.clear(operation);
+    }
+
+    /// The cell gives up its slot (`NONE`: it had none), and what that held of the page's bytes. Returns the slot,
+    /// and whether these were still to be written.
+    pub(crate) fn let_go(&mut self, index: u32, shard: u16) -> (u32, bool) {
+        let cell = self.cell_mut(index, shard);
+        debug_assert!(!cell.has(PROMOTING | WRITING), "an operation in flight keeps its slot");
+        let slot = std::mem::replace(&mut cell.slot, NONE);
+        let dirty = cell.has(DIRTY);
+        cell.state.clear(FILLED | DIRTY);
+        if dirty {
+            self.sink(index);
+        }
+        (slot, dirty)
+    }
+
+    /// The page is gone and its last operation on a cell has ended: what the slot held is nobody's.
+    pub(crate) fn abandon(&mut self, index: u32, shard: u16) {
+        let cell = self.cell_mut(index, shard);
+        cell.slot = NONE;
+        cell.state.clear(FILLED);
+    }
+
+    /// The shard is on NVMe at a place.
+    pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
+        let cell = self.cell_mut(index, shard);
+        cell.place = place;
+        cell.state.set(ON_NVME);
+    }
+
+    /// The shard is not on NVMe any more. Returns where it was, if it was there.
+    pub(crate) fn clear_place(&mut self, index: u32, shard: u16) -> Option<NvmePlace> {
+        let cell = self.cell_mut(index, shard);
+        let place = cell.has(ON_NVME).then_some(cell.place);
+        cell.state.clear(ON_NVME);
+        place
+    }
+
+    /// The slot's bytes must reach NVMe before the slot may be given up. False: that was so before.
+    pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) -> bool {
+        let bound = self.is_bound_for_nvme(index);
+        let cell = self.cell_mut(index, shard);
+        debug_assert!(cell.has(FILLED), "only bytes that are here can be written");
+        let fresh = !cell.has(DIRTY);
+        cell.state.set(DIRTY);
+        if !bound {
+            self.move_first(index);
+        }
+        fresh
+    }
+
+    /// The slot's bytes need not reach NVMe any more. False: that was so before.
+    pub(crate) fn clear_dirty(&mut self, index: u32, shard: u16) -> bool {
+        let cell = self.cell_mut(index, shard);
+        let dirty = cell.has(DIRTY);
+        cell.state.clear(DIRTY);
+        if dirty {
+            self.sink(index);
+        }
+        dirty
+    }
+
+    /// Readers see the page from now on.
+    pub(crate) fn show(&mut self, index: u32) {
+        self[index].flags.become_life(Life::Visible);
+    }
+
+    /// The page leaves the index; lists that end at it end at the page before it.
+    pub(crate) fn bury(&mut self, index: u32) {
+        self.lift_tips(index);
+        self[index].flags.become_life(Life::Gone);
+        self[index].flags.clear(DURABLE);
+    }
+
+    /// The page stands in another line of those that may be evicted, or beside them.
+    pub(crate) fn stand_in(&mut self, index: u32, line: Line) {
+        self[index].flags.stand_in(line);
+    }
+
+    /// The page counts as one of a tier, or does not. False: that was so before.
+    pub(crate) fn set_counted(&mut self, index: u32, tier: PageMarks, counted: bool) -> bool {
+        debug_assert!(tier == COUNTED_DRAM || tier == COUNTED_NVME, "there are two tiers");
+        let changed = counted != self[index].has(tier);
+        self.put(index, tier, counted);
+        changed
     }
 
     /// The checksum that the bytes of a shard found on NVMe must have.
@@ -129,13 +214,14 @@ impl Pages {
     }
 
     /// A page that NVMe lost goes behind its siblings there: so whether one is there is seen at once.
-    pub(super) fn sink(&mut self, index: u32) {
+    pub(crate) fn sink(&mut self, index: u32) {
         if self[index].is_visible() && !self.is_bound_for_nvme(index) {
             self.move_last(index);
         }
     }
 
-    pub(super) fn release_if_idle(&mut self, index: u32) {
+    /// Frees the entry of a page that is gone, unless an operation in flight keeps it.
+    pub(crate) fn release_if_idle(&mut self, index: u32) {
         if !self.cells(index).iter().any(|cell| cell.has(PROMOTING | WRITING)) {
             self.release(index);
         }

@@ -4,9 +4,9 @@
 use crate::eviction::policy::Newcomer;
 use crate::ids::NONE;
 use crate::index::list_id::ListId;
-use crate::index::residency::Search;
 use crate::limits::NEWCOMER_PAGES_MAX;
 use crate::store::Store;
+use crate::store::going::Search;
 
 impl Store {
     /// The rank of a turn that asks for room after `parent`; none: it is not to be declined. With more NVMe

@@ -1,80 +1,18 @@
 //! Where a page's shards are, and what follows from it: lists, gauges, visibility, removal.
-//! Owns: every change of the state of cells and pages (`transitions` has those that change nothing else).
+//! Owns: what follows from every change of the state of cells and pages (the index's `transitions` change it).
 //! Must not know: leases, sessions, verbs.
 
-use crate::ids::{NONE, Now, NvmePlace, PlaceNote};
-use crate::index::entry::{Cell, Entry};
+use crate::ids::{NONE, NvmePlace, PlaceNote};
+use crate::index::entry::Cell;
 use crate::index::flags::{
-    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, DURABLE, FILLED, LEAVING, Life, Line, MOVING, ON_NVME,
-    PROMOTING, PageMarks, VICTIM, WRITING,
+    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM,
+    WRITING,
 };
 use crate::index::list_id::Position;
 use crate::limits::TOUCH_ANCESTORS_MAX;
 use crate::memory::slots::SlotState;
 use crate::store::Store;
-
-mod transitions;
-
-/// Why a page leaves the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Removal {
-    /// Room was needed.
-    Evicted,
-    /// Lost, corrupt, or by command.
-    Dropped,
-}
-
-/// How a page gives up its slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Eviction {
-    /// It stays on NVMe.
-    Demote,
-    /// It was the last copy.
-    Drop,
-}
-
-/// What room is being made for: it says who need not make way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Search {
-    /// The page that the room is for, which must not make way itself; `NONE`: no page, or no room is being
-    /// made.
-    pub(crate) page: u32,
-    /// When the session returns for which a prefetch makes room: no page makes way that returns sooner.
-    pub(crate) returns_at: Option<Now>,
-}
-
-impl Search {
-    /// No room is being made for any page.
-    pub(crate) const NONE: Search = Search { page: NONE, returns_at: None };
-}
-
-/// Gauges and counters that residency keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) visible: u64,
-    /// Pages that became visible, ever.
-    pub(crate) shown: u64,
-    pub(crate) dram_pages: u64,
-    pub(crate) nvme_pages: u64,
-    pub(crate) nvme_bytes: u64,
-    pub(crate) dirty_bytes: u64,
-    /// Shards being written.
-    pub(crate) writing: u64,
-    pub(crate) evicted: u64,
-    pub(crate) dropped: u64,
-    pub(crate) demoted: u64,
-    pub(crate) promoted: u64,
-    pub(crate) written: u64,
-    pub(crate) written_bytes: u64,
-    /// Pages that admission or the write budget kept off NVMe when they came.
-    pub(crate) kept_off: u64,
-    /// Pages that NVMe let go of while DRAM kept them.
-    pub(crate) let_go: u64,
-    /// Pages found on NVMe that a full index had no room for.
-    pub(crate) crowded_out: u64,
-    /// Extents of namespaces that are not open which were dropped for room.
-    pub(crate) strangers_dropped: u64,
-}
+use crate::store::going::{Eviction, Removal, Search};
 
 impl Store {
     /// Whether the page may give up its slots now, and what that means for it.
@@ -111,16 +49,8 @@ impl Store {
 
     /// The cell gives up its slot; what it held of the page's bytes there is gone.
     pub(crate) fn let_go(&mut self, index: u32, shard: u16) {
-        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
-        let cell = self.pages.cell_mut(index, shard);
-        debug_assert!(!cell.has(PROMOTING | WRITING), "an operation in flight keeps its slot");
-        let slot = std::mem::replace(&mut cell.slot, NONE);
-        let dirty = cell.has(DIRTY);
-        self.tally.dirty_bytes -= if dirty { bytes } else { 0 };
-        cell.state.clear(FILLED | DIRTY);
-        if dirty {
-            self.pages.sink(index);
-        }
+        let (slot, dirty) = self.pages.let_go(index, shard);
+        self.tally.dirty_bytes -= if dirty { self.shard_bytes(index) } else { 0 };
         if slot != NONE {
             self.slots.disown(slot);
         }
@@ -128,19 +58,12 @@ impl Store {
 
     /// The shard is on NVMe at a place; an earlier place of it is dead.
     pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
-        let (bytes, before) =
-            (self.slots.shard_bytes_of(self.pages[index].ns), self.pages.is_bound_for_nvme(index));
+        let before = self.pages.is_bound_for_nvme(index);
         self.forget_place(index, shard, PlaceNote::Moved);
-        let cell = self.pages.cell_mut(index, shard);
-        cell.place = place;
-        cell.state.set(ON_NVME);
-        self.tally.nvme_bytes += bytes;
+        self.pages.set_place(index, shard, place);
+        self.tally.nvme_bytes += self.shard_bytes(index);
         if !self.pages[index].has(LEAVING) {
-            self.nvme.keep(
-                place,
-                self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns)),
-                self.pages.is_promised(index),
-            );
+            self.nvme.keep(place, self.extent_bytes(index), self.pages.is_promised(index));
         }
         if self.pages[index].has(LEAVING | VICTIM) {
             self.nvme.note(place, PlaceNote::Leaving(true));
@@ -158,20 +81,11 @@ impl Store {
     }
 
     fn forget_place(&mut self, index: u32, shard: u16, note: impl FnOnce(u64) -> PlaceNote) -> bool {
-        let (bytes, extent_bytes) = (
-            self.slots.shard_bytes_of(self.pages[index].ns),
-            self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns)),
-        );
-        let (kept, promised) = (!self.pages[index].has(LEAVING), self.pages.is_promised(index));
-        let cell = self.pages.cell_mut(index, shard);
-        if !cell.has(ON_NVME) {
-            return false;
-        }
-        let place = cell.place;
-        cell.state.clear(ON_NVME);
+        let Some(place) = self.pages.clear_place(index, shard) else { return false };
+        let bytes = self.shard_bytes(index);
         self.tally.nvme_bytes -= bytes;
-        if kept {
-            self.nvme.keep_no_more(place, extent_bytes, promised);
+        if !self.pages[index].has(LEAVING) {
+            self.nvme.keep_no_more(place, self.extent_bytes(index), self.pages.is_promised(index));
         }
         if self.nvme.is_alive() {
             self.nvme.note(place, note(bytes));
@@ -181,26 +95,26 @@ impl Store {
 
     /// The slot's bytes must reach NVMe before the slot may be given up.
     pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) {
-        let (bytes, before) =
-            (self.slots.shard_bytes_of(self.pages[index].ns), self.pages.is_bound_for_nvme(index));
-        let cell = self.pages.cell_mut(index, shard);
-        debug_assert!(cell.has(FILLED), "only bytes that are here can be written");
-        self.tally.dirty_bytes += if cell.has(DIRTY) { 0 } else { bytes };
-        cell.state.set(DIRTY);
-        if !before {
-            self.pages.move_first(index);
+        if self.pages.set_dirty(index, shard) {
+            self.tally.dirty_bytes += self.shard_bytes(index);
         }
         self.nvme.queue(&mut self.pages, index);
     }
 
     pub(crate) fn clear_dirty(&mut self, index: u32, shard: u16) {
-        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
-        let cell = self.pages.cell_mut(index, shard);
-        if cell.has(DIRTY) {
-            cell.state.clear(DIRTY);
-            self.tally.dirty_bytes -= bytes;
-            self.pages.sink(index);
+        if self.pages.clear_dirty(index, shard) {
+            self.tally.dirty_bytes -= self.shard_bytes(index);
         }
+    }
+
+    /// Bytes of one shard of a page.
+    pub(crate) fn shard_bytes(&self, index: u32) -> u64 {
+        self.slots.shard_bytes_of(self.pages[index].ns)
+    }
+
+    /// Bytes of NVMe that one shard of a page takes.
+    pub(crate) fn extent_bytes(&self, index: u32) -> u64 {
+        self.nvme.extent_bytes(self.shard_bytes(index))
     }
 
     /// Puts a page into the list and the gauges that its cells call for.
@@ -236,8 +150,12 @@ impl Store {
         };
         let at = if entry.has(VICTIM) { Position::Cold } else { at };
         self.relist(index, line, at);
-        count(&mut self.pages[index], COUNTED_DRAM, all_dram, &mut self.tally.dram_pages);
-        count(&mut self.pages[index], COUNTED_NVME, all_nvme, &mut self.tally.nvme_pages);
+        if self.pages.set_counted(index, COUNTED_DRAM, all_dram) {
+            count(&mut self.tally.dram_pages, all_dram);
+        }
+        if self.pages.set_counted(index, COUNTED_NVME, all_nvme) {
+            count(&mut self.tally.nvme_pages, all_nvme);
+        }
     }
 
     /// Moves a page to a line, unless it stands there already.
@@ -248,7 +166,7 @@ impl Store {
         if let Some(old) = self.pages[index].list() {
             self.policy.remove(&mut self.pages, old, index);
         }
-        self.pages[index].flags.stand_in(line);
+        self.pages.stand_in(index, line);
         if let Some(new) = self.pages[index].list() {
             let at = match at {
                 Position::ColderThan(other) if other == NONE || self.pages[other].list() != Some(new) => {
@@ -265,7 +183,7 @@ impl Store {
         self.call.step();
         if let Some(list) = self.pages[index].list() {
             self.policy.remove(&mut self.pages, list, index);
-            self.pages[index].flags.stand_in(Line::Parked);
+            self.pages.stand_in(index, Line::Parked);
         }
     }
 
@@ -284,7 +202,7 @@ impl Store {
     /// A page out of its list is used: it goes back, or the list would not know that it is recent.
     pub(crate) fn relist_parked(&mut self, index: u32) {
         if self.pages[index].is_parked() {
-            self.pages[index].flags.stand_in(Line::Out);
+            self.pages.stand_in(index, Line::Out);
             self.refresh(index, Position::Hot);
         }
     }
@@ -349,7 +267,7 @@ impl Store {
                 self.refresh(index, Position::Hot);
                 continue;
             }
-            self.pages[index].flags.become_life(Life::Visible);
+            self.pages.show(index);
             self.finish(index);
             self.tally.visible += 1;
             self.tally.shown += 1;
@@ -410,10 +328,8 @@ impl Store {
             self.tally.dropped += u64::from(removal == Removal::Dropped);
         }
         self.finish(index);
-        self.eviction.forget_protected(&mut self.pages, &self.slots, index);
-        self.pages.lift_tips(index);
-        self.pages[index].flags.become_life(Life::Gone);
-        self.pages[index].flags.clear(DURABLE);
+        self.protections.forget(&mut self.pages, &self.slots, index);
+        self.pages.bury(index);
         self.refresh(index, Position::Cold);
         self.policy.gone(&mut self.pages, index);
         let parent = self.pages[index].parent;
@@ -433,9 +349,7 @@ impl Store {
         let slot = cell.slot;
         let gone = self.pages[index].is_gone();
         if gone {
-            let cell = self.pages.cell_mut(index, shard);
-            cell.slot = NONE;
-            cell.state.clear(FILLED);
+            self.pages.abandon(index, shard);
         }
         self.slots.end_io(slot);
         self.call.note_freed();
@@ -448,13 +362,7 @@ impl Store {
     }
 }
 
-fn count(page: &mut Entry, mark: PageMarks, now: bool, gauge: &mut u64) {
-    if now != page.has(mark) {
-        if now {
-            page.flags.set(mark)
-        } else {
-            page.flags.clear(mark)
-        }
-        *gauge = if now { *gauge + 1 } else { *gauge - 1 };
-    }
+/// One more, or one fewer.
+fn count(gauge: &mut u64, more: bool) {
+    *gauge = if more { *gauge + 1 } else { *gauge - 1 };
 }

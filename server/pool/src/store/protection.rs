@@ -9,6 +9,7 @@
 //! does, and a little each.
 
 use crate::call::Slice;
+use crate::eviction::protections::{Owner, Protection};
 use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::index::flags::PROTECTED;
 use crate::index::path_end::PathEnd;
@@ -17,11 +18,7 @@ use crate::limits::{
     DECAY_STEPS, FIND_PAGES_AT_ONCE, LET_GO_PAGES_AT_ONCE, PROTECTED_ALL_PERCENT, PROTECTIONS_PER_TENANT_MAX,
 };
 use crate::store::Store;
-
-mod table;
-
-use table::Protection;
-pub(crate) use table::{Owner, PIN_RANK, Protections};
+use turnkv_proto::BlockHash;
 
 /// What is asked to be protected.
 pub(crate) struct ProtectionWish {
@@ -71,13 +68,11 @@ impl Store {
         if let Some(held) = held {
             // The page where it ended is held by its child from now on, or is the end still.
             let before = self.pages.tip_end(held);
-            if let Some(holds) = self.eviction.protections.holds.get_mut(&before.page) {
-                *holds -= 1;
-            }
+            self.protections.release(before.page);
             self.pages.drop_tip(held, TipKeeper::Protection);
-            self.eviction.protections.made(held);
+            self.protections.made(held);
         }
-        self.eviction.protections.making.extend(tip);
+        self.protections.make(tip);
         (tip, reach)
     }
 
@@ -85,16 +80,15 @@ impl Store {
     /// pages.
     pub(crate) fn own_protected(&mut self, tip: Option<TipId>, wish: &ProtectionWish, now: Now) -> u32 {
         let tenant = self.slots.tenant_of(wish.ns.0);
-        tip.into_iter().for_each(|tip| self.eviction.protections.made(tip));
+        tip.into_iter().for_each(|tip| self.protections.made(tip));
         // What was protected before stayed so in between: its bytes are counted once.
-        let old = self.eviction.protections.owners.get(&wish.owner).copied();
-        let old = old.and_then(|at| self.eviction.protections.take(at));
-        self.eviction.protections.let_go(old);
-        let full = self.eviction.protections.share(tenant).protections >= PROTECTIONS_PER_TENANT_MAX;
-        let refused = full && !self.eviction.protections.displace(tenant, wish.rank);
+        let old = self.protections.take_of(wish.owner);
+        self.protections.let_go(old);
+        let full = self.protections.len_of(tenant) >= PROTECTIONS_PER_TENANT_MAX;
+        let refused = full && !self.protections.displace(tenant, wish.rank);
         let kept = tip.filter(|_| !refused);
         if kept.is_none() {
-            self.eviction.protections.going.extend(tip);
+            self.protections.abandon(tip);
         }
         let pages = kept.map_or(0, |tip| self.pages.tip_end(tip).pages);
         if let Some(tip) = kept {
@@ -102,20 +96,21 @@ impl Store {
             let step_ms = if wish.decays { (wish.for_ms / DECAY_STEPS).max(1) } else { wish.for_ms };
             let due = now.saturating_add(step_ms).min(ends);
             let (owner, rank, full) = (wish.owner, wish.rank, pages);
-            self.eviction.protections.insert(Protection {
-                owner,
-                tenant,
-                rank,
-                tip,
-                full,
-                ends,
-                due,
-                step_ms,
-            });
+            self.protections.insert(Protection { owner, tenant, rank, tip, full, ends, due, step_ms });
         }
         let slice = self.call.rest();
         self.let_go_some(slice);
         pages
+    }
+
+    /// What was protected for a wish is nobody's: it is let go of bit by bit.
+    pub(crate) fn disown_protected(&mut self, tip: Option<TipId>) {
+        self.protections.disown(tip);
+    }
+
+    /// Pins that ended by time since the last call.
+    pub(crate) fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
+        self.protections.take_ended_pins()
     }
 
     /// Ends an owner's protection. False: it had none.
@@ -126,17 +121,16 @@ impl Store {
     /// Ends an owner's protection of the pages after the first `keep`; they are let go of bit by bit. False:
     /// it had none.
     pub(crate) fn unprotect_after(&mut self, owner: Owner, keep: u32) -> bool {
-        let Some(at) = self.eviction.protections.owners.get(&owner).copied() else { return false };
-        let Some(mut held) = self.eviction.protections.take(at) else { return false };
+        let Some(mut held) = self.protections.take_of(owner) else { return false };
         let end = self.pages.tip_end(held.tip);
-        self.eviction.protections.going.push_back(held.tip);
+        self.protections.abandon(Some(held.tip));
         let kept = self.pages.cut(end, keep.min(end.pages));
         if kept.page != NONE {
             // Held first, so that it stays when what is after it goes.
-            *self.eviction.protections.holds.entry(kept.page).or_default() += 1;
+            self.protections.hold(kept.page);
             held.tip = self.pages.add_tip(kept, TipKeeper::Protection);
             held.full = held.full.min(keep);
-            self.eviction.protections.insert(held);
+            self.protections.insert(held);
         }
         let slice = self.call.rest();
         self.let_go_some(slice);
@@ -156,25 +150,25 @@ impl Store {
     /// Lets go of what is due: tails of decaying protections, and all of those that end. False: the slice is
     /// over, and the rest is due in the next one.
     pub(crate) fn expire_protections(&mut self, now: Now, slice: Slice) -> bool {
-        while let Some(at) = self.eviction.protections.first_due(now) {
+        while let Some(at) = self.protections.first_due(now) {
             if self.call.is_over(slice) {
                 return false;
             }
             self.call.step();
             let mut left = LET_GO_PAGES_AT_ONCE;
-            let Some(mut held) = self.eviction.protections.take(at) else { break };
+            let Some(mut held) = self.protections.take(at) else { break };
             let rest = held.ends.saturating_sub(now);
             // Rounded up, so that the head is kept to the end.
             let keep = (u64::from(held.full) * rest).div_ceil((held.step_ms * DECAY_STEPS).max(rest)) as u32;
             let Some(tip) = self.release_path(held.tip, keep, &mut left) else {
-                self.eviction.protections.note_ended(held.owner);
+                self.protections.note_ended(held.owner);
                 continue;
             };
             held.tip = tip;
             if rest > 0 && self.pages.tip_end(tip).pages <= keep {
                 held.due = now.saturating_add(held.step_ms).min(held.ends);
             }
-            self.eviction.protections.insert(held);
+            self.protections.insert(held);
         }
         self.let_go_some(slice)
     }
@@ -192,7 +186,7 @@ impl Store {
         let mut end = PathEnd { page, pages: self.pages.depth(page) };
         // Held first, so that it stays when others' protection ends for this one.
         if end.page != NONE {
-            *self.eviction.protections.holds.entry(end.page).or_default() += 1;
+            self.protections.hold(end.page);
         }
         while end.pages < path.pages {
             let to = path.pages.min(end.pages + FIND_PAGES_AT_ONCE as u32);
@@ -203,8 +197,8 @@ impl Store {
                 }
                 self.call.step();
                 // The page before was held as the end, and is now for this child.
-                self.eviction.protections.holds.insert(index, 1);
-                self.eviction.protections.weigh(&mut self.pages, &self.slots, index, true);
+                self.protections.hold_alone(index);
+                self.protections.weigh(&mut self.pages, &self.slots, index, true);
                 end = PathEnd { page: index, pages: end.pages + 1 };
             }
         }
@@ -216,14 +210,14 @@ impl Store {
     fn make_budget(&mut self, index: u32, tenant: u32, rank: u32, slice: Slice) -> ProtectReach {
         let bytes = self.pages.page_bytes(&self.slots, index);
         let (own, all) = (self.protection_budget(), self.dram_share(PROTECTED_ALL_PERCENT));
-        while self.eviction.protections.share(tenant).bytes + bytes > own
-            || self.eviction.protections.bytes + bytes > all
+        while self.protections.bytes_of(tenant) + bytes > own
+            || self.protections.protected_bytes() + bytes > all
         {
             if self.call.is_over(slice) {
                 return ProtectReach::Slice;
             }
             // What is over already gives way before anything else ends for it.
-            if !self.let_go_of_next() && !self.eviction.protections.displace(tenant, rank) {
+            if !self.let_go_of_next() && !self.protections.displace(tenant, rank) {
                 return ProtectReach::Budget;
             }
         }
@@ -232,10 +226,10 @@ impl Store {
 
     /// Lets go of some pages of a protection that is over. False: there is none.
     fn let_go_of_next(&mut self) -> bool {
-        let Some(tip) = self.eviction.protections.going.pop_front() else { return false };
+        let Some(tip) = self.protections.next_going() else { return false };
         let rest = self.release_path(tip, 0, &mut { LET_GO_PAGES_AT_ONCE });
         if let Some(rest) = rest {
-            self.eviction.protections.going.push_front(rest);
+            self.protections.go_on(rest);
         }
         true
     }
@@ -247,11 +241,11 @@ impl Store {
         self.call.step();
         // Pages that nothing else holds are free one after the other; each hands its hold on to the one
         // before.
-        while end.pages > keep && *left > 0 && self.eviction.protections.holds(end.page) == 1 {
+        while end.pages > keep && *left > 0 && self.protections.holds(end.page) == 1 {
             let parent = self.pages[end.page].parent;
             self.call.step();
-            self.eviction.protections.holds.remove(&end.page);
-            self.eviction.protections.weigh(&mut self.pages, &self.slots, end.page, false);
+            self.protections.free(end.page);
+            self.protections.weigh(&mut self.pages, &self.slots, end.page, false);
             self.end_deferral(end.page);
             end = PathEnd { page: parent, pages: end.pages - 1 };
             *left -= 1;
@@ -260,11 +254,9 @@ impl Store {
             // From here on others hold what this one did.
             let new = self.pages.cut(end, keep);
             *left -= 1;
-            if let Some(holds) = self.eviction.protections.holds.get_mut(&end.page) {
-                *holds -= 1;
-            }
+            self.protections.release(end.page);
             if new.page != NONE {
-                *self.eviction.protections.holds.entry(new.page).or_default() += 1;
+                self.protections.hold(new.page);
             }
             end = new;
         }

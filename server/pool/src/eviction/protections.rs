@@ -1,4 +1,4 @@
-//! The table of protections: by owner, by rank, by when they are due. Owns: the table, and what each tenant
+//! Protections: by owner, by rank, by when they are due. Owns: the table, and what each tenant
 //! protects. Must not know: budgets, when a protection ends.
 
 use crate::ids::{NamespaceIndex, Now};
@@ -25,53 +25,53 @@ pub(crate) enum Owner {
 
 /// One protected path, from the root.
 #[derive(Clone, Debug)]
-pub(super) struct Protection {
-    pub(super) owner: Owner,
-    pub(super) tenant: u32,
-    pub(super) rank: u32,
-    pub(super) tip: TipId,
+pub(crate) struct Protection {
+    pub(crate) owner: Owner,
+    pub(crate) tenant: u32,
+    pub(crate) rank: u32,
+    pub(crate) tip: TipId,
     /// Pages protected when it began: decay counts from here.
-    pub(super) full: u32,
-    pub(super) ends: Now,
+    pub(crate) full: u32,
+    pub(crate) ends: Now,
     /// When the next of its tails is let go; the end, for one that does not decay.
-    pub(super) due: Now,
-    pub(super) step_ms: u64,
+    pub(crate) due: Now,
+    pub(crate) step_ms: u64,
 }
 
 /// All protections.
 #[derive(Default)]
 pub(crate) struct Protections {
-    pub(super) table: Vec<Option<Protection>>,
-    pub(super) free: Vec<u32>,
-    pub(super) owners: HashMap<Owner, u32>,
-    pub(super) due: BTreeSet<(Now, u32)>,
+    table: Vec<Option<Protection>>,
+    free: Vec<u32>,
+    owners: HashMap<Owner, u32>,
+    due: BTreeSet<(Now, u32)>,
     /// By tenant, the least important first, then the one that ends first.
-    pub(super) ranks: BTreeSet<(u32, u32, Now, u32)>,
+    ranks: BTreeSet<(u32, u32, Now, u32)>,
     /// By page: how many protections end there, and children are protected.
-    pub(super) holds: HashMap<u32, u32>,
+    holds: HashMap<u32, u32>,
     /// By tenant.
-    pub(super) tenants: HashMap<u32, TenantProtected>,
+    tenants: HashMap<u32, TenantProtected>,
     /// Ends of protections that are over, whose pages are let go of bit by bit. Bounded by what was
     /// protected.
-    pub(super) going: VecDeque<TipId>,
+    going: VecDeque<TipId>,
     /// Ends of what is being protected, by calls that are not over. Bounded by the calls in service.
-    pub(super) making: Vec<TipId>,
+    making: Vec<TipId>,
     /// Pins that ended by time since somebody asked.
-    pub(super) ended_pins: Vec<(NamespaceIndex, BlockHash)>,
+    ended_pins: Vec<(NamespaceIndex, BlockHash)>,
     /// Bytes protected.
-    pub(super) bytes: u64,
-    pub(super) ended: u64,
+    bytes: u64,
+    ended: u64,
     /// How many are pins.
-    pub(super) pins: u64,
+    pins: u64,
     /// Pins of each namespace.
-    pub(super) owned: HashMap<NamespaceIndex, u32>,
+    owned: HashMap<NamespaceIndex, u32>,
 }
 
 /// What one tenant protects.
 #[derive(Default)]
-pub(super) struct TenantProtected {
-    pub(super) bytes: u64,
-    pub(super) protections: usize,
+struct TenantProtected {
+    bytes: u64,
+    protections: usize,
 }
 
 impl Protections {
@@ -110,16 +110,74 @@ impl Protections {
         self.tenants.values().map(|share| share.bytes).max().unwrap_or(0)
     }
 
-    pub(super) fn share(&mut self, tenant: u32) -> &mut TenantProtected {
+    /// Bytes that a tenant protects.
+    pub(crate) fn bytes_of(&self, tenant: u32) -> u64 {
+        self.tenants.get(&tenant).map_or(0, |share| share.bytes)
+    }
+
+    /// How many protections a tenant has.
+    pub(crate) fn len_of(&self, tenant: u32) -> usize {
+        self.tenants.get(&tenant).map_or(0, |share| share.protections)
+    }
+
+    /// Takes the protection of an owner.
+    pub(crate) fn take_of(&mut self, owner: Owner) -> Option<Protection> {
+        let at = self.owners.get(&owner).copied()?;
+        self.take(at)
+    }
+
+    /// One more protection ends at a page, or one more child of it is protected.
+    pub(crate) fn hold(&mut self, page: u32) {
+        *self.holds.entry(page).or_default() += 1;
+    }
+
+    /// A page is protected from now on, for one protection that ends there.
+    pub(crate) fn hold_alone(&mut self, page: u32) {
+        self.holds.insert(page, 1);
+    }
+
+    /// One fewer protection ends at a page, or one fewer child of it is protected: others hold it still.
+    pub(crate) fn release(&mut self, page: u32) {
+        if let Some(holds) = self.holds.get_mut(&page) {
+            *holds -= 1;
+        }
+    }
+
+    /// Nothing holds a page any more.
+    pub(crate) fn free(&mut self, page: u32) {
+        self.holds.remove(&page);
+    }
+
+    /// A call is protecting up to here.
+    pub(crate) fn make(&mut self, tip: Option<TipId>) {
+        self.making.extend(tip);
+    }
+
+    /// What was protected up to here is over: it is let go of in the calls that follow.
+    pub(crate) fn abandon(&mut self, tip: Option<TipId>) {
+        self.going.extend(tip);
+    }
+
+    /// Takes the protection that is let go of first, of those that are over.
+    pub(crate) fn next_going(&mut self) -> Option<TipId> {
+        self.going.pop_front()
+    }
+
+    /// One that was taken is not let go of to its end: it stays the first.
+    pub(crate) fn go_on(&mut self, rest: TipId) {
+        self.going.push_front(rest);
+    }
+
+    fn share(&mut self, tenant: u32) -> &mut TenantProtected {
         self.tenants.entry(tenant).or_default()
     }
 
     /// The protection of a tenant to give up first for one of this rank.
-    pub(super) fn weaker(&self, tenant: u32, rank: u32) -> Option<u32> {
+    fn weaker(&self, tenant: u32, rank: u32) -> Option<u32> {
         self.ranks.range((tenant, 0, 0, 0)..(tenant, rank, 0, 0)).next().map(|(_, _, _, at)| *at)
     }
 
-    pub(super) fn insert(&mut self, held: Protection) {
+    pub(crate) fn insert(&mut self, held: Protection) {
         let at = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
             self.table.len() as u32 - 1
@@ -135,7 +193,7 @@ impl Protections {
         self.table[at as usize] = Some(held);
     }
 
-    pub(super) fn take(&mut self, at: u32) -> Option<Protection> {
+    pub(crate) fn take(&mut self, at: u32) -> Option<Protection> {
         let held = self.table[at as usize].take()?;
         self.share(held.tenant).protections -= 1;
         self.owners.remove(&held.owner);
@@ -154,23 +212,23 @@ impl Protections {
         Some(held)
     }
 
-    pub(super) fn first_due(&self, now: Now) -> Option<u32> {
+    pub(crate) fn first_due(&self, now: Now) -> Option<u32> {
         self.due.first().filter(|(due, _)| *due <= now).map(|(_, at)| *at)
     }
 
     /// A protection is over: its pages are let go of in the calls that follow.
-    pub(super) fn let_go(&mut self, held: Option<Protection>) -> bool {
+    pub(crate) fn let_go(&mut self, held: Option<Protection>) -> bool {
         self.going.extend(held.as_ref().map(|held| held.tip));
         held.is_some()
     }
 
     /// Ends the weakest protection of a tenant, if it is weaker than `rank`.
-    pub(super) fn displace(&mut self, tenant: u32, rank: u32) -> bool {
+    pub(crate) fn displace(&mut self, tenant: u32, rank: u32) -> bool {
         let weakest = self.weaker(tenant, rank).and_then(|at| self.take(at));
         self.let_go(weakest)
     }
 
-    pub(super) fn note_ended(&mut self, owner: Owner) {
+    pub(crate) fn note_ended(&mut self, owner: Owner) {
         self.ended += 1;
         if let (Owner::Pin(ns, pin), true) = (owner, self.ended_pins.len() < ENDED_PINS_MAX) {
             self.ended_pins.push((ns, pin));
@@ -178,7 +236,7 @@ impl Protections {
     }
 
     /// A call is over that was protecting up to here.
-    pub(super) fn made(&mut self, tip: TipId) {
+    pub(crate) fn made(&mut self, tip: TipId) {
         if let Some(at) = self.making.iter().position(|other| *other == tip) {
             self.making.swap_remove(at);
         }
@@ -252,7 +310,7 @@ impl Protections {
     }
 
     /// Sets or clears the mark of a page, and counts its bytes.
-    pub(super) fn weigh(&mut self, pages: &mut Pages, slots: &Slots, index: u32, protected: bool) {
+    pub(crate) fn weigh(&mut self, pages: &mut Pages, slots: &Slots, index: u32, protected: bool) {
         let bytes = pages.page_bytes(slots, index);
         let share = self.share(slots.tenant_of(pages[index].ns));
         if protected {
