@@ -4,7 +4,7 @@
 //! A page cannot be read without those before it, so it counts as written when the last that hangs on it was:
 //! what is kept is whole prefixes.
 
-use crate::nvme::adopt::{latest, parents_first, whole_pages};
+use crate::nvme::adoption::{latest, parents_first, whole_pages};
 use crate::nvme::strangers::Stranger;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

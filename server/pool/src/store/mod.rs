@@ -4,18 +4,26 @@
 //! - `expected`: when pages are needed again
 //! - `grants`: slots under leases, filled and given up
 
+mod admission;
+mod adopt;
 mod condemn;
 mod decline_newcomer;
 mod deferred_victims;
+pub(crate) mod durable;
 mod expected;
 pub(crate) mod going;
 mod grants;
 mod left;
+pub(crate) mod pass;
+pub(crate) mod promote;
 pub(crate) mod protection;
+pub(crate) mod reclaim;
 mod residency;
 mod search;
+mod space;
 mod tally;
 mod unfinished;
+pub(crate) mod writeback;
 
 use crate::call::Call;
 use crate::config::PoolConfig;
@@ -30,7 +38,7 @@ use crate::ids::Now;
 use crate::index::arena::Pages;
 
 use crate::memory::slots::Slots;
-use crate::nvme::Nvme;
+use crate::nvme::books::Nvme;
 use tally::Tally;
 
 /// Gauges and counters of what goes.

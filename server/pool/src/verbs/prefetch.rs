@@ -14,8 +14,8 @@ use crate::limits::{
     FIND_PAGES_AT_ONCE, PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS,
     RETURNS_UNTIL_LANDED_MAX,
 };
-use crate::nvme::promote::Promotion;
 use crate::sessions::walk::WalkBack;
+use crate::store::promote::Promotion;
 use turnkv_proto::SessionId;
 
 /// How far a session's prefetch came.

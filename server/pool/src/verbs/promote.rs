@@ -6,7 +6,7 @@ use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::limits::PROMOTIONS_PER_CALL_MAX;
-use crate::nvme::promote::Promotion;
+use crate::store::promote::Promotion;
 use crate::verbs::offload::check_ask;
 use turnkv_proto::{BlockHash, Shards};
 

@@ -6,8 +6,8 @@ use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, MissCause, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
-use crate::nvme::promote::Promotion;
 use crate::sizing::curve::Seen;
+use crate::store::promote::Promotion;
 use crate::verbs::offload::check_ask;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 

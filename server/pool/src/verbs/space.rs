@@ -3,8 +3,8 @@
 
 use crate::Pool;
 use crate::ids::{Now, NvmePlace, PageKey};
-use crate::nvme::pass::{LiveExtent, Pass, PassStep};
-use crate::nvme::reclaim::{Reclaim, Rewrite};
+use crate::store::pass::{LiveExtent, Pass, PassStep};
+use crate::store::reclaim::{Reclaim, Rewrite};
 use turnkv_proto::{BlockHash, NamespaceId};
 
 impl Pool {

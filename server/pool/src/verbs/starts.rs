@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::ids::{NamespaceIndex, Now};
-use crate::nvme::adopt::Adoption;
+use crate::nvme::adoption::Adoption;
 use crate::nvme::strangers::Stranger;
 use turnkv_proto::NamespaceId;
 
@@ -17,7 +17,7 @@ impl Pool {
 
     /// Whether extents of a namespace wait for it to be opened.
     pub fn has_strangers(&self, id: &NamespaceId) -> bool {
-        self.store.has_strangers(id)
+        self.store.nvme.has_strangers(id)
     }
 
     /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True:

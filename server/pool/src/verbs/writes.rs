@@ -3,8 +3,8 @@
 
 use crate::Pool;
 use crate::ids::{Now, NvmePlace, PageKey};
-use crate::nvme::durable::Durable;
-use crate::nvme::writeback::WriteBehind;
+use crate::store::durable::Durable;
+use crate::store::writeback::WriteBehind;
 
 impl Pool {
     /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one

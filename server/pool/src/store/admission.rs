@@ -7,108 +7,11 @@
 //! found again and written once NVMe can.
 
 use crate::call::Slice;
-use crate::config::Admit;
-use crate::ids::{NONE, Now};
-use crate::index::arena::Pages;
-use crate::index::flags::{COUNTED_NVME, DIRTY, FILLED, ON_NVME, WRITING};
+use crate::ids::NONE;
+use crate::index::flags::{COUNTED_NVME, FILLED, ON_NVME};
 use crate::index::list_id::Position;
 use crate::index::sweep::Sweep;
-use crate::limits::{BACKLOG_SHARE, BUDGET_BURST_MS, DAY_MS};
-use crate::nvme::Nvme;
 use crate::store::Store;
-
-/// Bytes that may be written to NVMe: a bucket that fills with time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WriteBudget {
-    /// Bytes that may be written now. Below nothing: durable pages were written beyond the budget.
-    bytes: i128,
-    /// Thousandths of a byte-day that are not whole bytes yet.
-    rest: u128,
-    filled_at: Now,
-}
-
-impl WriteBudget {
-    /// A full bucket: the first burst is there from the start.
-    pub(crate) fn new(bytes_per_day: u64) -> WriteBudget {
-        WriteBudget { bytes: burst(bytes_per_day), rest: 0, filled_at: 0 }
-    }
-
-    fn fill(&mut self, bytes_per_day: u64, now: Now) {
-        let elapsed = u128::from(now.saturating_sub(self.filled_at));
-        self.filled_at = self.filled_at.max(now);
-        let earned = elapsed * u128::from(bytes_per_day) + self.rest;
-        self.rest = earned % u128::from(DAY_MS);
-        self.bytes = (self.bytes + (earned / u128::from(DAY_MS)) as i128).min(burst(bytes_per_day));
-    }
-}
-
-/// What a burst left behind: pages off NVMe that are to be written when what waits has become little.
-#[derive(Default)]
-pub(crate) struct LeftBehind {
-    /// The walk that finds them. None: there are none.
-    sweep: Option<Sweep>,
-    /// More were left behind since it began.
-    again: bool,
-    /// Pages that NVMe let go of wait for room there; a walk finds them then.
-    let_go: bool,
-}
-
-impl LeftBehind {
-    /// Whether there are such pages.
-    pub(crate) fn is_any(&self) -> bool {
-        self.sweep.is_some() || self.let_go
-    }
-
-    /// Some more were left behind.
-    fn find_again(&mut self) {
-        self.again |= self.sweep.is_some();
-        self.sweep.get_or_insert_default();
-    }
-}
-
-fn burst(bytes_per_day: u64) -> i128 {
-    i128::from(bytes_per_day) * i128::from(BUDGET_BURST_MS) / i128::from(DAY_MS)
-}
-
-impl Nvme {
-    /// Whether a page is in DRAM only, and not on its way to NVMe.
-    pub(crate) fn is_off(&self, pages: &Pages, index: u32) -> bool {
-        self.alive
-            && pages[index].is_visible()
-            && pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY))
-    }
-
-    /// Whether nobody waits any more for a write that is done: the page is off NVMe, or what it hangs on is.
-    pub(super) fn is_unwanted(&self, pages: &Pages, index: u32) -> bool {
-        let parent = pages[index].parent;
-        let left = pages.cells(index).iter().any(|cell| !cell.has(ON_NVME | DIRTY | WRITING));
-        left || (parent != NONE && self.is_off(pages, parent))
-    }
-
-    /// Whether the budget allows so many bytes to be written that nobody insists on, beside those that are
-    /// queued.
-    fn budget_allows(&mut self, bytes: u64, dirty_bytes: u64, now: Now) -> bool {
-        if self.bytes_per_day == 0 {
-            return true;
-        }
-        self.budget.fill(self.bytes_per_day, now);
-        // What is queued will be written: it counts before it is.
-        self.budget.bytes - i128::from(dirty_bytes) >= i128::from(bytes)
-    }
-
-    /// Whether what waits to be written, and so many bytes more, is little beside NVMe. A small tier could
-    /// not take more in time, and pages that wait for it hold their slots in DRAM.
-    fn backlog_allows(&self, bytes: u64, dirty_bytes: u64) -> bool {
-        dirty_bytes + bytes <= self.bytes / BACKLOG_SHARE
-    }
-
-    /// A write of so many bytes was started.
-    pub(super) fn spend_budget(&mut self, bytes: u64) {
-        if self.bytes_per_day > 0 {
-            self.budget.bytes -= i128::from(bytes);
-        }
-    }
-}
 
 impl Store {
     /// Whether the budget allows a page to be written that nobody insists on.
@@ -125,14 +28,11 @@ impl Store {
     /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their
     /// children.
     pub(crate) fn admit_new(&mut self, index: u32) {
-        if !self.nvme.alive {
+        if !self.nvme.is_alive() {
             return;
         }
         let parent = self.pages[index].parent;
-        let wanted = match self.nvme.admit {
-            Admit::All => parent == NONE || !self.nvme.is_off(&self.pages, parent),
-            Admit::Reused => false,
-        };
+        let wanted = self.nvme.admits_all() && (parent == NONE || !self.nvme.is_off(&self.pages, parent));
         // A page of several shards that recovery or a lease completed may be there in part.
         let begun = self.pages.cells(index).iter().any(|cell| cell.has(ON_NVME));
         let in_time = self.backlog_allows(index);
@@ -143,7 +43,7 @@ impl Store {
         self.pages.move_last(index);
         self.tally.kept_off += 1;
         if wanted && !in_time {
-            self.nvme.behind.find_again();
+            self.nvme.leave_behind();
         }
     }
 
@@ -151,21 +51,13 @@ impl Store {
     /// written unasked.
     pub(crate) fn note_let_go(&mut self, index: u32) {
         self.tally.let_go += u64::from(self.pages[index].has(COUNTED_NVME));
-        self.nvme.behind.let_go |= self.nvme.admit == Admit::All;
+        self.nvme.note_let_go();
     }
 
     /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has
     /// become little.
     pub(crate) fn catch_up(&mut self) {
-        let little = self.nvme.bytes / (2 * BACKLOG_SHARE);
-        if self.tally.dirty_bytes > little || !self.nvme.alive {
-            return;
-        }
-        if self.nvme.behind.let_go && self.nvme.has_room_again(self.tally.dirty_bytes) {
-            self.nvme.behind.let_go = false;
-            self.nvme.behind.find_again();
-        }
-        let Some(mut sweep) = self.nvme.behind.sweep.take() else { return };
+        let Some(mut sweep) = self.nvme.begin_catch_up(self.tally.dirty_bytes) else { return };
         let slice = self.call.half_slice();
         let done = self.admit_off(&mut sweep, slice, |store, index| {
             // Where NVMe is small, what it has alone is worth more than copies of what DRAM has.
@@ -177,11 +69,7 @@ impl Store {
             }
             allowed
         });
-        self.nvme.behind.sweep = match done {
-            false => Some(sweep),
-            true if std::mem::take(&mut self.nvme.behind.again) => Some(Sweep::default()),
-            true => None,
-        };
+        self.nvme.end_catch_up(sweep, done);
     }
 
     /// Somebody uses the page again, or its session will: it is worth a write.

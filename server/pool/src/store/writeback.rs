@@ -1,16 +1,12 @@
 //! Write-behind: which pages go to NVMe next, and what became of them.
 //! Owns: the write queue. Must not know: who waits for a write; segments, files.
 
-use crate::call::Call;
 use crate::ids::{NONE, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
-use crate::index::arena::Pages;
-use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, PageMarks, QUEUED, URGENT, WRITING};
+use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, WRITING};
 use crate::index::list_id::Position;
-use crate::limits::{LEAVING_PER_WRITE_MAX, SIFTED_PER_WRITE_MAX, WRITE_QUEUE_SLACK};
+use crate::limits::LEAVING_PER_WRITE_MAX;
 use crate::namespaces::table::Namespaces;
-use crate::nvme::Nvme;
 use crate::store::Store;
-use std::collections::VecDeque;
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// A write to start: a slot's bytes to NVMe.
@@ -42,104 +38,6 @@ pub struct WriteBehind {
     pub moves: bool,
 }
 
-/// Pages to write, parents before children. Keys of pages that are gone or clean by now are skipped.
-#[derive(Default)]
-pub(crate) struct WriteQueue {
-    urgent: Lane,
-    usual: Lane,
-}
-
-/// Pages in the order in which they are written. Which of them are stale is found out by and by, from the
-/// front on: those looked at stay in front of those that were not.
-#[derive(Default)]
-struct Lane {
-    sifted: VecDeque<PageKey>,
-    rest: VecDeque<PageKey>,
-}
-
-impl Lane {
-    fn len(&self) -> usize {
-        self.sifted.len() + self.rest.len()
-    }
-
-    fn front(&self) -> Option<PageKey> {
-        self.sifted.front().or(self.rest.front()).copied()
-    }
-
-    fn pop(&mut self) {
-        if self.sifted.pop_front().is_none() {
-            self.rest.pop_front();
-        }
-    }
-
-    /// Looks at the next entry, which stays if it is needed; after the last one begins anew.
-    fn sift(&mut self, is_needed: impl Fn(PageKey) -> bool) {
-        if self.rest.is_empty() {
-            std::mem::swap(&mut self.rest, &mut self.sifted);
-        }
-        self.sifted.extend(self.rest.pop_front().filter(|page| is_needed(*page)));
-    }
-}
-
-impl WriteQueue {
-    pub(crate) fn len(&self) -> usize {
-        self.urgent.len() + self.usual.len()
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        let lanes = [&self.urgent.sifted, &self.urgent.rest, &self.usual.sifted, &self.usual.rest];
-        lanes.iter().map(|lane| lane.capacity()).sum::<usize>() * size_of::<PageKey>()
-    }
-
-    /// The page to write next, and the mark of its lane.
-    fn front(&self) -> Option<(PageKey, PageMarks)> {
-        let urgent = self.urgent.front().map(|page| (page, URGENT));
-        urgent.or_else(|| Some((self.usual.front()?, QUEUED)))
-    }
-
-    fn pop(&mut self) {
-        if self.urgent.len() > 0 { self.urgent.pop() } else { self.usual.pop() }
-    }
-}
-
-impl Nvme {
-    /// A page with dirty bytes waits to be written, unless it does already.
-    pub(crate) fn queue(&mut self, pages: &mut Pages, index: u32) {
-        if !pages[index].has(QUEUED) {
-            pages.set_waiting(index, QUEUED, true);
-            self.writes.usual.rest.push_back(pages.key(index));
-            self.writes_ready = true;
-        }
-    }
-
-    /// Writes a page before all that are not urgent.
-    pub(super) fn write_first(&mut self, pages: &mut Pages, call: &mut Call, index: u32) {
-        if !pages[index].has(URGENT) {
-            pages.set_waiting(index, URGENT, true);
-            self.writes.urgent.rest.push_back(pages.key(index));
-        }
-        self.writes_ready = true; // also if it waits already: somebody waits for it
-        self.sift_writes(pages, call, SIFTED_PER_WRITE_MAX);
-    }
-
-    /// Keeps the queue's length within sight of the pages there are: a page is in each of its lanes once, so
-    /// what is beyond that is stale.
-    pub(crate) fn sift_writes(&mut self, pages: &Pages, call: &mut Call, looks: u64) {
-        let enough = 2 * pages.len() as usize + WRITE_QUEUE_SLACK;
-        let is_dirty = |key: PageKey| {
-            let index = pages.resolve(key);
-            index.is_some_and(|index| pages.cells(index).iter().any(|cell| cell.has(DIRTY)))
-        };
-        let mut looked = 0;
-        while looked < looks && self.writes.len() > enough {
-            looked += 1;
-            self.writes.urgent.sift(is_dirty);
-            self.writes.usual.sift(is_dirty);
-        }
-        call.pass(looked);
-    }
-}
-
 impl Store {
     /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one
     /// call may: ask again while there are any. One that is larger than `bytes_max` is given out alone, when
@@ -155,17 +53,17 @@ impl Store {
         self.catch_up();
         let mut writes = Vec::new();
         let mut left = bytes_max;
-        while let Some((key, lane)) = self.nvme.writes.front().filter(|_| !self.call.is_over(slice)) {
+        while let Some((key, lane)) = self.nvme.first_write().filter(|_| !self.call.is_over(slice)) {
             self.call.step();
             let Some(index) = self.pages.resolve(key) else {
-                self.nvme.writes.pop();
+                self.nvme.pop_write();
                 continue;
             };
             for shard in 0..self.pages.shards(index) {
                 if !self.pages.is_writable(index, shard) {
                     continue;
                 }
-                let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
+                let bytes = self.shard_bytes(index);
                 let alone = self.tally.writing == 0 && bytes_max > 0;
                 if bytes > left && !alone {
                     return writes;
@@ -174,7 +72,7 @@ impl Store {
                 self.call.step();
                 writes.push(self.start_write(namespaces, index, shard));
             }
-            self.nvme.writes.pop();
+            self.nvme.pop_write();
             self.pages.set_waiting(index, lane, false);
         }
         writes
@@ -184,12 +82,12 @@ impl Store {
     pub(crate) fn written(&mut self, page: PageKey, shard: u16, place: NvmePlace, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.end_write(page, shard) else { return false };
-        if !self.nvme.alive || self.nvme.is_unwanted(&self.pages, index) {
+        if !self.nvme.is_alive() || self.nvme.is_unwanted(&self.pages, index) {
             self.refresh(index, Position::Hot);
             return false;
         }
         if !self.pages.cell(index, shard).has(ON_NVME) {
-            self.nvme.count_arrival(self.slots.shard_bytes_of(self.pages[index].ns));
+            self.nvme.count_arrival(self.shard_bytes(index));
         }
         self.set_place(index, shard, place);
         self.clear_dirty(index, shard);
@@ -211,14 +109,7 @@ impl Store {
         self.tick(now);
         let Some(index) = self.end_write(page, shard) else { return };
         let dirty = self.pages.cell(index, shard).has(DIRTY);
-        let (mark, lane) = match self.pages[index].has(QUEUED) {
-            true => (URGENT, &mut self.nvme.writes.urgent),
-            false => (QUEUED, &mut self.nvme.writes.usual),
-        };
-        if dirty && !self.pages[index].has(mark) {
-            self.pages.set_waiting(index, mark, true);
-            lane.sifted.push_front(page);
-        }
+        self.nvme.write_again(&mut self.pages, index, dirty);
         self.refresh(index, Position::Hot);
     }
 
@@ -261,7 +152,7 @@ impl Store {
         let (slot, checksum, moves) = (cell.slot, cell.checksum(), cell.has(ON_NVME));
         self.slots.begin_io(slot);
         self.tally.writing += 1;
-        let bytes = self.slots.shard_bytes_of(self.pages[index].ns);
+        let bytes = self.shard_bytes(index);
         self.tally.written_bytes += bytes;
         self.nvme.spend_budget(bytes);
         if moves {

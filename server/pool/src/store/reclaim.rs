@@ -5,9 +5,9 @@ use crate::ids::{NONE, NvmePlace, PageKey};
 use crate::index::flags::{COUNTED_DRAM, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM};
 use crate::index::list_id::Position;
 use crate::namespaces::table::Namespaces;
-use crate::nvme::promote::Promotion;
 use crate::store::Store;
 use crate::store::going::{Eviction, Search};
+use crate::store::promote::Promotion;
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// What to do with an extent whose segment is reclaimed.
@@ -84,7 +84,7 @@ impl Store {
         let Some(index) = index else { return Rewrite::Gone };
         let cell = self.pages.cell(index, shard);
         match () {
-            () if !cell.has(ON_NVME) || !self.nvme.alive => Rewrite::Gone,
+            () if !cell.has(ON_NVME) || !self.nvme.is_alive() => Rewrite::Gone,
             () if cell.has(PROMOTING) => Rewrite::Busy,
             () if cell.has(FILLED) => {
                 self.begin_move(index);

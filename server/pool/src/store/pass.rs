@@ -10,9 +10,9 @@
 use crate::ids::{Now, NvmePlace, PageKey};
 use crate::limits::{PASS_MOVES_INFLIGHT_MAX, PASS_MOVES_PERCENT_MAX, PASS_MS_MAX, PASS_SLOT_WAIT_MS};
 use crate::namespaces::table::Namespaces;
-use crate::nvme::promote::Promotion;
-use crate::nvme::reclaim::{Reclaim, Rewrite};
 use crate::store::Store;
+use crate::store::promote::Promotion;
+use crate::store::reclaim::{Reclaim, Rewrite};
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// What emptying a sealed segment is worth: `kept`, the share of it that would be written again, and `age`, what was written
@@ -112,7 +112,7 @@ impl Store {
             let largest = extents.iter().map(|extent| u64::from(extent.bytes)).max().unwrap_or(0);
             let blocks = (extents.len() as u64 + 3) * block_bytes;
             let most = segment_bytes * PASS_MOVES_PERCENT_MAX / 100;
-            most.min(segment_bytes.saturating_sub(largest + blocks)).min(self.moves_left())
+            most.min(segment_bytes.saturating_sub(largest + blocks)).min(self.nvme.moves_left())
         };
         let (left, moving) = (extents.len(), Vec::new());
         let (deadline, slot_deadline) = (now + PASS_MS_MAX, now + PASS_SLOT_WAIT_MS);

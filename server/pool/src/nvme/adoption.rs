@@ -6,11 +6,10 @@
 //! offloaded, strangers reclaimed: each page is looked at for itself, so a reader sees whole prefixes at any
 //! moment.
 
-use crate::ids::{NONE, NamespaceIndex};
+use crate::ids::NamespaceIndex;
 use crate::limits::ADOPT_SHARDS_PER_CALL;
-use crate::namespaces::table::{NamespaceDesc, Namespaces};
+use crate::namespaces::table::NamespaceDesc;
 use crate::nvme::strangers::Stranger;
-use crate::store::Store;
 use std::collections::HashSet;
 use std::sync::Arc;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -33,7 +32,7 @@ pub struct Adoption {
 }
 
 /// What became of a page.
-enum Adopted {
+pub(crate) enum Adopted {
     /// Readers see it.
     Visible,
     /// The index is full, or was for a page before it.
@@ -49,6 +48,13 @@ pub(crate) struct FoundPage {
 }
 
 impl Adoption {
+    /// What was found of a namespace, to be planned.
+    pub(crate) fn new(ns: NamespaceIndex, id: NamespaceId, found: Arc<[Stranger]>) -> Adoption {
+        let crowded_out = HashSet::new();
+        let (order, newest) = (Vec::new(), Vec::new());
+        Adoption { ns, id, found, order, newest, shards: 1, done: 0, adopted: 0, crowded_out }
+    }
+
     /// Pages taken in so far.
     pub fn adopted(&self) -> u64 {
         self.adopted
@@ -76,6 +82,46 @@ impl Adoption {
     /// When the last page was written of those that come next and hang together; none: there are no more.
     pub fn next_newest(&self) -> Option<u64> {
         self.newest.get(self.done / self.shards).copied()
+    }
+
+    /// The namespace, in this pool and everywhere.
+    pub(crate) fn namespace(&self) -> (NamespaceIndex, NamespaceId) {
+        (self.ns, self.id)
+    }
+
+    /// Pages that one call may look at.
+    pub(crate) fn pages_per_call(&self) -> usize {
+        (ADOPT_SHARDS_PER_CALL / self.shards).max(1)
+    }
+
+    /// The shards of the page that comes next, by their places among the extents.
+    pub(crate) fn next_shards(&self) -> Option<&[u32]> {
+        self.order.get(self.done..self.done + self.shards)
+    }
+
+    /// One of the extents.
+    pub(crate) fn extent(&self, at: u32) -> &Stranger {
+        &self.found[at as usize]
+    }
+
+    /// Whether a full index had no room for a page.
+    pub(crate) fn is_crowded_out(&self, page: &BlockHash) -> bool {
+        self.crowded_out.contains(page)
+    }
+
+    /// The page that came next was looked at.
+    pub(crate) fn note(&mut self, adopted: Adopted) {
+        match adopted {
+            Adopted::Visible => self.adopted += 1,
+            Adopted::CrowdedOut(page) => drop(self.crowded_out.insert(page)),
+            Adopted::Not => {}
+        }
+        self.done += self.shards;
+    }
+
+    /// Whether there are more pages.
+    pub(crate) fn has_more(&self) -> bool {
+        self.done < self.order.len()
     }
 }
 
@@ -167,76 +213,4 @@ fn newest_last(pages: &[FoundPage], written: Vec<u64>) -> Vec<(usize, u64)> {
         left.extend(std::mem::take(&mut children[page]).into_iter().map(|child| (child as usize, tree)));
     }
     ordered
-}
-
-impl Store {
-    /// Begins to take in what NVMe has of a namespace that was just opened. None: it has nothing.
-    pub(crate) fn begin_adoption(&self, namespaces: &Namespaces, ns: NamespaceIndex) -> Option<Adoption> {
-        let id = namespaces.get(ns)?.id;
-        let found = self.nvme.strangers.extents_of(&id)?;
-        let crowded_out = HashSet::new();
-        let (order, newest) = (Vec::new(), Vec::new());
-        Some(Adoption { ns, id, found, order, newest, shards: 1, done: 0, adopted: 0, crowded_out })
-    }
-
-    /// Takes in some of the pages that were planned, of those trees whose last page was written no later than
-    /// `until`, so that several namespaces come in one order. True: there are more. What is not whole, or
-    /// hangs on nothing, is forgotten by and by (`forget_strangers`).
-    pub(crate) fn adopt(&mut self, namespaces: &Namespaces, adoption: &mut Adoption, until: u64) -> bool {
-        let open = namespaces.get(adoption.ns).is_some_and(|desc| desc.id == adoption.id);
-        let pages = (ADOPT_SHARDS_PER_CALL / adoption.shards).max(1);
-        for _ in 0..pages {
-            if adoption.next_newest().is_some_and(|newest| newest > until) {
-                return true;
-            }
-            let Some(shards) = adoption.order.get(adoption.done..adoption.done + adoption.shards) else {
-                break;
-            };
-            match if open { self.adopt_page(adoption.ns.0, adoption, shards) } else { Adopted::Not } {
-                Adopted::Visible => adoption.adopted += 1,
-                Adopted::CrowdedOut(hash) => {
-                    self.tally.crowded_out += 1;
-                    adoption.crowded_out.insert(hash);
-                }
-                Adopted::Not => {}
-            }
-            adoption.done += adoption.shards;
-        }
-        let more = open && adoption.done < adoption.order.len();
-        if !more {
-            self.nvme.strangers.doom(&adoption.id);
-        }
-        more
-    }
-
-    /// A page whose parent is here, and which is not, is visible from now on.
-    fn adopt_page(&mut self, ns: u16, adoption: &Adoption, shards: &[u32]) -> Adopted {
-        let first = adoption.found[shards[0] as usize];
-        let there = shards.iter().all(|at| self.nvme.strangers.is_alive(&adoption.id, *at as usize));
-        if !there || !self.nvme.alive || self.pages.find(ns, &first.hash).is_some() {
-            return Adopted::Not;
-        }
-        if first.parent.is_some_and(|parent| adoption.crowded_out.contains(&parent)) {
-            return Adopted::CrowdedOut(first.hash);
-        }
-        let parent = first.parent.map_or(Some(NONE), |hash| self.pages.find_visible(ns, &hash));
-        let Some(parent) = parent else { return Adopted::Not };
-        if self.pages.len() >= self.config.limits.pages_max {
-            return Adopted::CrowdedOut(first.hash);
-        }
-        let index = self.pages.insert(ns, first.hash, parent);
-        self.pages.set_tail_tokens(index, first.tail_tokens);
-        for at in shards {
-            let Some(stranger) = self.nvme.strangers.take(&adoption.id, *at as usize) else { continue };
-            self.set_place(index, stranger.shard, stranger.place);
-            self.pages.expect_checksum(index, stranger.shard, stranger.checksum);
-        }
-        self.promise(index); // whether somebody was told of it is not known any more
-        self.settle(index);
-        self.settle_durable(index);
-        if first.leaving {
-            self.leave_again(index);
-        }
-        Adopted::Visible
-    }
 }
