@@ -13,3 +13,10 @@ pub(crate) struct Retiring {
     /// The page that is next, on the way down to a leaf or up from one.
     pub(crate) page: Option<PageKey>,
 }
+
+impl Retiring {
+    /// Nothing of it is gone yet.
+    pub(crate) fn new(ns: NamespaceIndex) -> Retiring {
+        Retiring { ns, sessions: 0, protections: 0, pages: 0, page: None }
+    }
+}

@@ -5,7 +5,7 @@ use crate::ids::{NamespaceIndex, Now};
 use crate::index::tips::TipId;
 use crate::limits::{FORGOTTEN_MAX, LATE_SESSIONS_PER_PICK_MAX, ORDER_BYTES, SILENT_TURN_MS};
 use crate::sessions::tenants::{Standing, Tenants};
-use crate::sessions::walk::WalkBack;
+use crate::sessions::walk_back::WalkBack;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;

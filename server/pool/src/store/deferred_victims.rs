@@ -99,9 +99,4 @@ impl Store {
             self.unpark(index);
         }
     }
-
-    /// A namespace retired: none of its pages is deferred.
-    pub(crate) fn forget_deferred(&mut self, ns: u16) {
-        self.deferred.forget(ns);
-    }
 }

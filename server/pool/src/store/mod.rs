@@ -22,11 +22,12 @@ mod residency;
 mod search;
 mod space;
 mod tally;
+mod told;
 mod unfinished;
 pub(crate) mod writeback;
 
 use crate::call::Call;
-use crate::config::PoolConfig;
+use crate::config::{Limits, PoolConfig};
 use crate::eviction::condemned::Condemned;
 use crate::eviction::deferred::DeferredVictims;
 use crate::eviction::left_branches::LeftBranches;
@@ -56,15 +57,15 @@ pub(crate) struct GoingGauges {
 /// The pages, where their bytes are, the order in which they go, what NVMe keeps. A page's removal changes all
 /// of these together, so they are one type.
 pub(crate) struct Store {
-    pub(crate) config: PoolConfig,
+    config: PoolConfig,
     /// The call under way.
     pub(crate) call: Call,
     /// The index.
-    pub(crate) pages: Pages,
+    pages: Pages,
     /// What is where, counted.
-    pub(crate) tally: Tally,
+    tally: Tally,
     /// The order in which pages that can go do.
-    pub(crate) policy: Box<dyn EvictionPolicy>,
+    policy: Box<dyn EvictionPolicy>,
     deferred: DeferredVictims,
     protections: Protections,
     /// What sessions left, as far as it is not marked.
@@ -74,9 +75,9 @@ pub(crate) struct Store {
     /// Pages that wait for more of their shards.
     unfinished: Unfinished,
     /// The namespace whose turn it is to give up pages.
-    pub(crate) turns: Turns,
-    pub(crate) slots: Slots,
-    pub(crate) nvme: Nvme,
+    turns: Turns,
+    slots: Slots,
+    nvme: Nvme,
 }
 
 impl Store {
@@ -106,6 +107,41 @@ impl Store {
         self.slots.advance();
         self.policy.tick(self.call.now());
         self.call.now()
+    }
+
+    /// What was configured.
+    pub(crate) fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// The bounds of tables and leases.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// The index.
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// What is where, counted.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// The order in which pages go.
+    pub(crate) fn policy(&self) -> &dyn EvictionPolicy {
+        &*self.policy
+    }
+
+    /// Slabs and slots.
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// The books of NVMe.
+    pub(crate) fn nvme(&self) -> &Nvme {
+        &self.nvme
     }
 
     /// Who protects which pages.

@@ -45,7 +45,7 @@ impl Pool {
         let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
 
         let (mut committed, mut kept) = (Committed::default(), Vec::with_capacity(filled.len()));
-        let before = self.store.tally.shown;
+        let before = self.store.tally().shown;
         let mut filled = filled.iter().peekable();
         for item in &held.items {
             let checksum =
@@ -58,13 +58,13 @@ impl Pool {
                 None => {}
             }
         }
-        committed.shown = self.store.tally.shown - before;
+        committed.shown = self.store.tally().shown - before;
         self.store.give_up_grants(&held.items, held.shards);
         for item in &held.items {
             self.store.unlease(item.slot);
         }
         for item in &kept {
-            if let Some(index) = self.store.pages.resolve(item.page) {
+            if let Some(index) = self.store.pages().resolve(item.page) {
                 self.store.await_shards(index);
             }
         }
@@ -74,7 +74,7 @@ impl Pool {
         }
         committed.kept = whole_pages(&kept, &committed.dropped, held.shards);
         for page in committed.kept.iter().rev() {
-            if let Some(index) = self.store.pages.resolve(*page) {
+            if let Some(index) = self.store.pages().resolve(*page) {
                 self.store.touch(index);
             }
         }

@@ -2,7 +2,6 @@
 
 use crate::Pool;
 use crate::ids::Now;
-use crate::limits::{LEAVING_PER_LOOK_MAX, SIFTED_PER_LOOK_MAX};
 use crate::memory::leases::LeaseKind;
 
 impl Pool {
@@ -29,7 +28,7 @@ impl Pool {
                 }
             }
         }
-        self.expire_sessions(now);
+        self.sessions.expire(&mut self.store, now);
         self.store.expire_protections(now, slice)
             && self.store.mark_left(slice)
             && self.store.expire_unfinished(slice)
@@ -40,8 +39,6 @@ impl Pool {
     pub fn maintain(&mut self, now: Now) {
         self.store.tick(now);
         self.store.call.note_freed(); // whoever waits looks again: pages may be ripe to go that were not
-        self.store.keep_watermark();
-        self.store.nvme.sift_writes(&self.store.pages, &mut self.store.call, SIFTED_PER_LOOK_MAX);
-        self.store.choose_leaving(LEAVING_PER_LOOK_MAX);
+        self.store.maintain();
     }
 }

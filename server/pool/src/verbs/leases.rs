@@ -30,17 +30,17 @@ impl Pool {
 
     /// Puts slots under a new lease.
     pub(crate) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
-        let slot_bytes = self.store.slots.class_at(new.ns.0).slot_bytes;
+        let slot_bytes = self.store.slots().class_at(new.ns.0).slot_bytes;
         self.leases.insert(new, slot_bytes)
     }
 
     /// What the limits leave of the slots and the leases.
     pub(crate) fn room(&self) -> LeaseRoom<'_> {
-        self.leases.room(&self.store.config.limits, &self.store.slots)
+        self.leases.room(self.store.limits(), self.store.slots())
     }
 
     /// How many more slots a lease of this client may hold, or why there can be no lease.
     pub(crate) fn lease_room(&mut self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
-        self.leases.lease_room(&self.store.config.limits, &self.store.slots, client, ns)
+        self.leases.lease_room(self.store.limits(), self.store.slots(), client, ns)
     }
 }

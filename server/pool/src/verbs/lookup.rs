@@ -26,9 +26,9 @@ impl Pool {
         self.store.call.advance(now);
         let mut found = Found::default();
         self.store.call.add(hashes.len() as u64);
-        for index in hashes.iter().map_while(|hash| self.store.pages.find_visible(ns.0, hash)) {
+        for index in hashes.iter().map_while(|hash| self.store.pages().find_visible(ns.0, hash)) {
             found.present += 1;
-            found.dram += u32::from(self.store.pages[index].has(COUNTED_DRAM));
+            found.dram += u32::from(self.store.pages()[index].has(COUNTED_DRAM));
         }
         Ok(found)
     }
@@ -36,6 +36,6 @@ impl Pool {
     /// The handle of a page that readers can see.
     pub fn page_key(&self, ns: NamespaceIndex, hash: &BlockHash) -> Option<PageKey> {
         self.namespaces.desc(ns).ok()?;
-        self.store.pages.find_visible(ns.0, hash).map(|index| self.store.pages.key(index))
+        self.store.pages().find_visible(ns.0, hash).map(|index| self.store.pages().key(index))
     }
 }

@@ -116,7 +116,7 @@ impl Pool {
             return Ok(None);
         }
         let (items, mapped) = (held.items.len(), held.kind.is_held());
-        let left = (self.store.config.limits.lease_pages_max as usize).saturating_sub(items);
+        let left = (self.store.limits().lease_pages_max as usize).saturating_sub(items);
         let to_map = self.room().held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
         let room = left.min(self.room().slot_room(ask.client, ask.ns)).min(to_map);
         Ok(Some(self.reserve_slots(&ask, room, now)))
@@ -140,12 +140,12 @@ impl Pool {
                 break;
             };
             self.store.call.step();
-            self.store.slots.lease(slot);
+            self.store.lease(slot);
             slots.push(slot);
         }
         let (lease, first) = self.lease_reserved(ask, &slots, now);
-        let slots = slots.iter().map(|slot| self.store.slots.key(*slot)).collect();
-        Reserved { lease, lease_ms: self.store.config.limits.lease_ms, first, slots, short }
+        let slots = slots.iter().map(|slot| self.store.slots().key(*slot)).collect();
+        Reserved { lease, lease_ms: self.store.limits().lease_ms, first, slots, short }
     }
 
     /// How many slots a reservation may take. One for a lease that is there is a sign of life of it.
@@ -158,7 +158,7 @@ impl Pool {
         if (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Err(PoolError::Invalid("the lease is of another namespace or shard"));
         }
-        let left = (self.store.config.limits.lease_pages_max as usize).saturating_sub(held.items.len());
+        let left = (self.store.limits().lease_pages_max as usize).saturating_sub(held.items.len());
         match self.renew_one(ask.client, lease, now) {
             Ok(()) => {
                 let room = left.min(self.room().slot_room(ask.client, ask.ns));
@@ -189,8 +189,8 @@ impl Pool {
         let now = self.store.tick(now);
         let session = if ask.siblings { None } else { self.reserve_session(pages, now)? };
         let mut done = ReservedCommit::default();
-        let (mut accepted, before) = (Vec::with_capacity(slots.len()), self.store.tally.shown);
-        match offload_parent(&self.store.pages, pages) {
+        let (mut accepted, before) = (Vec::with_capacity(slots.len()), self.store.tally().shown);
+        match offload_parent(self.store.pages(), pages) {
             Err(declined) => done.outcomes.push(declined),
             Ok(mut parent) => {
                 for (at, (hash, slot)) in pages.hashes.iter().zip(&slots).enumerate() {
@@ -199,18 +199,18 @@ impl Pool {
                     let Some(index) = index else { break };
                     accepted.push(index);
                     if outcome == Outcome::Stored {
-                        done.kept.push(self.store.pages.key(index));
-                        self.leases.note_page(ask.lease, ask.filled[at].0, self.store.pages.key(index));
+                        done.kept.push(self.store.pages().key(index));
+                        self.leases.note_page(ask.lease, ask.filled[at].0, self.store.pages().key(index));
                     }
                     parent = if ask.siblings { parent } else { index };
                 }
             }
         }
-        done.shown = self.store.tally.shown - before;
+        done.shown = self.store.tally().shown - before;
         if let (Some(index), Some(Outcome::Stored), true) =
             (accepted.last(), done.outcomes.last(), accepted.len() == slots.len())
         {
-            self.store.pages.set_tail_tokens(*index, pages.tail_tokens);
+            self.store.set_tail_tokens(*index, pages.tail_tokens);
         }
         if let (Some(declined), true) = (done.outcomes.last().copied(), accepted.len() < slots.len()) {
             done.outcomes.resize(slots.len(), declined);
@@ -219,13 +219,13 @@ impl Pool {
         observe_offload(&mut self.curves, pages, &done.outcomes, 0..done.outcomes.len(), turn, now);
         accepted.iter().rev().for_each(|index| self.store.touch(*index));
         if let (false, Some(last)) = (ask.siblings, accepted.last().copied()) {
-            let before = self.store.pages[accepted[0]].parent;
+            let before = self.store.pages()[accepted[0]].parent;
             if before != NONE {
                 self.store.touch(before);
             }
             self.store.touch_ancestors(last);
             if let Some(session) = session {
-                self.extend_session(session, last);
+                self.sessions.extend(&mut self.store, session, last);
             }
         }
         Ok(done)
@@ -290,7 +290,7 @@ impl Pool {
     }
 
     fn deadline(&self, now: Now) -> Now {
-        let limits = &self.store.config.limits;
+        let limits = self.store.limits();
         now + u64::from(limits.lease_ms) + u64::from(limits.lease_grace_ms)
     }
 
@@ -322,8 +322,8 @@ impl Pool {
         let slot = |position: &u32| {
             let at = held.items.binary_search_by_key(position, |item| item.position).ok()?;
             let slot = held.items[at].slot;
-            let own = self.store.slots.class_of(slot) == u32::from(ask.pages.ns.0);
-            (own && self.store.slots.meta(slot).state == SlotState::Reserved).then_some(slot)
+            let own = self.store.slots().class_of(slot) == u32::from(ask.pages.ns.0);
+            (own && self.store.slots().meta(slot).state == SlotState::Reserved).then_some(slot)
         };
         let slots: Option<Vec<u32>> = positions.iter().map(slot).collect();
         positions.sort_unstable();
@@ -346,19 +346,15 @@ impl Pool {
     ) -> (Outcome, Option<u32>) {
         self.store.call.step();
         let shard = pages.shards.first();
-        let found = self.store.pages.find(pages.ns.0, &hash);
+        let found = self.store.pages().find(pages.ns.0, &hash);
         if let Some(decided) = found.and_then(|index| self.is_here(index, shard, parent)) {
             return decided;
         }
         if found.is_none() && !self.store.make_entry_room(pages.ns.0, parent) {
             return (Outcome::NoSpace, None);
         }
-        let index = found.unwrap_or_else(|| self.store.pages.insert(pages.ns.0, hash, parent));
-        self.store.slots.adopt(slot, index, shard);
-        self.store.pages.grant(index, shard, slot);
-        self.store.pages.fill(index, shard, checksum);
-        self.store.settle(index);
-        self.store.await_shards(index);
+        let index = found.unwrap_or_else(|| self.store.insert(pages.ns.0, hash, parent));
+        self.store.fill_reserved(index, shard, slot, checksum);
         (Outcome::Stored, Some(index))
     }
 }

@@ -11,17 +11,21 @@
 
 mod clients;
 pub(crate) mod commit;
+pub(crate) mod describe;
 pub(crate) mod expire;
 mod leases;
 pub(crate) mod lookup;
 pub(crate) mod mapped;
+mod namespaces;
 pub(crate) mod offload;
 pub(crate) mod pins;
 pub(crate) mod prefetch;
 mod promote;
 mod reads;
+pub(crate) mod record;
 pub(crate) mod reload;
 pub(crate) mod retain;
+mod retire;
 pub(crate) mod session;
 pub(crate) mod sizing;
 pub(crate) mod slabs;

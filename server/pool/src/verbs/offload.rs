@@ -11,7 +11,6 @@ use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
 use crate::sizing::curve::Seen;
 use crate::sizing::curves::{Curves, asker};
-use crate::store::going::Search;
 use std::ops::Range;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
@@ -116,9 +115,9 @@ impl Pool {
         let now = self.store.tick(now);
         let session = self.reserve_session(ask, now)?;
         if let Some(session) = session {
-            self.continue_another(session, ask.hashes);
+            self.sessions.continue_another(&mut self.store, session, ask.hashes);
         }
-        let parent = offload_parent(&self.store.pages, ask);
+        let parent = offload_parent(self.store.pages(), ask);
         let rank = match (session, parent) {
             // What its owner gave a priority is wanted.
             (Some(session), Ok(parent)) if self.sessions[session].priority == 0 => {
@@ -129,7 +128,7 @@ impl Pool {
         };
         let mut outcomes = Vec::with_capacity(ask.shards.positions(ask.hashes.len()));
         outcomes.extend(parent.err());
-        let last = parent.ok().filter(|parent| *parent != NONE).map(|parent| self.store.pages.key(parent));
+        let last = parent.ok().filter(|parent| *parent != NONE).map(|parent| self.store.pages().key(parent));
         let stage = OffloadStage::Deciding;
         Ok(Offloading { outcomes, lease: None, rank, last, accepted: 0, granted: 0, stage })
     }
@@ -160,7 +159,7 @@ impl Pool {
     /// The answer to an offload that is decided.
     pub fn offload_plan(&self, offloading: Offloading) -> OffloadPlan {
         let Offloading { lease, outcomes, .. } = offloading;
-        OffloadPlan { lease, lease_ms: self.store.config.limits.lease_ms, outcomes }
+        OffloadPlan { lease, lease_ms: self.store.limits().lease_ms, outcomes }
     }
 
     /// Decides positions from the first on. True: one was declined, or all were accepted.
@@ -174,10 +173,10 @@ impl Pool {
         if offloading.lease.is_some_and(|lease| !self.leases.is_being_filled(lease, ask.client)) {
             return Err(PoolError::LeaseUnknown);
         }
-        let most = (self.store.config.limits.lease_pages_max as usize).saturating_sub(offloading.granted);
+        let most = (self.store.limits().lease_pages_max as usize).saturating_sub(offloading.granted);
         let room = self.room().slot_room(ask.client, ask.ns).min(most);
         let mut asked = Asked { room, rank: offloading.rank, items: Vec::new() };
-        let mut last = offloading.last.map_or(Some(NONE), |page| self.store.pages.resolve(page));
+        let mut last = offloading.last.map_or(Some(NONE), |page| self.store.pages().resolve(page));
         let positions = ask.shards.positions(ask.hashes.len());
         while offloading.outcomes.len() == offloading.accepted && offloading.accepted < positions {
             if self.store.call.is_over(slice) {
@@ -193,7 +192,7 @@ impl Pool {
             if let Some(index) = index {
                 offloading.accepted += 1;
                 if offloading.accepted.is_multiple_of(ask.shards.count()) {
-                    (last, offloading.last) = (Some(index), Some(self.store.pages.key(index)));
+                    (last, offloading.last) = (Some(index), Some(self.store.pages().key(index)));
                 }
             }
         }
@@ -217,7 +216,7 @@ impl Pool {
             self.leases.grow(lease, &items);
             return;
         }
-        let deadline = now + u64::from(self.store.config.limits.lease_ms);
+        let deadline = now + u64::from(self.store.limits().lease_ms);
         let (kind, client, ns, shards) = (LeaseKind::Write, ask.client, ask.ns, ask.shards);
         offloading.lease = Some(self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
     }
@@ -275,23 +274,23 @@ impl Pool {
             self.touch_and_up(before);
         }
         offloading.stage = OffloadStage::Noting(0, None);
-        let last = offloading.last.and_then(|page| self.store.pages.resolve(page));
+        let last = offloading.last.and_then(|page| self.store.pages().resolve(page));
         if let Some(last) = last {
             self.store.touch_ancestors(last);
         }
         if let (Some(session), Some(last), true) = (session, last, offloading.accepted > 0) {
-            self.extend_session(session, last);
+            self.sessions.extend(&mut self.store, session, last);
         }
         true
     }
 
     /// The page is used; returns the one before it.
     fn touch_and_up(&mut self, page: PageKey) -> Option<PageKey> {
-        let index = self.store.pages.resolve(page)?;
+        let index = self.store.pages().resolve(page)?;
         self.store.touch(index);
-        Some(self.store.pages[index].parent)
+        Some(self.store.pages()[index].parent)
             .filter(|parent| *parent != NONE)
-            .map(|parent| self.store.pages.key(parent))
+            .map(|parent| self.store.pages().key(parent))
     }
 
     /// The session of an offload, made if new; checked before anything else changes.
@@ -301,19 +300,19 @@ impl Pool {
         now: Now,
     ) -> Result<Option<u32>, PoolError> {
         let Some(id) = ask.session else { return Ok(None) };
-        let parent = ask.parent.and_then(|hash| self.store.pages.find(ask.ns.0, &hash));
+        let parent = ask.parent.and_then(|hash| self.store.pages().find(ask.ns.0, &hash));
         let before = match (self.sessions.find(ask.ns, id), parent) {
             (Some(at), Some(parent)) => self
                 .store
-                .pages
-                .end_within(self.sessions.list_end(&self.store.pages, at), parent)
+                .pages()
+                .end_within(self.sessions.list_end(self.store.pages(), at), parent)
                 .map_or(0, |end| end.pages as usize),
             _ => 0,
         };
-        if before + ask.hashes.len() > self.store.config.limits.session_pages_max as usize {
+        if before + ask.hashes.len() > self.store.limits().session_pages_max as usize {
             return Err(PoolError::Limit("session_pages_max"));
         }
-        let at = self.open_session(ask.ns, id, now)?;
+        let at = self.sessions.open(&mut self.store, ask.ns, id, now)?;
         self.sessions[at].last_used = now;
         Ok(Some(at))
     }
@@ -330,7 +329,7 @@ impl Pool {
 
     /// Checks that a lease has room for a page.
     pub(crate) fn check_lease_size(&self, moved: Shards) -> Result<(), PoolError> {
-        match moved.count() > self.store.config.limits.lease_pages_max as usize {
+        match moved.count() > self.store.limits().lease_pages_max as usize {
             true => Err(PoolError::Invalid(
                 "a lease has fewer slots than one page has shards in this call: move fewer shards",
             )),
@@ -340,7 +339,7 @@ impl Pool {
 
     /// What is said of a shard whose page has an entry already; none: it is wanted.
     pub(super) fn is_here(&self, index: u32, shard: u16, parent: u32) -> Option<(Outcome, Option<u32>)> {
-        let (entry, cell) = (&self.store.pages[index], self.store.pages.cell(index, shard));
+        let (entry, cell) = (&self.store.pages()[index], self.store.pages().cell(index, shard));
         match () {
             () if entry.parent != parent => Some((Outcome::NoParent, None)),
             () if entry.is_visible() || cell.committed() => Some((Outcome::Present, Some(index))),
@@ -360,7 +359,7 @@ impl Pool {
         self.store.call.step();
         let (page, shard) = (ask.shards.page(position), ask.shards.shard(position));
         let hash = ask.hashes[page];
-        let found = self.store.pages.find(ask.ns.0, &hash);
+        let found = self.store.pages().find(ask.ns.0, &hash);
         if let Some(decided) = found.and_then(|index| self.is_here(index, shard, parent)) {
             return decided;
         }
@@ -375,19 +374,13 @@ impl Pool {
         if found.is_none() && self.store.declines_newcomer(ask.ns.0, asked.rank) {
             return (Outcome::Outranked, None);
         }
-        let index = found.unwrap_or_else(|| self.store.pages.insert(ask.ns.0, hash, parent));
+        let index = found.unwrap_or_else(|| self.store.insert(ask.ns.0, hash, parent));
         if page + 1 == ask.hashes.len() {
-            self.store.pages.set_tail_tokens(index, ask.tail_tokens);
+            self.store.set_tail_tokens(index, ask.tail_tokens);
         }
-        let Some(slot) = self.store.allocate(index, shard, None) else {
-            self.store.prune(index, Search::NONE);
-            return (Outcome::NoSpace, None);
-        };
-        self.store.pages.grant(index, shard, slot);
-        self.store.slots.lease(slot);
-        self.store.refresh(index, crate::index::list_id::Position::Hot);
-        asked.items.push(LeaseItem { position: position as u32, slot, page: self.store.pages.key(index) });
-        (Outcome::Granted(self.store.slots.key(slot)), Some(index))
+        let Some(slot) = self.store.grant(index, shard) else { return (Outcome::NoSpace, None) };
+        asked.items.push(LeaseItem { position: position as u32, slot, page: self.store.pages().key(index) });
+        (Outcome::Granted(self.store.slots().key(slot)), Some(index))
     }
 }
 

@@ -8,8 +8,8 @@ use crate::ids::{NamespaceIndex, Now};
 use crate::index::path_end::PathEnd;
 use crate::index::tips::TipId;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
-use crate::sessions::record::ListStart;
 use crate::store::protection::{ProtectReach, ProtectionWish};
+use crate::verbs::record::ListStart;
 use turnkv_proto::BlockHash;
 
 /// What became of a pin.
@@ -88,11 +88,11 @@ impl Pool {
     /// Some pages on the way to one, itself first: a path is gone over once, and protected in short pieces
     /// after.
     fn ways_to(&mut self, ns: NamespaceIndex, start: ListStart) -> Vec<ListStart> {
-        let Some(page) = self.store.pages.find_visible(ns.0, &start.page()) else { return Vec::new() };
-        let path = self.store.pages.upward(page).zip((1..=start.pages).rev());
+        let Some(page) = self.store.pages().find_visible(ns.0, &start.page()) else { return Vec::new() };
+        let path = self.store.pages().upward(page).zip((1..=start.pages).rev());
         let is_way = |pages: u32| pages == start.pages || pages.is_multiple_of(FIND_PAGES_AT_ONCE as u32);
         let ways = path.filter(|(_, pages)| is_way(*pages));
-        let ways = ways.map(|(index, pages)| ListStart::new(self.store.pages[index].hash, pages)).collect();
+        let ways = ways.map(|(index, pages)| ListStart::new(self.store.pages()[index].hash, pages)).collect();
         self.store.call.pass(start.pages.into());
         ways
     }
@@ -110,7 +110,7 @@ impl Pool {
         self.store.call.begin();
         let slice = self.store.call.slice();
         while let Some(way) = pinning.ways.last().copied() {
-            let Some(page) = self.store.pages.find_visible(pinning.wish.ns.0, &way.page()) else {
+            let Some(page) = self.store.pages().find_visible(pinning.wish.ns.0, &way.page()) else {
                 return true; // it went meanwhile
             };
             pinning.wish.path = PathEnd { page, pages: way.pages };
@@ -130,18 +130,18 @@ impl Pool {
         self.store.call.begin();
         let slice = self.store.call.slice();
         while !self.store.call.is_over(slice) {
-            let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.store.pages.tip_end(held));
+            let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.store.pages().tip_end(held));
             if (from.pages as usize) < pinning.found {
                 return true; // its last pages went away meanwhile
             }
             let rest = &hashes[pinning.found..hashes.len().min(pinning.found + FIND_PAGES_AT_ONCE)];
             self.store.call.add(rest.len() as u64);
             pinning.wish.path =
-                self.store.pages.visible_end(self.store.pages.follow(pinning.wish.ns.0, from, rest));
+                self.store.pages().visible_end(self.store.pages().follow(pinning.wish.ns.0, from, rest));
             let wanted = pinning.wish.path.pages as usize;
             let (held, reach) = self.store.protect_more(pinning.held, &pinning.wish, slice);
             pinning.held = held;
-            pinning.found = held.map_or(0, |held| self.store.pages.tip_end(held).pages as usize);
+            pinning.found = held.map_or(0, |held| self.store.pages().tip_end(held).pages as usize);
             let ended = wanted < from.pages as usize + rest.len() || wanted == hashes.len();
             if reach == ProtectReach::Budget || (reach == ProtectReach::All && ended) {
                 return true;

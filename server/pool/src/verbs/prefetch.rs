@@ -14,7 +14,7 @@ use crate::limits::{
     FIND_PAGES_AT_ONCE, PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS,
     RETURNS_UNTIL_LANDED_MAX,
 };
-use crate::sessions::walk::WalkBack;
+use crate::sessions::walk_back::WalkBack;
 use crate::store::promote::Promotion;
 use turnkv_proto::SessionId;
 
@@ -102,13 +102,13 @@ impl Pool {
         let (now, slice) = (self.store.tick(now), self.store.call.slice());
         let at = self.session_at(expecting.ns, expecting.session)?;
         while !self.store.call.is_over(slice) {
-            let some = self.walk_back(at, &mut expecting.walk);
+            let some = self.sessions.walk_back(&mut self.store, at, &mut expecting.walk);
             if some.is_empty() {
                 self.note_return(at, expecting.back, expecting.bytes, now);
                 return Ok(true);
             }
             for index in some {
-                expecting.dram += u32::from(self.store.pages[index].has(COUNTED_DRAM));
+                expecting.dram += u32::from(self.store.pages()[index].has(COUNTED_DRAM));
                 expecting.bytes += self.store.expect_page(index, expecting.back);
             }
         }
@@ -153,7 +153,8 @@ impl Pool {
     /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
     pub(crate) fn note_return(&mut self, at: u32, back: Now, bytes: u64, now: Now) {
         let lead = PREFETCH_AHEAD_MS + bytes / PREFETCH_BYTES_PER_MS;
-        let begins = if self.store.nvme.is_alive() { Some(back.saturating_sub(lead).max(now)) } else { None };
+        let begins =
+            if self.store.nvme().is_alive() { Some(back.saturating_sub(lead).max(now)) } else { None };
         self.sessions.update(at, |session| {
             session.return_at = Some(back);
             session.prefetch_at = begins;
@@ -175,13 +176,13 @@ impl Pool {
         let back = self.sessions[at].return_at.unwrap_or(self.store.call.now());
         loop {
             let (end, done) =
-                (self.sessions.present_end(&self.store.pages, at), self.sessions[at].prefetched);
+                (self.sessions.present_end(self.store.pages(), at), self.sessions[at].prefetched);
             if done >= end.pages {
                 return PrefetchReach::All;
             }
-            let part = self.store.pages.cut(end, end.pages.min(done + FIND_PAGES_AT_ONCE as u32));
-            let some = self.store.pages.between(part, done);
-            let keys: Vec<PageKey> = some.into_iter().map(|index| self.store.pages.key(index)).collect();
+            let part = self.store.pages().cut(end, end.pages.min(done + FIND_PAGES_AT_ONCE as u32));
+            let some = self.store.pages().between(part, done);
+            let keys: Vec<PageKey> = some.into_iter().map(|index| self.store.pages().key(index)).collect();
             for page in keys {
                 if self.store.call.is_over(slice) {
                     return PrefetchReach::Slice;
@@ -199,7 +200,7 @@ impl Pool {
     fn warm_session(&mut self, at: u32, slice: Slice) -> bool {
         while !self.store.call.is_over(slice) {
             let mut walk = self.sessions[at].warmed;
-            let some = self.walk_back(at, &mut walk);
+            let some = self.sessions.walk_back(&mut self.store, at, &mut walk);
             self.sessions[at].warmed = walk;
             if some.is_empty() {
                 return true;
@@ -218,11 +219,12 @@ impl Pool {
         promotions: &mut Vec<Promotion>,
     ) -> PrefetchReach {
         self.store.call.step();
-        for shard in 0..self.store.pages.shards(page.index) {
+        for shard in 0..self.store.pages().shards(page.index) {
             // Making room for one page may have dropped this one: the list ends before it then.
-            let found = self.store.pages.resolve(page).filter(|index| self.store.pages[*index].is_visible());
+            let found =
+                self.store.pages().resolve(page).filter(|index| self.store.pages()[*index].is_visible());
             let Some(index) = found else { return PrefetchReach::All };
-            let cell = self.store.pages.cell(index, shard);
+            let cell = self.store.pages().cell(index, shard);
             if cell.has(FILLED | PROMOTING) || !cell.has(ON_NVME) {
                 continue;
             }

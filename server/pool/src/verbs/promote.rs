@@ -17,7 +17,7 @@ impl Pool {
         self.store.tick(now);
         for hash in hashes.iter().rev() {
             self.store.call.step();
-            if let Some(index) = self.store.pages.find_visible(ns.0, hash) {
+            if let Some(index) = self.store.pages().find_visible(ns.0, hash) {
                 self.store.touch(index);
             }
         }
@@ -43,11 +43,11 @@ impl Pool {
                 break;
             }
             self.store.call.step();
-            let Some(index) = self.store.pages.find_visible(ns.0, hash) else {
+            let Some(index) = self.store.pages().find_visible(ns.0, hash) else {
                 *from = hashes.len();
                 break;
             };
-            if !self.store.pages.cell(index, shard).has(FILLED | PROMOTING) {
+            if !self.store.pages().cell(index, shard).has(FILLED | PROMOTING) {
                 let Some(promotion) = self.store.start_promotion(index, shard, None) else {
                     *from = hashes.len();
                     break;

@@ -86,7 +86,7 @@ impl Pool {
         };
         let now = self.store.tick(now);
         if let Some(session) = ask.session {
-            self.use_session(ask.ns, session, ask.hashes, now);
+            self.sessions.note_read(&mut self.store, ask.ns, session, ask.hashes, now);
         }
 
         let most = ask.shards.positions(ask.hashes.len()).min(room);
@@ -99,8 +99,7 @@ impl Pool {
         let whole = items.len() == planned;
         pages.extend(stopped.or(end.filter(|_| whole)));
         for item in items.iter().step_by(ask.shards.count()).rev() {
-            self.store.policy.hit(&mut self.store.pages, item.page.index);
-            self.store.touch(item.page.index);
+            self.store.read(item.page.index);
         }
         for item in items.iter().step_by(ask.shards.count()) {
             self.store.admit(item.page.index);
@@ -111,11 +110,11 @@ impl Pool {
         if ask.shards.first() == 0 {
             // Every rank asks for its shards of the pages: the word of whoever moves the first one counts.
             let served = items.iter().step_by(ask.shards.count()).rev();
-            let served = served.map(|item| (&self.store.pages[item.page.index].hash, Seen::Found));
+            let served = served.map(|item| (&self.store.pages()[item.page.index].hash, Seen::Found));
             self.curves.observe(ask.ns.0, served, true, now);
         }
-        let lease_ms = self.store.config.limits.lease_ms;
-        let deadline = now + u64::from(lease_ms) + u64::from(self.store.config.limits.lease_grace_ms);
+        let lease_ms = self.store.limits().lease_ms;
+        let deadline = now + u64::from(lease_ms) + u64::from(self.store.limits().lease_grace_ms);
         let (kind, client, ns, shards) = (LeaseKind::Read, ask.client, ask.ns, ask.shards);
         let lease = (!items.is_empty())
             .then(|| self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
@@ -161,8 +160,8 @@ impl Pool {
     ) -> Option<ReloadStep> {
         for (page, hash) in ask.hashes.iter().enumerate() {
             self.store.call.step();
-            let Some(index) = self.store.pages.find_visible(ask.ns.0, hash) else {
-                let known = self.store.pages.find(ask.ns.0, hash).is_some();
+            let Some(index) = self.store.pages().find_visible(ask.ns.0, hash) else {
+                let known = self.store.pages().find(ask.ns.0, hash).is_some();
                 return Some(ReloadStep::Miss(if known { MissCause::Incomplete } else { MissCause::Absent }));
             };
             if items.len() + ask.shards.count() > room {
@@ -170,15 +169,15 @@ impl Pool {
             }
             self.store.call.add(ask.shards.count() as u64 - 1);
             for shard in ask.shards.iter() {
-                let cell = self.store.pages.cell(index, shard);
+                let cell = self.store.pages().cell(index, shard);
                 let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
                 if slot != NONE {
-                    self.store.slots.lease(slot);
+                    self.store.lease(slot);
                 }
                 items.push(LeaseItem {
                     position: items.len() as u32,
                     slot,
-                    page: self.store.pages.key(index),
+                    page: self.store.pages().key(index),
                 });
             }
         }
@@ -212,13 +211,13 @@ impl Pool {
                     }));
                     return (!late || whole == 0).then_some(ReloadStep::NoSlot);
                 };
-                self.store.slots.lease(slot);
+                self.store.lease(slot);
                 items[at].slot = slot;
                 pages.push(step);
                 continue;
             }
-            let cell = self.store.pages.cell(page.index, shard);
-            let (slot, checksum) = (self.store.slots.key(cell.slot), cell.checksum());
+            let cell = self.store.pages().cell(page.index, shard);
+            let (slot, checksum) = (self.store.slots().key(cell.slot), cell.checksum());
             pages.push(match cell.has(FILLED) {
                 true => ReloadStep::Ready { page, slot, checksum },
                 false => ReloadStep::Join { page, slot, checksum },
@@ -229,14 +228,14 @@ impl Pool {
 
     /// Starts the read of a page that had no slot when the plan began.
     fn plan_read(&mut self, index: u32, shard: u16) -> Option<(ReloadStep, u32)> {
-        let cell = self.store.pages.cell(index, shard);
+        let cell = self.store.pages().cell(index, shard);
         if cell.has(PROMOTING) {
             // The list names the page twice.
             let (page, slot, checksum) =
-                (self.store.pages.key(index), self.store.slots.key(cell.slot), cell.checksum());
+                (self.store.pages().key(index), self.store.slots().key(cell.slot), cell.checksum());
             return Some((ReloadStep::Join { page, slot, checksum }, cell.slot));
         }
         let promotion = self.store.start_promotion(index, shard, None)?;
-        Some((ReloadStep::Promote(promotion), self.store.pages.cell(index, shard).slot))
+        Some((ReloadStep::Promote(promotion), self.store.pages().cell(index, shard).slot))
     }
 }

@@ -47,14 +47,14 @@ impl Pool {
             return true;
         };
         let (owner, path, priority) =
-            (Owner::Session(at), self.sessions.list_end(&self.store.pages, at), self.sessions[at].priority);
+            (Owner::Session(at), self.sessions.list_end(self.store.pages(), at), self.sessions[at].priority);
         if priority == 0 {
             self.store.disown_protected(held);
             self.store.unprotect(owner);
             return true;
         }
         if held.is_some_and(|held| {
-            self.store.pages.end_within(path, self.store.pages.tip_end(held).page).is_none()
+            self.store.pages().end_within(path, self.store.pages().tip_end(held).page).is_none()
         }) {
             self.store.disown_protected(held);
             return true;

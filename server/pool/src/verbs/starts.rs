@@ -17,7 +17,7 @@ impl Pool {
 
     /// Whether extents of a namespace wait for it to be opened.
     pub fn has_strangers(&self, id: &NamespaceId) -> bool {
-        self.store.nvme.has_strangers(id)
+        self.store.nvme().has_strangers(id)
     }
 
     /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True:

@@ -25,18 +25,18 @@ impl Pool {
         if ns.is_some_and(|ns| self.namespaces.desc(ns).is_err()) {
             return true;
         }
-        let (before, slice) = (self.store.tally.visible, self.store.call.slice());
+        let (before, slice) = (self.store.tally().visible, self.store.call.slice());
         let done = loop {
-            if sweep.at >= self.store.pages.end() {
+            if sweep.at >= self.store.pages().end() {
                 break true;
             }
-            let wanted = self.store.pages.is_live(sweep.at)
-                && ns.is_none_or(|ns| ns.0 == self.store.pages[sweep.at].ns);
+            let wanted = self.store.pages().is_live(sweep.at)
+                && ns.is_none_or(|ns| ns.0 == self.store.pages()[sweep.at].ns);
             if wanted {
                 let mut walk = sweep.walk.take();
                 self.store.call.note_freed();
                 if !self.store.remove_some(
-                    self.store.pages.key(sweep.at),
+                    self.store.pages().key(sweep.at),
                     &mut walk,
                     Removal::Dropped,
                     slice,
@@ -50,7 +50,7 @@ impl Pool {
                 break false;
             }
         };
-        sweep.pages += before - self.store.tally.visible;
+        sweep.pages += before - self.store.tally().visible;
         done
     }
 
@@ -67,14 +67,14 @@ impl Pool {
         if ns.is_some_and(|ns| self.namespaces.desc(ns).is_err()) {
             return true;
         }
-        let (before, slice) = (self.store.tally.demoted, self.store.call.slice());
+        let (before, slice) = (self.store.tally().demoted, self.store.call.slice());
         let done = loop {
-            if sweep.at >= self.store.pages.end() {
+            if sweep.at >= self.store.pages().end() {
                 break true;
             }
             let index = sweep.at;
-            let listed = matches!(self.store.pages[index].list(), Some(ListId::Dram(_)));
-            let wanted = listed && ns.is_none_or(|ns| ns.0 == self.store.pages[index].ns);
+            let listed = matches!(self.store.pages()[index].list(), Some(ListId::Dram(_)));
+            let wanted = listed && ns.is_none_or(|ns| ns.0 == self.store.pages()[index].ns);
             if wanted && self.store.evictable(index, Search::NONE) == Some(Eviction::Demote) {
                 self.store.evict(index, Eviction::Demote, Search::NONE);
                 self.store.call.note_freed();
@@ -83,7 +83,7 @@ impl Pool {
                 break false;
             }
         };
-        sweep.pages += self.store.tally.demoted - before;
+        sweep.pages += self.store.tally().demoted - before;
         done
     }
 
@@ -108,7 +108,7 @@ impl Pool {
     /// The device is gone: nothing goes there any more. What was there is to be swept with `lose_some`.
     #[must_use]
     pub fn nvme_lost(&mut self) -> Sweep {
-        self.store.nvme.lose();
+        self.store.lose_nvme();
         Sweep::default()
     }
 
@@ -117,17 +117,17 @@ impl Pool {
     pub fn lose_some(&mut self, sweep: &mut Sweep) -> bool {
         self.store.call.begin();
         let slice = self.store.call.slice();
-        while sweep.at < self.store.pages.end() {
+        while sweep.at < self.store.pages().end() {
             let index = sweep.at;
-            if self.store.pages.is_live(index) {
+            if self.store.pages().is_live(index) {
                 // A read in flight may still land; where it fails, the page goes then.
-                let here = self.store.pages.cells(index).iter().all(|cell| cell.has(FILLED | PROMOTING));
-                if here || !self.store.pages[index].is_visible() {
+                let here = self.store.pages().cells(index).iter().all(|cell| cell.has(FILLED | PROMOTING));
+                if here || !self.store.pages()[index].is_visible() {
                     self.store.stay_without_nvme(index);
                 } else {
                     let mut walk = sweep.walk.take();
                     if !self.store.remove_some(
-                        self.store.pages.key(index),
+                        self.store.pages().key(index),
                         &mut walk,
                         Removal::Dropped,
                         slice,

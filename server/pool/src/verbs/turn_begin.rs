@@ -8,7 +8,7 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::flags::COUNTED_DRAM;
-use crate::sessions::walk::WalkBack;
+use crate::sessions::walk_back::WalkBack;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// Answer to the begin of a turn.
@@ -58,7 +58,7 @@ impl Pool {
     ) -> Result<TurnBegin<'a>, PoolError> {
         self.namespaces.desc(ns)?;
         let now = self.store.tick(now);
-        let at = self.open_session(ns, session, now)?;
+        let at = self.sessions.open(&mut self.store, ns, session, now)?;
         let back = self.sessions[at].return_at;
         self.sessions.update(at, |session| {
             session.turn = session.turn.saturating_add(1);
@@ -69,7 +69,7 @@ impl Pool {
             session.last_used = now;
         });
         self.sessions.note_end(at, &[]);
-        self.store.policy.turn_began(at);
+        self.store.turn_began(at);
         let turn = self.sessions[at].turn;
         Ok(TurnBegin { ns, session, turn, back, walk: WalkBack::default(), dram: 0 })
     }
@@ -80,12 +80,12 @@ impl Pool {
         let slice = self.store.call.slice();
         let Some(at) = self.sessions.find(turn.ns, turn.session) else { return true };
         while !self.store.call.is_over(slice) {
-            let some = self.walk_back(at, &mut turn.walk);
+            let some = self.sessions.walk_back(&mut self.store, at, &mut turn.walk);
             if some.is_empty() {
                 return true;
             }
             for index in some {
-                turn.dram += u32::from(self.store.pages[index].has(COUNTED_DRAM));
+                turn.dram += u32::from(self.store.pages()[index].has(COUNTED_DRAM));
                 if let Some(back) = turn.back {
                     self.store.expect_no_more(index, back);
                 }
@@ -99,9 +99,9 @@ impl Pool {
         let end = self
             .sessions
             .find(turn.ns, turn.session)
-            .map(|at| self.sessions.present_end(&self.store.pages, at));
+            .map(|at| self.sessions.present_end(self.store.pages(), at));
         let pages = end.map_or(0, |end| end.pages);
-        let tail = end.and_then(|end| self.store.pages.tail_of(end));
+        let tail = end.and_then(|end| self.store.pages().tail_of(end));
         TurnBegun { turn: turn.turn, pages, dram: turn.dram.min(pages), tail }
     }
 }

@@ -14,6 +14,7 @@ use crate::eviction::policy::TurnFacts;
 use crate::ids::{NamespaceIndex, Now, PageKey};
 use crate::index::path_end::PathEnd;
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
+use crate::sessions::walk::end_at;
 use crate::sizing::curve::Seen;
 use crate::verbs::retain::Retaining;
 use crate::verbs::session::EndTurn;
@@ -132,7 +133,7 @@ impl Pool {
                 "a partial tail is the last page named, with fewer tokens than a page",
             ));
         }
-        if end.keep as usize + end.hashes.len() > self.store.config.limits.session_pages_max as usize {
+        if end.keep as usize + end.hashes.len() > self.store.limits().session_pages_max as usize {
             return Err(PoolError::Limit("session_pages_max"));
         }
         Ok(())
@@ -147,18 +148,18 @@ impl Pool {
     fn follow_turn(&mut self, turn: &mut TurnEnd<'_>, at: u32) -> bool {
         let (keep, ns) = (turn.end.keep, turn.ns.0);
         let known =
-            turn.list.and_then(|(page, _)| self.store.pages.resolve(page)).filter(|_| turn.followed > 0);
+            turn.list.and_then(|(page, _)| self.store.pages().resolve(page)).filter(|_| turn.followed > 0);
         let from = match known {
-            Some(page) => PathEnd { page, pages: self.store.pages.depth(page) },
+            Some(page) => PathEnd { page, pages: self.store.pages().depth(page) },
             None => self.find_again(turn, at),
         };
         let next = &turn.end.hashes[turn.followed..];
         let next = &next[..next.len().min(TURN_PAGES_PER_STEP)];
         self.store.call.add(next.len() as u64);
         let whole = from.pages as usize == keep as usize + turn.followed;
-        let end = if whole { self.store.pages.follow(ns, from, next) } else { from };
+        let end = if whole { self.store.pages().follow(ns, from, next) } else { from };
         turn.followed += next.len();
-        turn.list = (end != PathEnd::EMPTY).then(|| (self.store.pages.key(end.page), end.pages));
+        turn.list = (end != PathEnd::EMPTY).then(|| (self.store.pages().key(end.page), end.pages));
         let reached = end.pages as usize == keep as usize + turn.followed;
         !reached || turn.followed == turn.end.hashes.len()
     }
@@ -167,26 +168,26 @@ impl Pool {
     /// some before it: what is still here is found by halves.
     fn find_again(&self, turn: &TurnEnd<'_>, at: u32) -> PathEnd {
         let kept = self.kept_after_turn(at, &turn.end);
-        let is_here = |hash: &BlockHash| self.store.pages.find(turn.ns.0, hash).is_some();
+        let is_here = |hash: &BlockHash| self.store.pages().find(turn.ns.0, hash).is_some();
         let here = turn.end.hashes[..turn.followed].partition_point(is_here);
         let last =
-            here.checked_sub(1).and_then(|last| self.store.pages.find(turn.ns.0, &turn.end.hashes[last]));
-        let path = last.map(|page| PathEnd { page, pages: self.store.pages.depth(page) });
+            here.checked_sub(1).and_then(|last| self.store.pages().find(turn.ns.0, &turn.end.hashes[last]));
+        let path = last.map(|page| PathEnd { page, pages: self.store.pages().depth(page) });
         let follows = |path: &PathEnd| {
             path.pages as usize == kept.pages as usize + here
-                && self.store.pages.end_within(*path, kept.page).is_some()
+                && self.store.pages().end_within(*path, kept.page).is_some()
         };
         path.filter(follows).unwrap_or(kept)
     }
 
     /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
     fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> PathEnd {
-        let old = self.sessions.list_end(&self.store.pages, at);
-        let kept = self.store.pages.cut(old, end.keep.min(old.pages));
-        let first = end.hashes.first().and_then(|hash| self.store.pages.find(self.sessions[at].ns.0, hash));
+        let old = self.sessions.list_end(self.store.pages(), at);
+        let kept = self.store.pages().cut(old, end.keep.min(old.pages));
+        let first = end.hashes.first().and_then(|hash| self.store.pages().find(self.sessions[at].ns.0, hash));
         match first.filter(|_| end.keep > kept.pages) {
             // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
-            Some(first) => self.end_at(self.store.pages[first].parent).unwrap_or(kept),
+            Some(first) => end_at(&self.store, self.store.pages()[first].parent).unwrap_or(kept),
             None => kept,
         }
     }
@@ -194,20 +195,20 @@ impl Pool {
     /// The list is what was found; the session waits.
     fn take_list(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
         let end = turn.end;
-        self.continue_another(at, turn.full());
-        self.note_end(at, turn.full());
+        self.sessions.continue_another(&mut self.store, at, turn.full());
+        self.sessions.note_turn_end(at, turn.full());
         let list = turn
             .list
-            .and_then(|(page, pages)| Some(PathEnd { page: self.store.pages.resolve(page)?, pages }));
+            .and_then(|(page, pages)| Some(PathEnd { page: self.store.pages().resolve(page)?, pages }));
         let list = list.unwrap_or(PathEnd::EMPTY);
         if end.tail_tokens > 0
             && list != PathEnd::EMPTY
-            && end.hashes.last() == Some(&self.store.pages[list.page].hash)
+            && end.hashes.last() == Some(&self.store.pages()[list.page].hash)
         {
-            self.store.pages.set_tail_tokens(list.page, end.tail_tokens);
+            self.store.set_tail_tokens(list.page, end.tail_tokens);
         }
-        self.replace_list(at, list);
-        let ttl_ms = if end.ttl_ms == 0 { self.store.config.limits.session_ttl_ms } else { end.ttl_ms };
+        self.sessions.replace_list(&mut self.store, at, list);
+        let ttl_ms = if end.ttl_ms == 0 { self.store.limits().session_ttl_ms } else { end.ttl_ms };
         self.sessions.update(at, |session| {
             session.in_turn = false;
             session.last_used = now;
@@ -217,7 +218,7 @@ impl Pool {
         });
         turn.turn = self.sessions[at].turn;
         turn.path.reserve_exact(list.pages as usize);
-        self.store.policy.turn_ended(&facts_of(turn, at));
+        self.store.turn_ended(&facts_of(turn, at));
     }
 
     /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late,
@@ -225,29 +226,25 @@ impl Pool {
     /// Pages that the turn stored do not count as used again by this.
     fn settle_tails(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
         // If the page gone over last has gone, the list ends before it now.
-        let last = turn.path.last().and_then(|page| self.store.pages.resolve(*page));
-        let next = last.map_or(self.sessions.list_end(&self.store.pages, at).page, |index| {
-            self.store.pages[index].parent
+        let last = turn.path.last().and_then(|page| self.store.pages().resolve(*page));
+        let next = last.map_or(self.sessions.list_end(self.store.pages(), at).page, |index| {
+            self.store.pages()[index].parent
         });
-        let some: Vec<u32> = self.store.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
+        let some: Vec<u32> = self.store.pages().upward(next).take(TURN_PAGES_PER_STEP).collect();
         self.store.call.add(some.len() as u64);
-        let recent = some.iter().map(|index| (&self.store.pages[*index].hash, Seen::Recent));
+        let recent = some.iter().map(|index| (&self.store.pages()[*index].hash, Seen::Recent));
         self.curves.observe(turn.ns.0, recent, turn.path.is_empty(), now);
         let facts = facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
         for index in &some {
-            self.store.clear_victim(*index);
-            self.store.stay(*index);
-            self.store.relist_parked(*index);
-            self.store.touch_slots(*index);
-            self.store.policy.turn_page(&mut self.store.pages, *index, &facts);
-            turn.path.push(self.store.pages.key(*index));
-            if let Some(back) = back.filter(|_| self.store.pages[*index].is_visible()) {
+            self.store.use_in_turn(*index, &facts);
+            turn.path.push(self.store.pages().key(*index));
+            if let Some(back) = back.filter(|_| self.store.pages()[*index].is_visible()) {
                 turn.bytes += self.store.expect_page(*index, back);
             }
         }
         if some.len() < TURN_PAGES_PER_STEP {
-            self.store.policy.turn_settled(at);
+            self.store.turn_settled(at);
             if let Some(back) = back {
                 self.note_return(at, back, turn.bytes, now);
             }
@@ -261,7 +258,7 @@ impl Pool {
         let count = if admits { TURN_PAGES_PER_STEP.min(turn.path.len()) } else { 0 };
         self.store.call.add(count as u64);
         for page in turn.path.split_off(turn.path.len() - count).iter().rev() {
-            let Some(index) = self.store.pages.resolve(*page) else { break };
+            let Some(index) = self.store.pages().resolve(*page) else { break };
             self.store.admit(index);
         }
         if admits && !turn.path.is_empty() {
@@ -269,7 +266,7 @@ impl Pool {
         }
         turn.stage = TurnEndStage::Protect;
         if turn.end.last {
-            self.close_at(at);
+            self.sessions.close(&mut self.store, at);
             turn.stage = TurnEndStage::Over;
         }
     }

@@ -9,28 +9,9 @@ use crate::eviction::protections::Owner;
 use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
 use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME};
 use crate::limits::{FIND_PAGES_AT_ONCE, SESSION_LIST_MAX};
-use crate::sessions::table::Session;
-use crate::sessions::walk::WalkBack;
+use crate::sessions::info::SessionInfo;
+use crate::sessions::walk_back::WalkBack;
 use turnkv_proto::{BlockHash, SessionId};
-
-/// One session, for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionInfo {
-    /// Its namespace.
-    pub ns: NamespaceIndex,
-    /// Its name.
-    pub session: SessionId,
-    /// Turns begun.
-    pub turn: u32,
-    /// Pages in its list that are present.
-    pub pages: u32,
-    /// Tokens of its partial tail.
-    pub tail_tokens: u32,
-    /// Time since it was last used.
-    pub idle_ms: u64,
-    /// Whether a turn is running.
-    pub in_turn: bool,
-}
 
 /// One session in full.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,18 +102,18 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         self.store.call.begin();
         let (at, slice) = (self.session_at(ns, session)?, self.store.call.slice());
-        let own = self.sessions.list_end(&self.store.pages, at).page;
+        let own = self.sessions.list_end(self.store.pages(), at).page;
         while !self.store.call.is_over(slice) {
-            let some = self.walk_back(at, &mut describing.walk);
+            let some = self.sessions.walk_back(&mut self.store, at, &mut describing.walk);
             if some.is_empty() {
                 return Ok(true);
             }
             for index in some {
-                let entry = &self.store.pages[index];
+                let entry = &self.store.pages()[index];
                 describing.dram_pages += u32::from(entry.has(COUNTED_DRAM));
                 describing.nvme_pages += u32::from(entry.has(COUNTED_NVME));
-                describing.bytes += self.store.pages.page_bytes(&self.store.slots, index);
-                if describing.shared_pages == 0 && self.store.pages.is_shared(index, own) {
+                describing.bytes += self.store.pages().page_bytes(self.store.slots(), index);
+                if describing.shared_pages == 0 && self.store.pages().is_shared(index, own) {
                     describing.shared_pages = entry.depth;
                 }
             }
@@ -150,17 +131,17 @@ impl Pool {
     ) -> Result<SessionDetail, PoolError> {
         let at = self.session_at(ns, session)?;
         let (this, now, owner) = (&self.sessions[at], self.store.call.now().max(now), Owner::Session(at));
-        let info = self.session_info(at, this, now);
+        let info = self.sessions.info(&self.store, at, this, now);
         Ok(SessionDetail {
             dram_pages: describing.dram_pages.min(info.pages),
             nvme_pages: describing.nvme_pages.min(info.pages),
             shared_pages: describing.shared_pages.min(info.pages),
-            protected_pages: self.store.protections().end_of(owner, &self.store.pages).pages,
+            protected_pages: self.store.protections().end_of(owner, self.store.pages()).pages,
             bytes: describing.bytes,
             tail: self
                 .store
-                .pages
-                .tail_of(self.sessions.present_end(&self.store.pages, at))
+                .pages()
+                .tail_of(self.sessions.present_end(self.store.pages(), at))
                 .map(|(hash, _)| hash),
             returns_in_ms: this.return_at.and_then(|back| back.checked_sub(now)),
             forgotten_in_ms: this.last_used.saturating_add(this.ttl_ms).saturating_sub(now),
@@ -195,19 +176,19 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         self.store.call.begin();
         let (at, slice) = (self.session_at(ns, session)?, self.store.call.slice());
-        let end = self.sessions.present_end(&self.store.pages, at);
+        let end = self.sessions.present_end(self.store.pages(), at);
         let mut done = naming.hashes.len() as u32;
-        let last = naming.last.map_or(Some(NONE), |last| self.store.pages.resolve(last));
-        if last.is_none_or(|last| self.store.pages.end_within(end, last).is_none()) {
+        let last = naming.last.map_or(Some(NONE), |last| self.store.pages().resolve(last));
+        if last.is_none_or(|last| self.store.pages().end_within(end, last).is_none()) {
             return Ok(true);
         }
         while done < end.pages && !self.store.call.is_over(slice) {
             let to = end.pages.min(done + FIND_PAGES_AT_ONCE as u32);
-            let part = self.store.pages.cut(end, to);
-            let some = self.store.pages.between(part, done);
+            let part = self.store.pages().cut(end, to);
+            let some = self.store.pages().between(part, done);
             self.store.call.pass(some.len() as u64);
-            naming.hashes.extend(some.into_iter().map(|index| self.store.pages[index].hash));
-            (naming.last, done) = (Some(self.store.pages.key(part.page)), to);
+            naming.hashes.extend(some.into_iter().map(|index| self.store.pages()[index].hash));
+            (naming.last, done) = (Some(self.store.pages().key(part.page)), to);
         }
         Ok(done == end.pages)
     }
@@ -242,7 +223,7 @@ impl Pool {
             let at = listing.next;
             listing.next += 1;
             let wanted = self.sessions.get(at).filter(|session| ns.is_none_or(|ns| ns == session.ns));
-            let info = wanted.map(|session| self.session_info(at, session, now));
+            let info = wanted.map(|session| self.sessions.info(&self.store, at, session, now));
             self.store.call.step();
             listing.sessions.extend(info);
         }
@@ -257,18 +238,5 @@ impl Pool {
     pub(crate) fn session_at(&self, ns: NamespaceIndex, session: &SessionId) -> Result<u32, PoolError> {
         self.namespaces.desc(ns)?;
         self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)
-    }
-
-    pub(crate) fn session_info(&self, at: u32, session: &Session, now: Now) -> SessionInfo {
-        let end = self.sessions.present_end(&self.store.pages, at);
-        SessionInfo {
-            ns: session.ns,
-            session: session.id.clone(),
-            turn: session.turn,
-            pages: end.pages,
-            tail_tokens: self.store.pages.tail_of(end).map_or(0, |(_, tokens)| tokens),
-            idle_ms: self.store.call.now().max(now).saturating_sub(session.last_used),
-            in_turn: session.in_turn,
-        }
     }
 }

@@ -84,16 +84,16 @@ impl Pool {
     /// What to keep of a session across restarts.
     pub fn session_record(&self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Option<SessionRecord> {
         let at = self.sessions.find(ns, session)?;
-        let end = self.sessions.present_end(&self.store.pages, at);
-        let base = self.store.pages.whole_chunks(end, LIST_CHUNK_PAGES);
-        let info = self.session_info(at, &self.sessions[at], now);
+        let end = self.sessions.present_end(self.store.pages(), at);
+        let base = self.store.pages().whole_chunks(end, LIST_CHUNK_PAGES);
+        let info = self.sessions.info(&self.store, at, &self.sessions[at], now);
         let protected_until = self.store.protections().ends_of(Owner::Session(at));
         Some(SessionRecord {
             ns,
             session: session.clone(),
             turn: info.turn,
-            base: (base.pages > 0).then(|| self.store.pages[base.page].hash),
-            hashes: self.store.pages.hashes_between(base, end),
+            base: (base.pages > 0).then(|| self.store.pages()[base.page].hash),
+            hashes: self.store.pages().hashes_between(base, end),
             tail_tokens: info.tail_tokens,
             ttl_ms: self.sessions[at].ttl_ms,
             idle_ms: info.idle_ms,
@@ -106,11 +106,11 @@ impl Pool {
     pub fn pin_record(&self, ns: NamespaceIndex, pin: &BlockHash, now: Now) -> Option<PinRecord> {
         let owner = Owner::Pin(ns, *pin);
         let ends = self.store.protections().ends_of(owner)?;
-        let end = self.store.protections().end_of(owner, &self.store.pages);
-        let base = self.store.pages.whole_chunks(end, LIST_CHUNK_PAGES);
+        let end = self.store.protections().end_of(owner, self.store.pages());
+        let base = self.store.pages().whole_chunks(end, LIST_CHUNK_PAGES);
         (end.pages > 0).then(|| PinRecord {
-            base: (base.pages > 0).then(|| self.store.pages[base.page].hash),
-            hashes: self.store.pages.hashes_between(base, end),
+            base: (base.pages > 0).then(|| self.store.pages()[base.page].hash),
+            hashes: self.store.pages().hashes_between(base, end),
             ends_in_ms: ends.saturating_sub(self.store.call.now().max(now)),
         })
     }
@@ -125,21 +125,21 @@ impl Pool {
     /// The chunk that ends with a page and those before it, at most so many; none where the page has gone.
     pub fn list_chunks(&self, ns: NamespaceIndex, last: &BlockHash, max: usize) -> Vec<ListChunk> {
         let mut chunks = Vec::new();
-        let mut next = self.store.pages.find_visible(ns.0, last);
+        let mut next = self.store.pages().find_visible(ns.0, last);
         while let Some(page) = next.filter(|_| chunks.len() < max) {
             let end = PathEnd { page, pages: LIST_CHUNK_PAGES };
-            let path = self.store.pages.upward(page).take(LIST_CHUNK_PAGES as usize).last();
+            let path = self.store.pages().upward(page).take(LIST_CHUNK_PAGES as usize).last();
             next = path
-                .map(|first| self.store.pages[first].parent)
-                .and_then(|parent| self.store.pages.upward(parent).next());
-            let before = next.map(|index| self.store.pages[index].hash);
+                .map(|first| self.store.pages()[first].parent)
+                .and_then(|parent| self.store.pages().upward(parent).next());
+            let before = next.map(|index| self.store.pages()[index].hash);
             let mut hashes = Vec::with_capacity(LIST_CHUNK_PAGES as usize);
             hashes.extend(
                 self.store
-                    .pages
+                    .pages()
                     .upward(page)
                     .take(end.pages as usize)
-                    .map(|index| self.store.pages[index].hash),
+                    .map(|index| self.store.pages()[index].hash),
             );
             hashes.reverse();
             chunks.push(ListChunk { before, hashes });
@@ -156,14 +156,14 @@ impl Pool {
         from: Option<ListStart>,
         hashes: &[BlockHash],
     ) -> Option<ListStart> {
-        let is_here = |hash: &BlockHash| self.store.pages.find_visible(ns.0, hash).is_some();
+        let is_here = |hash: &BlockHash| self.store.pages().find_visible(ns.0, hash).is_some();
         let count = hashes.partition_point(is_here);
         let page = hashes[..count].last()?;
-        let mut upward = self.store.pages.upward(self.store.pages.find_visible(ns.0, page)?);
+        let mut upward = self.store.pages().upward(self.store.pages().find_visible(ns.0, page)?);
         upward.nth(count - 1)?;
         let follows = match (from, upward.next()) {
             (None, None) => true,
-            (Some(from), Some(base)) => self.store.pages[base].hash == from.page,
+            (Some(from), Some(base)) => self.store.pages()[base].hash == from.page,
             (None, Some(_)) | (Some(_), None) => false,
         };
         follows.then_some(ListStart { page: *page, pages: from.map_or(0, |from| from.pages) + count as u32 })
@@ -182,17 +182,18 @@ impl Pool {
     ) -> Result<u32, PoolError> {
         self.namespaces.desc(record.ns)?;
         if let Some(at) = self.sessions.find(record.ns, &record.session) {
-            return Ok(self.sessions.present_end(&self.store.pages, at).pages);
+            return Ok(self.sessions.present_end(self.store.pages(), at).pages);
         }
-        let page = start
-            .and_then(|start| Some((self.store.pages.find_visible(record.ns.0, &start.page)?, start.pages)));
+        let page = start.and_then(|start| {
+            Some((self.store.pages().find_visible(record.ns.0, &start.page)?, start.pages))
+        });
         let end = page.map_or(PathEnd::EMPTY, |(page, pages)| PathEnd { page, pages });
-        if end.pages > self.store.config.limits.session_pages_max {
+        if end.pages > self.store.limits().session_pages_max {
             return Err(PoolError::Limit("session_pages_max"));
         }
         let now = self.store.tick(now);
-        let at = self.open_session(record.ns, &record.session, now)?;
-        self.replace_list(at, end);
+        let at = self.sessions.open(&mut self.store, record.ns, &record.session, now)?;
+        self.sessions.replace_list(&mut self.store, at, end);
         self.sessions.update(at, |session| {
             session.turn = record.turn;
             session.ttl_ms = record.ttl_ms.max(1);

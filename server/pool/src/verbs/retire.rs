@@ -8,40 +8,10 @@ use crate::Pool;
 use crate::eviction::protections::Owner;
 use crate::ids::{NONE, NamespaceIndex, Now};
 use crate::limits::{NAMESPACE_SPARED_MS, NAMESPACES_RETIRING_MAX, RETIRE_STEPS_PER_CALL};
-use crate::memory::slots::Slots;
+use crate::namespaces::gives_way::GivesWay;
 use crate::namespaces::retiring::Retiring;
-use crate::namespaces::table::Namespaces;
 use crate::store::going::{Removal, Search};
-use std::collections::BTreeMap;
 use turnkv_proto::NamespaceId;
-
-/// Which tenant gives way to a new namespace.
-struct GivesWay {
-    tenant: u32,
-    /// It is the one that asks.
-    is_own: bool,
-    /// Others' shares are in what it has: it gives up what it uses, too.
-    has_too_many: bool,
-}
-
-impl Namespaces {
-    /// Who gives way to a new namespace of a tenant: itself, where it has no fewer than its equal share; else
-    /// who has most.
-    fn gives_way(&self, slots: &Slots, namespaces_max: u16, tenant: &str) -> Option<GivesWay> {
-        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
-        for (ns, _) in self.open() {
-            *sizes.entry(slots.tenant_of(ns.0)).or_default() += 1;
-        }
-        let own = sizes.iter().find(|(number, _)| self.tenant(**number) == tenant);
-        let tenants = sizes.len() + usize::from(own.is_none());
-        let share = (usize::from(namespaces_max) / tenants).max(1);
-        if let Some((own, _)) = own.filter(|(_, has)| **has >= share) {
-            return Some(GivesWay { tenant: *own, is_own: true, has_too_many: false });
-        }
-        let (has, fullest) = sizes.iter().map(|(number, has)| (*has, *number)).max()?;
-        Some(GivesWay { tenant: fullest, is_own: false, has_too_many: has > share })
-    }
-}
 
 impl Pool {
     /// Begins to retire a namespace for a new one of a tenant: the one used longest ago, those first that
@@ -51,58 +21,49 @@ impl Pool {
     /// enough retire already.
     pub fn retire_oldest(&mut self, tenant: &str, now: Now) -> Option<NamespaceId> {
         let now = self.store.tick(now);
-        if self.namespaces.retiring.len() >= NAMESPACES_RETIRING_MAX {
+        if self.namespaces.retiring() >= NAMESPACES_RETIRING_MAX {
             return None;
         }
         let GivesWay { tenant: gives_way, is_own, has_too_many } =
-            self.namespaces.gives_way(&self.store.slots, self.store.config.limits.namespaces_max, tenant)?;
+            self.namespaces.gives_way(self.store.slots(), self.store.limits().namespaces_max, tenant)?;
         let candidate = |(ns, used): (NamespaceIndex, Now)| {
-            let (at, class) = (ns.0, self.store.slots.class_at(ns.0));
+            let (at, class) = (ns.0, self.store.slots().class_at(ns.0));
             let named = self.sessions.len_of(ns) > 0 || self.store.protections().pins_of(ns) > 0;
-            let holds = named || self.store.pages.live_of(at) > 0 || class.used > 0;
+            let holds = named || self.store.pages().live_of(at) > 0 || class.used > 0;
             let spared = holds && used.saturating_add(NAMESPACE_SPARED_MS) > now;
-            let others = self.store.slots.tenant_of(at) != gives_way;
+            let others = self.store.slots().tenant_of(at) != gives_way;
             let needed = class.leased > 0 || others && is_own || spared && (others || !has_too_many);
             (!needed).then_some((others, spared, holds, used, ns))
         };
         let (.., ns) = self.namespaces.open().filter_map(candidate).min()?;
         let id = self.namespaces.id(ns);
-        self.namespaces.close(ns);
-        self.namespaces.retiring.push_back(Retiring {
-            ns,
-            sessions: 0,
-            protections: 0,
-            pages: 0,
-            page: None,
-        });
+        self.namespaces.begin_to_retire(ns);
         Some(id)
     }
 
     /// Namespaces that retire.
     pub fn retiring(&self) -> usize {
-        self.namespaces.retiring.len()
+        self.namespaces.retiring()
     }
 
     /// Drops some of what namespaces that retire still hold. True: there is more that could be dropped now.
     pub fn retire_step(&mut self) -> bool {
         self.store.call.begin();
         let mut steps = RETIRE_STEPS_PER_CALL;
-        for _ in 0..self.namespaces.retiring.len() {
-            let Some(mut next) = self.namespaces.retiring.pop_front() else { return false };
+        for _ in 0..self.namespaces.retiring() {
+            let Some(mut next) = self.namespaces.next_retiring() else { return false };
             self.retire_sessions(&mut next, &mut steps);
             self.retire_pins(&mut next, &mut steps);
             self.retire_pages(&mut next, &mut steps);
             if steps == 0 {
-                self.namespaces.retiring.push_front(next);
+                self.namespaces.put_back(next, true);
                 return true;
             }
-            if self.store.pages.live_of(next.ns.0) > 0 || self.store.slots.class_at(next.ns.0).used > 0 {
-                self.namespaces.retiring.push_back(next); // what it waits for are operations in flight
+            if self.store.pages().live_of(next.ns.0) > 0 || self.store.slots().class_at(next.ns.0).used > 0 {
+                self.namespaces.put_back(next, false); // what it waits for are operations in flight
                 continue;
             }
-            self.store.forget_deferred(next.ns.0);
-            self.store.policy.namespace_gone(next.ns.0);
-            self.store.slots.close_class(next.ns.0);
+            self.store.close_namespace(next.ns.0);
             self.namespaces.vacate(next.ns.0);
         }
         false
@@ -112,7 +73,7 @@ impl Pool {
         while *steps > 0 && self.sessions.len_of(next.ns) > 0 && next.sessions < self.sessions.end() {
             *steps -= 1;
             if self.sessions.namespace_at(next.sessions) == Some(next.ns) {
-                self.forget(next.sessions, false);
+                self.sessions.forget(&mut self.store, next.sessions, false);
             }
             next.sessions += 1;
         }
@@ -133,29 +94,30 @@ impl Pool {
     }
 
     fn retire_pages(&mut self, next: &mut Retiring, steps: &mut u32) {
-        while *steps > 0 && self.store.pages.live_of(next.ns.0) > 0 {
-            let at = next.page.take().and_then(|page| self.store.pages.resolve(page)).or_else(|| {
-                let own = |at: &u32| self.store.pages.is_live(*at) && self.store.pages[*at].ns == next.ns.0;
-                Some(next.pages).filter(|at| *at < self.store.pages.end()).filter(own)
+        while *steps > 0 && self.store.pages().live_of(next.ns.0) > 0 {
+            let at = next.page.take().and_then(|page| self.store.pages().resolve(page)).or_else(|| {
+                let own =
+                    |at: &u32| self.store.pages().is_live(*at) && self.store.pages()[*at].ns == next.ns.0;
+                Some(next.pages).filter(|at| *at < self.store.pages().end()).filter(own)
             });
             let Some(index) = at else {
-                if next.pages >= self.store.pages.end() {
+                if next.pages >= self.store.pages().end() {
                     return;
                 }
                 *steps -= 1;
                 next.pages += 1;
                 continue;
             };
-            let child = self.store.pages[index].first_child;
+            let child = self.store.pages()[index].first_child;
             if child != NONE {
                 *steps -= 1;
-                next.page = Some(self.store.pages.key(child));
+                next.page = Some(self.store.pages().key(child));
                 continue;
             }
-            *steps = steps.saturating_sub(u32::from(self.store.pages.shards(index)));
-            let parent = self.store.pages[index].parent;
+            *steps = steps.saturating_sub(u32::from(self.store.pages().shards(index)));
+            let parent = self.store.pages()[index].parent;
             self.store.remove_leaf(index, Removal::Dropped, Search::NONE);
-            next.page = (parent != NONE).then(|| self.store.pages.key(parent));
+            next.page = (parent != NONE).then(|| self.store.pages().key(parent));
         }
     }
 }
