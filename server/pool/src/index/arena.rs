@@ -121,7 +121,7 @@ impl Pages {
     }
 
     /// The entry of a key, also when it only waits for its I/O.
-    pub(crate) fn resolve_any(&self, key: PageKey) -> Option<u32> {
+    pub(super) fn resolve_any(&self, key: PageKey) -> Option<u32> {
         let entry = self.chunks.get(key.index)?;
         (entry.generation == key.generation && entry.is_used()).then_some(key.index)
     }
@@ -187,7 +187,7 @@ impl Pages {
     }
 
     /// The page at a depth on the way from the root to this one, which is no nearer to the root; `NONE` at 0.
-    pub(crate) fn ancestor(&self, mut index: u32, depth: u32) -> u32 {
+    pub(super) fn ancestor(&self, mut index: u32, depth: u32) -> u32 {
         debug_assert!(depth <= self.depth(index), "a page has no ancestor that is deeper");
         while self.depth(index) > depth {
             let jump = self[index].jump;
@@ -197,7 +197,7 @@ impl Pages {
     }
 
     /// The last page that is on the way to both of two pages; `NONE`: they have no page in common.
-    pub(crate) fn common(&self, one: u32, two: u32) -> u32 {
+    pub(super) fn common(&self, one: u32, two: u32) -> u32 {
         let depth = self.depth(one).min(self.depth(two));
         let (mut one, mut two) = (self.ancestor(one, depth), self.ancestor(two, depth));
         while one != two {

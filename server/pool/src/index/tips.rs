@@ -85,12 +85,12 @@ impl Tips {
     }
 
     /// Sessions that end at a page.
-    pub(crate) fn sessions_at(&self, page: u32) -> u32 {
+    pub(super) fn sessions_at(&self, page: u32) -> u32 {
         self.by_page.get(&page).map_or(0, |at| self.table[*at as usize].sessions)
     }
 
     /// A page goes: what ended there ends at the page before it (`NONE`: nowhere).
-    pub(crate) fn lift(&mut self, page: u32, parent: u32) {
+    pub(super) fn lift(&mut self, page: u32, parent: u32) {
         let Some(at) = self.by_page.remove(&page) else { return };
         let end = &mut self.table[at as usize].end;
         *end = if parent == NONE { PathEnd::EMPTY } else { PathEnd { page: parent, pages: end.pages - 1 } };

@@ -173,7 +173,7 @@ impl Pages {
     }
 
     /// A page is on NVMe with all its ancestors.
-    pub(crate) fn set_durable(&mut self, index: u32) {
+    fn set_durable(&mut self, index: u32) {
         self.put(index, DURABLE, true);
     }
 

@@ -16,7 +16,7 @@ pub(crate) struct LeftBehind {
 
 impl LeftBehind {
     /// Whether there are such pages.
-    pub(crate) fn is_any(&self) -> bool {
+    pub(super) fn is_any(&self) -> bool {
         self.sweep.is_some() || self.let_go
     }
 

@@ -96,11 +96,11 @@ impl Family {
 
 impl Strangers {
     /// Namespaces that have some.
-    pub(crate) fn families(&self) -> usize {
+    pub(super) fn families(&self) -> usize {
         self.families.len()
     }
 
-    pub(crate) fn extents_of(&self, id: &NamespaceId) -> Option<Arc<[Stranger]>> {
+    pub(super) fn extents_of(&self, id: &NamespaceId) -> Option<Arc<[Stranger]>> {
         self.families
             .get(id)
             .filter(|family| family.doomed_to.is_none())
@@ -127,7 +127,7 @@ impl Strangers {
     }
 
     /// What is left of a namespace's goes.
-    pub(crate) fn doom(&mut self, id: &NamespaceId) {
+    pub(super) fn doom(&mut self, id: &NamespaceId) {
         if let Some(family) = self.families.get_mut(id) {
             family.doomed_to.get_or_insert(0);
         }
@@ -190,7 +190,7 @@ impl Strangers {
     }
 
     /// Counts them from scratch, for the check of invariants.
-    pub(crate) fn recount(&self) -> (u64, u64) {
+    pub(super) fn recount(&self) -> (u64, u64) {
         let alive = self.families.values().flat_map(|family| {
             let there = |(at, _): &(usize, &Stranger)| family.is_alive(*at);
             family.extents.iter().enumerate().filter(there).map(|(_, stranger)| u64::from(stranger.bytes))

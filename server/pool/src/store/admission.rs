@@ -15,7 +15,7 @@ use crate::store::Store;
 
 impl Store {
     /// Whether the budget allows a page to be written that nobody insists on.
-    pub(crate) fn budget_allows(&mut self, index: u32) -> bool {
+    pub(super) fn budget_allows(&mut self, index: u32) -> bool {
         let bytes = self.pages.page_bytes(&self.slots, index);
         self.nvme.budget_allows(bytes, self.tally.dirty_bytes, self.call.now())
     }
@@ -27,7 +27,7 @@ impl Store {
 
     /// A new page became visible: it goes to NVMe, or stays off it for now. Parents are asked before their
     /// children.
-    pub(crate) fn admit_new(&mut self, index: u32) {
+    pub(super) fn admit_new(&mut self, index: u32) {
         if !self.nvme.is_alive() {
             return;
         }
@@ -49,14 +49,14 @@ impl Store {
 
     /// NVMe gives up a page that DRAM keeps. It is found again, unless it is one that would not have been
     /// written unasked.
-    pub(crate) fn note_let_go(&mut self, index: u32) {
+    pub(super) fn note_let_go(&mut self, index: u32) {
         self.tally.let_go += u64::from(self.pages[index].has(COUNTED_NVME));
         self.nvme.note_let_go();
     }
 
     /// Sends some of what a burst left behind to the write queue, parents first, once what waits there has
     /// become little.
-    pub(crate) fn catch_up(&mut self) {
+    pub(super) fn catch_up(&mut self) {
         let Some(mut sweep) = self.nvme.begin_catch_up(self.tally.dirty_bytes) else { return };
         let slice = self.call.half_slice();
         let done = self.admit_off(&mut sweep, slice, |store, index| {

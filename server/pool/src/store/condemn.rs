@@ -14,7 +14,7 @@ use crate::store::going::{Removal, Search};
 impl Store {
     /// The page goes, with all that hangs on it: as much as one call may now, the rest in the calls that
     /// follow.
-    pub(crate) fn condemn(&mut self, index: u32) {
+    pub(super) fn condemn(&mut self, index: u32) {
         self.condemned.push(self.pages.key(index));
         let slice = self.call.rest();
         self.remove_condemned(slice);

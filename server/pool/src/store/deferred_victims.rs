@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 impl Store {
     /// Whether a page goes only when nothing else can, or (while room is made for a prefetch) not at all.
-    pub(crate) fn goes_last(&self, index: u32, search: Search) -> bool {
+    pub(super) fn goes_last(&self, index: u32, search: Search) -> bool {
         self.pages[index].has(PROTECTED)
             || self.returns_soon(index)
             || self.returns_before(index, search.returns_at)
@@ -23,7 +23,7 @@ impl Store {
 
     /// Takes a page that could go out of the way of this search and the next ones. False: too many are
     /// already.
-    pub(crate) fn defer(&mut self, index: u32) -> bool {
+    pub(super) fn defer(&mut self, index: u32) -> bool {
         let (ns, key) = (self.pages[index].ns, self.pages.key(index));
         if self.deferred.len(ns) >= DEFERRED_VICTIMS_MAX {
             return false;
@@ -35,7 +35,7 @@ impl Store {
     }
 
     /// The page that was deferred first, or one that hangs on it: nothing else can go.
-    pub(crate) fn next_deferred(&mut self, ns: u16, search: Search) -> Option<(u32, Eviction)> {
+    pub(super) fn next_deferred(&mut self, ns: u16, search: Search) -> Option<(u32, Eviction)> {
         let until = self.call.steps() + u64::from(VICTIM_SCAN_MAX);
         while self.call.steps() < until {
             self.call.step();
@@ -56,7 +56,7 @@ impl Store {
     }
 
     /// Brings back what was deferred after the first `keep`: a prefetch deferred it for its own search only.
-    pub(crate) fn end_prefetch_search(&mut self, ns: u16, keep: usize, search: Search) {
+    pub(super) fn end_prefetch_search(&mut self, ns: u16, keep: usize, search: Search) {
         let search = Search { returns_at: None, ..search };
         let mut still = VecDeque::new();
         while self.deferred.len(ns) > keep {
@@ -69,7 +69,7 @@ impl Store {
     }
 
     /// Brings back pages of a namespace that need not be deferred any more, looking at some of them.
-    pub(crate) fn review_deferred(&mut self, ns: u16) {
+    pub(super) fn review_deferred(&mut self, ns: u16) {
         for _ in 0..self.deferred.len(ns).min(DEFERRED_REVIEWED_PER_CALL) {
             let Some(key) = self.deferred.row(ns).pop_front() else { break };
             self.call.step();
@@ -94,7 +94,7 @@ impl Store {
     }
 
     /// A page that was deferred is among the first to go: the reason to defer it ended.
-    pub(crate) fn end_deferral(&mut self, index: u32) {
+    pub(super) fn end_deferral(&mut self, index: u32) {
         if self.pages.end_deferral(index) {
             self.unpark(index);
         }

@@ -120,7 +120,7 @@ impl Store {
 
     /// A page came to NVMe: it, and some of what hangs on it, may be durable now. What is not marked here is
     /// when somebody asks.
-    pub(crate) fn settle_durable(&mut self, index: u32) {
+    pub(super) fn settle_durable(&mut self, index: u32) {
         let mut waiting = vec![index];
         for _ in 0..DURABLE_PAGES_PER_WRITE_MAX {
             let Some(index) = waiting.pop() else { return };

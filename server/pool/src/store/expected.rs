@@ -38,18 +38,18 @@ impl Store {
     }
 
     /// Whether a page is expected so soon that nobody takes its slot while there is another.
-    pub(crate) fn returns_soon(&self, index: u32) -> bool {
+    pub(super) fn returns_soon(&self, index: u32) -> bool {
         self.expected_at(index).is_some_and(|back| back <= self.call.now() + PREFETCH_AHEAD_MS)
     }
 
     /// Whether a page is expected no later than a prefetch's session returns; no: no prefetch makes room.
-    pub(crate) fn returns_before(&self, index: u32, returns_at: Option<Now>) -> bool {
+    pub(super) fn returns_before(&self, index: u32, returns_at: Option<Now>) -> bool {
         let Some(later) = returns_at else { return false };
         self.expected_at(index).is_some_and(|back| back <= later)
     }
 
     /// When somebody is expected who needs this page; None: nobody is, or too long ago.
-    pub(crate) fn expected_at(&self, index: u32) -> Option<Now> {
+    fn expected_at(&self, index: u32) -> Option<Now> {
         if self.pages[index].has(VICTIM) {
             return None; // nobody's any more
         }

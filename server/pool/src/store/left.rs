@@ -80,7 +80,7 @@ impl Store {
     }
 
     /// Somebody uses a page: it does not go first any more.
-    pub(crate) fn clear_victim(&mut self, index: u32) {
+    pub(super) fn clear_victim(&mut self, index: u32) {
         if self.pages[index].has(VICTIM) {
             self.pages.set_victim(index, false);
             self.nvme.note_leaving(&self.pages, index);

@@ -138,7 +138,7 @@ impl Store {
     }
 
     /// Lets go of pages of protections that are over. True: of all of them.
-    pub(crate) fn let_go_some(&mut self, slice: Slice) -> bool {
+    pub(super) fn let_go_some(&mut self, slice: Slice) -> bool {
         while !self.call.is_over(slice) {
             if !self.let_go_of_next() {
                 return true;

@@ -122,7 +122,7 @@ impl Store {
     }
 
     /// The page stays where it is from now on; a slot that it has for the move only is given up.
-    pub(crate) fn end_move(&mut self, index: u32) {
+    pub(super) fn end_move(&mut self, index: u32) {
         let in_slots = self.pages.cells(index).iter().any(|cell| cell.slot != NONE);
         let for_move = in_slots && self.pages[index].line() == Line::Nvme;
         self.pages.set_moving(index, false);

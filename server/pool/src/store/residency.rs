@@ -57,7 +57,7 @@ impl Store {
     }
 
     /// The shard is on NVMe at a place; an earlier place of it is dead.
-    pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
+    pub(super) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
         let before = self.pages.is_bound_for_nvme(index);
         self.forget_place(index, shard, PlaceNote::Moved);
         self.pages.set_place(index, shard, place);
@@ -74,7 +74,7 @@ impl Store {
     }
 
     /// The shard is not on NVMe any more; its place is dead.
-    pub(crate) fn clear_place(&mut self, index: u32, shard: u16) {
+    pub(super) fn clear_place(&mut self, index: u32, shard: u16) {
         if self.forget_place(index, shard, PlaceNote::Dead) {
             self.pages.sink(index);
         }
@@ -94,14 +94,14 @@ impl Store {
     }
 
     /// The slot's bytes must reach NVMe before the slot may be given up.
-    pub(crate) fn set_dirty(&mut self, index: u32, shard: u16) {
+    pub(super) fn set_dirty(&mut self, index: u32, shard: u16) {
         if self.pages.set_dirty(index, shard) {
             self.tally.dirty_bytes += self.shard_bytes(index);
         }
         self.nvme.queue(&mut self.pages, index);
     }
 
-    pub(crate) fn clear_dirty(&mut self, index: u32, shard: u16) {
+    pub(super) fn clear_dirty(&mut self, index: u32, shard: u16) {
         if self.pages.clear_dirty(index, shard) {
             self.tally.dirty_bytes -= self.shard_bytes(index);
         }
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Puts a page into the list and the gauges that its cells call for.
-    pub(crate) fn refresh(&mut self, index: u32, at: Position) {
+    pub(super) fn refresh(&mut self, index: u32, at: Position) {
         self.refresh_during(Search::NONE, index, at);
     }
 
@@ -179,7 +179,7 @@ impl Store {
     }
 
     /// Takes a page out of its list that cannot go now.
-    pub(crate) fn park(&mut self, index: u32) {
+    pub(super) fn park(&mut self, index: u32) {
         self.call.step();
         if let Some(list) = self.pages[index].list() {
             self.policy.remove(&mut self.pages, list, index);
@@ -188,19 +188,19 @@ impl Store {
     }
 
     /// Something that kept a page here ended: if it can go now, it is among the first.
-    pub(crate) fn unpark(&mut self, index: u32) {
+    pub(super) fn unpark(&mut self, index: u32) {
         self.unpark_during(Search::NONE, index);
     }
 
     /// The same while room is made for a page: that one stays parked.
-    pub(crate) fn unpark_during(&mut self, search: Search, index: u32) {
+    pub(super) fn unpark_during(&mut self, search: Search, index: u32) {
         if self.pages[index].is_parked() {
             self.refresh_during(search, index, Position::Cold);
         }
     }
 
     /// A page out of its list is used: it goes back, or the list would not know that it is recent.
-    pub(crate) fn relist_parked(&mut self, index: u32) {
+    pub(super) fn relist_parked(&mut self, index: u32) {
         if self.pages[index].is_parked() {
             self.pages.stand_in(index, Line::Out);
             self.refresh(index, Position::Hot);
@@ -226,7 +226,7 @@ impl Store {
     }
 
     /// The page goes last from now on.
-    pub(crate) fn make_recent(&mut self, index: u32) {
+    fn make_recent(&mut self, index: u32) {
         self.call.step();
         self.clear_victim(index);
         self.stay(index);
@@ -235,7 +235,7 @@ impl Store {
         self.touch_slots(index);
     }
 
-    pub(crate) fn touch_slots(&mut self, index: u32) {
+    pub(super) fn touch_slots(&mut self, index: u32) {
         for cell in self.pages.cells(index) {
             if cell.slot != NONE {
                 self.slots.touch(cell.slot);
@@ -286,7 +286,7 @@ impl Store {
     }
 
     /// Removes a page that nothing hangs on, and parents that were only there for it.
-    pub(crate) fn remove_tail(&mut self, index: u32, removal: Removal, search: Search) {
+    pub(super) fn remove_tail(&mut self, index: u32, removal: Removal, search: Search) {
         let parent = self.pages[index].parent;
         self.remove_leaf(index, removal, search);
         if parent != NONE {
@@ -295,7 +295,7 @@ impl Store {
     }
 
     /// Removes an invisible page that holds nothing, and its parents likewise.
-    pub(crate) fn prune(&mut self, mut index: u32, search: Search) {
+    pub(super) fn prune(&mut self, mut index: u32, search: Search) {
         while index != NONE && index != search.page {
             let entry = &self.pages[index];
             let hollow = |cell: &Cell| cell.slot == NONE && !cell.committed();
@@ -342,7 +342,7 @@ impl Store {
 
     /// An operation in flight on the cell ended: its hold on the slot does too. True: the page is still in
     /// the index.
-    pub(crate) fn end_io(&mut self, index: u32, shard: u16, operation: CellFlags) -> bool {
+    pub(super) fn end_io(&mut self, index: u32, shard: u16, operation: CellFlags) -> bool {
         let cell = *self.pages.cell(index, shard);
         debug_assert!(cell.has(operation), "callers checked that the operation is in flight");
         self.pages.end_operation(index, shard, operation);

@@ -14,7 +14,7 @@ use crate::store::going::{Eviction, Removal, Search};
 impl Store {
     /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's
     /// slab. `returns_at`: for a prefetch, whose session returns then.
-    pub(crate) fn allocate(&mut self, index: u32, shard: u16, returns_at: Option<Now>) -> Option<u32> {
+    pub(super) fn allocate(&mut self, index: u32, shard: u16, returns_at: Option<Now>) -> Option<u32> {
         let (ns, search) = (self.pages[index].ns, Search { page: index, returns_at });
         let slot = self.search_slot(ns, search, |slots, class| slots.claim(class, index, shard));
         self.unpark(index);
@@ -87,7 +87,7 @@ impl Store {
 
     /// The page of a namespace that gives up its slots next. Pages that cannot are out of the way until they
     /// can, so a search never meets one twice: what it costs is paid by whatever keeps them here.
-    pub(crate) fn next_victim(&mut self, ns: u16, looks: u32, search: Search) -> Option<(u32, Eviction)> {
+    pub(super) fn next_victim(&mut self, ns: u16, looks: u32, search: Search) -> Option<(u32, Eviction)> {
         let until = self.call.steps() + 2 * u64::from(looks); // to pass a page takes two
         while self.call.steps() < until {
             let victim = self.coldest(ListId::Dram(ns))?;
@@ -159,7 +159,7 @@ impl Store {
 
     /// Demotes clean pages of each namespace until the watermark of free slots is reached; where the slice
     /// ends, the next call goes on with the next namespace.
-    pub(crate) fn keep_watermark(&mut self) {
+    pub(super) fn keep_watermark(&mut self) {
         let slice = self.call.slice();
         self.drain_step(true, Search::NONE);
         let namespaces = self.pages.namespaces();
@@ -183,7 +183,7 @@ impl Store {
     }
 
     /// Now and then a namespace that evicts its own pages asks whether another one's slab is colder.
-    pub(crate) fn rebalance(&mut self, class: u32, search: Search) {
+    pub(super) fn rebalance(&mut self, class: u32, search: Search) {
         if !self.slots.comparison_is_due(class as u16, REBALANCE_EVERY_EVICTIONS) {
             return;
         }

@@ -45,13 +45,13 @@ impl Store {
     }
 
     /// Whether more is to stay than can, and every page that could leave is in DRAM as well.
-    pub(crate) fn is_crowded(&mut self) -> bool {
+    pub(super) fn is_crowded(&mut self) -> bool {
         self.nvme.is_overfull()
             && (self.nvme.is_beside_dram(self.slots.dram_bytes()) || self.coldest(ListId::Nvme).is_none())
     }
 
     /// More is on NVMe than is to stay: the coldest are to leave it, so many a call.
-    pub(crate) fn choose_leaving(&mut self, pages_max: u32) {
+    pub(super) fn choose_leaving(&mut self, pages_max: u32) {
         let slice = self.call.slice();
         for _ in 0..pages_max {
             if self.call.is_over(slice) || !self.nvme.is_overfull() {
@@ -89,7 +89,7 @@ impl Store {
     }
 
     /// A page that was left, and that is on NVMe alone, does not wait until room is needed: it leaves.
-    pub(crate) fn leave_if_left(&mut self, index: u32, search: Search) {
+    pub(super) fn leave_if_left(&mut self, index: u32, search: Search) {
         if self.pages[index].has(VICTIM) && self.may_leave(index, search) {
             self.mark_leaving(index);
         }
@@ -111,14 +111,14 @@ impl Store {
     }
 
     /// A page found on NVMe that went before others when the pool was left: it goes first again.
-    pub(crate) fn leave_again(&mut self, index: u32) {
+    pub(super) fn leave_again(&mut self, index: u32) {
         if self.may_leave(index, Search::NONE) {
             self.mark_leaving(index);
         }
     }
 
     /// Somebody uses the page, or it moves: it is among those that stay.
-    pub(crate) fn stay(&mut self, index: u32) {
+    pub(super) fn stay(&mut self, index: u32) {
         if self.pages[index].has(LEAVING) {
             self.unmark_leaving(index);
             self.refresh(index, Position::Hot);
@@ -126,7 +126,7 @@ impl Store {
     }
 
     /// Takes back the mark alone.
-    pub(crate) fn unmark_leaving(&mut self, index: u32) {
+    pub(super) fn unmark_leaving(&mut self, index: u32) {
         if !self.pages[index].has(LEAVING) {
             return;
         }
@@ -140,7 +140,7 @@ impl Store {
 
     /// Somebody counts on the page to be on NVMe as long as it is here, and on its ancestors, which were
     /// promised before.
-    pub(crate) fn promise(&mut self, index: u32) {
+    pub(super) fn promise(&mut self, index: u32) {
         if self.pages.is_promised(index) {
             return;
         }
@@ -154,7 +154,7 @@ impl Store {
     /// The page's copy on NVMe is given up. What is in DRAM stays there, off NVMe with all that hangs on it,
     /// unless it was promised; that, and what is on NVMe alone, is gone, with all that hangs on it. Tails go
     /// before heads, so many a call: false if not all went.
-    pub(crate) fn leave_nvme(&mut self, top: u32) -> bool {
+    pub(super) fn leave_nvme(&mut self, top: u32) -> bool {
         let (mut at, mut lost) = (top, NONE);
         let mut passed = 0;
         for _ in 0..LEAVE_PAGES_PER_CALL_MAX {

@@ -33,7 +33,7 @@ impl Store {
     }
 
     /// The page is whole, or gone.
-    pub(crate) fn finish(&mut self, index: u32) {
+    pub(super) fn finish(&mut self, index: u32) {
         if self.pages[index].has(UNFINISHED) {
             self.pages.set_unfinished(index, false);
             self.unfinished.count(false);
@@ -54,7 +54,7 @@ impl Store {
 
     /// Drops unfinished pages whose ranks had their time, of any namespace, until there is what `claim`
     /// takes.
-    pub(crate) fn claim_from_unfinished<T>(
+    pub(super) fn claim_from_unfinished<T>(
         &mut self,
         search: Search,
         mut claim: impl FnMut(&mut Store) -> Option<T>,

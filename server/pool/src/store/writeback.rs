@@ -136,7 +136,7 @@ impl Store {
     }
 
     /// A slot's bytes are wrong: only NVMe's copy of the page counts, where there is one.
-    pub(crate) fn lose_slot(&mut self, index: u32, shard: u16) {
+    pub(super) fn lose_slot(&mut self, index: u32, shard: u16) {
         let cell = self.pages.cell(index, shard);
         if cell.has(ON_NVME) && !cell.has(WRITING) {
             self.let_go(index, shard);
