@@ -6,7 +6,7 @@ use crate::index::arena::Pages;
 /// The ends of a list, and how many pages are in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageList {
-    pub(crate) cold: u32,
+    pub(super) cold: u32,
     pub(crate) hot: u32,
     pub(crate) len: u32,
 }

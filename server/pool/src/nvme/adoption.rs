@@ -43,8 +43,8 @@ pub(crate) enum Adopted {
 
 /// Where in the sorted extents a whole page begins, and the page before it.
 pub(crate) struct FoundPage {
-    pub(crate) first: usize,
-    pub(crate) parent: Option<usize>,
+    pub(super) first: usize,
+    pub(super) parent: Option<usize>,
 }
 
 impl Adoption {

@@ -13,9 +13,9 @@ use turnkv_proto::NamespaceId;
 /// What had to go.
 pub(crate) struct Thinned {
     /// Every extent that went.
-    pub(crate) extents: Vec<Stranger>,
+    pub(super) extents: Vec<Stranger>,
     /// Pages that a reader could have reached.
-    pub(crate) pages: u64,
+    pub(super) pages: u64,
 }
 
 /// The least of two pages is kept rather than the other.

@@ -39,7 +39,7 @@ pub(crate) struct Session {
     /// It is in its first turn, and has not been found to go on from another session's pages.
     pub(crate) may_continue: bool,
     /// Its last full pages, by which a session that continues it is known.
-    pub(crate) ends: [Option<BlockHash>; ENDS],
+    pub(super) ends: [Option<BlockHash>; ENDS],
     /// Whose it is.
     tenant: u32,
     /// Under which keys the orders know this session; none: they do not yet.

@@ -25,9 +25,9 @@ pub(crate) enum Eviction {
 pub(crate) struct Search {
     /// The page that the room is for, which must not make way itself; `NONE`: no page, or no room is being
     /// made.
-    pub(crate) page: u32,
+    pub(super) page: u32,
     /// When the session returns for which a prefetch makes room: no page makes way that returns sooner.
-    pub(crate) returns_at: Option<Now>,
+    pub(super) returns_at: Option<Now>,
 }
 
 impl Search {

@@ -2,7 +2,7 @@
 
 /// How slabs are cut for one namespace.
 pub(crate) struct SlotClass {
-    pub(crate) shard_bytes: u64,
+    pub(super) shard_bytes: u64,
     pub(crate) slot_bytes: u64,
     pub(crate) per_slab: u32,
     pub(super) tenant: u32,
