@@ -15,6 +15,7 @@ mod call;
 mod check;
 mod config;
 mod effects;
+mod ensure;
 mod error;
 mod eviction;
 mod ids;

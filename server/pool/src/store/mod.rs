@@ -1,11 +1,23 @@
 //! The store: the pages, where their bytes are, the order in which they go, what NVMe keeps. Owns: every decision
 //! that needs several of these at once. Must not know: sessions, leases, turns, who asks.
 //!
-//! - `expected`: when pages are needed again
+//! - `residency`: where a page's shards are, and what follows from it; `going`, `tally`: the words and the
+//!   counters of that
+//! - `search`: a slot for a page, an entry for it, a slab for a namespace; `decline_newcomer`: pages that are
+//!   not taken, because what would make way for them is worth more
+//! - `deferred_victims`, `protection`, `expected`: pages that go last, and why
+//! - `condemn`, `unfinished`, `left`: pages that go bit by bit
 //! - `grants`: slots under leases, filled and given up
+//! - `admission`: which pages are written; `writeback`: in which order; `durable`: those that somebody waits
+//!   for; `promote`: pages that are read back into DRAM
+//! - `space`: which pages leave NVMe when there is no room for all; `reclaim`: which extents of a segment are
+//!   worth their place; `pass`: how it is emptied of them; `adopt`: extents found at a start become pages
+//! - `told`: what it hears of sessions, turns, namespaces and slabs
+//! - `check`: that it all adds up
 
 mod admission;
 mod adopt;
+mod check;
 mod condemn;
 mod decline_newcomer;
 mod deferred_victims;
@@ -127,11 +139,6 @@ impl Store {
     /// What is where, counted.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
-    }
-
-    /// The order in which pages go.
-    pub(crate) fn policy(&self) -> &dyn EvictionPolicy {
-        &*self.policy
     }
 
     /// Slabs and slots.
