@@ -1,13 +1,13 @@
 //! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock,
 //! no chance.
 //!
-//! - [`Pool`] (`pool`): what all wings share, and the verbs
-//! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `sessions`, `namespaces`,
-//!   `sizing`
-//! - `verbs`: what callers ask, one file a verb; they compose the wings
+//! - [`Pool`] (`pool`): the facade, with the list of its verbs
+//! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `namespaces`, `sizing`;
+//!   `store` composes those that a page's removal changes together; `sessions`
+//! - `verbs`: what callers ask, one file a subject; they compose the wings
 //! - `call`: how much one call does before others get their turn
 //! - `config`, `limits`, `error`, `ids`: what an operator sets, the bounds, refusals, handles
-//! - `stats`, `check`: what is in use, and that it adds up
+//! - `effects`: what follows from decisions; `stats`, `check` (with `ensure`): what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
 

@@ -60,7 +60,7 @@ impl Adoption {
         self.adopted
     }
 
-    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a store,
+    /// Puts what is whole in order. Of several extents of one shard the latest counts. Without a pool,
     /// because it takes long.
     #[must_use]
     pub fn plan(mut self, desc: &NamespaceDesc) -> Adoption {

@@ -1,5 +1,5 @@
-//! Admission to NVMe: which pages are written, and how many bytes a day. Owns: pages kept off NVMe, the write
-//! budget. Must not know: the write queue's order, segments.
+//! Admission to NVMe: which pages are written, and how many bytes a day. Owns: which pages are kept off NVMe.
+//! Must not know: the write queue's order, segments.
 //!
 //! A page that is *off* is in DRAM, clean, and not on its way to NVMe: it is dropped when DRAM needs its
 //! slot. What hangs on it is off as well, so that what is on NVMe is always reachable there, and tails go

@@ -10,7 +10,7 @@ use crate::store::Store;
 use turnkv_proto::NamespaceId;
 
 impl Store {
-    /// Begins to take in what NVMe has of a namespace that was just opened. None: it has nothing.
+    /// Begins to take in what NVMe has of a namespace that was just opened.
     pub(crate) fn begin_adoption(&self, namespaces: &Namespaces, ns: NamespaceIndex) -> Option<Adoption> {
         let id = namespaces.get(ns)?.id;
         let found = self.nvme.strangers_of(&id)?;
@@ -18,8 +18,7 @@ impl Store {
     }
 
     /// Takes in some of the pages that were planned, of those trees whose last page was written no later than
-    /// `until`, so that several namespaces come in one order. True: there are more. What is not whole, or
-    /// hangs on nothing, is forgotten by and by (`forget_strangers`).
+    /// `until`, so that several namespaces come in one order.
     pub(crate) fn adopt(&mut self, namespaces: &Namespaces, adoption: &mut Adoption, until: u64) -> bool {
         let (ns, id) = adoption.namespace();
         let open = namespaces.get(ns).is_some_and(|desc| desc.id == id);
@@ -70,8 +69,7 @@ impl Store {
         Adopted::Visible
     }
 
-    /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index
-    /// may hold goes (`thin`): returns how many pages that are, which count as crowded out.
+    /// Takes all that was found on NVMe at start, before any namespace is open.
     #[must_use = "what does not fit is lost, and has to be said"]
     pub(crate) fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> u64 {
         if !self.nvme.is_alive() {
@@ -81,8 +79,7 @@ impl Store {
         self.tally.crowded_out
     }
 
-    /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True:
-    /// there are more. The ids are of namespaces of which nothing is left.
+    /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time.
     pub(crate) fn forget_strangers(&mut self, now: Now) -> (bool, Vec<NamespaceId>) {
         self.call.advance(now);
         self.nvme.forget_strangers(self.call.now() >= STRANGERS_MS_MAX)

@@ -1,5 +1,5 @@
 //! Deferred victims: pages that could go, but go last because they are protected or their session returns
-//! soon. Owns: which pages are deferred, taking them when nothing else is left, bringing them back. Must not
+//! soon. Owns: when a page is deferred, taking them when nothing else is left, bringing them back. Must not
 //! know: who needs the room.
 //!
 //! A deferred page is out of its list, so that no search meets it twice. It comes back when it is used, when

@@ -31,16 +31,14 @@ pub struct Durable {
 }
 
 impl Store {
-    /// Begins to have pages written, with those they depend on: then `hurry_some` until it says so. Pages
-    /// that are gone already are left out.
+    /// Begins to have pages written, with those they depend on: then `hurry_some` until it says so.
     pub(crate) fn begin_durable(&self, pages: &[PageKey]) -> Durable {
         let named = pages.iter().copied().filter(|page| self.pages.resolve(*page).is_some()).collect();
         let (seen, found) = (BTreeSet::new(), Vec::new());
         Durable { named, seen, found, way: 0, next: None, hurried: None }
     }
 
-    /// Writes some more of these pages before all others. Returns those that are not on NVMe yet, parents
-    /// first; none is told twice. True: that is all.
+    /// Writes some more of these pages before all others.
     pub(crate) fn hurry_some(&mut self, durable: &mut Durable) -> (Vec<PageKey>, bool) {
         self.call.begin();
         let slice = self.call.slice();
@@ -60,20 +58,7 @@ impl Store {
         (missing, false)
     }
 
-    /// The same, all at once.
-    pub(crate) fn make_durable(&mut self, pages: &[PageKey]) -> Vec<PageKey> {
-        let mut durable = self.begin_durable(pages);
-        let mut missing = Vec::new();
-        loop {
-            let (some, all) = self.hurry_some(&mut durable);
-            missing.extend(some);
-            if all {
-                return missing;
-            }
-        }
-    }
-
-    /// Whether all shards of the page are on NVMe. None: the page is gone, or stays off NVMe as things are.
+    /// Whether all shards of the page are on NVMe.
     pub(crate) fn is_on_nvme(&self, page: PageKey) -> Option<bool> {
         let index = self.pages.resolve(page).filter(|index| !self.nvme.is_off(&self.pages, *index))?;
         Some(self.pages.is_written(index))

@@ -1,5 +1,5 @@
-//! Branches that sessions left: their pages go first, tails before heads. Owns: what of them is still to be
-//! marked, bit by bit. Must not know: why a session left them.
+//! Branches that sessions left: their pages go first, tails before heads. Owns: how they are marked, bit by
+//! bit. Must not know: why a session left them.
 //!
 //! ```text
 //!   UP (marked from the tail, to the first page that still has a use) -> DOWN (to the cold end, from there to the tail) -> over

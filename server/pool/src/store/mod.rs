@@ -49,7 +49,6 @@ use crate::eviction::turns::Turns;
 use crate::eviction::unfinished_pages::Unfinished;
 use crate::ids::Now;
 use crate::index::arena::Pages;
-
 use crate::memory::slots::Slots;
 use crate::nvme::books::Nvme;
 use tally::Tally;

@@ -99,8 +99,7 @@ impl PassStep {
 }
 
 impl Store {
-    /// Begins to empty a segment of which these extents are alive, in the order in which they were written. `surplus`: the
-    /// tier is to be without it, so all of it may move.
+    /// Begins to empty a segment of which these extents are alive, in the order in which they were written.
     pub(crate) fn begin_pass(&mut self, extents: Vec<LiveExtent>, surplus: bool, now: Now) -> Pass {
         let moves_left = if surplus {
             let all = extents.iter().map(|extent| u64::from(extent.bytes)).sum();
@@ -119,8 +118,7 @@ impl Store {
         Pass { extents, left, moves_left, moving, deadline, slot_deadline }
     }
 
-    /// Moves or drops the next page of the segment, or looks after those on their way. `movable_bytes`: the largest extent
-    /// that there is room to write elsewhere, now or soon.
+    /// Moves or drops the next page of the segment, or looks after those on their way.
     pub(crate) fn step_pass(
         &mut self,
         namespaces: &Namespaces,

@@ -24,7 +24,7 @@ pub struct Promotion {
 }
 
 impl Store {
-    /// The read landed and verified. False: the page went away meanwhile.
+    /// The read landed and verified.
     pub(crate) fn promoted(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };
@@ -37,9 +37,7 @@ impl Store {
         true
     }
 
-    /// The read failed. After `Checksum`, `Io` or `Absent` the page and all after it are dropped; after
-    /// `Busy` it stays on NVMe. Leases that named the slot keep holding it until they end: tell their
-    /// holders. True: the page is dropped, and was not before.
+    /// The read failed.
     pub(crate) fn promote_failed(&mut self, page: PageKey, shard: u16, cause: MissCause, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.pages.in_flight(page, shard, PROMOTING) else { return false };

@@ -1,5 +1,5 @@
-//! Protected pages: they give way last, for a time, within a budget a tenant. Owns: who protects which pages,
-//! what they weigh, when protection ends. Must not know: what an eviction is; sessions' turns.
+//! Protected pages: they give way last, for a time, within a budget a tenant. Owns: what is protected within
+//! the budget, when protection ends. Must not know: what an eviction is; sessions' turns.
 //!
 //! Protection is never a lock: it ends by itself, it is bounded, and when nothing else can go a protected
 //! page goes.

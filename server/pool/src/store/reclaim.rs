@@ -38,9 +38,7 @@ pub enum Rewrite {
 
 impl Store {
     /// Judges an extent: cold is what leaves NVMe by the policy's order or was left, or, where DRAM has all
-    /// of the rest, what nothing else on NVMe hangs on. What is protected, and what leads to pages that stay,
-    /// is hot. Of the rest only so much is as a share of the bytes that came allows, unless little of the
-    /// segment stays.
+    /// of the rest, what nothing else on NVMe hangs on.
     pub(crate) fn reclaim_verdict(
         &mut self,
         namespaces: &Namespaces,
@@ -77,7 +75,7 @@ impl Store {
         if hot { Reclaim::Hot(key) } else { Reclaim::Cold(key) }
     }
 
-    /// Starts writing a page again. Its old place stays in use until the new one is written.
+    /// Starts writing a page again.
     pub(crate) fn rewrite(&mut self, page: PageKey, shard: u16) -> Rewrite {
         self.call.begin();
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));
@@ -132,9 +130,7 @@ impl Store {
         }
     }
 
-    /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was
-    /// promised to be on NVMe; the rest is gone by policy. Slots under leases are free when these end. False:
-    /// there was too much for one call; ask again.
+    /// Gives up the place of a cold page, and of all after it.
     pub(crate) fn drop_page(&mut self, page: PageKey) -> bool {
         self.call.begin();
         self.pages.resolve(page).is_none_or(|index| self.leave_nvme(index))

@@ -1,6 +1,5 @@
 //! Space on NVMe: which pages leave when there is no room for all, and how what hangs on them goes with them.
-//! Owns: marks of the pages that leave first, the bytes that are to stay in each segment. Must not know:
-//! which segment is emptied, and when.
+//! Owns: marks of the pages that leave first. Must not know: which segment is emptied, and when.
 //!
 //! A page that is *leaving* is on NVMe alone, and the policy's order says that it goes next. It can be read,
 //! and a read makes it stay; the reclaim of its segment drops it. Pages that stay are written again when
@@ -20,12 +19,6 @@ use crate::store::Store;
 use crate::store::going::{Eviction, Removal, Search};
 
 impl Store {
-    /// Bytes of each segment that reclaim would have to write again: the fewer, the sooner it should be
-    /// emptied. Segments beyond the end have none.
-    pub(crate) fn kept_by_segment(&self) -> &[u64] {
-        self.nvme.kept().1
-    }
-
     /// Says how the tier cuts its space, before any page is on it: which share of it pages may keep (see
     /// [`kept_percent`]), and the bytes of a segment, in blocks of which one is before each extent.
     pub(crate) fn shape_nvme(&mut self, kept_percent: u8, segment_bytes: u64, block_bytes: u64) {
@@ -33,8 +26,7 @@ impl Store {
     }
 
     /// The tier can have so many bytes from now on, of which pages may keep such a share: its disk is full,
-    /// or has space again. Beyond that the coldest pages are marked to leave, some in each call of
-    /// [`Pool::maintain`].
+    /// or has space again.
     pub(crate) fn resize_nvme(&mut self, bytes: u64, kept_percent: u8) {
         self.nvme.resize(bytes, kept_percent);
     }
@@ -200,6 +192,7 @@ impl Store {
         self.refresh(index, Position::Hot);
     }
 
+    /// DRAM has the only copy of what is here, for good: the device is gone.
     pub(crate) fn stay_without_nvme(&mut self, index: u32) {
         self.unmark_leaving(index);
         for shard in 0..self.pages.shards(index) {

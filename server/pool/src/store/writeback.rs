@@ -1,5 +1,5 @@
 //! Write-behind: which pages go to NVMe next, and what became of them.
-//! Owns: the write queue. Must not know: who waits for a write; segments, files.
+//! Owns: when a write begins, and what follows its end. Must not know: who waits for a write; segments, files.
 
 use crate::ids::{NONE, NamespaceIndex, Now, NvmePlace, PageKey, SlotKey};
 use crate::index::flags::{DIRTY, FILLED, MOVING, ON_NVME, WRITING};
@@ -18,7 +18,7 @@ pub struct WriteBehind {
     pub shard: u16,
     /// Shards of a page in this namespace.
     pub shards: u16,
-    /// Its namespace in this store.
+    /// Its namespace in this pool.
     pub ns: NamespaceIndex,
     /// Its namespace everywhere.
     pub namespace: NamespaceId,
@@ -40,8 +40,7 @@ pub struct WriteBehind {
 
 impl Store {
     /// Takes writes from the queue, parents before children, while they fit `bytes_max`, and as many as one
-    /// call may: ask again while there are any. One that is larger than `bytes_max` is given out alone, when
-    /// nothing is being written.
+    /// call may: ask again while there are any.
     pub(crate) fn next_writes(
         &mut self,
         namespaces: &Namespaces,
@@ -78,7 +77,7 @@ impl Store {
         writes
     }
 
-    /// The write is done. False: nobody needs the extent any more, forget it.
+    /// The write is done.
     pub(crate) fn written(&mut self, page: PageKey, shard: u16, place: NvmePlace, now: Now) -> bool {
         self.tick(now);
         let Some(index) = self.end_write(page, shard) else { return false };
@@ -114,16 +113,14 @@ impl Store {
     }
 
     /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the
-    /// slot after the commit. The slot is given up, and with it the page, unless NVMe has an older copy of
-    /// it. False: the page had gone already.
+    /// slot after the commit.
     pub(crate) fn write_changed(&mut self, page: PageKey, shard: u16, now: Now) -> bool {
         self.tick(now);
         let index = self.end_write(page, shard);
         index.inspect(|index| self.lose_slot(*index, shard)).is_some()
     }
 
-    /// A slot that was to be read does not hold the page's bytes any more. False: the page had left it
-    /// already.
+    /// A slot that was to be read does not hold the page's bytes any more.
     pub(crate) fn slot_changed(&mut self, page: PageKey, shard: u16, slot: SlotKey, now: Now) -> bool {
         self.tick(now);
         let index = self.pages.resolve(page).filter(|index| shard < self.pages.shards(*index));

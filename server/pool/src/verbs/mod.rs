@@ -1,11 +1,14 @@
-//! What callers ask of the pool, one file a verb. Owns: the order in which wings are asked. Must not know:
+//! What callers ask of the pool, one file a subject. Owns: the order in which wings are asked. Must not know:
 //! the wire, I/O.
 //!
-//! - pages: `offload` and `commit`, `reload`, `mapped` (slots that a process has mapped), `prefetch`,
-//!   `promote`
-//! - `leases`: how leases begin and end
-//! - sessions: `session` (fork, supersede, close), `turn_begin`, `turn_end`, `retain` (those with a priority)
+//! - pages: `lookup`, `offload` and `commit`, `reload`, `mapped` (slots that a process has mapped),
+//!   `prefetch`, `promote`
+//! - `leases`: how leases begin and end; `clients`: who holds them
+//! - sessions: `session` (fork, supersede, close), `turn_begin`, `turn_end`, `retain` (those with a priority),
+//!   `describe` (for people), `record` (across restarts)
 //! - `pins`: prefixes that many sessions share
+//! - NVMe: `writes`, `reads`, `space` (segments that are emptied), `starts` (what was found there)
+//! - `namespaces`, and `retire`: those that make way; `sizing`: how much they could do with
 //! - `slabs`: memory that changes tenant, or fails; `expire`: time passing; `sweep`: walks through the whole
 //!   index
 

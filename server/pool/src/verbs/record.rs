@@ -65,11 +65,11 @@ pub struct ListChunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListStart {
     page: BlockHash,
-    pub(crate) pages: u32,
+    pub(super) pages: u32,
 }
 
 impl ListStart {
-    pub(crate) fn new(page: BlockHash, pages: u32) -> ListStart {
+    pub(super) fn new(page: BlockHash, pages: u32) -> ListStart {
         ListStart { page, pages }
     }
 

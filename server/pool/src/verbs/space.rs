@@ -9,22 +9,22 @@ use turnkv_proto::{BlockHash, NamespaceId};
 
 impl Pool {
     /// Says how the tier cuts its space, before any page is on it: which share of it pages may keep (see
-    /// [`kept_percent`]), and the bytes of a segment, in blocks of which one is before each extent.
+    /// [`kept_percent`](crate::kept_percent)), and the bytes of a segment, in blocks of which one is before each extent.
     pub fn shape_nvme(&mut self, kept_percent: u8, segment_bytes: u64, block_bytes: u64) {
-        self.store.shape_nvme(kept_percent, segment_bytes, block_bytes)
+        self.store.shape_nvme(kept_percent, segment_bytes, block_bytes);
     }
 
     /// The tier can have so many bytes from now on, of which pages may keep such a share: its disk is full,
     /// or has space again. Beyond that the coldest pages are marked to leave, some in each call of
     /// [`Pool::maintain`].
     pub fn resize_nvme(&mut self, bytes: u64, kept_percent: u8) {
-        self.store.resize_nvme(bytes, kept_percent)
+        self.store.resize_nvme(bytes, kept_percent);
     }
 
     /// Bytes of each segment that reclaim would have to write again: the fewer, the sooner it should be
     /// emptied. Segments beyond the end have none.
     pub fn kept_by_segment(&self) -> &[u64] {
-        self.store.kept_by_segment()
+        self.store.nvme().kept().1
     }
 
     /// Begins to empty a segment of which these extents are alive, in the order in which they were written. `surplus`: the
@@ -60,7 +60,7 @@ impl Pool {
 
     /// A page that was to be written again is not: it competes for room like any other.
     pub fn rewrite_ended(&mut self, page: PageKey) {
-        self.store.rewrite_ended(page)
+        self.store.rewrite_ended(page);
     }
 
     /// Gives up the place of a cold page, and of all after it. What DRAM has of them stays, unless it was
@@ -72,6 +72,6 @@ impl Pool {
 
     /// So many bytes more may be written again: segments are given up, and what is hot in them moves.
     pub fn allow_rewrites(&mut self, bytes: u64) {
-        self.store.allow_rewrites(bytes)
+        self.store.allow_rewrites(bytes);
     }
 }

@@ -21,7 +21,7 @@ impl Pool {
 
     /// The write failed: the page is dirty again, first in the queue.
     pub fn write_failed(&mut self, page: PageKey, shard: u16, now: Now) {
-        self.store.write_failed(page, shard, now)
+        self.store.write_failed(page, shard, now);
     }
 
     /// The bytes were not those of the page's checksum when they had been written: somebody else wrote to the
@@ -45,7 +45,14 @@ impl Pool {
 
     /// The same, all at once.
     pub fn make_durable(&mut self, pages: &[PageKey]) -> Vec<PageKey> {
-        self.store.make_durable(pages)
+        let (mut durable, mut missing) = (self.begin_durable(pages), Vec::new());
+        loop {
+            let (some, all) = self.hurry_some(&mut durable);
+            missing.extend(some);
+            if all {
+                return missing;
+            }
+        }
     }
 
     /// Whether all shards of the page are on NVMe. None: the page is gone, or stays off NVMe as things are.
