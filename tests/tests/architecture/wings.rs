@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_wing_that_knows_the_facade_is_found() {
-        let text = "use crate::{Pool, PoolConfig};\n\nimpl Pool {}\nimpl PoolConfig {}\n// impl Pool of old\n";
+        let text =
+            "use crate::{Pool, PoolConfig};\n\nimpl Pool {}\nimpl PoolConfig {}\n// impl Pool of old\n";
         assert_eq!(names_facade("server/pool/src/store/search.rs", text).len(), 2);
         assert!(names_facade("server/pool/src/verbs/offload.rs", text).is_empty());
         assert!(names_facade("server/pool/src/store/search/tests.rs", text).is_empty());
