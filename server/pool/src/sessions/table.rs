@@ -187,7 +187,7 @@ impl Sessions {
     /// many were looked at. A tenant that has no fewer than its equal share loses its own: the longest idle,
     /// else one in a turn that was silent for long (engines die). For one that has fewer, the tenant with
     /// most loses one: if it has too many, in a turn or not.
-    pub(crate) fn makes_way(&mut self, tenant: u32, sessions_max: u32, now: Now) -> (Option<u32>, u64) {
+    pub(super) fn makes_way(&mut self, tenant: u32, sessions_max: u32, now: Now) -> (Option<u32>, u64) {
         let own = self.tenants.len_of(tenant);
         let tenants = self.tenants.len() + usize::from(own == 0);
         let share = (sessions_max as usize / tenants).max(1);
@@ -233,7 +233,7 @@ impl Sessions {
     }
 
     /// The session that ended with a page, if it may be continued by another.
-    pub(crate) fn ended_with(&self, ns: NamespaceIndex, page: &BlockHash) -> Option<u32> {
+    pub(super) fn ended_with(&self, ns: NamespaceIndex, page: &BlockHash) -> Option<u32> {
         self.ends.get(&(ns, *page)).copied()
     }
 

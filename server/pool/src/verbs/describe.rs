@@ -235,7 +235,7 @@ impl Pool {
         u64::from(ns.map_or_else(|| self.sessions.len(), |ns| self.sessions.len_of(ns)))
     }
 
-    pub(crate) fn session_at(&self, ns: NamespaceIndex, session: &SessionId) -> Result<u32, PoolError> {
+    pub(super) fn session_at(&self, ns: NamespaceIndex, session: &SessionId) -> Result<u32, PoolError> {
         self.namespaces.desc(ns)?;
         self.sessions.find(ns, session).ok_or(PoolError::SessionUnknown)
     }

@@ -9,7 +9,7 @@ use crate::memory::shares::LeaseRoom;
 
 impl Pool {
     /// Ends a lease of any kind: its holds end, and pages it was filling are given up.
-    pub(crate) fn end_lease(&mut self, id: LeaseId) {
+    pub(super) fn end_lease(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(id) else { return };
         if lease.kind == LeaseKind::Write {
             self.store.give_up_grants(&lease.items, lease.shards);
@@ -21,7 +21,7 @@ impl Pool {
 
     /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write
     /// them.
-    pub(crate) fn quarantine(&mut self, id: LeaseId) {
+    pub(super) fn quarantine(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.quarantine(id) else { return };
         let (shards, items) = (lease.shards, lease.items.clone());
         self.store.give_up_grants(&items, shards);
@@ -29,7 +29,7 @@ impl Pool {
     }
 
     /// Puts slots under a new lease.
-    pub(crate) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
+    pub(super) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
         let slot_bytes = self.store.slots().class_at(new.ns.0).slot_bytes;
         self.leases.insert(new, slot_bytes)
     }
@@ -40,7 +40,7 @@ impl Pool {
     }
 
     /// How many more slots a lease of this client may hold, or why there can be no lease.
-    pub(crate) fn lease_room(&mut self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
+    pub(super) fn lease_room(&mut self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
         self.leases.lease_room(self.store.limits(), self.store.slots(), client, ns)
     }
 }

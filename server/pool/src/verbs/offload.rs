@@ -294,7 +294,7 @@ impl Pool {
     }
 
     /// The session of an offload, made if new; checked before anything else changes.
-    pub(crate) fn reserve_session(
+    pub(super) fn reserve_session(
         &mut self,
         ask: &OffloadAsk<'_>,
         now: Now,
@@ -317,7 +317,7 @@ impl Pool {
         Ok(Some(at))
     }
 
-    pub(crate) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
+    pub(super) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
         let desc = self.namespaces.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shards, desc.shards)?;
         self.check_lease_size(ask.shards)?;
@@ -328,7 +328,7 @@ impl Pool {
     }
 
     /// Checks that a lease has room for a page.
-    pub(crate) fn check_lease_size(&self, moved: Shards) -> Result<(), PoolError> {
+    pub(super) fn check_lease_size(&self, moved: Shards) -> Result<(), PoolError> {
         match moved.count() > self.store.limits().lease_pages_max as usize {
             true => Err(PoolError::Invalid(
                 "a lease has fewer slots than one page has shards in this call: move fewer shards",

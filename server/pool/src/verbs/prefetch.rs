@@ -151,7 +151,7 @@ impl Pool {
     }
 
     /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
-    pub(crate) fn note_return(&mut self, at: u32, back: Now, bytes: u64, now: Now) {
+    pub(super) fn note_return(&mut self, at: u32, back: Now, bytes: u64, now: Now) {
         let lead = PREFETCH_AHEAD_MS + bytes / PREFETCH_BYTES_PER_MS;
         let begins =
             if self.store.nvme().is_alive() { Some(back.saturating_sub(lead).max(now)) } else { None };

@@ -31,7 +31,7 @@ impl<'a> Retaining<'a> {
 
 impl Retaining<'_> {
     /// What is protected so far, and is nobody's from now on.
-    pub(crate) fn give_up(&mut self) -> Option<TipId> {
+    pub(super) fn give_up(&mut self) -> Option<TipId> {
         self.held.take()
     }
 }
