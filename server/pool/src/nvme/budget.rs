@@ -16,7 +16,7 @@ pub(crate) struct WriteBudget {
 
 impl WriteBudget {
     /// A full bucket: the first burst is there from the start.
-    pub(crate) fn new(bytes_per_day: u64) -> WriteBudget {
+    pub(super) fn new(bytes_per_day: u64) -> WriteBudget {
         WriteBudget { bytes: burst(bytes_per_day), rest: 0, filled_at: 0 }
     }
 

@@ -107,12 +107,12 @@ impl Strangers {
             .map(|family| Arc::clone(&family.extents))
     }
 
-    pub(crate) fn is_alive(&self, id: &NamespaceId, at: usize) -> bool {
+    pub(super) fn is_alive(&self, id: &NamespaceId, at: usize) -> bool {
         self.families.get(id).is_some_and(|family| family.is_alive(at))
     }
 
     /// One of them is a stranger no more.
-    pub(crate) fn take(&mut self, id: &NamespaceId, at: usize) -> Option<Stranger> {
+    pub(super) fn take(&mut self, id: &NamespaceId, at: usize) -> Option<Stranger> {
         let taken = self.families.get_mut(id)?.take(at)?;
         self.count -= 1;
         self.bytes -= u64::from(taken.bytes);
@@ -184,7 +184,7 @@ impl Strangers {
         (self.count, self.bytes)
     }
 
-    pub(crate) fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         let of = |family: &Family| family.extents.len() * size_of::<Stranger>() + family.alive.len() * 8;
         self.families.values().map(of).sum()
     }

@@ -55,11 +55,11 @@ impl Lane {
 }
 
 impl WriteQueue {
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.urgent.len() + self.usual.len()
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let lanes = [&self.urgent.sifted, &self.urgent.rest, &self.usual.sifted, &self.usual.rest];
         lanes.iter().map(|lane| lane.capacity()).sum::<usize>() * size_of::<PageKey>()
     }

@@ -48,7 +48,7 @@ impl Store {
     }
 
     /// The cell gives up its slot; what it held of the page's bytes there is gone.
-    pub(crate) fn let_go(&mut self, index: u32, shard: u16) {
+    pub(super) fn let_go(&mut self, index: u32, shard: u16) {
         let (slot, dirty) = self.pages.let_go(index, shard);
         self.tally.dirty_bytes -= if dirty { self.shard_bytes(index) } else { 0 };
         if slot != NONE {
@@ -108,12 +108,12 @@ impl Store {
     }
 
     /// Bytes of one shard of a page.
-    pub(crate) fn shard_bytes(&self, index: u32) -> u64 {
+    pub(super) fn shard_bytes(&self, index: u32) -> u64 {
         self.slots.shard_bytes_of(self.pages[index].ns)
     }
 
     /// Bytes of NVMe that one shard of a page takes.
-    pub(crate) fn extent_bytes(&self, index: u32) -> u64 {
+    pub(super) fn extent_bytes(&self, index: u32) -> u64 {
         self.nvme.extent_bytes(self.shard_bytes(index))
     }
 
@@ -257,7 +257,7 @@ impl Store {
     }
 
     /// Makes a page visible once all its shards are committed and its parent is visible; then its children.
-    pub(crate) fn settle(&mut self, index: u32) {
+    pub(super) fn settle(&mut self, index: u32) {
         let (mut next, mut waiting) = (Some(index), Vec::new());
         while let Some(index) = next.take().or_else(|| waiting.pop()) {
             let parent = self.pages[index].parent;

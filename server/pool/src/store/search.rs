@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// The page of a list that the policy says goes next.
-    pub(crate) fn coldest(&mut self, list: ListId) -> Option<u32> {
+    pub(super) fn coldest(&mut self, list: ListId) -> Option<u32> {
         let (page, moves) = self.policy.victim(&mut self.pages, list);
         self.call.add(1 + moves);
         page

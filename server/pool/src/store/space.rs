@@ -19,8 +19,7 @@ use crate::store::Store;
 use crate::store::going::{Eviction, Removal, Search};
 
 impl Store {
-    /// Says how the tier cuts its space, before any page is on it: which share of it pages may keep (see
-    /// [`kept_percent`]), and the bytes of a segment, in blocks of which one is before each extent.
+    /// Says how the tier cuts its space, before any page is on it.
     pub(crate) fn shape_nvme(&mut self, kept_percent: u8, segment_bytes: u64, block_bytes: u64) {
         self.nvme.shape(kept_percent, segment_bytes, block_bytes);
     }
