@@ -16,6 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
+use crate::claims::Claims;
 use crate::huge::{HUGE_PAGE_BYTES, collapse, map_shared};
 
 /// May a region use huge pages?
@@ -89,13 +90,15 @@ pub struct Region {
     bytes: usize,
     /// Length of the mapping: `bytes` rounded up to the file's block (page) size.
     mapped_bytes: usize,
+    /// Who in this process writes what of it.
+    claims: Claims,
 }
 
 // SAFETY: a region is an address range that stays mapped until `drop`, and a descriptor; neither belongs to a
 // thread.
 unsafe impl Send for Region {}
-// SAFETY: as above; all shared access goes through raw pointers under the pool's leases, `&Region` itself is
-// never written.
+// SAFETY: as above; nothing refers to the bytes, which are copied by `shared` only, and the claims have a lock
+// of their own.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -181,6 +184,11 @@ impl Region {
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
+    }
+
+    /// Who in this process writes what of it.
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     /// Faults the pages of `[offset, offset + len)` into this process, writable, without changing their
@@ -277,7 +285,7 @@ impl Region {
     fn map(fd: OwnedFd, bytes: usize, block_bytes: usize) -> Result<Self, Errno> {
         let mapped_bytes = bytes.checked_next_multiple_of(block_bytes).ok_or(Errno::NOMEM)?;
         let base = map_shared(&fd, mapped_bytes, block_bytes)?;
-        Ok(Self { fd, base, bytes, mapped_bytes })
+        Ok(Self { fd, base, bytes, mapped_bytes, claims: Claims::default() })
     }
 
     fn lock(&self) -> Granted {

@@ -30,6 +30,7 @@ use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
 use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
 use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
+use crate::page::{Page, PageMut};
 use crate::slot::Slot;
 
 mod enqueue;
@@ -38,14 +39,27 @@ mod verify;
 /// What the other end of a page's copy is.
 #[derive(Debug)]
 pub(crate) enum Other {
-    /// A slot in host memory.
-    Slot(Slot),
+    /// A slot in host memory that the copy reads.
+    Slot(Page),
+    /// A slot in host memory that the copy fills. What is staged for it shares the right until it has landed.
+    Filling(Arc<PageMut>),
     /// Device memory that the plan's is filled from.
     Source(DevicePlan),
 }
 
+impl Other {
+    /// The slot, if it is one.
+    pub(crate) fn slot(&self) -> Option<&Slot> {
+        match self {
+            Other::Slot(page) => Some(page.slot()),
+            Other::Filling(page) => Some(page.slot()),
+            Other::Source(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
-pub(crate) struct Page {
+pub(crate) struct JobPage {
     pub(crate) plan: DevicePlan,
     pub(crate) other: Other,
 }
@@ -53,9 +67,7 @@ pub(crate) struct Page {
 /// Copies that one call asked for.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) pages: Vec<Page>,
-    /// From the plans into the slots; else the other way.
-    pub(crate) to_slots: bool,
+    pub(crate) pages: Vec<JobPage>,
     /// Nothing is read or written before this.
     pub(crate) after: Option<Mark>,
     /// How many parts of all pages are copied one after another, each with an event; 0: no events.
@@ -71,10 +83,15 @@ impl Job {
         self.pages.iter().map(|page| page.plan.pieces().len()).sum()
     }
 
+    /// Whether it goes from the plans into slots; else the other way.
+    fn to_slots(&self) -> bool {
+        self.way() == Way::ToSlots
+    }
+
     /// Which way its pieces go: all of one job go the same.
     fn way(&self) -> Way {
         match self.pages.first().map(|page| &page.other) {
-            _ if self.to_slots => Way::ToSlots,
+            Some(Other::Filling(_)) => Way::ToSlots,
             Some(Other::Source(_)) => Way::Within,
             Some(Other::Slot(_)) | None => Way::ToDevice,
         }
@@ -133,7 +150,7 @@ enum Act {
     /// Only memory becomes free.
     Nothing,
     /// Staged bytes have come from the device: they go on into the slot.
-    ToSlot { staged: Taken, slot: Slot, offset: usize },
+    ToSlot { staged: Taken, filling: Arc<PageMut>, offset: usize },
     /// Checksums were taken: of so many pages of the job at hand, from this page on.
     Sums { output: Taken, first: usize },
     /// A job is done, or what had been enqueued of it.
@@ -414,10 +431,10 @@ impl Lane {
     fn act(&mut self, act: Act) {
         match act {
             Act::Nothing => {}
-            Act::ToSlot { staged, slot, offset } => {
+            Act::ToSlot { staged, filling, offset } => {
                 // SAFETY: the copy into the piece is done, and it becomes free only after this.
                 let bytes = unsafe { staged.bytes_mut() };
-                slot.fill_at(offset, bytes);
+                filling.put(offset, bytes);
             }
             Act::Sums { output, first } => self.read_sums(output, first),
             Act::Finish { job, on_cpu, result } => self.finish(*job, &on_cpu, result),
@@ -431,8 +448,8 @@ impl Lane {
                 checksums.resize(job.pages.len(), 0);
             }
             for &page in on_cpu {
-                if let Other::Slot(slot) = &job.pages[page].other {
-                    checksums[page] = slot.checksum();
+                if let Some(slot) = job.pages[page].other.slot() {
+                    checksums[page] = slot.page().checksum();
                 }
             }
             Landed { checksums, at: Instant::now() }
@@ -461,7 +478,7 @@ impl Lane {
             error.unwrap_or_else(|| DeviceError::new(DeviceErrorKind::Broken, "the device is broken"));
         match act {
             Act::Nothing | Act::Sums { .. } => {}
-            Act::ToSlot { slot, .. } => std::mem::forget(slot),
+            Act::ToSlot { filling, .. } => std::mem::forget(filling),
             Act::Finish { job, .. } => {
                 let Job { pages, flight, .. } = *job;
                 let bytes: usize = pages.iter().map(|page| page.plan.slot_bytes()).sum();

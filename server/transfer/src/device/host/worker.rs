@@ -8,6 +8,7 @@ use super::kernels;
 use super::machine::{Call, Machine};
 use crate::device::driver::{CopyRequest, Kernel};
 use crate::limits::HOST_LOOK;
+use crate::shared;
 
 /// Runs a stream's calls until it is ended and they are done, or the device breaks.
 pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
@@ -49,8 +50,8 @@ fn copy(request: &CopyRequest) {
     let source = std::ptr::with_exposed_provenance::<u8>(request.source as usize);
     let target = std::ptr::with_exposed_provenance_mut::<u8>(request.target as usize);
     // SAFETY: whoever enqueued it promised that both ranges stay valid and apart until an event behind it has
-    // passed.
-    unsafe { std::ptr::copy_nonoverlapping(source, target, request.bytes) };
+    // passed. One of them may be a slot, where others may write as they may beside a GPU.
+    unsafe { shared::copy(source, target, request.bytes) };
 }
 
 fn pause(most: Duration, chance: &mut u64) {
