@@ -43,14 +43,14 @@ fn many_at_once_all_land() {
             .map(|seed| {
                 let (done, told) = promise();
                 let target = bench.slot(seed as usize, bytes);
-                target.fill(&vec![0; bytes as usize]);
+                target.claim().unwrap().fill(&vec![0; bytes as usize]);
                 tier.read(places[seed as usize], bytes, meta(seed, bytes).checksum, target.clone(), done);
                 (told, target)
             })
             .collect();
         for (seed, (told, target)) in reads.iter().enumerate() {
             answer(told).unwrap();
-            assert!(target.to_vec() == pattern(bytes, seed as u64));
+            assert!(target.page().to_vec() == pattern(bytes, seed as u64));
         }
     });
 }
@@ -183,7 +183,7 @@ fn a_renewed_slab_serves_at_once() {
             let target = fresh.slot(round * 4096, 100_000).unwrap();
             tier.register(0, Arc::clone(&fresh));
             read_into(&tier, at, 1, 100_000, &target).unwrap();
-            assert!(target.to_vec() == pattern(100_000, 1));
+            assert!(target.page().to_vec() == pattern(100_000, 1));
         }
         // Outside the table: unregistered, not refused.
         [1, 7, usize::MAX].into_iter().for_each(|index| tier.register(index, region(4 << 20)));
