@@ -117,8 +117,7 @@ impl World {
         let begun = begun.unwrap();
         let fill = |(at, place): (u32, &turnkv_pool::SlotPlace)| {
             let slot = self.slot(*place);
-            slot.fill(&[at as u8 + 1; PAGE as usize]);
-            (at, slot.checksum())
+            (at, slot.claim().unwrap().fill(&[at as u8 + 1; PAGE as usize]).1)
         };
         let pages = begun.outcomes.granted().zip(&begun.slots).map(fill).collect();
         CommitOffload { lease: begun.lease.unwrap(), pages, durable: true }
@@ -152,7 +151,7 @@ impl World {
         while let Some(ReloadedPosition { index, found, .. }) = self.next(run) {
             told.push(found.map(|place| {
                 assert_eq!(
-                    self.slot(place).to_vec(),
+                    self.slot(place).page().to_vec(),
                     [index as u8 + 1; PAGE as usize],
                     "the page's own bytes"
                 );

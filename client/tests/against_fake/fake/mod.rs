@@ -287,7 +287,7 @@ impl Core {
         let write = pool.writes.remove(&ask.lease).ok_or_else(unknown)?;
         for (page, checksum) in ask.pages.iter().zip(&ask.checksums) {
             let (_, hash, slot) = *write.granted.iter().find(|(position, ..)| position == page).unwrap();
-            assert_eq!(self.slot(slot).checksum(), *checksum, "what was committed is what was copied");
+            assert_eq!(self.slot(slot).page().checksum(), *checksum, "what was committed is what was copied");
             pool.pages.insert(hash, (slot, *checksum));
         }
         pool.committed += 1;

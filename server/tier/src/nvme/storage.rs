@@ -174,10 +174,7 @@ impl File {
                 let (fd, offset) = (fd.as_raw_fd(), offset.try_into().map_err(|_| Errno::OVERFLOW)?);
                 let pieces = [
                     libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: header.len() },
-                    libc::iovec {
-                        iov_base: source.slot().as_ptr().wrapping_add(from).cast(),
-                        iov_len: rest,
-                    },
+                    libc::iovec { iov_base: source.slot().as_ptr().wrapping_add(from).cast(), iov_len: rest },
                 ];
                 // SAFETY: the header is a slice; `rest` bytes from `from` on lie inside the slot, which `source`
                 // keeps mapped. The kernel reads both, and what others write there meanwhile is its to race with.

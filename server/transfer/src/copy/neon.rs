@@ -5,11 +5,11 @@
 //! by themselves. What is copied may be written by others meanwhile, so it is loaded and stored by instructions that
 //! the compiler does not look into (see [`crate::shared`]).
 
-use std::arch::asm;
 use std::arch::aarch64::{
     uint8x16_t, uint64x2_t, veorq_u8, vgetq_lane_u64, vld1q_u8, vmull_p64, vreinterpretq_u8_p128,
     vreinterpretq_u64_u8, vst1q_u8,
 };
+use std::arch::asm;
 
 use super::fold::{REMAINDER_BYTES, Remainder, Shift};
 use super::kernel::{CopyKernel, FusedCopy, copy_plain};

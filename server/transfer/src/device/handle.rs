@@ -273,8 +273,8 @@ fn of_slots(
         if plan.slot_bytes() != slot.len() {
             return Err(misfit(plan.slot_bytes(), slot.len()));
         }
-        let other =
-            access(slot).map_err(|claimed| DeviceError::new(DeviceErrorKind::Invalid, claimed.to_string()))?;
+        let other = access(slot)
+            .map_err(|claimed| DeviceError::new(DeviceErrorKind::Invalid, claimed.to_string()))?;
         Ok(JobPage { plan, other })
     };
     pages.into_iter().map(fits).collect()

@@ -9,8 +9,13 @@ use crate::plan::{PageLayout, TensorShape, TensorView};
 use crate::region::{HugePages, Region, RegionOptions};
 
 fn region(bytes: usize) -> Arc<Region> {
-    let options =
-        RegionOptions { bytes, huge_pages: HugePages::Off, touch: false, lock: false, name: "test".to_owned() };
+    let options = RegionOptions {
+        bytes,
+        huge_pages: HugePages::Off,
+        touch: false,
+        lock: false,
+        name: "test".to_owned(),
+    };
     Region::create(&options).unwrap().0
 }
 

@@ -286,7 +286,12 @@ fn pages_of_every_part_have_their_own_checksums() {
         let delay_max = Duration::from_micros(100);
         let rig = Rig::new(HostOptions { device, delay_max, ..strict() }, 5).registered();
         for page in 0..5 {
-            rig.region.slot(page * PAGE, PAGE).unwrap().claim().unwrap().fill(&pattern(60 + page as u64, PAGE));
+            rig.region
+                .slot(page * PAGE, PAGE)
+                .unwrap()
+                .claim()
+                .unwrap()
+                .fill(&pattern(60 + page as u64, PAGE));
         }
         let flight = rig.device.drain(rig.pages(0..5, PAGE / 3), None, layers, true).unwrap();
         let expected: Vec<u64> = (60..65).map(|page| checksum(&pattern(page, PAGE))).collect();
