@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use crate::claims::Claims;
-use crate::huge::{HUGE_PAGE_BYTES, collapse, map_shared};
+use crate::huge::{HUGE_PAGE_BYTES, ReservedError, collapse, map_shared};
 
 /// May a region use huge pages?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -254,9 +254,9 @@ impl Region {
 
     /// A region of reserved 2 MiB pages, or why not. `mmap` reserves the pages, so that no later touch can
     /// fail.
-    fn create_huge(options: &RegionOptions) -> Result<Self, String> {
+    fn create_huge(options: &RegionOptions) -> Result<Self, ReservedError> {
         if !options.bytes.is_multiple_of(HUGE_PAGE_BYTES) {
-            return Err(format!("{} bytes are not a multiple of 2 MiB", options.bytes));
+            return Err(ReservedError::Ragged { bytes: options.bytes });
         }
         let made = memfd(&options.name, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB).and_then(|fd| {
             rustix::fs::ftruncate(&fd, options.bytes as u64)?;
@@ -267,17 +267,13 @@ impl Region {
             Errno::NOMEM => {
                 let pages = options.bytes / HUGE_PAGE_BYTES;
                 let free = read_setting("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-                format!("{pages} free 2 MiB pages are needed and {free} are there: raise vm.nr_hugepages")
+                ReservedError::TooFew { pages, free }
             }
             Errno::NOSYS | Errno::INVAL | Errno::NODEV | Errno::OPNOTSUPP => {
-                format!("this kernel has no huge pages for memfds ({errno})")
+                ReservedError::Unsupported(errno)
             }
-            Errno::PERM | Errno::ACCESS => {
-                format!(
-                    "this user may not use huge pages ({errno}): set vm.hugetlb_shm_group to the user's group"
-                )
-            }
-            errno => format!("huge pages are refused ({errno})"),
+            Errno::PERM | Errno::ACCESS => ReservedError::Forbidden(errno),
+            errno => ReservedError::Refused(errno),
         })
     }
 

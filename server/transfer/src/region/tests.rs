@@ -128,6 +128,17 @@ fn wishes_are_granted_or_explained() {
 }
 
 #[test]
+fn missing_huge_pages_have_a_cause() {
+    use crate::huge::CollapseError;
+    let refused = Region::create_huge(&options(5000)).unwrap_err();
+    assert!(matches!(refused, ReservedError::Ragged { bytes: 5000 }), "{refused}");
+    let small = Region::create_ordinary(&options(8192)).unwrap();
+    // SAFETY: nobody else knows of the mapping.
+    let refused = unsafe { collapse(small.base, small.bytes) }.unwrap_err();
+    assert!(matches!(refused, CollapseError::TooSmall { bytes: 8192 }), "{refused}");
+}
+
+#[test]
 fn a_tail_page_is_zero_beyond_its_tokens() {
     use crate::plan::{PageLayout, TensorShape, TensorView};
     let mut memory = [1u8; 3 * 8];
