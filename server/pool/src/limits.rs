@@ -1,6 +1,8 @@
 //! The named bounds of the pool's own work. Owns: constants. Must not know: configuration (config.rs has what
 //! an operator sets).
 
+use turnkv_proto::limits::SHARDS_MAX;
+
 /// Steps after which a call that can be cut returns, to go on in its next one. A step is a page, a slot or a
 /// list entry that is looked at or changed: whoever holds a lock around the pool lets go of it between two
 /// calls.
@@ -51,8 +53,6 @@ pub const SLOT_ALIGN_BYTES: u64 = 4096;
 pub const SLAB_BYTES_MIN: u64 = 64 << 10;
 /// Bytes of the largest slab.
 pub const SLAB_BYTES_MAX: u64 = 1 << 40;
-/// Shards of a page (tensor-parallel ranks).
-pub const SHARDS_MAX: u16 = 256;
 /// Tokens of a page: a partial tail is shorter.
 pub const PAGE_TOKENS_MAX: u32 = 4096;
 /// Bytes of a tenant's name.

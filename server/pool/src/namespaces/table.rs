@@ -10,12 +10,13 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{PAGE_TOKENS_MAX, SHARDS_MAX, TENANT_BYTES_MAX, TENANTS_KEPT};
+use crate::limits::{PAGE_TOKENS_MAX, TENANT_BYTES_MAX, TENANTS_KEPT};
 use crate::namespaces::retire::Retiring;
 use crate::sizing::prefill::Prefill;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use turnkv_proto::NamespaceId;
+use turnkv_proto::limits::SHARDS_MAX;
 
 /// What the pool needs to know of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,8 +199,8 @@ impl Pool {
 
     /// Whether this pool could hold pages of a namespace at all.
     pub fn fits(&self, desc: &NamespaceDesc) -> Result<(), PoolError> {
-        if desc.shards == 0 || desc.shards > SHARDS_MAX {
-            return Err(PoolError::Invalid("a page has 1 to 256 shards"));
+        if desc.shards == 0 || u32::from(desc.shards) > SHARDS_MAX {
+            return Err(PoolError::Invalid("a page has 1 to 64 shards"));
         }
         if desc.page_tokens == 0 || desc.page_tokens > PAGE_TOKENS_MAX {
             return Err(PoolError::Invalid("a page has 1 to 4096 tokens"));
