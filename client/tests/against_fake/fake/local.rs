@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame, LocalListener, LocalSocket};
 
@@ -56,6 +56,12 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         end(core, verb, body);
         return Ok(());
     }
+    let holds = core.script.holds.load(Ordering::SeqCst);
+    match verb {
+        Verb::Release if holds => return Ok(()),
+        Verb::Renew => core.renewals.lock().unwrap().push(Instant::now()),
+        _ => {}
+    }
     if verb != Verb::Hello && !core.pace() {
         return Err(std::io::Error::other("cut by the script"));
     }
@@ -101,6 +107,15 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
                 Ok(()) => Ok(core.begin_reload(&asked(&ask), true).encode_to_vec()),
                 Err(error) => Err(error),
             }
+        }
+        Verb::Reserve if holds => {
+            let ask = wire::ReserveRequest::decode(body).unwrap();
+            let slots = (0..ask.pages as usize).map(|slot| core.slot_ref(slot)).collect();
+            let lease_ms = core.lease_ms();
+            Ok(wire::ReserveReply { lease: 1, lease_ms, slots, ..Default::default() }.encode_to_vec())
+        }
+        Verb::Renew if holds => {
+            Ok(wire::RenewReply { lease_ms: core.lease_ms(), ..Default::default() }.encode_to_vec())
         }
         // As a server of before these verbs.
         Verb::Reserve | Verb::CommitReserved | Verb::Renew | Verb::Release => {
