@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::checksum::checksum;
@@ -62,7 +63,19 @@ fn parts_are_blanked_and_no_byte_beside_them() {
     assert!(page.to_vec() == expected);
 }
 
-/// Runs `look` often while another mapping of the slot is written all the time, as a peer whose lease is over
+/// The writer ends with the looks, also where one of them panics.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How long it is looked for bytes that change between two looks at them.
+const LOOKING: Duration = Duration::from_millis(500);
+
+/// Runs `look` again and again while another mapping of the slot is written all the time, as a peer whose lease is over
 /// could.
 fn beside_a_writer(bytes: usize, mut look: impl FnMut(&Page)) {
     let region = region(bytes);
@@ -70,15 +83,17 @@ fn beside_a_writer(bytes: usize, mut look: impl FnMut(&Page)) {
     let (page, over) = (region.slot(0, bytes).unwrap().page(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut writing = theirs.slot(0, bytes).unwrap().claim().unwrap();
-            for round in (0..u64::MAX).take_while(|_| !over.load(Ordering::Relaxed)) {
-                for at in (0..bytes - 8).step_by(509) {
-                    writing.fill_at(at, &round.to_le_bytes());
-                }
+            let (writing, contents) = (theirs.slot(0, bytes).unwrap(), [vec![0x55; bytes], vec![0xAA; bytes]]);
+            for content in contents.iter().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
+                // SAFETY: the slot is mapped and as long as the content, and nothing refers to it.
+                unsafe { shared::copy(content.as_ptr(), writing.as_ptr(), bytes) };
             }
         });
-        (0..2000).for_each(|_| look(&page));
-        over.store(true, Ordering::Relaxed);
+        let _ends = Ends(&over);
+        let begun = Instant::now();
+        while begun.elapsed() < LOOKING {
+            look(&page);
+        }
     });
 }
 

@@ -168,8 +168,8 @@ impl Lane {
             self.take_calls(job, 1)?;
             // SAFETY: one side is a plan's memory, whose maker vouched for it; the other is a slot of a
             // registered region, staging memory, or another plan's. All are owned by the job until its last
-            // event has passed, slots are under a lease that lasts as long, and the order against the
-            // engine's streams is by the mark that we waited for.
+            // event has passed, Rust code refers to no slot's bytes, the right to write those that are filled
+            // is the job's, and the order against the engine's streams is by the mark that we waited for.
             unsafe { self.core.driver.copy(*request, self.stream)? };
         }
         self.core.stats.engine_calls.add(requests.len() as u64);
