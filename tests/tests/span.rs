@@ -24,7 +24,7 @@ async fn a_slot_whose_page_was_committed_is_not_reserved_any_more() -> Result<()
         ensure!(span.mapped() == (0, 0), "what is the pool's is given back, not kept to be written again");
     }
     for hashes in [chain(1, 2), chain(2, 2)] {
-        ensure!(user.reload(&hashes).await?.pages == 2, "both are as they were committed");
+        ensure!(user.namespace.lookup(&hashes).await? == 2, "both are here");
     }
     Ok(())
 }
