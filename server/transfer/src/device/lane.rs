@@ -23,80 +23,19 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::device::buffer::Scratch;
-use crate::device::choose::{Means, Way};
+use crate::device::choose::Means;
 use crate::device::core::DeviceCore;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
 use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
-use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
 use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
-use crate::page::{Page, PageMut};
-use crate::slot::Slot;
+use crate::page::PageMut;
 
 mod enqueue;
+mod job;
 mod verify;
 
-/// What the other end of a page's copy is.
-#[derive(Debug)]
-pub(crate) enum Other {
-    /// A slot in host memory that the copy reads.
-    Slot(Page),
-    /// A slot in host memory that the copy fills. What is staged for it shares the right until it has landed.
-    Filling(Arc<PageMut>),
-    /// Device memory that the plan's is filled from.
-    Source(DevicePlan),
-}
-
-impl Other {
-    /// The slot, if it is one.
-    pub(crate) fn slot(&self) -> Option<&Slot> {
-        match self {
-            Other::Slot(page) => Some(page.slot()),
-            Other::Filling(page) => Some(page.slot()),
-            Other::Source(_) => None,
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct JobPage {
-    pub(crate) plan: DevicePlan,
-    pub(crate) other: Other,
-}
-
-/// Copies that one call asked for.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) pages: Vec<JobPage>,
-    /// Nothing is read or written before this.
-    pub(crate) after: Option<Mark>,
-    /// How many parts of all pages are copied one after another, each with an event; 0: no events.
-    pub(crate) layers: usize,
-    /// Whether the pages' checksums are wanted.
-    pub(crate) checksums: bool,
-    pub(crate) flight: Arc<FlightBoard>,
-}
-
-impl Job {
-    /// Pieces of all its pages, before those that touch are joined.
-    fn pieces(&self) -> usize {
-        self.pages.iter().map(|page| page.plan.pieces().len()).sum()
-    }
-
-    /// Whether it goes from the plans into slots; else the other way.
-    fn to_slots(&self) -> bool {
-        self.way() == Way::ToSlots
-    }
-
-    /// Which way its pieces go: all of one job go the same.
-    fn way(&self) -> Way {
-        match self.pages.first().map(|page| &page.other) {
-            Some(Other::Filling(_)) => Way::ToSlots,
-            Some(Other::Source(_)) => Way::Within,
-            Some(Other::Slot(_)) | None => Way::ToDevice,
-        }
-    }
-}
+pub(crate) use job::{Job, JobPage, Other};
 
 /// The way to a lane's thread.
 #[derive(Debug, Default)]

@@ -83,7 +83,8 @@ fn beside_a_writer(bytes: usize, mut look: impl FnMut(&Page)) {
     let (page, over) = (region.slot(0, bytes).unwrap().page(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let (writing, contents) = (theirs.slot(0, bytes).unwrap(), [vec![0x55; bytes], vec![0xAA; bytes]]);
+            let (writing, contents) =
+                (theirs.slot(0, bytes).unwrap(), [vec![0x55; bytes], vec![0xAA; bytes]]);
             for content in contents.iter().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
                 // SAFETY: the slot is mapped and as long as the content, and nothing refers to it.
                 unsafe { shared::copy(content.as_ptr(), writing.as_ptr(), bytes) };
