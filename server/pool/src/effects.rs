@@ -23,14 +23,14 @@ pub struct Effects {
 impl Pool {
     /// Takes what follows from the verbs called since the last time: to be carried out by whoever called them.
     pub fn take_effects(&mut self) -> Effects {
-        let (notes, writes_ready) = self.nvme.take_effects();
-        Effects { renew: self.take_renewals(), notes, writes_ready, freed: self.call.take_freed() }
+        let (notes, writes_ready) = self.store.take_nvme_effects();
+        Effects { renew: self.take_renewals(), notes, writes_ready, freed: self.store.call.take_freed() }
     }
 
     fn take_renewals(&mut self) -> Vec<SlabAction> {
-        let renewed = self.slots.take_renewed().into_iter();
+        let renewed = self.store.take_renewed().into_iter();
         let action = |slab: u32| {
-            let (tenant, generation) = self.slots.owner_of_slab(slab)?;
+            let (tenant, generation) = self.store.slots().owner_of_slab(slab)?;
             Some(SlabAction::Renew { slab, generation, tenant: self.namespaces.tenant(tenant).to_owned() })
         };
         renewed.filter_map(action).collect()

@@ -1,13 +1,13 @@
 //! TurnKV's decisions: index, sessions, leases, policy. Pure: takes `now`, returns actions; no I/O, no clock,
 //! no chance.
 //!
-//! - [`Pool`] (`pool`): what all wings share, and the verbs
-//! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `sessions`, `namespaces`,
-//!   `sizing`
-//! - `verbs`: what callers ask, one file a verb; they compose the wings
+//! - [`Pool`] (`pool`): the facade, with the list of its verbs
+//! - wings: `index` (pages), `memory` (slots and leases), `eviction`, `nvme`, `namespaces`, `sizing`;
+//!   `store` composes those that a page's removal changes together; `sessions`
+//! - `verbs`: what callers ask, one file a subject; they compose the wings
 //! - `call`: how much one call does before others get their turn
 //! - `config`, `limits`, `error`, `ids`: what an operator sets, the bounds, refusals, handles
-//! - `stats`, `check`: what is in use, and that it adds up
+//! - `effects`: what follows from decisions; `stats`, `check` (with `ensure`): what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod call;
 mod check;
 mod config;
 mod effects;
+mod ensure;
 mod error;
 mod eviction;
 mod ids;
@@ -27,6 +28,7 @@ mod pool;
 mod sessions;
 mod sizing;
 mod stats;
+mod store;
 mod verbs;
 
 pub use config::{Admit, ConfigError, Limits, PolicyKind, PoolConfig};
@@ -36,27 +38,28 @@ pub use ids::{
     ClientId, LeaseId, MissCause, NamespaceIndex, Now, NvmePlace, PageKey, PlaceNote, SlotKey, SlotPlace,
     UserId,
 };
-pub use index::lookup::Found;
 pub use index::sweep::Sweep;
 pub use namespaces::table::NamespaceDesc;
-pub use nvme::adopt::Adoption;
-pub use nvme::durable::Durable;
-pub use nvme::pass::{LiveExtent, Pass, PassNext, PassStep, emptying_gain};
-pub use nvme::promote::Promotion;
-pub use nvme::reclaim::{Reclaim, Rewrite};
+pub use nvme::adoption::Adoption;
 pub use nvme::space::kept_percent;
 pub use nvme::strangers::Stranger;
-pub use nvme::writeback::WriteBehind;
 pub use pool::Pool;
-pub use sessions::describe::{Describing, Listing, Naming, SessionDetail, SessionInfo};
-pub use sessions::record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
+pub use sessions::info::SessionInfo;
 pub use sizing::curve::{CurveTuning, MissRatioCurve};
 pub use stats::{PoolStats, TierGauges};
+pub use store::durable::Durable;
+pub use store::pass::{LiveExtent, Pass, PassNext, PassStep, emptying_gain};
+pub use store::promote::Promotion;
+pub use store::reclaim::{Reclaim, Rewrite};
+pub use store::writeback::WriteBehind;
 pub use verbs::commit::Committed;
+pub use verbs::describe::{Describing, Listing, Naming, SessionDetail};
+pub use verbs::lookup::Found;
 pub use verbs::mapped::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use verbs::offload::{OffloadAsk, OffloadPlan, Offloading, Outcome};
 pub use verbs::pins::{Pinned, Pinning};
 pub use verbs::prefetch::{Expecting, Prefetching};
+pub use verbs::record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
 pub use verbs::reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use verbs::retain::Retaining;
 pub use verbs::session::EndTurn;

@@ -1,18 +1,12 @@
-//! The pool's state in one place. Owns: construction and what all verbs share. Must not know: any one verb.
+//! The facade: which verbs there are, and the wings that they compose. Owns: construction. Must not know: how any
+//! one verb does what it does.
 
-use crate::call::Call;
 use crate::config::{ConfigError, PoolConfig};
-use crate::eviction::Eviction;
-use crate::eviction::policy::EvictionPolicy;
-use crate::ids::Now;
-use crate::index::arena::Pages;
-use crate::index::residency::Tally;
 use crate::memory::leases::Leases;
-use crate::memory::slots::Slots;
 use crate::namespaces::table::Namespaces;
-use crate::nvme::Nvme;
 use crate::sessions::table::Sessions;
-use crate::sizing::curve::Curves;
+use crate::sizing::curves::Curves;
+use crate::store::Store;
 
 /// Every decision of the server about pages, slots, leases and sessions. It does no I/O and knows no clock:
 /// callers hand in `now` and carry out what is returned.
@@ -21,62 +15,72 @@ use crate::sizing::curve::Curves;
 /// last one gives the answer. Others may be called in between. In parentheses: the same, all at once.
 ///
 /// - *Namespaces*: [`open_namespace`](Pool::open_namespace), [`use_namespace`](Pool::use_namespace),
-///   [`retire_oldest`](Pool::retire_oldest), [`retire_step`](Pool::retire_step)
+///   [`namespace`](Pool::namespace), [`namespace_desc`](Pool::namespace_desc),
+///   [`open_namespaces`](Pool::open_namespaces), [`retire_oldest`](Pool::retire_oldest),
+///   [`retire_step`](Pool::retire_step), [`retiring`](Pool::retiring)
+/// - *Clients*: [`introduce_client`](Pool::introduce_client), [`is_present`](Pool::is_present),
+///   [`client_gone`](Pool::client_gone), [`forget_client`](Pool::forget_client),
+///   [`fullest_client`](Pool::fullest_client)
 /// - *Lookup*: [`lookup`](Pool::lookup), [`page_key`](Pool::page_key)
 /// - *Offload*: [`start_offload`](Pool::start_offload), [`offload_some`](Pool::offload_some),
 ///   [`offload_plan`](Pool::offload_plan) ([`begin_offload`](Pool::begin_offload)), then
 ///   [`commit_offload`](Pool::commit_offload) or [`abort_offload`](Pool::abort_offload)
 /// - *Reload*: [`begin_reload`](Pool::begin_reload), [`end_reload`](Pool::end_reload)
-/// - *Mapped slots*: [`reserve`](Pool::reserve), [`commit_reserved`](Pool::commit_reserved),
-///   [`renew`](Pool::renew), [`release`](Pool::release)
+/// - *Mapped slots*: [`reserve`](Pool::reserve), [`reserve_more`](Pool::reserve_more),
+///   [`commit_reserved`](Pool::commit_reserved), [`renew`](Pool::renew), [`release`](Pool::release)
 /// - *Turns*: [`start_turn`](Pool::start_turn), [`begin_turn_some`](Pool::begin_turn_some),
 ///   [`turn_begun`](Pool::turn_begun) ([`begin_turn`](Pool::begin_turn));
 ///   [`end_turn_step`](Pool::end_turn_step) ([`end_turn`](Pool::end_turn)),
 ///   [`retain_some`](Pool::retain_some)
 /// - *Sessions*: [`fork`](Pool::fork), [`supersede`](Pool::supersede), [`close`](Pool::close),
-///   [`describe_some`](Pool::describe_some), [`name_some`](Pool::name_some), [`list_some`](Pool::list_some)
-/// - *Waits*: [`start_expecting`](Pool::start_expecting), [`expect_some`](Pool::expect_some),
-///   [`prefetch_some`](Pool::prefetch_some), [`begin_promote`](Pool::begin_promote)
+///   [`take_forgotten`](Pool::take_forgotten); [`describe_some`](Pool::describe_some),
+///   [`described`](Pool::described) ([`describe_session`](Pool::describe_session));
+///   [`name_some`](Pool::name_some) ([`session_hashes`](Pool::session_hashes));
+///   [`list_some`](Pool::list_some) ([`list_sessions`](Pool::list_sessions)),
+///   [`session_count`](Pool::session_count)
+/// - *Waits*: [`start_expecting`](Pool::start_expecting), [`expect_some`](Pool::expect_some)
+///   ([`expect_return`](Pool::expect_return)), [`prefetch_some`](Pool::prefetch_some)
+///   ([`next_prefetches`](Pool::next_prefetches)); [`begin_promote`](Pool::begin_promote),
+///   [`touch_pages`](Pool::touch_pages)
 /// - *Pins*: [`begin_pin`](Pool::begin_pin), [`pin_some`](Pool::pin_some), [`end_pin`](Pool::end_pin)
 ///   ([`pin`](Pool::pin)), [`unpin`](Pool::unpin), [`take_ended_pins`](Pool::take_ended_pins)
 /// - *Writes*: [`next_writes`](Pool::next_writes), then [`written`](Pool::written),
 ///   [`write_failed`](Pool::write_failed) or [`write_changed`](Pool::write_changed);
-///   [`hurry_some`](Pool::hurry_some) ([`make_durable`](Pool::make_durable)),
-///   [`is_on_nvme`](Pool::is_on_nvme)
+///   [`begin_durable`](Pool::begin_durable), [`hurry_some`](Pool::hurry_some)
+///   ([`make_durable`](Pool::make_durable)), [`is_on_nvme`](Pool::is_on_nvme)
 /// - *Reads*: [`promoted`](Pool::promoted), [`promote_failed`](Pool::promote_failed),
 ///   [`slot_changed`](Pool::slot_changed)
-/// - *Space on NVMe*: [`reclaim_verdict`](Pool::reclaim_verdict), [`rewrite`](Pool::rewrite),
+/// - *Space on NVMe*: [`shape_nvme`](Pool::shape_nvme), [`resize_nvme`](Pool::resize_nvme),
+///   [`kept_by_segment`](Pool::kept_by_segment), [`begin_pass`](Pool::begin_pass),
+///   [`step_pass`](Pool::step_pass); by itself, what a pass does:
+///   [`reclaim_verdict`](Pool::reclaim_verdict), [`rewrite`](Pool::rewrite),
 ///   [`rewrite_ended`](Pool::rewrite_ended), [`drop_page`](Pool::drop_page),
-///   [`shape_nvme`](Pool::shape_nvme),
-///   [`resize_nvme`](Pool::resize_nvme)
-/// - *Starts*: [`keep_strangers`](Pool::keep_strangers), [`begin_adoption`](Pool::begin_adoption),
-///   [`adopt`](Pool::adopt), [`restore_session`](Pool::restore_session),
-///   [`begin_pin_again`](Pool::begin_pin_again); [`session_record`](Pool::session_record),
-///   [`pin_record`](Pool::pin_record) before them
-/// - *Slabs*: [`slot_place`](Pool::slot_place),
+///   [`allow_rewrites`](Pool::allow_rewrites)
+/// - *Starts*: [`keep_strangers`](Pool::keep_strangers), [`has_strangers`](Pool::has_strangers),
+///   [`begin_adoption`](Pool::begin_adoption), [`adopt`](Pool::adopt),
+///   [`forget_strangers`](Pool::forget_strangers); [`list_start`](Pool::list_start),
+///   [`restore_session`](Pool::restore_session), [`begin_pin_again`](Pool::begin_pin_again),
+///   [`pin_again`](Pool::pin_again)
+/// - *Records*: for the next start: [`session_names`](Pool::session_names),
+///   [`session_record`](Pool::session_record), [`pin_names`](Pool::pin_names),
+///   [`pin_record`](Pool::pin_record), [`list_chunks`](Pool::list_chunks)
+/// - *Slabs*: [`slot_place`](Pool::slot_place), [`slab_tenant`](Pool::slab_tenant),
 ///   [`retire_slab`](Pool::retire_slab), [`slab_renewed`](Pool::slab_renewed)
-/// - *Clients*: [`introduce_client`](Pool::introduce_client), [`client_gone`](Pool::client_gone)
 /// - *What follows*: [`take_effects`](Pool::take_effects), after any of them
 /// - *Time*: [`expire`](Pool::expire), [`maintain`](Pool::maintain)
-/// - *The whole index*: [`evict_some`](Pool::evict_some), [`demote_some`](Pool::demote_some),
-///   [`admit_some`](Pool::admit_some), [`nvme_lost`](Pool::nvme_lost) and [`lose_some`](Pool::lose_some)
-/// - *Figures*: [`stats`](Pool::stats), [`miss_ratio_curve`](Pool::miss_ratio_curve),
-///   [`namespace_room`](Pool::namespace_room), [`prefill_us`](Pool::prefill_us)
+/// - *The whole index*: [`evict_some`](Pool::evict_some) ([`evict_namespace`](Pool::evict_namespace)),
+///   [`demote_some`](Pool::demote_some) ([`demote_all`](Pool::demote_all)),
+///   [`admit_some`](Pool::admit_some) ([`admit_all`](Pool::admit_all)), [`nvme_lost`](Pool::nvme_lost) and
+///   [`lose_some`](Pool::lose_some)
+/// - *Figures*: [`stats`](Pool::stats), [`steps`](Pool::steps), [`tune_curves`](Pool::tune_curves),
+///   [`miss_ratio_curve`](Pool::miss_ratio_curve), [`namespace_room`](Pool::namespace_room),
+///   [`note_prefill`](Pool::note_prefill), [`prefill_us`](Pool::prefill_us)
 pub struct Pool {
-    pub(crate) config: PoolConfig,
-    pub(crate) call: Call,
+    /// Pages, slots, their order, the books of NVMe.
+    pub(crate) store: Store,
     pub(crate) namespaces: Namespaces,
-    /// The index.
-    pub(crate) pages: Pages,
-    /// What is where, counted.
-    pub(crate) tally: Tally,
-    /// The order in which pages that can go do.
-    pub(crate) policy: Box<dyn EvictionPolicy>,
-    pub(crate) eviction: Eviction,
-    pub(crate) slots: Slots,
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
-    pub(crate) nvme: Nvme,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
 }
@@ -86,38 +90,17 @@ impl Pool {
     pub fn new(config: PoolConfig) -> Result<Pool, ConfigError> {
         config.check()?;
         Ok(Pool {
+            store: Store::new(config),
             namespaces: Namespaces::default(),
-            pages: Pages::new(),
-            slots: Slots::new(config.slab_bytes, config.slab_count),
-            policy: crate::eviction::policy::build(config.policy),
             leases: Leases::default(),
             sessions: Sessions::default(),
-            eviction: Eviction::default(),
             curves: Curves::default(),
-            nvme: Nvme::new(&config),
-            call: Call::default(),
-            tally: Tally::default(),
-            config,
         })
-    }
-
-    /// Takes note of the time, which never runs backwards here.
-    pub(crate) fn tick(&mut self, now: Now) -> Now {
-        self.call.begin();
-        self.call.advance(now);
-        self.slots.advance();
-        self.policy.tick(self.call.now());
-        self.call.now()
     }
 
     /// Pages, slots and list entries looked at or changed so far, ever: what one call adds to it is what
     /// others wait for.
     pub fn steps(&self) -> u64 {
-        self.call.steps()
-    }
-
-    /// The most steps that any call took, ever.
-    pub fn call_steps_max(&self) -> u64 {
-        self.call.steps_max()
+        self.store.call.steps()
     }
 }

@@ -145,7 +145,8 @@ impl Pool {
     /// has the larger part of.
     pub fn fullest_client(&self) -> Option<ClientId> {
         let part = |count: u64, whole: u64| (u128::from(count) << 64) / u128::from(whole.max(1));
-        let (bytes_max, leases_max) = (self.room().all_bytes_max(), u64::from(self.config.limits.leases_max));
+        let (bytes_max, leases_max) =
+            (self.room().all_bytes_max(), u64::from(self.store.limits().leases_max));
         let fullness = |(client, holding): (ClientId, Holding)| {
             let bytes = part(holding.lasting_bytes, bytes_max);
             (bytes.max(part(holding.leases.into(), leases_max)), client)
@@ -155,10 +156,10 @@ impl Pool {
 
     /// Gauges and counters now.
     pub fn stats(&self) -> PoolStats {
-        let (tally, slots) = (&self.tally, self.slots.gauges());
+        let (tally, slots) = (self.store.tally(), self.store.slots().gauges());
         let session_bytes = self.session_bytes();
         let (dram, nvme) = self.tiers(&slots);
-        let (nvme_books, going) = (self.nvme.gauges(), self.eviction.gauges());
+        let (nvme_books, going) = (self.store.nvme().gauges(), self.store.going());
         PoolStats {
             dram,
             nvme,
@@ -167,13 +168,14 @@ impl Pool {
             unfinished_pages: going.unfinished_pages,
             unfinished_drops: going.unfinished_drops,
             left_branches: going.left_branches,
-            call_steps_max: self.call_steps_max(),
+            call_steps_max: self.store.call.steps_max(),
             free_slots: slots.free_slots,
-            free_slabs: self.slots.empty().len() as u32,
+            free_slabs: self.store.slots().empty().len() as u32,
             retired_slabs: slots.retired_slabs,
             pages: tally.visible,
-            entries: u64::from(self.pages.len()),
-            index_bytes: (self.pages.bytes() + self.slots.bytes() + nvme_books.memory_bytes) as u64
+            entries: u64::from(self.store.pages().len()),
+            index_bytes: (self.store.pages().bytes() + self.store.slots().bytes() + nvme_books.memory_bytes)
+                as u64
                 + going.unfinished_bytes as u64
                 + session_bytes,
             curve_bytes: self.curves.bytes() as u64,
@@ -182,13 +184,13 @@ impl Pool {
             sessions_in_turn: self.sessions.in_turn(),
             sessions_expected: self.sessions.expected(),
             waiting_writes: nvme_books.waiting_writes,
-            protected_pages: self.eviction.protections().pages(),
-            protected_bytes: self.eviction.protections().protected_bytes(),
-            protected_tenant_bytes_max: self.eviction.protections().fullest_bytes(),
-            protection_budget_bytes: self.protection_budget(),
-            protections: self.eviction.protections().len() as u64,
-            pins: self.eviction.protections().pins(),
-            ended_protections: self.eviction.protections().ended(),
+            protected_pages: self.store.protections().pages(),
+            protected_bytes: self.store.protections().protected_bytes(),
+            protected_tenant_bytes_max: self.store.protections().fullest_bytes(),
+            protection_budget_bytes: self.store.protection_budget(),
+            protections: self.store.protections().len() as u64,
+            pins: self.store.protections().pins(),
+            ended_protections: self.store.protections().ended(),
             namespaces: self.namespaces.len() as u64,
             retiring_namespaces: self.retiring() as u64,
             stranger_namespaces: nvme_books.stranger_namespaces,
@@ -226,7 +228,7 @@ impl Pool {
             lasting_user_bytes_max: of_user(|has| has.lasting_bytes),
             lasting_client_bytes_max: of_client(|has| has.lasting_bytes),
             leases: u64::from(counts.leases),
-            leases_max: u64::from(self.config.limits.leases_max),
+            leases_max: u64::from(self.store.limits().leases_max),
             leases_quarantined: u64::from(counts.quarantined),
             fullest_client_leases: of_client(|has| has.leases.into()),
             fullest_user_leases: of_user(|has| has.leases.into()),
@@ -237,7 +239,7 @@ impl Pool {
     }
 
     fn tiers(&self, slots: &SlotGauges) -> (TierGauges, TierGauges) {
-        let tally = &self.tally;
+        let tally = self.store.tally();
         let dram = TierGauges {
             capacity_bytes: slots.capacity_bytes,
             used_bytes: slots.used_bytes,
@@ -246,7 +248,7 @@ impl Pool {
             pages: tally.dram_pages,
         };
         let nvme = TierGauges {
-            capacity_bytes: self.nvme.capacity_bytes(),
+            capacity_bytes: self.store.nvme().capacity_bytes(),
             used_bytes: tally.nvme_bytes,
             leased_bytes: 0,
             pinned_bytes: 0,
@@ -257,7 +259,7 @@ impl Pool {
 
     /// Memory of sessions, of the ends of their lists, and of what is protected or left.
     fn session_bytes(&self) -> u64 {
-        let lists = self.pages.tips_bytes() + self.eviction.gauges().list_bytes;
+        let lists = self.store.pages().tips_bytes() + self.store.going().list_bytes;
         (self.sessions.bytes() + lists) as u64
     }
 }

@@ -2,18 +2,15 @@
 //! Owns: storage and shape of the index. Must not know: why a page comes or goes.
 
 use crate::ids::{NONE, PageKey};
+use crate::index::chunks::Chunks;
 use crate::index::entry::{Cell, Entry};
 use crate::index::flags::PageFlags;
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::index::table::Table;
 use crate::index::tips::{TipId, TipKeeper, Tips};
-use crate::limits::{CHUNK_PAGES, CHUNK_ROWS};
+use crate::limits::CHUNK_ROWS;
 use std::ops::{Index, IndexMut};
 use turnkv_proto::BlockHash;
-
-/// Entries in chunks that never move.
-#[derive(Default)]
-pub(crate) struct Chunks(Vec<Box<[Entry]>>);
 
 /// Rows of cells of one namespace with several shards.
 struct Rows {
@@ -56,6 +53,11 @@ impl Pages {
     pub(crate) fn renew_namespace(&mut self, ns: u16, shards: u16) {
         debug_assert_eq!(self.live_of(ns), 0, "nothing is left of it");
         self.rows[usize::from(ns)] = Rows::new(shards);
+    }
+
+    /// Namespaces that there is room for, those too that have retired.
+    pub(crate) fn namespaces(&self) -> u16 {
+        self.rows.len() as u16
     }
 
     /// Entries of one namespace.
@@ -119,7 +121,7 @@ impl Pages {
     }
 
     /// The entry of a key, also when it only waits for its I/O.
-    pub(crate) fn resolve_any(&self, key: PageKey) -> Option<u32> {
+    pub(super) fn resolve_any(&self, key: PageKey) -> Option<u32> {
         let entry = self.chunks.get(key.index)?;
         (entry.generation == key.generation && entry.is_used()).then_some(key.index)
     }
@@ -185,7 +187,7 @@ impl Pages {
     }
 
     /// The page at a depth on the way from the root to this one, which is no nearer to the root; `NONE` at 0.
-    pub(crate) fn ancestor(&self, mut index: u32, depth: u32) -> u32 {
+    pub(super) fn ancestor(&self, mut index: u32, depth: u32) -> u32 {
         debug_assert!(depth <= self.depth(index), "a page has no ancestor that is deeper");
         while self.depth(index) > depth {
             let jump = self[index].jump;
@@ -195,7 +197,7 @@ impl Pages {
     }
 
     /// The last page that is on the way to both of two pages; `NONE`: they have no page in common.
-    pub(crate) fn common(&self, one: u32, two: u32) -> u32 {
+    pub(super) fn common(&self, one: u32, two: u32) -> u32 {
         let depth = self.depth(one).min(self.depth(two));
         let (mut one, mut two) = (self.ancestor(one, depth), self.ancestor(two, depth));
         while one != two {
@@ -324,25 +326,15 @@ impl Pages {
 
     /// One past the highest entry number.
     pub(crate) fn end(&self) -> u32 {
-        (self.chunks.0.len() * CHUNK_PAGES) as u32
+        self.chunks.end()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let chunks = self.chunks.0.len() * CHUNK_PAGES * size_of::<Entry>();
-        chunks + self.table.bytes() + self.rows.iter().map(Rows::bytes).sum::<usize>()
+        self.chunks.bytes() + self.table.bytes() + self.rows.iter().map(Rows::bytes).sum::<usize>()
     }
 
     fn grow(&mut self) {
-        let first = self.end();
-        let mut chunk = vec![Entry::EMPTY; CHUNK_PAGES].into_boxed_slice();
-        for (entry, next) in chunk.iter_mut().zip(first + 1..) {
-            entry.next = next;
-        }
-        if let Some(last) = chunk.last_mut() {
-            last.next = NONE;
-        }
-        self.chunks.0.push(chunk);
-        self.free = first;
+        self.free = self.chunks.grow();
     }
 }
 
@@ -357,26 +349,6 @@ impl Index<u32> for Pages {
 impl IndexMut<u32> for Pages {
     fn index_mut(&mut self, index: u32) -> &mut Entry {
         &mut self.chunks[index]
-    }
-}
-
-impl Chunks {
-    fn get(&self, index: u32) -> Option<&Entry> {
-        self.0.get(index as usize / CHUNK_PAGES).map(|chunk| &chunk[index as usize % CHUNK_PAGES])
-    }
-}
-
-impl Index<u32> for Chunks {
-    type Output = Entry;
-
-    fn index(&self, index: u32) -> &Entry {
-        &self.0[index as usize / CHUNK_PAGES][index as usize % CHUNK_PAGES]
-    }
-}
-
-impl IndexMut<u32> for Chunks {
-    fn index_mut(&mut self, index: u32) -> &mut Entry {
-        &mut self.0[index as usize / CHUNK_PAGES][index as usize % CHUNK_PAGES]
     }
 }
 

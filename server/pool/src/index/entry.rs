@@ -3,7 +3,7 @@
 
 use crate::ids::{NONE, NvmePlace};
 use crate::index::flags::{CellFlags, FILLED, Life, Line, ON_NVME, PROMOTING, PageFlags, PageMarks};
-use crate::index::lists::ListId;
+use crate::index::list_id::ListId;
 use turnkv_proto::BlockHash;
 
 /// No session has used a page yet.
@@ -34,9 +34,9 @@ pub(crate) struct Entry {
     /// The sibling before; of the first one, the last.
     pub(crate) prev: u32,
     /// Neighbours in the policy's list.
-    pub(crate) colder: u32,
-    pub(crate) warmer: u32,
-    pub(crate) generation: u32,
+    pub(super) colder: u32,
+    pub(super) warmer: u32,
+    pub(super) generation: u32,
     /// The run of the learned policies that it waits in.
     pub(crate) run: u32,
     /// Pages from the root to here, this one included.

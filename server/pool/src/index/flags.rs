@@ -1,5 +1,5 @@
 //! The state of a cell and of a page, packed into bits. Owns: which states there are, and how they are
-//! packed. Must not know: when a state changes (`residency` alone changes them), lists, slots.
+//! packed. Must not know: when a state changes (`transitions` alone changes them), lists, slots.
 //!
 //! **A cell** is one shard of a page. `WRITING` accompanies `DIRTY` while a write is in flight. Without an
 //! NVMe tier a cell stays plain `FILLED`.

@@ -3,40 +3,10 @@
 use crate::ids::NONE;
 use crate::index::arena::Pages;
 
-/// One list of pages that compete for the same room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListId {
-    /// Pages in DRAM of one namespace.
-    Dram(u16),
-    /// Pages on NVMe only, of all namespaces.
-    Nvme,
-}
-
-/// Where a page enters a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Position {
-    /// As the one used last.
-    Hot,
-    /// As the first victim.
-    Cold,
-    /// Just before another page of the list would go.
-    ColderThan(u32),
-}
-
-impl ListId {
-    /// Its number: that of NVMe first, then one a namespace.
-    pub(crate) fn row(self) -> usize {
-        match self {
-            ListId::Nvme => 0,
-            ListId::Dram(ns) => 1 + usize::from(ns),
-        }
-    }
-}
-
 /// The ends of a list, and how many pages are in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageList {
-    pub(crate) cold: u32,
+    pub(super) cold: u32,
     pub(crate) hot: u32,
     pub(crate) len: u32,
 }

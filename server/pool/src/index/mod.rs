@@ -1,23 +1,24 @@
 //! The index: which pages there are, what hangs on what, and where each page's bytes are. Owns: entries and
 //! their state. Must not know: who asks, why a page comes or goes.
 //!
-//! - `entry`, `arena`, `table`: one page, where pages live, how they are found
+//! - `entry`, `chunks`, `arena`, `table`: one page, where pages live, how they are found
 //! - `flags`: the states of cells and pages, with their diagrams
-//! - `lists`: pages linked through their entries
+//! - `lists`, `list_id`: pages linked through their entries
 //! - `sweep`: where walks through all of it are
 //! - `tips`: where lists of pages end
-//! - `path`, `tree`: ways from the root, and what hangs on what
-//! - `residency`: where a page's shards are, and what follows from it
-//! - `lookup`: how much of a prefix is here
+//! - `path`, `path_end`, `tree`: ways from the root, and what hangs on what
+//! - `transitions`: what the state of cells and pages can become
 
 pub(crate) mod arena;
+mod chunks;
 pub(crate) mod entry;
 pub(crate) mod flags;
+pub(crate) mod list_id;
 pub(crate) mod lists;
-pub(crate) mod lookup;
 pub(crate) mod path;
-pub(crate) mod residency;
+pub(crate) mod path_end;
 pub(crate) mod sweep;
 pub(crate) mod table;
 pub(crate) mod tips;
+mod transitions;
 pub(crate) mod tree;

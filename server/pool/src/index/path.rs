@@ -3,21 +3,8 @@
 
 use crate::ids::NONE;
 use crate::index::arena::Pages;
+use crate::index::path_end::PathEnd;
 use turnkv_proto::BlockHash;
-
-/// Where a path ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PathEnd {
-    /// The entry of its last page; `NONE`: the path is empty.
-    pub(crate) page: u32,
-    /// Pages from the root to there.
-    pub(crate) pages: u32,
-}
-
-impl PathEnd {
-    /// The end of a path without pages.
-    pub(crate) const EMPTY: PathEnd = PathEnd { page: NONE, pages: 0 };
-}
 
 impl Pages {
     /// The pages of a path after the first so many, in order.

@@ -2,7 +2,7 @@
 //! Owns: the table. Must not know: what an entry means. It is split so that growing one part stays in the
 //! milliseconds when the index holds millions of pages.
 
-use crate::index::arena::Chunks;
+use crate::index::chunks::Chunks;
 use crate::index::entry::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;

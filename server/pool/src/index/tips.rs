@@ -8,7 +8,7 @@
 //! ever (a forest, by rank): a page that goes costs the same however many lists end at it.
 
 use crate::ids::NONE;
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use hashbrown::HashMap;
 
 /// One list's hold on a tip.
@@ -85,12 +85,12 @@ impl Tips {
     }
 
     /// Sessions that end at a page.
-    pub(crate) fn sessions_at(&self, page: u32) -> u32 {
+    pub(super) fn sessions_at(&self, page: u32) -> u32 {
         self.by_page.get(&page).map_or(0, |at| self.table[*at as usize].sessions)
     }
 
     /// A page goes: what ended there ends at the page before it (`NONE`: nowhere).
-    pub(crate) fn lift(&mut self, page: u32, parent: u32) {
+    pub(super) fn lift(&mut self, page: u32, parent: u32) {
         let Some(at) = self.by_page.remove(&page) else { return };
         let end = &mut self.table[at as usize].end;
         *end = if parent == NONE { PathEnd::EMPTY } else { PathEnd { page: parent, pages: end.pages - 1 } };

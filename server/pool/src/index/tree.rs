@@ -95,7 +95,7 @@ impl Pages {
     }
 
     /// Whether all that hangs on a page was left, and no session ends there.
-    pub(crate) fn leads_nowhere(&self, index: u32) -> bool {
+    fn leads_nowhere(&self, index: u32) -> bool {
         let mut child = self[index].first_child;
         for _ in 0..VICTIM_CHILDREN_MAX {
             if child == NONE {

@@ -9,45 +9,33 @@
 //! of all. Whoever comes next finds some room, however many are stuck. Leases are few, so of these the rest
 //! beyond all shares is for users who have none: they get their first one there.
 
-use crate::Pool;
 use crate::config::Limits;
 use crate::error::{LeaseShare, PoolError};
-use crate::ids::{ClientId, NamespaceIndex, UserId};
+use crate::ids::{ClientId, NamespaceIndex};
 use crate::limits::HELD_PERCENT_MAX;
+use crate::memory::leases::Leases;
 use crate::memory::leases::counts::Counts;
 use crate::memory::slots::Slots;
 
-impl Pool {
-    /// Whose process a client is: what all of a user's clients hold counts against the user's share as well.
-    /// A client of whom nothing was said is nobody's in particular, like all those.
-    pub fn introduce_client(&mut self, client: ClientId, user: UserId) {
-        self.leases.introduce(client, user);
-    }
-
-    /// Whether a client was introduced, and is not gone since. Whoever leases slots to a process asks first:
-    /// a call of it may still be in flight when it is found to be gone, and what is leased to it then nobody
-    /// would end.
-    pub fn is_present(&self, client: ClientId) -> bool {
-        self.leases.counts().is_present(client)
-    }
-
-    /// A client that holds no lease any more need not be known.
-    pub fn forget_client(&mut self, client: ClientId) {
-        self.leases.forget(client);
-    }
-
+impl Leases {
     /// What the limits leave.
-    pub(crate) fn room(&self) -> LeaseRoom<'_> {
-        LeaseRoom { limits: &self.config.limits, counts: self.leases.counts(), slots: &self.slots }
+    pub(crate) fn room<'a>(&'a self, limits: &'a Limits, slots: &'a Slots) -> LeaseRoom<'a> {
+        LeaseRoom { limits, counts: self.counts(), slots }
     }
 
     /// How many more slots a lease of this client may hold, or why there can be no lease.
-    pub(crate) fn lease_room(&mut self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
-        if let Some(share) = self.room().lease_share_reached(client) {
-            self.leases.count_refused();
+    pub(crate) fn lease_room(
+        &mut self,
+        limits: &Limits,
+        slots: &Slots,
+        client: ClientId,
+        ns: NamespaceIndex,
+    ) -> Result<usize, PoolError> {
+        if let Some(share) = self.room(limits, slots).lease_share_reached(client) {
+            self.count_refused();
             return Err(PoolError::LeaseShare(share));
         }
-        Ok(self.room().slot_room(client, ns))
+        Ok(self.room(limits, slots).slot_room(client, ns))
     }
 }
 

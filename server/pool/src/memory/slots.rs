@@ -11,6 +11,7 @@
 //! ```
 
 mod class;
+mod classes;
 mod service;
 
 pub(crate) use class::SlotClass;
@@ -45,12 +46,12 @@ pub(crate) struct SlotMeta {
 /// One slab.
 pub(crate) struct Slab {
     /// The namespace it is (or was last) cut for.
-    pub(crate) class: u32,
+    pub(super) class: u32,
     tenant: u32,
     generation: u32,
     pub(crate) retired: bool,
     /// Being emptied: gives out no slots.
-    pub(crate) draining: bool,
+    pub(super) draining: bool,
     free_head: u32,
     pub(crate) used: u32,
     /// When one of its pages was used last.

@@ -1,5 +1,5 @@
 //! Namespaces: what a page is, whose it is.
-//! Owns: the table of namespaces and tenants. Must not know: leases, sessions.
+//! Owns: the table of namespaces and tenants. Must not know: pages, leases, sessions.
 //!
 //! ```text
 //! FREE --open--> OPEN --begin to retire--> RETIRING --nothing of it is left--> FREE (the next life of the place)
@@ -7,16 +7,14 @@
 //! What names a namespace names a life of its place: from the moment it retires nobody finds it, and it is
 //! not taken for the namespace that has the place next.
 
-use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{PAGE_TOKENS_MAX, TENANT_BYTES_MAX, TENANTS_KEPT};
-use crate::namespaces::retire::Retiring;
+use crate::limits::TENANTS_KEPT;
+use crate::namespaces::retiring::Retiring;
 use crate::sizing::prefill::Prefill;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use turnkv_proto::NamespaceId;
-use turnkv_proto::limits::SHARDS_MAX;
 
 /// What the pool needs to know of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +37,7 @@ pub(crate) struct NamespacePlace {
     life: u32,
     is_open: bool,
     /// When a call named it last.
-    pub(crate) used: Now,
+    used: Now,
     prefill: Prefill,
 }
 
@@ -50,7 +48,7 @@ pub(crate) struct Namespaces {
     by_id: HashMap<NamespaceId, u16>,
     free: VecDeque<u16>,
     /// Those whose pages and sessions are being dropped, in the order in which they began to.
-    pub(crate) retiring: VecDeque<Retiring>,
+    retiring: VecDeque<Retiring>,
     tenants: Vec<String>,
 }
 
@@ -62,6 +60,11 @@ impl Namespaces {
     /// Describes an open namespace, or says that it is not open.
     pub(crate) fn desc(&self, ns: NamespaceIndex) -> Result<&NamespaceDesc, PoolError> {
         self.get(ns).ok_or(PoolError::NamespaceUnknown)
+    }
+
+    /// Finds an open namespace.
+    pub(crate) fn find(&self, id: &NamespaceId) -> Option<NamespaceIndex> {
+        self.by_id.get(id).map(|at| self.index(*at))
     }
 
     /// The id of the namespace at a place.
@@ -107,8 +110,39 @@ impl Namespaces {
         self.place_mut(ns).map(|place| &mut place.prefill)
     }
 
-    /// Nobody finds the namespace from now on.
-    pub(crate) fn close(&mut self, ns: NamespaceIndex) {
+    /// Somebody uses a namespace: it is not the next to retire.
+    pub(crate) fn note_use(&mut self, ns: NamespaceIndex, now: Now) {
+        if let Some(place) = self.place_mut(ns) {
+            place.used = now;
+        }
+    }
+
+    /// Namespaces that retire.
+    pub(crate) fn retiring(&self) -> usize {
+        self.retiring.len()
+    }
+
+    /// Takes the namespace that began to retire first.
+    pub(crate) fn next_retiring(&mut self) -> Option<Retiring> {
+        self.retiring.pop_front()
+    }
+
+    /// One that was taken is not gone: it stays the first, or comes after the others.
+    pub(crate) fn put_back(&mut self, retiring: Retiring, first: bool) {
+        if first {
+            self.retiring.push_front(retiring);
+        } else {
+            self.retiring.push_back(retiring);
+        }
+    }
+
+    /// A namespace begins to retire: nobody finds it from now on.
+    pub(crate) fn begin_to_retire(&mut self, ns: NamespaceIndex) {
+        self.close(ns);
+        self.retiring.push_back(Retiring::new(ns));
+    }
+
+    fn close(&mut self, ns: NamespaceIndex) {
         if let Some(place) = self.place_mut(ns) {
             place.is_open = false;
             let id = place.desc.id;
@@ -133,7 +167,7 @@ impl Namespaces {
     }
 
     /// Gives a namespace a place: one that was vacated, else a new one. True: it is a new one.
-    fn settle(&mut self, desc: NamespaceDesc, used: Now) -> (NamespaceIndex, bool) {
+    pub(crate) fn settle(&mut self, desc: NamespaceDesc, used: Now) -> (NamespaceIndex, bool) {
         let id = desc.id;
         let vacated = self.free.pop_front();
         let at = vacated.unwrap_or(self.places.len() as u16);
@@ -149,7 +183,7 @@ impl Namespaces {
 
     /// A tenant's number. `in_use`: says of every number whether something is that tenant's still; the others
     /// may be given to somebody else.
-    fn intern(&mut self, tenant: &str, in_use: impl FnOnce(usize) -> Vec<bool>) -> u32 {
+    pub(crate) fn intern(&mut self, tenant: &str, in_use: impl FnOnce(usize) -> Vec<bool>) -> u32 {
         if let Some(at) = self.tenants.iter().position(|known| known == tenant) {
             return at as u32;
         }
@@ -162,79 +196,5 @@ impl Namespaces {
             None => self.tenants.push(tenant.to_owned()),
         }
         unused.unwrap_or(self.tenants.len() - 1) as u32
-    }
-}
-
-impl Pool {
-    /// Opens a namespace, or finds it open. The same id with another description is refused. At the limit:
-    /// `retire_oldest` makes room.
-    pub fn open_namespace(&mut self, desc: NamespaceDesc) -> Result<NamespaceIndex, PoolError> {
-        if let Some(ns) = self.namespace(&desc.id) {
-            let same = self.namespaces.get(ns) == Some(&desc);
-            return if same {
-                Ok(ns)
-            } else {
-                Err(PoolError::Invalid("this namespace id is open with another description"))
-            };
-        }
-        self.fits(&desc)?;
-        if self.namespaces.len() >= usize::from(self.config.limits.namespaces_max) {
-            return Err(PoolError::Limit("namespaces_max"));
-        }
-        let in_use = |tenants: usize| self.slots.tenants_in_use(tenants);
-        let tenant = self.namespaces.intern(&desc.tenant, in_use);
-        let (shards, shard_bytes) = (desc.shards, desc.shard_bytes);
-        let (ns, is_new) = self.namespaces.settle(desc, self.call.now());
-        if is_new {
-            self.pages.add_namespace(shards);
-            self.slots.add_class(shard_bytes, tenant);
-            self.curves.add();
-        } else {
-            self.pages.renew_namespace(ns.0, shards);
-            self.slots.renew_class(ns.0, shard_bytes, tenant);
-            self.curves.renew(ns.0);
-        }
-        Ok(ns)
-    }
-
-    /// Whether this pool could hold pages of a namespace at all.
-    pub fn fits(&self, desc: &NamespaceDesc) -> Result<(), PoolError> {
-        if desc.shards == 0 || u32::from(desc.shards) > SHARDS_MAX {
-            return Err(PoolError::Invalid("a page has 1 to 64 shards"));
-        }
-        if desc.page_tokens == 0 || desc.page_tokens > PAGE_TOKENS_MAX {
-            return Err(PoolError::Invalid("a page has 1 to 4096 tokens"));
-        }
-        if desc.tenant.len() > TENANT_BYTES_MAX {
-            return Err(PoolError::Invalid("a tenant's name has at most 128 bytes"));
-        }
-        if desc.shard_bytes == 0 || desc.shard_bytes > self.config.slab_bytes {
-            return Err(PoolError::Invalid("a shard must fit a slab: raise slab_bytes or lower page_tokens"));
-        }
-        Ok(())
-    }
-
-    /// Finds an open namespace.
-    pub fn namespace(&self, id: &NamespaceId) -> Option<NamespaceIndex> {
-        self.namespaces.by_id.get(id).map(|at| self.namespaces.index(*at))
-    }
-
-    /// Finds an open namespace for somebody who uses it: it is not the next to retire.
-    pub fn use_namespace(&mut self, id: &NamespaceId, now: Now) -> Option<NamespaceIndex> {
-        let ns = self.namespace(id)?;
-        self.call.advance(now);
-        let used = self.call.now();
-        self.namespaces.place_mut(ns)?.used = used;
-        Some(ns)
-    }
-
-    /// Describes an open namespace.
-    pub fn namespace_desc(&self, ns: NamespaceIndex) -> Option<&NamespaceDesc> {
-        self.namespaces.get(ns)
-    }
-
-    /// Some of the namespaces that are open, in no order.
-    pub fn open_namespaces(&self, max: usize) -> Vec<NamespaceIndex> {
-        self.namespaces.open().take(max).map(|(ns, _)| ns).collect()
     }
 }

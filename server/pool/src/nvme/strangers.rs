@@ -5,11 +5,7 @@
 //! A stranger takes space that nobody else asked for: it is in no books of what is to stay, so the reclaim of
 //! its segment drops it, those segments are the first to be reclaimed, and after a time it goes by itself.
 
-use crate::Pool;
-use crate::ids::{NamespaceIndex, Now, NvmePlace, PlaceNote};
-use crate::limits::{STRANGERS_MS_MAX, STRANGERS_PER_CALL};
-use crate::nvme::Nvme;
-use crate::nvme::thin::thin;
+use crate::ids::NvmePlace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -51,12 +47,22 @@ struct Family {
     doomed_to: Option<usize>,
 }
 
+/// Strangers that were forgotten.
+pub(super) struct Forgotten {
+    /// Their extents, in order.
+    pub(super) dead: Vec<Stranger>,
+    /// Namespaces of which nothing is left.
+    pub(super) gone: Vec<NamespaceId>,
+    /// There are more.
+    pub(super) more: bool,
+}
+
 /// All strangers.
 #[derive(Default)]
 pub(crate) struct Strangers {
     families: BTreeMap<NamespaceId, Family>,
-    pub(crate) count: u64,
-    pub(crate) bytes: u64,
+    count: u64,
+    bytes: u64,
 }
 
 impl Family {
@@ -90,23 +96,23 @@ impl Family {
 
 impl Strangers {
     /// Namespaces that have some.
-    pub(crate) fn families(&self) -> usize {
+    pub(super) fn families(&self) -> usize {
         self.families.len()
     }
 
-    pub(crate) fn extents_of(&self, id: &NamespaceId) -> Option<Arc<[Stranger]>> {
+    pub(super) fn extents_of(&self, id: &NamespaceId) -> Option<Arc<[Stranger]>> {
         self.families
             .get(id)
             .filter(|family| family.doomed_to.is_none())
             .map(|family| Arc::clone(&family.extents))
     }
 
-    pub(crate) fn is_alive(&self, id: &NamespaceId, at: usize) -> bool {
+    pub(super) fn is_alive(&self, id: &NamespaceId, at: usize) -> bool {
         self.families.get(id).is_some_and(|family| family.is_alive(at))
     }
 
     /// One of them is a stranger no more.
-    pub(crate) fn take(&mut self, id: &NamespaceId, at: usize) -> Option<Stranger> {
+    pub(super) fn take(&mut self, id: &NamespaceId, at: usize) -> Option<Stranger> {
         let taken = self.families.get_mut(id)?.take(at)?;
         self.count -= 1;
         self.bytes -= u64::from(taken.bytes);
@@ -114,104 +120,50 @@ impl Strangers {
     }
 
     /// The extent at a place, if it is one of them, is a stranger no more.
-    fn take_at(&mut self, id: &NamespaceId, place: NvmePlace) -> Option<Stranger> {
+    pub(super) fn take_at(&mut self, id: &NamespaceId, place: NvmePlace) -> Option<Stranger> {
         let extents = &self.families.get(id)?.extents;
         let at = extents.binary_search_by_key(&place, |stranger| stranger.place).ok()?;
         self.take(id, at)
     }
 
     /// What is left of a namespace's goes.
-    pub(crate) fn doom(&mut self, id: &NamespaceId) {
+    pub(super) fn doom(&mut self, id: &NamespaceId) {
         if let Some(family) = self.families.get_mut(id) {
             family.doomed_to.get_or_insert(0);
         }
     }
 
-    pub(crate) fn memory(&self) -> usize {
-        let of = |family: &Family| family.extents.len() * size_of::<Stranger>() + family.alive.len() * 8;
-        self.families.values().map(of).sum()
-    }
-
-    /// Counts them from scratch, for the check of invariants.
-    pub(crate) fn recount(&self) -> (u64, u64) {
-        let alive = self.families.values().flat_map(|family| {
-            let there = |(at, _): &(usize, &Stranger)| family.is_alive(*at);
-            family.extents.iter().enumerate().filter(there).map(|(_, stranger)| u64::from(stranger.bytes))
+    /// What is left of all goes.
+    pub(super) fn doom_all(&mut self) {
+        self.families.values_mut().for_each(|family| {
+            family.doomed_to.get_or_insert(0);
         });
-        alive.fold((0, 0), |(count, bytes), more| (count + 1, bytes + more))
-    }
-}
-
-impl Nvme {
-    /// Whether extents of a namespace wait for it to be opened.
-    fn has_strangers(&self, id: &NamespaceId) -> bool {
-        self.strangers.families.get(id).is_some_and(|family| family.count > 0 && family.doomed_to.is_none())
     }
 
-    /// The extent at a place is not kept for anybody who may come. It is dead from now on, also where its
-    /// segment is not emptied after all. Returns how many extents went for which somebody could still have
-    /// come.
-    pub(super) fn forget_stranger(&mut self, id: &NamespaceId, place: NvmePlace) -> u64 {
-        let waits = self.has_strangers(id); // else nobody would have asked for it
-        let Some(old) = self.strangers.take_at(id, place) else { return 0 };
-        self.note_dead(old.place, old.bytes.into());
-        u64::from(waits)
-    }
-}
-
-impl Pool {
-    /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index
-    /// may hold goes (`thin`): returns how many pages that are, which count as crowded out.
-    #[must_use = "what does not fit is lost, and has to be said"]
-    pub fn keep_strangers(&mut self, found: impl Iterator<Item = (NamespaceId, Stranger)>) -> u64 {
-        if !self.nvme.alive {
-            return 0;
-        }
-        let mut families: BTreeMap<NamespaceId, Vec<Stranger>> = BTreeMap::new();
-        for (id, stranger) in found {
-            families.entry(id).or_default().push(stranger);
-        }
-        let all = families.values().flatten().filter(|stranger| stranger.shard == 0).count(); // one a page
-        let pages_max = self.config.limits.pages_max as usize;
-        if all > pages_max {
-            let thinned = thin(&mut families, pages_max);
-            thinned.extents.iter().for_each(|old| self.nvme.note_dead(old.place, old.bytes.into()));
-            self.tally.crowded_out += thinned.pages;
-        }
-        for (id, extents) in families {
-            let family = Family::new(extents);
-            self.nvme.strangers.count += family.count;
-            self.nvme.strangers.bytes += family.bytes;
-            self.nvme.strangers.families.insert(id, family);
-        }
-        self.tally.crowded_out
+    /// Whether some wait for a namespace to be opened.
+    pub(super) fn wait_for(&self, id: &NamespaceId) -> bool {
+        self.families.get(id).is_some_and(|family| family.count > 0 && family.doomed_to.is_none())
     }
 
-    /// Whether extents of a namespace wait for it to be opened.
-    pub fn has_strangers(&self, id: &NamespaceId) -> bool {
-        self.nvme.has_strangers(id)
+    /// Extents of a namespace are strangers from now on.
+    pub(super) fn keep(&mut self, id: NamespaceId, extents: Vec<Stranger>) {
+        let family = Family::new(extents);
+        self.count += family.count;
+        self.bytes += family.bytes;
+        self.families.insert(id, family);
     }
 
-    /// Forgets some of those that nobody will ask for: what an adoption left, and all after a time. True:
-    /// there are more. The ids are of namespaces of which nothing is left.
-    pub fn forget_strangers(&mut self, now: Now) -> (bool, Vec<NamespaceId>) {
-        self.call.advance(now);
-        if self.call.now() >= STRANGERS_MS_MAX {
-            self.nvme.strangers.families.values_mut().for_each(|family| {
-                family.doomed_to.get_or_insert(0);
-            });
-        }
-        let (mut budget, mut gone) = (STRANGERS_PER_CALL, Vec::new());
-        for (id, family) in &mut self.nvme.strangers.families {
+    /// Forgets some of those that nobody will ask for, looking at so many.
+    pub(super) fn forget_some(&mut self, looks: usize) -> Forgotten {
+        let (mut budget, mut dead, mut gone) = (looks, Vec::new(), Vec::new());
+        for (id, family) in &mut self.families {
             let Some(from) = family.doomed_to else { continue };
             let to = family.extents.len().min(from + budget);
             budget -= to - from;
-            for at in from..to {
-                if let Some(old) = family.take(at) {
-                    self.nvme.strangers.count -= 1;
-                    self.nvme.strangers.bytes -= u64::from(old.bytes);
-                    self.nvme.place_notes.push((old.place, PlaceNote::Dead(old.bytes.into())));
-                }
+            for old in (from..to).filter_map(|at| family.take(at)) {
+                self.count -= 1;
+                self.bytes -= u64::from(old.bytes);
+                dead.push(old);
             }
             family.doomed_to = Some(to);
             if to == family.extents.len() {
@@ -222,14 +174,27 @@ impl Pool {
             }
         }
         gone.iter().for_each(|id| {
-            self.nvme.strangers.families.remove(id);
+            self.families.remove(id);
         });
-        (budget == 0, gone)
+        Forgotten { dead, gone, more: budget == 0 }
     }
 
-    /// The index of an open namespace of which extents are strangers still.
-    pub(crate) fn namespace_of_strangers(&self, ns: NamespaceIndex) -> Option<NamespaceId> {
-        let id = self.namespaces.get(ns)?.id;
-        self.nvme.strangers.families.contains_key(&id).then_some(id)
+    /// Extents, and their bytes.
+    pub(super) fn sums(&self) -> (u64, u64) {
+        (self.count, self.bytes)
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        let of = |family: &Family| family.extents.len() * size_of::<Stranger>() + family.alive.len() * 8;
+        self.families.values().map(of).sum()
+    }
+
+    /// Counts them from scratch, for the check of invariants.
+    pub(super) fn recount(&self) -> (u64, u64) {
+        let alive = self.families.values().flat_map(|family| {
+            let there = |(at, _): &(usize, &Stranger)| family.is_alive(*at);
+            family.extents.iter().enumerate().filter(there).map(|(_, stranger)| u64::from(stranger.bytes))
+        });
+        alive.fold((0, 0), |(count, bytes), more| (count + 1, bytes + more))
     }
 }

@@ -4,7 +4,7 @@
 //! A page cannot be read without those before it, so it counts as written when the last that hangs on it was:
 //! what is kept is whole prefixes.
 
-use crate::nvme::adopt::{latest, parents_first, whole_pages};
+use crate::nvme::adoption::{latest, parents_first, whole_pages};
 use crate::nvme::strangers::Stranger;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use turnkv_proto::NamespaceId;
 /// What had to go.
 pub(crate) struct Thinned {
     /// Every extent that went.
-    pub(crate) extents: Vec<Stranger>,
+    pub(super) extents: Vec<Stranger>,
     /// Pages that a reader could have reached.
-    pub(crate) pages: u64,
+    pub(super) pages: u64,
 }
 
 /// The least of two pages is kept rather than the other.

@@ -5,12 +5,12 @@
 //! - `branches`: how a session's list grows, is cut, is replaced; `walk`: over its
 //!   pages
 //! - `resume`: sessions that go on under another name
-//! - `record`: across restarts; `describe`: for people
+//! - `info`: what a list of sessions says
 
 pub(crate) mod branches;
-pub(crate) mod describe;
-pub(crate) mod record;
+pub(crate) mod info;
 pub(crate) mod resume;
 pub(crate) mod table;
 mod tenants;
 pub(crate) mod walk;
+pub(crate) mod walk_back;

@@ -7,41 +7,43 @@
 //! turn are continued so: one that came back under its own name, or has a priority, is waited for. Nothing
 //! but the wait is taken over: the old name stays good.
 
-use crate::Pool;
+use crate::sessions::table::Sessions;
+use crate::store::Store;
 use turnkv_proto::BlockHash;
 
 #[cfg(test)]
 mod tests;
 
-impl Pool {
+impl Sessions {
     /// Looks for a session that ended with one of these pages, the longest first, if this one is in its first
     /// turn.
-    pub(crate) fn continue_another(&mut self, at: u32, hashes: &[BlockHash]) {
-        let this = &self.sessions[at];
+    pub(crate) fn continue_another(&mut self, store: &mut Store, at: u32, hashes: &[BlockHash]) {
+        let this = &self[at];
         if !this.may_continue {
             return;
         }
         let ns = this.ns;
         let ended = |hash: &BlockHash| {
-            let from = self.sessions.ended_with(ns, hash)?;
-            let waits = from != at && !self.sessions[from].in_turn && self.sessions[from].priority == 0;
+            let from = self.ended_with(ns, hash)?;
+            let waits = from != at && !self[from].in_turn && self[from].priority == 0;
             // Without its last page it may as well be a head that many share: then others have read it too.
-            let shared =
-                || self.pages.find_visible(ns.0, hash).is_some_and(|page| self.pages[page].cell.uses > 0);
-            (waits && (self.sessions[from].ends[0] == Some(*hash) || !shared())).then_some(from)
+            let shared = || {
+                store.pages().find_visible(ns.0, hash).is_some_and(|page| store.pages()[page].cell.uses > 0)
+            };
+            (waits && (self[from].ends[0] == Some(*hash) || !shared())).then_some(from)
         };
         let found = hashes.iter().rev().find_map(ended);
-        self.call.pass(hashes.len() as u64);
+        store.call.pass(hashes.len() as u64);
         let Some(from) = found else { return };
-        self.sessions.note_end(from, &[]);
-        self.sessions[at].may_continue = false;
-        self.policy.continued(from, at);
+        self.note_end(from, &[]);
+        self[at].may_continue = false;
+        store.continued(from, at);
     }
 
     /// A turn ended with these full pages.
-    pub(crate) fn note_end(&mut self, at: u32, full: &[BlockHash]) {
-        let may_be_continued = self.sessions[at].turn == 1;
-        self.sessions[at].may_continue = false;
-        self.sessions.note_end(at, if may_be_continued { full } else { &[] });
+    pub(crate) fn note_turn_end(&mut self, at: u32, full: &[BlockHash]) {
+        let may_be_continued = self[at].turn == 1;
+        self[at].may_continue = false;
+        self.note_end(at, if may_be_continued { full } else { &[] });
     }
 }

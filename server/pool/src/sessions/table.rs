@@ -5,7 +5,7 @@ use crate::ids::{NamespaceIndex, Now};
 use crate::index::tips::TipId;
 use crate::limits::{FORGOTTEN_MAX, LATE_SESSIONS_PER_PICK_MAX, ORDER_BYTES, SILENT_TURN_MS};
 use crate::sessions::tenants::{Standing, Tenants};
-use crate::sessions::walk::WalkBack;
+use crate::sessions::walk_back::WalkBack;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -39,7 +39,7 @@ pub(crate) struct Session {
     /// It is in its first turn, and has not been found to go on from another session's pages.
     pub(crate) may_continue: bool,
     /// Its last full pages, by which a session that continues it is known.
-    pub(crate) ends: [Option<BlockHash>; ENDS],
+    pub(super) ends: [Option<BlockHash>; ENDS],
     /// Whose it is.
     tenant: u32,
     /// Under which keys the orders know this session; none: they do not yet.
@@ -187,7 +187,7 @@ impl Sessions {
     /// many were looked at. A tenant that has no fewer than its equal share loses its own: the longest idle,
     /// else one in a turn that was silent for long (engines die). For one that has fewer, the tenant with
     /// most loses one: if it has too many, in a turn or not.
-    pub(crate) fn makes_way(&mut self, tenant: u32, sessions_max: u32, now: Now) -> (Option<u32>, u64) {
+    pub(super) fn makes_way(&mut self, tenant: u32, sessions_max: u32, now: Now) -> (Option<u32>, u64) {
         let own = self.tenants.len_of(tenant);
         let tenants = self.tenants.len() + usize::from(own == 0);
         let share = (sessions_max as usize / tenants).max(1);
@@ -233,7 +233,7 @@ impl Sessions {
     }
 
     /// The session that ended with a page, if it may be continued by another.
-    pub(crate) fn ended_with(&self, ns: NamespaceIndex, page: &BlockHash) -> Option<u32> {
+    pub(super) fn ended_with(&self, ns: NamespaceIndex, page: &BlockHash) -> Option<u32> {
         self.ends.get(&(ns, *page)).copied()
     }
 

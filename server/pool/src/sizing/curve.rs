@@ -20,7 +20,6 @@
 //! is declined). Old references fade by half every half-life, pages not used for four of them are forgotten.
 
 mod histogram;
-mod hooks;
 mod hot;
 mod stack;
 mod view;
@@ -37,7 +36,6 @@ use stack::Stack;
 use std::hash::{BuildHasherDefault, Hasher};
 use turnkv_proto::BlockHash;
 
-pub(crate) use hooks::{Curves, asker};
 pub use view::MissRatioCurve;
 
 /// How many steps a half-life has: what is old fades step by step.
@@ -343,13 +341,13 @@ fn bucket_above(above: u64, moved: u64, rate: f64) -> u16 {
 }
 
 /// Pages that each of so many namespaces may follow.
-pub(crate) fn samples_share(namespaces: usize, samples_max: u32) -> usize {
+pub(super) fn samples_share(namespaces: usize, samples_max: u32) -> usize {
     let share = CURVE_SAMPLES_TOTAL_MAX / namespaces.max(1);
     share.clamp(CURVE_SAMPLES_MIN, CURVE_SAMPLES_MAX as usize).min(samples_max as usize)
 }
 
 /// Hashes are an engine's own: all their bytes count, and every bit of the key depends on them.
-fn key_of(hash: &BlockHash) -> u64 {
+pub(super) fn key_of(hash: &BlockHash) -> u64 {
     let (words, _) = hash.0.as_chunks::<8>();
     let word = |at: usize| u64::from_le_bytes(words[at]);
     let one = fold(word(0) ^ 0xa076_1d64_78bd_642f, word(1) ^ 0xe703_7ed1_a0b4_28db);

@@ -1,8 +1,6 @@
 //! How fast engines prefill, by namespace, from what they report. Owns: the running rate.
 //! Must not know: turns, pages.
 
-use crate::Pool;
-use crate::ids::NamespaceIndex;
 use crate::limits::PREFILL_WINDOW_TOKENS;
 
 /// Tokens prefilled and the time it took; recent turns count more than old ones.
@@ -13,7 +11,8 @@ pub(crate) struct Prefill {
 }
 
 impl Prefill {
-    fn add(&mut self, tokens: u64, us: u64) {
+    /// So many tokens were prefilled in so many microseconds.
+    pub(crate) fn add(&mut self, tokens: u64, us: u64) {
         self.tokens = self.tokens.saturating_add(tokens);
         self.us = self.us.saturating_add(us);
         while self.tokens > PREFILL_WINDOW_TOKENS {
@@ -22,24 +21,11 @@ impl Prefill {
         }
     }
 
-    fn us_for(&self, tokens: u64) -> Option<u64> {
+    /// How long so many tokens would take; none: nobody said how fast it is.
+    pub(crate) fn us_for(&self, tokens: u64) -> Option<u64> {
         let us = u128::from(tokens) * u128::from(self.us);
         (self.tokens > 0 && self.us > 0)
             .then(|| u64::try_from(us / u128::from(self.tokens)).unwrap_or(u64::MAX))
-    }
-}
-
-impl Pool {
-    /// An engine prefilled so many tokens in so many microseconds. Zero of either says nothing.
-    pub fn note_prefill(&mut self, ns: NamespaceIndex, tokens: u64, us: u64) {
-        if let (Some(prefill), true) = (self.namespaces.prefill_mut(ns), tokens > 0 && us > 0) {
-            prefill.add(tokens, us);
-        }
-    }
-
-    /// How long prefilling so many tokens would take, in microseconds. None: nobody said how fast it is.
-    pub fn prefill_us(&self, ns: NamespaceIndex, tokens: u64) -> Option<u64> {
-        self.namespaces.prefill(ns)?.us_for(tokens)
     }
 }
 

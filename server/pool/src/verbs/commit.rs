@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::ids::{ClientId, LeaseId, NONE, Now, PageKey};
+use crate::ids::{ClientId, LeaseId, Now, PageKey};
 use crate::memory::leases::{LeaseItem, LeaseKind};
 use turnkv_proto::Shards;
 
@@ -29,7 +29,7 @@ impl Pool {
         filled: &[(u32, u64)],
         now: Now,
     ) -> Result<Committed, PoolError> {
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
         let held = held.ok_or(PoolError::LeaseUnknown)?;
         if held.kind == LeaseKind::Quarantined || held.deadline < now {
@@ -38,44 +38,44 @@ impl Pool {
                 self.leases.count_expired();
             }
             self.end_lease(lease);
-            self.call.note_freed();
+            self.store.call.note_freed();
             return Err(PoolError::LeaseUnknown);
         }
         check_filled(filled, &held.items)?;
         let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
 
         let (mut committed, mut kept) = (Committed::default(), Vec::with_capacity(filled.len()));
-        let before = self.tally.shown;
+        let before = self.store.tally().shown;
         let mut filled = filled.iter().peekable();
         for item in &held.items {
             let checksum =
                 filled.next_if(|(position, _)| *position == item.position).map(|(_, checksum)| *checksum);
             match checksum {
-                Some(checksum) if self.commit_shard(item, held.shards, checksum) => {
+                Some(checksum) if self.store.commit_shard(item, held.shards, checksum) => {
                     kept.push(*item);
                 }
                 Some(_) => committed.dropped.push(item.position),
                 None => {}
             }
         }
-        committed.shown = self.tally.shown - before;
-        self.give_up_grants(&held.items, held.shards);
+        committed.shown = self.store.tally().shown - before;
+        self.store.give_up_grants(&held.items, held.shards);
         for item in &held.items {
-            self.unlease(item.slot);
+            self.store.unlease(item.slot);
         }
         for item in &kept {
-            if let Some(index) = self.pages.resolve(item.page) {
-                self.await_shards(index);
+            if let Some(index) = self.store.pages().resolve(item.page) {
+                self.store.await_shards(index);
             }
         }
         committed.freed = held.items.len() - kept.len();
         if committed.freed > 0 {
-            self.call.note_freed();
+            self.store.call.note_freed();
         }
         committed.kept = whole_pages(&kept, &committed.dropped, held.shards);
         for page in committed.kept.iter().rev() {
-            if let Some(index) = self.pages.resolve(*page) {
-                self.touch(index);
+            if let Some(index) = self.store.pages().resolve(*page) {
+                self.store.touch(index);
             }
         }
         Ok(committed)
@@ -85,23 +85,10 @@ impl Pool {
     pub fn abort_offload(&mut self, lease: LeaseId, client: ClientId) -> Result<(), PoolError> {
         let held = self.leases.get(lease, client).filter(|held| held.kind.is_write());
         held.ok_or(PoolError::LeaseUnknown)?;
-        self.call.begin();
+        self.store.call.begin();
         self.end_lease(lease);
-        self.call.note_freed();
+        self.store.call.note_freed();
         Ok(())
-    }
-
-    /// Commits one shard of a page. False: it is gone, or the page before it is not committed.
-    fn commit_shard(&mut self, item: &LeaseItem, shards: Shards, checksum: u64) -> bool {
-        let Some(index) = self.pages.granted(item.page, item.shard(shards), item.slot) else { return false };
-        let shard = item.shard(shards);
-        let parent = self.pages[index].parent;
-        if parent != NONE && !self.pages[parent].is_visible() && !self.pages.cell(parent, shard).committed() {
-            return false;
-        }
-        self.pages.fill(index, shard, checksum);
-        self.settle(index);
-        true
     }
 }
 

@@ -2,56 +2,45 @@
 //! leases. Must not know: what a lease is for.
 
 use crate::Pool;
-use crate::ids::LeaseId;
-use crate::index::lists::Position;
-use crate::index::residency::Search;
-use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
-use turnkv_proto::Shards;
+use crate::error::PoolError;
+use crate::ids::{ClientId, LeaseId, NamespaceIndex};
+use crate::memory::leases::{LeaseKind, NewLease};
+use crate::memory::shares::LeaseRoom;
 
 impl Pool {
     /// Ends a lease of any kind: its holds end, and pages it was filling are given up.
-    pub(crate) fn end_lease(&mut self, id: LeaseId) {
+    pub(super) fn end_lease(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(id) else { return };
         if lease.kind == LeaseKind::Write {
-            self.give_up_grants(&lease.items, lease.shards);
+            self.store.give_up_grants(&lease.items, lease.shards);
         }
         for item in &lease.items {
-            self.end_hold(item);
+            self.store.end_hold(item);
         }
-    }
-
-    /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.
-    pub(crate) fn end_hold(&mut self, item: &LeaseItem) {
-        self.call.step();
-        self.slots.give_up_reserved(item.slot);
-        self.unlease(item.slot);
     }
 
     /// A write lease is past its deadline: its pages are given up, its slots wait for whoever may still write
     /// them.
-    pub(crate) fn quarantine(&mut self, id: LeaseId) {
+    pub(super) fn quarantine(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.quarantine(id) else { return };
         let (shards, items) = (lease.shards, lease.items.clone());
-        self.give_up_grants(&items, shards);
+        self.store.give_up_grants(&items, shards);
         self.leases.count_expired();
     }
 
     /// Puts slots under a new lease.
-    pub(crate) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
-        let slot_bytes = self.slots.class_at(new.ns.0).slot_bytes;
+    pub(super) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
+        let slot_bytes = self.store.slots().class_at(new.ns.0).slot_bytes;
         self.leases.insert(new, slot_bytes)
     }
 
-    /// The pages of these grants lose their slots; later pages first, so that what hung on them goes with
-    /// them.
-    pub(crate) fn give_up_grants(&mut self, items: &[LeaseItem], shards: Shards) {
-        for item in items.iter().rev() {
-            self.call.step();
-            if let Some(index) = self.pages.granted(item.page, item.shard(shards), item.slot) {
-                self.let_go(index, item.shard(shards));
-                self.refresh(index, Position::Hot);
-                self.prune(index, Search::NONE);
-            }
-        }
+    /// What the limits leave of the slots and the leases.
+    pub(crate) fn room(&self) -> LeaseRoom<'_> {
+        self.leases.room(self.store.limits(), self.store.slots())
+    }
+
+    /// How many more slots a lease of this client may hold, or why there can be no lease.
+    pub(super) fn lease_room(&mut self, client: ClientId, ns: NamespaceIndex) -> Result<usize, PoolError> {
+        self.leases.lease_room(self.store.limits(), self.store.slots(), client, ns)
     }
 }

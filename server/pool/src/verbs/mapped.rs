@@ -97,7 +97,7 @@ impl Pool {
         if ask.pages == 0 {
             return Err(PoolError::Invalid("a reservation is for at least one page"));
         }
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         let room = self.reserve_room(&ask, now)?;
         Ok(self.reserve_slots(&ask, room, now))
     }
@@ -110,13 +110,13 @@ impl Pool {
         next: u32,
         now: Now,
     ) -> Result<Option<Reserved>, PoolError> {
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         let held = self.leases.held(ask.lease.ok_or(PoolError::LeaseUnknown)?, ask.client)?;
         if held.positions != next || (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Ok(None);
         }
         let (items, mapped) = (held.items.len(), held.kind.is_held());
-        let left = (self.config.limits.lease_pages_max as usize).saturating_sub(items);
+        let left = (self.store.limits().lease_pages_max as usize).saturating_sub(items);
         let to_map = self.room().held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
         let room = left.min(self.room().slot_room(ask.client, ask.ns)).min(to_map);
         Ok(Some(self.reserve_slots(&ask, room, now)))
@@ -124,7 +124,7 @@ impl Pool {
 
     /// Takes as many slots as are asked for, within `room` and one slice, and puts them under their lease.
     fn reserve_slots(&mut self, ask: &ReserveAsk, room: usize, now: Now) -> Reserved {
-        let slice = self.call.slice();
+        let slice = self.store.call.slice();
         let mut slots = Vec::new();
         let mut short = None;
         while slots.len() < ask.pages as usize {
@@ -132,20 +132,20 @@ impl Pool {
                 short = Some(Outcome::LeaseLimit);
                 break;
             }
-            if self.call.is_over(slice) && !slots.is_empty() {
+            if self.store.call.is_over(slice) && !slots.is_empty() {
                 break;
             }
-            let Some(slot) = self.allocate_reserved(ask.ns.0) else {
+            let Some(slot) = self.store.allocate_reserved(ask.ns.0) else {
                 short = Some(Outcome::NoSpace);
                 break;
             };
-            self.call.step();
-            self.slots.lease(slot);
+            self.store.call.step();
+            self.store.lease(slot);
             slots.push(slot);
         }
         let (lease, first) = self.lease_reserved(ask, &slots, now);
-        let slots = slots.iter().map(|slot| self.slots.key(*slot)).collect();
-        Reserved { lease, lease_ms: self.config.limits.lease_ms, first, slots, short }
+        let slots = slots.iter().map(|slot| self.store.slots().key(*slot)).collect();
+        Reserved { lease, lease_ms: self.store.limits().lease_ms, first, slots, short }
     }
 
     /// How many slots a reservation may take. One for a lease that is there is a sign of life of it.
@@ -158,7 +158,7 @@ impl Pool {
         if (held.ns, held.shards) != (ask.ns, Shards::one(ask.shard)) {
             return Err(PoolError::Invalid("the lease is of another namespace or shard"));
         }
-        let left = (self.config.limits.lease_pages_max as usize).saturating_sub(held.items.len());
+        let left = (self.store.limits().lease_pages_max as usize).saturating_sub(held.items.len());
         match self.renew_one(ask.client, lease, now) {
             Ok(()) => {
                 let room = left.min(self.room().slot_room(ask.client, ask.ns));
@@ -186,11 +186,11 @@ impl Pool {
             return Err(PoolError::Invalid("a commit names more pages than a lease has slots: split it"));
         }
         let slots = self.check_reserved(&ask)?;
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         let session = if ask.siblings { None } else { self.reserve_session(pages, now)? };
         let mut done = ReservedCommit::default();
-        let (mut accepted, before) = (Vec::with_capacity(slots.len()), self.tally.shown);
-        match offload_parent(&self.pages, pages) {
+        let (mut accepted, before) = (Vec::with_capacity(slots.len()), self.store.tally().shown);
+        match offload_parent(self.store.pages(), pages) {
             Err(declined) => done.outcomes.push(declined),
             Ok(mut parent) => {
                 for (at, (hash, slot)) in pages.hashes.iter().zip(&slots).enumerate() {
@@ -199,33 +199,33 @@ impl Pool {
                     let Some(index) = index else { break };
                     accepted.push(index);
                     if outcome == Outcome::Stored {
-                        done.kept.push(self.pages.key(index));
-                        self.leases.note_page(ask.lease, ask.filled[at].0, self.pages.key(index));
+                        done.kept.push(self.store.pages().key(index));
+                        self.leases.note_page(ask.lease, ask.filled[at].0, self.store.pages().key(index));
                     }
                     parent = if ask.siblings { parent } else { index };
                 }
             }
         }
-        done.shown = self.tally.shown - before;
+        done.shown = self.store.tally().shown - before;
         if let (Some(index), Some(Outcome::Stored), true) =
             (accepted.last(), done.outcomes.last(), accepted.len() == slots.len())
         {
-            self.pages.set_tail_tokens(*index, pages.tail_tokens);
+            self.store.set_tail_tokens(*index, pages.tail_tokens);
         }
         if let (Some(declined), true) = (done.outcomes.last().copied(), accepted.len() < slots.len()) {
             done.outcomes.resize(slots.len(), declined);
         }
         let turn = session.map(|at| (at, self.sessions[at].turn));
         observe_offload(&mut self.curves, pages, &done.outcomes, 0..done.outcomes.len(), turn, now);
-        accepted.iter().rev().for_each(|index| self.touch(*index));
+        accepted.iter().rev().for_each(|index| self.store.touch(*index));
         if let (false, Some(last)) = (ask.siblings, accepted.last().copied()) {
-            let before = self.pages[accepted[0]].parent;
+            let before = self.store.pages()[accepted[0]].parent;
             if before != NONE {
-                self.touch(before);
+                self.store.touch(before);
             }
-            self.touch_ancestors(last);
+            self.store.touch_ancestors(last);
             if let Some(session) = session {
-                self.extend_session(session, last);
+                self.sessions.extend(&mut self.store, session, last);
             }
         }
         Ok(done)
@@ -234,7 +234,7 @@ impl Pool {
     /// The client has mapped, or is about to map, what these leases are on: they are held from now on, but
     /// for those that the answer names.
     pub fn renew(&mut self, client: ClientId, leases: &[LeaseId], now: Now) -> Renewed {
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         let mut renewed = Renewed::default();
         for lease in leases.iter().copied() {
             match self.renew_one(client, lease, now) {
@@ -257,7 +257,7 @@ impl Pool {
         corrupt: &[u32],
         now: Now,
     ) -> Result<u64, PoolError> {
-        self.tick(now);
+        self.store.tick(now);
         let held = self.leases.held(lease, client)?;
         let shards = held.shards;
         let ascends = |list: &[u32]| list.len() <= held.items.len() && list.is_sorted_by(|a, b| a < b);
@@ -268,19 +268,19 @@ impl Pool {
         let bad = |item: &&LeaseItem| corrupt.binary_search(&item.position).is_ok();
         let bad: Vec<LeaseItem> =
             if corrupt.is_empty() { Vec::new() } else { held.items.iter().filter(bad).copied().collect() };
-        self.call.note_freed();
+        self.store.call.note_freed();
         if positions.is_empty() || positions.len() == held.items.len() {
             self.end_lease(lease);
         } else {
             for item in self.leases.take_items(lease, positions) {
-                self.end_hold(&item);
+                self.store.end_hold(&item);
             }
         }
-        Ok(self.drop_corrupt(&bad, shards))
+        Ok(self.store.drop_corrupt(&bad, shards))
     }
 
     fn renew_one(&mut self, client: ClientId, lease: LeaseId, now: Now) -> Result<(), NotHeld> {
-        self.call.step();
+        self.store.call.step();
         let held = self.leases.held(lease, client).map_err(|_| NotHeld::Over)?;
         if !held.kind.is_held() && held.items.len() > self.room().held_room(client, held.ns) {
             return Err(NotHeld::TooMuch);
@@ -290,7 +290,7 @@ impl Pool {
     }
 
     fn deadline(&self, now: Now) -> Now {
-        let limits = &self.config.limits;
+        let limits = self.store.limits();
         now + u64::from(limits.lease_ms) + u64::from(limits.lease_grace_ms)
     }
 
@@ -322,8 +322,8 @@ impl Pool {
         let slot = |position: &u32| {
             let at = held.items.binary_search_by_key(position, |item| item.position).ok()?;
             let slot = held.items[at].slot;
-            let own = self.slots.class_of(slot) == u32::from(ask.pages.ns.0);
-            (own && self.slots.meta(slot).state == SlotState::Reserved).then_some(slot)
+            let own = self.store.slots().class_of(slot) == u32::from(ask.pages.ns.0);
+            (own && self.store.slots().meta(slot).state == SlotState::Reserved).then_some(slot)
         };
         let slots: Option<Vec<u32>> = positions.iter().map(slot).collect();
         positions.sort_unstable();
@@ -344,21 +344,17 @@ impl Pool {
         slot: u32,
         checksum: u64,
     ) -> (Outcome, Option<u32>) {
-        self.call.step();
+        self.store.call.step();
         let shard = pages.shards.first();
-        let found = self.pages.find(pages.ns.0, &hash);
+        let found = self.store.pages().find(pages.ns.0, &hash);
         if let Some(decided) = found.and_then(|index| self.is_here(index, shard, parent)) {
             return decided;
         }
-        if found.is_none() && !self.make_entry_room(pages.ns.0, parent) {
+        if found.is_none() && !self.store.make_entry_room(pages.ns.0, parent) {
             return (Outcome::NoSpace, None);
         }
-        let index = found.unwrap_or_else(|| self.pages.insert(pages.ns.0, hash, parent));
-        self.slots.adopt(slot, index, shard);
-        self.pages.grant(index, shard, slot);
-        self.pages.fill(index, shard, checksum);
-        self.settle(index);
-        self.await_shards(index);
+        let index = found.unwrap_or_else(|| self.store.insert(pages.ns.0, hash, parent));
+        self.store.fill_reserved(index, shard, slot, checksum);
         (Outcome::Stored, Some(index))
     }
 }

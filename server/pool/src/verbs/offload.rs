@@ -4,12 +4,13 @@
 use crate::Pool;
 use crate::call::Slice;
 use crate::error::PoolError;
+use crate::eviction::policy::Newcomer;
 use crate::ids::{ClientId, LeaseId, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::arena::Pages;
-use crate::index::residency::Search;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
-use crate::sizing::curve::{Curves, Seen, asker};
+use crate::sizing::curve::Seen;
+use crate::sizing::curves::{Curves, asker};
 use std::ops::Range;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
@@ -111,19 +112,23 @@ impl Pool {
     pub fn start_offload(&mut self, ask: &OffloadAsk<'_>, now: Now) -> Result<Offloading, PoolError> {
         self.check_offload(ask)?;
         self.lease_room(ask.client, ask.ns)?;
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         let session = self.reserve_session(ask, now)?;
         if let Some(session) = session {
-            self.continue_another(session, ask.hashes);
+            self.sessions.continue_another(&mut self.store, session, ask.hashes);
         }
-        let parent = offload_parent(&self.pages, ask);
+        let parent = offload_parent(self.store.pages(), ask);
         let rank = match (session, parent) {
-            (Some(session), Ok(parent)) => self.rank_of(session, parent, ask.hashes.len()),
+            // What its owner gave a priority is wanted.
+            (Some(session), Ok(parent)) if self.sessions[session].priority == 0 => {
+                let (turn, pages) = (self.sessions[session].turn, ask.hashes.len() as u32);
+                self.store.rank_of(Newcomer { ns: ask.ns.0, session, turn, pages }, parent)
+            }
             _ => None,
         };
         let mut outcomes = Vec::with_capacity(ask.shards.positions(ask.hashes.len()));
         outcomes.extend(parent.err());
-        let last = parent.ok().filter(|parent| *parent != NONE).map(|parent| self.pages.key(parent));
+        let last = parent.ok().filter(|parent| *parent != NONE).map(|parent| self.store.pages().key(parent));
         let stage = OffloadStage::Deciding;
         Ok(Offloading { outcomes, lease: None, rank, last, accepted: 0, granted: 0, stage })
     }
@@ -135,7 +140,7 @@ impl Pool {
         offloading: &mut Offloading,
         now: Now,
     ) -> Result<bool, PoolError> {
-        let (now, slice) = (self.tick(now), self.call.slice());
+        let (now, slice) = (self.store.tick(now), self.store.call.slice());
         if let OffloadStage::Deciding = offloading.stage {
             if !self.decide_some(ask, offloading, slice, now)? {
                 return Ok(false);
@@ -154,7 +159,7 @@ impl Pool {
     /// The answer to an offload that is decided.
     pub fn offload_plan(&self, offloading: Offloading) -> OffloadPlan {
         let Offloading { lease, outcomes, .. } = offloading;
-        OffloadPlan { lease, lease_ms: self.config.limits.lease_ms, outcomes }
+        OffloadPlan { lease, lease_ms: self.store.limits().lease_ms, outcomes }
     }
 
     /// Decides positions from the first on. True: one was declined, or all were accepted.
@@ -168,13 +173,13 @@ impl Pool {
         if offloading.lease.is_some_and(|lease| !self.leases.is_being_filled(lease, ask.client)) {
             return Err(PoolError::LeaseUnknown);
         }
-        let most = (self.config.limits.lease_pages_max as usize).saturating_sub(offloading.granted);
+        let most = (self.store.limits().lease_pages_max as usize).saturating_sub(offloading.granted);
         let room = self.room().slot_room(ask.client, ask.ns).min(most);
         let mut asked = Asked { room, rank: offloading.rank, items: Vec::new() };
-        let mut last = offloading.last.map_or(Some(NONE), |page| self.pages.resolve(page));
+        let mut last = offloading.last.map_or(Some(NONE), |page| self.store.pages().resolve(page));
         let positions = ask.shards.positions(ask.hashes.len());
         while offloading.outcomes.len() == offloading.accepted && offloading.accepted < positions {
-            if self.call.is_over(slice) {
+            if self.store.call.is_over(slice) {
                 self.lease_grants(ask, offloading, asked.items, now);
                 return Ok(false);
             }
@@ -187,7 +192,7 @@ impl Pool {
             if let Some(index) = index {
                 offloading.accepted += 1;
                 if offloading.accepted.is_multiple_of(ask.shards.count()) {
-                    (last, offloading.last) = (Some(index), Some(self.pages.key(index)));
+                    (last, offloading.last) = (Some(index), Some(self.store.pages().key(index)));
                 }
             }
         }
@@ -211,7 +216,7 @@ impl Pool {
             self.leases.grow(lease, &items);
             return;
         }
-        let deadline = now + u64::from(self.config.limits.lease_ms);
+        let deadline = now + u64::from(self.store.limits().lease_ms);
         let (kind, client, ns, shards) = (LeaseKind::Write, ask.client, ask.ns, ask.shards);
         offloading.lease = Some(self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
     }
@@ -231,8 +236,8 @@ impl Pool {
             self.end_lease(lease);
         } else {
             let items = self.leases.take_items(lease, &granted);
-            self.give_up_grants(&items, ask.shards);
-            items.iter().for_each(|item| self.unlease(item.slot));
+            self.store.give_up_grants(&items, ask.shards);
+            items.iter().for_each(|item| self.store.unlease(item.slot));
         }
         // Who holds nothing is not over any bound of its own: others hold so much that a page finds no room.
         let own = self.leases.counts().of(ask.client).leased;
@@ -246,13 +251,20 @@ impl Pool {
         let session = ask.session.and_then(|session| self.sessions.find(ask.ns, session));
         let turn = session.map(|at| (at, self.sessions[at].turn));
         while end > 0 {
-            if self.call.is_over(slice) {
+            if self.store.call.is_over(slice) {
                 offloading.stage = OffloadStage::Noting(end, next);
                 return false;
             }
             let from = end.saturating_sub(FIND_PAGES_AT_ONCE);
-            observe_offload(&mut self.curves, ask, &offloading.outcomes, from..end, turn, self.call.now());
-            self.call.add((end - from) as u64);
+            observe_offload(
+                &mut self.curves,
+                ask,
+                &offloading.outcomes,
+                from..end,
+                turn,
+                self.store.call.now(),
+            );
+            self.store.call.add((end - from) as u64);
             for _ in from..end.min(ask.shards.page(offloading.accepted)) {
                 next = next.and_then(|page| self.touch_and_up(page));
             }
@@ -262,47 +274,50 @@ impl Pool {
             self.touch_and_up(before);
         }
         offloading.stage = OffloadStage::Noting(0, None);
-        let last = offloading.last.and_then(|page| self.pages.resolve(page));
+        let last = offloading.last.and_then(|page| self.store.pages().resolve(page));
         if let Some(last) = last {
-            self.touch_ancestors(last);
+            self.store.touch_ancestors(last);
         }
         if let (Some(session), Some(last), true) = (session, last, offloading.accepted > 0) {
-            self.extend_session(session, last);
+            self.sessions.extend(&mut self.store, session, last);
         }
         true
     }
 
     /// The page is used; returns the one before it.
     fn touch_and_up(&mut self, page: PageKey) -> Option<PageKey> {
-        let index = self.pages.resolve(page)?;
-        self.touch(index);
-        Some(self.pages[index].parent).filter(|parent| *parent != NONE).map(|parent| self.pages.key(parent))
+        let index = self.store.pages().resolve(page)?;
+        self.store.touch(index);
+        Some(self.store.pages()[index].parent)
+            .filter(|parent| *parent != NONE)
+            .map(|parent| self.store.pages().key(parent))
     }
 
     /// The session of an offload, made if new; checked before anything else changes.
-    pub(crate) fn reserve_session(
+    pub(super) fn reserve_session(
         &mut self,
         ask: &OffloadAsk<'_>,
         now: Now,
     ) -> Result<Option<u32>, PoolError> {
         let Some(id) = ask.session else { return Ok(None) };
-        let parent = ask.parent.and_then(|hash| self.pages.find(ask.ns.0, &hash));
+        let parent = ask.parent.and_then(|hash| self.store.pages().find(ask.ns.0, &hash));
         let before = match (self.sessions.find(ask.ns, id), parent) {
             (Some(at), Some(parent)) => self
-                .pages
-                .end_within(self.sessions.list_end(&self.pages, at), parent)
+                .store
+                .pages()
+                .end_within(self.sessions.list_end(self.store.pages(), at), parent)
                 .map_or(0, |end| end.pages as usize),
             _ => 0,
         };
-        if before + ask.hashes.len() > self.config.limits.session_pages_max as usize {
+        if before + ask.hashes.len() > self.store.limits().session_pages_max as usize {
             return Err(PoolError::Limit("session_pages_max"));
         }
-        let at = self.open_session(ask.ns, id, now)?;
+        let at = self.sessions.open(&mut self.store, ask.ns, id, now)?;
         self.sessions[at].last_used = now;
         Ok(Some(at))
     }
 
-    pub(crate) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
+    pub(super) fn check_offload(&self, ask: &OffloadAsk<'_>) -> Result<(), PoolError> {
         let desc = self.namespaces.desc(ask.ns)?;
         check_ask(ask.hashes, ask.shards, desc.shards)?;
         self.check_lease_size(ask.shards)?;
@@ -313,8 +328,8 @@ impl Pool {
     }
 
     /// Checks that a lease has room for a page.
-    pub(crate) fn check_lease_size(&self, moved: Shards) -> Result<(), PoolError> {
-        match moved.count() > self.config.limits.lease_pages_max as usize {
+    pub(super) fn check_lease_size(&self, moved: Shards) -> Result<(), PoolError> {
+        match moved.count() > self.store.limits().lease_pages_max as usize {
             true => Err(PoolError::Invalid(
                 "a lease has fewer slots than one page has shards in this call: move fewer shards",
             )),
@@ -324,7 +339,7 @@ impl Pool {
 
     /// What is said of a shard whose page has an entry already; none: it is wanted.
     pub(super) fn is_here(&self, index: u32, shard: u16, parent: u32) -> Option<(Outcome, Option<u32>)> {
-        let (entry, cell) = (&self.pages[index], self.pages.cell(index, shard));
+        let (entry, cell) = (&self.store.pages()[index], self.store.pages().cell(index, shard));
         match () {
             () if entry.parent != parent => Some((Outcome::NoParent, None)),
             () if entry.is_visible() || cell.committed() => Some((Outcome::Present, Some(index))),
@@ -341,10 +356,10 @@ impl Pool {
         position: usize,
         asked: &mut Asked,
     ) -> (Outcome, Option<u32>) {
-        self.call.step();
+        self.store.call.step();
         let (page, shard) = (ask.shards.page(position), ask.shards.shard(position));
         let hash = ask.hashes[page];
-        let found = self.pages.find(ask.ns.0, &hash);
+        let found = self.store.pages().find(ask.ns.0, &hash);
         if let Some(decided) = found.and_then(|index| self.is_here(index, shard, parent)) {
             return decided;
         }
@@ -353,25 +368,19 @@ impl Pool {
             // Who holds nothing is not over any bound of its own: others hold all there is.
             return (if own == 0 { Outcome::NoSpace } else { Outcome::LeaseLimit }, None);
         }
-        if found.is_none() && !self.make_entry_room(ask.ns.0, parent) {
+        if found.is_none() && !self.store.make_entry_room(ask.ns.0, parent) {
             return (Outcome::NoSpace, None);
         }
-        if found.is_none() && self.declines_newcomer(ask.ns.0, asked.rank) {
+        if found.is_none() && self.store.declines_newcomer(ask.ns.0, asked.rank) {
             return (Outcome::Outranked, None);
         }
-        let index = found.unwrap_or_else(|| self.pages.insert(ask.ns.0, hash, parent));
+        let index = found.unwrap_or_else(|| self.store.insert(ask.ns.0, hash, parent));
         if page + 1 == ask.hashes.len() {
-            self.pages.set_tail_tokens(index, ask.tail_tokens);
+            self.store.set_tail_tokens(index, ask.tail_tokens);
         }
-        let Some(slot) = self.allocate(index, shard, None) else {
-            self.prune(index, Search::NONE);
-            return (Outcome::NoSpace, None);
-        };
-        self.pages.grant(index, shard, slot);
-        self.slots.lease(slot);
-        self.refresh(index, crate::index::lists::Position::Hot);
-        asked.items.push(LeaseItem { position: position as u32, slot, page: self.pages.key(index) });
-        (Outcome::Granted(self.slots.key(slot)), Some(index))
+        let Some(slot) = self.store.grant(index, shard) else { return (Outcome::NoSpace, None) };
+        asked.items.push(LeaseItem { position: position as u32, slot, page: self.store.pages().key(index) });
+        (Outcome::Granted(self.store.slots().key(slot)), Some(index))
     }
 }
 

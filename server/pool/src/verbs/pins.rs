@@ -3,12 +3,13 @@
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::eviction::protection::{Owner, PIN_RANK, ProtectReach, ProtectionWish};
+use crate::eviction::protections::{Owner, PIN_RANK};
 use crate::ids::{NamespaceIndex, Now};
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::index::tips::TipId;
 use crate::limits::{FIND_PAGES_AT_ONCE, HASHES_PER_CALL_MAX, PIN_MS_DEFAULT, PROTECTION_MS_MAX};
-use crate::sessions::record::ListStart;
+use crate::store::protection::{ProtectReach, ProtectionWish};
+use crate::verbs::record::ListStart;
 use turnkv_proto::BlockHash;
 
 /// What became of a pin.
@@ -79,7 +80,7 @@ impl Pool {
     ) -> Result<Pinning, PoolError> {
         self.namespaces.desc(ns)?;
         let mut pinning = self.new_pinning(ns, pin, for_ms, now);
-        self.call.begin();
+        self.store.call.begin();
         pinning.ways = self.ways_to(ns, start);
         Ok(pinning)
     }
@@ -87,17 +88,17 @@ impl Pool {
     /// Some pages on the way to one, itself first: a path is gone over once, and protected in short pieces
     /// after.
     fn ways_to(&mut self, ns: NamespaceIndex, start: ListStart) -> Vec<ListStart> {
-        let Some(page) = self.pages.find_visible(ns.0, &start.page()) else { return Vec::new() };
-        let path = self.pages.upward(page).zip((1..=start.pages).rev());
+        let Some(page) = self.store.pages().find_visible(ns.0, &start.page()) else { return Vec::new() };
+        let path = self.store.pages().upward(page).zip((1..=start.pages).rev());
         let is_way = |pages: u32| pages == start.pages || pages.is_multiple_of(FIND_PAGES_AT_ONCE as u32);
         let ways = path.filter(|(_, pages)| is_way(*pages));
-        let ways = ways.map(|(index, pages)| ListStart::new(self.pages[index].hash, pages)).collect();
-        self.call.pass(start.pages.into());
+        let ways = ways.map(|(index, pages)| ListStart::new(self.store.pages()[index].hash, pages)).collect();
+        self.store.call.pass(start.pages.into());
         ways
     }
 
     fn new_pinning(&mut self, ns: NamespaceIndex, pin: BlockHash, for_ms: u64, now: Now) -> Pinning {
-        self.tick(now);
+        self.store.tick(now);
         let for_ms = if for_ms == 0 { PIN_MS_DEFAULT } else { for_ms.min(PROTECTION_MS_MAX) };
         let (owner, rank, path) = (Owner::Pin(ns, pin), PIN_RANK, PathEnd::EMPTY);
         let wish = ProtectionWish { owner, ns, rank, path, for_ms, decays: false };
@@ -106,14 +107,14 @@ impl Pool {
 
     /// Protects some more of a pin that comes back. True: that is all.
     pub fn pin_again(&mut self, pinning: &mut Pinning) -> bool {
-        self.call.begin();
-        let slice = self.call.slice();
+        self.store.call.begin();
+        let slice = self.store.call.slice();
         while let Some(way) = pinning.ways.last().copied() {
-            let Some(page) = self.pages.find_visible(pinning.wish.ns.0, &way.page()) else {
+            let Some(page) = self.store.pages().find_visible(pinning.wish.ns.0, &way.page()) else {
                 return true; // it went meanwhile
             };
             pinning.wish.path = PathEnd { page, pages: way.pages };
-            let (held, reach) = self.protect_more(pinning.held, &pinning.wish, slice);
+            let (held, reach) = self.store.protect_more(pinning.held, &pinning.wish, slice);
             pinning.held = held;
             match reach {
                 ProtectReach::All => drop(pinning.ways.pop()),
@@ -126,20 +127,21 @@ impl Pool {
 
     /// Protects some more of the pages. True: that is all.
     pub fn pin_some(&mut self, pinning: &mut Pinning, hashes: &[BlockHash]) -> bool {
-        self.call.begin();
-        let slice = self.call.slice();
-        while !self.call.is_over(slice) {
-            let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.pages.tip_end(held));
+        self.store.call.begin();
+        let slice = self.store.call.slice();
+        while !self.store.call.is_over(slice) {
+            let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.store.pages().tip_end(held));
             if (from.pages as usize) < pinning.found {
                 return true; // its last pages went away meanwhile
             }
             let rest = &hashes[pinning.found..hashes.len().min(pinning.found + FIND_PAGES_AT_ONCE)];
-            self.call.add(rest.len() as u64);
-            pinning.wish.path = self.pages.visible_end(self.pages.follow(pinning.wish.ns.0, from, rest));
+            self.store.call.add(rest.len() as u64);
+            pinning.wish.path =
+                self.store.pages().visible_end(self.store.pages().follow(pinning.wish.ns.0, from, rest));
             let wanted = pinning.wish.path.pages as usize;
-            let (held, reach) = self.protect_more(pinning.held, &pinning.wish, slice);
+            let (held, reach) = self.store.protect_more(pinning.held, &pinning.wish, slice);
             pinning.held = held;
-            pinning.found = held.map_or(0, |held| self.pages.tip_end(held).pages as usize);
+            pinning.found = held.map_or(0, |held| self.store.pages().tip_end(held).pages as usize);
             let ended = wanted < from.pages as usize + rest.len() || wanted == hashes.len();
             if reach == ProtectReach::Budget || (reach == ProtectReach::All && ended) {
                 return true;
@@ -150,8 +152,8 @@ impl Pool {
 
     /// The pin holds what was protected for it.
     pub fn end_pin(&mut self, pinning: Pinning, now: Now) -> Pinned {
-        let now = self.tick(now);
-        let pages = self.own_protected(pinning.held, &pinning.wish, now);
+        let now = self.store.tick(now);
+        let pages = self.store.own_protected(pinning.held, &pinning.wish, now);
         let ends_in_ms = if pages == 0 { 0 } else { pinning.wish.for_ms };
         Pinned { pages, pin: pinning.pin, ends_in_ms }
     }
@@ -159,7 +161,12 @@ impl Pool {
     /// Ends a pin, named by its last page. False: there is none.
     pub fn unpin(&mut self, ns: NamespaceIndex, pin: &BlockHash) -> Result<bool, PoolError> {
         self.namespaces.desc(ns)?;
-        self.call.begin();
-        Ok(self.unprotect(Owner::Pin(ns, *pin)))
+        self.store.call.begin();
+        Ok(self.store.unprotect(Owner::Pin(ns, *pin)))
+    }
+
+    /// Pins that ended by time since the last call: what was saved of them can go.
+    pub fn take_ended_pins(&mut self) -> Vec<(NamespaceIndex, BlockHash)> {
+        self.store.take_ended_pins()
     }
 }

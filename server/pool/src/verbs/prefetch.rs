@@ -8,14 +8,14 @@
 use crate::Pool;
 use crate::call::Slice;
 use crate::error::PoolError;
-use crate::ids::{NONE, NamespaceIndex, Now, PageKey};
-use crate::index::flags::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING, VICTIM};
+use crate::ids::{NamespaceIndex, Now, PageKey};
+use crate::index::flags::{COUNTED_DRAM, FILLED, ON_NVME, PROMOTING};
 use crate::limits::{
     FIND_PAGES_AT_ONCE, PREFETCH_AHEAD_MS, PREFETCH_BYTES_PER_MS, PREFETCH_RETRY_MS, RETURN_GRACE_MS,
-    RETURN_UNIT_MS, RETURNS_UNTIL_LANDED_MAX,
+    RETURNS_UNTIL_LANDED_MAX,
 };
-use crate::nvme::promote::Promotion;
-use crate::sessions::walk::WalkBack;
+use crate::sessions::walk_back::WalkBack;
+use crate::store::promote::Promotion;
 use turnkv_proto::SessionId;
 
 /// How far a session's prefetch came.
@@ -93,23 +93,23 @@ impl Pool {
         now: Now,
     ) -> Result<Expecting<'a>, PoolError> {
         self.session_at(ns, session)?;
-        let back = self.tick(now).saturating_add(in_ms.max(1));
+        let back = self.store.tick(now).saturating_add(in_ms.max(1));
         Ok(Expecting { ns, session, back, walk: WalkBack::default(), bytes: 0, dram: 0 })
     }
 
     /// Tells some more of the session's pages. True: that is all, and its prefetch is planned.
     pub fn expect_some(&mut self, expecting: &mut Expecting<'_>, now: Now) -> Result<bool, PoolError> {
-        let (now, slice) = (self.tick(now), self.call.slice());
+        let (now, slice) = (self.store.tick(now), self.store.call.slice());
         let at = self.session_at(expecting.ns, expecting.session)?;
-        while !self.call.is_over(slice) {
-            let some = self.walk_back(at, &mut expecting.walk);
+        while !self.store.call.is_over(slice) {
+            let some = self.sessions.walk_back(&mut self.store, at, &mut expecting.walk);
             if some.is_empty() {
                 self.note_return(at, expecting.back, expecting.bytes, now);
                 return Ok(true);
             }
             for index in some {
-                expecting.dram += u32::from(self.pages[index].has(COUNTED_DRAM));
-                expecting.bytes += self.expect_page(index, expecting.back);
+                expecting.dram += u32::from(self.store.pages()[index].has(COUNTED_DRAM));
+                expecting.bytes += self.store.expect_page(index, expecting.back);
             }
         }
         Ok(false)
@@ -131,7 +131,7 @@ impl Pool {
         promotions: &mut Vec<Promotion>,
         now: Now,
     ) -> bool {
-        let (now, slice) = (self.tick(now), self.call.slice());
+        let (now, slice) = (self.store.tick(now), self.store.call.slice());
         while prefetching.sessions_left > 0 && prefetching.bytes_left > 0 {
             let Some(at) = self.sessions.due_for_prefetch(now) else { return true };
             let next = match self.prefetch_session(at, &mut prefetching.bytes_left, promotions, slice) {
@@ -151,38 +151,15 @@ impl Pool {
     }
 
     /// Notes when a session returns: its prefetch begins as much earlier as reading its pages may take.
-    pub(crate) fn note_return(&mut self, at: u32, back: Now, bytes: u64, now: Now) {
+    pub(super) fn note_return(&mut self, at: u32, back: Now, bytes: u64, now: Now) {
         let lead = PREFETCH_AHEAD_MS + bytes / PREFETCH_BYTES_PER_MS;
-        let begins = if self.nvme.is_alive() { Some(back.saturating_sub(lead).max(now)) } else { None };
+        let begins =
+            if self.store.nvme().is_alive() { Some(back.saturating_sub(lead).max(now)) } else { None };
         self.sessions.update(at, |session| {
             session.return_at = Some(back);
             session.prefetch_at = begins;
             (session.prefetched, session.warmed) = (0, WalkBack::default());
         });
-    }
-
-    /// A session that was expected then is here: the page is not expected any more, but by others who named
-    /// another time.
-    pub(crate) fn expect_no_more(&mut self, index: u32, back: Now) {
-        self.call.step();
-        for shard in 0..self.pages.shards(index) {
-            let slot = self.pages.cell(index, shard).slot;
-            if slot != NONE && self.slots.meta(slot).returns == in_units(back) {
-                self.slots.set_returns(slot, 0);
-            }
-        }
-        self.end_deferral(index);
-    }
-
-    /// Whether a page is expected so soon that nobody takes its slot while there is another.
-    pub(crate) fn returns_soon(&self, index: u32) -> bool {
-        self.expected_at(index).is_some_and(|back| back <= self.call.now() + PREFETCH_AHEAD_MS)
-    }
-
-    /// Whether a page is expected no later than a prefetch's session returns; no: no prefetch makes room.
-    pub(crate) fn returns_before(&self, index: u32, returns_at: Option<Now>) -> bool {
-        let Some(later) = returns_at else { return false };
-        self.expected_at(index).is_some_and(|back| back <= later)
     }
 
     /// Starts the reads of a session's pages, in order, from where the last call stopped.
@@ -196,17 +173,18 @@ impl Pool {
         if !self.warm_session(at, slice) {
             return PrefetchReach::Slice;
         }
-        let back = self.sessions[at].return_at.unwrap_or(self.call.now());
+        let back = self.sessions[at].return_at.unwrap_or(self.store.call.now());
         loop {
-            let (end, done) = (self.sessions.present_end(&self.pages, at), self.sessions[at].prefetched);
+            let (end, done) =
+                (self.sessions.present_end(self.store.pages(), at), self.sessions[at].prefetched);
             if done >= end.pages {
                 return PrefetchReach::All;
             }
-            let part = self.pages.cut(end, end.pages.min(done + FIND_PAGES_AT_ONCE as u32));
-            let some = self.pages.between(part, done);
-            let keys: Vec<PageKey> = some.into_iter().map(|index| self.pages.key(index)).collect();
+            let part = self.store.pages().cut(end, end.pages.min(done + FIND_PAGES_AT_ONCE as u32));
+            let some = self.store.pages().between(part, done);
+            let keys: Vec<PageKey> = some.into_iter().map(|index| self.store.pages().key(index)).collect();
             for page in keys {
-                if self.call.is_over(slice) {
+                if self.store.call.is_over(slice) {
                     return PrefetchReach::Slice;
                 }
                 match self.prefetch_page(page, back, left, promotions) {
@@ -220,14 +198,14 @@ impl Pool {
     /// What is in DRAM already must not make room for the rest: it is used first, tails before heads. False:
     /// the slice is over.
     fn warm_session(&mut self, at: u32, slice: Slice) -> bool {
-        while !self.call.is_over(slice) {
+        while !self.store.call.is_over(slice) {
             let mut walk = self.sessions[at].warmed;
-            let some = self.walk_back(at, &mut walk);
+            let some = self.sessions.walk_back(&mut self.store, at, &mut walk);
             self.sessions[at].warmed = walk;
             if some.is_empty() {
                 return true;
             }
-            some.into_iter().for_each(|index| self.touch(index));
+            some.into_iter().for_each(|index| self.store.touch(index));
         }
         false
     }
@@ -240,56 +218,25 @@ impl Pool {
         left: &mut u64,
         promotions: &mut Vec<Promotion>,
     ) -> PrefetchReach {
-        self.call.step();
-        for shard in 0..self.pages.shards(page.index) {
+        self.store.call.step();
+        for shard in 0..self.store.pages().shards(page.index) {
             // Making room for one page may have dropped this one: the list ends before it then.
-            let found = self.pages.resolve(page).filter(|index| self.pages[*index].is_visible());
+            let found =
+                self.store.pages().resolve(page).filter(|index| self.store.pages()[*index].is_visible());
             let Some(index) = found else { return PrefetchReach::All };
-            let cell = self.pages.cell(index, shard);
+            let cell = self.store.pages().cell(index, shard);
             if cell.has(FILLED | PROMOTING) || !cell.has(ON_NVME) {
                 continue;
             }
             if *left == 0 {
                 return PrefetchReach::Budget;
             }
-            let promotion = self.start_promotion(index, shard, Some(back));
+            let promotion = self.store.start_promotion(index, shard, Some(back));
             let Some(promotion) = promotion else { return PrefetchReach::NoSlot };
             *left = left.saturating_sub(promotion.bytes);
             promotions.push(promotion);
-            self.expect_page(index, back);
+            self.store.expect_page(index, back);
         }
         PrefetchReach::All
     }
-
-    /// When somebody is expected who needs this page; None: nobody is, or too long ago.
-    fn expected_at(&self, index: u32) -> Option<Now> {
-        if self.pages[index].has(VICTIM) {
-            return None; // nobody's any more
-        }
-        let cells = self.pages.cells(index);
-        let slot = cells.iter().map(|cell| cell.slot).find(|slot| *slot != NONE)?;
-        let back = u64::from(self.slots.meta(slot).returns) * RETURN_UNIT_MS;
-        (back > 0 && back.saturating_add(RETURN_GRACE_MS) > self.call.now()).then_some(back)
-    }
-
-    /// The page is needed then; an earlier need that is still to come stays. Returns its bytes.
-    pub(crate) fn expect_page(&mut self, index: u32, back: Now) -> u64 {
-        self.call.step();
-        let bytes = self.pages.page_bytes(&self.slots, index);
-        if self.expected_at(index).is_some_and(|known| known <= back && known >= self.call.now()) {
-            return bytes;
-        }
-        let returns = in_units(back);
-        for shard in 0..self.pages.shards(index) {
-            let slot = self.pages.cell(index, shard).slot;
-            if slot != NONE {
-                self.slots.set_returns(slot, returns);
-            }
-        }
-        bytes
-    }
-}
-
-fn in_units(back: Now) -> u32 {
-    u32::try_from(back.div_ceil(RETURN_UNIT_MS)).unwrap_or(u32::MAX)
 }

@@ -6,7 +6,7 @@ use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::limits::PROMOTIONS_PER_CALL_MAX;
-use crate::nvme::promote::Promotion;
+use crate::store::promote::Promotion;
 use crate::verbs::offload::check_ask;
 use turnkv_proto::{BlockHash, Shards};
 
@@ -14,11 +14,11 @@ impl Pool {
     /// Counts pages as used that are here, tails before heads: what is in DRAM already must not make room for
     /// the rest of its prefix.
     pub fn touch_pages(&mut self, ns: NamespaceIndex, hashes: &[BlockHash], now: Now) {
-        self.tick(now);
+        self.store.tick(now);
         for hash in hashes.iter().rev() {
-            self.call.step();
-            if let Some(index) = self.pages.find_visible(ns.0, hash) {
-                self.touch(index);
+            self.store.call.step();
+            if let Some(index) = self.store.pages().find_visible(ns.0, hash) {
+                self.store.touch(index);
             }
         }
     }
@@ -35,20 +35,20 @@ impl Pool {
         now: Now,
     ) -> Result<Vec<Promotion>, PoolError> {
         check_ask(hashes, Shards::one(shard), self.namespaces.desc(ns)?.shards)?;
-        self.tick(now);
-        let slice = self.call.slice();
+        self.store.tick(now);
+        let slice = self.store.call.slice();
         let mut promotions = Vec::new();
         while let Some(hash) = hashes.get(*from).filter(|_| promotions.len() < PROMOTIONS_PER_CALL_MAX) {
-            if self.call.is_over(slice) {
+            if self.store.call.is_over(slice) {
                 break;
             }
-            self.call.step();
-            let Some(index) = self.pages.find_visible(ns.0, hash) else {
+            self.store.call.step();
+            let Some(index) = self.store.pages().find_visible(ns.0, hash) else {
                 *from = hashes.len();
                 break;
             };
-            if !self.pages.cell(index, shard).has(FILLED | PROMOTING) {
-                let Some(promotion) = self.start_promotion(index, shard, None) else {
+            if !self.store.pages().cell(index, shard).has(FILLED | PROMOTING) {
+                let Some(promotion) = self.store.start_promotion(index, shard, None) else {
                     *from = hashes.len();
                     break;
                 };
@@ -57,7 +57,7 @@ impl Pool {
             *from += 1;
         }
         for promotion in promotions.iter().rev() {
-            self.touch(promotion.page.index);
+            self.store.touch(promotion.page.index);
         }
         Ok(promotions)
     }

@@ -6,8 +6,8 @@ use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, MissCause, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::index::flags::{FILLED, PROMOTING};
 use crate::memory::leases::{LeaseItem, LeaseKind, NewLease};
-use crate::nvme::promote::Promotion;
 use crate::sizing::curve::Seen;
+use crate::store::promote::Promotion;
 use crate::verbs::offload::check_ask;
 use turnkv_proto::{BlockHash, SessionId, Shards};
 
@@ -84,9 +84,9 @@ impl Pool {
             may_hold if ask.hold && may_hold >= ask.shards.count() => room.min(may_hold),
             _ => room,
         };
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         if let Some(session) = ask.session {
-            self.use_session(ask.ns, session, ask.hashes, now);
+            self.sessions.note_read(&mut self.store, ask.ns, session, ask.hashes, now);
         }
 
         let most = ask.shards.positions(ask.hashes.len()).min(room);
@@ -99,23 +99,22 @@ impl Pool {
         let whole = items.len() == planned;
         pages.extend(stopped.or(end.filter(|_| whole)));
         for item in items.iter().step_by(ask.shards.count()).rev() {
-            self.policy.hit(&mut self.pages, item.page.index);
-            self.touch(item.page.index);
+            self.store.read(item.page.index);
         }
         for item in items.iter().step_by(ask.shards.count()) {
-            self.admit(item.page.index);
+            self.store.admit(item.page.index);
         }
         if let Some(first) = items.first() {
-            self.touch_ancestors(first.page.index);
+            self.store.touch_ancestors(first.page.index);
         }
         if ask.shards.first() == 0 {
             // Every rank asks for its shards of the pages: the word of whoever moves the first one counts.
             let served = items.iter().step_by(ask.shards.count()).rev();
-            let served = served.map(|item| (&self.pages[item.page.index].hash, Seen::Found));
+            let served = served.map(|item| (&self.store.pages()[item.page.index].hash, Seen::Found));
             self.curves.observe(ask.ns.0, served, true, now);
         }
-        let lease_ms = self.config.limits.lease_ms;
-        let deadline = now + u64::from(lease_ms) + u64::from(self.config.limits.lease_grace_ms);
+        let lease_ms = self.store.limits().lease_ms;
+        let deadline = now + u64::from(lease_ms) + u64::from(self.store.limits().lease_grace_ms);
         let (kind, client, ns, shards) = (LeaseKind::Read, ask.client, ask.ns, ask.shards);
         let lease = (!items.is_empty())
             .then(|| self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
@@ -131,7 +130,7 @@ impl Pool {
         corrupt: &[u32],
         now: Now,
     ) -> Result<u64, PoolError> {
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         let held = self.leases.get(lease, client).filter(|held| held.kind == LeaseKind::Read);
         let held = held.ok_or(PoolError::LeaseUnknown)?;
         if corrupt.len() > held.items.len() || corrupt.iter().any(|at| *at as usize >= held.items.len()) {
@@ -140,15 +139,15 @@ impl Pool {
         let overdue = held.deadline < now;
         let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
         for item in &held.items {
-            self.unlease(item.slot);
+            self.store.unlease(item.slot);
         }
-        self.call.note_freed();
+        self.store.call.note_freed();
         if overdue {
             self.leases.count_expired();
             return Err(PoolError::LeaseUnknown);
         }
         let corrupt: Vec<LeaseItem> = corrupt.iter().map(|at| held.items[*at as usize]).collect();
-        Ok(self.drop_corrupt(&corrupt, held.shards))
+        Ok(self.store.drop_corrupt(&corrupt, held.shards))
     }
 
     /// Finds the leading pages and holds the slots of those shards that have one. Returns why it stopped
@@ -160,22 +159,26 @@ impl Pool {
         items: &mut Vec<LeaseItem>,
     ) -> Option<ReloadStep> {
         for (page, hash) in ask.hashes.iter().enumerate() {
-            self.call.step();
-            let Some(index) = self.pages.find_visible(ask.ns.0, hash) else {
-                let known = self.pages.find(ask.ns.0, hash).is_some();
+            self.store.call.step();
+            let Some(index) = self.store.pages().find_visible(ask.ns.0, hash) else {
+                let known = self.store.pages().find(ask.ns.0, hash).is_some();
                 return Some(ReloadStep::Miss(if known { MissCause::Incomplete } else { MissCause::Absent }));
             };
             if items.len() + ask.shards.count() > room {
                 return (page == 0).then_some(ReloadStep::NoSlot);
             }
-            self.call.add(ask.shards.count() as u64 - 1);
+            self.store.call.add(ask.shards.count() as u64 - 1);
             for shard in ask.shards.iter() {
-                let cell = self.pages.cell(index, shard);
+                let cell = self.store.pages().cell(index, shard);
                 let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
                 if slot != NONE {
-                    self.slots.lease(slot);
+                    self.store.lease(slot);
                 }
-                items.push(LeaseItem { position: items.len() as u32, slot, page: self.pages.key(index) });
+                items.push(LeaseItem {
+                    position: items.len() as u32,
+                    slot,
+                    page: self.store.pages().key(index),
+                });
             }
         }
         None
@@ -191,16 +194,16 @@ impl Pool {
         pages: &mut Vec<ReloadStep>,
         ahead: &mut Vec<Promotion>,
     ) -> Option<ReloadStep> {
-        let slice = self.call.slice();
+        let slice = self.store.call.slice();
         for at in 0..items.len() {
             let (page, shard) = (items[at].page, items[at].shard(ask.shards));
             if items[at].slot == NONE {
-                let late = at > 0 && self.call.is_over(slice);
+                let late = at > 0 && self.store.call.is_over(slice);
                 let step = if late { None } else { self.plan_read(page.index, shard) };
                 let Some((step, slot)) = step else {
                     let whole = ask.shards.positions(ask.shards.page(at));
                     for item in items.drain(whole..).filter(|item| item.slot != NONE) {
-                        self.unlease(item.slot);
+                        self.store.unlease(item.slot);
                     }
                     ahead.extend(pages.drain(whole..).filter_map(|step| match step {
                         ReloadStep::Promote(promotion) => Some(promotion),
@@ -208,13 +211,13 @@ impl Pool {
                     }));
                     return (!late || whole == 0).then_some(ReloadStep::NoSlot);
                 };
-                self.slots.lease(slot);
+                self.store.lease(slot);
                 items[at].slot = slot;
                 pages.push(step);
                 continue;
             }
-            let cell = self.pages.cell(page.index, shard);
-            let (slot, checksum) = (self.slots.key(cell.slot), cell.checksum());
+            let cell = self.store.pages().cell(page.index, shard);
+            let (slot, checksum) = (self.store.slots().key(cell.slot), cell.checksum());
             pages.push(match cell.has(FILLED) {
                 true => ReloadStep::Ready { page, slot, checksum },
                 false => ReloadStep::Join { page, slot, checksum },
@@ -225,30 +228,14 @@ impl Pool {
 
     /// Starts the read of a page that had no slot when the plan began.
     fn plan_read(&mut self, index: u32, shard: u16) -> Option<(ReloadStep, u32)> {
-        let cell = self.pages.cell(index, shard);
+        let cell = self.store.pages().cell(index, shard);
         if cell.has(PROMOTING) {
             // The list names the page twice.
-            let (page, slot, checksum) = (self.pages.key(index), self.slots.key(cell.slot), cell.checksum());
+            let (page, slot, checksum) =
+                (self.store.pages().key(index), self.store.slots().key(cell.slot), cell.checksum());
             return Some((ReloadStep::Join { page, slot, checksum }, cell.slot));
         }
-        let promotion = self.start_promotion(index, shard, None)?;
-        Some((ReloadStep::Promote(promotion), self.pages.cell(index, shard).slot))
-    }
-
-    /// The bytes of these slots, in the order of their positions, did not verify at the reader. Returns of
-    /// how many pages some were dropped.
-    pub(crate) fn drop_corrupt(&mut self, items: &[LeaseItem], shards: Shards) -> u64 {
-        let (mut pages, mut last) = (0, None);
-        for item in items {
-            let Some(index) = self.pages.resolve(item.page) else { continue };
-            let shard = item.shard(shards);
-            let cell = self.pages.cell(index, shard);
-            if cell.slot != item.slot || !cell.has(FILLED) {
-                continue;
-            }
-            self.lose_slot(index, shard);
-            pages += u64::from(last.replace(item.page) != Some(item.page));
-        }
-        pages
+        let promotion = self.store.start_promotion(index, shard, None)?;
+        Some((ReloadStep::Promote(promotion), self.store.pages().cell(index, shard).slot))
     }
 }

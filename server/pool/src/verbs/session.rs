@@ -41,14 +41,14 @@ impl Pool {
         if session == fork {
             return Err(PoolError::Invalid("a session cannot be forked onto itself"));
         }
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         // Making room for the fork may forget a session, so the list is taken first.
-        let present = self.sessions.present_end(&self.pages, source);
+        let present = self.sessions.present_end(self.store.pages(), source);
         let count = if pages == 0 { present.pages } else { present.pages.min(pages) };
-        let list = self.pages.cut(present, count);
+        let list = self.store.pages().cut(present, count);
         let (ttl_ms, priority) = (self.sessions[source].ttl_ms, self.sessions[source].priority);
-        let at = self.open_session(ns, fork, now)?;
-        self.replace_list(at, list);
+        let at = self.sessions.open(&mut self.store, ns, fork, now)?;
+        self.sessions.replace_list(&mut self.store, at, list);
         self.sessions.update(at, |session| {
             session.last_used = now;
             session.ttl_ms = ttl_ms;
@@ -67,10 +67,10 @@ impl Pool {
         now: Now,
     ) -> Result<u32, PoolError> {
         let at = self.session_at(ns, session)?;
-        let now = self.tick(now);
-        let present = self.sessions.present_end(&self.pages, at);
-        let list = self.pages.cut(present, present.pages.min(keep));
-        self.replace_list(at, list);
+        let now = self.store.tick(now);
+        let present = self.sessions.present_end(self.store.pages(), at);
+        let list = self.store.pages().cut(present, present.pages.min(keep));
+        self.sessions.replace_list(&mut self.store, at, list);
         self.sessions.update(at, |session| session.last_used = now);
         Ok(list.pages)
     }
@@ -78,8 +78,8 @@ impl Pool {
     /// Forgets a session; pages that only it used become first victims.
     pub fn close(&mut self, ns: NamespaceIndex, session: &SessionId, now: Now) -> Result<(), PoolError> {
         let at = self.session_at(ns, session)?;
-        self.tick(now);
-        self.close_at(at);
+        self.store.tick(now);
+        self.sessions.close(&mut self.store, at);
         Ok(())
     }
 

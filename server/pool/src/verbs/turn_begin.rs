@@ -8,7 +8,7 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::flags::COUNTED_DRAM;
-use crate::sessions::walk::WalkBack;
+use crate::sessions::walk_back::WalkBack;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// Answer to the begin of a turn.
@@ -57,8 +57,8 @@ impl Pool {
         now: Now,
     ) -> Result<TurnBegin<'a>, PoolError> {
         self.namespaces.desc(ns)?;
-        let now = self.tick(now);
-        let at = self.open_session(ns, session, now)?;
+        let now = self.store.tick(now);
+        let at = self.sessions.open(&mut self.store, ns, session, now)?;
         let back = self.sessions[at].return_at;
         self.sessions.update(at, |session| {
             session.turn = session.turn.saturating_add(1);
@@ -69,25 +69,25 @@ impl Pool {
             session.last_used = now;
         });
         self.sessions.note_end(at, &[]);
-        self.policy.turn_began(at);
+        self.store.turn_began(at);
         let turn = self.sessions[at].turn;
         Ok(TurnBegin { ns, session, turn, back, walk: WalkBack::default(), dram: 0 })
     }
 
     /// Goes over some more of the session's pages. True: that is all.
     pub fn begin_turn_some(&mut self, turn: &mut TurnBegin<'_>, now: Now) -> bool {
-        self.tick(now);
-        let slice = self.call.slice();
+        self.store.tick(now);
+        let slice = self.store.call.slice();
         let Some(at) = self.sessions.find(turn.ns, turn.session) else { return true };
-        while !self.call.is_over(slice) {
-            let some = self.walk_back(at, &mut turn.walk);
+        while !self.store.call.is_over(slice) {
+            let some = self.sessions.walk_back(&mut self.store, at, &mut turn.walk);
             if some.is_empty() {
                 return true;
             }
             for index in some {
-                turn.dram += u32::from(self.pages[index].has(COUNTED_DRAM));
+                turn.dram += u32::from(self.store.pages()[index].has(COUNTED_DRAM));
                 if let Some(back) = turn.back {
-                    self.expect_no_more(index, back);
+                    self.store.expect_no_more(index, back);
                 }
             }
         }
@@ -96,10 +96,12 @@ impl Pool {
 
     /// What is left of the session whose turn was begun.
     pub fn turn_begun(&self, turn: &TurnBegin<'_>) -> TurnBegun {
-        let end =
-            self.sessions.find(turn.ns, turn.session).map(|at| self.sessions.present_end(&self.pages, at));
+        let end = self
+            .sessions
+            .find(turn.ns, turn.session)
+            .map(|at| self.sessions.present_end(self.store.pages(), at));
         let pages = end.map_or(0, |end| end.pages);
-        let tail = end.and_then(|end| self.pages.tail_of(end));
+        let tail = end.and_then(|end| self.store.pages().tail_of(end));
         TurnBegun { turn: turn.turn, pages, dram: turn.dram.min(pages), tail }
     }
 }

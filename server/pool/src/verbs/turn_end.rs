@@ -12,8 +12,9 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::eviction::policy::TurnFacts;
 use crate::ids::{NamespaceIndex, Now, PageKey};
-use crate::index::path::PathEnd;
+use crate::index::path_end::PathEnd;
 use crate::limits::{HASHES_PER_CALL_MAX, TURN_PAGES_PER_STEP};
+use crate::sessions::walk::end_at;
 use crate::sizing::curve::Seen;
 use crate::verbs::retain::Retaining;
 use crate::verbs::session::EndTurn;
@@ -97,7 +98,7 @@ impl Pool {
     /// Does some of what the end of a turn takes. True: there is more. An error comes before anything has
     /// changed.
     pub fn end_turn_step(&mut self, turn: &mut TurnEnd<'_>, now: Now) -> Result<bool, PoolError> {
-        let now = self.tick(now);
+        let now = self.store.tick(now);
         let found = self.sessions.find(turn.ns, turn.session);
         match turn.stage {
             TurnEndStage::Follow => {
@@ -114,7 +115,7 @@ impl Pool {
                 (TurnEndStage::Heads, Some(at)) => self.settle_heads(turn, at),
                 (_, Some(_)) if !self.retain_some(&mut turn.retaining, now) => {}
                 _ => {
-                    self.eviction.disown(turn.retaining.give_up());
+                    self.store.disown_protected(turn.retaining.give_up());
                     turn.stage = TurnEndStage::Over;
                 }
             },
@@ -132,7 +133,7 @@ impl Pool {
                 "a partial tail is the last page named, with fewer tokens than a page",
             ));
         }
-        if end.keep as usize + end.hashes.len() > self.config.limits.session_pages_max as usize {
+        if end.keep as usize + end.hashes.len() > self.store.limits().session_pages_max as usize {
             return Err(PoolError::Limit("session_pages_max"));
         }
         Ok(())
@@ -146,18 +147,19 @@ impl Pool {
     /// Finds some more of the pages named. True: that is all there are.
     fn follow_turn(&mut self, turn: &mut TurnEnd<'_>, at: u32) -> bool {
         let (keep, ns) = (turn.end.keep, turn.ns.0);
-        let known = turn.list.and_then(|(page, _)| self.pages.resolve(page)).filter(|_| turn.followed > 0);
+        let known =
+            turn.list.and_then(|(page, _)| self.store.pages().resolve(page)).filter(|_| turn.followed > 0);
         let from = match known {
-            Some(page) => PathEnd { page, pages: self.pages.depth(page) },
+            Some(page) => PathEnd { page, pages: self.store.pages().depth(page) },
             None => self.find_again(turn, at),
         };
         let next = &turn.end.hashes[turn.followed..];
         let next = &next[..next.len().min(TURN_PAGES_PER_STEP)];
-        self.call.add(next.len() as u64);
+        self.store.call.add(next.len() as u64);
         let whole = from.pages as usize == keep as usize + turn.followed;
-        let end = if whole { self.pages.follow(ns, from, next) } else { from };
+        let end = if whole { self.store.pages().follow(ns, from, next) } else { from };
         turn.followed += next.len();
-        turn.list = (end != PathEnd::EMPTY).then(|| (self.pages.key(end.page), end.pages));
+        turn.list = (end != PathEnd::EMPTY).then(|| (self.store.pages().key(end.page), end.pages));
         let reached = end.pages as usize == keep as usize + turn.followed;
         !reached || turn.followed == turn.end.hashes.len()
     }
@@ -166,25 +168,26 @@ impl Pool {
     /// some before it: what is still here is found by halves.
     fn find_again(&self, turn: &TurnEnd<'_>, at: u32) -> PathEnd {
         let kept = self.kept_after_turn(at, &turn.end);
-        let is_here = |hash: &BlockHash| self.pages.find(turn.ns.0, hash).is_some();
+        let is_here = |hash: &BlockHash| self.store.pages().find(turn.ns.0, hash).is_some();
         let here = turn.end.hashes[..turn.followed].partition_point(is_here);
-        let last = here.checked_sub(1).and_then(|last| self.pages.find(turn.ns.0, &turn.end.hashes[last]));
-        let path = last.map(|page| PathEnd { page, pages: self.pages.depth(page) });
+        let last =
+            here.checked_sub(1).and_then(|last| self.store.pages().find(turn.ns.0, &turn.end.hashes[last]));
+        let path = last.map(|page| PathEnd { page, pages: self.store.pages().depth(page) });
         let follows = |path: &PathEnd| {
             path.pages as usize == kept.pages as usize + here
-                && self.pages.end_within(*path, kept.page).is_some()
+                && self.store.pages().end_within(*path, kept.page).is_some()
         };
         path.filter(follows).unwrap_or(kept)
     }
 
     /// The pages that a session keeps after its turn, as far as they are here: those named follow them.
     fn kept_after_turn(&self, at: u32, end: &EndTurn<'_>) -> PathEnd {
-        let old = self.sessions.list_end(&self.pages, at);
-        let kept = self.pages.cut(old, end.keep.min(old.pages));
-        let first = end.hashes.first().and_then(|hash| self.pages.find(self.sessions[at].ns.0, hash));
+        let old = self.sessions.list_end(self.store.pages(), at);
+        let kept = self.store.pages().cut(old, end.keep.min(old.pages));
+        let first = end.hashes.first().and_then(|hash| self.store.pages().find(self.sessions[at].ns.0, hash));
         match first.filter(|_| end.keep > kept.pages) {
             // The pool forgot part of the list (a restart, perhaps): the pages themselves know their prefix.
-            Some(first) => self.end_at(self.pages[first].parent).unwrap_or(kept),
+            Some(first) => end_at(&self.store, self.store.pages()[first].parent).unwrap_or(kept),
             None => kept,
         }
     }
@@ -192,19 +195,20 @@ impl Pool {
     /// The list is what was found; the session waits.
     fn take_list(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
         let end = turn.end;
-        self.continue_another(at, turn.full());
-        self.note_end(at, turn.full());
-        let list =
-            turn.list.and_then(|(page, pages)| Some(PathEnd { page: self.pages.resolve(page)?, pages }));
+        self.sessions.continue_another(&mut self.store, at, turn.full());
+        self.sessions.note_turn_end(at, turn.full());
+        let list = turn
+            .list
+            .and_then(|(page, pages)| Some(PathEnd { page: self.store.pages().resolve(page)?, pages }));
         let list = list.unwrap_or(PathEnd::EMPTY);
         if end.tail_tokens > 0
             && list != PathEnd::EMPTY
-            && end.hashes.last() == Some(&self.pages[list.page].hash)
+            && end.hashes.last() == Some(&self.store.pages()[list.page].hash)
         {
-            self.pages.set_tail_tokens(list.page, end.tail_tokens);
+            self.store.set_tail_tokens(list.page, end.tail_tokens);
         }
-        self.replace_list(at, list);
-        let ttl_ms = if end.ttl_ms == 0 { self.config.limits.session_ttl_ms } else { end.ttl_ms };
+        self.sessions.replace_list(&mut self.store, at, list);
+        let ttl_ms = if end.ttl_ms == 0 { self.store.limits().session_ttl_ms } else { end.ttl_ms };
         self.sessions.update(at, |session| {
             session.in_turn = false;
             session.last_used = now;
@@ -214,7 +218,7 @@ impl Pool {
         });
         turn.turn = self.sessions[at].turn;
         turn.path.reserve_exact(list.pages as usize);
-        self.policy.turn_ended(&facts_of(turn, at));
+        self.store.turn_ended(&facts_of(turn, at));
     }
 
     /// A turn used all pages of its session at one time, whether they were reloaded, offloaded early or late,
@@ -222,28 +226,25 @@ impl Pool {
     /// Pages that the turn stored do not count as used again by this.
     fn settle_tails(&mut self, turn: &mut TurnEnd<'_>, at: u32, now: Now) {
         // If the page gone over last has gone, the list ends before it now.
-        let last = turn.path.last().and_then(|page| self.pages.resolve(*page));
-        let next =
-            last.map_or(self.sessions.list_end(&self.pages, at).page, |index| self.pages[index].parent);
-        let some: Vec<u32> = self.pages.upward(next).take(TURN_PAGES_PER_STEP).collect();
-        self.call.add(some.len() as u64);
-        let recent = some.iter().map(|index| (&self.pages[*index].hash, Seen::Recent));
+        let last = turn.path.last().and_then(|page| self.store.pages().resolve(*page));
+        let next = last.map_or(self.sessions.list_end(self.store.pages(), at).page, |index| {
+            self.store.pages()[index].parent
+        });
+        let some: Vec<u32> = self.store.pages().upward(next).take(TURN_PAGES_PER_STEP).collect();
+        self.store.call.add(some.len() as u64);
+        let recent = some.iter().map(|index| (&self.store.pages()[*index].hash, Seen::Recent));
         self.curves.observe(turn.ns.0, recent, turn.path.is_empty(), now);
         let facts = facts_of(turn, at);
         let back = Some(turn.end.expected_return_ms).filter(|ms| *ms > 0).map(|ms| now.saturating_add(ms));
         for index in &some {
-            self.clear_victim(*index);
-            self.stay(*index);
-            self.relist_parked(*index);
-            self.touch_slots(*index);
-            self.policy.turn_page(&mut self.pages, *index, &facts);
-            turn.path.push(self.pages.key(*index));
-            if let Some(back) = back.filter(|_| self.pages[*index].is_visible()) {
-                turn.bytes += self.expect_page(*index, back);
+            self.store.use_in_turn(*index, &facts);
+            turn.path.push(self.store.pages().key(*index));
+            if let Some(back) = back.filter(|_| self.store.pages()[*index].is_visible()) {
+                turn.bytes += self.store.expect_page(*index, back);
             }
         }
         if some.len() < TURN_PAGES_PER_STEP {
-            self.policy.turn_settled(at);
+            self.store.turn_settled(at);
             if let Some(back) = back {
                 self.note_return(at, back, turn.bytes, now);
             }
@@ -255,17 +256,17 @@ impl Pool {
     fn settle_heads(&mut self, turn: &mut TurnEnd<'_>, at: u32) {
         let admits = turn.end.expected_return_ms > 0 || turn.turn > 1;
         let count = if admits { TURN_PAGES_PER_STEP.min(turn.path.len()) } else { 0 };
-        self.call.add(count as u64);
+        self.store.call.add(count as u64);
         for page in turn.path.split_off(turn.path.len() - count).iter().rev() {
-            let Some(index) = self.pages.resolve(*page) else { break };
-            self.admit(index);
+            let Some(index) = self.store.pages().resolve(*page) else { break };
+            self.store.admit(index);
         }
         if admits && !turn.path.is_empty() {
             return;
         }
         turn.stage = TurnEndStage::Protect;
         if turn.end.last {
-            self.close_at(at);
+            self.sessions.close(&mut self.store, at);
             turn.stage = TurnEndStage::Over;
         }
     }

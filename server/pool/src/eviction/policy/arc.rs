@@ -1,10 +1,11 @@
 //! ARC: pages read once and pages read again share the room; ghosts of both say whose share is too small.
 //! Owns: its lists and their balance. Must not know: tiers.
 
+use crate::eviction::policy::eviction_policy::{EvictionPolicy, row};
 use crate::eviction::policy::ghosts::Ghosts;
-use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::{ListId, PageList, Position};
+use crate::index::list_id::{ListId, Position};
+use crate::index::lists::PageList;
 use crate::limits::GHOSTS_MIN;
 
 /// Which list a page is in, as its mark says.

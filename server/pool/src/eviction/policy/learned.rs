@@ -15,13 +15,14 @@
 
 use crate::eviction::policy::chances::{self, BUCKETS, Chances};
 use crate::eviction::policy::class::WaitClass;
+use crate::eviction::policy::eviction_policy::{EvictionPolicy, Newcomer, TurnFacts, row};
 use crate::eviction::policy::run::{Phase, Run, Waiter};
-use crate::eviction::policy::{EvictionPolicy, Newcomer, TurnFacts, row};
 use crate::ids::{NONE, Now};
 use crate::index::arena::Pages;
 use crate::index::entry::UNUSED;
 use crate::index::flags::VICTIM;
-use crate::index::lists::{ListId, PageList, Position};
+use crate::index::list_id::{ListId, Position};
+use crate::index::lists::PageList;
 use crate::limits::{IN_TURN_MS_MAX, OUTRANK_MARGIN, OUTRANK_RETURNS_MIN, RUN_CHANGES_PER_TICK_MAX};
 use std::collections::BTreeSet;
 

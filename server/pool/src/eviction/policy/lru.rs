@@ -1,9 +1,10 @@
 //! Least recently used. Owns: its lists. Must not know: tiers. Callers touch tails before heads, so a prefix
 //! outlives its suffixes.
 
-use crate::eviction::policy::{EvictionPolicy, row};
+use crate::eviction::policy::eviction_policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::{ListId, PageList, Position};
+use crate::index::list_id::{ListId, Position};
+use crate::index::lists::PageList;
 
 /// The lists: the one of NVMe first, then one a namespace.
 #[derive(Default)]

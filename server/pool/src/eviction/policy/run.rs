@@ -24,23 +24,23 @@ pub(crate) enum Phase {
 /// One run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    pub(crate) phase: Phase,
+    pub(super) phase: Phase,
     /// What its chances are learned by.
-    pub(crate) class: WaitClass,
+    pub(super) class: WaitClass,
     /// Its age.
-    pub(crate) bucket: u8,
+    pub(super) bucket: u8,
     /// Its namespace.
-    pub(crate) ns: u16,
+    pub(super) ns: u16,
     /// The session that waits; none: pages by themselves.
-    pub(crate) session: u32,
+    pub(super) session: u32,
     /// When its wait began.
-    pub(crate) since: Now,
+    pub(super) since: Now,
     /// Its place in the orders it is in.
-    pub(crate) key: u32,
+    pub(super) key: u32,
     /// Pages of the index in it, listed or not.
-    pub(crate) members: u32,
+    pub(super) members: u32,
     /// Those on NVMe only, those in DRAM.
-    pub(crate) lists: [PageList; 2],
+    pub(super) lists: [PageList; 2],
 }
 
 impl Run {
@@ -53,13 +53,13 @@ impl Run {
 /// What is known of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiter {
-    pub(crate) run: u32,
+    pub(super) run: u32,
     /// The run that it leaves: pages of it are on their way to the other.
-    pub(crate) left: u32,
-    pub(crate) habits: Habits,
+    pub(super) left: u32,
+    pub(super) habits: Habits,
     /// Turns it had under other names, and its number under the last one: both are of whoever continues it.
-    pub(crate) turns: u32,
-    pub(crate) formerly: u32,
+    pub(super) turns: u32,
+    pub(super) formerly: u32,
 }
 
 impl Default for Waiter {

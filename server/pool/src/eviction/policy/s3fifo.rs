@@ -2,10 +2,11 @@
 //! one unread. Owns: its queues. Must not know: tiers. Pages stored in one turn enter with their tails first
 //! to go.
 
+use crate::eviction::policy::eviction_policy::{EvictionPolicy, row};
 use crate::eviction::policy::ghosts::Ghosts;
-use crate::eviction::policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::{ListId, PageList, Position};
+use crate::index::list_id::{ListId, Position};
+use crate::index::lists::PageList;
 use crate::limits::{GHOSTS_MIN, POLICY_READS_MAX, VICTIM_MOVES_MAX};
 
 /// Share of a list's pages that are newcomers, percent.

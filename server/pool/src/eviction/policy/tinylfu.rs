@@ -1,9 +1,10 @@
 //! W-TinyLFU: newcomers pass a small window, then must be read more often than the page they would replace.
 //! Owns: the window, the main part, an aging sketch of reads. Must not know: tiers.
 
-use crate::eviction::policy::{EvictionPolicy, row};
+use crate::eviction::policy::eviction_policy::{EvictionPolicy, row};
 use crate::index::arena::Pages;
-use crate::index::lists::{ListId, PageList, Position};
+use crate::index::list_id::{ListId, Position};
+use crate::index::lists::PageList;
 use crate::limits::{SKETCH_COUNTERS_MAX, SKETCH_COUNTERS_MIN, VICTIM_MOVES_MAX};
 use turnkv_proto::BlockHash;
 

@@ -1,7 +1,7 @@
 //! What leases add up to, by client, by user and in all. Owns: these sums, and whose process a client is.
 //! Must not know: which lease is where; how much anyone may hold (`share` says).
 
-use super::LeaseKind;
+use super::kind::LeaseKind;
 use crate::ids::{ClientId, UserId};
 use hashbrown::HashMap;
 

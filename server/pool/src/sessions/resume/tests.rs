@@ -51,7 +51,7 @@ fn turn(pool: &mut Pool, ns: NamespaceIndex, priority: u32) {
 fn is_taken(pool: &mut Pool, ns: NamespaceIndex, pages: u8) -> bool {
     pool.begin_turn(ns, &name("newcomer"), 0).expect("begun");
     let at = pool.sessions.find(ns, &name("newcomer")).expect("it was begun");
-    pool.continue_another(at, &chain(pages));
+    pool.sessions.continue_another(&mut pool.store, at, &chain(pages));
     let taken = !pool.sessions[at].may_continue;
     pool.close(ns, &name("newcomer"), 0).expect("closed");
     pool.check().expect("all adds up");
