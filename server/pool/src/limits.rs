@@ -244,6 +244,6 @@ const _: () = assert!(
     "places of namespaces are numbered in 16 bits"
 );
 const _: () = assert!(ADOPT_SHARDS_PER_CALL >= SHARDS_MAX as usize, "a call takes in at least one page");
-const _: () = assert!(RETIRE_STEPS_PER_CALL > SHARDS_MAX as u32);
+const _: () = assert!(RETIRE_STEPS_PER_CALL > SHARDS_MAX);
 const _: () = assert!(CURVE_SAMPLES_MAX <= u16::MAX as u32, "a curve counts its samples in 16 bits");
 const _: () = assert!(PAGE_TOKENS_MAX <= u16::MAX as u32, "entries keep tail tokens in 16 bits");
