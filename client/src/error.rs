@@ -3,8 +3,8 @@
 
 use std::io;
 use turnkv_proto as proto;
-use turnkv_transfer::PlanError;
 use turnkv_transfer::device::{DeviceError, DeviceErrorKind};
+use turnkv_transfer::{Claimed, PlanError};
 
 /// What a call of this crate gives.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -96,6 +96,13 @@ impl From<proto::Error> for Error {
             proto::ErrorKind::Internal => ErrorKind::Internal,
         };
         Error { kind, message: error.message }
+    }
+}
+
+impl From<Claimed> for Error {
+    fn from(error: Claimed) -> Error {
+        // The slot was granted while an earlier copy of this process into it had not ended.
+        Error::new(ErrorKind::Internal, error.to_string())
     }
 }
 

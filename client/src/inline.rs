@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::body::Body;
 use turnkv_proto::stream::{Incoming, OFFLOAD_PATH, Outgoing, RELOAD_PATH, Received};
 use turnkv_proto::wire;
-use turnkv_transfer::{Checksum, PieceBuffers, Slot};
+use turnkv_transfer::{Checksum, Page, PieceBuffers};
 
 type Pieces = mpsc::Sender<Result<wire::OffloadRequest, Status>>;
 
@@ -127,7 +127,7 @@ impl Namespace {
                 continue;
             }
             let (arrived, checksum, found_in) = whole;
-            let found = arrived.finish(&mut targets[next], &mut staging)?;
+            let found = arrived.finish(&mut targets[next]);
             if self.link.config.verify && found != checksum {
                 tracing::warn!(namespace = %self.id(), position = next, "a page was damaged on its way: it is a miss");
                 report.miss = Some(MissCause::Checksum);
@@ -143,7 +143,7 @@ impl Namespace {
 /// A page in one piece, in slot order.
 enum Whole<'a> {
     Bytes(&'a [u8]),
-    Slot(&'a Slot),
+    Gathered(Page),
 }
 
 /// Sends a page in pieces; its checksum.
@@ -157,17 +157,16 @@ async fn send_page(
     let bytes = match page {
         PageSource::Bytes(bytes) => Whole::Bytes(bytes),
         PageSource::Plan(plan) => {
-            let slot = staging.slot(page.len())?;
-            slot.gather(plan);
-            Whole::Slot(slot)
+            let (gathered, _) = staging.page(page.len())?.gather(plan);
+            Whole::Gathered(gathered)
         }
     };
     let mut checksum = Checksum::new();
     for start in (0..page.len()).step_by(INLINE_PIECE_BYTES) {
         let part = start..page.len().min(start + INLINE_PIECE_BYTES);
-        let payload = match bytes {
+        let payload = match &bytes {
             Whole::Bytes(bytes) => buffers.copy(&bytes[part], &mut checksum),
-            Whole::Slot(slot) => buffers.copy_slot(slot, part, &mut checksum),
+            Whole::Gathered(page) => buffers.copy_page(page, part, &mut checksum),
         };
         let offset = start as u64;
         send(pieces, wire::OffloadRequest { index, offset, payload, ..wire::OffloadRequest::default() })

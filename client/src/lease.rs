@@ -11,7 +11,7 @@ use crate::reload::{MissCause, ReloadOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_proto::{BlockHash, Shards};
-use turnkv_transfer::{CopyPlan, Slot};
+use turnkv_transfer::{CopyPlan, Page};
 
 /// A look at pages in the pool's own memory, for a bounded time. What was read counts only if
 /// [`ReadLease::finish`] says so.
@@ -21,7 +21,7 @@ use turnkv_transfer::{CopyPlan, Slot};
 /// positions.
 #[derive(Debug)]
 pub struct ReadLease {
-    pages: Vec<(Slot, u64)>,
+    pages: Vec<(Page, u64)>,
     miss: Option<MissCause>,
     end: Instant,
     grant: ReadGrant,
@@ -32,33 +32,33 @@ pub struct ReadLease {
 /// there is no slice of them.
 #[derive(Debug, Clone, Copy)]
 pub struct LeasedPage<'a> {
-    slot: &'a Slot,
+    page: &'a Page,
 }
 
 impl LeasedPage<'_> {
     /// Size in bytes, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a page is never empty")]
     pub fn len(&self) -> usize {
-        self.slot.len()
+        self.page.slot().len()
     }
 
     /// Where the bytes begin in this process. They are mapped for as long as the [`ReadLease`] lives; whoever
     /// reads through the pointer expects any bytes there once [`ReadLease::left`] is zero.
     pub fn as_ptr(&self) -> *const u8 {
-        self.slot.as_ptr()
+        self.page.slot().as_ptr()
     }
 
     /// Copies the bytes from `offset` on into `target`.
     pub fn copy_to(&self, offset: usize, target: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(target.len()).filter(|end| *end <= self.len());
         end.ok_or_else(|| Error::invalid("bytes past the end of a page"))?;
-        self.slot.copy_to(offset, target);
+        self.page.copy_to(offset, target);
         Ok(())
     }
 
     /// A copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        self.slot.to_vec()
+        self.page.to_vec()
     }
 }
 
@@ -99,7 +99,7 @@ impl Namespace {
             let mut held = Vec::with_capacity(window.positions());
             let miss = loop {
                 match pages.next(self, &window).await? {
-                    Next::Page { slot, checksum, .. } => held.push((slot, checksum)),
+                    Next::Page { slot, checksum, .. } => held.push((slot.page(), checksum)),
                     Next::Miss(cause) => break Some(cause),
                     Next::End if held.len() < window.positions() => break Some(MissCause::Busy),
                     Next::End => break None,
@@ -131,13 +131,13 @@ impl ReadLease {
 
     /// The page, or shard of one, at a position, where the pool has it.
     pub fn page(&self, position: usize) -> Option<LeasedPage<'_>> {
-        self.pages.get(position).map(|(slot, _)| LeasedPage { slot })
+        self.pages.get(position).map(|(page, _)| LeasedPage { page })
     }
 
     /// Whether the bytes at a position match their checksum; if not, the pool is told when the lease ends.
     pub fn verify(&self, position: usize) -> bool {
-        let Some((slot, checksum)) = self.pages.get(position) else { return false };
-        let matches = slot.checksum() == *checksum;
+        let Some((page, checksum)) = self.pages.get(position) else { return false };
+        let matches = page.checksum() == *checksum;
         if !matches && self.left() > Duration::ZERO {
             self.grant.report_corrupt(position as u32);
         }
@@ -148,12 +148,13 @@ impl ReadLease {
     /// page can be taken apart, one layer after another. Nothing is verified here: [`ReadLease::verify`] the
     /// position first.
     pub fn copy_out(&self, position: usize, offset: usize, plan: &CopyPlan) -> Result<()> {
-        let (slot, _) =
+        let (page, _) =
             self.pages.get(position).ok_or_else(|| Error::invalid("a page that the lease lacks"))?;
+        let slot = page.slot();
         let inside = offset.checked_add(plan.slot_bytes()).is_some_and(|end| end <= slot.len());
         let part = inside.then(|| Arc::clone(slot.region()).slot(slot.offset() + offset, plan.slot_bytes()));
         let part = part.flatten().ok_or_else(|| Error::invalid("bytes past the end of a page"))?;
-        part.scatter(plan);
+        part.page().scatter(plan);
         Ok(())
     }
 

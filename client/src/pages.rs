@@ -3,7 +3,9 @@
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use std::sync::Arc;
-use turnkv_transfer::{Checksum, CopyPlan, HugePages, Region, RegionOptions, Slot, copy_streaming};
+use turnkv_transfer::{
+    Checksum, CopyPlan, HugePages, Page, PageMut, Region, RegionOptions, Slot, copy_streaming,
+};
 
 /// Where a page's bytes are before an offload.
 #[derive(Debug, Clone, Copy)]
@@ -32,11 +34,13 @@ impl PageSource<'_> {
     }
 
     /// Copies the page into its slot; the checksum of what was copied.
-    pub(crate) fn fill(&self, slot: &Slot) -> u64 {
-        match self {
-            PageSource::Bytes(bytes) => slot.fill(bytes),
-            PageSource::Plan(plan) => slot.gather(plan),
-        }
+    pub(crate) fn fill(&self, slot: &Slot) -> Result<u64> {
+        let page = slot.claim()?;
+        let (_, sum) = match self {
+            PageSource::Bytes(bytes) => page.fill(bytes),
+            PageSource::Plan(plan) => page.gather(plan),
+        };
+        Ok(sum)
     }
 }
 
@@ -49,10 +53,10 @@ impl PageTarget<'_> {
     }
 
     /// Copies the page out of its slot; the checksum of what was copied.
-    pub(crate) fn drain(&mut self, slot: &Slot) -> u64 {
+    pub(crate) fn drain(&mut self, page: &Page) -> u64 {
         match self {
-            PageTarget::Bytes(bytes) => slot.drain(bytes),
-            PageTarget::Plan(plan) => slot.scatter(plan),
+            PageTarget::Bytes(bytes) => page.drain(bytes),
+            PageTarget::Plan(plan) => page.scatter(plan),
         }
     }
 }
@@ -64,7 +68,8 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    pub(crate) fn slot(&mut self, page_bytes: usize) -> Result<&Slot> {
+    /// The right to write it: the page before this one was sealed.
+    pub(crate) fn page(&mut self, page_bytes: usize) -> Result<PageMut> {
         if self.slot.is_none() {
             let options = RegionOptions {
                 bytes: page_bytes,
@@ -79,7 +84,8 @@ impl Staging {
             })?;
             self.slot = slot;
         }
-        self.slot.as_ref().ok_or_else(|| Error::invalid("a page of no bytes"))
+        let slot = self.slot.as_ref().ok_or_else(|| Error::invalid("a page of no bytes"))?;
+        Ok(slot.claim()?)
     }
 }
 
@@ -89,11 +95,13 @@ pub(crate) struct Arriving {
     page_bytes: usize,
     received: usize,
     checksum: Checksum,
+    /// Where it is put together, if its target is a plan.
+    staged: Option<PageMut>,
 }
 
 impl Arriving {
     pub(crate) fn new(page_bytes: usize) -> Arriving {
-        Arriving { page_bytes, received: 0, checksum: Checksum::new() }
+        Arriving { page_bytes, received: 0, checksum: Checksum::new(), staged: None }
     }
 
     /// Takes the next piece, which came in these parts. True: the page is whole.
@@ -116,7 +124,11 @@ impl Arriving {
                     copy_streaming(part, &mut bytes[self.received..end], &mut self.checksum);
                 }
                 PageTarget::Plan(_) => {
-                    staging.slot(self.page_bytes)?.fill_at(self.received, part);
+                    let staged = match self.staged.take() {
+                        Some(staged) => staged,
+                        None => staging.page(self.page_bytes)?,
+                    };
+                    self.staged.insert(staged).fill_part(self.received, part, &mut self.checksum);
                 }
             }
             self.received = end;
@@ -125,11 +137,11 @@ impl Arriving {
     }
 
     /// The checksum of the whole page, which is in the target now.
-    pub(crate) fn finish(self, target: &mut PageTarget<'_>, staging: &mut Staging) -> Result<u64> {
+    pub(crate) fn finish(self, target: &mut PageTarget<'_>) -> u64 {
         debug_assert_eq!(self.received, self.page_bytes);
-        match target {
-            PageTarget::Bytes(_) => Ok(self.checksum.finish()),
-            PageTarget::Plan(plan) => Ok(staging.slot(self.page_bytes)?.scatter(plan)),
+        match (target, self.staged) {
+            (PageTarget::Plan(plan), Some(staged)) => staged.seal().scatter(plan),
+            _ => self.checksum.finish(),
         }
     }
 }

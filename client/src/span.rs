@@ -22,7 +22,7 @@ use crate::local::{LocalPool, Server};
 use crate::namespace::Namespace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use turnkv_transfer::{Slot, Span};
+use turnkv_transfer::{Page, PageMut, Slot, Span};
 
 mod commit;
 mod hold;
@@ -80,11 +80,41 @@ pub struct SpanCounts {
 /// One slot under a held lease.
 #[derive(Debug)]
 struct Mapped {
-    slot: Slot,
+    access: Access,
     server: Server,
     lease: u64,
     position: u32,
-    writable: bool,
+}
+
+/// What this process may do with a slot.
+#[derive(Debug)]
+enum Access {
+    /// It is reserved: write it.
+    Write(PageMut),
+    /// It is a page of the pool's: read it.
+    Read(Page),
+}
+
+impl Mapped {
+    fn slot(&self) -> &Slot {
+        match &self.access {
+            Access::Write(page) => page.slot(),
+            Access::Read(page) => page.slot(),
+        }
+    }
+
+    fn is_writable(&self) -> bool {
+        matches!(self.access, Access::Write(_))
+    }
+
+    /// It is the pool's page now.
+    fn sealed(self) -> Mapped {
+        let access = match self.access {
+            Access::Write(page) => Access::Read(page.seal()),
+            read @ Access::Read(_) => read,
+        };
+        Mapped { access, ..self }
+    }
 }
 
 impl PageSpan {
@@ -127,7 +157,7 @@ impl PageSpan {
         let Some(mapped) = at.and_then(|at| self.table[at].as_ref()) else { return Standing::Empty };
         match mapped {
             mapped if !self.is_current(&mapped.server) => Standing::Orphan,
-            mapped if mapped.writable => Standing::Writable,
+            mapped if mapped.is_writable() => Standing::Writable,
             _ => Standing::ReadOnly,
         }
     }
@@ -178,7 +208,7 @@ impl PageSpan {
         for place in place..place + count {
             let at = self.find(row, place)?;
             let Some(mapped) = self.table[at].take() else { continue };
-            if mapped.writable && self.is_current(&mapped.server) {
+            if mapped.is_writable() && self.is_current(&mapped.server) {
                 self.spare.push(mapped);
             } else {
                 released.push(mapped);
@@ -210,7 +240,7 @@ impl PageSpan {
         let piece_bytes = self.piece_bytes();
         for piece in 0..self.pieces {
             let number = self.number(piece, row, place);
-            let result = self.memory.map(number, &mapped.slot, piece * piece_bytes, mapped.writable);
+            let result = self.memory.map(number, mapped.slot(), piece * piece_bytes, mapped.is_writable());
             if let Err(error) = result {
                 self.clear(row, place, 1)?;
                 self.release(vec![mapped]);

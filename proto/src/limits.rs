@@ -28,8 +28,8 @@ pub const TENANT_BYTES_MAX: usize = 128;
 pub const SALT_BYTES_MAX: usize = 64;
 /// Tokens of a page.
 pub const PAGE_TOKENS_MAX: u32 = 4096;
-/// Shards of a page (tensor-parallel ranks, or the canonical parts of its KV heads): its committed shards fit
-/// one 64-bit set.
+/// Shards of a page (tensor-parallel ranks, or the canonical parts of its KV heads). The formats number shards in
+/// 16 bits; this is what a namespace may have, at every door and in the pool.
 pub const SHARDS_MAX: u32 = 64;
 /// Attention groups of a namespace.
 pub const GROUPS_MAX: usize = 64;

@@ -66,7 +66,7 @@ impl Gpu {
     /// The device is broken.
     pub async fn put(&self, plan: &DevicePlan, bytes: &[u8]) -> Result<()> {
         let slot = self.window.slot(0, self.page_bytes).context("a slot")?;
-        slot.fill(bytes);
+        slot.claim()?.fill(bytes);
         let pages = vec![SlotPage { slot, plan: plan.clone() }];
         self.device.drain(pages, None, 0, false)?.landed().await?;
         Ok(())
@@ -80,7 +80,7 @@ impl Gpu {
         let slot = self.window.slot(0, self.page_bytes).context("a slot")?;
         let pages = vec![SlotPage { slot: slot.clone(), plan: plan.clone() }];
         self.device.fill(pages, None)?.landed().await?;
-        Ok(slot.to_vec())
+        Ok(slot.page().to_vec())
     }
 
     /// Checks that nothing was done that a real device would punish.

@@ -41,17 +41,17 @@ impl Mapped {
         let begin = self.begin(hashes, false);
         let granted: wire::BeginOffloadReply = self.ask(Verb::BeginOffload, &begin)?;
         ensure!(granted.slots.len() == hashes.len(), "{granted:?}");
-        let mut slots = Vec::new();
+        let (mut slots, mut checksums) = (Vec::new(), Vec::new());
         for (place, page) in granted.slots.iter().zip(pages) {
             let slot = self.map(place)?;
-            slot.fill(page);
+            checksums.push(slot.claim()?.fill(page).1);
             slots.push(slot);
         }
         let commit = wire::CommitOffloadRequest {
             lease: granted.lease,
             client: self.client,
             pages: (0..hashes.len() as u32).collect(),
-            checksums: slots.iter().map(Slot::checksum).collect(),
+            checksums,
             durable: false,
         };
         let done: wire::CommitOffloadReply = self.ask(Verb::CommitOffload, &commit)?;

@@ -362,9 +362,9 @@ fn flip(server: &Server, user: &User, hashes: &[BlockHash], page: usize) -> Resu
     let slab_bytes = wire::AttachSlabReply::decode(&frame.body[..])?.slab_bytes;
     let region = Region::from_fd(frame.fd.take().context("a descriptor")?, slab_bytes.try_into()?)?;
     let slot = region.slot(slot.offset.try_into()?, PAGE as usize).context("inside the slab")?;
-    let mut bytes = slot.to_vec();
+    let mut bytes = slot.page().to_vec();
     bytes[54_321] ^= 0x10;
-    slot.fill(&bytes);
+    slot.claim()?.fill(&bytes);
     Ok(())
 }
 

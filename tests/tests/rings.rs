@@ -78,7 +78,7 @@ async fn a_peer_that_scribbles_ends_alone() -> Result<()> {
                 _ => (word >> 8) as usize % (RINGS_BYTES / 8),
             };
             let value = if word.is_multiple_of(3) { word % 3_000 } else { random(&state) };
-            memory.slot(at * 8, 8).context("a word inside")?.fill(&value.to_le_bytes());
+            memory.slot(at * 8, 8).context("a word inside")?.claim()?.fill(&value.to_le_bytes());
         }
         // The server looks at once, before anything that is right is written over it.
         let mut bell = UnixStream::from(socket.as_fd().try_clone_to_owned()?);

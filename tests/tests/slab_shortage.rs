@@ -79,8 +79,8 @@ async fn offload(
         };
         mapped.push(Arc::clone(&region));
         let slot = region.slot(slot.offset as usize, PAGE as usize).expect("a slot of the slab");
-        slot.fill(&[at as u8; PAGE as usize]);
-        let (pages, checksums) = (vec![0], vec![slot.checksum()]);
+        let (_, checksum) = slot.claim()?.fill(&[at as u8; PAGE as usize]);
+        let (pages, checksums) = (vec![0], vec![checksum]);
         let ask = wire::CommitOffloadRequest {
             lease: reply.lease,
             client: CLIENT,

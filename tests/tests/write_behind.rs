@@ -33,7 +33,7 @@ async fn a_page_that_its_client_wrote_to_after_the_commit_is_never_durable() -> 
         let pages: Vec<Vec<u8>> = hashes.iter().map(|hash| bytes(hash, PAGE as usize)).collect();
         let slots = mapped.offload(hashes, &pages)?;
         if hashes == &bad {
-            slots[2].fill_at(100, &[0xAA; 8]);
+            slots[2].claim()?.fill_at(100, &[0xAA; 8]);
         }
     }
     let kept = mapped.make_durable(&good)?;
@@ -63,7 +63,7 @@ async fn with_verify_always_a_page_that_changed_in_memory_is_a_miss_before_it_is
         let pages: Vec<Vec<u8>> = hashes.iter().map(|hash| bytes(hash, PAGE as usize)).collect();
         let slots = mapped.offload(&hashes, &pages)?;
         ensure!(user.reload(&hashes).await?.pages == 6);
-        slots[3].fill_at(0, &[0xAA; 8]);
+        slots[3].claim()?.fill_at(0, &[0xAA; 8]);
         let report = user.reload(&hashes).await?;
         ensure!(report.pages == 3, "{verify}: {report:?}");
         counted(http, &format!("{CORRUPT}{{found=\"{found}\"}}")).await.context(verify)?;

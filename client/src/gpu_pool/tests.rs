@@ -52,7 +52,7 @@ impl Rig {
 
     async fn write(&self, plan: &DevicePlan, bytes: &[u8]) {
         let slot = self.window.slot(0, PAGE).unwrap();
-        slot.fill(bytes);
+        slot.claim().unwrap().fill(bytes);
         let page = vec![SlotPage { slot, plan: plan.clone() }];
         self.device.drain(page, None, 0, false).unwrap().landed().await.unwrap();
     }
@@ -61,7 +61,7 @@ impl Rig {
         let slot = self.window.slot(0, PAGE).unwrap();
         let page = vec![SlotPage { slot: slot.clone(), plan: plan.clone() }];
         self.device.fill(page, None).unwrap().landed().await.unwrap();
-        slot.to_vec()
+        slot.page().to_vec()
     }
 
     async fn put(&self, hashes: &[BlockHash]) -> usize {

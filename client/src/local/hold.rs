@@ -12,7 +12,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{RENEW_LEASES_MAX, RENEW_PAUSE_MAX, RENEW_PAUSE_MIN, RENEW_WAIT, RENEWALS_PER_LEASE};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use turnkv_proto::wire::{self, Verb};
 
 /// What became of the wish to map what a lease is on.
@@ -33,6 +33,9 @@ impl LocalPool {
         deadline: Deadline,
     ) -> Result<Holding> {
         let renew = wire::RenewRequest { client: lent.client(), leases: vec![lease] };
+        // The lease runs from the server's receipt: counted from before the request was sent, it is renewed in time
+        // however late the answer comes.
+        let asked = Instant::now();
         let reply: wire::RenewReply = lent.call(Verb::Renew, &renew, deadline).await?;
         if !reply.gone.is_empty() {
             return Err(Error::new(
@@ -47,7 +50,7 @@ impl LocalPool {
         let mut held = self.held.lock();
         held.leases.insert(lease);
         if !std::mem::replace(&mut held.kept, true) {
-            drop(tokio::spawn(keep(Arc::downgrade(self), pause(reply.lease_ms))));
+            drop(tokio::spawn(keep(Arc::downgrade(self), asked, pause(reply.lease_ms))));
         }
         Ok(Holding::Held)
     }
@@ -77,8 +80,8 @@ impl LocalPool {
         }
     }
 
-    /// Renews every lease held, and sends releases that could not be sent before. Returns the pause until the
-    /// next time.
+    /// Renews every lease held, and sends releases that could not be sent before. Returns how long after the
+    /// first request the next time is due.
     async fn renew_all(self: &Arc<Self>, leases: &[u64]) -> Result<Duration> {
         let deadline = Deadline::after(RENEW_WAIT);
         let mut lent = self.acquire(deadline).await?;
@@ -107,10 +110,11 @@ impl LocalPool {
     }
 }
 
-/// Renews until nothing is held any more.
-async fn keep(pool: Weak<LocalPool>, mut pause: Duration) {
+/// Renews until nothing is held any more: first so long after it was asked last.
+async fn keep(pool: Weak<LocalPool>, mut asked: Instant, mut pause: Duration) {
     loop {
-        tokio::time::sleep(pause).await;
+        let due = (asked + pause).max(Instant::now() + RENEW_PAUSE_MIN);
+        tokio::time::sleep_until(due.into()).await;
         let Some(pool) = pool.upgrade() else { return };
         let leases: Vec<u64> = {
             let mut held = pool.held.lock();
@@ -120,6 +124,7 @@ async fn keep(pool: Weak<LocalPool>, mut pause: Duration) {
             }
             held.leases.iter().copied().collect()
         };
+        asked = Instant::now();
         match pool.renew_all(&leases).await {
             Ok(next) => pause = next,
             Err(error) => tracing::debug!(%error, "mapped pages were not renewed: trying again"),

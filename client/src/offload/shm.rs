@@ -55,7 +55,7 @@ impl Fill for &[PageSource<'_>] {
         let mut copied = 0;
         for number in 0..grants.len() {
             let (position, slot) = grants.slot(number, &lent).await?;
-            checksums.push(self[position].fill(&slot));
+            checksums.push(self[position].fill(&slot)?);
             copied += slot.len();
             if copied >= YIELD_BYTES {
                 copied = 0;

@@ -119,7 +119,7 @@ impl Namespace {
                 }
                 Next::End => return Ok(()),
             };
-            let found = targets[position as usize].drain(&slot);
+            let found = targets[position as usize].drain(&slot.page());
             // The order matters: only a copy that ended within the lease is a copy of this page.
             if Instant::now() >= pages.lease_end {
                 report.miss = Some(MissCause::LeaseExpired);

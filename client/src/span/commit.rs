@@ -1,7 +1,7 @@
 //! Pages that were written in place become the pool's. Owns: their checksums, the windows of a commit. Must not know: how the
 //! slots came here.
 
-use super::{Mapped, PageSpan, Standing};
+use super::{Access, Mapped, PageSpan, Standing};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::limits::{WINDOW_PAGES_MAX, YIELD_BYTES};
@@ -46,7 +46,7 @@ impl PageSpan {
         let result =
             self.commit_windows((row, place), options, *siblings, hashes, deadline, &mut report).await;
         if *keep {
-            self.seal(row, place, report.stored + report.present)?;
+            self.protect(row, place, report.stored + report.present)?;
         }
         let result = call.end_after(report.stored + report.present > 0, result);
         report.conclude(hashes.len(), result)
@@ -80,7 +80,7 @@ impl PageSpan {
             let reply = self.commit_window((row, place + at), &options, siblings, window, deadline).await?;
             report.durable &= reply.durable;
             report.not_durable = report.not_durable.or(NotDurable::read(reply.not_durable()));
-            self.note(&reply, window.len(), report)?;
+            self.note(&reply, (row, place + at), window.len(), report)?;
             if report.first_decline.is_some() {
                 return Ok(());
             }
@@ -100,14 +100,14 @@ impl PageSpan {
         let (mut positions, mut checksums, mut lease, mut read) = (Vec::new(), Vec::new(), 0, 0);
         for place in place..place + hashes.len() {
             let at = self.find(row, place)?;
-            let Some(mapped) = self.table[at].as_ref() else { continue };
             if tail == Some(place) {
-                self.blank_tail(mapped, options.tail_tokens);
+                self.blank_tail(at, options.tail_tokens);
             }
+            let Some(mapped) = self.table[at].as_ref() else { continue };
             lease = mapped.lease;
             positions.push(mapped.position);
-            checksums.push(mapped.slot.checksum());
-            read += mapped.slot.len();
+            checksums.push(mapped.slot().page().checksum());
+            read += mapped.slot().len();
             if read >= YIELD_BYTES {
                 read = 0;
                 tokio::task::yield_now().await;
@@ -134,21 +134,25 @@ impl PageSpan {
         lent.call(Verb::CommitReserved, &request, deadline).await
     }
 
-    /// Counts what became of a window's pages.
+    /// Counts what became of a window's pages. One that was stored is the pool's from here on: nobody here has
+    /// the right to write it any more.
     fn note(
         &mut self,
         reply: &wire::CommitReservedReply,
+        (row, place): (usize, usize),
         pages: usize,
         report: &mut OffloadReport,
     ) -> Result<()> {
         if reply.outcomes.len() != pages {
             return Err(Error::protocol(format!("{} outcomes for {pages} pages", reply.outcomes.len())));
         }
-        for number in &reply.outcomes {
+        for (position, number) in reply.outcomes.iter().enumerate() {
             report.first_decline = match OffloadOutcome::try_from(*number).unwrap_or_default() {
                 OffloadOutcome::Stored => {
                     report.stored += 1;
                     self.counts.committed += 1;
+                    let at = self.find(row, place + position)?;
+                    self.table[at] = self.table[at].take().map(Mapped::sealed);
                     continue;
                 }
                 OffloadOutcome::Present => {
@@ -170,12 +174,12 @@ impl PageSpan {
         Ok(())
     }
 
-    /// Pages that are the pool's: a stray write must not reach them.
-    fn seal(&mut self, row: usize, place: usize, count: usize) -> Result<()> {
+    /// Pages that are looked at further: a stray write must not reach them.
+    fn protect(&mut self, row: usize, place: usize, count: usize) -> Result<()> {
         for place in place..place + count {
             let at = self.find(row, place)?;
             if let Some(mapped) = self.table[at].take() {
-                self.map(row, place, Mapped { writable: false, ..mapped })?;
+                self.map(row, place, mapped.sealed())?;
             }
         }
         Ok(())
@@ -187,12 +191,14 @@ impl PageSpan {
     }
 
     /// Zeros behind the last token of a partial page: what an earlier user of the slot left there is nobody's business.
-    fn blank_tail(&self, mapped: &Mapped, tail_tokens: u32) {
-        let piece_bytes = self.piece_bytes();
+    fn blank_tail(&mut self, at: usize, tail_tokens: u32) {
+        let (piece_bytes, pieces) = (self.piece_bytes(), self.pieces);
         let used = piece_bytes / self.namespace.page_tokens() as usize * tail_tokens as usize;
         let zeros = vec![0; piece_bytes - used];
-        for piece in 0..self.pieces {
-            mapped.slot.fill_at(piece * piece_bytes + used, &zeros);
+        if let Some(Access::Write(page)) = self.table[at].as_mut().map(|mapped| &mut mapped.access) {
+            for piece in 0..pieces {
+                page.fill_at(piece * piece_bytes + used, &zeros);
+            }
         }
     }
 }

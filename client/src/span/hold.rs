@@ -1,7 +1,7 @@
 //! Pages read where they lie. Owns: leasing, verifying and mapping them, copying those that may not be
 //! mapped. Must not know: what is reserved.
 
-use super::{Mapped, PageSpan, unmappable};
+use super::{Access, Mapped, PageSpan, unmappable};
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -138,7 +138,7 @@ impl PageSpan {
     async fn verify(&self, found: &[Found], report: &mut ReloadReport) -> usize {
         let mut checked = 0;
         for (position, (slot, checksum, _)) in found.iter().enumerate() {
-            if self.namespace.link.config.verify && slot.checksum() != *checksum {
+            if self.namespace.link.config.verify && slot.page().checksum() != *checksum {
                 self.note_corrupt(position, report);
                 return position;
             }
@@ -168,7 +168,7 @@ impl PageSpan {
     ) -> Result<()> {
         let mut mapped = found.into_iter().take(good).enumerate().map(|(position, (slot, _, tier))| {
             let (server, position) = (server.clone(), position as u32);
-            (Mapped { slot, server, lease, position, writable: false }, tier)
+            (Mapped { access: Access::Read(slot.page()), server, lease, position }, tier)
         });
         for (at, (page, tier)) in mapped.by_ref().enumerate() {
             if let Err(error) = self.vacate(row, place + at, 1).and_then(|()| self.map(row, place + at, page))

@@ -1,6 +1,6 @@
 //! Slots to write in place. Owns: reserving them, making a page's copy of its own. Must not know: commits.
 
-use super::{Mapped, PageSpan, Standing};
+use super::{Access, Mapped, PageSpan, Standing};
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -56,8 +56,12 @@ impl PageSpan {
             call.end(asked)?;
         }
         let at = self.find(row, place)?;
-        let (Some(spare), Some(page)) = (self.spare.pop(), self.table[at].take()) else { return Ok(false) };
-        spare.slot.fill_from(&page.slot);
+        let (Some(mut spare), Some(page)) = (self.spare.pop(), self.table[at].take()) else {
+            return Ok(false);
+        };
+        if let Access::Write(own) = &mut spare.access {
+            own.fill_from(&page.slot().page());
+        }
         self.map(row, place, spare)?;
         self.release(vec![page]);
         self.counts.owned += 1;
@@ -111,7 +115,7 @@ impl PageSpan {
         let place = SlotOf { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
         let mut slots = Vec::with_capacity(reply.slots.len());
         for slot in &reply.slots {
-            slots.push(pool.slot(place, Some(slot), deadline).await?);
+            slots.push(pool.slot(place, Some(slot), deadline).await?.claim()?);
         }
         if known != 0 {
             lent.keep_lease(); // it is a held one already
@@ -122,7 +126,7 @@ impl PageSpan {
         *self.leases.entry((server.instance, reply.lease)).or_insert(0) += slots.len();
         for (position, slot) in (reply.first..).zip(slots) {
             let (server, lease) = (server.clone(), reply.lease);
-            self.spare.push(Mapped { slot, server, lease, position, writable: true });
+            self.spare.push(Mapped { access: Access::Write(slot), server, lease, position });
         }
         Ok(reply.slots.len())
     }

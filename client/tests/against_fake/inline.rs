@@ -39,7 +39,7 @@ async fn damage_on_the_way_is_a_miss() {
     let (hashes, pages) = chain(2, 1);
     let sources: Vec<PageSource> = pages.iter().map(|page| PageSource::Bytes(page)).collect();
     namespace.offload(&OffloadOptions::default(), &hashes, &sources).await.unwrap();
-    fake.core.slot(fake.core.pool.lock().unwrap().pages[&hashes[1]].0).fill_at(9, b"x");
+    fake.core.slot(fake.core.pool.lock().unwrap().pages[&hashes[1]].0).claim().unwrap().fill_at(9, b"x");
     let mut back = vec![vec![0; PAGE_BYTES]; 2];
     let mut targets: Vec<PageTarget> = back.iter_mut().map(|page| PageTarget::Bytes(page)).collect();
     let report = namespace.reload(&ReloadOptions::default(), &hashes, &mut targets).await.unwrap();

@@ -7,6 +7,7 @@ mod cancel;
 mod embedded;
 mod fake;
 mod faults;
+mod held;
 mod inline;
 mod plans;
 mod shards;

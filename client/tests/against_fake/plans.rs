@@ -62,7 +62,7 @@ async fn tensors_come_back_as_they_went() {
         let (head, token) = (2, 3);
         let in_slot = (head * TOKENS + token) * ROW_BYTES;
         let in_tensor = (head * TENSOR_TOKENS + TOKENS + token) * ROW_BYTES;
-        assert_eq!(slot.to_vec()[in_slot..in_slot + ROW_BYTES], k[in_tensor..in_tensor + ROW_BYTES]);
+        assert_eq!(slot.page().to_vec()[in_slot..in_slot + ROW_BYTES], k[in_tensor..in_tensor + ROW_BYTES]);
     }
 }
 

@@ -137,7 +137,7 @@ async fn a_shard_that_does_not_verify_is_a_miss_of_its_page() {
         offload(&namespace, 3, 0, 4).await.unwrap();
         let mut name = chain(3)[1];
         name.0[0] ^= 2;
-        fake.core.slot(fake.core.pool.lock().unwrap().pages[&name].0).fill_at(77, b"x");
+        fake.core.slot(fake.core.pool.lock().unwrap().pages[&name].0).claim().unwrap().fill_at(77, b"x");
         let (report, _) = reload(&namespace, 3, 0, 4).await;
         assert_eq!((report.pages, report.miss), (1, Some(MissCause::Checksum)));
         if plane == DataPlane::Shm {

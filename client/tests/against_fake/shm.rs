@@ -109,7 +109,7 @@ async fn a_page_that_does_not_verify_is_a_reported_miss() {
     let (_client, namespace) = open(&fake, DataPlane::Shm).await;
     let (hashes, pages) = chain(3, 1);
     namespace.offload(&OffloadOptions::default(), &hashes, &sources(&pages)).await.unwrap();
-    fake.core.slot(fake.core.pool.lock().unwrap().pages[&hashes[1]].0).fill_at(77, b"x");
+    fake.core.slot(fake.core.pool.lock().unwrap().pages[&hashes[1]].0).claim().unwrap().fill_at(77, b"x");
     let mut back = blank(3);
     let report = namespace.reload(&ReloadOptions::default(), &hashes, &mut targets(&mut back)).await.unwrap();
     assert_eq!((report.pages, report.miss), (1, Some(MissCause::Checksum)));

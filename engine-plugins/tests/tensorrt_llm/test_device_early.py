@@ -137,4 +137,4 @@ def test_pages_whose_copies_may_be_under_way_are_not_used_again(monkeypatch: pyt
     with pytest.raises(RuntimeError, match="no event"):
         held.place(1, [3, 4], None)
     held.drop(1)
-    assert held.fetch(2, [b"z" * 32]) == (0, "busy"), "pages that a stream may be reading were given to others"
+    assert held.fetch(2, [b"z" * 32]) == (0, "memory"), "pages that a stream may be reading were given to others"

@@ -98,6 +98,31 @@ def test_loads_that_fail_for_a_while(server: Any, make_engine: MakeEngine) -> No
     assert two.matched == 8 and engine.scheduler.counts["missed_io"] == 1
 
 
+def test_a_pool_that_is_always_late_is_not_waited_for_by_every_request(server: Any, make_engine: MakeEngine) -> None:
+    """A load keeps the whole engine waiting. After one that came too late requests are computed; later one of them tries."""
+    one = make_engine(server.address).play({"a": Request(1, prompt(21, 4), 6)}, CHUNKED)["a"]
+    engine = make_engine(server.address)
+    fetcher, counts = engine.workers[0]._fetcher, engine.scheduler.counts
+    fetch, asked = fetcher.fetch, []
+
+    def late(ticket: int, names: list[bytes]) -> tuple[int, str | None]:
+        asked.append(ticket)
+        time.sleep(0.5)
+        return 0, "deadline"
+
+    fetcher.fetch = late
+    for number, name in enumerate("bcd"):
+        assert engine.play({name: next_turn(one, 2 + number)}, [Step(arrive=(name,))])[name].matched == 0
+    assert len(asked) == 1, "the others did not wait"
+    assert (counts["missed_deadline"], counts["missed_paused"]) == (1, 2)
+    assert engine.scheduler._pause._pause >= 5, "for a multiple of what was lost"
+    fetcher.fetch = fetch
+    engine.scheduler._pause._until = 0.0
+    five = engine.play({"e": next_turn(one, 5)}, [Step(arrive=("e",))])["e"]
+    assert five.matched == pages(27), "one tries, and all load again"
+    assert engine.play({"f": next_turn(one, 6)}, [Step(arrive=("f",))])["f"].matched == pages(27)
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_dead_pool_costs_time_only(make_server: Callable[..., Any], make_engine: MakeEngine, ranks: int) -> None:
     server = make_server()
@@ -166,7 +191,7 @@ def test_loads_take_no_more_memory_than_they_may(server: Any, make_engine: MakeE
     with saver._state:
         assert saver._state.wait_for(lambda: not saver._reading, 10)
     assert fetcher.fetch(1, names) == (16, None)
-    assert fetcher.fetch(2, names) == (0, "busy")
+    assert fetcher.fetch(2, names) == (0, "memory")
     fetcher.place(1, list(range(20, 36)), None)
     assert (cache[20:36] == cache[:16]).all()
     assert fetcher.fetch(3, names[2:]) == (16, None)

@@ -63,6 +63,16 @@ fn the_id_is_stable_and_depends_on_every_field() {
 }
 
 #[test]
+fn a_page_may_have_the_most_shards_and_no_more() {
+    let heads = |shards| {
+        let groups = vec![Group::full(1, 2 * SHARDS_MAX, 128)];
+        Spec { groups, ..qwen3_8b() }.with_tp_size(shards).check()
+    };
+    assert_eq!(heads(SHARDS_MAX).unwrap().shards(), SHARDS_MAX as u16);
+    assert!(heads(2 * SHARDS_MAX).is_err(), "the heads could be divided so far");
+}
+
+#[test]
 fn every_bound_is_checked() {
     let group = |layers, kv_heads, head_dim| Spec {
         groups: vec![Group::full(layers, kv_heads, head_dim)],

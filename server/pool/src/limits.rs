@@ -1,6 +1,8 @@
 //! The named bounds of the pool's own work. Owns: constants. Must not know: configuration (config.rs has what
 //! an operator sets).
 
+use turnkv_proto::limits::SHARDS_MAX;
+
 /// Steps after which a call that can be cut returns, to go on in its next one. A step is a page, a slot or a
 /// list entry that is looked at or changed: whoever holds a lock around the pool lets go of it between two
 /// calls.
@@ -51,8 +53,6 @@ pub const SLOT_ALIGN_BYTES: u64 = 4096;
 pub const SLAB_BYTES_MIN: u64 = 64 << 10;
 /// Bytes of the largest slab.
 pub const SLAB_BYTES_MAX: u64 = 1 << 40;
-/// Shards of a page (tensor-parallel ranks).
-pub const SHARDS_MAX: u16 = 256;
 /// Tokens of a page: a partial tail is shorter.
 pub const PAGE_TOKENS_MAX: u32 = 4096;
 /// Bytes of a tenant's name.
@@ -244,6 +244,6 @@ const _: () = assert!(
     "places of namespaces are numbered in 16 bits"
 );
 const _: () = assert!(ADOPT_SHARDS_PER_CALL >= SHARDS_MAX as usize, "a call takes in at least one page");
-const _: () = assert!(RETIRE_STEPS_PER_CALL > SHARDS_MAX as u32);
+const _: () = assert!(RETIRE_STEPS_PER_CALL > SHARDS_MAX);
 const _: () = assert!(CURVE_SAMPLES_MAX <= u16::MAX as u32, "a curve counts its samples in 16 bits");
 const _: () = assert!(PAGE_TOKENS_MAX <= u16::MAX as u32, "entries keep tail tokens in 16 bits");

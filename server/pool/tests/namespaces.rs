@@ -8,6 +8,7 @@ use plain::*;
 use turnkv_pool::limits::{NAMESPACE_SPARED_MS, STRANGERS_MS_MAX};
 use turnkv_pool::*;
 use turnkv_proto::NamespaceId;
+use turnkv_proto::limits::SHARDS_MAX;
 
 const BYTES: u32 = 8 << 10;
 
@@ -30,6 +31,17 @@ fn retire_all(pool: &mut Pool) -> u32 {
     }
     pool.check().unwrap();
     calls
+}
+
+#[test]
+fn a_page_has_as_many_shards_as_the_wire_allows() {
+    let mut pool = few(4);
+    let most = u16::try_from(SHARDS_MAX).unwrap();
+    assert!(pool.open_namespace(desc(1, "a", u64::from(BYTES), most)).is_ok());
+    for shards in [0, most + 1, u16::MAX] {
+        let refused = pool.open_namespace(desc(2, "a", u64::from(BYTES), shards)).unwrap_err();
+        assert!(refused.to_string().contains(&format!("1 to {most} shards")), "{shards}: {refused}");
+    }
 }
 
 fn stranger(at: u32, parent: Option<u32>, block: u32) -> Stranger {

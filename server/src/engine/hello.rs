@@ -42,7 +42,8 @@ impl Engine {
 
     /// An inline call begins.
     pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<InlineCall, Error> {
-        let (client, first) = self.clients.begin_call(caller)?;
+        let begun = self.clients.begin_call(caller);
+        let (client, first) = begun.inspect_err(|_| self.metrics.refused_callers.increment(1))?;
         if first {
             self.decide().pool.introduce_client(client, caller.user());
         }

@@ -11,8 +11,8 @@ use crate::limits::INLINE_CHUNK_BYTES;
 use bytes::Bytes;
 use std::sync::Arc;
 use turnkv_pool::{LeaseId, MissCause};
-use turnkv_proto::Error;
-use turnkv_transfer::{Checksum, Slot};
+use turnkv_proto::{Error, ErrorKind};
+use turnkv_transfer::{Checksum, Page, PageMut};
 
 /// An inline offload between its first and its last message. Dropped before its commit, it gives everything back:
 /// nobody but this struct writes to the granted slots.
@@ -27,7 +27,8 @@ pub(crate) struct InlineOffload {
 /// One granted slot being filled, front to back.
 struct FillingSlot {
     position: u32,
-    slot: Slot,
+    /// Nobody else in this process writes the slot.
+    page: PageMut,
     filled: u64,
     checksum: Checksum,
 }
@@ -44,8 +45,9 @@ impl InlineOffload {
         let mut offload =
             InlineOffload { engine: Arc::clone(engine), call, lease: begun.lease, pages: Vec::new() };
         for (position, place) in begun.outcomes.granted().zip(&begun.slots) {
-            let slot = engine.slot(*place)?;
-            offload.pages.push(FillingSlot { position, slot, filled: 0, checksum: Checksum::new() });
+            let claimed = engine.slot(*place)?.claim();
+            let page = claimed.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+            offload.pages.push(FillingSlot { position, page, filled: 0, checksum: Checksum::new() });
         }
         begun.slots.clear(); // of no use to a caller that cannot map them
         Ok((offload, begun))
@@ -57,17 +59,17 @@ impl InlineOffload {
         let page = page.ok_or_else(|| {
             Error::invalid(format!("page {index} was not granted: send only GRANTED pages"))
         })?;
-        let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= page.slot.len() as u64);
+        let bytes = page.page.slot().len();
+        let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= bytes as u64);
         if offset != page.filled || end.is_none() {
             let text = format!(
-                "page {index}: {} bytes at offset {offset}, but {} of {} bytes were received",
+                "page {index}: {} bytes at offset {offset}, but {} of {bytes} bytes were received",
                 payload.len(),
                 page.filled,
-                page.slot.len()
             );
             return Err(Error::invalid(text));
         }
-        page.slot.fill_part(offset as usize, payload, &mut page.checksum);
+        page.page.fill_part(offset as usize, payload, &mut page.checksum);
         page.filled += payload.len() as u64;
         Ok(())
     }
@@ -83,12 +85,12 @@ impl InlineOffload {
             return Err(Error::invalid(text));
         }
         let mut pages = Vec::with_capacity(self.pages.len());
-        for (page, sent) in self.pages.iter().zip(checksums) {
-            let position = page.position;
-            if page.filled < page.slot.len() as u64 {
-                return Err(Error::invalid(format!("page {position} ended after {} bytes", page.filled)));
+        for (filled, sent) in self.pages.drain(..).zip(checksums) {
+            let FillingSlot { position, page, filled, checksum } = filled;
+            if filled < page.seal().slot().len() as u64 {
+                return Err(Error::invalid(format!("page {position} ended after {filled} bytes")));
             }
-            if page.checksum.finish() != *sent {
+            if checksum.finish() != *sent {
                 let text = format!("page {position} changed on its way: its checksum does not match");
                 return Err(Error::invalid(text));
             }
@@ -102,6 +104,7 @@ impl InlineOffload {
 
 impl Drop for InlineOffload {
     fn drop(&mut self) {
+        self.pages.clear(); // nobody writes a slot any more that the pool gets back
         if let Some(lease) = self.lease
             && let Err(error) = self.engine.abort_offload(self.call.client, lease)
         {
@@ -148,7 +151,7 @@ struct SendingSlot {
     index: u32,
     checksum: u64,
     tier: Option<TierName>,
-    slot: Slot,
+    page: Page,
     sent: usize,
     /// Of what was sent.
     found: Checksum,
@@ -191,12 +194,12 @@ impl InlineReload {
                 continue;
             };
             let ReloadedPosition { index, checksum, tier, found } = page;
-            let slot = match found.map(|place| self.engine.slot(place)) {
+            let page = match found.map(|place| self.engine.slot(place)) {
                 Err(cause) => return Some(ReloadPiece::Miss { index, cause }),
                 Ok(Err(_)) => return Some(ReloadPiece::Miss { index, cause: MissCause::Absent }),
-                Ok(Ok(slot)) => slot,
+                Ok(Ok(slot)) => slot.page(),
             };
-            self.page = Some(SendingSlot { index, checksum, tier, slot, sent: 0, found: Checksum::new() });
+            self.page = Some(SendingSlot { index, checksum, tier, page, sent: 0, found: Checksum::new() });
         }
     }
 
@@ -205,12 +208,13 @@ impl InlineReload {
     /// that stalls past the lease gets a miss too: what was copied after that may be another page's.
     fn chunk(&mut self, mut page: SendingSlot) -> ReloadPiece {
         let index = page.index;
-        let (from, to) = (page.sent, page.slot.len().min(page.sent + INLINE_CHUNK_BYTES));
-        let payload = self.engine.pieces.copy_slot(&page.slot, from..to, &mut page.found);
+        let bytes = page.page.slot().len();
+        let (from, to) = (page.sent, bytes.min(page.sent + INLINE_CHUNK_BYTES));
+        let payload = self.engine.pieces.copy_page(&page.page, from..to, &mut page.found);
         if self.engine.clock.now() >= self.run.lease_ends {
             return ReloadPiece::Miss { index, cause: MissCause::Busy };
         }
-        let last = to == page.slot.len();
+        let last = to == bytes;
         if last && page.found.finish() != page.checksum {
             self.corrupt.push(index);
             return ReloadPiece::Miss { index, cause: MissCause::Checksum };

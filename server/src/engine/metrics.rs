@@ -22,6 +22,8 @@ pub(crate) struct Metrics {
     pub(crate) retired_namespaces: Tally,
     pub(crate) prefetched_pages: Tally,
     pub(crate) routes: Tally,
+    /// Inline calls refused because as many callers have some in service as may.
+    pub(crate) refused_callers: Tally,
     pub(crate) unlisted_sessions: Tally,
     pub(crate) tier_seconds: TierSeconds,
     pub(super) gauges: Gauges,
@@ -168,6 +170,7 @@ impl Metrics {
                 "Pages read from NVMe ahead of an expected turn, each counted with its first shard",
             ),
             routes: Tally::new("turnkv_route_answers_total", "Routes given"),
+            refused_callers: Tally::of(counter!("turnkv_requests_refused_total", "cause" => "callers")),
             unlisted_sessions: Tally::new(
                 "turnkv_catalog_unlisted_sessions_total",
                 "Sessions saved without their lists, because the catalog holds as many as it may",

@@ -57,7 +57,7 @@ impl Engine {
     /// Checks pages until one does not verify: nothing behind it is served.
     fn verify(&self, checks: Vec<Check>) {
         for check in checks {
-            let found = self.slot(check.place).map(|slot| slot.checksum() == check.checksum);
+            let found = self.slot(check.place).map(|slot| slot.page().checksum() == check.checksum);
             let outcome = match found {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(MissCause::Checksum),

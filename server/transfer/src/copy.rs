@@ -10,8 +10,11 @@
 //!   load a block -> fold it onto the remainders (fold.rs) -> store it past the cache
 //! ```
 //!
-//! Elsewhere both go chunk by chunk: the checksum reads a chunk into L1, the streaming copy reads it there.
+//! Elsewhere both go chunk by chunk: a chunk is copied to a stage in L1, summed there, and copied on from there.
 //! Prefetching by hand only takes bandwidth away.
+//!
+//! Either end may be in a region, where somebody else may be writing: every byte is loaded once, by `shared` or
+//! by a kernel's own instructions, so the checksum is that of the bytes that were copied, whoever wrote them.
 
 use std::sync::OnceLock;
 
@@ -20,6 +23,7 @@ use bytes::BytesMut;
 use self::kernel::{CopyKernel, LINE_BYTES, copy_plain};
 use crate::checksum::Checksum;
 use crate::limits::{CHUNK_BYTES, STREAMING_BYTES_MIN};
+use crate::shared;
 
 mod fold;
 mod kernel;
@@ -56,12 +60,50 @@ pub(crate) fn append(source: &[u8], target: &mut BytesMut, sum: &mut Checksum) {
     }
 }
 
-/// Copies `bytes` bytes and gives the checksum of the source. All of it is visible to other cores before this
-/// returns.
+/// A chunk on the stack, whole cache lines: what others write elsewhere does not change it.
+#[repr(align(64))]
+pub(crate) struct Stage {
+    pub(crate) bytes: [u8; CHUNK_BYTES],
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; CHUNK_BYTES] }
+    }
+
+    /// Copies the next bytes here, adding them to a checksum.
+    ///
+    /// # Panics
+    /// If they are more than a chunk.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes`.
+    pub(crate) unsafe fn take(&mut self, source: *const u8, bytes: usize, sum: &mut Checksum) -> &[u8] {
+        let stage = &mut self.bytes[..bytes];
+        // SAFETY: the caller's promise; the stage is as long, and ours alone.
+        unsafe { shared::copy(source, stage.as_mut_ptr(), bytes) };
+        sum.update(stage);
+        stage
+    }
+}
+
+/// Adds `bytes` bytes to a checksum.
 ///
 /// # Safety
-/// `source` is readable and `target` writable for `bytes`, they do not overlap, and nobody writes either
-/// meanwhile.
+/// `source` is readable for `bytes`.
+pub(crate) unsafe fn sum_chunks(source: *const u8, bytes: usize, sum: &mut Checksum) {
+    let mut stage = Stage::new();
+    for start in (0..bytes).step_by(CHUNK_BYTES) {
+        // SAFETY: the chunk ends at `bytes` or before.
+        unsafe { stage.take(source.add(start), CHUNK_BYTES.min(bytes - start), sum) };
+    }
+}
+
+/// Copies `bytes` bytes and gives their checksum. All of them are visible to other cores before this returns.
+///
+/// # Safety
+/// `source` is readable and `target` writable for `bytes`, and they do not overlap. Others may write both
+/// meanwhile, unless Rust code refers to it.
 pub(crate) unsafe fn copy_checksummed(source: *const u8, target: *mut u8, bytes: usize) -> u64 {
     let mut sum = Checksum::new();
     // SAFETY: the caller's promise.
@@ -80,11 +122,15 @@ pub(crate) unsafe fn copy_part_checksummed(
     sum: &mut Checksum,
 ) {
     if bytes < STREAMING_BYTES_MIN {
-        // SAFETY: the caller's promise.
-        return unsafe {
-            sum.update(std::slice::from_raw_parts(source, bytes));
-            std::ptr::copy_nonoverlapping(source, target, bytes);
-        };
+        let mut stage = Stage::new();
+        for start in (0..bytes).step_by(CHUNK_BYTES) {
+            // SAFETY: the chunk ends at `bytes` or before, the range that the caller vouches for.
+            unsafe {
+                let chunk = stage.take(source.add(start), CHUNK_BYTES.min(bytes - start), sum);
+                shared::copy(chunk.as_ptr(), target.add(start), chunk.len());
+            }
+        }
+        return;
     }
     let stream = StreamingCopy::new();
     // SAFETY: the caller's promise.
@@ -185,7 +231,7 @@ impl StreamingCopy {
     /// # Safety
     /// As [`copy_checksummed`].
     unsafe fn copy_chunks(self, source: *const u8, target: *mut u8, bytes: usize, sum: &mut Checksum) {
-        let mut done = 0;
+        let (mut stage, mut done) = (Stage::new(), 0);
         while done < bytes {
             // The first chunk ends on a cache line of the target, so that no later one shares a line with its
             // neighbour.
@@ -193,8 +239,8 @@ impl StreamingCopy {
             let piece = (CHUNK_BYTES - skew).min(bytes - done);
             // SAFETY: `done + piece <= bytes`, the range that the caller vouches for.
             unsafe {
-                sum.update(std::slice::from_raw_parts(source.add(done), piece));
-                self.copy(source.add(done), target.add(done), piece);
+                let chunk = stage.take(source.add(done), piece, sum);
+                self.copy(chunk.as_ptr(), target.add(done), piece);
             }
             done += piece;
         }

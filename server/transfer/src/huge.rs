@@ -5,11 +5,63 @@
 //! every transfer from or to a disk.
 
 use std::ffi::c_void;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+
+/// Why a memfd has no reserved huge pages, and what an operator can do about it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReservedError {
+    /// The size does not end on a huge page.
+    #[error("{bytes} bytes are not a multiple of 2 MiB")]
+    Ragged {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// Fewer are free.
+    #[error("{pages} free 2 MiB pages are needed and {free} are there: raise vm.nr_hugepages")]
+    TooFew {
+        /// Pages that it takes.
+        pages: usize,
+        /// What the kernel says that it has.
+        free: String,
+    },
+    /// The kernel does not know them.
+    #[error("this kernel has no huge pages for memfds ({0})")]
+    Unsupported(Errno),
+    /// They are others'.
+    #[error("this user may not use huge pages ({0}): set vm.hugetlb_shm_group to the user's group")]
+    Forbidden(Errno),
+    /// Anything else.
+    #[error("huge pages are refused ({0})")]
+    Refused(Errno),
+}
+
+/// Why a memfd has no transparent huge pages, and what an operator can do about it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CollapseError {
+    /// It is smaller than one.
+    #[error("{bytes} bytes hold no 2 MiB page")]
+    TooSmall {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The kernel gives none to memfds.
+    #[error(
+        "this kernel gives no transparent huge pages to memfds ({0}): Linux 6.1 does, unless \
+         /sys/kernel/mm/transparent_hugepage/shmem_enabled is `deny`"
+    )]
+    Unsupported(io::Error),
+    /// Not enough memory lies together.
+    #[error("memory is too scattered for transparent huge pages ({0}): start the server before other work")]
+    Scattered(io::Error),
+    /// Anything else.
+    #[error("transparent huge pages are refused ({0})")]
+    Refused(io::Error),
+}
 
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -59,14 +111,14 @@ fn reserve_aligned(bytes: usize) -> Result<*mut c_void, Errno> {
 }
 
 /// Backs the huge pages inside a fresh mapping of a memfd with transparent ones, whatever the system's setting for shared
-/// memory is (unless it is `deny`). Says why not, in words an operator can act on.
+/// memory is (unless it is `deny`).
 ///
 /// # Safety
 /// `[base, base + bytes)` is a shared, writable mapping of a memfd that nobody else touches or has pinned yet.
-pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), String> {
+pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), CollapseError> {
     let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if whole == 0 {
-        return Err(format!("{bytes} bytes hold no 2 MiB page"));
+        return Err(CollapseError::TooSmall { bytes });
     }
     for offset in (0..whole).step_by(HUGE_PAGE_BYTES) {
         // The kernel collapses only where something is; one byte is enough, and leaves little to copy.
@@ -78,17 +130,10 @@ pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), Str
     if result == 0 {
         return Ok(());
     }
-    let error = std::io::Error::last_os_error();
+    let error = io::Error::last_os_error();
     Err(match error.raw_os_error() {
-        Some(libc::EINVAL) => format!(
-            "this kernel gives no transparent huge pages to memfds ({error}): Linux 6.1 does, unless \
-             /sys/kernel/mm/transparent_hugepage/shmem_enabled is `deny`"
-        ),
-        Some(libc::ENOMEM | libc::EAGAIN | libc::EBUSY) => {
-            format!(
-                "memory is too scattered for transparent huge pages ({error}): start the server before other work"
-            )
-        }
-        _ => format!("transparent huge pages are refused ({error})"),
+        Some(libc::EINVAL) => CollapseError::Unsupported(error),
+        Some(libc::ENOMEM | libc::EAGAIN | libc::EBUSY) => CollapseError::Scattered(error),
+        _ => CollapseError::Refused(error),
     })
 }

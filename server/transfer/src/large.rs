@@ -4,19 +4,31 @@
 //! Bytes that found no room stay in the system's socket buffer, which is bounded too: their sender waits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
 /// The bytes that all large frames of a server may take together, from their headers on until they are
-/// dropped.
+/// dropped; or one peer's share of them.
+///
+/// A share is no fixed part: its peer may have a multiple of what is free. With three quarters that is three
+/// times as much: alone it gets three quarters of all, one of two gets 3/7 and leaves 1/7 free, one of k gets
+/// 3/(1 + 3k). So however many peers ask for all that they may have, some of it is free for the next one.
 #[derive(Debug)]
 pub struct LargeFrames {
+    room: Arc<Room>,
+    /// What the frames of this peer take; changes only while the room is locked.
+    own: AtomicUsize,
+    /// What a peer that is alone may have.
+    percent: usize,
+}
+
+#[derive(Debug)]
+struct Room {
     taken: Mutex<TakenBytes>,
     freed: Condvar,
     bytes: usize,
-    /// What these are a share of.
-    whole: Option<Arc<LargeFrames>>,
 }
 
 #[derive(Debug, Default)]
@@ -31,32 +43,34 @@ struct TakenBytes {
 pub(crate) struct Held {
     of: Arc<LargeFrames>,
     bytes: usize,
-    /// The same part of what it is a share of: held for its end only.
-    _whole: Option<Box<Held>>,
 }
 
 impl LargeFrames {
     /// So many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Arc<LargeFrames> {
-        Arc::new(LargeFrames { taken: Mutex::default(), freed: Condvar::new(), bytes, whole: None })
+        let room = Arc::new(Room { taken: Mutex::default(), freed: Condvar::new(), bytes });
+        Arc::new(LargeFrames { room, own: AtomicUsize::new(0), percent: 100 })
     }
 
-    /// At most so many of these, for some of the connections.
+    /// What one peer may have of these: so many percent when nobody else has any.
+    ///
+    /// # Panics
+    /// If that is more than all.
     #[must_use]
-    pub fn share(self: &Arc<Self>, bytes: usize) -> Arc<LargeFrames> {
-        let whole = Some(Arc::clone(self));
-        Arc::new(LargeFrames { taken: Mutex::default(), freed: Condvar::new(), bytes, whole })
+    pub fn share(&self, percent: usize) -> Arc<LargeFrames> {
+        assert!(percent <= 100, "a share is a part");
+        Arc::new(LargeFrames { room: Arc::clone(&self.room), own: AtomicUsize::new(0), percent })
     }
 
-    /// Bytes that are taken.
+    /// Bytes that are taken, of all shares together.
     pub fn taken_bytes(&self) -> usize {
-        self.taken.lock().bytes
+        self.room.taken.lock().bytes
     }
 
     /// Whether a burst has passed since the last look: `least` bytes or more were taken, and fewer are now.
     pub fn burst_has_passed(&self, least: usize) -> bool {
-        let mut taken = self.taken.lock();
+        let mut taken = self.room.taken.lock();
         let passed = taken.bytes < least && taken.most_bytes >= least;
         if passed {
             taken.most_bytes = taken.bytes;
@@ -66,28 +80,34 @@ impl LargeFrames {
 
     /// A part, if it is free by the deadline.
     pub(crate) fn hold(self: &Arc<Self>, bytes: usize, deadline: Instant) -> Option<Held> {
-        let mut taken = self.taken.lock();
-        while taken.bytes + bytes > self.bytes {
-            let late = self.freed.wait_until(&mut taken, deadline).timed_out();
-            if late && taken.bytes + bytes > self.bytes {
+        let mut taken = self.room.taken.lock();
+        while !self.has_room(&taken, bytes) {
+            let late = self.room.freed.wait_until(&mut taken, deadline).timed_out();
+            if late && !self.has_room(&taken, bytes) {
                 return None;
             }
         }
         taken.bytes += bytes;
         taken.most_bytes = taken.most_bytes.max(taken.bytes);
-        drop(taken);
-        let mut held = Held { of: Arc::clone(self), bytes, _whole: None };
-        if let Some(whole) = &self.whole {
-            held._whole = Some(Box::new(whole.hold(bytes, deadline)?));
-        }
-        Some(held)
+        self.own.fetch_add(bytes, Ordering::Relaxed);
+        Some(Held { of: Arc::clone(self), bytes })
+    }
+
+    fn has_room(&self, taken: &TakenBytes, bytes: usize) -> bool {
+        let left = self.room.bytes.checked_sub(taken.bytes).and_then(|free| free.checked_sub(bytes));
+        let own = self.own.load(Ordering::Relaxed) + bytes;
+        left.is_some_and(|left| own * (100 - self.percent) <= left * self.percent)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.of.taken.lock().bytes -= self.bytes;
-        self.of.freed.notify_all();
+        let room = &self.of.room;
+        let mut taken = room.taken.lock();
+        taken.bytes -= self.bytes;
+        self.of.own.fetch_sub(self.bytes, Ordering::Relaxed);
+        drop(taken);
+        room.freed.notify_all();
     }
 }
 
@@ -115,16 +135,36 @@ mod tests {
     }
 
     #[test]
-    fn a_share_leaves_the_rest_to_others() {
-        let all = LargeFrames::new(10);
+    fn one_peer_gets_its_share_and_leaves_the_rest() {
+        let all = LargeFrames::new(100);
         let soon = || Instant::now() + Duration::from_millis(30);
-        let (greedy, other) = (all.share(7), all.share(7));
-        let held = greedy.hold(7, soon()).unwrap();
-        assert!(greedy.hold(1, soon()).is_none() && other.hold(4, soon()).is_none());
-        assert_eq!((all.taken_bytes(), other.taken_bytes()), (7, 0), "what found no room is given back");
-        let rest = other.hold(3, soon()).unwrap();
-        assert_eq!(all.taken_bytes(), 10);
-        drop((held, rest));
+        let (greedy, other) = (all.share(75), all.share(75));
+        let held = greedy.hold(75, soon()).unwrap();
+        assert!(greedy.hold(1, soon()).is_none() && other.hold(26, soon()).is_none());
+        let rest = other.hold(18, soon()).unwrap();
+        assert_eq!(all.taken_bytes(), 93);
+        drop(held);
+        assert!(other.hold(50, soon()).is_some(), "what one gives back the other may have");
+        drop(rest);
         assert_eq!((all.taken_bytes(), greedy.taken_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn however_many_peers_take_all_they_may_one_more_finds_room() {
+        let now = Instant::now();
+        for peers in 1..=8 {
+            let all = LargeFrames::new(128 << 10);
+            let greedy: Vec<_> = (0..peers).map(|_| all.share(75)).collect();
+            let mut held = Vec::new();
+            // In turn, until none of them gets any more.
+            loop {
+                let before = held.len();
+                held.extend(greedy.iter().filter_map(|one| one.hold(64, now)));
+                if held.len() == before {
+                    break;
+                }
+            }
+            assert!(all.share(75).hold(3 << 10, now).is_some(), "{peers} peers, {} bytes", all.taken_bytes());
+        }
     }
 }

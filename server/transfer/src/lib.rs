@@ -4,7 +4,8 @@
 //! Knows nothing of hashes, sessions, tiers or gRPC: a slot is an offset and a length, a frame is a verb and
 //! a body.
 //!
-//! - [`region`]: shared memory regions (sealed memfds); [`slot`]: places in them
+//! - [`region`]: shared memory regions (sealed memfds); [`slot`]: places in them; [`page`]: access to their bytes
+//! - `shared`: copies of bytes that others may be writing; `claims`: who in this process writes which of them
 //! - [`span`]: pieces of scattered slots mapped side by side
 //! - [`plan`]: copy plans between a page slot and strided tensors: pure offset arithmetic
 //! - `strided`: running those plans
@@ -24,6 +25,7 @@
 //! - [`limits`]: the named bounds of all of them
 
 pub mod checksum;
+mod claims;
 mod copy;
 pub mod device;
 pub mod frame;
@@ -33,12 +35,14 @@ pub mod large;
 pub mod limits;
 pub mod listener;
 pub mod local;
+pub mod page;
 mod peer;
 pub mod pieces;
 pub mod plan;
 pub mod process;
 pub mod region;
 mod ring;
+mod shared;
 pub mod slot;
 pub mod span;
 mod strided;
@@ -50,6 +54,7 @@ pub use large::LargeFrames;
 pub use limits::FRAME_BYTES_MAX;
 pub use listener::{LocalListener, SocketFile, bind_unix};
 pub use local::LocalSocket;
+pub use page::{Claimed, Page, PageMut};
 pub use peer::Peer;
 pub use pieces::{PieceBuffers, free_heap_bytes, keep_heap, share_heaps, trim_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};

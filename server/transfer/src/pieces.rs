@@ -4,7 +4,7 @@
 use crate::checksum::Checksum;
 use crate::copy::append;
 use crate::limits::{HEAP_KEPT_BYTES, HEAPS_MAX, PIECE_BUFFERS_MAX};
-use crate::slot::Slot;
+use crate::page::Page;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -34,13 +34,13 @@ impl PieceBuffers {
         self.piece(source.len(), |buffer| append(source, buffer, sum))
     }
 
-    /// The same of a part of a slot.
+    /// The same of a part of a page in its slot.
     ///
     /// # Panics
     /// If the part is larger than a piece, or does not lie inside the slot.
     #[must_use]
-    pub fn copy_slot(&self, slot: &Slot, part: Range<usize>, sum: &mut Checksum) -> Bytes {
-        self.piece(part.len(), |buffer| slot.append_to(part, buffer, sum))
+    pub fn copy_page(&self, page: &Page, part: Range<usize>, sum: &mut Checksum) -> Bytes {
+        self.piece(part.len(), |buffer| page.append_to(part, buffer, sum))
     }
 
     fn piece(&self, bytes: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {

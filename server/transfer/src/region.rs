@@ -16,7 +16,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
-use crate::huge::{HUGE_PAGE_BYTES, collapse, map_shared};
+use crate::claims::Claims;
+use crate::huge::{HUGE_PAGE_BYTES, ReservedError, collapse, map_shared};
 
 /// May a region use huge pages?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -89,13 +90,15 @@ pub struct Region {
     bytes: usize,
     /// Length of the mapping: `bytes` rounded up to the file's block (page) size.
     mapped_bytes: usize,
+    /// Who in this process writes what of it.
+    claims: Claims,
 }
 
 // SAFETY: a region is an address range that stays mapped until `drop`, and a descriptor; neither belongs to a
 // thread.
 unsafe impl Send for Region {}
-// SAFETY: as above; all shared access goes through raw pointers under the pool's leases, `&Region` itself is
-// never written.
+// SAFETY: as above; nothing refers to the bytes, which are copied by `shared` only, and the claims have a lock
+// of their own.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -183,6 +186,11 @@ impl Region {
         self.base.as_ptr()
     }
 
+    /// Who in this process writes what of it.
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
     /// Faults the pages of `[offset, offset + len)` into this process, writable, without changing their
     /// bytes.
     ///
@@ -246,9 +254,9 @@ impl Region {
 
     /// A region of reserved 2 MiB pages, or why not. `mmap` reserves the pages, so that no later touch can
     /// fail.
-    fn create_huge(options: &RegionOptions) -> Result<Self, String> {
+    fn create_huge(options: &RegionOptions) -> Result<Self, ReservedError> {
         if !options.bytes.is_multiple_of(HUGE_PAGE_BYTES) {
-            return Err(format!("{} bytes are not a multiple of 2 MiB", options.bytes));
+            return Err(ReservedError::Ragged { bytes: options.bytes });
         }
         let made = memfd(&options.name, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB).and_then(|fd| {
             rustix::fs::ftruncate(&fd, options.bytes as u64)?;
@@ -259,17 +267,13 @@ impl Region {
             Errno::NOMEM => {
                 let pages = options.bytes / HUGE_PAGE_BYTES;
                 let free = read_setting("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-                format!("{pages} free 2 MiB pages are needed and {free} are there: raise vm.nr_hugepages")
+                ReservedError::TooFew { pages, free }
             }
             Errno::NOSYS | Errno::INVAL | Errno::NODEV | Errno::OPNOTSUPP => {
-                format!("this kernel has no huge pages for memfds ({errno})")
+                ReservedError::Unsupported(errno)
             }
-            Errno::PERM | Errno::ACCESS => {
-                format!(
-                    "this user may not use huge pages ({errno}): set vm.hugetlb_shm_group to the user's group"
-                )
-            }
-            errno => format!("huge pages are refused ({errno})"),
+            Errno::PERM | Errno::ACCESS => ReservedError::Forbidden(errno),
+            errno => ReservedError::Refused(errno),
         })
     }
 
@@ -277,7 +281,7 @@ impl Region {
     fn map(fd: OwnedFd, bytes: usize, block_bytes: usize) -> Result<Self, Errno> {
         let mapped_bytes = bytes.checked_next_multiple_of(block_bytes).ok_or(Errno::NOMEM)?;
         let base = map_shared(&fd, mapped_bytes, block_bytes)?;
-        Ok(Self { fd, base, bytes, mapped_bytes })
+        Ok(Self { fd, base, bytes, mapped_bytes, claims: Claims::default() })
     }
 
     fn lock(&self) -> Granted {

@@ -123,7 +123,7 @@ impl Span {
     }
 
     /// Copies `[offset, offset + piece_bytes)` of a slot to a piece's place, where private memory is, and adds the bytes to a
-    /// checksum. The caller holds a lease of the slot.
+    /// checksum. What was copied counts if its checksum and its lease say so.
     ///
     /// # Errors
     /// `InvalidInput` for a piece or range that is none, or where something is mapped.
@@ -135,7 +135,7 @@ impl Span {
         }
         let (source, target) = (slot.as_ptr().wrapping_add(offset), self.address(piece) as *mut u8);
         // SAFETY: the source lies inside its slot and the target is a piece of private memory (both checked above), which stays
-        // so while the lock is held; the two never overlap. Nobody else uses a place that is being filled: it is the caller's.
+        // so while the lock is held; the two never overlap, and Rust code refers to neither: a span gives out addresses only.
         unsafe { copy::copy_part_checksummed(source, target, self.piece_bytes, sum) };
         Ok(())
     }

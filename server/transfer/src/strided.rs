@@ -6,11 +6,14 @@
 //!
 //! ```text
 //!   gather:   short runs -> stage (one chunk, L1) -> checksum, streaming copy to the slot;   long runs straight to the slot
-//!   scatter:  checksum of the next chunk of the slot -> the pieces of runs in it -> tensors
+//!   scatter:  next chunk of the slot -> stage, checksum -> the pieces of runs in it -> tensors
 //! ```
+//!
+//! The slot may be written by others meanwhile, so each of its bytes is loaded once: what the tensors get is what
+//! the checksum is of.
 
 use crate::checksum::Checksum;
-use crate::copy::StreamingCopy;
+use crate::copy::{Stage, StreamingCopy};
 use crate::limits::{CHUNK_BYTES, STREAMING_RUN_BYTES_MIN};
 use crate::plan::{CopyPlan, Run};
 
@@ -19,10 +22,10 @@ impl CopyPlan {
     /// slot.
     ///
     /// # Safety
-    /// `slot` is writable for `slot_bytes` and nobody else touches it; the promise of `TensorView::new`
-    /// holds.
+    /// `slot` is writable for `slot_bytes` and Rust code does not refer to it; the promise of
+    /// `TensorView::new` holds.
     pub(crate) unsafe fn gather_into(&self, slot: *mut u8) -> u64 {
-        let mut stage = Stage { bytes: [0; CHUNK_BYTES] };
+        let mut stage = Stage::new();
         let mut writer = Writer {
             slot,
             written: 0,
@@ -51,11 +54,18 @@ impl CopyPlan {
     /// Spreads the slot at `slot` over the plan's tensors; the checksum of the slot.
     ///
     /// # Safety
-    /// `slot` is readable for `slot_bytes` and nobody else writes it; the promise of `TensorView::new` holds.
+    /// `slot` is readable for `slot_bytes`; the promise of `TensorView::new` holds.
     pub(crate) unsafe fn scatter_from(&self, slot: *const u8) -> u64 {
         let slot_bytes = self.slot_bytes();
-        let mut reader =
-            Reader { slot, slot_bytes, checked: 0, stream: StreamingCopy::new(), sum: Checksum::new() };
+        let mut reader = Reader {
+            slot,
+            slot_bytes,
+            checked: 0,
+            stage: Stage::new(),
+            stage_from: 0,
+            stream: StreamingCopy::new(),
+            sum: Checksum::new(),
+        };
         for run in self.runs() {
             // SAFETY: runs come in slot order and lie inside the slot; a run's memory is writable by the
             // views' promise.
@@ -68,12 +78,6 @@ impl CopyPlan {
         reader.stream.finish();
         reader.sum.finish()
     }
-}
-
-/// A chunk on the stack; whole cache lines.
-#[repr(align(64))]
-struct Stage {
-    bytes: [u8; CHUNK_BYTES],
 }
 
 /// Writes a slot from its start to its end.
@@ -170,6 +174,9 @@ struct Reader {
     slot_bytes: usize,
     /// Bytes of the slot that are checksummed: at most a chunk ahead of what is copied.
     checked: usize,
+    /// The chunk checksummed last, from this place of the slot on.
+    stage: Stage,
+    stage_from: usize,
     stream: StreamingCopy,
     sum: Checksum,
 }
@@ -187,9 +194,10 @@ impl Reader {
                 unsafe { self.check_next() };
             }
             let piece = (run.bytes - done).min(self.checked - at);
-            // SAFETY: the piece lies inside the run on both sides; tensors do not lie inside slots.
+            let source = self.stage.bytes[at - self.stage_from..][..piece].as_ptr();
+            // SAFETY: the piece lies inside the stage and inside the run; tensors lie in neither.
             unsafe {
-                let (source, target) = (self.slot.add(at), run.memory.add(done));
+                let target = run.memory.add(done);
                 if piece >= STREAMING_RUN_BYTES_MIN {
                     self.stream.copy(source, target, piece);
                 } else {
@@ -205,7 +213,8 @@ impl Reader {
     unsafe fn check_next(&mut self) {
         let piece = CHUNK_BYTES.min(self.slot_bytes - self.checked);
         // SAFETY: the piece lies inside the slot, which is readable.
-        unsafe { self.sum.update(std::slice::from_raw_parts(self.slot.add(self.checked), piece)) };
+        unsafe { self.stage.take(self.slot.add(self.checked), piece, &mut self.sum) };
+        self.stage_from = self.checked;
         self.checked += piece;
     }
 }

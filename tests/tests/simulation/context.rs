@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use turnkv::simulation::{Random, Server, Time};
 use turnkv_proto::{Error, ErrorKind, Shards, wire};
-use turnkv_transfer::Slot;
+use turnkv_transfer::{Region, Slot};
 
 /// How long any call may take, beside what it asked for itself.
 pub(crate) const CALL_MAX: Duration = Duration::from_secs(90);
@@ -144,13 +144,16 @@ impl Context {
             let model = self.model.borrow();
             (model.id(space), model.shard_bytes(space))
         };
-        let region = self.server().attach_slab(&id.0, at.slab, at.generation)?;
+        let slab = self.server().attach_slab(&id.0, at.slab, at.generation)?;
+        // A mapping of its own, as another process has one.
+        let mapped = slab.fd().try_clone_to_owned().and_then(|fd| Region::from_fd(fd, slab.len()));
+        let region = mapped.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
         region.slot(at.offset as usize, bytes).ok_or_else(|| Error::invalid("a slot beyond its slab"))
     }
 
     /// Judges the bytes of a slot; true: they are right.
     pub(crate) fn verify(&self, of: Shard, slot: &Slot, checksum: u64) -> bool {
-        let verdict = self.model.borrow().judge(of, &slot.to_vec(), checksum);
+        let verdict = self.model.borrow().judge(of, &slot.page().to_vec(), checksum);
         match verdict {
             Verdict::Right => true,
             Verdict::Corrupt => false,

@@ -108,7 +108,7 @@ impl Pool for Service {
             while let Ok(Some(piece)) = stream.message().await {
                 if !piece.commit {
                     let slot = slots[fill.iter().position(|page| *page == piece.index).unwrap()];
-                    core.slot(slot).fill_at(piece.offset as usize, &piece.payload);
+                    core.slot(slot).claim().unwrap().fill_at(piece.offset as usize, &piece.payload);
                     continue;
                 }
                 let (pages, checksums, durable) = (fill.clone(), piece.checksums, piece.durable);
@@ -141,7 +141,7 @@ impl Pool for Service {
                     let _sent = replies.send(Ok(miss)).await;
                     return;
                 };
-                let bytes = core.slot(slot.offset as usize / PAGE_BYTES).to_vec();
+                let bytes = core.slot(slot.offset as usize / PAGE_BYTES).page().to_vec();
                 for (number, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
                     let piece = wire::ReloadReply {
                         index: page.index,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame, LocalListener, LocalSocket};
 
@@ -56,6 +56,12 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         end(core, verb, body);
         return Ok(());
     }
+    if verb == Verb::Release && core.script.holds.load(Ordering::SeqCst) {
+        return Ok(()); // it has no answer
+    }
+    if verb == Verb::Renew {
+        core.renewals.lock().unwrap().push(Instant::now());
+    }
     if verb != Verb::Hello && !core.pace() {
         return Err(std::io::Error::other("cut by the script"));
     }
@@ -102,10 +108,7 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
                 Err(error) => Err(error),
             }
         }
-        // As a server of before these verbs.
-        Verb::Reserve | Verb::CommitReserved | Verb::Renew | Verb::Release => {
-            Err(turnkv_proto::Error::invalid("there is no such verb here"))
-        }
+        Verb::Reserve | Verb::CommitReserved | Verb::Renew | Verb::Release => held(core, verb, body),
         Verb::AbortOffload | Verb::EndReload | Verb::Unspecified => unreachable!(),
     };
     let verb =
@@ -113,6 +116,22 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
     match reply {
         Ok(body) => socket.send(verb, 0, &body, &[]),
         Err(error) => socket.send(verb, FLAG_FAILURE, &error.to_failure().encode_to_vec(), &[]),
+    }
+}
+
+/// The verbs of mapped slots: refused as by a server of before them, unless the script says otherwise.
+fn held(core: &Core, verb: Verb, body: &[u8]) -> Result<Vec<u8>, turnkv_proto::Error> {
+    let lease_ms = core.lease_ms();
+    match verb {
+        Verb::Reserve if core.script.holds.load(Ordering::SeqCst) => {
+            let ask = wire::ReserveRequest::decode(body).unwrap();
+            let slots = (0..ask.pages as usize).map(|slot| core.slot_ref(slot)).collect();
+            Ok(wire::ReserveReply { lease: 1, lease_ms, slots, ..Default::default() }.encode_to_vec())
+        }
+        Verb::Renew if core.script.holds.load(Ordering::SeqCst) => {
+            Ok(wire::RenewReply { lease_ms, ..Default::default() }.encode_to_vec())
+        }
+        _ => Err(turnkv_proto::Error::invalid("there is no such verb here")),
     }
 }
 

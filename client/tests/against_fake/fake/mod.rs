@@ -62,6 +62,8 @@ pub struct Script {
     pub covered_max: AtomicU32,
     /// Positions one BeginOffload grants; 0: all.
     pub granted_max: AtomicU32,
+    /// Reserves slots, and has leases of them renewed; else it is a server of before these verbs.
+    pub holds: AtomicBool,
 }
 
 pub struct Core {
@@ -76,6 +78,8 @@ pub struct Core {
     /// Offloads and reloads that were begun.
     pub begun: AtomicU32,
     pub opens: AtomicU32,
+    /// When renewals came.
+    pub renewals: Mutex<Vec<Instant>>,
     sockets: Mutex<Vec<std::sync::Weak<LocalSocket>>>,
 }
 
@@ -125,6 +129,7 @@ impl Fake {
             lookups: AtomicU32::new(0),
             begun: AtomicU32::new(0),
             opens: AtomicU32::new(0),
+            renewals: Mutex::default(),
             sockets: Mutex::default(),
         };
         let mut fake = Fake { dir: dir.to_path_buf(), temporary: None, core: Arc::new(core), running: None };
@@ -287,7 +292,7 @@ impl Core {
         let write = pool.writes.remove(&ask.lease).ok_or_else(unknown)?;
         for (page, checksum) in ask.pages.iter().zip(&ask.checksums) {
             let (_, hash, slot) = *write.granted.iter().find(|(position, ..)| position == page).unwrap();
-            assert_eq!(self.slot(slot).checksum(), *checksum, "what was committed is what was copied");
+            assert_eq!(self.slot(slot).page().checksum(), *checksum, "what was committed is what was copied");
             pool.pages.insert(hash, (slot, *checksum));
         }
         pool.committed += 1;

@@ -126,8 +126,9 @@ class Crew:
         if turn is not None and self._desk is not None:
             self._desk.end(turn.hints, turn.names[: max(stored, turn.present)])
 
-    def find(self, names: list[bytes], first: int) -> Found:
-        """Brings the pages from `first` on to all ranks. Blocks, no longer than the load's deadline. Never raises."""
+    def find(self, names: list[bytes], first: int, *, loads: bool = True) -> Found:
+        """Brings the pages from `first` on to all ranks, or only looks for them. Blocks, no longer than the load's deadline.
+        Never raises."""
         if not self._joined.is_set() or self._door is None or self._fetcher is None:
             return Found(0, 0, 0, None)
         if self._door.is_shut:
@@ -137,7 +138,7 @@ class Crew:
         except turnkv.Error as error:
             return Found(0, 0, 0, error.kind)
         wanted = names[first : min(present, first + self._fetcher.pages_max)]
-        if not wanted:
+        if not wanted or not loads:
             return Found(present, 0, 0, None)
         self._ticket += 1
         ticket, until = self._ticket, time.monotonic() + self._deadline_seconds + ANSWER_SECONDS_EXTRA

@@ -64,10 +64,10 @@ class Fetcher:
         """Pages of the arena handed out since it was last empty."""
 
     def fetch(self, ticket: int, names: Sequence[bytes]) -> tuple[int, str | None]:
-        """Leading pages that are here now, held under `ticket`, and why not more."""
+        """Leading pages that are here now, held under `ticket`, and why not more: `memory` if all of ours is taken."""
         held = self._reserve(ticket, len(names))
         if held is None:
-            return 0, "busy"
+            return 0, "memory"
         rows = list(range(held.first, held.first + held.count))
         self._loader.start(LoadJob(str(ticket), [PageRun(GROUP, 0, list(names[: held.count]), rows)], 0))
         outcome = self._loader.wait(str(ticket)).outcome

@@ -9,13 +9,14 @@ Owns: one record per request that lives in the engine. Must not know: tensors, s
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnkv.checkpoint import WeightsName
-from turnkv.connector import Hints, PageRun, SaveJob
+from turnkv.connector import Hints, LoadPause, PageRun, SaveJob
 
 from . import compat, identity
 from .adapters import Adapters, UnknownAdapter
@@ -77,6 +78,8 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
         self._tracked: OrderedDict[int, _Tracked] = OrderedDict()
         self._gone: list[int] = []
         self._last_cause: str | None = None
+        # A load keeps the whole executor waiting: a pool that is always late must not cost each request its deadline.
+        self._pause = LoadPause()
         self.counts: Counter[str] = Counter()
         """matches, loaded_tokens, missed_<cause>, stored_pages: since the start."""
 
@@ -104,7 +107,7 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
             # The engine is about to copy part of a block to where we would load the whole of it.
             self.counts["missed_partial_reuse"] += 1
             return 0, False
-        self._find(tracked, first)
+        self._find(str(request.request_id), tracked, first)
         if tracked.promised * self._block_tokens < least:
             self._drop(tracked)
             return 0, False
@@ -163,8 +166,17 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
             logger.warning("TurnKV: request %s: %s; ignored", request.request_id, text)
         self._crew.begin_turn(request.request_id, hints)
 
-    def _find(self, tracked: _Tracked, first: int) -> None:
-        found = self._crew.find(tracked.names, first)
+    def _find(self, request: str, tracked: _Tracked, first: int) -> None:
+        begun = time.monotonic()
+        loads = self._pause.allows(request, begun)
+        found = self._crew.find(tracked.names, first, loads=loads)
+        if not loads and found.cause is None:
+            # The pool has them, late or not: they are computed, and not stored again.
+            tracked.present = tracked.sent = found.present
+            self.counts["missed_paused"] += found.present > first
+            return
+        if found.ticket:
+            self._load_ended(request, found.cause, begun)
         # Pages that did not come though the pool has them are stored again: they may be damaged there.
         reached = first + found.pages
         tracked.present = tracked.sent = found.present if found.present <= first else min(found.present, reached)
@@ -174,6 +186,15 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
             if found.cause != self._last_cause:
                 logger.warning("TurnKV: the pool did not bring all it may have (%s): the rest is computed", found.cause)
         self._last_cause = found.cause
+
+    def _load_ended(self, request: str, cause: str | None, begun: float) -> None:
+        now = time.monotonic()
+        self._pause.begun(request)
+        paused = self._pause.ended(request, cause, now - begun, now)
+        if paused:
+            logger.warning(
+                "TurnKV: a load came too late (%s, %.1f s): requests are computed for %.0f s", cause, now - begun, paused
+            )
 
     def _advance(self, data: Any, tracked: _Tracked, step: StepMeta) -> None:
         """One request in this step: its new tokens, its new blocks, and the pages that it fills."""

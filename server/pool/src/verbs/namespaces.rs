@@ -3,9 +3,10 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
-use crate::limits::{PAGE_TOKENS_MAX, SHARDS_MAX, TENANT_BYTES_MAX};
+use crate::limits::{PAGE_TOKENS_MAX, TENANT_BYTES_MAX};
 use crate::namespaces::table::NamespaceDesc;
 use turnkv_proto::NamespaceId;
+use turnkv_proto::limits::SHARDS_MAX;
 
 impl Pool {
     /// Opens a namespace, or finds it open. The same id with another description is refused. At the limit:
@@ -39,8 +40,8 @@ impl Pool {
 
     /// Whether this pool could hold pages of a namespace at all.
     fn fits(&self, desc: &NamespaceDesc) -> Result<(), PoolError> {
-        if desc.shards == 0 || desc.shards > SHARDS_MAX {
-            return Err(PoolError::Invalid("a page has 1 to 256 shards"));
+        if desc.shards == 0 || u32::from(desc.shards) > SHARDS_MAX {
+            return Err(PoolError::Invalid("a page has 1 to 64 shards"));
         }
         if desc.page_tokens == 0 || desc.page_tokens > PAGE_TOKENS_MAX {
             return Err(PoolError::Invalid("a page has 1 to 4096 tokens"));

@@ -92,7 +92,7 @@ impl Budget {
         describe_gauge!("turnkv_requests_limit_bytes", "What all connections together may have of these");
         describe_counter!(
             "turnkv_requests_refused_total",
-            "Requests refused: bytes (the budgets), streams (inline ones)"
+            "Requests refused: bytes (the budgets), streams (inline ones), callers (as many have inline ones as may)"
         );
         describe_counter!(
             "turnkv_requests_late_total",

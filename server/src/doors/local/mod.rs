@@ -10,11 +10,10 @@ mod farewell;
 mod sent;
 
 use crate::connections::accept::Backoff;
-use crate::connections::peers;
 use crate::connections::{ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
 use crate::doors::calls::CallSeconds;
 use crate::engine::Engine;
-use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX};
+use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, PEER_PERCENT_MAX};
 use crate::supervise::Supervisor;
 use connection::LocalService;
 use farewell::{refuse, say};
@@ -124,14 +123,15 @@ impl LocalDoor {
         }
     }
 
-    /// Memory for the large frames of a user's connections: one user leaves some to others.
+    /// Memory for the large frames of a user's connections: however much some users send, there is some for the
+    /// next one.
     fn large_of(&self, user: u32) -> Arc<LargeFrames> {
         let mut users = self.large_of_users.lock();
         if let Some(known) = users.get(&user).and_then(Weak::upgrade) {
             return known;
         }
         users.retain(|_, known| known.strong_count() > 0);
-        let share = self.large.share(peers::share_of(LOCAL_LARGE_BYTES_MAX as u64) as usize);
+        let share = self.large.share(PEER_PERCENT_MAX);
         users.insert(user, Arc::downgrade(&share));
         share
     }

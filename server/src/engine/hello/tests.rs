@@ -5,6 +5,8 @@ use crate::config;
 use crate::engine::hold::Reserve;
 use crate::engine::offload::CommitOffload;
 use crate::engine::testing::{offer, open, want};
+use crate::limits::CALLERS_MAX;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -74,4 +76,20 @@ async fn a_reload_in_flight_leases_nothing_to_a_process_that_is_gone() {
         });
     };
     tokio::task::spawn_blocking(late).await.unwrap();
+}
+
+#[test]
+fn more_callers_than_may_have_calls_in_service_are_refused_and_counted() {
+    let (_dir, engine, _) = engine();
+    let caller = |at: usize| Caller::Host(IpAddr::from((at as u32).to_be_bytes()));
+    let calls: Vec<InlineCall> = (0..CALLERS_MAX).map(|at| engine.begin_call(caller(at)).unwrap()).collect();
+    assert_eq!(engine.metrics.refused_callers.total(), 0);
+    for refused in 1..=2 {
+        assert_eq!(engine.begin_call(caller(CALLERS_MAX)).err().unwrap().kind, ErrorKind::Limit);
+        assert_eq!(engine.metrics.refused_callers.total(), refused);
+    }
+    assert!(engine.begin_call(caller(0)).is_ok(), "one that is known has another call");
+    drop(calls);
+    assert!(engine.begin_call(caller(CALLERS_MAX)).is_ok());
+    assert_eq!(engine.metrics.refused_callers.total(), 2);
 }

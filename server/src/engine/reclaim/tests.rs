@@ -60,8 +60,7 @@ impl World {
         let client = call.client;
         let reply = ask(&engine, client, &id, HASH).await;
         let slot = engine.slot(reply.slots[0]).unwrap();
-        slot.fill(&[7; PAGE as usize]);
-        let sum = slot.checksum();
+        let (_, sum) = slot.claim().unwrap().fill(&[7; PAGE as usize]);
         let now = engine.now();
         let lease = reply.lease.unwrap();
         engine.decide().pool.commit_offload(lease, client, &[(0, sum)], now).unwrap();

@@ -208,7 +208,7 @@ fn notes_of_extents_wait_for_a_catalog_that_fails_and_for_one_that_is_begun_anew
         shards: 1,
         tail_tokens: 0,
         payload_bytes: 4096,
-        checksum: slot.checksum(),
+        checksum: slot.page().checksum(),
     };
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     nvme.write(meta, slot, Box::new(move |result| tell.send(result).unwrap()));

@@ -62,7 +62,7 @@ fn make(dir: &Path) -> Vec<u8> {
         let hashes = chain(at);
         for (page, hash) in hashes.iter().enumerate() {
             let slot = region.slot(0, PAGE as usize).unwrap();
-            let checksum = slot.fill(&[page as u8; PAGE as usize]);
+            let (_, checksum) = slot.claim().unwrap().fill(&[page as u8; PAGE as usize]);
             let meta = ExtentMeta {
                 namespace: checked.id(),
                 hash: *hash,

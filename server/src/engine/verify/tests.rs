@@ -36,8 +36,7 @@ impl World {
         let begun = engine.begin_offload(call.client, &offer(namespace, hashes())).await.unwrap();
         let fill = |place: &turnkv_pool::SlotPlace| {
             let slot = engine.slot(*place).unwrap();
-            slot.fill(&[7; PAGE]);
-            slot.checksum()
+            slot.claim().unwrap().fill(&[7; PAGE]).1
         };
         let filled: Vec<(u32, u64)> = (0..).zip(begun.slots.iter().map(fill)).collect();
         let lease = begun.lease.unwrap();
@@ -93,7 +92,7 @@ async fn pages_are_told_once_they_are_checked_and_not_before() {
 async fn a_page_that_changed_in_dram_is_a_miss_and_goes_with_what_hangs_on_it() {
     let world = World::new().await;
     let queue = world.queue(1);
-    world.engine.slot(world.places[1]).unwrap().fill(&[8; PAGE]);
+    world.engine.slot(world.places[1]).unwrap().claim().unwrap().fill(&[8; PAGE]);
     let run = world.begin();
     world.engine.verify(queue.try_recv().unwrap());
     assert_eq!(world.told(run).await, [Ok(0), Err(MissCause::Checksum)]);
@@ -105,7 +104,7 @@ async fn a_page_that_changed_in_dram_is_a_miss_and_goes_with_what_hangs_on_it() 
 async fn two_reloads_that_find_the_same_changed_page_drop_and_count_it_once() {
     let world = World::new().await;
     let queue = world.queue(2);
-    world.engine.slot(world.places[0]).unwrap().fill(&[8; PAGE]);
+    world.engine.slot(world.places[0]).unwrap().claim().unwrap().fill(&[8; PAGE]);
     let (one, other) = (world.begin(), world.begin());
     for _ in 0..2 {
         world.engine.verify(queue.try_recv().unwrap());

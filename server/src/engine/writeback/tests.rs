@@ -39,8 +39,8 @@ async fn offload(engine: &Arc<Engine>, ns: &NamespaceId, pages: u8, lie: Option<
     let mut checksums = Vec::new();
     for (at, slot) in reply.slots.iter().enumerate() {
         let slot = engine.slot(*slot).unwrap();
-        slot.fill(&vec![at as u8; PAGE]);
-        checksums.push(slot.checksum() ^ u64::from(lie == Some(at as u8)));
+        let (_, checksum) = slot.claim().unwrap().fill(&vec![at as u8; PAGE]);
+        checksums.push(checksum ^ u64::from(lie == Some(at as u8)));
     }
     let commit: Vec<(u32, u64)> = (0..).zip(checksums).collect();
     let now = engine.now();

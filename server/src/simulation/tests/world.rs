@@ -295,8 +295,7 @@ impl World {
         let begun = begun.unwrap();
         let fill = |(at, place): (u32, &SlotPlace)| {
             let slot = self.slot(*place);
-            slot.fill(&bytes_of(&hashes[at as usize]));
-            (at, slot.checksum())
+            (at, slot.claim().unwrap().fill(&bytes_of(&hashes[at as usize])).1)
         };
         let pages = begun.outcomes.granted().zip(&begun.slots).map(fill).collect();
         Some(CommitOffload { lease: begun.lease?, pages, durable: true })
@@ -338,7 +337,7 @@ impl World {
         while let Some(ReloadedPosition { index, found, .. }) = self.next(run) {
             told.push(found.map(|place| {
                 let bytes = bytes_of(&hashes[index as usize]);
-                assert_eq!(self.slot(place).to_vec(), bytes, "the page's own bytes");
+                assert_eq!(self.slot(place).page().to_vec(), bytes, "the page's own bytes");
                 index
             }));
         }

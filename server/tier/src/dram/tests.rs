@@ -20,7 +20,7 @@ fn slots_lie_in_their_slab_and_generation() {
     assert_eq!(report.bytes, 3 * SLAB);
     assert_eq!((report.locked_bytes, report.lock_warning), (0, None));
     let slot = tier.slot(2, 0, SLAB - 4096, 4096).unwrap();
-    slot.fill(&[7; 4096]);
+    slot.claim().unwrap().fill(&[7; 4096]);
     assert!(tier.slot(2, 0, SLAB - 4096, 4097).is_none());
     assert!(tier.slot(2, 1, 0, 4096).is_none());
     assert!(tier.slot(3, 0, 0, 4096).is_none());
@@ -31,14 +31,14 @@ fn slots_lie_in_their_slab_and_generation() {
 fn a_renewed_slab_is_empty_and_its_old_memory_is_gone() {
     let (tier, _) = DramTier::new(config(1)).unwrap();
     let old = tier.slot(0, 0, 0, 4096).unwrap();
-    old.fill(&[7; 4096]);
+    old.claim().unwrap().fill(&[7; 4096]);
     let region = tier.renew(0, 5).unwrap().unwrap();
     assert_eq!(tier.region(0).unwrap().1, 5);
     assert!(Arc::ptr_eq(&region, &tier.region(0).unwrap().0));
     assert!(tier.slot(0, 0, 0, 4096).is_none());
-    assert_eq!(tier.slot(0, 5, 0, 4096).unwrap().to_vec(), [0; 4096]);
+    assert_eq!(tier.slot(0, 5, 0, 4096).unwrap().page().to_vec(), [0; 4096]);
     assert_eq!(rustix::fs::fstat(old.region().fd()).unwrap().st_blocks, 0);
-    assert_eq!(old.to_vec(), [0; 4096]);
+    assert_eq!(old.page().to_vec(), [0; 4096]);
     assert!(tier.renew(1, 1).is_none());
 }
 

@@ -9,6 +9,7 @@ use super::finish::FinishQueue;
 use super::format::encode_extent;
 use super::operation::{Failure, Operation, Work};
 use super::schedule::Schedule;
+use super::segment_file::SegmentFile;
 use crate::errno::{ErrnoClass, Rereads};
 use crate::limits::{BLOCK, BLOCKING_THREADS, RETRIES_MAX, SHORT_PAUSE};
 use parking_lot::{Condvar, Mutex};
@@ -17,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use turnkv_transfer::Slot;
+use turnkv_transfer::Page;
 
 /// The engine.
 pub(crate) struct Blocking {
@@ -75,10 +76,10 @@ impl BlockingWork {
         let _guard = PoisonOnPanic::new(&self.core, "a thread of the blocking engine");
         let mut header = AlignedBuffer::new(BLOCK);
         let mut batch = Vec::with_capacity(1);
-        while let Some(operation) = self.next() {
+        while let Some(mut operation) = self.next() {
             let result = match self.core.poisoned() {
                 Some(_) => Err(Failure::Poisoned),
-                None => transfer(&operation, &mut header),
+                None => transfer(&mut operation, &mut header),
             };
             let mut state = self.state.lock();
             state.schedule.ended(&operation);
@@ -106,38 +107,28 @@ impl BlockingWork {
 }
 
 /// Carries an operation out, whatever it takes.
-pub(super) fn transfer(operation: &Operation, header: &mut AlignedBuffer) -> Result<(), Failure> {
-    match &operation.work {
-        Work::Read { target, .. } => read(operation, target),
+pub(super) fn transfer(operation: &mut Operation, header: &mut AlignedBuffer) -> Result<(), Failure> {
+    let (header_offset, payload_offset) = (operation.header_offset(), operation.payload_offset());
+    let Operation { file, at, work } = operation;
+    match work {
+        Work::Read { target, .. } => resume(true, target.slot().len(), |done| {
+            file.storage().read_into(target, done, payload_offset + done as u64)
+        }),
         Work::Write { source, record, nonce, .. } => {
             if let Some(block) = header.first_chunk_mut() {
-                encode_extent(record, operation.at.segment.into(), nonce, block);
+                encode_extent(record, at.segment.into(), nonce, block);
             }
-            write(operation, header, source)
+            write(file, header_offset, header, &source.page())
         }
     }
 }
 
-fn read(operation: &Operation, target: &Slot) -> Result<(), Failure> {
-    let bytes = target.len();
-    resume(true, bytes, |done| {
-        // SAFETY: the range is inside the slot's mapping, which `target` keeps; that nobody else uses it
-        // until the call-back is the caller's promise to `NvmeTier::read` (the pool's lease); bytes have no
-        // invalid value.
-        let rest = unsafe { std::slice::from_raw_parts_mut(target.as_ptr().add(done), bytes - done) };
-        operation.file.storage().read_at(rest, operation.payload_offset() + done as u64)
-    })
-}
-
-fn write(operation: &Operation, header: &[u8], source: &Slot) -> Result<(), Failure> {
-    // SAFETY: who leased the slot for writing has committed it, and the pool grants it to nobody until this
-    // write has ended; a process that still maps it and writes all the same is found out by the checksum
-    // afterwards (`Core::verify_source`).
-    let payload = unsafe { source.bytes() };
-    resume(false, BLOCK + payload.len(), |done| {
-        let offset = operation.header_offset() + done as u64;
-        let pieces = if done == 0 { [header, payload] } else { [&payload[done - BLOCK..], &[]] };
-        operation.file.storage().write_at(pieces, offset)
+/// Header, then payload. A process that still maps the slot and writes there is found out by the checksum
+/// afterwards (`Core::verify_source`).
+fn write(file: &SegmentFile, offset: u64, header: &[u8], payload: &Page) -> Result<(), Failure> {
+    resume(false, BLOCK + payload.slot().len(), |done| {
+        let (header, from) = if done == 0 { (header, 0) } else { (&[][..], done - BLOCK) };
+        file.storage().write_from(header, payload, from, offset + done as u64)
     })
 }
 

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use turnkv_transfer::Slot;
+use turnkv_transfer::{Page, Slot};
 
 /// A write without a place yet: the next segment is being prepared.
 pub(crate) struct Pending {
@@ -203,8 +203,7 @@ impl Core {
         }
         match work {
             Work::Read { target, bytes, checksum, done } => {
-                let result = self.verify(at, &target, bytes, checksum, result);
-                drop(target);
+                let result = self.verify(at, &target.seal(), bytes, checksum, result);
                 let mut books = self.books.lock();
                 let worn = matches!(result, Err(TierError::Unreadable(_))) && books.log.unreadable(at, bytes);
                 books.log.read_ended(at);
@@ -248,7 +247,7 @@ impl Core {
     /// Whether the bytes that were written are those of the checksum. Looked at after the device has read
     /// them, so that a process that still maps them and writes to them meanwhile is found out, too.
     fn verify_source(&self, source: &Slot, meta: &ExtentMeta) -> Result<(), Failure> {
-        if source.checksum_of(meta.payload_bytes as usize) == meta.checksum {
+        if source.page().checksum_of(meta.payload_bytes as usize) == meta.checksum {
             return Ok(());
         }
         self.counters.changed_writes.fetch_add(1, Ordering::Relaxed);
@@ -258,7 +257,7 @@ impl Core {
     fn verify(
         &self,
         at: Location,
-        target: &Slot,
+        target: &Page,
         bytes: u32,
         expected: u64,
         result: Result<(), Failure>,

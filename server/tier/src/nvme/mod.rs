@@ -315,7 +315,10 @@ impl NvmeTier {
         if let Err(error) = core.admit() {
             return core::call(done, Err(error));
         }
-        let begun = check_payload(bytes).and_then(|()| padded_slot(&target, bytes)).and_then(|target| {
+        let target = check_payload(bytes).and_then(|()| padded_slot(&target, bytes)).and_then(|slot| {
+            slot.claim().map_err(|_| TierError::Invalid("the slot is being written by somebody else"))
+        });
+        let begun = target.and_then(|target| {
             let file = core.books.lock().log.begin_read(at, bytes);
             file.map(|file| (file, target)).ok_or(TierError::Stale(at))
         });

@@ -8,12 +8,13 @@ use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, Location, TierError};
 use rustix::io::Errno;
 use std::sync::Arc;
-use turnkv_transfer::Slot;
+use turnkv_transfer::{PageMut, Slot};
 
 /// What is to be done.
 pub(crate) enum Work {
-    /// Payload from the device into the slot, which covers the padding.
-    Read { target: Slot, bytes: u32, checksum: u64, done: Done<()> },
+    /// Payload from the device into the slot, which covers the padding. Nobody else in this process writes it until
+    /// the device is done.
+    Read { target: PageMut, bytes: u32, checksum: u64, done: Done<()> },
     /// Header and payload from the slot, which covers the padding, to the device.
     Write { source: Slot, record: Box<Record>, nonce: Nonce, done: Done<Location> },
 }
@@ -88,7 +89,7 @@ impl Operation {
     /// The slot its payload is in, padding included.
     pub(crate) fn slot(&self) -> &Slot {
         match &self.work {
-            Work::Read { target, .. } => target,
+            Work::Read { target, .. } => target.slot(),
             Work::Write { source, .. } => source,
         }
     }

@@ -50,10 +50,10 @@ impl SimulatedDriver {
     /// Starts what there is room for, and carries out one operation in flight, whichever the seed says;
     /// `false` if none can go on.
     pub(super) fn carry(&self) -> bool {
-        let Some(operation) = self.next() else { return false };
+        let Some(mut operation) = self.next() else { return false };
         let result = match self.core.poisoned() {
             Some(_) => Err(Failure::Poisoned),
-            None => transfer(&operation, &mut AlignedBuffer::new(BLOCK)),
+            None => transfer(&mut operation, &mut AlignedBuffer::new(BLOCK)),
         };
         let mut state = self.state.lock();
         state.schedule.ended(&operation);

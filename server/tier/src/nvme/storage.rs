@@ -21,7 +21,8 @@ use crate::limits::{RETRIES_MAX, SHORT_PAUSE};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use turnkv_transfer::{Page, PageMut};
 
 /// Named files.
 #[derive(Debug)]
@@ -138,12 +139,62 @@ impl File {
         }
     }
 
-    /// One write of two pieces that follow one another; as many bytes as went.
-    pub(crate) fn write_at(&self, pieces: [&[u8]; 2], offset: u64) -> Result<usize, Errno> {
+    /// One read into a slot from its byte `from` on; as many bytes as came.
+    pub(crate) fn read_into(&self, target: &mut PageMut, from: usize, offset: u64) -> Result<usize, Errno> {
+        let rest = target.slot().len().saturating_sub(from);
         match self {
-            File::Descriptor(fd) => rustix::io::pwritev(fd, &pieces.map(io::IoSlice::new), offset),
+            File::Descriptor(fd) => {
+                let (fd, offset) = (fd.as_raw_fd(), offset.try_into().map_err(|_| Errno::OVERFLOW)?);
+                let memory = target.slot().as_ptr().wrapping_add(from).cast();
+                // SAFETY: `rest` bytes from `from` on lie inside the slot, which `target` keeps mapped; nothing
+                // in this process refers to them, and `target` is its only right to write them.
+                counted(unsafe { libc::pread(fd, memory, rest, offset) })
+            }
             #[cfg(feature = "simulation")]
-            File::Simulated(file) => file.write_at(pieces, offset),
+            File::Simulated(file) => {
+                let mut bytes = vec![0; rest];
+                let count = file.read_at(&mut bytes, offset)?;
+                target.fill_at(from, &bytes[..count]);
+                Ok(count)
+            }
+        }
+    }
+
+    /// One write of a header and of a slot from its byte `from` on, one after the other; as many bytes as went.
+    pub(crate) fn write_from(
+        &self,
+        header: &[u8],
+        source: &Page,
+        from: usize,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let rest = source.slot().len().saturating_sub(from);
+        match self {
+            File::Descriptor(fd) => {
+                let (fd, offset) = (fd.as_raw_fd(), offset.try_into().map_err(|_| Errno::OVERFLOW)?);
+                let pieces = [
+                    libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: header.len() },
+                    libc::iovec { iov_base: source.slot().as_ptr().wrapping_add(from).cast(), iov_len: rest },
+                ];
+                // SAFETY: the header is a slice; `rest` bytes from `from` on lie inside the slot, which `source`
+                // keeps mapped. The kernel reads both, and what others write there meanwhile is its to race with.
+                counted(unsafe { libc::pwritev(fd, pieces.as_ptr(), 2, offset) })
+            }
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => {
+                let mut bytes = vec![0; rest];
+                source.copy_to(source.slot().len() - rest, &mut bytes);
+                file.write_at([header, &bytes], offset)
+            }
+        }
+    }
+
+    /// One write; as many bytes as went.
+    pub(crate) fn write_at(&self, source: &[u8], offset: u64) -> Result<usize, Errno> {
+        match self {
+            File::Descriptor(fd) => rustix::io::pwrite(fd, source, offset),
+            #[cfg(feature = "simulation")]
+            File::Simulated(file) => file.write_at([source, &[]], offset),
         }
     }
 
@@ -206,13 +257,19 @@ impl File {
     pub(crate) fn write_all(&self, source: &[u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < source.len() {
-            match patiently(|| self.write_at([&source[done..], &[]], offset + done as u64))? {
+            match patiently(|| self.write_at(&source[done..], offset + done as u64))? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 count => done += count,
             }
         }
         Ok(())
     }
+}
+
+/// What a call returned, which gives a negative number and sets errno when it fails.
+fn counted(returned: libc::ssize_t) -> Result<usize, Errno> {
+    let errno = || Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO);
+    usize::try_from(returned).map_err(|_| errno())
 }
 
 /// Makes a call again while the system is short of something, with a pause, so many times.

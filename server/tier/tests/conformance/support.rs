@@ -58,7 +58,7 @@ impl Bench {
     /// A slot of the region, by number, with the bytes of a seed.
     pub(crate) fn filled(&self, number: usize, bytes: u32, seed: u64) -> Slot {
         let slot = self.slot(number, bytes);
-        slot.fill(&pattern(bytes, seed));
+        slot.claim().unwrap().fill(&pattern(bytes, seed));
         slot
     }
 
@@ -138,9 +138,9 @@ pub(crate) fn read(
     bytes: u32,
 ) -> Result<(), TierError> {
     let target = bench.slot(1, bytes);
-    target.fill(&vec![0xEE; bytes as usize]);
+    target.claim().unwrap().fill(&vec![0xEE; bytes as usize]);
     read_into(tier, at, seed, bytes, &target)?;
-    assert!(target.to_vec() == pattern(bytes, seed), "verified bytes are the written ones");
+    assert!(target.page().to_vec() == pattern(bytes, seed), "verified bytes are the written ones");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ fn what_was_flushed_survives_a_crash_and_is_read_back() {
     assert!(recovered.is_empty());
     let region = region();
     let slot = region.slot(0, 20_000).unwrap();
-    slot.fill(&[5; 20_000]);
+    slot.claim().unwrap().fill(&[5; 20_000]);
     let (done, wrote) = promise();
     tier.write(extent(1, &[5; 20_000]), slot, done);
     let mut random = Random::new(2);
@@ -30,7 +30,7 @@ fn what_was_flushed_survives_a_crash_and_is_read_back() {
     tier.read(at, 20_000, recovered[0].meta.checksum, target.clone(), done);
     while tier.step_any(&mut random) {}
     read.try_recv().unwrap().unwrap();
-    assert_eq!(target.to_vec(), [5; 20_000]);
+    assert_eq!(target.page().to_vec(), [5; 20_000]);
     tier.shutdown().unwrap();
     assert!(disk.counts().faults[&Fault::Short] > 0);
 }

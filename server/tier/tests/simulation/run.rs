@@ -193,7 +193,7 @@ impl Run {
         let (number, done) = self.promise(Answer::Written);
         self.tell(|| format!("write {number} of {content:?}, moved from {moved_from:?}"));
         let source = self.slot(slot, content.bytes);
-        source.fill(&content.payload());
+        source.claim().unwrap().fill(&content.payload());
         self.ops.insert(number, Op::Write { content, moved_from, slot });
         let Some(tier) = &self.tier else { return };
         if moved_from.is_some() {

@@ -17,7 +17,7 @@ fn run(tier: &NvmeTier) {
 fn write(tier: &NvmeTier, seed: u8, moves: bool) -> Option<Result<Location, TierError>> {
     let payload = vec![seed; PAGE];
     let slot = region().slot(0, PAGE).unwrap();
-    slot.fill(&payload);
+    slot.claim().unwrap().fill(&payload);
     let (done, told) = promise();
     if moves {
         tier.rewrite(extent(seed, &payload), slot, done);

@@ -74,7 +74,7 @@ impl World {
 
     pub(crate) fn write(&mut self, tier: &NvmeTier, seed: u64, moves: bool) -> Result<Location, TierError> {
         let slot = self.slot(0);
-        slot.fill(&pattern(seed));
+        slot.claim().unwrap().fill(&pattern(seed));
         let (done, told) = promise();
         if moves {
             tier.rewrite(meta(seed), slot, done)
@@ -90,7 +90,7 @@ impl World {
         let (done, told) = promise();
         tier.read(at, PAGE, meta(seed).checksum, target.clone(), done);
         self.finish(tier, &told)?;
-        assert!(target.to_vec() == pattern(seed), "verified bytes are the written ones");
+        assert!(target.page().to_vec() == pattern(seed), "verified bytes are the written ones");
         Ok(())
     }
 

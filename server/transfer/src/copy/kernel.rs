@@ -2,11 +2,13 @@
 //! kernels there are.
 
 use super::fold::Remainder;
+use crate::shared;
 
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = 64;
 
-/// A way to copy.
+/// A way to copy, to and from memory that others may be writing: each load and store of it is one that
+/// [`crate::shared`] allows.
 #[derive(Debug)]
 pub(super) struct CopyKernel {
     pub(super) name: &'static str,
@@ -29,5 +31,5 @@ pub(super) struct FusedCopy {
 /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
 pub(super) unsafe fn copy_plain(source: *const u8, target: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
+    unsafe { shared::copy(source, target, bytes) }
 }

@@ -2,12 +2,14 @@
 //! whether this processor has it.
 //!
 //! There are no streaming stores here: these processors notice whole lines that are written one after another
-//! by themselves.
+//! by themselves. What is copied may be written by others meanwhile, so it is loaded and stored by instructions that
+//! the compiler does not look into (see [`crate::shared`]).
 
 use std::arch::aarch64::{
     uint8x16_t, uint64x2_t, veorq_u8, vgetq_lane_u64, vld1q_u8, vmull_p64, vreinterpretq_u8_p128,
     vreinterpretq_u64_u8, vst1q_u8,
 };
+use std::arch::asm;
 
 use super::fold::{REMAINDER_BYTES, Remainder, Shift};
 use super::kernel::{CopyKernel, FusedCopy, copy_plain};
@@ -37,11 +39,11 @@ unsafe fn fused_neon(source: *const u8, target: *mut u8, bytes: usize, register:
     // SAFETY: every access is below `bytes`, which the caller vouches for.
     unsafe {
         let read = |at: usize| -> [uint8x16_t; VECTORS] {
-            std::array::from_fn(|i| vld1q_u8(source.add(at + i * REMAINDER_BYTES)))
+            std::array::from_fn(|i| load(source.add(at + i * REMAINDER_BYTES)))
         };
         let write = |at: usize, block: &[uint8x16_t; VECTORS]| {
             for (i, vector) in block.iter().enumerate() {
-                vst1q_u8(target.add(at + i * REMAINDER_BYTES), *vector);
+                store(target.add(at + i * REMAINDER_BYTES), *vector);
             }
         };
         let mut folded = read(0);
@@ -67,6 +69,32 @@ unsafe fn fused_neon(source: *const u8, target: *mut u8, bytes: usize, register:
         vst1q_u8(remainder.as_mut_ptr(), one);
         remainder
     }
+}
+
+/// Loads a vector from any address, whoever writes there.
+///
+/// # Safety
+/// The vector is readable.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn load(from: *const u8) -> uint8x16_t {
+    let vector;
+    // SAFETY: the caller's promise; the instruction reads the vector and nothing else.
+    unsafe {
+        asm!("ldr {:q}, [{}]", out(vreg) vector, in(reg) from, options(nostack, preserves_flags, readonly));
+    }
+    vector
+}
+
+/// Stores a vector to any address, whoever else writes there.
+///
+/// # Safety
+/// The vector is writable.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn store(to: *mut u8, vector: uint8x16_t) {
+    // SAFETY: the caller's promise; the instruction writes the vector and nothing else.
+    unsafe { asm!("str {:q}, [{}]", in(vreg) vector, in(reg) to, options(nostack, preserves_flags)) };
 }
 
 #[inline]

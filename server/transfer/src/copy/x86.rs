@@ -1,18 +1,22 @@
 //! The copy kernels of x86-64. Owns: streaming copies, plain and fused with their checksum, for each width of
 //! registers. Must not know: which of them this processor has.
 //!
-//! Kernels differ in their registers only: each shape is written once, as a macro.
+//! Kernels differ in their registers only: each shape is written once, as a macro. What they load and store may be
+//! written by others meanwhile, so both are instructions that the compiler does not look into (see
+//! [`crate::shared`]): the loads here, the streaming stores in the standard library.
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm_clmulepi64_si128, _mm_loadu_si128, _mm_set_epi64x, _mm_sfence,
     _mm_storeu_si128, _mm_stream_si128, _mm_xor_si128, _mm256_broadcastsi128_si256, _mm256_clmulepi64_epi128,
-    _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256, _mm256_zextsi128_si256,
-    _mm512_broadcast_i32x4, _mm512_clmulepi64_epi128, _mm512_loadu_si512, _mm512_storeu_si512,
-    _mm512_stream_si512, _mm512_xor_si512, _mm512_zextsi128_si512,
+    _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256, _mm256_zextsi128_si256,
+    _mm512_broadcast_i32x4, _mm512_clmulepi64_epi128, _mm512_storeu_si512, _mm512_stream_si512,
+    _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
 use super::fold::{REMAINDER_BYTES, Remainder, Shift};
 use super::kernel::{CopyKernel, FusedCopy, LINE_BYTES};
+use crate::shared;
 
 macro_rules! has {
     ($($feature:tt),+) => {
@@ -52,6 +56,34 @@ pub(super) fn fence() {
     unsafe { _mm_sfence() };
 }
 
+macro_rules! load {
+    ($name:ident, $feature:literal, $vector:ty, $registers:ident, $instruction:literal) => {
+        /// Loads a vector from any address, whoever writes there.
+        ///
+        /// # Safety
+        /// The vector is readable, on a processor that has the feature.
+        #[inline]
+        #[target_feature(enable = $feature)]
+        unsafe fn $name(from: *const $vector) -> $vector {
+            let vector;
+            // SAFETY: the caller's promise; the instruction reads the vector and nothing else.
+            unsafe {
+                asm!(
+                    concat!($instruction, " {}, [{}]"),
+                    out($registers) vector,
+                    in(reg) from,
+                    options(nostack, preserves_flags, readonly)
+                );
+            }
+            vector
+        }
+    };
+}
+
+load!(load_128, "sse2", __m128i, xmm_reg, "movdqu");
+load!(load_256, "avx2", __m256i, ymm_reg, "vmovdqu");
+load!(load_512, "avx512f", __m512i, zmm_reg, "vmovdqu64");
+
 macro_rules! streaming_kernel {
     ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $registers:literal) => {
         /// # Safety
@@ -68,7 +100,7 @@ macro_rules! streaming_kernel {
             // SAFETY: every access is below `bytes`, which the caller vouches for. `target + at` is aligned
             // to a line wherever a line is stored, so to the vector.
             unsafe {
-                std::ptr::copy_nonoverlapping(source, target, head);
+                shared::copy(source, target, head);
                 let mut at = head;
                 while end - at >= BLOCK_BYTES {
                     let block: [$vector; BLOCK_BYTES / WIDTH] =
@@ -82,15 +114,15 @@ macro_rules! streaming_kernel {
                     $store(target.add(at).cast(), $load(source.add(at).cast()));
                     at += WIDTH;
                 }
-                std::ptr::copy_nonoverlapping(source.add(end), target.add(end), bytes - end);
+                shared::copy(source.add(end), target.add(end), bytes - end);
             }
         }
     };
 }
 
-streaming_kernel!(copy_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128, 8);
-streaming_kernel!(copy_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_stream_si256, 8);
-streaming_kernel!(copy_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512, 16);
+streaming_kernel!(copy_sse2, "sse2", __m128i, load_128, _mm_stream_si128, 8);
+streaming_kernel!(copy_avx2, "avx2", __m256i, load_256, _mm256_stream_si256, 8);
+streaming_kernel!(copy_avx512, "avx512f", __m512i, load_512, _mm512_stream_si512, 16);
 
 macro_rules! fused_kernel {
     (
@@ -172,7 +204,7 @@ fused_kernel!(
     __m128i,
     4,
     SSE_BLOCK_BYTES,
-    _mm_loadu_si128,
+    load_128,
     _mm_stream_si128,
     _mm_storeu_si128,
     _mm_xor_si128,
@@ -186,7 +218,7 @@ fused_kernel!(
     __m256i,
     4,
     AVX2_BLOCK_BYTES,
-    _mm256_loadu_si256,
+    load_256,
     _mm256_stream_si256,
     _mm256_storeu_si256,
     _mm256_xor_si256,
@@ -200,7 +232,7 @@ fused_kernel!(
     __m512i,
     8,
     AVX512_BLOCK_BYTES,
-    _mm512_loadu_si512,
+    load_512,
     _mm512_stream_si512,
     _mm512_storeu_si512,
     _mm512_xor_si512,

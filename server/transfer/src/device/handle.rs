@@ -13,13 +13,14 @@ use crate::device::cuda::CudaDriver;
 use crate::device::driver::{DeviceError, DeviceErrorKind, DeviceMemory, Driver, Priority, Stream};
 use crate::device::flight::{Flight, Mark, OwnedEvent};
 use crate::device::host::{HostDriver, HostOptions};
-use crate::device::lane::{Job, Lane, Other, Page, Queue};
+use crate::device::lane::{Job, JobPage, Lane, Other, Queue};
 use crate::device::opening::{load_kernels, speeds};
 use crate::device::options::DeviceOptions;
 use crate::device::plan::DevicePlan;
 use crate::device::register::Registry;
 use crate::device::stats::{DeviceStats, Stats};
 use crate::limits::TABLE_BYTES;
+use crate::page::Claimed;
 use crate::slot::Slot;
 
 /// One page of a copy between device memory and a slot.
@@ -187,14 +188,11 @@ impl Device {
     /// checksums.
     ///
     /// # Errors
-    /// A page does not fit its slot; too many copies wait; the device is broken. Nothing was begun.
+    /// A page does not fit its slot; somebody else in this process writes a slot; too many copies wait; the
+    /// device is broken. Nothing was begun.
     pub fn fill(&self, pages: Vec<SlotPage>, after: Option<Mark>) -> Result<Flight, DeviceError> {
-        self.submit(
-            &self.inner.offloads,
-            of_slots(pages)?,
-            Shape { to_slots: true, layers: 0, checksums: true },
-            after,
-        )
+        let pages = of_slots(pages, |slot| Ok(Other::Filling(Arc::new(slot.claim()?))))?;
+        self.submit(&self.inner.offloads, pages, Shape { layers: 0, checksums: true }, after)
     }
 
     /// Begins to fill device memory from slots: in `layers` parts one after another, each with an event (0:
@@ -209,8 +207,8 @@ impl Device {
         layers: usize,
         checksums: bool,
     ) -> Result<Flight, DeviceError> {
-        let shape = Shape { to_slots: false, layers, checksums };
-        self.submit(&self.inner.reloads, of_slots(pages)?, shape, after)
+        let pages = of_slots(pages, |slot| Ok(Other::Slot(slot.page())))?;
+        self.submit(&self.inner.reloads, pages, Shape { layers, checksums }, after)
     }
 
     /// Begins to copy pages within the device, each from the first plan to the second.
@@ -227,16 +225,16 @@ impl Device {
             if source.slot_bytes() != plan.slot_bytes() {
                 return Err(misfit(plan.slot_bytes(), source.slot_bytes()));
             }
-            Ok(Page { plan, other: Other::Source(source) })
+            Ok(JobPage { plan, other: Other::Source(source) })
         };
         let pages = pages.into_iter().map(fits).collect::<Result<_, _>>()?;
-        self.submit(&self.inner.reloads, pages, Shape { to_slots: false, layers, checksums: false }, after)
+        self.submit(&self.inner.reloads, pages, Shape { layers, checksums: false }, after)
     }
 
     fn submit(
         &self,
         lane: &Queue,
-        pages: Vec<Page>,
+        pages: Vec<JobPage>,
         shape: Shape,
         after: Option<Mark>,
     ) -> Result<Flight, DeviceError> {
@@ -246,8 +244,8 @@ impl Device {
             divided.map_err(|error| DeviceError::new(DeviceErrorKind::Invalid, error.to_string()))?;
         }
         let flight = Flight { shared: Arc::default() };
-        let Shape { to_slots, layers, checksums } = shape;
-        let job = Job { pages, to_slots, after, layers, checksums, flight: Arc::clone(&flight.shared) };
+        let Shape { layers, checksums } = shape;
+        let job = Job { pages, after, layers, checksums, flight: Arc::clone(&flight.shared) };
         self.inner.core.stats.flights.add(1);
         lane.submit(job).inspect_err(|_| self.inner.core.stats.flights.sub(1))?;
         Ok(flight)
@@ -263,17 +261,21 @@ impl Drop for Inner {
 
 /// What a job is like.
 struct Shape {
-    to_slots: bool,
     layers: usize,
     checksums: bool,
 }
 
-fn of_slots(pages: Vec<SlotPage>) -> Result<Vec<Page>, DeviceError> {
+fn of_slots(
+    pages: Vec<SlotPage>,
+    access: impl Fn(Slot) -> Result<Other, Claimed>,
+) -> Result<Vec<JobPage>, DeviceError> {
     let fits = |SlotPage { slot, plan }: SlotPage| {
         if plan.slot_bytes() != slot.len() {
             return Err(misfit(plan.slot_bytes(), slot.len()));
         }
-        Ok(Page { plan, other: Other::Slot(slot) })
+        let other = access(slot)
+            .map_err(|claimed| DeviceError::new(DeviceErrorKind::Invalid, claimed.to_string()))?;
+        Ok(JobPage { plan, other })
     };
     pages.into_iter().map(fits).collect()
 }

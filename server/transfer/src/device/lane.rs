@@ -23,63 +23,19 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::device::buffer::Scratch;
-use crate::device::choose::{Means, Way};
+use crate::device::choose::Means;
 use crate::device::core::DeviceCore;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
 use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
-use crate::device::plan::DevicePlan;
 use crate::device::staging::{Ring, Taken};
 use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
-use crate::slot::Slot;
+use crate::page::PageMut;
 
 mod enqueue;
+mod job;
 mod verify;
 
-/// What the other end of a page's copy is.
-#[derive(Debug)]
-pub(crate) enum Other {
-    /// A slot in host memory.
-    Slot(Slot),
-    /// Device memory that the plan's is filled from.
-    Source(DevicePlan),
-}
-
-#[derive(Debug)]
-pub(crate) struct Page {
-    pub(crate) plan: DevicePlan,
-    pub(crate) other: Other,
-}
-
-/// Copies that one call asked for.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) pages: Vec<Page>,
-    /// From the plans into the slots; else the other way.
-    pub(crate) to_slots: bool,
-    /// Nothing is read or written before this.
-    pub(crate) after: Option<Mark>,
-    /// How many parts of all pages are copied one after another, each with an event; 0: no events.
-    pub(crate) layers: usize,
-    /// Whether the pages' checksums are wanted.
-    pub(crate) checksums: bool,
-    pub(crate) flight: Arc<FlightBoard>,
-}
-
-impl Job {
-    /// Pieces of all its pages, before those that touch are joined.
-    fn pieces(&self) -> usize {
-        self.pages.iter().map(|page| page.plan.pieces().len()).sum()
-    }
-
-    /// Which way its pieces go: all of one job go the same.
-    fn way(&self) -> Way {
-        match self.pages.first().map(|page| &page.other) {
-            _ if self.to_slots => Way::ToSlots,
-            Some(Other::Source(_)) => Way::Within,
-            Some(Other::Slot(_)) | None => Way::ToDevice,
-        }
-    }
-}
+pub(crate) use job::{Job, JobPage, Other};
 
 /// The way to a lane's thread.
 #[derive(Debug, Default)]
@@ -133,7 +89,7 @@ enum Act {
     /// Only memory becomes free.
     Nothing,
     /// Staged bytes have come from the device: they go on into the slot.
-    ToSlot { staged: Taken, slot: Slot, offset: usize },
+    ToSlot { staged: Taken, filling: Arc<PageMut>, offset: usize },
     /// Checksums were taken: of so many pages of the job at hand, from this page on.
     Sums { output: Taken, first: usize },
     /// A job is done, or what had been enqueued of it.
@@ -414,10 +370,10 @@ impl Lane {
     fn act(&mut self, act: Act) {
         match act {
             Act::Nothing => {}
-            Act::ToSlot { staged, slot, offset } => {
+            Act::ToSlot { staged, filling, offset } => {
                 // SAFETY: the copy into the piece is done, and it becomes free only after this.
                 let bytes = unsafe { staged.bytes_mut() };
-                slot.fill_at(offset, bytes);
+                filling.put(offset, bytes);
             }
             Act::Sums { output, first } => self.read_sums(output, first),
             Act::Finish { job, on_cpu, result } => self.finish(*job, &on_cpu, result),
@@ -431,8 +387,8 @@ impl Lane {
                 checksums.resize(job.pages.len(), 0);
             }
             for &page in on_cpu {
-                if let Other::Slot(slot) = &job.pages[page].other {
-                    checksums[page] = slot.checksum();
+                if let Some(slot) = job.pages[page].other.slot() {
+                    checksums[page] = slot.page().checksum();
                 }
             }
             Landed { checksums, at: Instant::now() }
@@ -461,7 +417,7 @@ impl Lane {
             error.unwrap_or_else(|| DeviceError::new(DeviceErrorKind::Broken, "the device is broken"));
         match act {
             Act::Nothing | Act::Sums { .. } => {}
-            Act::ToSlot { slot, .. } => std::mem::forget(slot),
+            Act::ToSlot { filling, .. } => std::mem::forget(filling),
             Act::Finish { job, .. } => {
                 let Job { pages, flight, .. } = *job;
                 let bytes: usize = pages.iter().map(|page| page.plan.slot_bytes()).sum();

@@ -84,9 +84,9 @@ fn a_region_travels_and_both_sides_see_its_bytes() {
     assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
     let mapped = Region::from_fd(fd, bytes).unwrap();
     let page: Vec<u8> = (0..bytes).map(|i| (i >> 3) as u8).collect();
-    let sum = mapped.slot(0, bytes).unwrap().fill(&page);
+    let sum = mapped.slot(0, bytes).unwrap().claim().unwrap().fill(&page).1;
     let mut back = vec![0; bytes];
-    assert_eq!(region.slot(0, bytes).unwrap().drain(&mut back), sum);
+    assert_eq!(region.slot(0, bytes).unwrap().page().drain(&mut back), sum);
     assert_eq!(back, page);
 }
 

@@ -19,7 +19,7 @@ fn a_region_cannot_change_its_size() {
     }
     let more = rustix::fs::fcntl_add_seals(region.fd(), SealFlags::WRITE);
     assert_eq!(more.unwrap_err(), Errno::PERM, "no peer can seal the region against its owner");
-    assert_eq!(region.slot(8191, 1).unwrap().to_vec(), [0]);
+    assert_eq!(region.slot(8191, 1).unwrap().page().to_vec(), [0]);
 }
 
 #[test]
@@ -66,13 +66,14 @@ fn two_mappings_see_the_same_page() {
     let theirs = Region::from_fd(ours.fd().try_clone_to_owned().unwrap(), 1 << 20).unwrap();
     let page: Vec<u8> = (0..100_000usize).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect();
     let (slot, seen) = (ours.slot(4096, page.len()).unwrap(), theirs.slot(4096, page.len()).unwrap());
-    let sum = slot.fill(&page);
+    let (filled, sum) = slot.claim().unwrap().fill(&page);
     assert_eq!(sum, checksum(&page));
-    assert_eq!((seen.to_vec(), seen.checksum()), (page.clone(), sum));
-    assert_eq!(seen.fill_at(99_999, &[!page[99_999]]), checksum(&[!page[99_999]]));
-    assert_ne!(slot.checksum(), sum);
+    assert_eq!((seen.page().to_vec(), seen.page().checksum()), (page.clone(), sum));
+    let damage = seen.claim().unwrap().fill_at(99_999, &[!page[99_999]]);
+    assert_eq!(damage, checksum(&[!page[99_999]]));
+    assert_ne!(filled.checksum(), sum);
     let mut back = vec![0; page.len()];
-    assert_eq!(slot.drain(&mut back), seen.checksum());
+    assert_eq!(filled.drain(&mut back), seen.page().checksum());
     assert_eq!((&back[..99_999], back[99_999]), (&page[..99_999], !page[99_999]));
 }
 
@@ -80,34 +81,20 @@ fn two_mappings_see_the_same_page() {
 fn parts_are_copied_out_and_summed_within_the_slot_only() {
     let slot = region(8192).slot(100, 300).unwrap();
     let page: Vec<u8> = (0..300u32).map(|at| at as u8).collect();
-    slot.fill(&page);
+    let (slot, _) = slot.claim().unwrap().fill(&page);
     let mut part = [0; 10];
     slot.copy_to(290, &mut part);
     assert_eq!(part, page[290..]);
     assert_eq!((slot.checksum_of(0), slot.checksum_of(77)), (checksum(&[]), checksum(&page[..77])));
     let buffers = crate::PieceBuffers::new(200);
     let mut sum = Checksum::new();
-    let pieces = [buffers.copy_slot(&slot, 0..200, &mut sum), buffers.copy_slot(&slot, 200..300, &mut sum)];
+    let pieces = [buffers.copy_page(&slot, 0..200, &mut sum), buffers.copy_page(&slot, 200..300, &mut sum)];
     assert_eq!((pieces.concat(), sum.finish()), (page.clone(), checksum(&page)));
     let past = |read: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err();
     assert!(past(&|| slot.copy_to(291, &mut [0; 10])));
     assert!(past(&|| slot.copy_to(usize::MAX, &mut [0; 10])));
     assert!(past(&|| assert_eq!(slot.checksum_of(301), 0)));
-    assert!(past(&|| drop(buffers.copy_slot(&slot, 250..301, &mut Checksum::new()))));
-}
-
-#[test]
-fn a_slot_is_filled_from_another_that_lies_apart() {
-    let region = region(8192);
-    let (one, other) = (region.slot(0, 4096).unwrap(), region.slot(4096, 4096).unwrap());
-    one.fill(&[7; 4096]);
-    assert_eq!(other.fill_from(&one), one.checksum());
-    assert_eq!(other.to_vec(), [7; 4096]);
-    for overlapping in [region.slot(4095, 4096), region.slot(0, 4095)] {
-        let overlapping = overlapping.unwrap();
-        let filled = std::panic::AssertUnwindSafe(|| overlapping.fill_from(&one));
-        assert!(std::panic::catch_unwind(filled).is_err(), "shared bytes, or another size");
-    }
+    assert!(past(&|| drop(buffers.copy_page(&slot, 250..301, &mut Checksum::new()))));
 }
 
 #[test]
@@ -115,8 +102,9 @@ fn a_slot_outlives_the_handle_of_its_region() {
     let region = region(4096);
     let slot = region.slot(0, 4096).unwrap();
     drop(region);
-    assert_eq!(slot.fill(&[7; 4096]), checksum(&[7; 4096]));
-    assert_eq!(slot.clone().to_vec()[4095], 7);
+    let (page, sum) = slot.claim().unwrap().fill(&[7; 4096]);
+    drop(slot);
+    assert_eq!((page.to_vec()[4095], sum), (7, checksum(&[7; 4096])));
 }
 
 #[test]
@@ -130,13 +118,24 @@ fn wishes_are_granted_or_explained() {
     // Whatever pages it got, another process can map all or a part of it, and both can go.
     for bytes in [4 << 20, 5000] {
         let theirs = Region::from_fd(region.fd().try_clone_to_owned().unwrap(), bytes).unwrap();
-        let sum = theirs.slot(0, 5000).unwrap().fill(&[3; 5000]);
-        assert_eq!(region.slot(0, 5000).unwrap().checksum(), sum);
+        let (_, sum) = theirs.slot(0, 5000).unwrap().claim().unwrap().fill(&[3; 5000]);
+        assert_eq!(region.slot(0, 5000).unwrap().page().checksum(), sum);
     }
     let (_, report) = Region::create(&RegionOptions { bytes: 5000, ..wished }).unwrap();
     assert!(report.huge.why_not().unwrap().contains("2 MiB"), "{report:?}");
     let (_, report) = Region::create(&options(4096)).unwrap();
     assert_eq!(report, RegionReport { huge: Granted::NotAsked, locked: Granted::NotAsked });
+}
+
+#[test]
+fn missing_huge_pages_have_a_cause() {
+    use crate::huge::CollapseError;
+    let refused = Region::create_huge(&options(5000)).unwrap_err();
+    assert!(matches!(refused, ReservedError::Ragged { bytes: 5000 }), "{refused}");
+    let small = Region::create_ordinary(&options(8192)).unwrap();
+    // SAFETY: nobody else knows of the mapping.
+    let refused = unsafe { collapse(small.base, small.bytes) }.unwrap_err();
+    assert!(matches!(refused, CollapseError::TooSmall { bytes: 8192 }), "{refused}");
 }
 
 #[test]
@@ -149,12 +148,12 @@ fn a_tail_page_is_zero_beyond_its_tokens() {
     let view = unsafe { TensorView::new(memory.as_mut_ptr(), shape).unwrap() };
     let plan = CopyPlan::page(PageLayout::LayerKvHeadToken, &[view], 4, 0, 3).unwrap();
     let slot = region(4096).slot(64, 32).unwrap();
-    slot.fill(&[9; 32]);
-    let sum = slot.gather(&plan);
-    assert_eq!(slot.to_vec(), [[1; 8], [1; 8], [1; 8], [0; 8]].concat());
-    assert_eq!(sum, slot.checksum());
-    slot.fill(&[5; 32]);
-    assert_eq!(slot.scatter(&plan), slot.checksum());
+    slot.claim().unwrap().fill(&[9; 32]);
+    let (page, sum) = slot.claim().unwrap().gather(&plan);
+    assert_eq!(page.to_vec(), [[1; 8], [1; 8], [1; 8], [0; 8]].concat());
+    assert_eq!(sum, page.checksum());
+    let (page, sum) = slot.claim().unwrap().fill(&[5; 32]);
+    assert_eq!(page.scatter(&plan), sum);
     assert_eq!(memory, [5; 24]);
 }
 
@@ -166,12 +165,12 @@ fn regions_made_by_several_threads_keep_their_places() {
         for round in 0..200u8 {
             let (region, _) = Region::create(&wished).unwrap();
             let mark = [thread, round, 0x5a];
-            region.slot(0, 3).unwrap().fill(&mark);
+            region.slot(0, 3).unwrap().claim().unwrap().fill(&mark);
             kept.push_back((region, mark));
             if kept.len() > 8 {
                 let (region, mark) = kept.pop_front().unwrap();
                 assert_eq!(
-                    region.slot(0, 3).unwrap().to_vec(),
+                    region.slot(0, 3).unwrap().page().to_vec(),
                     mark,
                     "another thread's region is in this one's place"
                 );

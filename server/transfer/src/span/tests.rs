@@ -35,8 +35,8 @@ fn scattered_pieces_read_as_one_array_and_moving_them_moves_no_byte() {
     let region = region(8);
     let (near, far) =
         (region.slot(0, 2 * PIECE).expect("inside"), region.slot(5 * PIECE, 2 * PIECE).expect("inside"));
-    near.fill(&[1; 2 * PIECE]);
-    far.fill(&[[2; PIECE], [3; PIECE]].concat());
+    near.claim().expect("free").fill(&[1; 2 * PIECE]);
+    far.claim().expect("free").fill(&[[2; PIECE], [3; PIECE]].concat());
     let span = Span::reserve(PIECE, 4).expect("room");
     assert_eq!((0..4).map(|piece| read(&span, piece)).collect::<Vec<_>>(), [0, 0, 0, 0]);
     span.map(0, &far, PIECE, false).expect("mapped");
@@ -44,26 +44,26 @@ fn scattered_pieces_read_as_one_array_and_moving_them_moves_no_byte() {
     span.map(2, &far, 0, false).expect("mapped");
     assert_eq!((0..4).map(|piece| read(&span, piece)).collect::<Vec<_>>(), [3, 1, 2, 0]);
     write(&span, 1, 9);
-    assert_eq!(near.to_vec()[0], 9, "what is written through the span is in the slot");
+    assert_eq!(near.page().to_vec()[0], 9, "what is written through the span is in the slot");
     span.map(2, &near, 0, false).expect("mapped again elsewhere");
     span.clear(1, 1).expect("cleared");
     write(&span, 1, 7);
     assert_eq!((0..4).map(|piece| read(&span, piece)).collect::<Vec<_>>(), [3, 7, 9, 0]);
-    assert_eq!(near.to_vec()[0], 9, "private memory is nobody's slot");
+    assert_eq!(near.page().to_vec()[0], 9, "private memory is nobody's slot");
 }
 
 #[test]
 fn a_slot_is_copied_into_private_memory_only() {
     let region = region(2);
     let slot = region.slot(0, 2 * PIECE).expect("inside");
-    slot.fill(&[[5; PIECE], [6; PIECE]].concat());
+    slot.claim().expect("free").fill(&[[5; PIECE], [6; PIECE]].concat());
     let span = Span::reserve(PIECE, 3).expect("room");
     span.map(0, &slot, 0, false).expect("mapped");
     let mut sum = Checksum::new();
     span.copy_in(1, &slot, 0, &mut sum).expect("copied");
     span.copy_in(2, &slot, PIECE, &mut sum).expect("copied");
-    assert_eq!(sum.finish(), slot.checksum(), "piece by piece as in one go");
-    slot.fill(&[0; 2 * PIECE]);
+    assert_eq!(sum.finish(), slot.page().checksum(), "piece by piece as in one go");
+    slot.claim().expect("free").fill(&[0; 2 * PIECE]);
     assert_eq!((0..3).map(|piece| read(&span, piece)).collect::<Vec<_>>(), [0, 5, 6], "a copy stays");
     for (piece, offset) in [(0, 0), (3, 0), (1, PIECE + 1), (1, usize::MAX)] {
         let refused = span.copy_in(piece, &slot, offset, &mut sum).expect_err("refused");

@@ -23,7 +23,8 @@ pub(super) struct Given {
 impl Given {
     /// Writes the page.
     pub(super) fn fill(&self) {
-        self.slot.fill(&content::bytes(self.of, self.offload, self.slot.len()));
+        let page = self.slot.claim().expect("a mapping of its own");
+        page.fill(&content::bytes(self.of, self.offload, self.slot.len()));
     }
 }
 
@@ -205,7 +206,8 @@ async fn write_on(context: &Context, grant: &Grant<'_>) {
     context.time.sleep(rest).await;
     for _ in 0..context.below(4) {
         for one in &grant.given {
-            one.slot.fill(&vec![0xEE; one.slot.len()]);
+            let page = one.slot.claim().expect("a mapping of its own");
+            page.fill(&vec![0xEE; one.slot.len()]);
         }
         context.time.sleep(Duration::from_millis(context.below(1_500))).await;
     }
@@ -222,7 +224,7 @@ async fn commit(context: &Rc<Context>, client: &Client, grant: &Grant<'_>, condu
         if some && context.percent(30) {
             continue;
         }
-        let mut checksum = one.slot.checksum();
+        let mut checksum = one.slot.page().checksum();
         if lies && context.percent(50) {
             checksum ^= 1;
             context.model.borrow_mut().taint(one.of);

@@ -81,7 +81,7 @@ async fn commit_reserved(
         shard: given[0].of.shard.into(),
         tail_tokens: 0,
         positions: given.iter().map(|one| one.position).collect(),
-        checksums: given.iter().map(|one| one.slot.checksum()).collect(),
+        checksums: given.iter().map(|one| one.slot.page().checksum()).collect(),
         siblings: false,
         durable: context.percent(30),
     };

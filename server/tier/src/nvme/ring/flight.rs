@@ -5,7 +5,7 @@ use super::super::operation::{Failure, Operation};
 use crate::errno::{ErrnoClass, Rereads};
 use crate::limits::{BLOCK, RETRIES_MAX};
 use rustix::io::Errno;
-use turnkv_transfer::Slot;
+use turnkv_transfer::PageMut;
 
 /// The two parts of a write; a read has only the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(super) struct Flight {
     pub(super) pending: u8,
     pub(super) failure: Option<Failure>,
     /// The staging block of a write's header.
-    pub(super) staging: Option<Slot>,
+    pub(super) staging: Option<PageMut>,
 }
 
 /// All of them, by number.

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use turnkv_transfer::{HugePages, Region, RegionOptions, Slot};
+use turnkv_transfer::{HugePages, PageMut, Region, RegionOptions};
 
 /// Names the completion of the wake-up poll.
 const WAKE: u64 = u64::MAX;
@@ -37,7 +37,7 @@ pub(super) struct Worker {
     flights: Flights,
     buffers: Buffers,
     /// Free blocks for headers: as many as there may be writes in flight.
-    staging: Vec<Slot>,
+    staging: Vec<PageMut>,
     /// Files registered with the ring, by the number of the file; empty if the kernel has no sparse tables.
     files: Vec<bool>,
     /// A poll of the eventfd is in flight. It has no memory of ours, so it may outlive this thread.
@@ -179,10 +179,10 @@ impl Worker {
         };
         if let Work::Write { record, nonce, .. } = &flight.operation.work {
             // There are as many staging blocks as there may be operations in flight.
-            let staging = self.staging.pop().ok_or(RingError::NoStaging)?;
+            let mut staging = self.staging.pop().ok_or(RingError::NoStaging)?;
             let mut block = [0; BLOCK];
             encode_extent(record, flight.operation.at.segment.into(), nonce, &mut block);
-            staging.fill(&block);
+            staging.fill_at(0, &block);
             flight.staging = Some(staging);
             flight.header = Progress::of(BLOCK);
             flight.pending = 2;
@@ -217,7 +217,7 @@ impl Worker {
         let Some(flight) = self.flights.get(number) else { return Ok(()) };
         let operation = &flight.operation;
         let (slot, progress, offset) = match (part, &flight.staging) {
-            (Part::Header, Some(staging)) => (staging, flight.header, operation.header_offset()),
+            (Part::Header, Some(staging)) => (staging.slot(), flight.header, operation.header_offset()),
             _ => (operation.slot(), flight.payload, operation.payload_offset()),
         };
         let target = Target {
@@ -402,7 +402,7 @@ fn build() -> io::Result<IoUring> {
 }
 
 /// One block for the header of every write in flight.
-fn staging() -> Result<(Arc<Region>, Vec<Slot>), RingError> {
+fn staging() -> Result<(Arc<Region>, Vec<PageMut>), RingError> {
     let options = RegionOptions {
         bytes: INFLIGHT_OPS_MAX * BLOCK,
         huge_pages: HugePages::Off,
@@ -411,7 +411,7 @@ fn staging() -> Result<(Arc<Region>, Vec<Slot>), RingError> {
         name: "turnkv-staging".to_owned(),
     };
     let (region, _) = Region::create(&options).map_err(RingError::Staging)?;
-    let slots: Vec<Slot> =
-        (0..INFLIGHT_OPS_MAX).filter_map(|index| region.slot(index * BLOCK, BLOCK)).collect();
-    Ok((region, slots))
+    let block = |index| region.slot(index * BLOCK, BLOCK)?.claim().ok();
+    let blocks: Vec<PageMut> = (0..INFLIGHT_OPS_MAX).filter_map(block).collect();
+    Ok((region, blocks))
 }

@@ -50,7 +50,7 @@ impl Run {
                     }
                 }
                 (Op::Read { at, content, slot }, Answer::Read(result)) => {
-                    let same = self.slot(slot, content.bytes).to_vec() == content.payload();
+                    let same = self.slot(slot, content.bytes).page().to_vec() == content.payload();
                     self.free_slots.push(slot);
                     if result.is_ok() && !same {
                         return Err(format!("a read of {content:?} at {at:?} gave other bytes"));

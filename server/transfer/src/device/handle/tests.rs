@@ -157,9 +157,9 @@ fn round_trip(rig: &Rig, piece: usize) {
         let expected = pattern(page as u64, PAGE);
         assert_eq!(landed.checksums[page], checksum(&expected), "page {page}");
         let slot = rig.region.slot(page * PAGE, PAGE).unwrap();
-        assert!(slot.to_vec() == expected, "page {page} in its slot");
+        assert!(slot.page().to_vec() == expected, "page {page} in its slot");
         rig.write(page, &[0; PAGE]);
-        slot.fill(&expected);
+        slot.claim().unwrap().fill(&expected);
     }
     let layers = PAGE / piece;
     let flight = rig.device.drain(rig.pages(0..6, piece), None, layers, true).unwrap();
@@ -221,7 +221,7 @@ fn pages_are_read_after_the_work_that_writes_them() {
 fn pages_are_written_after_the_work_that_reads_them_and_before_the_work_that_waits() {
     let rig =
         Rig::new(HostOptions { delay_max: Duration::from_millis(2), seed: 4, ..strict() }, 4).registered();
-    rig.region.slot(0, PAGE).unwrap().fill(&pattern(77, PAGE));
+    rig.region.slot(0, PAGE).unwrap().claim().unwrap().fill(&pattern(77, PAGE));
     rig.control.hold(rig.engine);
     engine_copies(&rig, 0, 2);
     let mark = rig.device.mark(rig.engine).unwrap();
@@ -255,7 +255,7 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 fn copies_do_not_wait_for_checksums() {
     let rig = Rig::new(strict(), 6).registered();
     for page in 0..4 {
-        rig.region.slot(page * PAGE, PAGE).unwrap().fill(&pattern(50 + page as u64, PAGE));
+        rig.region.slot(page * PAGE, PAGE).unwrap().claim().unwrap().fill(&pattern(50 + page as u64, PAGE));
     }
     rig.control.hold_checksums();
     let first = rig.device.drain(rig.pages(0..2, 4 << 10), None, 0, true).unwrap();
@@ -268,7 +268,7 @@ fn copies_do_not_wait_for_checksums() {
     assert!(!first.is_done() && !second.is_done(), "nobody says so before it is verified");
     let filled = rig.device.fill(rig.pages(4..6, 4 << 10), None).unwrap();
     let slot = rig.region.slot(5 * PAGE, PAGE).unwrap();
-    wait_until("the offload's bytes", || slot.to_vec() == pattern(5, PAGE));
+    wait_until("the offload's bytes", || slot.page().to_vec() == pattern(5, PAGE));
     assert!(!filled.is_done());
     rig.control.let_go();
     for (flight, pages) in [(first, [50, 51]), (second, [52, 53]), (filled, [4, 5])] {
@@ -286,7 +286,12 @@ fn pages_of_every_part_have_their_own_checksums() {
         let delay_max = Duration::from_micros(100);
         let rig = Rig::new(HostOptions { device, delay_max, ..strict() }, 5).registered();
         for page in 0..5 {
-            rig.region.slot(page * PAGE, PAGE).unwrap().fill(&pattern(60 + page as u64, PAGE));
+            rig.region
+                .slot(page * PAGE, PAGE)
+                .unwrap()
+                .claim()
+                .unwrap()
+                .fill(&pattern(60 + page as u64, PAGE));
         }
         let flight = rig.device.drain(rig.pages(0..5, PAGE / 3), None, layers, true).unwrap();
         let expected: Vec<u64> = (60..65).map(|page| checksum(&pattern(page, PAGE))).collect();

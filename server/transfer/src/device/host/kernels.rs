@@ -7,6 +7,7 @@ use super::order::Touched;
 use crate::checksum::Checksum;
 use crate::device::driver::{CopyRequest, DeviceAddress, Kernel, PagePieces, Piece};
 use crate::limits::CHECKSUM_WARP_PIECES_MIN;
+use crate::shared;
 
 const ZEROS: [u8; 4096] = [0; 4096];
 
@@ -68,7 +69,7 @@ pub(super) unsafe fn run(kernel: &Kernel) {
             Kernel::Copy { pieces, count, .. } => {
                 for piece in table::<Piece>(pieces, count) {
                     let (source, target) = (pointer(piece.source), pointer(piece.target));
-                    std::ptr::copy_nonoverlapping(source, target, piece.bytes as usize);
+                    shared::copy(source, target, piece.bytes as usize);
                 }
             }
             Kernel::Checksum { pieces, count, pages, page_count, output, .. } => {

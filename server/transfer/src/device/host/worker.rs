@@ -8,6 +8,7 @@ use super::kernels;
 use super::machine::{Call, Machine};
 use crate::device::driver::{CopyRequest, Kernel};
 use crate::limits::HOST_LOOK;
+use crate::shared;
 
 /// Runs a stream's calls until it is ended and they are done, or the device breaks.
 pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
@@ -19,7 +20,9 @@ pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
             return;
         }
         match call {
-            Call::Copies(requests) => requests.iter().for_each(copy),
+            // SAFETY: `copy` and `copy_batch` of the driver enqueue these, whose callers promised that both ranges
+            // stay valid and apart until an event behind them has passed.
+            Call::Copies(requests) => requests.iter().for_each(|request| unsafe { copy(request) }),
             // SAFETY: whoever launched it promised that the tables and what they name stay valid until an
             // event behind it.
             Call::Kernel(kernel) => unsafe { kernels::run(&kernel) },
@@ -45,12 +48,15 @@ pub(super) fn run(machine: &Machine, stream: u64, calls: &Receiver<Call>) {
     }
 }
 
-fn copy(request: &CopyRequest) {
+/// Copies as a GPU does, beside whoever writes the same slot.
+///
+/// # Safety
+/// Both ranges are valid memory, and apart.
+unsafe fn copy(request: &CopyRequest) {
     let source = std::ptr::with_exposed_provenance::<u8>(request.source as usize);
     let target = std::ptr::with_exposed_provenance_mut::<u8>(request.target as usize);
-    // SAFETY: whoever enqueued it promised that both ranges stay valid and apart until an event behind it has
-    // passed.
-    unsafe { std::ptr::copy_nonoverlapping(source, target, request.bytes) };
+    // SAFETY: the caller's promise.
+    unsafe { shared::copy(source, target, request.bytes) };
 }
 
 fn pause(most: Duration, chance: &mut u64) {

@@ -2,8 +2,9 @@
 //! what order. Must not know: when they are done.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::{Act, Job, Lane, Other, Page};
+use super::{Act, Job, JobPage, Lane, Other};
 use crate::device::choose::{Work, choose, push_merged};
 use crate::device::driver::{
     CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece, Stream,
@@ -26,7 +27,7 @@ impl Lane {
         if let Some(after) = &job.after {
             after.0.hold_up(self.stream)?;
         }
-        if job.checksums && job.to_slots {
+        if job.checksums && job.to_slots() {
             // From where the bytes come, beside the copies: what is damaged on the way does not verify later.
             if let Some(after) = &job.after {
                 after.0.hold_up(self.sums_stream)?;
@@ -44,7 +45,7 @@ impl Lane {
                     layers.push(self.record(self.stream)?);
                 }
             }
-            if job.checksums && !job.to_slots {
+            if job.checksums && !job.to_slots() {
                 // Where the bytes have come to, so that the way here is checked too; the next group comes
                 // meanwhile.
                 self.record(self.stream)?.hold_up(self.sums_stream)?;
@@ -68,8 +69,14 @@ impl Lane {
         for number in group {
             let (page, part) = (&job.pages[number], parts[number][part].clone());
             match &page.other {
-                Other::Slot(slot) if direct[number] => self.push_slot(job, page, slot, part, &mut pieces),
-                Other::Slot(slot) => self.stage(job, page, slot, part)?,
+                Other::Slot(slot) if direct[number] => {
+                    self.push_slot(job, page, slot.slot(), part, &mut pieces);
+                }
+                Other::Filling(slot) if direct[number] => {
+                    page.plan.gaps().for_each(|gap| slot.blank(gap));
+                    self.push_slot(job, page, slot.slot(), part, &mut pieces);
+                }
+                Other::Slot(_) | Other::Filling(_) => self.stage(job, page, part)?,
                 Other::Source(source) => {
                     self.core.stats.device_bytes.add(part.len() as u64);
                     push_within(page, source, part, &mut pieces);
@@ -79,36 +86,28 @@ impl Lane {
         self.issue(job, pieces)
     }
 
-    fn is_direct(&self, page: &Page) -> bool {
-        match &page.other {
-            Other::Slot(slot) => self.core.registry.is_direct(slot),
-            Other::Source(_) => true,
-        }
+    fn is_direct(&self, page: &JobPage) -> bool {
+        page.other.slot().is_none_or(|slot| self.core.registry.is_direct(slot))
     }
 
     /// The pieces between a slot that the device can use and a page's memory.
     fn push_slot(
         &self,
         job: &Job,
-        page: &Page,
+        page: &JobPage,
         slot: &Slot,
         part: Range<usize>,
         pieces: &mut Vec<CopyRequest>,
     ) {
         let base = slot.as_ptr().expose_provenance() as u64;
         self.core.stats.direct_bytes.add(part.len() as u64);
-        if job.to_slots {
-            for gap in page.plan.gaps() {
-                slot.blank(gap);
-            }
-        }
         for run in page.plan.within(part) {
             let mut done = 0;
             while done < run.bytes {
                 let offset = run.slot_offset + done;
                 let after = cut_after(slot.offset() + offset);
                 let bytes = after.min(run.bytes - done);
-                let next = request(job.to_slots, run.memory + done as u64, base + offset as u64, bytes);
+                let next = request(job.to_slots(), run.memory + done as u64, base + offset as u64, bytes);
                 if after == REGISTER_PIECE_BYTES {
                     pieces.push(next); // a registration begins here: no copy may come from before it
                 } else {
@@ -120,7 +119,7 @@ impl Lane {
     }
 
     /// Copies a part of a page through staging memory, piece by piece.
-    fn stage(&mut self, job: &Job, page: &Page, slot: &Slot, part: Range<usize>) -> Result<(), DeviceError> {
+    fn stage(&mut self, job: &Job, page: &JobPage, part: Range<usize>) -> Result<(), DeviceError> {
         let piece_bytes = STAGED_PIECE_BYTES_MAX.min(self.staging.len() / 2);
         self.core.stats.staged_bytes.add(part.len() as u64);
         let mut start = part.start;
@@ -129,20 +128,24 @@ impl Lane {
             let staged = self.take_staging(job, end - start)?;
             // SAFETY: the piece was just taken: nothing that is enqueued uses it.
             let bytes = unsafe { staged.bytes_mut() };
-            if !job.to_slots {
-                slot.copy_to(start, bytes);
-            } else if page.plan.has_gaps() {
-                bytes.fill(0);
+            match &page.other {
+                Other::Slot(slot) => slot.copy_to(start, bytes),
+                Other::Filling(_) if page.plan.has_gaps() => bytes.fill(0),
+                Other::Filling(_) | Other::Source(_) => {}
             }
             let mut pieces = Vec::new();
             for run in page.plan.within(start..end) {
                 let place = staged.address() + (run.slot_offset - start) as u64;
-                push_merged(&mut pieces, request(job.to_slots, run.memory, place, run.bytes));
+                push_merged(&mut pieces, request(job.to_slots(), run.memory, place, run.bytes));
             }
             self.issue(job, pieces)?;
             self.staging_done = self.staging.end();
-            let slot = slot.clone();
-            self.step(if job.to_slots { Act::ToSlot { staged, slot, offset: start } } else { Act::Nothing });
+            self.step(match &page.other {
+                Other::Filling(filling) => {
+                    Act::ToSlot { staged, filling: Arc::clone(filling), offset: start }
+                }
+                Other::Slot(_) | Other::Source(_) => Act::Nothing,
+            });
             start = end;
         }
         Ok(())
@@ -165,8 +168,8 @@ impl Lane {
             self.take_calls(job, 1)?;
             // SAFETY: one side is a plan's memory, whose maker vouched for it; the other is a slot of a
             // registered region, staging memory, or another plan's. All are owned by the job until its last
-            // event has passed, slots are under a lease that lasts as long, and the order against the
-            // engine's streams is by the mark that we waited for.
+            // event has passed, Rust code refers to no slot's bytes, the right to write those that are filled
+            // is the job's, and the order against the engine's streams is by the mark that we waited for.
             unsafe { self.core.driver.copy(*request, self.stream)? };
         }
         self.core.stats.engine_calls.add(requests.len() as u64);
@@ -290,7 +293,7 @@ impl Lane {
 /// all are.
 fn groups(job: &Job, bytes_max: usize) -> Vec<Range<usize>> {
     let (count, mut groups) = (job.pages.len(), Vec::new());
-    let whole = job.to_slots || !job.checksums || job.layers > 1;
+    let whole = job.to_slots() || !job.checksums || job.layers > 1;
     let (mut first, mut bytes) = (0, 0);
     for (number, page) in job.pages.iter().enumerate() {
         if !whole && bytes > 0 && bytes + page.plan.slot_bytes() > bytes_max {
@@ -317,7 +320,7 @@ fn request(to_slots: bool, memory: u64, place: u64, bytes: usize) -> CopyRequest
 
 /// The pieces between two places of device memory: where the runs of both overlap in slot order.
 fn push_within(
-    page: &Page,
+    page: &JobPage,
     source: &crate::device::plan::DevicePlan,
     part: Range<usize>,
     pieces: &mut Vec<CopyRequest>,

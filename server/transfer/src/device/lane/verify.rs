@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Act, Job, Lane, Page};
+use super::{Act, Job, JobPage, Lane};
 use crate::device::buffer::Scratch;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
 use crate::device::staging::Taken;
@@ -19,7 +19,7 @@ struct Table {
 
 impl Table {
     /// Adds a page in slot order, gaps as zeros.
-    fn push(&mut self, page: &Page) {
+    fn push(&mut self, page: &JobPage) {
         let first = self.pieces.len();
         let mut position = 0;
         let part_bytes = part_bytes(page.plan.slot_bytes());
@@ -50,7 +50,7 @@ fn part_bytes(slot_bytes: usize) -> usize {
 }
 
 /// Pieces that a page may come to: its runs, a gap before each and one at the end, and the cuts in long runs.
-fn pieces_max(page: &Page) -> usize {
+fn pieces_max(page: &JobPage) -> usize {
     let slot_bytes = page.plan.slot_bytes();
     page.plan.pieces().len() * 2 + 1 + slot_bytes / part_bytes(slot_bytes)
 }
@@ -143,15 +143,15 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use super::{Page, Table, part_bytes, pieces_max};
+    use super::{JobPage, Table, part_bytes, pieces_max};
     use crate::device::lane::Other;
     use crate::device::plan::DevicePlan;
     use crate::limits::{CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX};
 
-    fn page(runs: &[(u64, usize)]) -> Page {
+    fn page(runs: &[(u64, usize)]) -> JobPage {
         // SAFETY: nothing copies by this plan.
         let plan = unsafe { DevicePlan::runs(runs) }.expect("runs that can be planned");
-        Page { other: Other::Source(plan.clone()), plan }
+        JobPage { other: Other::Source(plan.clone()), plan }
     }
 
     #[test]

@@ -177,21 +177,21 @@ fn compare(device: &Device, control: &HostControl, layout: &Layout, order: PageL
     assert_eq!(page_bytes, cpu.slot_bytes());
     let region = region(3 * page_bytes);
     let slot = |number: usize| region.slot(number * page_bytes, page_bytes).unwrap();
-    slot(0).fill(&vec![0xEE; page_bytes]);
+    slot(0).claim().unwrap().fill(&vec![0xEE; page_bytes]);
     let page = vec![SlotPage { slot: slot(0), plan: plan.clone() }];
     let landed = wait(device.fill(page, None).unwrap().landed()).unwrap();
-    let expected = slot(1).gather(&cpu);
-    assert!(slot(0).to_vec() == slot(1).to_vec(), "{what}: the slot, gaps as zeros");
+    let (page, expected) = slot(1).claim().unwrap().gather(&cpu);
+    assert!(slot(0).page().to_vec() == page.to_vec(), "{what}: the slot, gaps as zeros");
     assert_eq!(landed.checksums, [expected], "{what}: the checksum");
 
     let fresh = bytes_of(2, page_bytes);
-    slot(2).fill(&fresh);
+    slot(2).claim().unwrap().fill(&fresh);
     // Gaps are zeros in a slot that the pool has.
     for gap in plan.gaps() {
-        slot(2).blank(gap);
+        slot(2).claim().unwrap().blank(gap);
     }
     let mut copy = memory.clone();
-    let by_cpu = slot(2).scatter(&layout.cpu(copy.as_mut_ptr(), block, order, tokens));
+    let by_cpu = slot(2).page().scatter(&layout.cpu(copy.as_mut_ptr(), block, order, tokens));
     let layers = layout.views;
     let page = vec![SlotPage { slot: slot(2), plan }];
     let landed = wait(device.drain(page, None, layers, true).unwrap().landed()).unwrap();

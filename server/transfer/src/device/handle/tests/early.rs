@@ -12,7 +12,7 @@ fn rig(options: HostOptions) -> Rig {
     let rig = Rig::new(options, 24);
     let rig = if registers { rig.registered() } else { rig };
     for page in 0..24 {
-        rig.region.slot(page * PAGE, PAGE).unwrap().fill(&pattern(page as u64 + 100, PAGE));
+        rig.region.slot(page * PAGE, PAGE).unwrap().claim().unwrap().fill(&pattern(page as u64 + 100, PAGE));
         rig.write(page, &[OTHERS; PAGE]);
     }
     rig

@@ -32,7 +32,7 @@ fn there_and_back(rig: &Rig, slot: &crate::Slot) {
     let page = |page: usize| vec![SlotPage { slot: slot.clone(), plan: at(page) }];
     wait(rig.device.fill(page(0), None).unwrap().landed()).unwrap();
     let expected = &pattern(0, PAGE)[..slot.len()];
-    assert!(slot.to_vec() == expected);
+    assert!(slot.page().to_vec() == expected);
     let landed = wait(rig.device.drain(page(1), None, 0, true).unwrap().landed()).unwrap();
     assert_eq!(landed.checksums, [checksum(expected)]);
     assert!(rig.read(1)[..slot.len()] == *expected);

@@ -1,0 +1,72 @@
+//! What a lane is asked to copy. Owns: what a job's pages are, and which way they go. Must not know: streams, staging memory,
+//! who asks.
+
+use std::sync::Arc;
+
+use crate::device::choose::Way;
+use crate::device::flight::{FlightBoard, Mark};
+use crate::device::plan::DevicePlan;
+use crate::page::{Page, PageMut};
+use crate::slot::Slot;
+
+/// What the other end of a page's copy is.
+#[derive(Debug)]
+pub(crate) enum Other {
+    /// A slot in host memory that the copy reads.
+    Slot(Page),
+    /// A slot in host memory that the copy fills. What is staged for it shares the right until it has landed.
+    Filling(Arc<PageMut>),
+    /// Device memory that the plan's is filled from.
+    Source(DevicePlan),
+}
+
+impl Other {
+    /// The slot, if it is one.
+    pub(crate) fn slot(&self) -> Option<&Slot> {
+        match self {
+            Other::Slot(page) => Some(page.slot()),
+            Other::Filling(page) => Some(page.slot()),
+            Other::Source(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct JobPage {
+    pub(crate) plan: DevicePlan,
+    pub(crate) other: Other,
+}
+
+/// Copies that one call asked for.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) pages: Vec<JobPage>,
+    /// Nothing is read or written before this.
+    pub(crate) after: Option<Mark>,
+    /// How many parts of all pages are copied one after another, each with an event; 0: no events.
+    pub(crate) layers: usize,
+    /// Whether the pages' checksums are wanted.
+    pub(crate) checksums: bool,
+    pub(crate) flight: Arc<FlightBoard>,
+}
+
+impl Job {
+    /// Pieces of all its pages, before those that touch are joined.
+    pub(super) fn pieces(&self) -> usize {
+        self.pages.iter().map(|page| page.plan.pieces().len()).sum()
+    }
+
+    /// Whether it goes from the plans into slots; else the other way.
+    pub(super) fn to_slots(&self) -> bool {
+        self.way() == Way::ToSlots
+    }
+
+    /// Which way its pieces go: all of one job go the same.
+    pub(super) fn way(&self) -> Way {
+        match self.pages.first().map(|page| &page.other) {
+            Some(Other::Filling(_)) => Way::ToSlots,
+            Some(Other::Source(_)) => Way::Within,
+            Some(Other::Slot(_)) | None => Way::ToDevice,
+        }
+    }
+}
