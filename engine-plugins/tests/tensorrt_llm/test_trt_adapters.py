@@ -146,7 +146,7 @@ def test_an_operator_names_adapters(server: Any, make_engine: MakeEngine) -> Non
         assert matched(engine, 1, words) == expected
 
 
-@pytest.mark.parametrize("text", ["5", "5=", "=a", "five=a", "5=a,5=b"])
+@pytest.mark.parametrize("text", ["5", "5=", "=a", "five=a", "5=a,5=b", "5=a;7=b", "5=a b", "5=a\n7", "5=\u00e4"])
 def test_a_wrong_list_of_names_stops_the_start(server: Any, make_engine: MakeEngine, text: str) -> None:
     with pytest.raises(ValueError, match="TURNKV_LORA_NAMES must be like"):
         make_engine(server.address, {"lora_names": text})
