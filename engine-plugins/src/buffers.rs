@@ -99,16 +99,12 @@ impl PageBuffers {
     }
 }
 
-/// The unsigned 64-bit integers of a contiguous buffer.
+/// The unsigned 64-bit integers of a contiguous buffer; whatever holds anything else is refused.
 pub(crate) fn unsigned_integers(buffer: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let helper = buffer.py().import("turnkv._buffers")?.getattr("address")?;
-    let (at, bytes, _owner): (usize, usize, Py<PyAny>) = helper.call1((buffer, false))?.extract()?;
-    let count = bytes / size_of::<u64>();
-    if bytes != count * size_of::<u64>() {
-        return Err(PyValueError::new_err(format!("{bytes} bytes are no whole unsigned 64-bit integers")));
-    }
-    // SAFETY: the buffer is `bytes` long, `_owner` keeps it in place, and it is read before this function returns. It may
-    // lie anywhere, so it is read as unaligned.
+    let helper = buffer.py().import("turnkv._buffers")?.getattr("unsigned_integers")?;
+    let (at, count, _owner): (usize, usize, Py<PyAny>) = helper.call1((buffer,))?.extract()?;
+    // SAFETY: the buffer holds `count` of them, `_owner` keeps it in place, and it is read before this function returns. It
+    // may lie anywhere, so it is read as unaligned.
     Ok((0..count).map(|index| unsafe { (at as *const u64).add(index).read_unaligned() }).collect())
 }
 

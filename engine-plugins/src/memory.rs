@@ -5,6 +5,7 @@ use crate::buffers;
 use crate::device::Device;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes};
 
 /// K or V of one layer as Python gives it: address, heads, head stride, token stride, row (bytes).
 pub(crate) type View = (usize, usize, usize, usize, usize);
@@ -21,7 +22,11 @@ pub(crate) struct Runs {
 #[pymethods]
 impl Runs {
     #[new]
-    fn new(addresses: &Bound<'_, PyAny>, lengths: Vec<usize>) -> PyResult<Runs> {
+    fn new(addresses: &Bound<'_, PyAny>, lengths: &Bound<'_, PyAny>) -> PyResult<Runs> {
+        if lengths.is_instance_of::<PyBytes>() || lengths.is_instance_of::<PyByteArray>() {
+            return Err(PyTypeError::new_err("lengths are whole numbers, a list of them, not bytes"));
+        }
+        let lengths: Vec<usize> = lengths.extract()?;
         if lengths.is_empty() {
             return Err(PyValueError::new_err("a page is made of at least one run"));
         }

@@ -42,7 +42,7 @@ impl Pool {
     ) -> PyResult<Pool> {
         let usual = ClientConfig::default();
         let config = ClientConfig {
-            address: address.map(absolute).transpose()?,
+            address: address.map(str::to_owned),
             data_plane: parse_data_plane(data_plane)?,
             connect_ms: connect_ms.unwrap_or(usual.connect_ms),
             call_ms: call_ms.unwrap_or(usual.call_ms),
@@ -154,15 +154,6 @@ fn bundled_server(py: Python<'_>) -> Option<PathBuf> {
     let package: PathBuf = py.import("turnkv").ok()?.getattr("__file__").ok()?.extract().ok()?;
     let server = package.parent()?.join("_bin").join("turnkv");
     server.is_file().then_some(server)
-}
-
-/// `unix:relative/path` as seen from the current directory; the rest is the client's to judge.
-fn absolute(address: &str) -> PyResult<String> {
-    let Some(path) = address.strip_prefix("unix:").filter(|path| !path.is_empty() && !path.starts_with('/'))
-    else {
-        return Ok(address.to_owned());
-    };
-    Ok(format!("unix:{}", std::path::absolute(path)?.display()))
 }
 
 fn parse_data_plane(name: &str) -> PyResult<DataPlane> {

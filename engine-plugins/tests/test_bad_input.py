@@ -19,6 +19,8 @@ import turnkv
         ({"address": "tcp:nonsense"}, "address"),
         ({"address": ""}, "address"),
         ({"address": "unix:"}, "address"),
+        ({"address": "unix:relative/x"}, "absolute"),
+        ({"address": "unix://relative"}, "absolute"),
         ({"address": "unix:/" + "x" * 200}, "longer"),
         ({"data_plane": "rdma"}, "data_plane"),
         ({"connect_ms": 0}, "connect_ms"),

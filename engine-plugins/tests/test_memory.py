@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import ctypes
 
 import numpy
 import pytest
+import torch
 from conftest import Server
 from test_device import LAYERS, PAGE, SHAPE, SIZE, chain, stack_of, views
 
@@ -54,16 +56,57 @@ def test_a_value_is_what_it_was_made_of() -> None:
         there.layers = 4
 
 
+def test_addresses_are_unsigned_64_bit_integers_and_nothing_is_taken_for_them() -> None:
+    at = [4096, 1 << 63]
+    given = [
+        numpy.array(at, numpy.uint64),
+        numpy.array(at, numpy.uint64).reshape(2, 1),
+        memoryview(numpy.array(at, numpy.uint64)),
+        array.array("Q", at),
+        (ctypes.c_uint64 * 2)(*at),
+        torch.tensor([4096, 8192], dtype=torch.uint64),
+    ]
+    for addresses in given[:-1]:
+        assert turnkv.Runs(addresses, [64]).addresses == at
+    assert turnkv.Runs(given[-1], [64]).addresses == [4096, 8192]
+    for other in [
+        numpy.zeros(2, numpy.float64),
+        numpy.zeros(2, numpy.int64),
+        numpy.zeros(4, numpy.uint32),
+        numpy.zeros(2, ">u8"),
+        numpy.zeros(2, "datetime64[s]"),
+        numpy.zeros(16, numpy.uint8),
+        memoryview(numpy.zeros(2, ">u8")),
+        array.array("q", [4096]),
+        array.array("d", [4096]),
+        torch.zeros(2, dtype=torch.int64),
+        bytes(8),
+        bytearray(8),
+        (4096, 8),
+        [4096],
+        None,
+    ]:
+        with pytest.raises(TypeError, match=r"unsigned 64-bit integers .*not .*astype"):
+            turnkv.Runs(other, [64])
+    with pytest.raises(ValueError, match="contiguous"):
+        turnkv.Runs(numpy.zeros((2, 2), numpy.uint64)[:, 0], [64])
+    for lengths in (b"@", bytearray(b"@"), [64.0], numpy.array([64.0]), ["64"], [-1]):
+        with pytest.raises((TypeError, OverflowError)):
+            turnkv.Runs(given[0], lengths)
+    assert turnkv.Runs(given[0], numpy.array([64], numpy.uint32)).lengths == [64]
+
+
 def test_memory_that_cannot_be_meant(server: Server) -> None:
     pages = server.pool().open_namespace("no-memory", **SHAPE)
-    for addresses, lengths in [(b"1234567", [1]), (b"12345678", []), (b"12345678", [1, 1])]:
+    one, none = array.array("Q", [4096]), array.array("Q")
+    for addresses, lengths in [(one, []), (one, [1, 1])]:
         with pytest.raises(ValueError):
             turnkv.Runs(addresses, lengths)
-    for nothing in ([bytearray(PAGE)], turnkv.OnDevice(DEVICE, turnkv.Runs(b"", [1])), None):
+    for nothing in ([bytearray(PAGE)], turnkv.OnDevice(DEVICE, turnkv.Runs(none, [1])), None):
         with pytest.raises(TypeError, match="Runs or Strided"):
             turnkv.OnDevice(DEVICE, nothing)
     with pytest.raises(TypeError):
-        turnkv.OnDevice(None, turnkv.Runs(b"", [1]))
+        turnkv.OnDevice(None, turnkv.Runs(none, [1]))
     hashes, tail = chain(3, seed=22_000), turnkv.Strided(views(stack_of(3 * SIZE)), 2 * SIZE + 9)
     for memory in (tail, turnkv.OnDevice(DEVICE, tail)):
         with pytest.raises(ValueError, match="a tail of 9, tail_tokens=3 says otherwise"):

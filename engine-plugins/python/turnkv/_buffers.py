@@ -6,7 +6,13 @@ Owns: turning numpy arrays, torch tensors and buffer objects into (address, byte
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
+
+_ORDER = "<" if sys.byteorder == "little" else ">"
+_INTEGER_BYTES = 8
+_FORMATS = frozenset(order + letter for order in ("", "@", "=", _ORDER) for letter in "QL")
+"""Of buffers of unsigned 64-bit integers; "L" has 8 bytes in some of them only."""
 
 
 def address(buffer: Any, writable: bool) -> tuple[int, int, Any]:
@@ -25,11 +31,42 @@ def address(buffer: Any, writable: bool) -> tuple[int, int, Any]:
     return _buffer(buffer, writable)
 
 
+def unsigned_integers(buffer: Any) -> tuple[int, int, Any]:
+    """(address, count, owner) of unsigned 64-bit integers in this machine's byte order; other types are not reinterpreted.
+
+    Raises TypeError for any other type of item, and what `address` raises.
+    """
+    if hasattr(buffer, "data_ptr") and hasattr(buffer, "dtype"):
+        given, right = str(buffer.dtype), str(buffer.dtype) == "torch.uint64"
+    elif hasattr(buffer, "__array_interface__"):
+        given = str(buffer.__array_interface__["typestr"])
+        right = given == f"{_ORDER}u{_INTEGER_BYTES}"
+    else:
+        given, right = _item_of(buffer)
+    if not right:
+        raise TypeError(
+            "addresses are unsigned 64-bit integers of this machine's byte order, numpy.uint64 or array('Q'), "
+            f"not {given}: convert them with .astype(numpy.uint64)"
+        )
+    at, size, owner = address(buffer, False)
+    return at, size // _INTEGER_BYTES, owner
+
+
 def view(owner: Any, at: int, size: int) -> memoryview:
     """A read-only memoryview of `size` bytes at address `at`; it keeps `owner` alive."""
     memory: Any = (ctypes.c_ubyte * size).from_address(at)
     memory._owner = owner
     return memoryview(memory).cast("B").toreadonly()
+
+
+def _item_of(buffer: Any) -> tuple[str, bool]:
+    """What a buffer says that its items are, and whether they are unsigned 64-bit integers."""
+    try:
+        with memoryview(buffer) as memory:
+            right = memory.itemsize == _INTEGER_BYTES and memory.format in _FORMATS
+            return f"items of {memory.itemsize} bytes and format {memory.format!r}", right
+    except TypeError:
+        return type(buffer).__name__, False
 
 
 def _pair(buffer: tuple[Any, ...]) -> tuple[int, int, Any]:

@@ -253,7 +253,8 @@ class Runs:
         """`addresses`: unsigned 64-bit integers in a contiguous buffer (numpy uint64, array('Q')), the runs of the first page,
         then those of the second, ...; they are read now. `lengths`: bytes of each run of a page, the same for every page,
         `shard_bytes` in all. Where a call moves k shards of each page, `lengths` describes one shard still, and there are k rows
-        of addresses a page. Raises ValueError for addresses that are not whole pages.
+        of addresses a page. Raises ValueError for addresses that are not whole pages, TypeError for items of any other type or
+        byte order (int64, float64, uint32, bytes), which are never reinterpreted.
 
         The runs must stay valid while a call uses them.
         """
