@@ -335,6 +335,9 @@ fn check(file: File) -> Result<Settings, ConfigError> {
 fn check_listen(listen: Option<&str>) -> Result<PathBuf, ConfigError> {
     let Some(listen) = listen else { return Ok(default_socket()) };
     match listen.strip_prefix("unix:") {
+        Some(path) if !path.is_empty() && !path.starts_with('/') => {
+            Err(bad("listen", format!("`{listen}` must name an absolute path: unix:/path/to/turnkv.sock")))
+        }
         Some(path) if (1..=SOCKET_PATH_BYTES_MAX).contains(&path.len()) => Ok(PathBuf::from(path)),
         Some(path) => {
             let (most, bytes) = (SOCKET_PATH_BYTES_MAX, path.len());

@@ -34,6 +34,7 @@ fn values_out_of_bounds_name_their_key() {
         ("[dram]\nslab_bytes = \"3000000\"", "dram.slab_bytes"),
         ("[nvme]\npath = \"x\"\nbytes = \"5MiB\"", "nvme.bytes"),
         ("listen = \"tcp:1\"", "listen"),
+        ("listen = \"unix:relative/turnkv.sock\"", "absolute path"),
         ("socket_mode = \"9\"", "socket_mode"),
         ("[limits]\nlease_ms = 1", "limits.lease_ms"),
         ("[limits]\nclient_slots_percent = 0", "limits.client_slots_percent"),
