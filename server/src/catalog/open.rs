@@ -131,8 +131,7 @@ impl Catalog {
     ) -> Result<T, CatalogError> {
         let database = self.ready(store)?;
         let written = guarded(|| {
-            let mut write = database.begin_write()?;
-            write.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+            let write = begin(database)?;
             let done = change(&write)?;
             write.commit()?;
             Ok(done)
@@ -259,15 +258,27 @@ impl Catalog {
     }
 }
 
+/// A transaction that is durable, and committed in two phases: the last commit is whole whenever the power went, so if it does
+/// not check it was damaged since. In one phase the database would take the one before it, and not say so.
+fn begin(database: &Database) -> Result<WriteTransaction, CatalogError> {
+    let mut write = database.begin_write()?;
+    write.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+    write.set_two_phase_commit(true);
+    Ok(write)
+}
+
 fn open_tables(place: &dyn CatalogPlace, owner: &Owner) -> Result<Database, CatalogError> {
     guarded(|| {
         let mut builder = Builder::new();
         builder.set_cache_size(CATALOG_CACHE_BYTES).set_check_integrity_on_open(true);
         let database = place.open(&builder)?;
-        let write = database.begin_write()?;
+        let write = begin(&database)?;
         owner.take(&write)?;
         tables::create(&write)?;
         write.commit()?;
         Ok(database)
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,11 +18,11 @@ use turnkv_pool::{NamespaceIndex, PinRecord, SessionRecord};
 use turnkv_proto::{BlockHash, CheckedSpec, NamespaceId, SessionId, Spec};
 use turnkv_tier::nvme::{SegmentNote, TierId};
 
-fn spec(model: &str) -> CheckedSpec {
+pub(super) fn spec(model: &str) -> CheckedSpec {
     Spec::opaque(model, 16, 4096).check().unwrap()
 }
 
-fn record(turn: u32) -> SessionRecord {
+pub(super) fn record(turn: u32) -> SessionRecord {
     SessionRecord {
         ns: NamespaceIndex(3, 0),
         session: name("chat"),
@@ -37,7 +37,7 @@ fn record(turn: u32) -> SessionRecord {
     }
 }
 
-fn name(session: &str) -> SessionId {
+pub(super) fn name(session: &str) -> SessionId {
     SessionId::parse(session).unwrap()
 }
 
@@ -68,6 +68,27 @@ impl Disk {
     pub(crate) fn spoil(&self) {
         let len = self.bytes().len().unwrap();
         self.bytes().write(0, &vec![0x11; len as usize]).unwrap();
+    }
+
+    /// What is on it now, on another: as a killed process leaves it.
+    pub(super) fn copy(&self) -> Disk {
+        let copy = Disk::new(self.0.errno);
+        let (from, to) = (self.bytes(), copy.bytes());
+        let mut bytes = vec![0; from.len().unwrap() as usize];
+        from.read(0, &mut bytes).unwrap();
+        to.set_len(bytes.len() as u64).unwrap();
+        to.write(0, &bytes).unwrap();
+        copy
+    }
+
+    /// So many of its bits turn over.
+    pub(super) fn flip(&self, random: &mut turnkv_mutate::Random, times: usize) {
+        let bytes = self.bytes();
+        for _ in 0..times {
+            let (at, mut byte) = (random.below(bytes.len().unwrap() as usize) as u64, [0]);
+            bytes.read(at, &mut byte).unwrap();
+            bytes.write(at, &[byte[0] ^ 1 << random.below(8)]).unwrap();
+        }
     }
 
     fn bytes(&self) -> Arc<InMemoryBackend> {
@@ -122,11 +143,11 @@ pub(super) fn on(disk: &Disk) -> Catalog {
 }
 
 /// Writes sessions whose lists are short: nothing is shared.
-fn put(catalog: &Catalog, changes: &[Change]) -> Result<Written, CatalogError> {
+pub(super) fn put(catalog: &Catalog, changes: &[Change]) -> Result<Written, CatalogError> {
     catalog.put_sessions(changes, &ListSource { chunks: &|_, _| Vec::new(), chunks_max: 0 })
 }
 
-fn sessions(catalog: &Catalog, spec: &CheckedSpec) -> Vec<SessionRecord> {
+pub(super) fn sessions(catalog: &Catalog, spec: &CheckedSpec) -> Vec<SessionRecord> {
     let mut found = Vec::new();
     let look = |saved: &SavedRows| {
         saved.for_each_of(&spec.id(), |session| {

@@ -39,9 +39,16 @@ impl Engine {
             "the file system under nvme.path is full: free some space, or lower nvme.bytes".to_owned()
         });
         let unsaved = self.catalog.as_ref().and_then(|catalog| catalog.trouble());
+        let set_aside = self.catalog.as_ref().map_or(0, |catalog| catalog.set_aside());
+        let forgotten = (set_aside > 0).then(|| {
+            format!(
+                "{set_aside} damaged catalogs were set aside since the start: sessions and pins of before are forgotten, pages \
+                 are not; check the disk under nvme.state_dir"
+            )
+        });
         Health {
             not_serving,
-            notes: [lost, full, retired, damaged].into_iter().flatten().chain(unsaved).collect(),
+            notes: [lost, full, retired, damaged, forgotten].into_iter().flatten().chain(unsaved).collect(),
         }
     }
 }

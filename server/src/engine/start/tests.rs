@@ -184,6 +184,12 @@ fn every_start_succeeds_and_serves_every_page_whatever_became_of_the_catalog() {
         engine.flush_catalog();
         let catalog = engine.catalog.as_ref().unwrap();
         assert_eq!((catalog.trouble(), catalog.waiting_len()), (None, 0), "seed {seed}: it works afterwards");
+        let told = engine.health().notes.iter().any(|note| note.contains("set aside"));
+        assert_eq!(
+            told,
+            catalog.set_aside() > 0,
+            "seed {seed}: /healthz names it as long as the process lives"
+        );
         set_aside += catalog.set_aside();
         restored += u64::from(sessions == 40 * NAMESPACES as u64);
         if seed == 0 {
