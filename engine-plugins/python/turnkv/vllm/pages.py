@@ -22,8 +22,8 @@ from .heads import Cut
 
 VOLATILE_CONFIG_KEYS = frozenset({"_name_or_path", "transformers_version", "use_cache", "architectures"})
 SEVERAL_GROUPS_FORMAT = 2
-"""Of pages of models with several KV cache groups, whose groups take their blocks from one pool. Under the names before it a page may
-hold what another group wrote into its block while it was being saved. Models with one group keep their names."""
+"""Of pages of models with several KV cache groups, whose groups take their blocks from one pool. Under the names before it a page
+may hold what another group wrote into its block while it was being saved. Models with one group keep their names."""
 ISOLATED_HASHES = ("xxhash", "xxhash_cbor")
 """Hash algorithms that vLLM seeds at random in every process."""
 
