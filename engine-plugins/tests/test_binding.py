@@ -348,6 +348,41 @@ def test_fork_gets_connections_of_its_own(server: Server) -> None:
     assert pages.reload(hashes, targets).pages == 4 and targets == data
 
 
+FORKED_AT_FIRST_USE = """
+import os, sys, threading, time, turnkv
+pages = turnkv.Pool(sys.argv[1]).open_namespace("fork-first", dtype="u8", layout="opaque", page_tokens=16, opaque_shard_bytes=4096)
+hashes, before = bytes(range(32)) * 4, set(sys.modules)
+def first_use():
+    return pages.reload(hashes, [bytearray(4096) for _ in range(4)], deadline_ms=20_000).pages
+threads = [threading.Thread(target=first_use) for _ in range(3)]
+for thread in threads:
+    thread.start()
+child = os.fork()
+if child == 0:
+    os._exit(first_use())
+for thread in threads:
+    thread.join()
+deadline = time.monotonic() + 60
+while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+    time.sleep(0.01)
+if ended[0] == 0:
+    os.kill(child, 9)
+    sys.exit("the child hangs")
+assert os.waitstatus_to_exitcode(ended[1]) == 0, ended
+lease = pages.lease(hashes)
+turnkv.chain_hashes(b"abcd", 1)
+assert set(sys.modules) == before, set(sys.modules) - before
+"""
+
+
+def test_a_child_forked_at_first_use_goes_on(server: Server) -> None:
+    """A module that a call imports would stay locked in the child for ever, by a thread that is not there."""
+    for _ in range(3):
+        command = [sys.executable, "-c", FORKED_AT_FIRST_USE, server.address]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+
+
 def test_import_needs_neither_torch_nor_numpy() -> None:
     script = "import sys, turnkv; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -9,6 +9,10 @@ Everything that can go wrong with a pool is a `turnkv.Error`: an engine that get
 Plugins: `turnkv.transformers`, `turnkv.vllm`, `turnkv.sglang`, `turnkv.tensorrt_llm`. Nothing here imports torch or numpy.
 """
 
+import os
+
+# Calls use `_buffers`. A module that a call imports would stay locked for ever in a child that is forked meanwhile.
+from . import _buffers as _buffers
 from ._turnkv import (
     Device,
     DeviceReload,
@@ -64,8 +68,6 @@ def shared_pool(address: str | None = None) -> Pool:
 
     Plugins that are given an address share it, so a thousand sessions use one set of connections.
     """
-    import os
-
     key = (os.getpid(), address)
     if key not in _shared_pools:
         _shared_pools[key] = Pool(address)
@@ -77,8 +79,6 @@ def shared_device(ordinal: int = 0, staging_bytes: int | None = None) -> Device:
 
     Plugins share it, so that the pool's memory is registered with the GPU once.
     """
-    import os
-
     key = (os.getpid(), ordinal)
     if key not in _shared_devices:
         _shared_devices[key] = Device(ordinal, staging_bytes=staging_bytes)

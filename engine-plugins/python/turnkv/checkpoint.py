@@ -6,6 +6,7 @@ out. Must not know: engines, pools, how a file is digested. (`fingerprint` names
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -32,6 +33,8 @@ START_WAIT_SECONDS = PATIENCE_SECONDS
 """How long an engine's start waits for the name; then it goes on without pages until the name is known."""
 NAMES_MAX = 64
 """Checkpoints whose names one process remembers."""
+LINKS_MAX = 40
+"""Symbolic links on the way to one file; the system follows no more either."""
 _GGUF_PART = re.compile(r"(.*)-\d{5}-of-\d{5}\.gguf")
 
 
@@ -95,6 +98,40 @@ def files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]
     return weights, settings
 
 
+def weights_identities(path: pathlib.Path) -> list[str]:
+    """Of every file that a checkpoint's name is made of, as it is now: equal ones are of the same, unchanged files."""
+    try:
+        weights, settings = files_of(path)
+        return [f"{file.name}:{identity_of(os.stat(file))}" for file in (*weights, *settings)]
+    except OSError as error:
+        return [f"unreadable: {error}"]
+
+
+def last_change_ns(path: pathlib.Path) -> int:
+    """When a checkpoint's files, its folder or a link on the way to them changed last, as the file system says. Raises OSError.
+
+    Whatever is moved into a place counts as changed then, a folder that holds its folder excepted.
+    """
+    weights, settings = files_of(path)
+    stats = [os.stat(file) for file in (path, *weights, *settings)]
+    for file in (path, *weights, *settings):
+        stats += _links_to(file)
+    return max(max(stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
+
+
+def _links_to(path: pathlib.Path) -> list[os.stat_result]:
+    """Every symbolic link that is followed from a path to its file."""
+    links: list[os.stat_result] = []
+    path = pathlib.Path(os.path.abspath(path))
+    while len(links) < LINKS_MAX:
+        link = next((part for part in reversed((path, *path.parents)) if part.is_symlink()), None)
+        if link is None:
+            return links
+        links.append(link.lstat())
+        path = pathlib.Path(os.path.abspath(link.parent / os.readlink(link) / path.relative_to(link)))
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
 class WeightsName:
     """The name of an engine's weights, found out beside the engine's work. Threads may share it."""
 
@@ -108,7 +145,7 @@ class WeightsName:
     @staticmethod
     def of(prefix: str, paths: Sequence[pathlib.Path], log: logging.Logger = logger) -> WeightsName:
         """This process's one for these files as they are now: the sides of an engine do not hash them twice."""
-        key = (prefix, *(f"{path}:{identity}" for path in paths for identity in _identities(path)))
+        key = (prefix, *(f"{path}:{identity}" for path in paths for identity in weights_identities(path)))
         with _names_lock:
             if key not in _names:
                 while len(_names) >= NAMES_MAX:
@@ -127,6 +164,10 @@ class WeightsName:
             error.kind, error.advice = "unnamed", "recompute"
             raise error
         return self._name
+
+    def is_pending(self) -> bool:
+        """Whether the name may still become known."""
+        return not self._known.is_set()
 
     def wait(self, seconds: float = START_WAIT_SECONDS) -> bool:
         """Waits for the name, so that an engine's first turns find and store pages; whether it is known."""
@@ -163,12 +204,3 @@ def name_of(weights: str | WeightsName) -> str:
 
 _names: dict[tuple[str, ...], WeightsName] = {}
 _names_lock = threading.Lock()
-
-
-def _identities(path: pathlib.Path) -> list[str]:
-    """Of every file that the name is made of, as it is now."""
-    try:
-        weights, settings = files_of(path)
-        return [f"{file.name}:{identity_of(os.stat(file))}" for file in (*weights, *settings)]
-    except OSError as error:
-        return [f"unreadable: {error}"]

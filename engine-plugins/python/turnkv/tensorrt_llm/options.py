@@ -5,6 +5,7 @@ Owns: names, defaults, bounds, clear errors. Must not know: TensorRT-LLM, pools.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -24,7 +25,8 @@ class Options:
     model_id: str | None = None
     """Name of the weights. None: derived from their bytes."""
     lora_names: str = ""
-    """Names of LoRA adapters' weights by task id, "5=support@3,7=sql@1": the same name means the same bytes everywhere."""
+    """Names of LoRA adapters' weights by task id, "5=support@3,7=sql@1": the same name means the same bytes everywhere.
+    A name has letters, digits and ._/@:- only."""
     load: bool = True
     """Reload pages."""
     save: bool = True
@@ -57,6 +59,9 @@ class Options:
         return Options(**values)
 
 
+_LORA_NAME = re.compile(r"[A-Za-z0-9._/@:-]+")
+
+
 def lora_names(text: str, variable: str = "lora_names") -> dict[int, str]:
     """The names by task id. Raises ValueError that names the variable."""
     names: dict[int, str] = {}
@@ -64,6 +69,10 @@ def lora_names(text: str, variable: str = "lora_names") -> dict[int, str]:
         task, equals, name = entry.partition("=")
         if not equals or not task.strip().isdecimal() or not name.strip() or int(task) in names:
             raise ValueError(f'{variable} must be like "5=support@3,7=sql@1", each id once, not {text!r}')
+        if not _LORA_NAME.fullmatch(name.strip()):
+            raise ValueError(
+                f'{variable} must be like "5=support@3,7=sql@1": a name has letters, digits and ._/@:- only, not {name.strip()!r}'
+            )
         names[int(task)] = name.strip()
     return names
 

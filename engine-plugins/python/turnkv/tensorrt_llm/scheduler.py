@@ -91,6 +91,7 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
         try:
             root = root_of(request, self._adapters.identity_of(request))
         except UnknownAdapter:
+            self.counts["missed_adapter"] += 1
             return 0, False
         tokens = request.get_tokens(0)
         # One token at least must be left to compute.

@@ -61,12 +61,13 @@ impl Folder {
         if direct {
             flags |= OFlags::DIRECT;
         }
-        let file = rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
-        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
-            FileType::RegularFile => Ok(File::Descriptor(file)),
-            FileType::Directory => Err(Errno::ISDIR),
-            _ => Err(Errno::NXIO),
+        // Looked at first: to open a device may do something to it, and what a pipe answers depends on the flags.
+        if let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::empty()) {
+            check_regular(stat.st_mode)?;
         }
+        let file = rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
+        check_regular(rustix::fs::fstat(&file)?.st_mode)?;
+        Ok(File::Descriptor(file))
     }
 
     /// The names of what is in it, in no order that means anything; one that is not text is not ours.
@@ -263,6 +264,15 @@ impl File {
             }
         }
         Ok(())
+    }
+}
+
+/// That it is a file; the error says of anything else that it is none.
+fn check_regular(mode: u32) -> Result<(), Errno> {
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR),
+        _ => Err(Errno::NXIO),
     }
 }
 

@@ -278,6 +278,27 @@ fn strays_are_named_and_left_alone() {
     assert!(dir.path().join("segment-000001.kv").is_dir());
 }
 
+/// A pipe, a socket, a device: whatever has a segment's name and is no file is left alone as a folder is.
+#[test]
+fn what_is_no_file_in_the_place_of_a_segment_stops_no_start() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let dir = place();
+    let bench = Bench::new(dir.path().to_owned(), ENGINES[0]);
+    let name = |segment: u32| dir.path().join(format!("segment-{segment:06}.kv"));
+    mknodat(CWD, name(1), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(name(2)).unwrap();
+    std::os::unix::fs::symlink("/dev/null", name(99)).unwrap();
+    let (tier, recovered, report) = bench.open();
+    assert_eq!((recovered.len(), report.retired), (0, 2));
+    let text = report.warnings.join("\n");
+    for stray in [1, 2, 99] {
+        assert!(text.contains(&format!("segment-{stray:06}.kv")), "{stray}: {text}");
+    }
+    let at = write(&tier, &bench, 1, 4096).unwrap();
+    assert!(![1, 2].contains(&at.segment));
+    tier.shutdown().unwrap();
+}
+
 #[test]
 fn impossible_configurations_are_refused() {
     let dir = place();
