@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -129,3 +132,45 @@ def fail_forward(connector: Any, layer: int, steps: int = 0) -> None:
         wait(name)
 
     connector.wait_for_layer_load = failing
+
+
+def slow_saves(connector: Any, seconds: float) -> None:
+    """Each call that stores pages begins so much later. What the blocks held when they were given to be saved is noted."""
+    worker = connector._worker
+    saver, offload = worker.saver, worker.saver._offload
+    noted: dict[tuple[int, bytes], set[bytes]] = {}
+
+    def noting(call: Callable[[Any], None]) -> Callable[[Any], None]:
+        def note(job: Any) -> None:
+            for run in job.runs:
+                for name, block in zip(run.names, run.blocks, strict=True):
+                    noted.setdefault((run.group, name), set()).add(_digest(worker.runs[run.group], block))
+            call(job)
+
+        return note
+
+    def slowed(*args: Any) -> Any:
+        time.sleep(seconds)
+        return offload(*args)
+
+    saver.add, saver.finish, saver._offload = noting(saver.add), noting(saver.finish), slowed
+    worker.noted = noted
+
+
+def stored_pages(scheduler: Any, connector: Any) -> tuple[int, list[tuple[int, str]]]:
+    """Of the pages given to slow saves: how many are in the pool, and which of them (group, name) are not what was given."""
+    worker, stored, wrong = connector._worker, 0, []
+    for (group, name), given in worker.noted.items():
+        with worker.runs[group].lease(worker.door.namespace(group), [name]) as lease:
+            positions = [bytes(lease[at]) for at in range(len(lease))]
+        if positions:
+            stored += 1
+            if hashlib.sha256(b"".join(positions)).digest() not in given:
+                wrong.append((group, name.hex()))
+    return stored, wrong
+
+
+def _digest(memory: Any, block: int) -> bytes:
+    lengths = memory.lengths * memory.shards.count
+    pieces = [ctypes.string_at(int(address), length) for address, length in zip(memory.addresses([block]), lengths, strict=True)]
+    return hashlib.sha256(b"".join(pieces)).digest()

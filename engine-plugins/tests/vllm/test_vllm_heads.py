@@ -12,7 +12,7 @@ import torch
 from conftest import Greedy, prompt_of, whole_blocks
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
-from turnkv.vllm import heads
+from turnkv.vllm import heads, pages
 
 
 def full(kv_heads: int = 4, size: int = 64, **fields: Any) -> FullAttentionSpec:
@@ -99,6 +99,27 @@ def test_the_window_and_the_dtype_stay_in_a_pages_name_and_the_ranks_part_does_n
     window = SlidingWindowSpec(block_size=32, num_kv_heads=8, head_size=64, dtype=torch.float16, sliding_window=64)
     wider = SlidingWindowSpec(block_size=32, num_kv_heads=8, head_size=64, dtype=torch.float16, sliding_window=96)
     assert len({str(heads.lasting(spec, heads.Cut(8, 8))) for spec in (full(8), window, wider)}) == 3
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_pages_of_several_groups_have_names_that_no_older_version_used(monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
+    """Older versions may have stored what another group wrote; with one group they were right, and their pages are found."""
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(hf_config={}, dtype="f", quantization=None, seed=0, model="m"),
+        cache_config=SimpleNamespace(cache_dtype="auto", prefix_caching_hash_algo="sha256_cbor"),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
+        load_config=SimpleNamespace(load_format="auto", model_loader_extra_config={}, download_dir=None),
+        kv_transfer_config=SimpleNamespace(engine_id="e"),
+    )
+    group = SimpleNamespace(kv_cache_spec=full(), layer_names=["layer.0"])
+    kv_config = SimpleNamespace(kv_cache_groups=[group] * groups)
+
+    def name() -> bytes:
+        return pages._salt(config, kv_config, 0, heads.Cut(1, 1))
+
+    now = name()
+    monkeypatch.setattr(pages, "SEVERAL_GROUPS_FORMAT", 1)
+    assert (name() == now) == (groups == 1)
 
 
 def cuts(scheduler: Any, worker: Any) -> dict[str, Any]:

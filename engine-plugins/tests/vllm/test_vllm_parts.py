@@ -201,10 +201,10 @@ def test_settle_waits_for_readers_and_no_longer() -> None:
     saver.add(SaveJob("r", None, [run_of(names, [1, 2])]))
     wait_until(lambda: door.namespaces[0].calls)
     saver.add(SaveJob("r", None, [run_of(names, [3], first=2)]))
-    assert saver.settle([(0, 7)]) == 0.0
+    assert saver.settle([7]) == 0.0
     threading.Timer(0.1, door.namespaces[0].gate.set).start()
-    assert 0.05 < saver.settle([(0, 2)]) < 2
-    assert saver.settle([(0, 3)]) == 0.0, "what had not begun is not sent any more"
+    assert 0.05 < saver.settle([2]) < 2
+    assert saver.settle([3]) == 0.0, "what had not begun is not sent any more"
     assert names[2] not in door.namespaces[0].pages
 
 
@@ -226,7 +226,7 @@ def test_a_block_that_left_its_window_costs_its_own_page_only() -> None:
         namespace.gate.clear()
     saver.add(SaveJob("r", None, [run_of(names, [1, 2]), PageRun(1, 0, names[:3], [11, 12, 13])]))
     wait_until(lambda: door.namespaces[0].calls)
-    assert saver.settle([(1, 11), (1, 13)]) < 1, "what was not begun is not waited for"
+    assert saver.settle([11, 13]) < 1, "what was not begun is not waited for"
     saver.add(SaveJob("r", None, [run_of(names, [3], first=2), PageRun(1, 3, names[3:4], [14])]))
     assert not saver._requests["r"].broken
     for namespace in door.namespaces.values():

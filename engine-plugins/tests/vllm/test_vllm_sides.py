@@ -13,7 +13,7 @@ from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_o
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 from turnkv.connector import FinishJob, LoadOutcome, LoadPause, Outcomes, PageRun, PrefillClock, SaveJob, SaveOutcome
-from turnkv.vllm.connector import TurnKVConnector
+from turnkv.vllm.connector import TurnKVConnector, fitting
 from turnkv.vllm.events import Announcer
 from turnkv.vllm.meta import StepMeta, WorkerMeta
 from turnkv.vllm.metrics import TurnKVStats
@@ -46,7 +46,7 @@ def test_a_turn_through_the_scheduler() -> None:
     assert scheduler.matched_tokens(request, 0) == scheduler.matched_tokens(request, 0) == (96, True)
     scheduler.allocated(request, ([1, 2, 3],), 96)
     step = scheduler.build_meta(step_of({}, {}))
-    assert [run.blocks for run in step.loads[0].runs] == [[1, 2, 3]] and step.reused == [(0, 1), (0, 2), (0, 3)]
+    assert [run.blocks for run in step.loads[0].runs] == [[1, 2, 3]] and step.reused == [1, 2, 3]
     scheduler.worker_output(WorkerMeta(loads={"r": LoadOutcome(3, 0, None, 0.1)}))
 
     request.num_computed_tokens = 96
@@ -309,6 +309,44 @@ def test_what_ran_on_a_failed_layerwise_load_is_not_stored() -> None:
     worker.before_step(step)
     worker.end_step(step)
     wait_until(lambda: names[0] in door.namespaces[0].pages)
+
+
+def test_a_block_that_another_group_gets_is_not_saved_any_more() -> None:
+    """All groups take their blocks from one pool: what slid out of one group's window is another group's in the same step."""
+    door, scheduler, memory = FakeDoor(None, 2), scheduler_of(FakeDoor(None, 2)), Memory(32)
+    worker = Worker(Options.parse({"save_threads": 1}), door, dict.fromkeys(door.groups, memory.runs), stores=True)
+    request, tables = request_of(200, "a"), {"a": ([1, 2, 3, 4, 5, 6, 7], [11, 12, 13, 14, 15, 16, 17])}
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (0, False)
+    scheduler.allocated(request, tables["a"], 0)
+    for namespace in door.namespaces.values():
+        namespace.gate.clear()
+
+    def step(output: Any) -> None:
+        meta = scheduler.build_meta(output)
+        worker.before_step(meta)
+        worker.end_step(meta)
+
+    step(step_of({"a": 200}, tables, scheduled_new_reqs=[SimpleNamespace(num_computed_tokens=0, block_ids=tables["a"])]))
+    wait_until(lambda: door.namespaces[0].calls)
+    was = memory.bytes.copy()
+    # Group 2 is one that the connector does not keep; what is computed already (block 16) is not written again.
+    new = SimpleNamespace(num_computed_tokens=BLOCK_TOKENS, block_ids=([16, 12, 20], [21, 13], [14]))
+    step(step_of({"b": 64}, {}, scheduled_new_reqs=[new], scheduled_cached_reqs=SimpleNamespace(new_block_ids=[([11], [], [])])))
+    memory.bytes[[11, 12, 13, 14]] = 0
+    for namespace in door.namespaces.values():
+        namespace.gate.set()
+    worker.saver.finish(FinishJob("a", None, []))
+    assert finished(worker.saver, "a").stored == 8
+    stored, names = door.namespaces[1].pages, request.block_hashes
+    assert {name: page for name, page in stored.items() if page not in {block.tobytes() for block in was}} == {}
+    assert list(stored) == names[4:6], "what nobody else got is saved"
+
+
+def test_an_engine_that_zeroes_blocks_saves_when_it_holds_them() -> None:
+    zeroes, does_not = SimpleNamespace(needs_kv_cache_zeroing=True), SimpleNamespace()
+    assert fitting(Options(), zeroes) == Options(save="finished") and fitting(Options(save="off"), zeroes).save == "off"
+    assert fitting(Options(), does_not) == Options()
 
 
 def test_a_replica_stores_nothing_and_holds_nothing_up() -> None:

@@ -28,7 +28,7 @@ pub struct PoolStats {
     pub condemned_pages: u64,
     /// Pages that wait for more of their shards: nobody can read them.
     pub unfinished_pages: u64,
-    /// Pages that went because these did not come, ever; what hung on them is not counted.
+    /// Pages that went before these had come, ever, for whatever reason.
     pub unfinished_drops: u64,
     /// Branches that sessions left and whose pages are to go first, as far as these are not marked.
     pub left_branches: u64,

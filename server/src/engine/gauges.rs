@@ -278,7 +278,7 @@ const GAUGES: &[GaugeRow] = &[
 const COUNTERS: &[CounterRow] = &[
     (
         "turnkv_pool_unfinished_drops_total",
-        "Pages that went because shards of them did not come, not counting those that hung on them",
+        "Pages that went before all shards of them, or of a page before them, had come",
         |at| at.pool.unfinished_drops,
     ),
     ("turnkv_pool_evicted_pages_total", "Pages that left the pool by policy", |at| at.pool.evicted_pages),

@@ -71,7 +71,8 @@ class Saver:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="turnkv-save")
         self._state = threading.Condition()
         self._requests: dict[str, _Saves] = {}
-        self._reading: Counter[tuple[int, int]] = Counter()
+        self._reading: Counter[int] = Counter()
+        """Blocks by id alone: the groups of an engine take theirs from one pool, and lie in the same memory."""
         self._finished: dict[str, SaveOutcome] = {}
 
     def add(self, job: SaveJob) -> None:
@@ -101,8 +102,8 @@ class Saver:
                 saves.broken = saves.resent = True
             self._state.wait_for(lambda: not self._reading)
 
-    def settle(self, blocks: Iterable[tuple[int, int]]) -> float:
-        """Waits until none of these (group, block) is being read any more: they are about to be overwritten.
+    def settle(self, blocks: Iterable[int]) -> float:
+        """Waits until none of these blocks is being read any more, for whichever group: they are about to be overwritten.
 
         Returns the seconds it took. What has not begun is not sent; a call under way ends at its deadline.
         """
@@ -144,7 +145,7 @@ class Saver:
         runs = [part for run in runs for part in self._sent_alone(run)]
         saves.queue.extend(runs)
         for run in runs:
-            self._reading.update((run.group, block) for block in run.blocks)
+            self._reading.update(run.blocks)
         if not saves.has_task:
             saves.has_task = True
             self._threads.submit(self._send_all, request, saves)
@@ -165,10 +166,10 @@ class Saver:
             PageRun(run.group, run.first + at, run.names[at : at + 1], run.blocks[at : at + 1]) for at in range(len(run.names))
         ]
 
-    def _lose(self, saves: _Saves, lost: set[tuple[int, int]]) -> None:
+    def _lose(self, saves: _Saves, lost: set[int]) -> None:
         """These blocks are about to be overwritten. What hangs on them in a chain cannot follow; a window's page stands alone."""
         runs = [*saves.queue, *([saves.sending] if saves.sending else [])]
-        hit = [run for run in runs if any((run.group, block) in lost for block in run.blocks)]
+        hit = [run for run in runs if not lost.isdisjoint(run.blocks)]
         if any(self._door.groups[run.group].window_blocks is None for run in hit):
             self._clear(saves)
             saves.broken = True
@@ -184,11 +185,10 @@ class Saver:
 
     def _release(self, run: PageRun) -> None:
         for block in run.blocks:
-            key = (run.group, block)
-            if self._reading[key] > 1:
-                self._reading[key] -= 1
+            if self._reading[block] > 1:
+                self._reading[block] -= 1
             else:
-                del self._reading[key]
+                del self._reading[block]
         self._state.notify_all()
 
     def _end(self, request: str, saves: _Saves) -> None:

@@ -107,7 +107,7 @@ class Worker(compat.interface().KvCacheConnectorWorker):  # type: ignore[misc]
             self._saver.finish(FinishJob(str(request), None, []))
         # The engine does not hold all blocks that are being read: not those of cancelled requests, and of pages that
         # two requests computed side by side only one's.
-        self._saver.settle((GROUP, block) for block in step.reused)
+        self._saver.settle(step.reused)
         for placing in step.placings:
             if self._fetcher is None:
                 raise RuntimeError("turnkv: pages were promised, but this rank loads none")

@@ -9,6 +9,7 @@ Owns: roles, vLLM's signatures. Must not know: how pages move, what to save.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.warn_if_untested()
-        self._options = Options.parse(self._kv_transfer_config.kv_connector_extra_config)
+        self._options = fitting(Options.parse(self._kv_transfer_config.kv_connector_extra_config), kv_cache_config)
         self._cut()
         self._weights = pages.weights_name(vllm_config, self._options.model_id)
         self._scheduler: Scheduler | None = None
@@ -354,3 +355,16 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
         step = self._get_connector_metadata()
         assert isinstance(step, StepMeta)
         return step
+
+
+def fitting(options: Options, kv_cache_config: KVCacheConfig) -> Options:
+    """The options, as far as this engine's cache lets them be.
+
+    Where vLLM zeroes new blocks (caches of several precisions), one of its model runners does so before it tells the connector
+    that a step begins: a save of a block that its request has let go cannot be ended in time. Blocks are held from the end of a
+    request on, so then is when they are saved.
+    """
+    if options.save != "filled" or not getattr(kv_cache_config, "needs_kv_cache_zeroing", False):
+        return options
+    logger.info("TurnKV: this engine zeroes its KV blocks, so pages are saved when a request is over, not as they fill")
+    return dataclasses.replace(options, save="finished")

@@ -24,8 +24,9 @@ class StepMeta(KVConnectorMetadata):
     loads: list[LoadJob] = field(default_factory=list)
     saves: list[SaveJob] = field(default_factory=list)
     finishes: list[FinishJob] = field(default_factory=list)
-    reused: list[tuple[int, int]] = field(default_factory=list)
-    """(group, block) given to requests in this step: about to be overwritten."""
+    reused: list[int] = field(default_factory=list)
+    """Blocks given to requests in this step: about to be overwritten. Whose group's does not matter: a block that one group lets
+    go is the next one's in the same step, and is the same memory."""
     trusted: list[str] = field(default_factory=list)
     """Requests whose failed load the scheduler knows of by now: what they compute from here on is right."""
     forward: bool = False

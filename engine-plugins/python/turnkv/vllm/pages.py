@@ -21,6 +21,9 @@ from . import compat, heads
 from .heads import Cut
 
 VOLATILE_CONFIG_KEYS = frozenset({"_name_or_path", "transformers_version", "use_cache", "architectures"})
+SEVERAL_GROUPS_FORMAT = 2
+"""Of pages of models with several KV cache groups, whose groups take their blocks from one pool. Under the names before it a page
+may hold what another group wrote into its block while it was being saved. Models with one group keep their names."""
 ISOLATED_HASHES = ("xxhash", "xxhash_cbor")
 """Hash algorithms that vLLM seeds at random in every process."""
 
@@ -199,6 +202,8 @@ def _salt(vllm_config: Any, kv_cache_config: Any, index: int, cut: Cut) -> bytes
         "platform": _platform(vllm_config),
         "engine": vllm_config.kv_transfer_config.engine_id if is_isolated(vllm_config) else None,
     }
+    if len(kv_cache_config.kv_cache_groups) > 1:
+        parts["format"] = SEVERAL_GROUPS_FORMAT
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).digest()
 
 

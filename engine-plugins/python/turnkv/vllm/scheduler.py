@@ -192,7 +192,7 @@ class Scheduler:
             run = self._run(tracked, group, block_ids[group.group], first, end)
             if run.blocks:
                 runs.append(run)
-                self.step.reused.extend((group.group, block) for block in run.blocks)
+                self.step.reused.extend(run.blocks)
             tracked.sent[group.group] = max(tracked.sent[group.group], end)
         tracked.loading = LoadJob(request.request_id, runs, external)
         tracked.load_from = computed
@@ -383,15 +383,16 @@ class Scheduler:
                 step.saves.append(SaveJob(request_id, tracked.hints.session, runs))
 
     def _note_reused(self, output: Any, step: StepMeta) -> None:
-        """Blocks that are new to a request: somebody else's save may still be reading them."""
+        """Blocks that are new to a request, in groups that are not kept, too: somebody else's save may still be reading them,
+        and for another group, for all groups take their blocks from one pool."""
+        block_tokens = {group.group: group.block_tokens for group in self.groups}
         for new in output.scheduled_new_reqs:
-            for group in self.groups:
-                first = new.num_computed_tokens // group.block_tokens
-                step.reused.extend((group.group, block) for block in new.block_ids[group.group][first:])
+            for group, blocks in enumerate(new.block_ids):
+                first = new.num_computed_tokens // block_tokens[group] if group in block_tokens else 0
+                step.reused.extend(blocks[first:])
         for block_ids in output.scheduled_cached_reqs.new_block_ids:
-            if block_ids is not None:
-                for group in self.groups:
-                    step.reused.extend((group.group, block) for block in block_ids[group.group])
+            for blocks in block_ids or ():
+                step.reused.extend(blocks)
 
     def _final_tokens(self, request: Any) -> int:
         """Tokens whose KV is in the blocks for sure; the last sampled one has none."""

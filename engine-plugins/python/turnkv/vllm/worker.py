@@ -186,7 +186,7 @@ class Worker:
         if self.layers is not None:
             self._distrusted.add(request)
         if self._several_groups:
-            # Block ids are unique within a group only, so vLLM wants the request named.
+            # A load of several groups is taken back whole, so vLLM wants the request named.
             self._failed_requests.add(request)
         else:
             self._failed_blocks.update(block for _, block in loaded.failed)

@@ -46,7 +46,7 @@ impl Unfinished {
         self.pages = if more { self.pages + 1 } else { self.pages - 1 };
     }
 
-    /// A page went because it waited for too long, or for room.
+    /// A page went before it was whole, whatever made it go.
     pub(crate) fn count_dropped(&mut self) {
         self.dropped += 1;
     }
@@ -56,7 +56,7 @@ impl Unfinished {
         self.rows.len()
     }
 
-    /// Pages that wait, and pages that went because they did, ever.
+    /// Pages that wait, and pages that went before they were whole, ever.
     pub(crate) fn pages_and_dropped(&self) -> (u64, u64) {
         (self.pages, self.dropped)
     }

@@ -5,8 +5,8 @@
 use crate::ids::{NONE, NvmePlace, PlaceNote};
 use crate::index::entry::Cell;
 use crate::index::flags::{
-    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING, VICTIM,
-    WRITING,
+    COUNTED_DRAM, COUNTED_NVME, CellFlags, DIRTY, FILLED, LEAVING, Line, MOVING, ON_NVME, PROMOTING,
+    UNFINISHED, VICTIM, WRITING,
 };
 use crate::index::list_id::Position;
 use crate::limits::TOUCH_ANCESTORS_MAX;
@@ -321,6 +321,9 @@ impl Store {
             } else {
                 self.let_go(index, shard);
             }
+        }
+        if self.pages[index].has(UNFINISHED) {
+            self.unfinished.count_dropped();
         }
         if self.pages[index].is_visible() {
             self.tally.visible -= 1;

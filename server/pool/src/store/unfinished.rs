@@ -86,7 +86,6 @@ impl Store {
             self.unfinished.push(page, self.call.now());
             return true;
         }
-        self.unfinished.count_dropped();
         // Not by way of what is condemned already: room may be made for a page that hangs on some of that.
         if !self.remove_some(page, &mut None, Removal::Dropped, slice, search) {
             self.condemned.push(page);
