@@ -350,7 +350,8 @@ def test_fork_gets_connections_of_its_own(server: Server) -> None:
 
 FORKED_AT_FIRST_USE = """
 import os, sys, threading, time, turnkv
-pages = turnkv.Pool(sys.argv[1]).open_namespace("fork-first", dtype="u8", layout="opaque", page_tokens=16, opaque_shard_bytes=4096)
+pool = turnkv.Pool(sys.argv[1])
+pages = pool.open_namespace("fork-first", dtype="u8", layout="opaque", page_tokens=16, opaque_shard_bytes=4096)
 hashes, before = bytes(range(32)) * 4, set(sys.modules)
 def first_use():
     return pages.reload(hashes, [bytearray(4096) for _ in range(4)], deadline_ms=20_000).pages

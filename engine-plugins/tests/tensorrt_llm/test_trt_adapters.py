@@ -118,9 +118,7 @@ def test_files_replaced_while_they_are_digested_name_nothing_for_good(
     assert len([record for record in caplog.records if "adapter 5" in record.message]) == 1
 
 
-def test_files_that_came_after_the_engine_name_nothing(
-    server: Any, make_engine: MakeEngine, tmp_path: pathlib.Path
-) -> None:
+def test_files_that_came_after_the_engine_name_nothing(server: Any, make_engine: MakeEngine, tmp_path: pathlib.Path) -> None:
     """The executor may have read what lay there before its connector heard of the request."""
     words, folder = prompt(21, 340), tmp_path / "one"
     path = adapter(folder, "weights of one")
