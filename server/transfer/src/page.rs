@@ -13,7 +13,7 @@
 //!   refuses while another one of the same mapping overlaps it: within this process it is exclusive, however
 //!   many copies of the [`Slot`] there are. Leases keep other processes away, and what a broken lease does is
 //!   the next rule's.
-//! - *A writer and a reader.* Nothing here refers to the bytes: they are copied by [`crate::shared`], which is
+//! - *A writer and a reader.* Nothing here refers to the bytes: they are copied by `crate::shared`, which is
 //!   defined whatever others write meanwhile. A sum is always of the very bytes that were copied. So a reader
 //!   whose lease ended, and a peer that breaks its lease, cost a miss: never a wrong page, never undefined
 //!   behaviour.
