@@ -8,11 +8,11 @@ import logging
 import multiprocessing
 import os
 import pathlib
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from hashing import held
 
 import turnkv
 from turnkv import _file_digests, checkpoint
@@ -202,18 +202,6 @@ def test_one_file_of_several_parts_is_all_its_parts(tmp_path: pathlib.Path) -> N
     assert four == checkpoint_digest(folder / "m-q4-00001-of-00002.gguf") != checkpoint_digest(folder / "m-q8.gguf")
     (folder / "m-q4-00002-of-00002.gguf").write_bytes(content(9, 1000))
     assert checkpoint_digest(folder / "m-q4-00001-of-00002.gguf") != four
-
-
-def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Hashing waits until the returned function is called."""
-    go, hash_one = threading.Event(), _file_digests._Hashing._hash
-
-    def waiting(self: object, path: pathlib.Path, stat: os.stat_result) -> str:
-        assert go.wait(60)
-        return hash_one(self, path, stat)
-
-    monkeypatch.setattr(_file_digests._Hashing, "_hash", waiting)
-    return go.set
 
 
 def test_until_the_name_is_known_no_page_moves(tmp_path: pathlib.Path, server: object, monkeypatch: pytest.MonkeyPatch) -> None:

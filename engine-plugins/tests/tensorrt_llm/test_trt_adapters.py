@@ -6,19 +6,16 @@ Owns: what of an adapter names pages, and what happens where nothing does.
 from __future__ import annotations
 
 import logging
-import os
 import pathlib
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from engines import make_engine  # noqa: F401  (a fixture; it also puts the stand-in in place)
+from hashing import held
 from player import Engine, Request, Step
 from scripts import prompt
-
-from turnkv import _file_digests
 
 MakeEngine = Callable[..., Engine]
 
@@ -65,18 +62,6 @@ def test_files_name_an_adapter(server: Any, make_engine: MakeEngine, tmp_path: p
     assert matched(first, 5, words, py_lora_path=other) == 0
     assert first.scheduler.counts["stored_pages"] == stored
     assert matched(make_engine(server.address, adapters={5: "trained"}), 1, words, py_lora_path=one) == 0
-
-
-def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Hashing waits until the returned function is called."""
-    go, hash_one = threading.Event(), _file_digests._Hashing._hash
-
-    def waiting(self: object, path: pathlib.Path, stat: os.stat_result) -> str:
-        assert go.wait(60)
-        return hash_one(self, path, stat)
-
-    monkeypatch.setattr(_file_digests._Hashing, "_hash", waiting)
-    return go.set
 
 
 def replaced(folder: pathlib.Path, weights: str) -> None:
