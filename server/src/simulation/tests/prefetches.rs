@@ -4,7 +4,7 @@
 use super::world::*;
 use crate::engine::lookup::PagesOf;
 use crate::engine::prefetch::{Prefetch, When};
-use crate::engine::session::{BeginTurn, EndOfTurn, SessionKey};
+use crate::engine::session::{BeginTurn, SessionKey};
 use crate::simulation::{Fault, Shape};
 use turnkv_pool::MissCause;
 use turnkv_proto::SessionId;
@@ -23,16 +23,7 @@ fn with_session(shape: Shape) -> World {
     let engine = &world.server.engine;
     engine.begin_turn(&BeginTurn { of: key(&world), engine: None }).unwrap();
     assert_eq!(world.offload(&hashes()), Ok(()));
-    let end = EndOfTurn {
-        of: key(&world),
-        keep: 0,
-        hashes: hashes(),
-        tail_tokens: 0,
-        expected_return_ms: 0,
-        ttl_ms: 0,
-        priority: 0,
-        last: false,
-    };
+    let end = end_of_turn(key(&world));
     assert_eq!(engine.end_turn(&end), Ok(PAGES));
     world.demote(PAGES);
     world

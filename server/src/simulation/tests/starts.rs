@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::engine::durable::NotDurable;
-use crate::engine::session::{BeginTurn, EndOfTurn, ListSessions, SessionKey};
+use crate::engine::session::{BeginTurn, ListSessions, SessionKey};
 use crate::simulation::Fault;
 use turnkv_pool::MissCause;
 use turnkv_proto::SessionId;
@@ -103,16 +103,7 @@ fn a_start_without_descriptors_is_an_error_and_costs_nothing() {
 fn turn(world: &World) {
     let of = || SessionKey { namespace: world.namespace, session: SessionId::parse("chat").unwrap() };
     world.server.engine.begin_turn(&BeginTurn { of: of(), engine: None }).unwrap();
-    let end = EndOfTurn {
-        of: of(),
-        keep: 0,
-        hashes: hashes(),
-        tail_tokens: 0,
-        expected_return_ms: 0,
-        ttl_ms: 0,
-        priority: 0,
-        last: false,
-    };
+    let end = end_of_turn(of());
     world.server.engine.end_turn(&end).unwrap();
 }
 

@@ -6,6 +6,7 @@ use crate::engine::durable::Durability;
 use crate::engine::lookup::{Lookup, PagesOf};
 use crate::engine::offload::CommitOffload;
 use crate::engine::reload::{EndReload, ReloadRun, ReloadedPosition};
+use crate::engine::session::{EndOfTurn, SessionKey};
 use crate::engine::stats::EvictFrom;
 use crate::engine::testing::{offer, open, want};
 use std::pin::{Pin, pin};
@@ -388,5 +389,19 @@ impl World {
         assert_eq!((books.promotions, books.durable_waits, books.pinned_bytes), (0, 0, 0), "{books:?}");
         assert_eq!(books.tier_operations, 0, "{books:?}");
         self.server.check().unwrap();
+    }
+}
+
+/// The end of a turn of all pages, with no hints.
+pub(super) fn end_of_turn(of: SessionKey) -> EndOfTurn {
+    EndOfTurn {
+        of,
+        keep: 0,
+        hashes: hashes(),
+        tail_tokens: 0,
+        expected_return_ms: 0,
+        ttl_ms: 0,
+        priority: 0,
+        last: false,
     }
 }
