@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "turnkv/v1/sessions.proto",
         "turnkv/v1/admin.proto",
         "turnkv/v1/local.proto",
+        "turnkv/v1/remote.proto",
     ];
     let descriptors = protox::compile(files, ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
@@ -31,26 +32,42 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The table of all methods: path on the wire, and name in metrics.
+/// The type of all methods: a variant each, its path on the wire, and its name in metrics. Whoever matches on it says
+/// something of every method, also of the next one.
 #[cfg(feature = "wire")]
 fn methods(descriptors: &tonic_prost_build::FileDescriptorSet) -> String {
-    let mut rows = String::new();
+    let (mut variants, mut all, mut paths, mut names) = Default::default();
+    let add = |text: &mut String, more: String| text.push_str(&more);
     for file in &descriptors.file {
         for service in &file.service {
             for method in &service.method {
+                let variant = format!("{}{}", service.name(), method.name());
                 let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
-                let name = method.name().chars().fold(String::new(), |mut name, letter| {
-                    if letter.is_ascii_uppercase() && !name.is_empty() {
-                        name.push('_');
-                    }
-                    name.push(letter.to_ascii_lowercase());
-                    name
-                });
-                rows += &format!("({path:?}, {name:?}),\n");
+                let name = snake(method.name());
+                add(&mut variants, format!("    /// `{path}`\n    {variant},\n"));
+                add(&mut all, format!("Method::{variant}, "));
+                add(&mut paths, format!("Method::{variant} => {path:?}, "));
+                add(&mut names, format!("Method::{variant} => {name:?}, "));
             }
         }
     }
-    format!("&[\n{rows}]\n")
+    format!(
+        "#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]\npub enum Method {{\n{variants}}}\n\
+         impl Method {{\n/// Every method.\npub const ALL: &[Method] = &[{all}];\n\
+         /// Its path in an HTTP request.\n#[must_use]\npub fn path(self) -> &'static str {{ match self {{ {paths} }} }}\n\
+         /// Its name in metrics.\n#[must_use]\npub fn name(self) -> &'static str {{ match self {{ {names} }} }}\n}}\n"
+    )
+}
+
+#[cfg(feature = "wire")]
+fn snake(name: &str) -> String {
+    name.chars().fold(String::new(), |mut name, letter| {
+        if letter.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+        name
+    })
 }
 
 #[cfg(not(feature = "wire"))]

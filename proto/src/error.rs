@@ -34,6 +34,8 @@ pub enum ErrorKind {
     Limit,
     /// The server failed.
     Internal,
+    /// The caller's role or tenants do not allow it: have an operator grant it.
+    PermissionDenied,
 }
 
 /// An error as it travels: its kind and one sentence for people.
@@ -58,6 +60,7 @@ impl ErrorKind {
             ErrorKind::SessionUnknown => "SESSION_UNKNOWN",
             ErrorKind::Limit => "LIMIT",
             ErrorKind::Internal => "INTERNAL",
+            ErrorKind::PermissionDenied => "PERMISSION_DENIED",
         }
     }
 
@@ -72,6 +75,9 @@ impl ErrorKind {
             ErrorKind::SessionUnknown => "begin the session again",
             ErrorKind::Limit => "stay below the named limit, or raise it in the server's configuration",
             ErrorKind::Internal => "recompute, and report the message with the server's log",
+            ErrorKind::PermissionDenied => {
+                "ask an operator for a certificate, or an entry in the server's [access], that grants it"
+            }
         }
     }
 }

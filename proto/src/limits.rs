@@ -52,11 +52,26 @@ pub const INLINE_PIECE_BYTES: usize = 512 << 10;
 /// HTTP/2 window of one stream, at either end: what a sender may be ahead. More would leave the cache, and
 /// cost fresh memory, before it is read; less would be filled before a network's round trip is over.
 pub const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// Regions of a client's memory that one call over a network may name.
+pub const REMOTE_REGIONS_MAX: usize = 64;
+/// Spans of them that one call may name, over all its positions: whoever has more gathers pages before.
+pub const REMOTE_SPANS_MAX: usize = 65_536;
+/// Framed data rails of one client.
+pub const RAILS_MAX: usize = 4;
+/// Rails over NICs of one client: one a NIC, and those that its other end does not know of yet.
+pub const NIC_RAILS_MAX: usize = 16;
+/// Rails that one OpenRail may offer.
+pub const RAIL_OFFERS_MAX: usize = 16;
+/// Rails that one OpenRail may name as held.
+pub const RAILS_HELD_MAX: usize = 32;
+/// Domains with which a region of a client's memory may be registered.
+pub const REGION_KEYS_MAX: usize = 16;
 
 const _: () = assert!(HASHES_PER_CALL_MAX * 32 <= 4 << 20, "a packed list must fit one message");
 const _: () =
     assert!(INLINE_PIECE_BYTES * 2 <= INLINE_MESSAGE_BYTES_MAX, "a piece and its header fit a message");
 const _: () =
     assert!(INLINE_PIECE_BYTES * 2 <= GRPC_STREAM_WINDOW_BYTES as usize, "one is sent while one is read");
+const _: () = assert!(RAILS_HELD_MAX >= NIC_RAILS_MAX, "all rails of a client can be named");
 const _: () = assert!(SHARDS_MAX <= u16::MAX as u32, "a shard's number is a u16");
 const _: () = assert!(SHARD_BYTES_MAX <= u32::MAX as u64, "an extent's payload length is a u32 on NVMe");

@@ -21,6 +21,14 @@ pub mod unary {
 /// The encoded `FileDescriptorSet` of the package, for the reflection service.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/turnkv.v1.bin"));
 
-/// Every method of the package: its path in an HTTP request, and its name in metrics (`/turnkv.v1.Pool/BeginReload`,
-/// `begin_reload`).
-pub const METHODS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));
+// `Method`: every method of the package, with its path in an HTTP request and its name in metrics
+// (`PoolBeginReload`, `/turnkv.v1.Pool/BeginReload`, `begin_reload`).
+include!(concat!(env!("OUT_DIR"), "/methods.rs"));
+
+impl Method {
+    /// The method at a path, if it is that of one.
+    #[must_use]
+    pub fn at(path: &str) -> Option<Method> {
+        Method::ALL.iter().copied().find(|method| method.path() == path)
+    }
+}

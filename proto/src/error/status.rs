@@ -27,10 +27,26 @@ impl Error {
             "DRAINING" => ErrorKind::Draining,
             "SESSION_UNKNOWN" => ErrorKind::SessionUnknown,
             "LIMIT" => ErrorKind::Limit,
+            "PERMISSION_DENIED" => ErrorKind::PermissionDenied,
             // A newer server may know more kinds: recompute and report is right for all of them.
             _ => ErrorKind::Internal,
         };
         Some(Error::new(kind, cut(status.message())))
+    }
+
+    /// The words with which a server that takes no calls on a connection ended it (HTTP/2's GOAWAY), if it gave any.
+    pub fn parting_words(status: &Status) -> Option<String> {
+        let mut cause = std::error::Error::source(status);
+        while let Some(error) = cause {
+            // There is no other way to them: `h2` shows what came with a GOAWAY in its text only.
+            let text = error.to_string();
+            let words = text.split_once("(b\"").and_then(|(_, rest)| rest.strip_suffix("\")"));
+            if let Some(words) = words.filter(|words| !words.is_empty()) {
+                return Some(cut(words).to_owned());
+            }
+            cause = error.source();
+        }
+        None
     }
 
     /// The local socket's form.
@@ -44,6 +60,7 @@ impl Error {
             ErrorKind::SessionUnknown => (wire::ErrorKind::SessionUnknown, 0),
             ErrorKind::Limit => (wire::ErrorKind::Limit, 0),
             ErrorKind::Internal => (wire::ErrorKind::Internal, 0),
+            ErrorKind::PermissionDenied => (wire::ErrorKind::PermissionDenied, 0),
         };
         let retry_after_ms = retry_after_ms.min(RETRY_AFTER_MS_MAX);
         wire::Failure { kind: kind as i32, message: cut(&self.message).to_owned(), retry_after_ms }
@@ -60,6 +77,7 @@ impl Error {
             Ok(wire::ErrorKind::Draining) => ErrorKind::Draining,
             Ok(wire::ErrorKind::SessionUnknown) => ErrorKind::SessionUnknown,
             Ok(wire::ErrorKind::Limit) => ErrorKind::Limit,
+            Ok(wire::ErrorKind::PermissionDenied) => ErrorKind::PermissionDenied,
             Ok(wire::ErrorKind::Internal | wire::ErrorKind::Unspecified) | Err(_) => ErrorKind::Internal,
         };
         Error::new(kind, cut(&failure.message))
@@ -75,6 +93,7 @@ impl From<Error> for Status {
             ErrorKind::Busy { .. } | ErrorKind::Limit => Code::ResourceExhausted,
             ErrorKind::Draining => Code::Unavailable,
             ErrorKind::Internal => Code::Internal,
+            ErrorKind::PermissionDenied => Code::PermissionDenied,
         };
         let advice = HashMap::from([("advice".to_owned(), error.kind.advice().to_owned())]);
         let mut details = ErrorDetails::with_error_info(error.kind.reason(), ERROR_DOMAIN, advice);

@@ -6,7 +6,7 @@ use crate::wire;
 use tonic::Status;
 use tonic_types::StatusExt;
 
-const KINDS: [ErrorKind; 9] = [
+const KINDS: [ErrorKind; 10] = [
     ErrorKind::Invalid,
     ErrorKind::NamespaceUnknown,
     ErrorKind::LeaseUnknown,
@@ -16,6 +16,7 @@ const KINDS: [ErrorKind; 9] = [
     ErrorKind::SessionUnknown,
     ErrorKind::Limit,
     ErrorKind::Internal,
+    ErrorKind::PermissionDenied,
 ];
 
 #[test]
@@ -53,6 +54,19 @@ fn foreign_statuses_are_not_ours() {
     assert_eq!(Error::from_status(&Status::unavailable("connection refused")), None);
     let foreign = tonic_types::ErrorDetails::with_error_info("BUSY", "elsewhere", [("a".into(), "b".into())]);
     assert_eq!(Error::from_status(&Status::with_error_details(tonic::Code::Aborted, "", foreign)), None);
+}
+
+#[test]
+fn the_words_with_which_a_connection_ended_are_found() {
+    let of = |text: &str| {
+        let mut status = Status::unknown("h2 protocol error: http2 error");
+        status.set_source(std::sync::Arc::new(std::io::Error::other(text.to_owned())));
+        Error::parting_words(&status)
+    };
+    let refused = "detected excessive load generating behavior (b\"this port speaks TLS: use tls://\")";
+    assert_eq!(of(refused).as_deref(), Some("this port speaks TLS: use tls://"));
+    assert_eq!(of("connection refused"), None);
+    assert_eq!(of("not a result of an error (b\"\")"), None);
 }
 
 #[test]
