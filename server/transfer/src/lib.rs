@@ -11,10 +11,12 @@
 //! - `strided`: running those plans
 //! - [`mod@checksum`]: CRC-64/NVME, the end-to-end checksum of a page
 //! - [`device`]: memory of a GPU, and moving pages between it and slots
+//! - [`fabric`]: moving bytes between hosts: one contract, several engines
 //! - `copy`: streaming copies fused with the checksum
 //! - [`frame`]: the header of a frame of the local socket
 //! - `huge`: mapping on huge pages, reserved or not
 //! - `inbound`: putting received pieces together to frames
+//! - `library`: loading shared libraries at run time
 //! - [`large`]: memory for frames that are larger than a read buffer
 //! - [`local`]: the local socket: frames and descriptors over a Unix socket
 //! - [`listener`]: binding a Unix socket path, accepting local sockets
@@ -22,16 +24,19 @@
 //! - [`pieces`]: copies of parts of pages for a socket, in memory that is used again
 //! - `ring`: frames through memory that both sides have mapped
 //! - [`process`]: is the process at the other end still there?
+//! - [`tls`]: TLS for what crosses a network
 //! - [`limits`]: the named bounds of all of them
 
 pub mod checksum;
 mod claims;
 mod copy;
 pub mod device;
+pub mod fabric;
 pub mod frame;
 mod huge;
 mod inbound;
 pub mod large;
+mod library;
 pub mod limits;
 pub mod listener;
 pub mod local;
@@ -43,9 +48,11 @@ pub mod process;
 pub mod region;
 mod ring;
 mod shared;
+mod signals;
 pub mod slot;
 pub mod span;
 mod strided;
+pub mod tls;
 
 pub use checksum::{Checksum, checksum};
 pub use copy::{copy_kernels, copy_streaming, copy_streaming_by};
@@ -55,7 +62,7 @@ pub use limits::FRAME_BYTES_MAX;
 pub use listener::{LocalListener, SocketFile, bind_unix};
 pub use local::LocalSocket;
 pub use page::{Claimed, Page, PageMut};
-pub use peer::Peer;
+pub use peer::{Peer, peer_groups};
 pub use pieces::{PieceBuffers, free_heap_bytes, keep_heap, share_heaps, trim_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
 pub use process::{Process, open_pidfd};

@@ -5,6 +5,18 @@ use std::time::Duration;
 
 /// Bytes of a frame's body on the local socket.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
+/// Groups of a process that are asked for at first.
+pub const GROUPS_USUAL: usize = 64;
+/// Groups that Linux lets a process have.
+pub const GROUPS_MAX: usize = 65_536;
+/// Bytes of a file with certificates or a key.
+pub const TLS_FILE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of what a client remembers of a server that refused it.
+pub const TLS_REFUSAL_BYTES_MAX: usize = 512;
+/// URI names of a certificate that are read.
+pub const TLS_NAMES_MAX: usize = 256;
+/// Bytes of a name in a certificate.
+pub const TLS_NAME_BYTES_MAX: usize = 512;
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Bytes of the read buffer of a local socket: a frame that fits costs one `recvmsg`.
@@ -167,6 +179,102 @@ pub const DEVICE_NAME_BYTES: usize = 128;
 /// A PCI slot's name with a domain of 32 bits, in bytes: "00000000:00:00.0" and its end.
 pub const PCI_ID_BYTES: usize = 32;
 
+/// Bytes that one operation of a fabric moves: larger pages take several.
+pub const OPERATION_BYTES_MAX: usize = 64 << 20;
+/// Operations that any rail has room for at a time.
+pub const RAIL_OPERATIONS_MIN: usize = 64;
+/// Bytes of the address of one end of a rail.
+pub const RAIL_ADDRESS_BYTES_MAX: usize = 512;
+/// Operations that a framed rail holds, begun or not.
+pub const RAIL_OPERATIONS_MAX: usize = 1024;
+/// Operations of a framed rail that have begun and are not answered.
+pub const RAIL_BEGUN_MAX: usize = 64;
+/// Operations under way on a framed rail from which on new ones wait for a pause, to begin together.
+pub const RAIL_BEGUN_FEW: usize = 4;
+/// Bytes that go one way on a framed rail while others wait to go the other way.
+pub const RAIL_TURN_BYTES: u64 = 8 << 20;
+/// Headers that wait to leave together.
+pub const HEADERS_WAITING_MAX: usize = 16;
+/// Bytes of a refused payload that are read and dropped in one call.
+pub const DROPPED_BYTES: usize = 64 << 10;
+/// Ciphertext that a TLS rail reads in one call.
+pub const TLS_READ_BYTES: usize = 64 << 10;
+/// Ciphertext that waits to leave a TLS rail.
+pub const TLS_UNSENT_BYTES: usize = 64 << 10;
+/// Plaintext that one read from a TLS rail gives: memory is not taken back while it is written.
+pub const TLS_MOVED_BYTES: usize = 256 << 10;
+/// Registrations in force in one framed domain.
+pub const REGISTRATIONS_MAX: usize = 1 << 16;
+/// How long a framed rail with something due may take for [`RAIL_PACE_BYTES`], before it ends.
+pub const FRAMED_STALL: Duration = Duration::from_secs(10);
+/// Bytes that a framed rail moves in each [`FRAMED_STALL`] while something is due: at 26 KB/s a page of 2 MiB
+/// takes longer than any call, and whoever is slower only keeps slots and shares.
+pub const RAIL_PACE_BYTES: u64 = 256 << 10;
+/// How long a data connection is silent before the system asks whether its peer is there.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+/// The pause between two such questions.
+pub const KEEPALIVE_PROBE_PAUSE: Duration = Duration::from_secs(10);
+/// So many questions without an answer end the connection.
+pub const KEEPALIVE_PROBES: u32 = 3;
+
+/// Operations of one rail over libfabric or verbs that are under way or wait for its queue pair.
+pub const NIC_RAIL_OPERATIONS_MAX: usize = 256;
+/// Work requests that a queue pair or endpoint is given before older ones have ended, where it takes as many.
+pub const RAIL_PARTS_MAX: usize = 64;
+/// Work requests that are handed over in one call.
+pub const RAIL_BATCH_MAX: usize = 16;
+/// Bytes of one work request: a larger operation is several.
+pub const RAIL_PART_BYTES_MAX: u32 = 2 << 20;
+/// How long a rail with work requests under way may go without the end of one before it is given up.
+pub const RAIL_STALL: Duration = Duration::from_secs(10);
+/// Rails of one NIC of a server, and of one domain of a client.
+pub const RAILS_MAX: usize = 1024;
+/// Looks at a NIC without a pause after the last thing that moved, between yields of the core.
+pub const DRIVER_YIELDS: u32 = 2_000;
+/// The shortest and longest pause between two looks at a NIC that has work under way.
+pub const DRIVER_PAUSE_MIN: Duration = Duration::from_micros(10);
+/// See [`DRIVER_PAUSE_MIN`].
+pub const DRIVER_PAUSE_MAX: Duration = Duration::from_micros(200);
+/// Pause between two looks at a NIC that has nothing under way but must be looked at.
+pub const DRIVER_REST: Duration = Duration::from_millis(10);
+/// Pause before a queue pair that could not be destroyed is destroyed again.
+pub const DESTROY_PAUSE: Duration = Duration::from_millis(100);
+/// Slabs that one NIC knows.
+pub const LOCAL_REGIONS_MAX: usize = 4096;
+/// Threads that register slabs with one NIC at a time: the kernel pins their pages, 500 GB in 49 s by one
+/// thread and in 12 s by several, as others measured.
+pub const REGISTRARS_MAX: usize = 4;
+/// Pieces of memory that one domain of a client lends.
+pub const DOMAIN_REGISTRATIONS_MAX: usize = 4096;
+/// Keys that are drawn for one registration before it is given up.
+pub const REGISTER_KEYS_TRIED_MAX: usize = 8;
+/// How long a client's thread of a rail sleeps at most before it looks whether the rail was closed.
+pub const TARGET_WAIT: Duration = Duration::from_millis(50);
+/// Pause between two looks at a client's end of a rail whose provider cannot wake it.
+pub const TARGET_LOOK: Duration = Duration::from_micros(100);
+/// How long a queue pair waits for its peer's answer before it sends again, as its NIC counts: 4.096 us times
+/// two to this, 67 ms.
+pub const QUEUE_PAIR_TIMEOUT: u8 = 14;
+/// Times that it sends again before the peer counts as gone: half a second at least, NICs take up to four
+/// times as long.
+pub const QUEUE_PAIR_RETRIES: u8 = 7;
+/// What it asks a peer to wait that was not ready: 0.64 ms, as NICs count.
+pub const QUEUE_PAIR_NOT_READY_TIMER: u8 = 12;
+/// Times that it asks a peer again that was not ready; 7 would be for ever.
+pub const QUEUE_PAIR_NOT_READY_RETRIES: u8 = 6;
+/// Reads that a queue pair has on the wire at a time, where both NICs take as many.
+pub const QUEUE_PAIR_READS_MAX: u8 = 16;
+/// Routers that a packet of a queue pair may pass.
+pub const QUEUE_PAIR_HOPS_MAX: u8 = 64;
+/// Entries of a port's address table that are looked at.
+pub const GIDS_MAX: i32 = 256;
+
+const _: () =
+    assert!(NIC_RAIL_OPERATIONS_MAX >= RAIL_OPERATIONS_MIN, "a NIC's rail has the room that any has");
+const _: () = assert!(QUEUE_PAIR_NOT_READY_RETRIES < 7, "7 is a NIC's word for ever");
+const _: () = assert!(RAIL_BATCH_MAX <= RAIL_PARTS_MAX, "a batch fits a queue pair");
+const _: () = assert!(RAIL_OPERATIONS_MAX >= RAIL_OPERATIONS_MIN && RAIL_BEGUN_MAX <= RAIL_OPERATIONS_MAX);
+const _: () = assert!(OPERATION_BYTES_MAX <= u32::MAX as usize, "a span's length has 32 bits");
 const _: () = assert!(READ_BUFFER_BYTES > FRAME_HEADER_BYTES, "a header must fit the read buffer");
 const _: () = assert!(FRAME_BYTES_MAX <= u32::MAX as usize, "the length field of a frame has 32 bits");
 const _: () =

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::limits::{GROUPS_MAX, GROUPS_USUAL};
+
 /// Who is at the other end, as the kernel saw it when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -24,6 +26,32 @@ pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     // call.
     unsafe { socket_option(socket, libc::SO_PEERCRED, &mut credentials)? };
     Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
+}
+
+/// The other groups of the process at the other end, as they were when the connection was made (`SO_PEERGROUPS`).
+///
+/// # Errors
+/// The kernel does not say, or the process has more than the system lets one have.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; GROUPS_USUAL];
+    loop {
+        let mut bytes = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        let (fd, target) = (socket.as_raw_fd(), groups.as_mut_ptr().cast());
+        // SAFETY: `target` is writable for `bytes`, the kernel writes no more than that, and any integer is a group.
+        let rc =
+            unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERGROUPS, target, &raw mut bytes) };
+        let count = bytes as usize / size_of::<u32>();
+        if rc == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // There are more than there was room for: the kernel says how many.
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > GROUPS_MAX {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
 }
 
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {

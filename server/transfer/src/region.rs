@@ -186,6 +186,11 @@ impl Region {
         self.base.as_ptr()
     }
 
+    /// Where the region begins, as [`Region::as_ptr`].
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// Who in this process writes what of it.
     pub(crate) fn claims(&self) -> &Claims {
         &self.claims

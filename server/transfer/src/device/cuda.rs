@@ -4,14 +4,12 @@
 //! - `api`: the library's functions, found by name
 //! - `context`: the device's primary context
 //! - `error`: what the library's numbers mean
-//! - `library`: loading it
 //! - `module`: our kernels
 //! - `registered`: host memory that several devices of this process share
 
 mod api;
 mod context;
 mod error;
-mod library;
 mod module;
 mod registered;
 

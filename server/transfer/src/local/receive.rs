@@ -25,7 +25,7 @@ use super::receiving::Receiving;
 use super::socket::{LocalSocket, gone, timed_out};
 use crate::frame::Frame;
 use crate::inbound::Inbound;
-use crate::limits::{FDS_PER_FRAME_MAX, HOLD_WAIT, RING_LOOKS};
+use crate::limits::{FDS_PER_FRAME_MAX, FRAME_HEADER_BYTES, HOLD_WAIT, RING_LOOKS};
 
 impl LocalSocket {
     /// Receives the next frame, waiting until `deadline`, or as long as the peer lives.
@@ -54,7 +54,8 @@ impl LocalSocket {
                     "no room for a large frame by the deadline",
                 ));
             }
-            if deadline.is_some() && !self.wait(PollFlags::IN, deadline)? {
+            // What was decrypted already the system knows nothing of.
+            if deadline.is_some() && self.secured.is_none() && !self.wait(PollFlags::IN, deadline)? {
                 return Err(timed_out("to receive"));
             }
             match self.fill(&mut receiving, RecvFlags::empty()) {
@@ -173,6 +174,19 @@ impl LocalSocket {
         }
     }
 
+    /// Takes back bytes that were read from the stream before it became this socket: fewer than a header has.
+    ///
+    /// # Errors
+    /// `InvalidInput` for more.
+    pub fn put_back(&self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() >= FRAME_HEADER_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than a part of a header"));
+        }
+        let inbound = &mut self.receiving().inbound;
+        inbound.space()[..bytes.len()].copy_from_slice(bytes);
+        inbound.advance(bytes.len(), None)
+    }
+
     fn receiving(&self) -> MutexGuard<'_, Receiving> {
         self.receiving.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,6 +210,12 @@ impl LocalSocket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_FRAME_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let inbound = &mut receiving.inbound;
+        if let Some(secured) = &self.secured {
+            let mut stream = secured.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.ask_again();
+            let count = stream.read(inbound.space(), &mut []).map_err(left)?;
+            return inbound.advance(count, None);
+        }
         let received = loop {
             let mut pieces = [IoSliceMut::new(inbound.space())];
             match rustix::net::recvmsg(&self.fd, &mut pieces, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)
@@ -224,5 +244,14 @@ impl LocalSocket {
             return Err(gone(within));
         }
         inbound.advance(received.bytes, fd)
+    }
+}
+
+/// A peer that left with our bytes unread has left like any other.
+fn left(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset => gone("the peer left"),
+        io::ErrorKind::UnexpectedEof => gone("the peer hung up"),
+        _ => error,
     }
 }

@@ -84,20 +84,51 @@ impl LocalSocket {
                 IoSlice::new(&body[sent.saturating_sub(header.len())..]),
             ];
             let attached = if sent == 0 { fds } else { &[] };
-            match send_some(&self.fd, &pieces, attached) {
+            match self.send_pieces(&pieces, attached) {
                 Ok(count) => sent += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !self.wait(PollFlags::OUT, Some(deadline))? {
                         return self.abandon(sent, timed_out("to send"));
                     }
                 }
                 // PIPE, CONNRESET: the peer is gone. NOBUFS, NOMEM, TOOMANYREFS: the system's limits. None
                 // can be resumed.
-                Err(errno) => return self.abandon(sent, errno.into()),
+                Err(error) => return self.abandon(sent, error),
             }
         }
-        Ok(())
+        self.flush(deadline)
+    }
+
+    fn send_pieces(&self, pieces: &[IoSlice<'_>; 2], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        match &self.secured {
+            None => Ok(send_some(&self.fd, pieces, fds)?),
+            Some(secured) => {
+                let mut stream = secured.lock().unwrap_or_else(PoisonError::into_inner);
+                stream.ask_again();
+                stream.write(&pieces[0], &pieces[1])
+            }
+        }
+    }
+
+    /// Sends what was encrypted and has not left: a frame that was sent in part would keep its reader waiting.
+    fn flush(&self, deadline: Instant) -> io::Result<()> {
+        let Some(secured) = &self.secured else { return Ok(()) };
+        loop {
+            {
+                let mut stream = secured.lock().unwrap_or_else(PoisonError::into_inner);
+                stream.ask_again();
+                match stream.write(&[], &[]) {
+                    Ok(_) if !stream.has_unsent() => return Ok(()),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return self.abandon(1, error),
+                }
+            }
+            if !self.wait(PollFlags::OUT, Some(deadline))? {
+                return self.abandon(1, timed_out("to send"));
+            }
+        }
     }
 
     /// Writes into the ring, waiting for room, and rings if the peer dozes.

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::outbound::Outbound;
 use super::receiving::Receiving;
+use crate::fabric::framed::FramedStream;
 use crate::large::LargeFrames;
 use crate::limits::SEND_BUFFER_BYTES;
 use crate::peer::{Peer, peer_of};
@@ -30,6 +31,10 @@ pub struct LocalSocket {
     pub(super) rings: OnceLock<Rings>,
     /// Where the memory of large frames is bounded over all connections.
     pub(super) large: Option<Arc<LargeFrames>>,
+    /// The peer is on another host, or speaks as if it were.
+    network: bool,
+    /// What carries the bytes where it is not the descriptor alone: that is a second one of its socket then.
+    pub(super) secured: Option<Mutex<FramedStream>>,
 }
 
 impl LocalSocket {
@@ -42,16 +47,41 @@ impl LocalSocket {
         Ok(Self::from_fd(stream.into()))
     }
 
+    /// Speaks frames over a stream to another host: no descriptors, no rings. A host that vanished is noticed
+    /// within about a minute, whether anything is sent or not.
+    ///
+    /// # Errors
+    /// The system refuses one of the stream's settings, or has no descriptor.
+    pub fn over_network(stream: FramedStream) -> io::Result<Self> {
+        let (fd, secured) = stream.take_apart()?;
+        if secured.is_none() {
+            rustix::io::ioctl_fionbio(&fd, false)?;
+        }
+        Ok(Self { network: true, secured: secured.map(Mutex::new), ..Self::on(fd) })
+    }
+
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
         // The system caps the wish; where it holds less, a long frame takes more calls.
-        rustix::net::sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER_BYTES).unwrap_or_default();
+        sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER_BYTES).unwrap_or_default();
+        Self::on(fd)
+    }
+
+    fn on(fd: OwnedFd) -> Self {
         Self {
             fd,
             receiving: Mutex::new(Receiving::new()),
             outbound: Mutex::default(),
             rings: OnceLock::new(),
             large: None,
+            network: false,
+            secured: None,
         }
+    }
+
+    /// Whether the peer is on another host, or speaks as if it were.
+    #[must_use]
+    pub fn is_network(&self) -> bool {
+        self.network
     }
 
     /// Takes the memory of its large frames from what all connections may have.
@@ -132,13 +162,15 @@ impl LocalSocket {
     }
 
     /// Whether the peer closed its end altogether, or the connection was ended here: nobody will read what is
-    /// sent. A peer that only sends no more can still read.
+    /// sent. A peer of this host that only sends no more can still read; over a network that is not told apart
+    /// from one that is gone, and no peer of ours does it.
     ///
     /// # Errors
     /// The system has no memory for `poll`.
     pub fn peer_is_gone(&self) -> io::Result<bool> {
-        // No event is asked for: a hang-up is told nevertheless.
-        self.wait(PollFlags::empty(), Some(Instant::now()))
+        // Where no event is asked for, a hang-up is told nevertheless.
+        let events = if self.network { PollFlags::RDHUP } else { PollFlags::empty() };
+        self.wait(events, Some(Instant::now()))
     }
 
     /// Bytes that were sent and that the peer has not read yet, as the system accounts for them: 0 only if it

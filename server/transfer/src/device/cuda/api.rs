@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys;
 
-use super::library::Library;
 use crate::device::driver::{DeviceError, DeviceErrorKind};
+use crate::library::Library;
 
 /// What every function returns: a `CUresult` of this driver's version, known to us or not.
 pub(super) type Code = u32;
@@ -160,7 +160,7 @@ impl Api {
     }
 
     fn load() -> Result<Api, DeviceError> {
-        let Some(library) = Library::open(&LIBRARY_NAMES) else {
+        let Ok(library) = Library::open(&LIBRARY_NAMES) else {
             return Err(DeviceError::new(
                 DeviceErrorKind::Absent,
                 "no CUDA driver library (libcuda.so.1) was found: install NVIDIA's driver, or go on without a GPU",

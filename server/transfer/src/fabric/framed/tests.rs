@@ -1,0 +1,9 @@
+//! The framed engine passes the suite, over TCP, and survives peers that do not keep to the protocol.
+
+mod bad_client;
+mod bad_server;
+mod conformance;
+mod control;
+mod pair;
+mod slow;
+mod tls;
