@@ -56,6 +56,7 @@ pub use verbs::commit::Committed;
 pub use verbs::describe::{Describing, Listing, Naming, SessionDetail};
 pub use verbs::lookup::Found;
 pub use verbs::mapped::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
+pub use verbs::namespaces::TenantNamespaces;
 pub use verbs::offload::{OffloadAsk, OffloadPlan, Offloading, Outcome};
 pub use verbs::pins::{Pinned, Pinning};
 pub use verbs::prefetch::{Expecting, Prefetching};

@@ -16,7 +16,7 @@ use crate::store::Store;
 ///
 /// - *Namespaces*: [`open_namespace`](Pool::open_namespace), [`use_namespace`](Pool::use_namespace),
 ///   [`namespace`](Pool::namespace), [`namespace_desc`](Pool::namespace_desc),
-///   [`open_namespaces`](Pool::open_namespaces), [`retire_oldest`](Pool::retire_oldest),
+///   [`open_namespaces`](Pool::open_namespaces), [`find_of_tenants`](Pool::find_of_tenants), [`retire_oldest`](Pool::retire_oldest),
 ///   [`retire_step`](Pool::retire_step), [`retiring`](Pool::retiring)
 /// - *Clients*: [`introduce_client`](Pool::introduce_client), [`is_present`](Pool::is_present),
 ///   [`client_gone`](Pool::client_gone), [`forget_client`](Pool::forget_client),
@@ -24,7 +24,8 @@ use crate::store::Store;
 /// - *Lookup*: [`lookup`](Pool::lookup), [`page_key`](Pool::page_key)
 /// - *Offload*: [`start_offload`](Pool::start_offload), [`offload_some`](Pool::offload_some),
 ///   [`offload_plan`](Pool::offload_plan) ([`begin_offload`](Pool::begin_offload)), then
-///   [`commit_offload`](Pool::commit_offload) or [`abort_offload`](Pool::abort_offload)
+///   [`commit_offload`](Pool::commit_offload) or [`abort_offload`](Pool::abort_offload);
+///   [`keep_filling`](Pool::keep_filling)
 /// - *Reload*: [`begin_reload`](Pool::begin_reload), [`end_reload`](Pool::end_reload)
 /// - *Mapped slots*: [`reserve`](Pool::reserve), [`reserve_more`](Pool::reserve_more),
 ///   [`commit_reserved`](Pool::commit_reserved), [`renew`](Pool::renew), [`release`](Pool::release)

@@ -4,7 +4,7 @@
 mod plain;
 
 use plain::counted::{Counted, PAGES, SESSION_PAGES};
-use plain::{end_turn, hash, hashes, present, session};
+use plain::{desc, end_turn, hash, hashes, present, session};
 use turnkv_pool::limits::LEASE_PAGES_MAX;
 use turnkv_pool::*;
 use turnkv_proto::SessionId;
@@ -171,10 +171,33 @@ fn ten_thousand_sessions_are_listed_bit_by_bit() {
         all.pool.begin_turn(all.ns, &session(&format!("s{at}")), 0).unwrap();
     }
     let mut listing = Listing::default();
-    assert!(all.calls("list", |pool| pool.list_some(None, 0, &mut listing, 0)) > 4);
+    assert!(all.calls("list", |pool| pool.list_some(|_| true, 0, &mut listing, 0)) > 4);
     let mut names: Vec<SessionId> = listing.sessions().into_iter().map(|info| info.session).collect();
     names.sort();
     names.dedup();
     assert_eq!(names.len(), limits::SESSION_LIST_MAX);
     assert_eq!(all.pool.session_count(None), 20_000);
+}
+
+#[test]
+fn the_namespaces_of_tenants_are_found_bit_by_bit() {
+    let mut all = Counted::new(1024, 1, false, PolicyKind::Lru);
+    for at in 2..=limits::STEPS_PER_SLICE * 3 {
+        let tenant = ["b", "c", "d"][at as usize % 3];
+        let mut one = desc(2, tenant, 4096, 1);
+        one.id.0[..8].copy_from_slice(&at.to_be_bytes());
+        let ns = all.pool.open_namespace(one).unwrap();
+        all.pool.begin_turn(ns, &session("s"), 0).unwrap();
+    }
+    let tenants = ["a", "b", "none"].map(str::to_owned).into();
+    let mut finding = TenantNamespaces::default();
+    assert!(all.calls("find", |pool| pool.find_of_tenants(&tenants, &mut finding)) > 2);
+    let tenant = |ns: &NamespaceIndex| all.pool.namespace_desc(*ns).unwrap().tenant.clone();
+    assert!(finding.found.iter().all(|ns| ["a", "b"].contains(&tenant(ns).as_str())));
+    let (found, many) = (finding.found.len() as u64, limits::STEPS_PER_SLICE);
+    assert_eq!(
+        (found, finding.sessions),
+        (many + 1, many),
+        "all of b's, and the one of a's without a session"
+    );
 }

@@ -177,6 +177,11 @@ impl Leases {
         self.become_kind(id, LeaseKind::Quarantined, None)
     }
 
+    /// A write lease has until `deadline` from now on: its slots are being filled.
+    pub(crate) fn keep_filling(&mut self, id: LeaseId, deadline: Now) {
+        self.become_kind(id, LeaseKind::Write, Some(deadline));
+    }
+
     /// The lease is a held one, and need not be heard of before `deadline`.
     pub(crate) fn renew(&mut self, id: LeaseId, deadline: Now) {
         self.become_kind(id, LeaseKind::Held, Some(deadline));

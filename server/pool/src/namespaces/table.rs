@@ -98,6 +98,12 @@ impl Namespaces {
         open.map(|(at, place)| (NamespaceIndex(at as u16, place.life), place.used))
     }
 
+    /// The namespace at a place, if it is open; none beyond the last place.
+    pub(crate) fn open_at(&self, at: u16) -> Option<Option<NamespaceIndex>> {
+        let place = self.places.get(usize::from(at))?;
+        Some(place.is_open.then_some(NamespaceIndex(at, place.life)))
+    }
+
     pub(crate) fn tenant(&self, tenant: u32) -> &str {
         &self.tenants[tenant as usize]
     }

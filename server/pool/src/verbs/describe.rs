@@ -201,14 +201,14 @@ impl Pool {
         now: Now,
     ) -> (Vec<SessionInfo>, u64) {
         let mut listing = Listing::default();
-        while !self.list_some(ns, limit, &mut listing, now) {}
+        while !self.list_some(|of| ns.is_none_or(|ns| ns == of), limit, &mut listing, now) {}
         (listing.sessions, self.session_count(ns))
     }
 
-    /// Lists some more sessions. True: that is all, or as many as are wanted.
+    /// Lists some more sessions, of the namespaces that are wanted. True: that is all, or as many as are wanted.
     pub fn list_some(
         &mut self,
-        ns: Option<NamespaceIndex>,
+        is_wanted: impl Fn(NamespaceIndex) -> bool,
         limit: usize,
         listing: &mut Listing,
         now: Now,
@@ -222,7 +222,7 @@ impl Pool {
             }
             let at = listing.next;
             listing.next += 1;
-            let wanted = self.sessions.get(at).filter(|session| ns.is_none_or(|ns| ns == session.ns));
+            let wanted = self.sessions.get(at).filter(|session| is_wanted(session.ns));
             let info = wanted.map(|session| self.sessions.info(&self.store, at, session, now));
             self.store.call.step();
             listing.sessions.extend(info);

@@ -1,6 +1,6 @@
 //! Slots that a process has mapped into its own memory: reserved before their content is known, committed in
 //! place, and pages held for reading as long as the mapping lasts. Owns: reserve, commit, renew and release
-//! of held leases. Must not know: who maps them, what is in them.
+//! of held leases, and more time for those that are being filled. Must not know: who maps them, what is in them.
 //!
 //! A lease of a reload or a reservation is held from its first renewal on; before that, time ends it. A
 //! process may touch what it has mapped at any moment, so only its word (`release`) or its end
@@ -244,6 +244,17 @@ impl Pool {
             }
         }
         renewed
+    }
+
+    /// A write lease whose slots are still being filled, by transfers that make progress, has as much time again as
+    /// at its begin. False: it is over, or in quarantine.
+    pub fn keep_filling(&mut self, client: ClientId, lease: LeaseId, now: Now) -> bool {
+        let now = self.store.tick(now);
+        let filling = self.leases.is_being_filled(lease, client);
+        if filling {
+            self.leases.keep_filling(lease, now + u64::from(self.store.limits().lease_ms));
+        }
+        filling
     }
 
     /// The holder has unmapped these slots (none named: all of the lease). `corrupt`: positions whose bytes

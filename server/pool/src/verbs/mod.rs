@@ -19,7 +19,7 @@ pub(crate) mod expire;
 mod leases;
 pub(crate) mod lookup;
 pub(crate) mod mapped;
-mod namespaces;
+pub(crate) mod namespaces;
 pub(crate) mod offload;
 pub(crate) mod pins;
 pub(crate) mod prefetch;

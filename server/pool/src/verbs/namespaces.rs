@@ -5,8 +5,20 @@ use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
 use crate::limits::{PAGE_TOKENS_MAX, TENANT_BYTES_MAX};
 use crate::namespaces::table::NamespaceDesc;
+use std::collections::BTreeSet;
 use turnkv_proto::NamespaceId;
 use turnkv_proto::limits::SHARDS_MAX;
+
+/// Namespaces of some tenants that are being found.
+#[derive(Debug, Default)]
+pub struct TenantNamespaces {
+    /// Those found.
+    pub found: BTreeSet<NamespaceIndex>,
+    /// Sessions of them.
+    pub sessions: u64,
+    /// The place of the table that comes next.
+    next: u16,
+}
 
 impl Pool {
     /// Opens a namespace, or finds it open. The same id with another description is refused. At the limit:
@@ -77,5 +89,26 @@ impl Pool {
     /// Some of the namespaces that are open, in no order.
     pub fn open_namespaces(&self, max: usize) -> Vec<NamespaceIndex> {
         self.namespaces.open().take(max).map(|(ns, _)| ns).collect()
+    }
+
+    /// Finds some more of the open namespaces of these tenants. True: that is all.
+    pub fn find_of_tenants(&mut self, tenants: &BTreeSet<String>, finding: &mut TenantNamespaces) -> bool {
+        self.store.call.begin();
+        let slice = self.store.call.slice();
+        while let Some(open) = self.namespaces.open_at(finding.next) {
+            if self.store.call.is_over(slice) {
+                return false;
+            }
+            finding.next += 1;
+            self.store.call.step();
+            let theirs = |ns: &NamespaceIndex| {
+                self.namespace_desc(*ns).is_some_and(|desc| tenants.contains(&desc.tenant))
+            };
+            if let Some(ns) = open.filter(theirs) {
+                finding.sessions += self.session_count(Some(ns));
+                finding.found.insert(ns);
+            }
+        }
+        true
     }
 }

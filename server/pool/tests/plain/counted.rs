@@ -24,6 +24,7 @@ impl Counted {
         (big.slab_bytes, big.slab_count) = (64 << 20, (pages * 4096).div_ceil(64 << 20) as u32);
         big.limits = Limits { client_slots_percent: 100, lease_ms: 100, ..Limits::default() };
         big.limits.protected_percent = 50;
+        big.limits.namespaces_max = limits::NAMESPACES_MAX;
         big.policy = policy;
         let mut pool = Pool::new(big).unwrap();
         let ns = pool.open_namespace(desc(1, "a", 4096, shards)).unwrap();
