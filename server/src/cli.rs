@@ -35,6 +35,8 @@ enum Command {
         #[arg(long)]
         log_json: bool,
     },
+    /// Make an authority and certificates to try TLS with.
+    Certs(cmd::certs::CertsArguments),
     /// Print the configuration in force, every key.
     Config {
         /// Configuration file (TOML).
@@ -43,7 +45,7 @@ enum Command {
     },
     /// Have a running server take nothing more and write what it has; with --undo, take that back.
     Drain {
-        /// unix:/path/turnkv.sock or http://host:port.
+        /// unix:/path/turnkv.sock, tls://host:port or http://host:port.
         #[arg(long, env = "TURNKV_ADDRESS")]
         address: Option<String>,
         /// Take a drain back: pages are taken again.
@@ -59,7 +61,7 @@ enum Command {
     Size(Box<cmd::size::SizeArguments>),
     /// Print what a running server holds and does.
     Status {
-        /// unix:/path/turnkv.sock or http://host:port.
+        /// unix:/path/turnkv.sock, tls://host:port or http://host:port.
         #[arg(long, env = "TURNKV_ADDRESS")]
         address: Option<String>,
         /// Print JSON.
@@ -99,6 +101,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             runtime.shutdown_timeout(Duration::from_millis(RUNTIME_END_MS_MAX));
             served
         }
+        Command::Certs(arguments) => cmd::certs::run(&arguments),
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
         Command::Drain { address, undo } => on_a_runtime(cmd::drain::run(address.as_deref(), undo)),
         Command::Record(arguments) => on_a_runtime(cmd::record::run(&arguments)),

@@ -1,16 +1,32 @@
 //! Configuration. Owns: what the operator wrote ([`File`]) and what was checked ([`Settings`]).
 //! Must not know: the components that are built from it.
 
+mod access;
+mod bounds;
 mod bytes;
+mod choices;
 mod error;
+mod listen;
+mod remote;
+mod tls;
 mod verify;
 
-use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_USUAL, SOCKET_PATH_BYTES_MAX};
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_USUAL};
+pub(crate) use access::Access;
+use access::AccessFile;
+use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
+pub(crate) use choices::{NvmeAdmit, NvmeEngine, Policy};
 pub(crate) use error::ConfigError;
+use listen::check_listen;
+pub(crate) use listen::default_socket;
+pub(crate) use remote::Remote;
+use remote::RemoteFile;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+pub(crate) use tls::Tls;
+use tls::TlsFile;
 use turnkv_proto::limits::SHARD_BYTES_MAX;
 pub(crate) use verify::Verify;
 
@@ -20,7 +36,7 @@ pub(crate) use verify::Verify;
 pub(crate) struct File {
     /// Unix socket of gRPC, `unix:/path`; the hot local socket is at the same path + `.local`.
     listen: Option<String>,
-    /// TCP address of gRPC, e.g. `0.0.0.0:7411`; none by default. Not encrypted: keep it on a private network.
+    /// TCP address of gRPC and frames, e.g. `0.0.0.0:7411`; none by default. Off the loopback it needs `[tls]`.
     tcp: Option<SocketAddr>,
     /// HTTP address of /metrics and /healthz; none by default.
     metrics: Option<SocketAddr>,
@@ -33,6 +49,9 @@ pub(crate) struct File {
     dram: DramFile,
     nvme: Option<NvmeFile>,
     limits: LimitsFile,
+    tls: Option<TlsFile>,
+    access: AccessFile,
+    remote: RemoteFile,
 }
 
 /// `[dram]`
@@ -75,46 +94,6 @@ struct NvmeFile {
     write_bytes_per_day: Option<Bytes>,
 }
 
-/// Which new pages go to NVMe at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum NvmeAdmit {
-    /// All.
-    All,
-    /// Those of sessions that came back, or are expected.
-    Reused,
-}
-
-/// Who is evicted first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Policy {
-    /// Least recently used, tails before heads.
-    Lru,
-    /// A queue of newcomers before the main one.
-    S3fifo,
-    /// Newcomers must be read more often than what they replace.
-    Tinylfu,
-    /// Read once and read again share the room as their ghosts say.
-    Arc,
-    /// Learned chances of return by uses and age.
-    Gittins,
-    /// Learned chances of return by session, and what its owner said.
-    Session,
-}
-
-/// Which engine moves the bytes of the NVMe tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum NvmeEngine {
-    /// io_uring where the kernel allows it.
-    Auto,
-    /// io_uring or refuse to start.
-    Ring,
-    /// Blocking threads.
-    Blocking,
-}
-
 /// `[limits]`
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -147,6 +126,10 @@ struct LimitsFile {
     drain_ms: Option<u64>,
     /// Connections at all doors together; default 4096, or what the limit of open files leaves room for.
     connections_max: Option<u32>,
+    /// Bytes of pages that may be in flight to and from one client on another host; default `32MiB`, `4MiB` to `16GiB`.
+    remote_client_inflight_bytes: Option<Bytes>,
+    /// The same of all of these clients together; default `128MiB`.
+    remote_inflight_bytes: Option<Bytes>,
     /// How long a durable commit waits for NVMe before it answers that its pages are not durable yet, ms; default 20000.
     durable_ms: Option<u64>,
 }
@@ -172,6 +155,12 @@ pub(crate) struct Settings {
     pub(crate) nvme: Option<Nvme>,
     /// Bounds.
     pub(crate) limits: Limits,
+    /// How TCP is protected.
+    pub(crate) tls: Tls,
+    /// Who may do what.
+    pub(crate) access: Access,
+    /// How pages go to and from other hosts.
+    pub(crate) remote: Remote,
 }
 
 /// Checked `[dram]`.
@@ -228,6 +217,8 @@ pub(crate) struct Limits {
     pub(crate) protected_percent: u8,
     pub(crate) drain_ms: u64,
     pub(crate) connections_max: Option<u32>,
+    pub(crate) remote_client_inflight_bytes: u64,
+    pub(crate) remote_inflight_bytes: u64,
     pub(crate) durable_ms: u64,
 }
 
@@ -291,13 +282,27 @@ impl Settings {
                 protected_percent: Some(limits.protected_percent),
                 drain_ms: Some(limits.drain_ms),
                 connections_max: Some(limits.connections_max.unwrap_or(CONNECTIONS_USUAL)),
+                remote_client_inflight_bytes: Some(Bytes(limits.remote_client_inflight_bytes)),
+                remote_inflight_bytes: Some(Bytes(limits.remote_inflight_bytes)),
                 durable_ms: Some(limits.durable_ms),
             },
+            tls: self.tls.as_file(),
+            access: self.access.as_file(),
+            remote: self.remote.as_file(),
         }
     }
 }
 
 impl Settings {
+    /// What an operator should know of plain TCP that is open off the loopback; none: it is not.
+    pub(crate) fn exposed(&self) -> Option<String> {
+        let address = self.tcp.filter(|_| self.tls.is_exposed(self.tcp))?;
+        let granted = &self.access.plain;
+        Some(format!(
+            "plain TCP is open at {address} (insecure = true): whoever reaches it is granted {granted}"
+        ))
+    }
+
     /// The keys that have no value: what they turn on is off.
     pub(crate) fn unset(&self) -> Vec<&'static str> {
         let nvme = self.nvme.as_ref();
@@ -306,6 +311,11 @@ impl Settings {
             ("metrics", self.metrics.is_none()),
             ("[nvme]", nvme.is_none()),
             ("nvme.write_bytes_per_day", nvme.is_some_and(|nvme| nvme.write_bytes_per_day == 0)),
+            ("[tls]", matches!(self.tls, Tls::Loopback)),
+            ("access.users", self.access.users.is_empty()),
+            ("access.groups", self.access.groups.is_empty()),
+            ("remote.nics", self.remote.nics.is_empty()),
+            ("remote.libfabric_provider", self.remote.libfabric_provider.is_empty()),
         ];
         keys.into_iter().filter_map(|(key, unset)| unset.then_some(key)).collect()
     }
@@ -319,6 +329,9 @@ fn check(file: File) -> Result<Settings, ConfigError> {
     let socket_mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| {
         bad("socket_mode", format!("`{mode}` is not octal permission bits such as \"0660\""))
     })?;
+    let tls = Tls::check(file.tls, file.tcp)?;
+    let access = Access::check(file.access, tls.is_exposed(file.tcp))?;
+    let remote = Remote::check(file.remote, file.tcp)?;
     Ok(Settings {
         socket: check_listen(file.listen.as_deref())?,
         tcp: file.tcp,
@@ -329,33 +342,10 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         dram,
         nvme,
         limits,
+        tls,
+        access,
+        remote,
     })
-}
-
-fn check_listen(listen: Option<&str>) -> Result<PathBuf, ConfigError> {
-    let Some(listen) = listen else { return Ok(default_socket()) };
-    match listen.strip_prefix("unix:") {
-        Some(path) if !path.is_empty() && !path.starts_with('/') => {
-            Err(bad("listen", format!("`{listen}` must name an absolute path: unix:/path/to/turnkv.sock")))
-        }
-        Some(path) if (1..=SOCKET_PATH_BYTES_MAX).contains(&path.len()) => Ok(PathBuf::from(path)),
-        Some(path) => {
-            let (most, bytes) = (SOCKET_PATH_BYTES_MAX, path.len());
-            Err(bad("listen", format!("the socket path must be 1 to {most} bytes long, this is {bytes}")))
-        }
-        None => Err(bad(
-            "listen",
-            format!("`{listen}` must be unix:/path/to/turnkv.sock (TCP has its own key: tcp)"),
-        )),
-    }
-}
-
-/// The socket of a server that was told none: the user's run directory, else the system's.
-pub(crate) fn default_socket() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if !dir.is_empty() => Path::new(&dir).join("turnkv.sock"),
-        _ => PathBuf::from("/run/turnkv/turnkv.sock"),
-    }
 }
 
 fn check_dram(file: &DramFile) -> Result<Dram, ConfigError> {
@@ -458,27 +448,21 @@ fn check_limits(file: &LimitsFile, dram: u64, nvme: u64) -> Result<Limits, Confi
         protected_percent: within("limits.protected_percent", file.protected_percent, 25, 0, 50)?,
         durable_ms: within("limits.durable_ms", file.durable_ms, 20_000, 10, 600_000)?,
         drain_ms: within("limits.drain_ms", file.drain_ms, 30_000, 0, 3_600_000)?,
+        remote_client_inflight_bytes: inflight(
+            "limits.remote_client_inflight_bytes",
+            file.remote_client_inflight_bytes,
+            32 * MIB,
+        )?,
+        remote_inflight_bytes: inflight(
+            "limits.remote_inflight_bytes",
+            file.remote_inflight_bytes,
+            128 * MIB,
+        )?,
         connections_max: match file.connections_max {
             None => None,
             max => Some(within("limits.connections_max", max, 0, CONNECTIONS_MIN as u32, CONNECTIONS_MAX)?),
         },
     })
-}
-
-fn within<T>(key: &'static str, value: Option<T>, default: T, least: T, most: T) -> Result<T, ConfigError>
-where
-    T: PartialOrd + Copy + std::fmt::Display,
-{
-    let value = value.unwrap_or(default);
-    if value >= least && value <= most {
-        Ok(value)
-    } else {
-        Err(bad(key, format!("{value} is not within {least}..={most}")))
-    }
-}
-
-fn bad(key: &'static str, why: String) -> ConfigError {
-    ConfigError::Value { key, why }
 }
 
 const _: () = assert!(SHARD_BYTES_MAX <= GIB, "every legal shard fits the largest slab");

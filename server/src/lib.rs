@@ -3,16 +3,18 @@
 //! - `cli`: the command line; `cmd`: the operator's commands
 //! - `config`: what the operator wrote, what was checked
 //! - `serve`: the life of the server; `doors`: where requests enter; `connections`: who may be connected at them
+//! - `access`: who may do what; `tls`: who comes over TCP
 //! - `engine`: asks the pool, moves with the tiers
 //! - `catalog`: namespaces and sessions across restarts
 //! - `clock`: what time it is
 //! - `supervise`: what the server cannot do without
 //! - `report`: errors as an operator reads them
-//! - `telemetry`, `limits`
+//! - `telemetry`, `limits`, `seldom` (what the log says now and then)
 //! - `simulation` (a feature that no production build has): the engine without its threads, doors and clock
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod catalog;
 mod cli;
 mod clock;
@@ -23,10 +25,12 @@ mod doors;
 mod engine;
 mod limits;
 mod report;
+mod seldom;
 mod serve;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod supervise;
 mod telemetry;
+mod tls;
 
 pub use cli::run;

@@ -15,6 +15,8 @@ pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
 pub(crate) const UNREAD_SLABS_PER_CLIENT_MAX: usize = 8;
 /// Local connections for each slab that all clients together may leave unread; of these, one user has half.
 pub(crate) const LOCAL_CONNECTIONS_PER_UNREAD_SLAB: usize = 4;
+/// Connections of frames on TCP, control connections and data rails; each costs one thread.
+pub(crate) const FRAMED_CONNECTIONS_MAX: usize = 512;
 /// Connections for /metrics and /healthz: scrapers and probes.
 pub(crate) const HTTP_CONNECTIONS_MAX: usize = 32;
 /// Connections of all doors together where the operator says nothing.
@@ -24,16 +26,22 @@ pub(crate) const CONNECTIONS_MIN: u64 = 16;
 /// The most that may be asked for.
 pub(crate) const CONNECTIONS_MAX: u32 = 1 << 20;
 /// Share that one peer may have (a user on Unix sockets, an address on TCP) of a door's connections, and of what all connections
-/// share: memory for requests, answers and large frames, inline streams.
+/// share: memory for requests, answers and large frames, inline streams, bytes of pages in flight over data rails.
 pub(crate) const PEER_PERCENT_MAX: usize = 75;
 /// Descriptors kept for the rest of the process: runtime, listeners, logs, what is read of /proc, connections to be refused.
 pub(crate) const PROCESS_DESCRIPTORS_RESERVED: u64 = 64;
 /// How long a connection may take to its first request: preface, settings, header or Hello included.
 pub(crate) const FIRST_REQUEST_MS_MAX: u64 = 10_000;
+/// Pause before another look at a TCP connection of which fewer bytes came than tell what it speaks.
+pub(crate) const FIRST_BYTES_PAUSE: Duration = Duration::from_millis(5);
+/// Bytes of all frames over networks together that are larger than a socket's read buffer, while they arrive and are served.
+pub(crate) const FRAMED_LARGE_BYTES_MAX: usize = 64 << 20;
 /// How long a frame may take from its first byte to its last.
 pub(crate) const FRAME_MS_MAX: u64 = 10_000;
 /// How long a gRPC connection may be open without a request.
 pub(crate) const GRPC_IDLE_MS_MAX: u64 = 15 * 60_000;
+/// The same of a control connection: the client's rails go with its last one.
+pub(crate) const FRAMED_IDLE_MS_MAX: u64 = 15 * 60_000;
 /// The same over HTTP: longer than scrapes are apart.
 pub(crate) const HTTP_IDLE_MS_MAX: u64 = 120_000;
 /// How long a connection that never asked is safe from making room: its first request may be on its way.
@@ -93,6 +101,27 @@ pub(crate) const POOL_REQUEST_BYTES_MAX: usize = HASHES_PER_CALL_MAX * 32 + SMAL
 pub(crate) const SESSIONS_REQUEST_BYTES_MAX: usize = HASHES_PER_CALL_MAX * 32 + SMALL_REQUEST_BYTES_MAX;
 /// Bytes of a request that carries no list: Admin, health, reflection.
 pub(crate) const SMALL_REQUEST_BYTES_MAX: usize = 256 << 10;
+/// Handshakes of TLS under way at a time; of these, one peer has its share.
+pub(crate) const HANDSHAKES_MAX: u64 = 256;
+/// How long a handshake may take.
+pub(crate) const HANDSHAKE_MS_MAX: u64 = 5_000;
+/// How long a refused handshake's peer may take to read why, and how many bytes of it are dropped meanwhile: a socket that is
+/// closed with bytes unread takes back what was said.
+pub(crate) const HANDSHAKE_PARTING_MS_MAX: u64 = 500;
+/// See [`HANDSHAKE_PARTING_MS_MAX`].
+pub(crate) const HANDSHAKE_PARTING_BYTES_MAX: usize = 64 << 10;
+/// Connections that are through their handshake and wait for their door.
+pub(crate) const HANDSHAKEN_QUEUE_MAX: usize = 64;
+/// How often the files of `[tls]` are read, and the certificates of open connections are looked at.
+pub(crate) const TLS_LOOK_MS: u64 = 1_000;
+/// How long the authority of `turnkv certs` lasts.
+pub(crate) const TRIAL_AUTHORITY_DAYS: u32 = 365;
+/// The same of what it signs.
+pub(crate) const TRIAL_CERTIFICATE_DAYS: u32 = 90;
+/// So much earlier than they are made they begin to be valid: clocks of hosts differ.
+pub(crate) const TRIAL_CLOCK_SKEW: Duration = Duration::from_secs(300);
+/// How often the log says again what peers can make it say.
+pub(crate) const SAID_EVERY_MS: u64 = 10_000;
 /// How long a request may take from its headers to its last byte (of a stream: from a message's first byte to its last).
 pub(crate) const MESSAGE_MS_MAX: u64 = 10_000;
 /// Bytes of unfinished and waiting requests on one gRPC connection.
@@ -218,6 +247,28 @@ pub(crate) const LOCAL_SPIN: Duration = Duration::from_micros(30);
 pub(crate) const LOCAL_LARGE_BYTES_MAX: usize = 128 << 20;
 /// How often a local call that waits looks whether its caller is still there.
 pub(crate) const LOCAL_LOOK: Duration = Duration::from_millis(200);
+/// Transfers to and from other hosts under way at a time.
+pub(crate) const REMOTE_FLIGHTS_MAX: usize = 4096;
+/// The same of one call.
+pub(crate) const REMOTE_CALL_FLIGHTS_MAX: usize = 64;
+/// Attempts at one transfer: as many as a client may have framed rails, and one more.
+pub(crate) const REMOTE_TRIES_MAX: u32 = turnkv_proto::limits::RAILS_MAX as u32 + 1;
+/// NICs that are used at a time.
+pub(crate) const NICS_MAX: usize = 8;
+/// Bytes of a span from which on it is moved in stripes, which go over all rails of its client.
+pub(crate) const STRIPED_BYTES_MIN: u64 = 2 << 20;
+/// Bytes of a stripe.
+pub(crate) const STRIPE_BYTES: u32 = 1 << 20;
+/// Pause of a call that finds all rails full with transfers of others.
+pub(crate) const REMOTE_POST_PAUSE: Duration = Duration::from_millis(1);
+/// How long the thread that takes completions waits for one before it looks whether the engine is still there.
+pub(crate) const REMOTE_LAND_WAIT: Duration = Duration::from_millis(200);
+/// Rails that were offered to clients and are not open yet.
+pub(crate) const REMOTE_SECRETS_MAX: usize = 1024;
+/// The least that may be in flight to one client, and to all, on other hosts: some stripes.
+pub(crate) const REMOTE_INFLIGHT_BYTES_MIN: u64 = 4 << 20;
+/// The most that may be asked for.
+pub(crate) const REMOTE_INFLIGHT_BYTES_MAX: u64 = 16 << 30;
 /// How long one frame may take to leave for a client that does not read.
 pub(crate) const LOCAL_SEND_MS_MAX: u64 = 5_000;
 
@@ -279,6 +330,11 @@ const _: () = assert!(
     "some of the longest frames arrive at once"
 );
 const _: () = assert!(
-    LOCAL_LARGE_BYTES_MAX >= 16 * turnkv_transfer::FRAME_BYTES_MAX,
+    REMOTE_INFLIGHT_BYTES_MIN >= 4 * STRIPE_BYTES as u64 && STRIPED_BYTES_MIN >= 2 * STRIPE_BYTES as u64,
+    "every rail of a client can move a stripe, and what is striped has several"
+);
+const _: () = assert!(
+    LOCAL_LARGE_BYTES_MAX >= 16 * turnkv_transfer::FRAME_BYTES_MAX
+        && FRAMED_LARGE_BYTES_MAX >= 16 * turnkv_transfer::FRAME_BYTES_MAX,
     "some of the longest frames are served at once"
 );

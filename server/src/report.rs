@@ -67,19 +67,23 @@ fn what(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let said = match cause.downcast_ref::<Status>() {
-            Some(status) => status.message().to_owned(),
+            Some(status) => match turnkv_proto::Error::parting_words(status) {
+                Some(words) => return joined(&text, &words), // what is beneath has them again
+                None => status.message().to_owned(),
+            },
             None => cause.to_string(),
         };
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
         if said.is_empty() || text.contains(&said) {
             continue;
         }
-        if !text.is_empty() {
-            text += ": ";
-        }
-        text += &said;
+        text = joined(&text, &said);
     }
     text
+}
+
+fn joined(text: &str, said: &str) -> String {
+    if text.is_empty() { said.to_owned() } else { format!("{text}: {said}") }
 }
 
 fn advice(error: &anyhow::Error) -> Option<String> {
@@ -114,6 +118,9 @@ fn advice(error: &anyhow::Error) -> Option<String> {
 fn status_advice(status: &Status) -> String {
     if let Some(error) = turnkv_proto::Error::from_status(status) {
         return error.kind.advice().to_owned();
+    }
+    if turnkv_proto::Error::parting_words(status).is_some() {
+        return "the server took no call on this connection: do as it says".to_owned();
     }
     let advice = match status.code() {
         Code::Unimplemented => {

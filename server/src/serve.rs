@@ -3,10 +3,14 @@
 
 mod caretaker;
 
-use crate::config::Settings;
-use crate::connections::Connections;
+use crate::access::{Callers, HostUser, UserTable};
+use crate::config::{Settings, Tls};
+use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
+use crate::connections::opening::{Opening, TakesFrames};
+use crate::connections::{Connections, Door};
 use crate::doors::calls::CallSeconds;
+use crate::doors::framed::FramedDoor;
 use crate::doors::grpc::answers::Answers;
 use crate::doors::grpc::budget::Budget;
 use crate::doors::grpc::{self, Grpc};
@@ -17,8 +21,10 @@ use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, TCP_BACKLOG};
 use crate::report::{Advise, failed, misused};
 use crate::supervise::{Endings, Supervisor};
 use crate::telemetry;
+use crate::tls::{Credentials, Protocol, TlsCounters};
 use caretaker::Caretaker;
 use metrics_exporter_prometheus::PrometheusHandle;
+use rustix::process::{getegid, geteuid};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,7 +35,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
-use turnkv_transfer::keep_heap;
+use turnkv_transfer::{LocalListener, keep_heap};
 
 /// How `turnkv serve` was started.
 pub(crate) struct Start {
@@ -48,6 +54,9 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let (supervisor, mut endings) = Supervisor::new();
     supervisor.watch_panics();
     keep_heap();
+    // What can be wrong with a few files is said before memory is touched, which takes long.
+    let callers = callers(&start.settings)?;
+    let opening = opening(&start.settings, &supervisor)?;
     let settings = start.settings.clone();
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
     Engine::run_threads(&engine, &supervisor)?;
@@ -56,7 +65,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     // Before anybody can find a door open: from then on there is something to finish.
     let signals = Signals::listen()?;
     let (stop, stopped) = watch::channel(false);
-    let house = House { engine, connections, supervisor, stopped };
+    let house = House { engine, connections, callers, opening, supervisor, stopped };
     let (doors, _files) = house.open(metrics)?;
     tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
@@ -65,6 +74,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let leaving = Arc::clone(&house.engine);
     tokio::task::spawn_blocking(move || leaving.leave()).await?;
     doors.local.close();
+    doors.framed.close();
     stop.send_replace(true);
     let all = async {
         for task in doors.tasks {
@@ -83,6 +93,8 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
 struct House {
     engine: Arc<Engine>,
     connections: Arc<Connections>,
+    callers: Arc<Callers>,
+    opening: Arc<Opening>,
     supervisor: Supervisor,
     stopped: watch::Receiver<bool>,
 }
@@ -90,6 +102,7 @@ struct House {
 /// Every open door.
 struct Doors {
     local: Arc<LocalDoor>,
+    framed: Arc<FramedDoor>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -105,43 +118,72 @@ impl House {
         }
         let path = local_path(&settings.socket);
         let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
-        let local = LocalDoor::open(
-            &self.engine,
-            &calls,
-            &self.connections,
-            &path,
-            settings.socket_mode,
-            handle,
-            &self.supervisor,
-        )
-        .map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
+        let (connections, callers) = (&self.connections, &self.callers);
+        let local = LocalListener::bind(&path, settings.socket_mode).and_then(|listener| {
+            LocalDoor::open(&self.engine, &calls, connections, callers, listener, handle, &self.supervisor)
+        });
+        let local = local.map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
+        let waits = tokio::runtime::Handle::current();
+        let framed = FramedDoor::new(&self.engine, &calls, &self.connections, waits);
         let (budget, answers) = (Budget::new(), Answers::new());
         let grpc = Grpc::new(&self.engine, &calls, &budget, &answers)?;
         let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode)
             .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
-        let mut tasks = vec![
-            self.supervisor
-                .task("turnkv-grpc-unix", grpc.serve_unix(unix, &self.connections, self.stopped.clone())),
-        ];
+        let served = grpc.serve_unix(unix, &self.connections, &self.callers, self.stopped.clone());
+        let mut tasks = vec![self.supervisor.task("turnkv-grpc-unix", served)];
         if let Some(address) = settings.tcp {
             let listener = bind_tcp(address, "tcp")?;
-            let served = grpc.serve_tcp(listener, &self.connections, self.stopped.clone());
+            let admitting = Admitting::new(listener, Door::Tcp, &self.connections, &self.callers);
+            let frames = Arc::clone(&framed) as Arc<dyn TakesFrames>;
+            let incoming = Arc::clone(&self.opening).http2_of(admitting, frames);
+            let served = grpc.serve_tcp(incoming, self.stopped.clone());
             tasks.push(self.supervisor.task("turnkv-grpc-tcp", served));
         }
         if let Some(address) = settings.metrics {
             let listener = bind_tcp(address, "metrics")?;
             let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
-            let served = http::serve(listener, engine, connections, metrics, self.stopped.clone());
+            let (callers, stopped) = (Arc::clone(&self.callers), self.stopped.clone());
+            let served = http::serve(listener, engine, connections, callers, metrics, stopped);
             tasks.push(self.supervisor.task("turnkv-http", served));
         }
         let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
-        let looked_after = Arc::clone(&local);
+        let (looked_after, remote) = (Arc::clone(&local), Arc::clone(&framed));
         let standing = grpc.standing();
-        let caretaker = Caretaker { engine, connections, local: looked_after, budget, answers, standing };
+        let caretaker =
+            Caretaker { engine, connections, local: looked_after, framed: remote, budget, answers, standing };
         // Not among the tasks: it has no end of its own.
         drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
-        Ok((Doors { local, tasks }, file))
+        Ok((Doors { local, framed, tasks }, file))
     }
+}
+
+/// How TCP is opened: by TLS where there is `[tls]`. Plain TCP off the loopback is said at each start.
+fn opening(settings: &Settings, supervisor: &Supervisor) -> anyhow::Result<Arc<Opening>> {
+    let counters = TlsCounters::new(settings.tls.is_exposed(settings.tcp));
+    if let Some(note) = settings.exposed() {
+        tracing::warn!("{note}");
+    }
+    let Tls::Files(files) = &settings.tls else { return Ok(Opening::new(None, counters)) };
+    let credentials = Credentials::open(files.clone(), Protocol::OFFERED, Arc::clone(&counters));
+    let credentials = credentials.map_err(|error| {
+        let todo = "correct the files of [tls]; `turnkv certs` makes some to try with";
+        failed(error, "cannot speak TLS".to_owned(), todo.to_owned())
+    })?;
+    // Not among the tasks that end with the doors.
+    drop(supervisor.task("turnkv-tls", Arc::clone(&credentials).watch()));
+    Ok(Opening::new(Some(credentials), counters))
+}
+
+/// Who the callers of this host are, as `[access]` says.
+fn callers(settings: &Settings) -> anyhow::Result<Arc<Callers>> {
+    let access = &settings.access;
+    let server = HostUser { user: geteuid().as_raw(), groups: vec![getegid().as_raw()] };
+    let users = UserTable::new(&access.users, &access.groups, access.others.clone(), &server);
+    let users = users.map_err(|error| {
+        let todo = "name users and groups that this host has, or write their numbers";
+        failed(error, "cannot tell the users of [access]".to_owned(), todo.to_owned())
+    })?;
+    Ok(Callers::new(users, access.plain.clone()))
 }
 
 /// What to do depends on why: only where somebody is there already is it for another place.

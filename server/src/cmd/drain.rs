@@ -1,7 +1,8 @@
 //! `turnkv drain`: a running server takes nothing more and writes what it has; `--undo` takes that back. Owns: the text.
 //! Must not know: what the server does for it.
 
-use super::status::{address_or_default, connect, human_bytes};
+use super::connect::{address_or_default, connect};
+use super::status::human_bytes;
 use anyhow::Context;
 use turnkv_proto::wire::admin_client::AdminClient;
 use turnkv_proto::wire::{DrainRequest, ResumeRequest};

@@ -1,6 +1,8 @@
 //! The operator's commands. Owns: what each prints. Must not know: how the server works.
 //!
+//! - [`certs`]: an authority and certificates to try with
 //! - [`config`]: the effective configuration
+//! - [`connect`]: how they reach a running server
 //! - [`drain`]: nothing more is taken, or that is taken back
 //! - [`record`]: a trace of what a live pool is asked
 //! - [`simulate`]: traces played against the pool with simulated time
@@ -9,7 +11,9 @@
 
 use std::io::{ErrorKind, Write};
 
+pub(crate) mod certs;
 pub(crate) mod config;
+mod connect;
 pub(crate) mod drain;
 pub(crate) mod record;
 pub(crate) mod simulate;

@@ -1,7 +1,7 @@
 //! `turnkv record`: a trace of what turns ask of a running server. Owns: arguments, the file, when it ends.
 //! Must not know: which calls are one request (turnkv-sim does), what the server decides.
 
-use super::status::{address_or_default, connect};
+use super::connect::{address_or_default, connect};
 use crate::report::misused;
 use anyhow::Context;
 use clap::Args;
@@ -21,7 +21,7 @@ use turnkv_sim::trace::{Draft, Stop, TraceError, TraceWriter};
 pub(crate) struct RecordArguments {
     /// The file to write: gzip JSON lines.
     output: PathBuf,
-    /// unix:/path/turnkv.sock or http://host:port.
+    /// unix:/path/turnkv.sock, tls://host:port or http://host:port.
     #[arg(long, env = "TURNKV_ADDRESS")]
     address: Option<String>,
     /// The namespace, 64 hexadecimal digits; needed where more than one is open.

@@ -69,7 +69,7 @@ pub(crate) struct SimulateArguments {
     #[arg(long, value_enum, default_value_t = Admitted::All)]
     admit: Admitted,
     /// Bytes that may be written to NVMe in a day, rewrites included, such as 3.6TiB; as `nvme.write_bytes_per_day` says it to a
-    /// server. Without: no bound.
+    /// server. Needs --bytes-per-token. Without: no bound.
     #[arg(long, requires = "bytes_per_token", value_parser = parse_bytes)]
     write_bytes_per_day: Option<u64>,
     /// Threads. Without: one a core.

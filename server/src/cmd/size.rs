@@ -1,8 +1,9 @@
 //! `turnkv size`: what more memory would buy, from a running server or from a trace. Owns: arguments, the table, the plot.
 //! Must not know: how a curve is made (the pool does that, here as in the server) or put into advice (the engine does).
 
+use super::connect::{address_or_default, connect};
 use super::simulate::has_blocks;
-use super::status::{address_or_default, connect, human_bytes, human_time};
+use super::status::{human_bytes, human_time};
 use crate::doors::codec;
 use crate::engine::advice::{Facts, advise};
 use crate::report::misused;
@@ -30,8 +31,9 @@ pub(crate) struct SizeArguments {
     /// A request trace instead of a running server (its form: see `turnkv simulate`).
     #[arg(long, value_name = "FILE", conflicts_with = "address", requires = "bytes_per_token")]
     trace: Option<PathBuf>,
-    /// A running server: unix:/path/turnkv.sock or http://host:port.
-    #[arg(long, visible_alias = "server", env = "TURNKV_ADDRESS")]
+    /// A running server: unix:/path/turnkv.sock, tls://host:port or http://host:port; without, TURNKV_ADDRESS says which.
+    // The variable is not clap's, by which it would be in the way of --trace.
+    #[arg(long, visible_alias = "server")]
     address: Option<String>,
     /// Bytes of KV cache that a token of the trace's model has.
     #[arg(long)]
@@ -105,7 +107,8 @@ pub(crate) async fn run(arguments: &SizeArguments) -> anyhow::Result<()> {
 }
 
 async fn of_server(arguments: &SizeArguments) -> anyhow::Result<(Vec<Said>, u32)> {
-    let address = address_or_default(arguments.address.as_deref());
+    let named = arguments.address.clone().or_else(|| std::env::var("TURNKV_ADDRESS").ok());
+    let address = address_or_default(named.as_deref());
     let mut admin = AdminClient::new(connect(&address).await?);
     let ask = SizeAdviceRequest {
         namespace: Default::default(),

@@ -1,15 +1,13 @@
 //! `turnkv status`: what a running server holds and does, in human units or as JSON. Owns: the text. Must not know:
 //! the server's inside (it asks Admin.Stats like anybody).
 
-use crate::config::default_socket;
-use crate::limits::{COMMAND_ANSWER_MAX, COMMAND_CONNECT_MAX};
-use crate::report::Advise;
+use super::connect::{address_or_default, connect};
 use anyhow::Context;
 use std::fmt::Write as _;
 use std::time::Duration;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use turnkv_proto::wire::admin_client::AdminClient;
-use turnkv_proto::wire::{StatsReply, StatsRequest, TierKind, TierStats};
+use turnkv_proto::wire::{FabricStats, StatsReply, StatsRequest, TierKind, TierStats};
 
 /// Asks twice, `interval` apart, so that rates can be said; prints once.
 pub(crate) async fn run(address: Option<&str>, json: bool, interval: Duration) -> anyhow::Result<()> {
@@ -21,29 +19,6 @@ pub(crate) async fn run(address: Option<&str>, json: bool, interval: Duration) -
     let text = if json { as_json(&after)? } else { as_text(&address, &before, &after) };
     super::print(&text)?;
     Ok(())
-}
-
-/// The address of a server, where none was named that of one that was told none.
-pub(super) fn address_or_default(address: Option<&str>) -> String {
-    address.map_or_else(|| format!("unix:{}", default_socket().display()), str::to_owned)
-}
-
-/// A channel to a running server.
-pub(super) async fn connect(address: &str) -> anyhow::Result<Channel> {
-    let uri = if address.starts_with("http://") || address.starts_with("unix:") {
-        address.to_owned()
-    } else {
-        format!("http://{address}")
-    };
-    let todo =
-        "name the address of a server that runs (--address unix:/path/turnkv.sock or http://host:port)";
-    Endpoint::from_shared(uri)
-        .advise(|| format!("`{address}` is no address"), todo)?
-        .connect_timeout(COMMAND_CONNECT_MAX)
-        .timeout(COMMAND_ANSWER_MAX)
-        .connect()
-        .await
-        .advise(|| format!("no server answers at {address}"), todo)
 }
 
 async fn ask(admin: &mut AdminClient<Channel>) -> anyhow::Result<StatsReply> {
@@ -98,7 +73,13 @@ fn as_text(address: &str, before: &StatsReply, after: &StatsReply) -> String {
         human_bytes(after.protected_tenant_bytes_max),
         human_bytes(after.protected_budget_bytes)
     ));
+    for fabric in &after.fabrics {
+        line(fabric_line(fabric));
+    }
     line(format!("index    {} pages in {}", after.index_pages, human_bytes(after.index_bytes)));
+    for note in &after.notes {
+        line(format!("note     {note}"));
+    }
     text
 }
 
@@ -123,6 +104,22 @@ fn tier_line(tier: &TierStats, was: Option<&TierStats>, elapsed_ms: u64) -> Stri
     format!("{name}     {held} of {capacity} ({used:.0} %), {} pages{rates}{state}", tier.pages)
 }
 
+fn fabric_line(fabric: &FabricStats) -> String {
+    let mut text = format!("{:<9}{} rails", fabric.fabric, fabric.rails);
+    if !fabric.nics.is_empty() {
+        text += &format!(" over {}", fabric.nics.join(", "));
+    }
+    let (read, written) = (human_bytes(fabric.read_bytes), human_bytes(fabric.written_bytes));
+    text += &format!(", {read} read from other hosts, {written} written");
+    if fabric.unknown_slabs > 0 {
+        text += &format!(", {} slabs not registered", fabric.unknown_slabs);
+    }
+    if fabric.stuck_rails > 0 {
+        text += &format!(", {} RAILS STUCK", fabric.stuck_rails);
+    }
+    text
+}
+
 fn as_json(stats: &StatsReply) -> anyhow::Result<String> {
     let tier = |tier: &TierStats| {
         serde_json::json!({
@@ -132,6 +129,14 @@ fn as_json(stats: &StatsReply) -> anyhow::Result<String> {
         })
     };
     let tiers: Vec<_> = stats.tiers.iter().map(tier).collect();
+    let fabric = |fabric: &FabricStats| {
+        serde_json::json!({
+            "fabric": fabric.fabric, "nics": fabric.nics, "rails": fabric.rails, "read_bytes": fabric.read_bytes,
+            "written_bytes": fabric.written_bytes, "stuck_rails": fabric.stuck_rails, "known_slabs": fabric.known_slabs,
+            "unknown_slabs": fabric.unknown_slabs,
+        })
+    };
+    let fabrics: Vec<_> = stats.fabrics.iter().map(fabric).collect();
     let json = serde_json::json!({
         "version": stats.version, "uptime_ms": stats.uptime_ms, "tiers": tiers, "lookups": stats.lookups,
         "miss_pages": stats.miss_pages, "hit_tokens": stats.hit_tokens, "offloaded_pages": stats.offloaded_pages,
@@ -141,6 +146,7 @@ fn as_json(stats: &StatsReply) -> anyhow::Result<String> {
         "protected_bytes": stats.protected_bytes, "protected_tenant_bytes_max": stats.protected_tenant_bytes_max,
         "protected_budget_bytes": stats.protected_budget_bytes, "protections": stats.protections, "pins": stats.pins,
         "quarantined_bytes": stats.quarantined_bytes, "index_bytes": stats.index_bytes, "index_pages": stats.index_pages,
+        "fabrics": fabrics, "notes": stats.notes,
     });
     Ok(serde_json::to_string_pretty(&json)? + "\n")
 }

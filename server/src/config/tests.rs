@@ -175,3 +175,52 @@ fn the_table_of_settings_has_every_key_with_the_bounds_that_are_checked() {
     }
     assert!(checked >= 17, "only {checked} bounds are numbers: the table's form has changed");
 }
+
+const FILES: &str = "[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
+
+#[test]
+fn tcp_off_the_loopback_is_protected_or_said_not_to_be() {
+    for address in ["0.0.0.0:1", "10.0.0.5:7411", "[::]:1", "[2001:db8::1]:1"] {
+        let tcp = format!("tcp = \"{address}\"\n");
+        let error = parse(&tcp).unwrap_err().to_string();
+        assert!(error.starts_with("tcp: ") && error.contains("insecure = true"), "{error}");
+        assert!(matches!(parse(&format!("{tcp}{FILES}")).unwrap().tls, Tls::Files(_)));
+        let insecure = parse(&format!("{tcp}[tls]\ninsecure = true\n")).unwrap();
+        let said = insecure.exposed().unwrap();
+        assert!(said.contains(address) && said.contains("engine/*"), "{said}");
+    }
+    for address in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        let settings = parse(&format!("tcp = \"{address}\"\n[tls]\ninsecure = true\n")).unwrap();
+        assert_eq!((settings.exposed(), settings.access.plain.words()), (None, vec!["operator".to_owned()]));
+        assert!(parse(&format!("tcp = \"{address}\"\n")).is_ok());
+    }
+}
+
+#[test]
+fn half_a_set_of_tls_and_words_that_grant_nothing_name_their_key() {
+    let cases = [
+        ("[tls]\nkey = \"k\"\nclient_ca = \"a\"", "tls.cert"),
+        ("[tls]\ncert = \"c\"\nclient_ca = \"a\"", "tls.key"),
+        ("[tls]\ncert = \"c\"\nkey = \"k\"", "tls.client_ca"),
+        (&format!("{FILES}insecure = true"), "tls.insecure"),
+        ("[access]\nplain = \"root\"", "access.plain"),
+        ("[access]\nothers = [\"engine\"]", "access.others"),
+        ("[access.users]\nvllm = \"engine/%\"", "access.users"),
+        ("[access.groups]\n7 = [\"operator\", \"x\"]", "access.groups"),
+    ];
+    for (text, key) in cases {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{key}: ")), "{text}: {error}");
+    }
+}
+
+#[test]
+fn access_and_tls_read_back_as_printed() {
+    let users = "[access]\nplain = \"engine/a\"\n[access.users]\nvllm = \"engine/*\"\n7 = [\"operator\", \"member\"]\n";
+    for text in [FILES.to_owned(), "[tls]\ninsecure = true\n".to_owned(), format!("{FILES}{users}")] {
+        let printed = toml::to_string(&parse(&text).unwrap().as_file()).unwrap();
+        assert_eq!(printed, toml::to_string(&parse(&printed).unwrap().as_file()).unwrap());
+    }
+    let access = parse(users).unwrap().access;
+    assert_eq!(access.users["7"].words(), ["operator", "member"]);
+}

@@ -3,15 +3,19 @@
 
 use super::cause::Refusal;
 use super::door::{Door, Peer};
-use super::stream::{DoorStream, Ended};
+use super::stream::{DoorStream, Ended, Seat};
 use super::table::Connections;
+use crate::access::{Callers, HostUser};
 use crate::limits::{ACCEPT_PAUSE_MAX, ACCEPT_PAUSE_MIN};
 use futures_util::{Stream, stream::unfold};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::unix::UCred;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use turnkv_transfer::peer_groups;
 
 /// A listener that can say whose connection it took.
 pub(crate) trait Accept: Send + Sync + 'static {
@@ -27,6 +31,11 @@ pub(crate) trait Accept: Send + Sync + 'static {
     /// Its process, where the kernel says; else 0.
     fn process(_io: &Self::Io) -> i32 {
         0
+    }
+
+    /// Its user and groups, where it is of this host and the kernel says.
+    fn host_user(_io: &Self::Io) -> Option<HostUser> {
+        None
     }
 
     /// Sends as much as goes without waiting: a refusal is a courtesy.
@@ -46,6 +55,11 @@ impl Accept for UnixListener {
 
     fn process(io: &UnixStream) -> i32 {
         io.peer_cred().ok().and_then(|peer| peer.pid()).unwrap_or(0)
+    }
+
+    fn host_user(io: &UnixStream) -> Option<HostUser> {
+        let known = |peer: UCred| HostUser::new(peer.uid(), peer.gid(), peer_groups(io.as_fd()));
+        Some(io.peer_cred().map_or_else(|_| HostUser::nobody(), known))
     }
 
     fn offer(io: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
@@ -103,13 +117,20 @@ pub(crate) struct Admitting<L> {
     listener: L,
     door: Door,
     connections: Arc<Connections>,
+    callers: Arc<Callers>,
     backoff: Backoff,
 }
 
 impl<L: Accept> Admitting<L> {
     /// Of `listener`, which is this door.
-    pub(crate) fn new(listener: L, door: Door, connections: Arc<Connections>) -> Admitting<L> {
-        Admitting { listener, door, connections, backoff: Backoff::new() }
+    pub(crate) fn new(
+        listener: L,
+        door: Door,
+        connections: &Arc<Connections>,
+        callers: &Arc<Callers>,
+    ) -> Admitting<L> {
+        let (connections, callers) = (Arc::clone(connections), Arc::clone(callers));
+        Admitting { listener, door, connections, callers, backoff: Backoff::new() }
     }
 
     /// The next one that there is room for.
@@ -155,8 +176,9 @@ impl<L: Accept> Admitting<L> {
         let end = Arc::clone(&ended);
         match self.connections.admit(self.door, peer, move |_| end.end()) {
             Ok(place) => {
-                let process = L::process(&io);
-                Some(DoorStream::new(io, process, place, ended, self.door))
+                let caller = self.callers.of(L::host_user(&io).as_ref());
+                let seat = Seat::new(L::process(&io), place, ended, caller);
+                Some(DoorStream::new(io, seat))
             }
             Err(refused) => {
                 if let Err(error) = L::offer(&io, &refusal(self.door, &refused.to_string())) {
@@ -184,6 +206,11 @@ fn refusal(door: Door, why: &str) -> Vec<u8> {
         )
         .into_bytes();
     }
+    http2_refusal(why)
+}
+
+/// The bytes of an HTTP/2 GOAWAY that says why.
+pub(super) fn http2_refusal(why: &str) -> Vec<u8> {
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let length = (8 + why.len()) as u32;
     let mut bytes = settings.to_vec();

@@ -1,9 +1,10 @@
 //! How a door tells of the requests on one connection. Owns: the handle that it tells them with. Must not know: what is asked.
 
 use super::cause::{Cause, Refusal};
-use super::door::Peer;
+use super::door::{Door, Peer};
 use super::table::{ConnectionPlace, Connections};
 use super::watch::Watch;
+use crate::access::Caller;
 use std::sync::Arc;
 
 /// Tells of the requests on one connection.
@@ -13,6 +14,8 @@ pub(crate) struct Asking {
     watch: Arc<Watch>,
     /// The process at its other end, where the kernel says; else 0.
     process: i32,
+    /// Whoever that is, as far as what it may do is concerned.
+    caller: Arc<Caller>,
 }
 
 /// One request in service; it ends when this is dropped.
@@ -22,9 +25,9 @@ pub(crate) struct Request {
 
 impl ConnectionPlace {
     /// The watch, for whoever tells of requests on this connection.
-    pub(crate) fn asking(&self) -> Asking {
+    pub(crate) fn asking(&self, caller: &Arc<Caller>) -> Asking {
         let (connections, watch) = (Arc::clone(&self.connections), Arc::clone(self.watch()));
-        Asking { connections, watch, process: 0 }
+        Asking { connections, watch, process: 0, caller: Arc::clone(caller) }
     }
 }
 
@@ -37,6 +40,16 @@ impl Asking {
     /// Whose connection it is, and which process is at its other end (0: not known).
     pub(crate) fn peer(&self) -> (Peer, i32) {
         (self.watch.peer, self.process)
+    }
+
+    /// Who asks.
+    pub(crate) fn caller(&self) -> &Arc<Caller> {
+        &self.caller
+    }
+
+    /// Where it entered.
+    pub(crate) fn door(&self) -> Door {
+        self.watch.door
     }
 
     /// A request begins.
@@ -53,6 +66,11 @@ impl Asking {
     /// Its door ends it.
     pub(crate) fn ended(&self, cause: Cause) {
         self.connections.ended(&self.watch, cause);
+    }
+
+    /// Ends it, whatever its door does.
+    pub(crate) fn end(&self, cause: Cause) {
+        self.connections.end(&self.watch, cause);
     }
 
     /// It is connected, and not served.

@@ -4,7 +4,7 @@
 use super::door::Door;
 use crate::config::Settings;
 use crate::limits::{
-    CONNECTIONS_MIN, CONNECTIONS_USUAL, HTTP_CONNECTIONS_MAX, LOCAL_CONNECTIONS_MAX,
+    CONNECTIONS_MIN, CONNECTIONS_USUAL, FRAMED_CONNECTIONS_MAX, HTTP_CONNECTIONS_MAX, LOCAL_CONNECTIONS_MAX,
     LOCAL_CONNECTIONS_PER_UNREAD_SLAB, PEER_PERCENT_MAX, PROCESS_DESCRIPTORS_RESERVED,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -94,11 +94,13 @@ fn plan(settings: &Settings, tiers: u64, allowed: u64) -> Result<Caps, TooFew> {
     let http = if settings.metrics.is_some() { HTTP_CONNECTIONS_MAX.min(total / 8) } else { 0 };
     let local = LOCAL_CONNECTIONS_MAX.min(total / 4);
     let rest = total - http - local;
-    let tcp = if settings.tcp.is_some() { rest / 2 } else { 0 };
+    let remote = if settings.tcp.is_some() { rest / 2 } else { 0 };
+    let framed = FRAMED_CONNECTIONS_MAX.min(remote / 2);
     let mut by_door = [0; Door::ALL.len()];
     by_door[Door::Local.at()] = local;
-    by_door[Door::Unix.at()] = rest - tcp;
-    by_door[Door::Tcp.at()] = tcp;
+    by_door[Door::Unix.at()] = rest - remote;
+    by_door[Door::Tcp.at()] = remote - framed;
+    by_door[Door::Framed.at()] = framed;
     by_door[Door::Http.at()] = http;
     Ok(Caps { by_door })
 }
@@ -137,7 +139,7 @@ mod tests {
     const TIERS: u64 = 40;
     const DOORS: &str = "tcp = \"127.0.0.1:1\"\nmetrics = \"127.0.0.1:2\"\n";
 
-    fn of_all(caps: &Caps) -> [usize; 4] {
+    fn of_all(caps: &Caps) -> [usize; 5] {
         Door::ALL.map(|door| caps.of(door))
     }
 
@@ -164,7 +166,7 @@ mod tests {
     fn a_setting_bounds_them_and_too_few_open_files_are_said() {
         let caps =
             plan(&settings(&format!("{DOORS}[limits]\nconnections_max = 100\n")), TIERS, 10_000).unwrap();
-        assert_eq!(of_all(&caps), [25, 32, 31, 12]);
+        assert_eq!(of_all(&caps), [25, 32, 16, 15, 12]);
         let settings = settings("");
         let TooFew { allowed, reserved } = plan(&settings, TIERS, 64).unwrap_err();
         assert_eq!(allowed, 64);

@@ -22,6 +22,8 @@ pub(crate) enum Cause {
     Gone,
     /// A large frame of it found no memory in time.
     Memory,
+    /// The certificate that its peer showed is not accepted any more.
+    Certificate,
 }
 
 /// Why a connection was not served at all.
@@ -44,7 +46,7 @@ pub(crate) struct Refused(pub(crate) String);
 
 impl Cause {
     /// Every cause.
-    pub(super) const ALL: [Cause; 9] = [
+    pub(super) const ALL: [Cause; 10] = [
         Cause::Silent,
         Cause::Idle,
         Cause::Stalled,
@@ -54,6 +56,7 @@ impl Cause {
         Cause::Flood,
         Cause::Gone,
         Cause::Memory,
+        Cause::Certificate,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -67,6 +70,7 @@ impl Cause {
             Cause::Flood => "flood",
             Cause::Gone => "gone",
             Cause::Memory => "memory",
+            Cause::Certificate => "certificate",
         }
     }
 
@@ -84,6 +88,7 @@ impl Cause {
             Cause::Memory => {
                 "there was no memory for a large request in time: send smaller ones, or try later"
             }
+            Cause::Certificate => "the certificate of this connection is not accepted any more: it is ended",
         }
     }
 }

@@ -24,7 +24,7 @@ impl Counters {
         );
         describe_counter!(
             "turnkv_door_ended_total",
-            "Connections that the server ended: silent (asked nothing in time), idle, stalled (within a frame), unread (left an answer), for room, malformed (not the protocol), flood, gone (did not answer), or for want of memory"
+            "Connections that the server ended: silent (asked nothing in time), idle, stalled (within a frame), unread (left an answer), for room, malformed (not the protocol), flood, gone (did not answer), for want of memory, or for a certificate that is not accepted any more"
         );
         for door in Door::ALL {
             gauge!("turnkv_door_limit_connections", "door" => door.name()).set(caps.of(door) as f64);

@@ -1,7 +1,7 @@
 //! Where a connection enters and whose it is. Owns: the doors' names and idle times, and what counts as one peer. Must not
 //! know: who is connected.
 
-use crate::limits::{GRPC_IDLE_MS_MAX, HTTP_IDLE_MS_MAX};
+use crate::limits::{FRAMED_IDLE_MS_MAX, GRPC_IDLE_MS_MAX, HTTP_IDLE_MS_MAX};
 use std::net::IpAddr;
 
 /// Where a connection entered.
@@ -13,6 +13,8 @@ pub(crate) enum Door {
     Unix,
     /// gRPC on TCP.
     Tcp,
+    /// Frames on TCP: control connections and data rails.
+    Framed,
     /// /metrics and /healthz.
     Http,
 }
@@ -28,7 +30,7 @@ pub(crate) enum Peer {
 
 impl Door {
     /// Every door.
-    pub(crate) const ALL: [Door; 4] = [Door::Local, Door::Unix, Door::Tcp, Door::Http];
+    pub(crate) const ALL: [Door; 5] = [Door::Local, Door::Unix, Door::Tcp, Door::Framed, Door::Http];
 
     /// Its name in metrics and messages.
     pub(crate) fn name(self) -> &'static str {
@@ -36,7 +38,16 @@ impl Door {
             Door::Local => "local",
             Door::Unix => "grpc_unix",
             Door::Tcp => "grpc_tcp",
+            Door::Framed => "framed",
             Door::Http => "http",
+        }
+    }
+
+    /// Whether clients of other hosts come by it.
+    pub(crate) fn is_network(self) -> bool {
+        match self {
+            Door::Local | Door::Unix => false,
+            Door::Tcp | Door::Framed | Door::Http => true,
         }
     }
 
@@ -51,6 +62,7 @@ impl Door {
         match self {
             Door::Local => None,
             Door::Unix | Door::Tcp => Some(GRPC_IDLE_MS_MAX),
+            Door::Framed => Some(FRAMED_IDLE_MS_MAX),
             Door::Http => Some(HTTP_IDLE_MS_MAX),
         }
     }

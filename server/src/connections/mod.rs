@@ -17,6 +17,7 @@
 //! - [`peers`]: what one peer has of what all share
 //! - [`room`]: who goes where there is no room
 //! - [`accept`], [`stream`]: taking connections, and the bytes of one, for the doors of the async runtime
+//! - [`opening`]: TLS on connections of TCP
 //! - [`outgoing`]: why HTTP/2 itself ended a connection
 //! - [`authority`]: the one header of HTTP/2 that a peer may spell as h2 would not have it
 //! - [`frames`]: memory for large frames of HTTP/2
@@ -30,6 +31,7 @@ mod cause;
 mod counters;
 mod door;
 mod frames;
+pub(crate) mod opening;
 mod outgoing;
 pub(crate) mod peers;
 mod room;

@@ -16,6 +16,8 @@ pub(crate) struct PeerUse {
     pub(crate) unread_bytes: AtomicU64,
     /// Inline streams that are open.
     pub(crate) inline_streams: AtomicU64,
+    /// Handshakes of TLS that are under way.
+    pub(super) handshakes: AtomicU64,
     /// Room for its large HTTP/2 frames.
     pub(super) frames: Arc<Semaphore>,
 }
@@ -46,6 +48,7 @@ impl PeerUse {
             unfinished_bytes: AtomicU64::new(0),
             unread_bytes: AtomicU64::new(0),
             inline_streams: AtomicU64::new(0),
+            handshakes: AtomicU64::new(0),
             frames: Arc::new(Semaphore::new(frames)),
         })
     }

@@ -3,11 +3,14 @@
 
 use super::asking::Asking;
 use super::authority::Frames;
-use super::door::Door;
+use super::door::{Door, Peer};
 use super::frames::FrameRoom;
 use super::outgoing::Outgoing;
+use super::peers::PeerUse;
 use super::table::ConnectionPlace;
+use crate::access::Caller;
 use futures_util::task::AtomicWaker;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,10 +25,17 @@ pub(crate) struct DoorStream<Io> {
     io: Io,
     /// Where HTTP/2 is spoken.
     http2: Option<Http2>,
+    seat: Seat,
+}
+
+/// What a connection has beside its bytes.
+pub(crate) struct Seat {
     ended: Arc<Ended>,
     place: ConnectionPlace,
     /// At the other end, where the kernel says; else 0.
     process: i32,
+    /// Whoever is there.
+    caller: Arc<Caller>,
 }
 
 /// What must be known of HTTP/2: where its frames end, and that large ones have room.
@@ -56,33 +66,68 @@ impl Ended {
     }
 }
 
+impl Seat {
+    pub(super) fn new(process: i32, place: ConnectionPlace, ended: Arc<Ended>, caller: Arc<Caller>) -> Seat {
+        Seat { ended, place, process, caller }
+    }
+
+    /// The same, of somebody who has proven who that is.
+    pub(super) fn of(self, caller: Arc<Caller>) -> Seat {
+        Seat { caller, ..self }
+    }
+
+    /// Returns once the connection must end.
+    pub(super) async fn told_to_end(&self) {
+        poll_fn(|context| if self.ended.poll(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// For whoever tells of requests on this connection.
+    pub(super) fn asking(&self) -> Asking {
+        self.place.asking(&self.caller).of_process(self.process)
+    }
+
+    /// Who asks.
+    pub(super) fn caller(&self) -> Arc<Caller> {
+        Arc::clone(&self.caller)
+    }
+
+    /// Whose connection it is, as far as a share is concerned.
+    pub(super) fn peer(&self) -> Peer {
+        self.place.watch().peer
+    }
+
+    /// What its peer has of what all share.
+    pub(super) fn of_peer(&self) -> &Arc<PeerUse> {
+        &self.place.watch().of_peer
+    }
+}
+
 impl<Io> DoorStream<Io> {
-    pub(super) fn new(
-        io: Io,
-        process: i32,
-        place: ConnectionPlace,
-        ended: Arc<Ended>,
-        door: Door,
-    ) -> DoorStream<Io> {
-        let room = || FrameRoom::new(place.frames(), &place.watch().of_peer);
-        let http2 = matches!(door, Door::Unix | Door::Tcp).then(|| Http2 {
+    pub(super) fn new(io: Io, seat: Seat) -> DoorStream<Io> {
+        let watch = seat.place.watch();
+        let http2 = matches!(watch.door, Door::Unix | Door::Tcp).then(|| Http2 {
             frames: Frames::default(),
-            room: room(),
+            room: FrameRoom::new(seat.place.frames(), &watch.of_peer),
             outgoing: Outgoing::default(),
         });
-        DoorStream { io, http2, ended, place, process }
+        DoorStream { io, http2, seat }
+    }
+
+    /// Its bytes, of which none was taken yet, and the rest.
+    pub(super) fn part(self) -> (Io, Seat) {
+        (self.io, self.seat)
     }
 
     /// Bytes left for the peer.
     fn sent(&mut self, bytes: &[u8]) {
         if let Some(cause) = self.http2.as_mut().and_then(|http2| http2.outgoing.pass(bytes)) {
-            self.place.ended(cause);
+            self.seat.place.ended(cause);
         }
     }
 
     /// For whoever tells of requests on this connection.
     pub(crate) fn asking(&self) -> Asking {
-        self.place.asking().of_process(self.process)
+        self.seat.asking()
     }
 }
 
@@ -101,7 +146,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for DoorStream<Io> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
-        if stream.ended.poll(context) {
+        if stream.seat.ended.poll(context) {
             return Poll::Ready(Ok(())); // as if the peer had left
         }
         let Some(Http2 { frames, room, .. }) = &mut stream.http2 else {
@@ -114,7 +159,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for DoorStream<Io> {
         if ended {
             room.ended();
         }
-        stream.place.watch().received(frames.is_within_frame(), ended, || stream.place.now());
+        stream.seat.place.watch().received(frames.is_within_frame(), ended, || stream.seat.place.now());
         Poll::Ready(Ok(()))
     }
 }
@@ -139,7 +184,7 @@ fn poll_read_some(
 impl<Io: AsyncWrite + Unpin> AsyncWrite for DoorStream<Io> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let stream = self.get_mut();
-        if stream.ended.poll(context) {
+        if stream.seat.ended.poll(context) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         let sent = ready!(Pin::new(&mut stream.io).poll_write(context, bytes))?;
@@ -153,7 +198,7 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for DoorStream<Io> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let stream = self.get_mut();
-        if stream.ended.poll(context) {
+        if stream.seat.ended.poll(context) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         let sent = ready!(Pin::new(&mut stream.io).poll_write_vectored(context, pieces))?;

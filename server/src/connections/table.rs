@@ -131,6 +131,15 @@ impl Connections {
         self.counters.refused(door, why);
     }
 
+    /// Ends a connection that is to end now.
+    pub(super) fn end(&self, watch: &Watch, cause: Cause) {
+        if self.table.lock().leave(watch) {
+            tracing::debug!(door = watch.door.name(), ?cause, "a connection is ended");
+            self.counters.ended(watch.door, cause);
+            watch.end(cause);
+        }
+    }
+
     /// A door ends a connection by itself. One that was told to end is counted already.
     pub(super) fn ended(&self, watch: &Watch, cause: Cause) {
         if !watch.is_leaving() {

@@ -1,16 +1,17 @@
 //! Latency: one histogram a verb and door, as handles held from the start. Owns: their names. Must not know: what the verbs do.
 
+use crate::connections::Door;
 use metrics::{Histogram, describe_histogram, histogram};
 use std::collections::HashMap;
 use std::time::Instant;
-use turnkv_proto::wire::{METHODS, Verb};
+use turnkv_proto::wire::{Method, Verb};
 
 /// Time from a request's arrival to its (first) answer, whichever door it came through.
 pub(crate) struct CallSeconds {
     /// By the path of an HTTP request.
     grpc: HashMap<&'static str, Histogram>,
-    /// By the number of a frame's verb.
-    local: Vec<Histogram>,
+    /// Of the doors of frames, by the number of a frame's verb.
+    frames: [(Door, Vec<Histogram>); 2],
 }
 
 impl CallSeconds {
@@ -18,12 +19,16 @@ impl CallSeconds {
         let name = "turnkv_rpc_call_seconds";
         describe_histogram!(name, "Time from a request's arrival to its first answer, by door and verb");
         let grpc = |verb: &'static str| histogram!(name, "door" => "grpc", "verb" => verb);
-        let local = |verb: String| histogram!(name, "door" => "local", "verb" => verb);
         let verbs = (0..).map_while(|number| Verb::try_from(number).ok());
         let verbs = verbs.map(|verb| verb.as_str_name().trim_start_matches("VERB_").to_ascii_lowercase());
+        let verbs: Vec<String> = verbs.collect();
+        let frames = |door: Door| {
+            let timed = |verb: &String| histogram!(name, "door" => door.name(), "verb" => verb.clone());
+            (door, verbs.iter().map(timed).collect())
+        };
         CallSeconds {
-            grpc: METHODS.iter().map(|(path, verb)| (*path, grpc(verb))).collect(),
-            local: verbs.map(local).collect(),
+            grpc: Method::ALL.iter().map(|method| (method.path(), grpc(method.name()))).collect(),
+            frames: [Door::Local, Door::Framed].map(frames),
         }
     }
 
@@ -32,9 +37,10 @@ impl CallSeconds {
         self.grpc.get(path)
     }
 
-    /// A verb of the local socket was answered.
-    pub(crate) fn answered(&self, verb: u8, began: Instant) {
-        if let Some(seconds) = self.local.get(usize::from(verb)) {
+    /// A verb of a frame that came through a door was answered.
+    pub(crate) fn answered(&self, door: Door, verb: u8, began: Instant) {
+        let timed = self.frames.iter().find(|(at, _)| *at == door);
+        if let Some(seconds) = timed.and_then(|(_, verbs)| verbs.get(usize::from(verb))) {
             seconds.record(began.elapsed());
         }
     }

@@ -1,5 +1,6 @@
 //! HTTP for operators: /metrics (Prometheus) and /healthz. Owns: the two pages, and their door. Must not know: gRPC.
 
+use crate::access::Callers;
 use crate::connections::accept::{Accept, Admitting};
 use crate::connections::asking::Asking;
 use crate::connections::stream::DoorStream;
@@ -27,12 +28,13 @@ pub(crate) async fn serve(
     listener: TcpListener,
     engine: Arc<Engine>,
     connections: Arc<Connections>,
+    callers: Arc<Callers>,
     metrics: PrometheusHandle,
     mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let routes = routes(engine, Arc::clone(&connections), metrics);
     let until = async move { drop(stopped.wait_for(|stop| *stop).await) };
-    let admitting = Pages(Admitting::new(listener, Door::Http, connections));
+    let admitting = Pages(Admitting::new(listener, Door::Http, &connections, &callers));
     let service = routes.into_make_service_with_connect_info::<Asking>();
     axum::serve(admitting, service).with_graceful_shutdown(until).await
 }

@@ -5,10 +5,11 @@
 
 use super::calls::CallSeconds;
 use super::codec;
+use crate::access::Guest;
 use crate::connections::Peer;
 use crate::connections::asking::Asking;
 use crate::engine::Engine;
-use crate::engine::clients::Caller;
+use crate::engine::clients::InlineCaller;
 use crate::engine::inline::{InlineOffload, InlineReload};
 use crate::engine::reload::BeginReload;
 use crate::limits::INLINE_ANSWERS_MAX;
@@ -34,15 +35,18 @@ pub(super) fn routes(engine: &Arc<Engine>, calls: &Arc<CallSeconds>) -> axum::Ro
         .route(
             OFFLOAD_PATH,
             post(|request: Request| async move {
-                let caller = caller(&request);
-                respond(offload(offloads, calls, caller, incoming(request)))
+                match Who::of(&request) {
+                    Ok(who) => respond(offload(offloads, calls, who, incoming(request))),
+                    Err(error) => Status::from(error).into_http(),
+                }
             }),
         )
         .route(
             RELOAD_PATH,
             post(|request: Request| async move {
-                let caller = caller(&request);
-                match reload(reloads, caller, incoming(request)).await {
+                let who = Who::of(&request);
+                let begun = async { reload(reloads, who?, incoming(request)).await };
+                match begun.await {
                     Ok(messages) => respond(messages),
                     Err(status) => status.into_http(),
                 }
@@ -50,12 +54,26 @@ pub(super) fn routes(engine: &Arc<Engine>, calls: &Arc<CallSeconds>) -> axum::Ro
         )
 }
 
-/// Who is at the other end of a request's connection.
-fn caller(request: &Request) -> Caller {
-    match request.extensions().get::<Asking>().map(Asking::peer) {
-        Some((Peer::User(user), process)) => Caller::User(user, process),
-        Some((Peer::Host(host), _)) => Caller::Host(host),
-        None => Caller::Unknown,
+/// Who is at the other end of a request's connection: whose share it takes from, and what it may.
+struct Who {
+    caller: InlineCaller,
+    guest: Guest,
+}
+
+/// Whoever asks on a connection, as far as its share is concerned.
+pub(super) fn caller_of(asking: &Asking) -> InlineCaller {
+    match asking.peer() {
+        (Peer::User(user), process) => InlineCaller::User(user, process),
+        (Peer::Host(host), _) => InlineCaller::Host(host),
+    }
+}
+
+impl Who {
+    fn of(request: &Request) -> Result<Who, Error> {
+        let caller = request.extensions().get().map_or(InlineCaller::Unknown, caller_of);
+        let guest = request.extensions().get::<Guest>().cloned();
+        let guest = guest.ok_or_else(|| Error::new(ErrorKind::Internal, "a request that nobody admitted"))?;
+        Ok(Who { caller, guest })
     }
 }
 
@@ -74,14 +92,14 @@ fn respond<M: stream::Piece>(messages: impl Stream<Item = Result<M, Status>> + S
 fn offload(
     engine: Arc<Engine>,
     calls: Arc<CallSeconds>,
-    caller: Caller,
+    who: Who,
     mut messages: Incoming<wire::OffloadRequest>,
 ) -> ReceiverStream<Result<wire::OffloadReply, Status>> {
     let (tell, told) = mpsc::channel(INLINE_ANSWERS_MAX);
     // A task of its own: it must see its deadline also when the caller takes no answers.
     tokio::spawn(async move {
         let began = Instant::now();
-        let done = offload_stream(&engine, caller, &mut messages, &tell).await;
+        let done = offload_stream(&engine, &who, &mut messages, &tell).await;
         if let Some(seconds) = calls.grpc(OFFLOAD_PATH) {
             seconds.record(began.elapsed());
         }
@@ -96,7 +114,7 @@ fn offload(
 
 async fn offload_stream(
     engine: &Arc<Engine>,
-    caller: Caller,
+    who: &Who,
     messages: &mut Incoming<wire::OffloadRequest>,
     tell: &mpsc::Sender<Result<wire::OffloadReply, Status>>,
 ) -> Result<(), Status> {
@@ -105,10 +123,10 @@ async fn offload_stream(
         .message
         .begin
         .ok_or_else(|| Error::invalid("the first message of Offload must hold `begin`"))?;
-    let ask = codec::offload::begin(&header)?;
+    let ask = codec::offload::begin(&header, &who.guest)?;
     let (mut offload, begin) = tokio::select! {
         biased;
-        begun = InlineOffload::begin(engine, caller, &ask) => begun?,
+        begun = InlineOffload::begin(engine, who.caller, &ask) => begun?,
         () = tell.closed() => return Ok(()), // the caller left: it wants no slots any more
     };
     let deadline = Instant::now() + Duration::from_millis(engine.settings.limits.lease_ms);
@@ -149,7 +167,7 @@ fn late() -> Error {
 /// connection wants it: no task or queue lies between, and it is sent while it is still in the cache.
 async fn reload(
     engine: Arc<Engine>,
-    caller: Caller,
+    who: Who,
     mut asks: Incoming<wire::ReloadRequest>,
 ) -> Result<impl Stream<Item = Result<wire::ReloadReply, Status>>, Status> {
     let ask = asks.message().await?;
@@ -157,7 +175,7 @@ async fn reload(
     if asks.message().await?.is_some() {
         return Err(Error::invalid("Reload takes one message, and no more after it").into());
     }
-    let begin = codec::reload::inline(ask)?;
+    let (begin, caller) = (codec::reload::inline(ask, &who.guest)?, who.caller);
     let run = InlineReload::begin(&engine, caller, &begin).await?;
     let runs = Runs { engine, caller, begin, run: Some(run), served: 0 };
     Ok(unfold(runs, |mut runs| async { runs.next().await.map(|message| (message, runs)) }))
@@ -166,7 +184,7 @@ async fn reload(
 /// One run after another: each serves as many whole pages as could be leased at once.
 struct Runs {
     engine: Arc<Engine>,
-    caller: Caller,
+    caller: InlineCaller,
     /// What is not served by the runs that are finished.
     begin: BeginReload,
     /// `None`: nothing follows.

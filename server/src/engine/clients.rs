@@ -2,10 +2,12 @@
 //! one process are one client, all calls of one caller too), whose they are, and whether a process still lives (pidfd).
 //! Must not know: leases, the pool.
 
+use crate::access::Caller;
 use crate::limits::{CALLERS_MAX, CLIENTS_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use turnkv_pool::{ClientId, UserId};
@@ -17,7 +19,7 @@ pub(crate) struct Clients {
     /// In order, so that whose leases end first does not depend on chance.
     known: Mutex<BTreeMap<u64, Client>>,
     /// Who has inline calls in service.
-    callers: Mutex<BTreeMap<Caller, InService>>,
+    callers: Mutex<BTreeMap<InlineCaller, InService>>,
     /// Ids of callers. Never given to a process.
     next_caller: AtomicU64,
     /// When the last connection closed, for a server that leaves when nobody is left.
@@ -31,9 +33,23 @@ struct Client {
     identity: Option<u64>,
     process: Presence,
     connections: usize,
+    /// Of these, whose peers have left while a call of theirs is in service.
+    left: usize,
 }
 
 impl Client {
+    fn is_gone(&self) -> bool {
+        match self.process {
+            Presence::Connected(_) => self.connections == 0,
+            _ => self.process.is_gone(),
+        }
+    }
+
+    /// Whether a connection is open at whose other end somebody is.
+    fn is_connected(&self) -> bool {
+        self.connections > self.left
+    }
+
     /// Whether a peer is this client's process. A number alone says so only as long as the process lives: nobody else has
     /// it then.
     fn is(&self, pid: i32, identity: Option<u64>) -> bool {
@@ -46,7 +62,7 @@ impl Client {
 
 /// Who calls an inline verb, as far as its door knows. All calls of one caller count against one share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Caller {
+pub(crate) enum InlineCaller {
     /// A user of this host, over the Unix socket; with the process, where the kernel says (else 0).
     User(u32, i32),
     /// Another host, or this one over TCP.
@@ -55,20 +71,30 @@ pub(crate) enum Caller {
     Unknown,
 }
 
+/// Whose a client over a network is: another's connections never become its, though they know its number. Pages of one that another
+/// joined would travel to both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RemoteOwner {
+    /// Where it comes from.
+    pub(crate) from: InlineCaller,
+    /// Who it has proven to be.
+    pub(crate) caller: Arc<Caller>,
+}
+
 /// The calls in service of one caller.
 struct InService {
     client: ClientId,
     count: u32,
 }
 
-impl Caller {
+impl InlineCaller {
     pub(super) fn user(self) -> UserId {
         match self {
-            Caller::User(uid, _) => user_of(uid),
-            Caller::Host(IpAddr::V4(host)) => UserId(1 << 40 | u64::from(host.to_bits())),
+            InlineCaller::User(uid, _) => user_of(uid),
+            InlineCaller::Host(IpAddr::V4(host)) => UserId(1 << 40 | u64::from(host.to_bits())),
             // One host has all of a network of 64 bits.
-            Caller::Host(IpAddr::V6(host)) => UserId(1 << 63 | (host.to_bits() >> 64) as u64),
-            Caller::Unknown => UserId::default(),
+            InlineCaller::Host(IpAddr::V6(host)) => UserId(1 << 63 | (host.to_bits() >> 64) as u64),
+            InlineCaller::Unknown => UserId::default(),
         }
     }
 }
@@ -82,15 +108,23 @@ fn user_of(uid: u32) -> UserId {
 enum Presence {
     /// A process of this host.
     Process(Process),
+    /// Somebody over a network, for as long as connections of it are open: no call of it is in service without one.
+    Connected(RemoteOwner),
     /// The simulator's word, or a test's.
     #[cfg(any(test, feature = "simulation"))]
     Simulated(std::sync::Arc<std::sync::atomic::AtomicBool>),
 }
 
 impl Presence {
+    /// Whether it is this one, over a network.
+    fn is_of(&self, owner: &RemoteOwner) -> bool {
+        matches!(self, Presence::Connected(own) if own == owner)
+    }
+
     fn is_gone(&self) -> bool {
         match self {
             Presence::Process(process) => process.is_gone().unwrap_or(false),
+            Presence::Connected(_) => false,
             #[cfg(any(test, feature = "simulation"))]
             Presence::Simulated(alive) => !alive.load(Ordering::Relaxed),
         }
@@ -133,7 +167,7 @@ impl Clients {
         }
         let id = random_u64()? & !EPHEMERAL;
         let process = Presence::Process(process);
-        known.insert(id, Client { pid, user, identity, process, connections: 1 });
+        known.insert(id, Client { pid, user, identity, process, connections: 1, left: 0 });
         *self.idle_since.lock() = None;
         Ok((ClientId(id), user_of(user)))
     }
@@ -142,18 +176,63 @@ impl Clients {
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn join(&self, client: u64, alive: std::sync::Arc<std::sync::atomic::AtomicBool>) {
         let process = Presence::Simulated(alive);
-        let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1 };
+        let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1, left: 0 };
         self.known.lock().insert(client, simulated);
     }
 
-    /// A connection closed. The client stays known while its process lives: it may still be copying.
-    pub(crate) fn goodbye(&self, client: ClientId) {
+    /// A connection over a network says Hello: joins the client of this number, if it is connected and the same caller's, else
+    /// becomes a new one. With whether it is new.
+    pub(super) fn hello_remote(&self, owner: &RemoteOwner, joined: u64) -> Result<(ClientId, bool), Error> {
         let mut known = self.known.lock();
+        let own = |client: &&mut Client| client.is_connected() && client.process.is_of(owner);
+        if let Some(client) = known.get_mut(&joined).filter(own) {
+            client.connections += 1;
+            *self.idle_since.lock() = None;
+            return Ok((ClientId(joined), false));
+        }
+        if known.len() >= CLIENTS_MAX {
+            return Err(Error::new(ErrorKind::Limit, format!("{CLIENTS_MAX} clients are connected already")));
+        }
+        let id = random_u64()? & !EPHEMERAL;
+        let process = Presence::Connected(owner.clone());
+        known.insert(id, Client { pid: 0, user: 0, identity: None, process, connections: 1, left: 0 });
+        *self.idle_since.lock() = None;
+        Ok((ClientId(id), true))
+    }
+
+    /// Whether a client over a network is this one's.
+    pub(crate) fn is_of(&self, client: ClientId, owner: &RemoteOwner) -> bool {
+        self.known.lock().get(&client.0).is_some_and(|client| client.process.is_of(owner))
+    }
+
+    /// A connection closed. The client stays known while its process lives: it may still be copying. True: nobody is at the other
+    /// end of one that is left.
+    pub(crate) fn goodbye(&self, client: ClientId) -> bool {
+        let mut known = self.known.lock();
+        let mut last = false;
         if let Some(client) = known.get_mut(&client.0) {
             client.connections -= 1;
+            last = !client.is_connected();
         }
         if known.values().all(|client| client.connections == 0) {
             *self.idle_since.lock() = Some(Instant::now());
+        }
+        last
+    }
+
+    /// A connection's peer has left while a call of its client is in service there. True: nobody is at the other end of one that is
+    /// left.
+    pub(super) fn caller_left(&self, client: ClientId) -> bool {
+        let mut known = self.known.lock();
+        let Some(client) = known.get_mut(&client.0) else { return false };
+        client.left += 1;
+        !client.is_connected()
+    }
+
+    /// Such a call has ended, and its connection is about to.
+    pub(super) fn left_call_ended(&self, client: ClientId) {
+        if let Some(client) = self.known.lock().get_mut(&client.0) {
+            client.left -= 1;
         }
     }
 
@@ -162,14 +241,19 @@ impl Clients {
         if self.known.lock().contains_key(&client) {
             return Ok(ClientId(client));
         }
-        let text = format!(
-            "client {client} never said Hello on the local socket: connect there, or use the inline verbs"
-        );
-        Err(Error::new(ErrorKind::LeaseUnknown, text))
+        Err(never_said_hello(client))
+    }
+
+    /// The client of this number, if it is the process that calls: its slots are nobody else's.
+    pub(crate) fn own(&self, client: u64, caller: InlineCaller) -> Result<ClientId, Error> {
+        let InlineCaller::User(user, pid) = caller else { return Err(never_said_hello(client)) };
+        let known = self.known.lock();
+        let own = known.get(&client).filter(|known| known.user == user && known.is(pid, None));
+        own.map(|_| ClientId(client)).ok_or_else(|| never_said_hello(client))
     }
 
     /// One more call of a caller: the client that it is, and whether it was none before.
-    pub(super) fn begin_call(&self, caller: Caller) -> Result<(ClientId, bool), Error> {
+    pub(super) fn begin_call(&self, caller: InlineCaller) -> Result<(ClientId, bool), Error> {
         let mut callers = self.callers.lock();
         if let Some(calls) = callers.get_mut(&caller) {
             calls.count += 1;
@@ -185,7 +269,7 @@ impl Clients {
     }
 
     /// A call is over. True: it was the last one of its caller.
-    pub(super) fn end_call(&self, caller: Caller) -> bool {
+    pub(super) fn end_call(&self, caller: InlineCaller) -> bool {
         let mut callers = self.callers.lock();
         let Some(calls) = callers.get_mut(&caller) else { return false };
         calls.count -= 1;
@@ -198,14 +282,14 @@ impl Clients {
 
     /// The process and the user of a client; none: it is no process of this host.
     pub(crate) fn process_of(&self, client: ClientId) -> Option<(i32, u32)> {
-        self.known.lock().get(&client.0).map(|client| (client.pid, client.user))
+        let known = self.known.lock();
+        known.get(&client.0).filter(|client| client.pid > 0).map(|client| (client.pid, client.user))
     }
 
     /// Removes and returns the clients whose processes are gone.
     pub(super) fn take_gone(&self) -> Vec<ClientId> {
         let mut known = self.known.lock();
-        let gone: Vec<u64> =
-            known.iter().filter(|(_, client)| client.process.is_gone()).map(|(id, _)| *id).collect();
+        let gone: Vec<u64> = known.iter().filter(|(_, client)| client.is_gone()).map(|(id, _)| *id).collect();
         for id in &gone {
             known.remove(id);
         }
@@ -221,6 +305,13 @@ impl Clients {
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         *self.idle_since.lock()
     }
+}
+
+fn never_said_hello(client: u64) -> Error {
+    let text = format!(
+        "client {client} never said Hello on the local socket, or not from this process: connect there, or use the inline verbs"
+    );
+    Error::new(ErrorKind::LeaseUnknown, text)
 }
 
 /// A number nobody can guess.

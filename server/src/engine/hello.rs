@@ -1,7 +1,7 @@
 //! Who comes and goes: a connection's Hello, the begin and the end of inline calls. Owns: that the pool knows of a client as long
 //! as it is there. Must not know: how a process is found to be gone.
 
-use super::clients::{Caller, EPHEMERAL};
+use super::clients::{EPHEMERAL, InlineCaller};
 use super::{Core, Engine};
 use std::sync::Arc;
 use turnkv_pool::ClientId;
@@ -11,7 +11,7 @@ use turnkv_transfer::LocalSocket;
 /// An inline call in service: its caller is known until the last of its calls is over.
 pub(crate) struct InlineCall {
     engine: Arc<Engine>,
-    caller: Caller,
+    caller: InlineCaller,
     /// The client that its leases are of.
     pub(crate) client: ClientId,
 }
@@ -37,11 +37,11 @@ impl Engine {
     pub(crate) fn join(&self, client: u64, alive: Arc<std::sync::atomic::AtomicBool>) {
         let client = client & !EPHEMERAL;
         self.clients.join(client, alive);
-        self.decide().pool.introduce_client(ClientId(client), Caller::User(0, 0).user());
+        self.decide().pool.introduce_client(ClientId(client), InlineCaller::User(0, 0).user());
     }
 
     /// An inline call begins.
-    pub(crate) fn begin_call(self: &Arc<Self>, caller: Caller) -> Result<InlineCall, Error> {
+    pub(crate) fn begin_call(self: &Arc<Self>, caller: InlineCaller) -> Result<InlineCall, Error> {
         let begun = self.clients.begin_call(caller);
         let (client, first) = begun.inspect_err(|_| self.metrics.refused_callers.increment(1))?;
         if first {

@@ -2,7 +2,7 @@
 //! cannot map memory. Must not know: how messages travel.
 
 use super::Engine;
-use super::clients::Caller;
+use super::clients::InlineCaller;
 use super::hello::InlineCall;
 use super::offload::{BeginOffload, CommitOffload, OffloadBegun, OffloadCommitted};
 use super::reload::{BeginReload, EndReload, ReloadRun, ReloadedPosition};
@@ -37,7 +37,7 @@ impl InlineOffload {
     /// Begins: the answer says which positions to send.
     pub(crate) async fn begin(
         engine: &Arc<Engine>,
-        caller: Caller,
+        caller: InlineCaller,
         ask: &BeginOffload,
     ) -> Result<(InlineOffload, OffloadBegun), Error> {
         let call = engine.begin_call(caller)?;
@@ -161,7 +161,7 @@ impl InlineReload {
     /// Begins to serve the leading pages of a request.
     pub(crate) async fn begin(
         engine: &Arc<Engine>,
-        caller: Caller,
+        caller: InlineCaller,
         ask: &BeginReload,
     ) -> Result<InlineReload, Error> {
         let call = engine.begin_call(caller)?;

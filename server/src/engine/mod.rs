@@ -7,7 +7,8 @@
 //! - [`start`]: assembles the tiers, recovers, loads the catalog
 //! - [`namespace`]: opens and finds namespaces; [`restore`], [`save`]: sessions and pins across restarts
 //! - [`lookup`], [`offload`], [`reload`]: the verbs on pages; [`hold`]: those on slots that a client maps; [`inline`]: those whose
-//!   pages travel in a stream
+//!   pages travel in a stream; [`remote`]: those whose pages go over the rails of
+//!   another host, [`remotes`]: who is there, and what is under way to them
 //! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
 //! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are; [`promotions`],
 //!   [`reclaimer`]: who waits for the reads, and what is under way
@@ -48,6 +49,8 @@ mod record;
 pub(crate) mod recorder;
 mod refusal;
 pub(crate) mod reload;
+pub(crate) mod remote;
+pub(crate) mod remotes;
 mod renew;
 pub(crate) mod restore;
 pub(crate) mod route;

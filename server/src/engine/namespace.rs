@@ -3,11 +3,12 @@
 
 use super::state::Return;
 use super::{Engine, refuse};
+use crate::access::TenantOf;
 use crate::catalog::Loaded;
 use crate::limits::RETIRE_CALLS_PER_TICK;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use turnkv_pool::{Adoption, NamespaceDesc, NamespaceIndex, PoolError};
+use std::collections::{BTreeSet, BinaryHeap};
+use turnkv_pool::{Adoption, NamespaceDesc, NamespaceIndex, PoolError, TenantNamespaces};
 use turnkv_proto::{CheckedSpec, Error, ErrorKind, NamespaceId};
 
 impl Engine {
@@ -159,14 +160,31 @@ impl Engine {
         }
     }
 
+    /// The open namespaces of some tenants.
+    pub(super) fn namespaces_of(&self, tenants: &BTreeSet<String>) -> TenantNamespaces {
+        let mut finding = TenantNamespaces::default();
+        drop(self.decide_in_slices(|core| core.pool.find_of_tenants(tenants, &mut finding)));
+        finding
+    }
+
     /// The pool's index of a namespace that was opened.
     pub(super) fn find_namespace(&self, id: &NamespaceId) -> Result<NamespaceIndex, Error> {
         let now = self.now();
         let found = self.decide().pool.use_namespace(id, now);
-        found.ok_or_else(|| {
-            Error::new(ErrorKind::NamespaceUnknown, format!("namespace {id} is not open here"))
-        })
+        found.ok_or_else(|| unknown_namespace(id))
     }
+}
+
+impl TenantOf for Engine {
+    fn tenant_of(&self, namespace: &NamespaceId) -> Result<String, Error> {
+        let ns = self.find_namespace(namespace)?;
+        let tenant = self.decide().pool.namespace_desc(ns).map(|desc| desc.tenant.clone());
+        tenant.ok_or_else(|| unknown_namespace(namespace))
+    }
+}
+
+fn unknown_namespace(id: &NamespaceId) -> Error {
+    Error::new(ErrorKind::NamespaceUnknown, format!("namespace {id} is not open here"))
 }
 
 /// What the pool must know of a namespace.

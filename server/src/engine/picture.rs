@@ -9,6 +9,7 @@ use turnkv_pool::LIST_CHUNK_PAGES;
 impl Engine {
     /// Brings the gauges up to date; called before they are rendered.
     pub(crate) fn refresh_gauges(&self) {
+        self.remote.refresh_gauges(self.slabs.dram.regions().len());
         self.metrics.gauges.show(&self.picture());
     }
 

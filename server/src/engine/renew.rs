@@ -31,11 +31,16 @@ impl Engine {
     /// was short of, or for good where asking again would not help.
     fn renew_slab(&self, slab: u32, generation: u32) -> bool {
         let began = Instant::now();
+        // Nobody has a lease on it, so no transfer touches it. Its pages go back to the system only when no NIC has them.
+        if let Some((before, _)) = self.slabs.dram.region(slab).filter(|(_, current)| *current < generation) {
+            self.remote.detach(&before);
+        }
         let renewed = self.slabs.dram.renew(slab, generation);
         self.metrics.tier_seconds.renew.record(began.elapsed());
         let has_memory = match renewed {
             None => true, // another thread has renewed it further already
             Some(Ok(region)) => {
+                self.remote.attach(&region);
                 if let Some(nvme) = &self.nvme {
                     nvme.register(slab as usize, region);
                 }

@@ -7,8 +7,8 @@ use super::{Engine, refuse};
 use crate::limits::SESSION_LIST_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use turnkv_pool::{
-    ClientId, Describing, EndTurn, Listing, NamespaceIndex, Naming, SessionDetail, SessionInfo, TurnBegun,
-    TurnEnd,
+    ClientId, Describing, EndTurn, Listing, NamespaceIndex, Naming, SessionDetail, SessionInfo,
+    TenantNamespaces, TurnBegun, TurnEnd,
 };
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 use turnkv_router::Router;
@@ -41,10 +41,20 @@ pub(crate) struct EndOfTurn {
 
 /// Which sessions are there?
 pub(crate) struct ListSessions {
-    /// Of one namespace; none: of all.
-    pub(crate) namespace: Option<NamespaceId>,
+    /// Of these namespaces.
+    pub(crate) of: Listed,
     /// So many; none: as many as one answer may hold.
     pub(crate) limit: Option<usize>,
+}
+
+/// Whose sessions are listed.
+pub(crate) enum Listed {
+    /// Those of one namespace.
+    Namespace(NamespaceId),
+    /// Those of all namespaces of these tenants.
+    Tenants(BTreeSet<String>),
+    /// All.
+    All,
 }
 
 /// Some of the sessions known.
@@ -182,18 +192,28 @@ impl Engine {
 
     /// The sessions known, in no order, within a bound.
     pub(crate) fn list_sessions(&self, ask: &ListSessions) -> Result<SessionList, Error> {
-        let ns = ask.namespace.as_ref().map(|id| self.find_namespace(id)).transpose()?;
+        let (of, total) = match &ask.of {
+            Listed::Namespace(id) => {
+                let ns = self.find_namespace(id)?;
+                (Some(BTreeSet::from([ns])), self.decide().pool.session_count(Some(ns)))
+            }
+            Listed::Tenants(tenants) => {
+                let TenantNamespaces { found, sessions, .. } = self.namespaces_of(tenants);
+                (Some(found), sessions)
+            }
+            Listed::All => (None, self.decide().pool.session_count(None)),
+        };
+        let wanted = |ns| of.as_ref().is_none_or(|of| of.contains(&ns));
         let limit = ask.limit.map_or(SESSION_LIST_MAX, |limit| limit.min(SESSION_LIST_MAX));
         let now = self.now();
         let mut listing = Listing::default();
-        let total = {
-            let core = self.decide_in_slices(|core| core.pool.list_some(ns, limit, &mut listing, now));
-            core.pool.session_count(ns)
-        };
+        drop(self.decide_in_slices(|core| core.pool.list_some(wanted, limit, &mut listing, now)));
         let sessions = listing.sessions();
         let distinct: BTreeSet<NamespaceIndex> = sessions.iter().map(|info| info.ns).collect();
         let id = |ns| self.decide().pool.namespace_desc(ns).map(|desc| (ns, desc.id));
         let namespaces = distinct.into_iter().filter_map(id).collect();
+        // Some may have begun since they were counted.
+        let total = total.max(sessions.len() as u64);
         Ok(SessionList { sessions, namespaces, total })
     }
 

@@ -2,7 +2,8 @@
 //! network.
 
 use super::place::place;
-use super::{Core, Engine, clients, durable, metrics, promotions, slabs};
+use super::remotes::nics::Nics;
+use super::{Core, Engine, clients, durable, metrics, promotions, remotes, slabs};
 use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
@@ -29,6 +30,8 @@ pub(crate) struct Parts {
     pub(crate) clock: Clock,
     /// Names this server process.
     pub(crate) instance: u64,
+    /// By which pages go to other hosts.
+    pub(crate) nics: Nics,
 }
 
 /// What a disk has: the pages' log and the catalog.
@@ -45,10 +48,22 @@ impl Engine {
     /// Builds the engine: memory first, then what the disk still has. Blocking; takes seconds on a large tier.
     pub(crate) fn start(settings: Settings) -> anyhow::Result<Arc<Engine>> {
         let clock = Clock::system();
+        let nics = Nics::open(&settings)?;
+        // Whose the place and its catalog are is known before memory is touched, which takes long.
+        let claimed = match &settings.nvme {
+            Some(config) => Some((config, claim_kept(config, &clock)?)),
+            None => None,
+        };
         let dram = start_dram(&settings)?;
-        let kept = settings.nvme.as_ref().map(|config| find_kept(config, &dram, &clock)).transpose()?;
+        let kept = match claimed {
+            Some((config, (claimed, catalog))) => {
+                let (nvme, recovered) = start_nvme(config, claimed, dram.regions())?;
+                Some(KeptOnDisk::new(nvme, recovered, catalog))
+            }
+            None => None,
+        };
         let instance = clients::random_u64()?;
-        Engine::assemble(settings, Parts { dram, kept, clock, instance })
+        Engine::assemble(settings, Parts { dram, kept, clock, instance, nics })
     }
 
     /// Puts an engine together: its index says what the disk has.
@@ -97,6 +112,7 @@ impl Engine {
             recorder: Default::default(),
             pieces: PieceBuffers::new(INLINE_CHUNK_BYTES),
             metrics: metrics::Metrics::new(),
+            remote: remotes::clients::Remotes::new(&settings, parts.nics),
             settings,
             draining: AtomicBool::new(false),
             drained_kept_off: AtomicU64::new(0),
@@ -107,6 +123,9 @@ impl Engine {
             clock: parts.clock,
         });
         engine.load_catalog();
+        for slab in engine.slabs.dram.regions() {
+            engine.remote.attach(&slab);
+        }
         Ok(engine)
     }
 }
@@ -132,19 +151,17 @@ impl KeptOnDisk {
     }
 }
 
-/// The segment log and the catalog of this host.
-fn find_kept(config: &Nvme, dram: &DramTier, clock: &Clock) -> anyhow::Result<KeptOnDisk> {
+/// Takes the place of the segment log and the catalog of this host for this process. Nothing of the tier is touched.
+fn claim_kept(config: &Nvme, clock: &Clock) -> anyhow::Result<(Claimed, Catalog)> {
     std::fs::create_dir_all(&config.state_dir).with_context(|| {
         format!("cannot create {} (for a block device, set nvme.state_dir)", config.state_dir.display())
     })?;
-    // Whose the catalog is, is known before anything of the tier is touched.
     let claimed = claim_nvme(config)?;
     let owner = Owner { id: claimed.id(), path: config.path.clone(), is_new: claimed.is_new() };
     let catalog = Catalog::open(&config.state_dir, owner, clock.clone()).with_context(|| {
         format!("the catalog of namespaces and sessions in {}", config.state_dir.display())
     })?;
-    let (nvme, recovered) = start_nvme(config, claimed, dram.regions())?;
-    Ok(KeptOnDisk::new(nvme, recovered, catalog))
+    Ok((claimed, catalog))
 }
 
 fn start_dram(settings: &Settings) -> anyhow::Result<DramTier> {

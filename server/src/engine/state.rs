@@ -7,6 +7,7 @@ use super::metrics::Metrics;
 use super::promotions::Waiters;
 use super::reclaimer::Reclaimer;
 use super::recorder::Recorder;
+use super::remotes::clients::Remotes;
 use super::slabs::Slabs;
 use super::verifier::Verifier;
 use crate::catalog::Catalog;
@@ -55,6 +56,8 @@ pub(crate) struct Engine {
     pub(super) pieces: PieceBuffers,
     /// Handles of what is counted.
     pub(crate) metrics: Metrics,
+    /// Clients on other hosts.
+    pub(crate) remote: Remotes,
     /// What was configured.
     pub(crate) settings: Settings,
     /// No new offloads: an operator asked for a drain, or the process leaves.

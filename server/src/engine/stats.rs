@@ -3,6 +3,7 @@
 
 use super::Engine;
 use super::metrics::ReloadTotals;
+use super::remotes::clients::FabricReport;
 use turnkv_pool::{PoolStats, Sweep};
 use turnkv_proto::{Error, NamespaceId};
 use turnkv_tier::Usage;
@@ -33,6 +34,8 @@ pub(crate) struct Report {
     pub(crate) dram_note: String,
     /// The NVMe tier, where there is one, and why it is out of service, if it is.
     pub(crate) nvme: Option<(Usage, Option<String>)>,
+    /// By which fabrics pages go to and from other hosts; none: no door for them is open.
+    pub(crate) fabrics: Vec<FabricReport>,
     /// What reloads found since start.
     pub(crate) reloads: ReloadTotals,
     /// Since start.
@@ -54,6 +57,11 @@ impl Engine {
             pool: self.decide().pool.stats(),
             dram_note: self.slabs.note(),
             nvme: self.nvme.as_ref().map(|nvme| (nvme.usage(), nvme.poisoned())),
+            fabrics: if self.settings.tcp.is_some() {
+                self.remote.fabrics(self.slabs.dram.regions().len())
+            } else {
+                Vec::new()
+            },
             reloads: self.metrics.reload_totals(),
             uptime_ms: self.now(),
             connections: self.clients.connections() as u64,

@@ -16,6 +16,7 @@ impl Engine {
         if engine.settings.verify == Verify::Always {
             Engine::run_verify(engine, supervisor)?;
         }
+        Engine::run_remote(engine, supervisor)?;
         let weak = Arc::downgrade(engine);
         supervisor.thread("turnkv-tick", move || {
             let mut ticks = 0u64;

@@ -1,6 +1,7 @@
 //! What is looked after beside the doors, a few times a second. Owns: when. Must not know: how.
 
 use crate::connections::Connections;
+use crate::doors::framed::FramedDoor;
 use crate::doors::grpc::Standing;
 use crate::doors::grpc::answers::Answers;
 use crate::doors::grpc::budget::Budget;
@@ -18,6 +19,7 @@ pub(super) struct Caretaker {
     pub(super) engine: Arc<Engine>,
     pub(super) connections: Arc<Connections>,
     pub(super) local: Arc<LocalDoor>,
+    pub(super) framed: Arc<FramedDoor>,
     pub(super) budget: Arc<Budget>,
     pub(super) answers: Arc<Answers>,
     pub(super) standing: Standing,
@@ -38,9 +40,11 @@ impl Caretaker {
             ticks.tick().await;
             self.connections.sweep();
             self.local.sweep();
+            self.framed.sweep();
             // Each is asked: to ask is what brings its gauge up to date.
             let passed = [
                 self.local.burst_has_passed(),
+                self.framed.burst_has_passed(),
                 self.connections.burst_has_passed(),
                 self.budget.burst_has_passed(),
                 self.answers.burst_has_passed(),

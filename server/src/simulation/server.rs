@@ -3,10 +3,12 @@
 
 use super::catalog::SimulatedPlace;
 use super::{Books, Held, Shape, SimulatedDisk, Step, Time};
+use crate::access::Guest;
 use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::engine::reclaim::Next;
+use crate::engine::remotes::nics::Nics;
 use crate::engine::start::{KeptOnDisk, Parts};
 use anyhow::Context;
 use std::collections::BTreeSet;
@@ -21,6 +23,8 @@ use turnkv_transfer::HugePages;
 #[derive(Clone)]
 pub struct Server {
     pub(super) engine: Arc<Engine>,
+    /// Who calls it.
+    pub(super) guest: Guest,
     /// Pages of which its start found an extent.
     found: Arc<BTreeSet<(NamespaceId, BlockHash)>>,
 }
@@ -60,8 +64,10 @@ impl Server {
             found.extend(on_disk.recovered.iter().map(|extent| (extent.meta.namespace, extent.meta.hash)));
             kept = Some(on_disk);
         }
-        let parts = Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance };
-        Ok(Server { engine: Engine::assemble(settings, parts)?, found: Arc::new(found) })
+        let parts =
+            Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance, nics: Nics::default() };
+        let (engine, guest) = (Engine::assemble(settings, parts)?, Guest::of_everything());
+        Ok(Server { engine, guest, found: Arc::new(found) })
     }
 
     /// A client process says Hello under a number of its own; it lives as long as `alive` is true.

@@ -1,6 +1,9 @@
 //! How large a simulated server is. Owns: the step from a shape to settings. Must not know: what is simulated with it.
 
-use crate::config::{Dram, Limits, Nvme, NvmeAdmit, NvmeEngine, Policy, Settings, Verify};
+use crate::config::{
+    Access, Dram, Limits, Nvme, NvmeAdmit, NvmeEngine, Policy, Remote, Settings, Tls, Verify,
+};
+use crate::limits::REMOTE_INFLIGHT_BYTES_MIN;
 use std::path::PathBuf;
 
 /// The settings that a simulation chooses, below what configuration files allow: small servers meet their bounds soon.
@@ -38,6 +41,9 @@ impl Shape {
             tcp: None,
             metrics: None,
             socket_mode: 0o600,
+            tls: Tls::Loopback,
+            access: Access::default(),
+            remote: Remote::default(),
             verify: Verify::Tiers,
             policy: match self.policy {
                 0 => Policy::Session,
@@ -80,6 +86,8 @@ impl Shape {
                 drain_ms: 5_000,
                 connections_max: None,
                 durable_ms: 20_000,
+                remote_client_inflight_bytes: REMOTE_INFLIGHT_BYTES_MIN,
+                remote_inflight_bytes: REMOTE_INFLIGHT_BYTES_MIN,
             },
         }
     }

@@ -19,14 +19,14 @@ pub struct Reload(ReloadRun);
 impl Server {
     /// Opens a namespace.
     pub fn open_namespace(&self, raw: &wire::NamespaceSpec) -> Result<wire::OpenNamespaceReply, Error> {
-        let spec = codec::namespace::spec(raw)?;
+        let spec = codec::namespace::spec(raw, &self.guest)?;
         self.engine.open_namespace(&spec)?;
         Ok(codec::namespace::opened(&spec))
     }
 
     /// How many leading pages are there.
     pub fn lookup(&self, raw: &wire::LookupRequest) -> Result<wire::LookupReply, Error> {
-        Ok(codec::lookup::reply(self.engine.lookup(&codec::lookup::ask(raw)?)?))
+        Ok(codec::lookup::reply(self.engine.lookup(&codec::lookup::ask(raw, &self.guest)?)?))
     }
 
     /// Asks for slots.
@@ -34,7 +34,8 @@ impl Server {
         &self,
         raw: &wire::BeginOffloadRequest,
     ) -> Result<wire::BeginOffloadReply, Error> {
-        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::offload::begin(raw)?);
+        let (client, ask) =
+            (self.engine.clients.check(raw.client)?, codec::offload::begin(raw, &self.guest)?);
         Ok(codec::offload::begun(self.engine.begin_offload(client, &ask).await?))
     }
 
@@ -59,7 +60,7 @@ impl Server {
 
     /// Asks for slots to be written in place.
     pub fn reserve(&self, raw: &wire::ReserveRequest) -> Result<wire::ReserveReply, Error> {
-        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::held::reserve(raw)?);
+        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::held::reserve(raw, &self.guest)?);
         Ok(codec::held::reserved(&self.engine.reserve(client, &ask)?))
     }
 
@@ -76,67 +77,74 @@ impl Server {
 
     /// A turn begins.
     pub fn begin_turn(&self, raw: &wire::BeginTurnRequest) -> Result<wire::BeginTurnReply, Error> {
-        let begun = self.engine.begin_turn(&codec::sessions::begin_turn(raw)?)?;
+        let begun = self.engine.begin_turn(&codec::sessions::begin_turn(raw, &self.guest)?)?;
         Ok(codec::sessions::turn_begun(begun))
     }
 
     /// A turn ends.
     pub fn end_turn(&self, raw: &wire::EndTurnRequest) -> Result<wire::EndTurnReply, Error> {
-        let pages = self.engine.end_turn(&codec::sessions::end_turn(raw)?)?;
+        let pages = self.engine.end_turn(&codec::sessions::end_turn(raw, &self.guest)?)?;
         Ok(wire::EndTurnReply { pages })
     }
 
     /// A session with the pages of another.
     pub fn fork(&self, raw: &wire::ForkRequest) -> Result<wire::ForkReply, Error> {
-        let (of, fork) = codec::sessions::fork(raw)?;
+        let (of, fork) = codec::sessions::fork(raw, &self.guest)?;
         Ok(wire::ForkReply { pages: self.engine.fork(&of, &fork, raw.pages)? })
     }
 
     /// A branch is over.
     pub fn supersede(&self, raw: &wire::SupersedeRequest) -> Result<wire::SupersedeReply, Error> {
-        let pages = self.engine.supersede(&codec::sessions::key(&raw.namespace, &raw.session)?, raw.keep)?;
+        let pages = self
+            .engine
+            .supersede(&codec::sessions::key(&raw.namespace, &raw.session, &self.guest)?, raw.keep)?;
         Ok(wire::SupersedeReply { pages })
     }
 
     /// A session is over.
     pub fn close(&self, raw: &wire::CloseRequest) -> Result<(), Error> {
-        self.engine.close(&codec::sessions::key(&raw.namespace, &raw.session)?)
+        self.engine.close(&codec::sessions::key(&raw.namespace, &raw.session, &self.guest)?)
     }
 
     /// The sessions known.
     pub fn list_sessions(&self, raw: &wire::ListRequest) -> Result<wire::ListReply, Error> {
-        Ok(codec::sessions::listed(self.engine.list_sessions(&codec::sessions::list(raw)?)?))
+        Ok(codec::sessions::listed(self.engine.list_sessions(&codec::sessions::list(raw, &self.guest)?)?))
     }
 
     /// All that is known of one session.
     pub fn describe_session(&self, raw: &wire::DescribeRequest) -> Result<wire::DescribeReply, Error> {
-        let described = self.engine.describe_session(&codec::sessions::key(&raw.namespace, &raw.session)?)?;
+        let described = self.engine.describe_session(&codec::sessions::key(
+            &raw.namespace,
+            &raw.session,
+            &self.guest,
+        )?)?;
         Ok(codec::sessions::described(raw.namespace.clone(), described))
     }
 
     /// Protects a prefix.
     pub fn pin(&self, raw: &wire::PinRequest) -> Result<wire::PinReply, Error> {
-        Ok(codec::pin::pinned(self.engine.pin(&codec::pin::pin(raw)?)?))
+        Ok(codec::pin::pinned(self.engine.pin(&codec::pin::pin(raw, &self.guest)?)?))
     }
 
     /// Ends a pin.
     pub fn unpin(&self, raw: &wire::UnpinRequest) -> Result<wire::UnpinReply, Error> {
-        Ok(wire::UnpinReply { found: self.engine.unpin(&codec::pin::unpin(raw)?)? })
+        Ok(wire::UnpinReply { found: self.engine.unpin(&codec::pin::unpin(raw, &self.guest)?)? })
     }
 
     /// Pages into DRAM ahead of need.
     pub fn prefetch(&self, raw: &wire::PrefetchRequest) -> Result<wire::PrefetchReply, Error> {
-        Ok(codec::prefetch::reply(self.engine.prefetch(&codec::prefetch::ask(raw)?)?))
+        Ok(codec::prefetch::reply(self.engine.prefetch(&codec::prefetch::ask(raw, &self.guest)?)?))
     }
 
     /// Which engine should run a turn.
     pub fn route(&self, raw: &wire::RouteRequest) -> Result<wire::RouteReply, Error> {
-        Ok(codec::route::reply(raw, self.engine.route(codec::route::ask(raw)?)?))
+        Ok(codec::route::reply(raw, self.engine.route(codec::route::ask(raw, &self.guest)?)?))
     }
 
     /// Drops pages by command.
     pub fn evict(&self, raw: &wire::EvictRequest) -> Result<wire::EvictReply, Error> {
-        let (namespace, from) = (codec::optional_namespace(&raw.namespace)?, codec::stats::evict_from(raw)?);
+        let (namespace, from) =
+            (self.guest.optional_namespace(&raw.namespace)?, codec::stats::evict_from(raw)?);
         Ok(wire::EvictReply { pages: self.engine.evict(namespace.as_ref(), from)? })
     }
 
@@ -145,7 +153,7 @@ impl Server {
         &self,
         raw: &wire::CommitReservedRequest,
     ) -> Result<wire::CommitReservedReply, Error> {
-        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::held::commit(raw)?);
+        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::held::commit(raw, &self.guest)?);
         let (committed, later) = self.engine.commit_reserved(client, &ask)?;
         drop(later);
         let mut durable = None;
@@ -157,18 +165,18 @@ impl Server {
 
     /// Asks for pages to be read.
     pub async fn begin_reload(&self, raw: &wire::BeginReloadRequest) -> Result<Reload, Error> {
-        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::reload::begin(raw)?);
+        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::reload::begin(raw, &self.guest)?);
         self.engine.begin_reload(client, &ask).await.map(Reload)
     }
 
     /// The memory of a slab, for a client to map.
     pub fn attach_slab(&self, namespace: &[u8], slab: u32, generation: u32) -> Result<Arc<Region>, Error> {
-        self.engine.attach_slab(&codec::namespace_id(namespace)?, slab, generation)
+        self.engine.attach_slab(&self.guest.namespace(namespace)?, slab, generation)
     }
 
     /// What the server says of itself.
     pub fn stats(&self) -> wire::StatsReply {
-        codec::stats::reply(self.engine.stats())
+        codec::stats::reply(self.engine.stats(), Vec::new())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The bytes of one connection: its end when the table says so, what it may send in one piece, and its place, which comes back.
 
 use super::*;
+use crate::access::Caller;
 use crate::config::parse;
 use crate::connections::caps::Caps;
 use crate::connections::table::Connections;
@@ -26,7 +27,7 @@ fn stream(
     let ended = Arc::new(Ended::default());
     let end = Arc::clone(&ended);
     let place = connections.admit(door, Peer::User(1), move |_: Cause| end.end()).unwrap();
-    (DoorStream::new(ours, 7, place, Arc::clone(&ended), door), theirs, ended)
+    (DoorStream::new(ours, Seat::new(7, place, Arc::clone(&ended), Caller::nobody())), theirs, ended)
 }
 
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
@@ -93,7 +94,7 @@ async fn what_arrives_is_timed_from_a_frames_begin_to_its_end() {
     peer.write_all(PREFACE).await.unwrap();
     let read = stream.read(&mut buffer).await.unwrap();
     assert_eq!(&buffer[..read], PREFACE);
-    let watch = Arc::clone(stream.place.watch());
+    let watch = Arc::clone(stream.seat.place.watch());
     assert_eq!(watch.stalled_since(), None);
     let settings = frame(4, &[0; 12]);
     peer.write_all(&settings[..10]).await.unwrap();

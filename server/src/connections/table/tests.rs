@@ -1,6 +1,7 @@
 //! The table: shares, room, deadlines, and that every place comes back.
 
 use super::*;
+use crate::access::Caller;
 use crate::config::parse;
 use crate::limits::GRPC_IDLE_MS_MAX;
 use std::path::Path;
@@ -37,7 +38,10 @@ fn one_peer_cannot_take_all_and_places_come_back() {
     drop((of_one, of_others));
     let table = connections.table.lock();
     assert!(
-        table.open.is_empty() && table.by_peer.is_empty() && table.by_door == [0; 4] && table.leaving == 0
+        table.open.is_empty()
+            && table.by_peer.is_empty()
+            && table.by_door == [0; Door::ALL.len()]
+            && table.leaving == 0
     );
     assert_eq!(ended.load(Ordering::Relaxed), 0);
 }
@@ -48,8 +52,8 @@ fn the_fullest_peer_loses_what_is_of_least_use() {
     let ended = Arc::new(AtomicUsize::new(0));
     let share = connections.caps.of_peer(Door::Unix);
     let places: Vec<ConnectionPlace> = (0..share).map(|_| open(&connections, 1, &ended).unwrap()).collect();
-    let busy = places[0].asking().begin();
-    drop(places[1].asking().begin()); // idle
+    let busy = places[0].asking(&Caller::nobody()).begin();
+    drop(places[1].asking(&Caller::nobody()).begin()); // idle
     let later = connections.now() + crate::limits::ROOM_SILENT_MS_MIN;
     let mut table = connections.table.lock();
     let first = table.make_room(Door::Unix, Peer::User(1), later).unwrap();
@@ -75,7 +79,7 @@ fn the_silent_the_idle_and_the_stalled_are_late() {
     let cause = |after: u64| Connections::late(&watch, connections.now() + after);
     assert_eq!(cause(0), None);
     assert_eq!(cause(FIRST_REQUEST_MS_MAX), Some(Cause::Silent));
-    let request = place.asking().begin();
+    let request = place.asking(&Caller::nobody()).begin();
     assert_eq!(cause(GRPC_IDLE_MS_MAX), None, "a request is in service");
     drop(request);
     assert_eq!(cause(FIRST_REQUEST_MS_MAX), None);

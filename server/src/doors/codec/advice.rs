@@ -1,13 +1,13 @@
 //! SizeAdvice on the wire. Owns: its messages. Must not know: how advice is made.
 
-use super::optional_namespace;
 use super::stats::tier_kind;
+use crate::access::Guest;
 use crate::engine::advice::{NamespaceAdvice, Purchase, SizeAdvice, SizesAdvised};
 use bytes::Bytes;
 use turnkv_proto::{Error, wire};
 
 /// Decodes a SizeAdvice.
-pub(crate) fn ask(raw: &wire::SizeAdviceRequest) -> Result<SizeAdvice, Error> {
+pub(crate) fn ask(raw: &wire::SizeAdviceRequest, guest: &Guest) -> Result<SizeAdvice, Error> {
     let figures = [
         raw.prefill_tokens_per_s,
         raw.gpu_price_per_hour,
@@ -18,7 +18,7 @@ pub(crate) fn ask(raw: &wire::SizeAdviceRequest) -> Result<SizeAdvice, Error> {
         return Err(Error::invalid("prices and rates must be numbers from 0; 0 means unknown"));
     }
     Ok(SizeAdvice {
-        namespace: optional_namespace(&raw.namespace)?,
+        namespace: guest.optional_namespace(&raw.namespace)?,
         prefill_tokens_per_s: Some(raw.prefill_tokens_per_s).filter(|rate| *rate > 0.0),
         gpu_hour: raw.gpu_price_per_hour,
         dram_gib_month: raw.dram_price_per_gib_month,

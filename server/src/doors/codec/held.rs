@@ -2,7 +2,8 @@
 //! know: what is mapped where.
 
 use super::offload::{check_positions, durability, lease_number, outcome_name, outcomes, slot_ref};
-use super::{ascending, namespace_id, optional_session, shard};
+use super::{ascending, optional_session, shard};
+use crate::access::Guest;
 use crate::engine::durable::Durability;
 use crate::engine::hold::{CommitReserved, Release, Reserve, ReservedSlots, Short};
 use turnkv_pool::{LeaseId, Outcome, Renewed};
@@ -10,13 +11,13 @@ use turnkv_proto::limits::{RENEW_LEASES_MAX, RESERVE_PAGES_MAX};
 use turnkv_proto::{BlockHash, Error, unpack_hashes, wire};
 
 /// Decodes a Reserve.
-pub(crate) fn reserve(raw: &wire::ReserveRequest) -> Result<Reserve, Error> {
+pub(crate) fn reserve(raw: &wire::ReserveRequest, guest: &Guest) -> Result<Reserve, Error> {
     if raw.pages > RESERVE_PAGES_MAX {
         let text = format!("one call reserves at most {RESERVE_PAGES_MAX} slots: split it");
         return Err(Error::invalid(text));
     }
     Ok(Reserve {
-        namespace: namespace_id(&raw.namespace)?,
+        namespace: guest.namespace(&raw.namespace)?,
         shard: shard(raw.shard)?,
         lease: (raw.lease != 0).then_some(LeaseId(raw.lease)),
         pages: raw.pages,
@@ -41,7 +42,8 @@ pub(crate) fn reserved(reserved: &ReservedSlots) -> wire::ReserveReply {
 }
 
 /// Decodes a CommitReserved.
-pub(crate) fn commit(raw: &wire::CommitReservedRequest) -> Result<CommitReserved, Error> {
+pub(crate) fn commit(raw: &wire::CommitReservedRequest, guest: &Guest) -> Result<CommitReserved, Error> {
+    let namespace = guest.namespace(&raw.namespace)?;
     check_positions("CommitReserved", raw.positions.len())?;
     let hashes = unpack_hashes(&raw.hashes)?;
     let (pages, positions, checksums) = (hashes.len(), raw.positions.len(), raw.checksums.len());
@@ -55,7 +57,7 @@ pub(crate) fn commit(raw: &wire::CommitReservedRequest) -> Result<CommitReserved
     Ok(CommitReserved {
         session: optional_session(&raw.session)?,
         shard: shard(raw.shard)?,
-        namespace: namespace_id(&raw.namespace)?,
+        namespace,
         parent: BlockHash::parse_optional(&raw.parent)?,
         hashes,
         tail_tokens: raw.tail_tokens,

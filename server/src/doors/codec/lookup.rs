@@ -1,13 +1,14 @@
 //! Lookup on the wire. Owns: its two messages. Must not know: the index.
 
-use super::{namespace_id, pages_of};
+use super::pages_of;
+use crate::access::Guest;
 use crate::engine::lookup::Lookup;
 use turnkv_pool::Found;
 use turnkv_proto::{Error, wire};
 
 /// Decodes a Lookup.
-pub(crate) fn ask(raw: &wire::LookupRequest) -> Result<Lookup, Error> {
-    let namespace = namespace_id(&raw.namespace)?;
+pub(crate) fn ask(raw: &wire::LookupRequest, guest: &Guest) -> Result<Lookup, Error> {
+    let namespace = guest.namespace(&raw.namespace)?;
     Ok(Lookup { namespace, pages: pages_of(&raw.session, &raw.hashes)? })
 }
 

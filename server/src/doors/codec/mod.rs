@@ -8,7 +8,7 @@
 //! ```
 //!
 //! One file a verb, or a group of like ones:
-//! - [`namespace`], [`lookup`], [`offload`], [`reload`]; [`held`]: slots that a client maps
+//! - [`namespace`], [`lookup`], [`offload`], [`reload`]; [`held`]: slots that a client maps; [`remote`]: over a network
 //! - [`sessions`], [`pin`], [`prefetch`], [`route`]
 //! - [`stats`], [`advice`], [`record`]
 
@@ -21,23 +21,14 @@ pub(crate) mod pin;
 pub(crate) mod prefetch;
 pub(crate) mod record;
 pub(crate) mod reload;
+pub(crate) mod remote;
 pub(crate) mod route;
 pub(crate) mod sessions;
 pub(crate) mod stats;
 
 use crate::engine::lookup::PagesOf;
 use turnkv_proto::limits::HASHES_PER_CALL_MAX;
-use turnkv_proto::{Error, NamespaceId, SessionId, Shards, unpack_hashes};
-
-/// The namespace that a message names.
-pub(crate) fn namespace_id(id: &[u8]) -> Result<NamespaceId, Error> {
-    Ok(NamespaceId::parse(id)?)
-}
-
-/// The same where a message need not name one.
-pub(crate) fn optional_namespace(id: &[u8]) -> Result<Option<NamespaceId>, Error> {
-    if id.is_empty() { Ok(None) } else { namespace_id(id).map(Some) }
-}
+use turnkv_proto::{Error, SessionId, Shards, unpack_hashes};
 
 /// A session, where a message names one.
 fn optional_session(name: &str) -> Result<Option<SessionId>, Error> {

@@ -1,10 +1,13 @@
 //! OpenNamespace on the wire. Owns: its two messages. Must not know: which namespaces are open.
 
+use crate::access::Guest;
 use turnkv_proto::{CheckedSpec, Error, wire};
 
 /// Decodes what a namespace is to be.
-pub(crate) fn spec(raw: &wire::NamespaceSpec) -> Result<CheckedSpec, Error> {
-    Ok(CheckedSpec::try_from(raw)?)
+pub(crate) fn spec(raw: &wire::NamespaceSpec, guest: &Guest) -> Result<CheckedSpec, Error> {
+    let spec = CheckedSpec::try_from(raw)?;
+    guest.tenant(spec.tenant())?;
+    Ok(spec)
 }
 
 /// Says that a namespace is open.

@@ -1,7 +1,8 @@
 //! BeginOffload, CommitOffload and AbortOffload on the wire. Owns: their messages, the wire's names of what becomes of a page, of
 //! slots and of durability. Must not know: which pages are there.
 
-use super::{namespace_id, optional_session, shards};
+use super::{optional_session, shards};
+use crate::access::Guest;
 use crate::engine::durable::{Durability, NotDurable};
 use crate::engine::offload::{BeginOffload, CommitOffload, OffloadBegun, OffloadCommitted, Outcomes};
 use turnkv_pool::{LeaseId, Outcome, SlotPlace};
@@ -9,13 +10,13 @@ use turnkv_proto::limits::LEASE_PAGES_MAX;
 use turnkv_proto::{BlockHash, Error, unpack_hashes, wire};
 
 /// Decodes a BeginOffload.
-pub(crate) fn begin(raw: &wire::BeginOffloadRequest) -> Result<BeginOffload, Error> {
+pub(crate) fn begin(raw: &wire::BeginOffloadRequest, guest: &Guest) -> Result<BeginOffload, Error> {
     let hashes = unpack_hashes(&raw.hashes)?;
     if hashes.is_empty() {
         return Err(Error::invalid("BeginOffload names no page"));
     }
     Ok(BeginOffload {
-        namespace: namespace_id(&raw.namespace)?,
+        namespace: guest.namespace(&raw.namespace)?,
         session: optional_session(&raw.session)?,
         parent: BlockHash::parse_optional(&raw.parent)?,
         shards: shards(raw.shard, raw.shards, hashes.len())?,

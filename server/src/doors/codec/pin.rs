@@ -1,13 +1,14 @@
 //! Pin and Unpin on the wire. Owns: their messages. Must not know: budgets.
 
-use super::{namespace_id, pages_of};
+use super::pages_of;
+use crate::access::Guest;
 use crate::engine::pin::{Pin, Unpin};
 use turnkv_pool::Pinned;
 use turnkv_proto::{BlockHash, Error, wire};
 
 /// Decodes a Pin.
-pub(crate) fn pin(raw: &wire::PinRequest) -> Result<Pin, Error> {
-    let namespace = namespace_id(&raw.namespace)?;
+pub(crate) fn pin(raw: &wire::PinRequest, guest: &Guest) -> Result<Pin, Error> {
+    let namespace = guest.namespace(&raw.namespace)?;
     let prefix = pages_of(&raw.session, &raw.hashes)?;
     if raw.session.is_empty() == raw.hashes.is_empty() {
         return Err(Error::invalid("Pin names either the pages of a prefix or a session"));
@@ -23,8 +24,8 @@ pub(crate) fn pinned(pinned: Pinned) -> wire::PinReply {
 }
 
 /// Decodes an Unpin.
-pub(crate) fn unpin(raw: &wire::UnpinRequest) -> Result<Unpin, Error> {
-    let namespace = namespace_id(&raw.namespace)?;
+pub(crate) fn unpin(raw: &wire::UnpinRequest, guest: &Guest) -> Result<Unpin, Error> {
+    let namespace = guest.namespace(&raw.namespace)?;
     let pin = BlockHash::parse_optional(&raw.pin)?;
     let pin = pin.ok_or_else(|| Error::invalid("Unpin names the page that Pin answered with"))?;
     Ok(Unpin { namespace, pin })

@@ -1,13 +1,14 @@
 //! Prefetch on the wire. Owns: its two messages. Must not know: where pages are.
 
-use super::{namespace_id, pages_of};
+use super::pages_of;
+use crate::access::Guest;
 use crate::engine::lookup::PagesOf;
 use crate::engine::prefetch::{Prefetch, PrefetchBegun, When};
 use turnkv_proto::{Error, wire};
 
 /// Decodes a Prefetch.
-pub(crate) fn ask(raw: &wire::PrefetchRequest) -> Result<Prefetch, Error> {
-    let namespace = namespace_id(&raw.namespace)?;
+pub(crate) fn ask(raw: &wire::PrefetchRequest, guest: &Guest) -> Result<Prefetch, Error> {
+    let namespace = guest.namespace(&raw.namespace)?;
     if raw.session.is_empty() && raw.in_ms > 0 {
         return Err(Error::invalid("a prefetch by time is of a session: name it, or leave in_ms out"));
     }

@@ -3,7 +3,8 @@
 
 use super::offload::{check_positions, lease_number, slot_ref};
 use super::stats::tier_kind;
-use super::{ascending, namespace_id, optional_session, shards};
+use super::{ascending, optional_session, shards};
+use crate::access::Guest;
 use crate::engine::inline::ReloadPiece;
 use crate::engine::reload::{BeginReload, EndReload, ReloadRun, ReloadedPosition};
 use crate::engine::stats::TierName;
@@ -11,13 +12,13 @@ use turnkv_pool::{LeaseId, MissCause};
 use turnkv_proto::{Error, unpack_hashes, wire};
 
 /// Decodes a BeginReload.
-pub(crate) fn begin(raw: &wire::BeginReloadRequest) -> Result<BeginReload, Error> {
+pub(crate) fn begin(raw: &wire::BeginReloadRequest, guest: &Guest) -> Result<BeginReload, Error> {
     let hashes = unpack_hashes(&raw.hashes)?;
     if hashes.is_empty() {
         return Err(Error::invalid("BeginReload names no page"));
     }
     Ok(BeginReload {
-        namespace: namespace_id(&raw.namespace)?,
+        namespace: guest.namespace(&raw.namespace)?,
         session: optional_session(&raw.session)?,
         shards: shards(raw.shard, raw.shards, hashes.len())?,
         hashes,
@@ -45,8 +46,8 @@ pub(crate) fn end(raw: wire::EndReloadRequest) -> Result<EndReload, Error> {
 }
 
 /// Decodes an inline Reload: a BeginReload by somebody who can map nothing.
-pub(crate) fn inline(raw: wire::ReloadRequest) -> Result<BeginReload, Error> {
-    begin(&wire::BeginReloadRequest {
+pub(crate) fn inline(raw: wire::ReloadRequest, guest: &Guest) -> Result<BeginReload, Error> {
+    let raw = wire::BeginReloadRequest {
         namespace: raw.namespace,
         hashes: raw.hashes,
         shard: raw.shard,
@@ -55,7 +56,8 @@ pub(crate) fn inline(raw: wire::ReloadRequest) -> Result<BeginReload, Error> {
         wait_ms: raw.wait_ms,
         session: raw.session,
         hold: false,
-    })
+    };
+    begin(&raw, guest)
 }
 
 /// Encodes a piece of an inline Reload.
@@ -70,7 +72,8 @@ pub(crate) fn piece(piece: ReloadPiece) -> wire::ReloadReply {
     }
 }
 
-fn page(page: ReloadedPosition) -> wire::ReloadedPage {
+/// Encodes one position.
+pub(super) fn page(page: ReloadedPosition) -> wire::ReloadedPage {
     let ReloadedPosition { index, checksum, tier, found } = page;
     let miss = found.as_ref().map_or_else(|cause| miss_cause(*cause).into(), |_| 0);
     let slot = found.as_ref().map(slot_ref).ok();

@@ -1,14 +1,15 @@
 //! Route on the wire. Owns: its messages. Must not know: how engines are ranked.
 
-use super::{namespace_id, optional_session};
+use super::optional_session;
+use crate::access::Guest;
 use crate::engine::route::{RouteTurn, Routed};
 use turnkv_proto::{Error, unpack_hashes, wire};
 use turnkv_router::Candidate;
 
 /// Decodes a Route.
-pub(crate) fn ask(raw: &wire::RouteRequest) -> Result<RouteTurn<'_>, Error> {
+pub(crate) fn ask<'a>(raw: &'a wire::RouteRequest, guest: &Guest) -> Result<RouteTurn<'a>, Error> {
     Ok(RouteTurn {
-        namespace: namespace_id(&raw.namespace)?,
+        namespace: guest.namespace(&raw.namespace)?,
         session: optional_session(&raw.session)?,
         hashes: unpack_hashes(&raw.hashes)?,
         candidates: raw.engines.iter().map(candidate).collect(),

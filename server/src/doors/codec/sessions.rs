@@ -1,21 +1,23 @@
 //! The session verbs on the wire: turns, forks, branches, lists. Owns: their messages. Must not know: sessions' state.
 
-use super::{namespace_id, optional_namespace};
-use crate::engine::session::{BeginTurn, Described, EndOfTurn, ListSessions, SessionKey, SessionList};
+use crate::access::{Guest, Seen};
+use crate::engine::session::{
+    BeginTurn, Described, EndOfTurn, ListSessions, Listed, SessionKey, SessionList,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use turnkv_pool::{SessionInfo, TurnBegun};
 use turnkv_proto::{Error, SessionId, unpack_hashes, wire};
 
 /// The session that a message is about.
-pub(crate) fn key(namespace: &[u8], session: &str) -> Result<SessionKey, Error> {
-    Ok(SessionKey { namespace: namespace_id(namespace)?, session: SessionId::parse(session)? })
+pub(crate) fn key(namespace: &[u8], session: &str, guest: &Guest) -> Result<SessionKey, Error> {
+    Ok(SessionKey { namespace: guest.namespace(namespace)?, session: SessionId::parse(session)? })
 }
 
 /// Decodes a BeginTurn.
-pub(crate) fn begin_turn(raw: &wire::BeginTurnRequest) -> Result<BeginTurn<'_>, Error> {
+pub(crate) fn begin_turn<'a>(raw: &'a wire::BeginTurnRequest, guest: &Guest) -> Result<BeginTurn<'a>, Error> {
     let engine = Some(raw.engine.as_str()).filter(|engine| !engine.is_empty());
-    Ok(BeginTurn { of: key(&raw.namespace, &raw.session)?, engine })
+    Ok(BeginTurn { of: key(&raw.namespace, &raw.session, guest)?, engine })
 }
 
 /// Encodes its answer.
@@ -27,9 +29,9 @@ pub(crate) fn turn_begun(begun: TurnBegun) -> wire::BeginTurnReply {
 }
 
 /// Decodes an EndTurn.
-pub(crate) fn end_turn(raw: &wire::EndTurnRequest) -> Result<EndOfTurn, Error> {
+pub(crate) fn end_turn(raw: &wire::EndTurnRequest, guest: &Guest) -> Result<EndOfTurn, Error> {
     Ok(EndOfTurn {
-        of: key(&raw.namespace, &raw.session)?,
+        of: key(&raw.namespace, &raw.session, guest)?,
         keep: raw.keep,
         hashes: unpack_hashes(&raw.hashes)?,
         tail_tokens: raw.tail_tokens,
@@ -41,14 +43,19 @@ pub(crate) fn end_turn(raw: &wire::EndTurnRequest) -> Result<EndOfTurn, Error> {
 }
 
 /// Decodes a Fork: the session, and the new one.
-pub(crate) fn fork(raw: &wire::ForkRequest) -> Result<(SessionKey, SessionId), Error> {
-    Ok((key(&raw.namespace, &raw.session)?, SessionId::parse(&raw.fork)?))
+pub(crate) fn fork(raw: &wire::ForkRequest, guest: &Guest) -> Result<(SessionKey, SessionId), Error> {
+    Ok((key(&raw.namespace, &raw.session, guest)?, SessionId::parse(&raw.fork)?))
 }
 
 /// Decodes a List.
-pub(crate) fn list(raw: &wire::ListRequest) -> Result<ListSessions, Error> {
+pub(crate) fn list(raw: &wire::ListRequest, guest: &Guest) -> Result<ListSessions, Error> {
     let limit = (raw.limit > 0).then_some(raw.limit as usize);
-    Ok(ListSessions { namespace: optional_namespace(&raw.namespace)?, limit })
+    let of = match (guest.optional_namespace(&raw.namespace)?, guest.seen()) {
+        (Some(namespace), _) => Listed::Namespace(namespace),
+        (None, Seen::All) => Listed::All,
+        (None, Seen::These(tenants)) => Listed::Tenants(tenants.clone()),
+    };
+    Ok(ListSessions { of, limit })
 }
 
 /// Encodes its answer. The ids of the sessions' namespaces are made once each.

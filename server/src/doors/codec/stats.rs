@@ -1,5 +1,6 @@
 //! Stats and Evict on the wire. Owns: their messages, and the wire's names of tiers. Must not know: where figures come from.
 
+use crate::engine::remotes::clients::FabricReport;
 use crate::engine::stats::{EvictFrom, Report, TierName};
 use turnkv_proto::{Error, wire};
 
@@ -11,8 +12,8 @@ pub(super) fn tier_kind(tier: TierName) -> wire::TierKind {
     }
 }
 
-/// Encodes the answer to a Stats.
-pub(crate) fn reply(report: Report) -> wire::StatsReply {
+/// Encodes the answer to a Stats, with what an operator should know beside it.
+pub(crate) fn reply(report: Report, notes: Vec<String>) -> wire::StatsReply {
     let (pool, reloads) = (&report.pool, report.reloads);
     wire::StatsReply {
         evicted_pages: pool.evicted_pages,
@@ -38,7 +39,23 @@ pub(crate) fn reply(report: Report) -> wire::StatsReply {
         protections: pool.protections,
         pins: pool.pins,
         corrupt_pages: report.corrupt_pages,
+        fabrics: report.fabrics.iter().map(fabric).collect(),
         tiers: tiers(report),
+        notes,
+    }
+}
+
+fn fabric(report: &FabricReport) -> wire::FabricStats {
+    let nics = &report.counts;
+    wire::FabricStats {
+        fabric: report.engine.name().to_owned(),
+        nics: report.nics.clone(),
+        rails: report.rails as u64,
+        read_bytes: report.read_bytes,
+        written_bytes: report.written_bytes,
+        stuck_rails: nics.rails_stuck as u64,
+        known_slabs: nics.slabs_known as u64,
+        unknown_slabs: nics.slabs_unknown as u64,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a message says by itself is checked before the engine is asked, and its answers keep their bytes on the wire.
 
 use super::*;
+use crate::access::Guest;
 use crate::engine::durable::NotDurable;
 use crate::engine::offload::{OffloadBegun, OffloadCommitted, Outcomes};
 use turnkv_pool::LeaseId;
@@ -8,6 +9,10 @@ use turnkv_proto::limits::LEASE_PAGES_MAX;
 use turnkv_proto::{ErrorKind, wire};
 
 const NAMESPACE: &[u8] = &[1; 32];
+
+fn guest() -> Guest {
+    Guest::of_everything()
+}
 
 fn offload(hashes: usize) -> wire::BeginOffloadRequest {
     let hashes = vec![2; hashes].into();
@@ -21,14 +26,14 @@ fn is_invalid<T>(decoded: Result<T, Error>, word: &str) {
 
 #[test]
 fn an_offer_is_checked() {
-    let ask = offload::begin(&offload(64)).unwrap();
+    let ask = offload::begin(&offload(64), &guest()).unwrap();
     assert_eq!((ask.hashes.len(), ask.shards, ask.parent), (2, Shards::one(0), None));
-    is_invalid(offload::begin(&offload(0)), "names no page");
-    is_invalid(offload::begin(&offload(33)), "multiple of 32");
+    is_invalid(offload::begin(&offload(0), &guest()), "names no page");
+    is_invalid(offload::begin(&offload(33), &guest()), "multiple of 32");
     let of = |change: fn(&mut wire::BeginOffloadRequest)| {
         let mut raw = offload(32 * 2_000);
         change(&mut raw);
-        offload::begin(&raw)
+        offload::begin(&raw, &guest())
     };
     is_invalid(of(|raw| raw.shards = 64), "too many for one call");
     is_invalid(of(|raw| (raw.shard, raw.shards) = (65_535, 2)), "out of range");
@@ -54,7 +59,7 @@ fn positions_are_bounded_and_counted() {
 fn pages_are_named_or_a_session_is() {
     let lookup = |session: &str, hashes: &[u8]| {
         let (session, hashes) = (session.to_owned(), hashes.to_vec().into());
-        lookup::ask(&wire::LookupRequest { namespace: NAMESPACE.into(), session, hashes })
+        lookup::ask(&wire::LookupRequest { namespace: NAMESPACE.into(), session, hashes }, &guest())
     };
     assert!(matches!(lookup("", &[1; 64]).unwrap().pages, PagesOf::Hashes(hashes) if hashes.len() == 2));
     assert!(matches!(lookup("s", &[1; 64]).unwrap().pages, PagesOf::Session(_)));
@@ -62,7 +67,7 @@ fn pages_are_named_or_a_session_is() {
     let pin = |session: &str, hashes: &[u8]| {
         let (session, hashes) = (session.to_owned(), hashes.to_vec().into());
         let raw = wire::PinRequest { namespace: NAMESPACE.into(), session, hashes, ..Default::default() };
-        pin::pin(&raw)
+        pin::pin(&raw, &guest())
     };
     is_invalid(pin("s", &[1; 32]), "either");
     is_invalid(pin("", &[]), "either");

@@ -1,6 +1,6 @@
 //! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
 
-use super::reply::{Answer, blocking};
+use super::reply::{Answer, blocking, guest_of};
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::engine::recorder::{Recorded, Recording};
@@ -21,7 +21,8 @@ pub(crate) struct AdminService {
 #[tonic::async_trait]
 impl Admin for AdminService {
     async fn stats(&self, _: Request<wire::StatsRequest>) -> Answer<wire::StatsReply> {
-        Ok(Response::new(codec::stats::reply(self.engine.stats())))
+        let notes = self.engine.settings.exposed().into_iter().collect();
+        Ok(Response::new(codec::stats::reply(self.engine.stats(), notes)))
     }
 
     async fn drain(&self, _: Request<wire::DrainRequest>) -> Answer<wire::DrainReply> {
@@ -35,13 +36,15 @@ impl Admin for AdminService {
 
     async fn evict(&self, request: Request<wire::EvictRequest>) -> Answer<wire::EvictReply> {
         let raw = request.get_ref();
-        let (namespace, from) = (codec::optional_namespace(&raw.namespace)?, codec::stats::evict_from(raw)?);
+        let (namespace, from) =
+            (guest_of(&request)?.optional_namespace(&raw.namespace)?, codec::stats::evict_from(raw)?);
         let engine = Arc::clone(&self.engine);
         blocking(move || Ok(wire::EvictReply { pages: engine.evict(namespace.as_ref(), from)? })).await
     }
 
     async fn size_advice(&self, request: Request<wire::SizeAdviceRequest>) -> Answer<wire::SizeAdviceReply> {
-        let advised = self.engine.size_advice(&codec::advice::ask(request.get_ref())?)?;
+        let advised =
+            self.engine.size_advice(&codec::advice::ask(request.get_ref(), &guest_of(&request)?)?)?;
         Ok(Response::new(codec::advice::reply(advised)))
     }
 
@@ -50,7 +53,7 @@ impl Admin for AdminService {
         request: Request<wire::ReportPrefillRequest>,
     ) -> Answer<wire::ReportPrefillReply> {
         let raw = request.get_ref();
-        let namespace = codec::namespace_id(&raw.namespace)?;
+        let namespace = guest_of(&request)?.namespace(&raw.namespace)?;
         self.engine.report_prefill(&namespace, raw.tokens, raw.micros)?;
         Ok(Response::new(wire::ReportPrefillReply {}))
     }
@@ -58,7 +61,7 @@ impl Admin for AdminService {
     type RecordStream = Pin<Box<dyn Stream<Item = Result<wire::RecordedCall, Status>> + Send>>;
 
     async fn record(&self, request: Request<wire::RecordRequest>) -> Answer<Self::RecordStream> {
-        let namespace = codec::optional_namespace(&request.get_ref().namespace)?;
+        let namespace = guest_of(&request)?.optional_namespace(&request.get_ref().namespace)?;
         let Recording { calls, queued_blocks } = self.engine.record(namespace.as_ref())?;
         let taken = move |call: Recorded| {
             queued_blocks.fetch_sub(call.blocks.len() as u64, Ordering::Relaxed);

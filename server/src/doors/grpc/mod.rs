@@ -14,7 +14,10 @@ mod reply;
 mod requests;
 pub(crate) mod sessions;
 
-use crate::connections::accept::{Accept, Admitting};
+use crate::access::Callers;
+use crate::connections::accept::Admitting;
+use crate::connections::opening::TcpDoorStream;
+use crate::connections::stream::DoorStream;
 use crate::connections::{Connections, Door};
 use crate::doors::calls::CallSeconds;
 use crate::doors::inline;
@@ -27,13 +30,15 @@ use crate::limits::{
 use admin::AdminService;
 use answers::Answers;
 use budget::Budget;
+use futures_util::Stream;
 use pool::PoolService;
 use requests::Requests;
 use sessions::SessionsService;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -89,7 +94,7 @@ impl Grpc {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()?
             .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
-        let requests = Requests::new(calls, budget, answers);
+        let requests = Requests::new(engine, calls, budget, answers);
         let routes = Routes::new(pool)
             .add_service(sessions)
             .add_service(admin)
@@ -119,19 +124,23 @@ impl Grpc {
         &self,
         listener: UnixListener,
         connections: &Arc<Connections>,
+        callers: &Arc<Callers>,
         stopped: watch::Receiver<bool>,
     ) -> impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<> {
-        serve(self.router.clone(), Admitting::new(listener, Door::Unix, Arc::clone(connections)), stopped)
+        let admitting = Admitting::new(listener, Door::Unix, connections, callers);
+        serve(self.router.clone(), admitting.into_stream(), stopped)
     }
 
-    /// Serves on TCP until told to stop.
-    pub(crate) fn serve_tcp(
+    /// Serves connections on TCP until told to stop.
+    pub(crate) fn serve_tcp<S>(
         &self,
-        listener: TcpListener,
-        connections: &Arc<Connections>,
+        incoming: S,
         stopped: watch::Receiver<bool>,
-    ) -> impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<> {
-        serve(self.router.clone(), Admitting::new(listener, Door::Tcp, Arc::clone(connections)), stopped)
+    ) -> impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<S>
+    where
+        S: Stream<Item = io::Result<TcpDoorStream>> + Send + 'static,
+    {
+        serve(self.router.clone(), incoming, stopped)
     }
 }
 
@@ -142,11 +151,14 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, Soc
     Ok((UnixListener::from_std(listener)?, file))
 }
 
-async fn serve<L: Accept>(
+async fn serve<Io>(
     router: Router,
-    admitting: Admitting<L>,
+    incoming: impl Stream<Item = io::Result<DoorStream<Io>>> + Send + 'static,
     mut stopped: watch::Receiver<bool>,
-) -> Result<(), tonic::transport::Error> {
+) -> Result<(), tonic::transport::Error>
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let until = async move { drop(stopped.wait_for(|stop| *stop).await) };
-    router.serve_with_incoming_shutdown(admitting.into_stream(), until).await
+    router.serve_with_incoming_shutdown(incoming, until).await
 }

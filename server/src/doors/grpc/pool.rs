@@ -1,21 +1,31 @@
 //! The Pool service less its inline streams: one method a verb, each decode -> ask -> act -> reply. Owns: nothing else. Must not
 //! know: the pool.
 
-use super::reply::{Answer, blocking};
+use super::reply::{Answer, blocking, guest_of};
 use crate::doors::codec;
+use crate::doors::inline::caller_of;
 use crate::engine::Engine;
+use crate::engine::clients::InlineCaller;
 use crate::limits::STREAM_QUEUE_MAX;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use turnkv_pool::LeaseId;
-use turnkv_proto::wire;
+use turnkv_pool::{ClientId, LeaseId};
+use turnkv_proto::{Error, wire};
 use wire::unary::pool_server::Pool;
 
 /// The service.
 pub(crate) struct PoolService {
     pub(crate) engine: Arc<Engine>,
+}
+
+impl PoolService {
+    /// The client that a request names, which must be that of the process that asks.
+    fn client_of<T>(&self, request: &Request<T>, named: u64) -> Result<ClientId, Error> {
+        let caller = request.extensions().get().map_or(InlineCaller::Unknown, caller_of);
+        self.engine.clients.own(named, caller)
+    }
 }
 
 #[tonic::async_trait]
@@ -24,11 +34,12 @@ impl Pool for PoolService {
         &self,
         request: Request<wire::OpenNamespaceRequest>,
     ) -> Answer<wire::OpenNamespaceReply> {
+        let guest = guest_of(&request)?;
         let raw = request.into_inner().spec.unwrap_or_default();
         let engine = Arc::clone(&self.engine);
         // A new namespace is written to the catalog, durably: not on an async thread.
         blocking(move || {
-            let spec = codec::namespace::spec(&raw)?;
+            let spec = codec::namespace::spec(&raw, &guest)?;
             engine.open_namespace(&spec)?;
             Ok(codec::namespace::opened(&spec))
         })
@@ -36,7 +47,7 @@ impl Pool for PoolService {
     }
 
     async fn lookup(&self, request: Request<wire::LookupRequest>) -> Answer<wire::LookupReply> {
-        let found = self.engine.lookup(&codec::lookup::ask(request.get_ref())?)?;
+        let found = self.engine.lookup(&codec::lookup::ask(request.get_ref(), &guest_of(&request)?)?)?;
         Ok(Response::new(codec::lookup::reply(found)))
     }
 
@@ -45,7 +56,8 @@ impl Pool for PoolService {
         request: Request<wire::BeginOffloadRequest>,
     ) -> Answer<wire::BeginOffloadReply> {
         let raw = request.get_ref();
-        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::offload::begin(raw)?);
+        let (client, ask) =
+            (self.client_of(&request, raw.client)?, codec::offload::begin(raw, &guest_of(&request)?)?);
         let begun = self.engine.begin_offload(client, &ask).await?;
         Ok(Response::new(codec::offload::begun(begun)))
     }
@@ -55,7 +67,7 @@ impl Pool for PoolService {
         request: Request<wire::CommitOffloadRequest>,
     ) -> Answer<wire::CommitOffloadReply> {
         let raw = request.get_ref();
-        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::offload::commit(raw)?);
+        let (client, ask) = (self.client_of(&request, raw.client)?, codec::offload::commit(raw)?);
         let committed = self.engine.commit_offload(client, &ask).await?;
         Ok(Response::new(codec::offload::committed(committed)))
     }
@@ -65,7 +77,7 @@ impl Pool for PoolService {
         request: Request<wire::AbortOffloadRequest>,
     ) -> Answer<wire::AbortOffloadReply> {
         let raw = request.get_ref();
-        self.engine.abort_offload(self.engine.clients.check(raw.client)?, LeaseId(raw.lease))?;
+        self.engine.abort_offload(self.client_of(&request, raw.client)?, LeaseId(raw.lease))?;
         Ok(Response::new(wire::AbortOffloadReply {}))
     }
 
@@ -76,7 +88,8 @@ impl Pool for PoolService {
         request: Request<wire::BeginReloadRequest>,
     ) -> Answer<Self::BeginReloadStream> {
         let raw = request.get_ref();
-        let (client, ask) = (self.engine.clients.check(raw.client)?, codec::reload::begin(raw)?);
+        let (client, ask) =
+            (self.client_of(&request, raw.client)?, codec::reload::begin(raw, &guest_of(&request)?)?);
         let mut run = self.engine.begin_reload(client, &ask).await?;
         let (tell, told) = mpsc::channel(STREAM_QUEUE_MAX);
         tokio::spawn(async move {
@@ -94,8 +107,8 @@ impl Pool for PoolService {
     }
 
     async fn end_reload(&self, request: Request<wire::EndReloadRequest>) -> Answer<wire::EndReloadReply> {
-        let raw = request.into_inner();
-        self.engine.end_reload(self.engine.clients.check(raw.client)?, &codec::reload::end(raw)?)?;
+        let client = self.client_of(&request, request.get_ref().client)?;
+        self.engine.end_reload(client, &codec::reload::end(request.into_inner())?)?;
         Ok(Response::new(wire::EndReloadReply {}))
     }
 }

@@ -1,5 +1,5 @@
-//! What every gRPC request passes: it is counted, timed, and bounded while it arrives. Owns: these three, as one layer in
-//! front of all services. Must not know: what a request says, but where its messages begin and end.
+//! What every gRPC request passes: its caller may make it, it is counted, timed, and bounded while it arrives. Owns: these, as one
+//! layer in front of all services. Must not know: what a request says, but where its messages begin and end.
 //!
 //! A request's bytes count against the budgets from their arrival until its answer begins (of a stream: until each message is
 //! whole), and must all arrive within a bound. So a peer that leaves requests half sent has a bounded part of the memory, and
@@ -8,8 +8,12 @@
 use super::answers::{Answers, Leaving};
 use super::budget::{Budget, RequestShare};
 use super::inline_streams::InlineStreams;
+use crate::access::{Guest, Guests, TenantOf};
+use crate::connections::Door;
 use crate::connections::asking::Asking;
 use crate::doors::calls::CallSeconds;
+use crate::doors::needs::{need_of_method, reach_of_method};
+use crate::engine::Engine;
 use crate::limits::MESSAGE_MS_MAX;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
@@ -22,6 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 use turnkv_proto::stream::{OFFLOAD_PATH, PREFIX_BYTES};
+use turnkv_proto::wire::Method;
 use turnkv_proto::{Error, ErrorKind};
 
 /// Paths of streams of several messages begin so; every other request is one message.
@@ -34,16 +39,36 @@ pub(super) struct Requests {
     budget: Arc<Budget>,
     answers: Arc<Answers>,
     inline: InlineStreams,
+    unix: Guests,
+    tcp: Guests,
 }
 
 impl Requests {
-    pub(super) fn new(calls: &Arc<CallSeconds>, budget: &Arc<Budget>, answers: &Arc<Answers>) -> Requests {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        calls: &Arc<CallSeconds>,
+        budget: &Arc<Budget>,
+        answers: &Arc<Answers>,
+    ) -> Requests {
+        let guests = |door: Door| Guests::new(door.name(), Arc::clone(engine) as Arc<dyn TenantOf>);
         Requests {
+            unix: guests(Door::Unix),
+            tcp: guests(Door::Tcp),
             calls: Arc::clone(calls),
             budget: Arc::clone(budget),
             answers: Arc::clone(answers),
             inline: InlineStreams::new(),
         }
+    }
+
+    /// Whether a caller may ask this at all. What is no verb of ours needs nothing: health and reflection are for whoever is
+    /// connected, and a method that does not exist is not found.
+    fn guest(&self, path: &str, asking: &Asking) -> Result<Option<Guest>, Error> {
+        let Some(method) = Method::at(path) else { return Ok(None) };
+        let guests = if asking.door() == Door::Tcp { &self.tcp } else { &self.unix };
+        let guest = guests.admit(asking.caller(), need_of_method(method), method.name())?;
+        reach_of_method(method).check(asking.door(), method.name())?;
+        Ok(Some(guest))
     }
 }
 
@@ -55,9 +80,12 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     };
     let counted = asking.begin();
     let path = request.uri().path();
-    let admitted = requests.answers.admit(asking.watch());
-    let inline = match admitted.and_then(|()| requests.inline.open(path, &asking)) {
-        Ok(inline) => inline,
+    let admitted = requests.guest(path, &asking).and_then(|guest| {
+        requests.answers.admit(asking.watch())?;
+        Ok((guest, requests.inline.open(path, &asking)?))
+    });
+    let (guest, inline) = match admitted {
+        Ok(admitted) => admitted,
         Err(error) => return Status::from(error).into_http(),
     };
     // An inline Offload answers before it has done anything: it times itself.
@@ -65,7 +93,10 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     let is_stream = STREAMS.iter().any(|stream| path.starts_with(stream));
     let share = Arc::new(RequestShare::new(&requests.budget, asking.watch()));
     let began = Instant::now();
-    let request = request.map(|body| Body::new(Arriving::new(body, is_stream, Arc::clone(&share))));
+    let mut request = request.map(|body| Body::new(Arriving::new(body, is_stream, Arc::clone(&share))));
+    if let Some(guest) = guest {
+        request.extensions_mut().insert(guest);
+    }
     let response = as_callers_fault(next.run(request).await);
     if let Some(seconds) = seconds {
         seconds.record(began.elapsed());

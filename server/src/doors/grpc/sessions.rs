@@ -1,6 +1,6 @@
 //! The Sessions service: one method a verb. Owns: nothing else. Must not know: the pool.
 
-use super::reply::{Answer, blocking};
+use super::reply::{Answer, blocking, guest_of};
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::limits::LISTS_AT_ONCE_MAX;
@@ -27,64 +27,69 @@ impl SessionsService {
 #[tonic::async_trait]
 impl Sessions for SessionsService {
     async fn begin_turn(&self, request: Request<wire::BeginTurnRequest>) -> Answer<wire::BeginTurnReply> {
-        let begun = self.engine.begin_turn(&codec::sessions::begin_turn(request.get_ref())?)?;
+        let begun =
+            self.engine.begin_turn(&codec::sessions::begin_turn(request.get_ref(), &guest_of(&request)?)?)?;
         Ok(Response::new(codec::sessions::turn_begun(begun)))
     }
 
     async fn end_turn(&self, request: Request<wire::EndTurnRequest>) -> Answer<wire::EndTurnReply> {
-        let pages = self.engine.end_turn(&codec::sessions::end_turn(request.get_ref())?)?;
+        let pages =
+            self.engine.end_turn(&codec::sessions::end_turn(request.get_ref(), &guest_of(&request)?)?)?;
         Ok(Response::new(wire::EndTurnReply { pages }))
     }
 
     async fn fork(&self, request: Request<wire::ForkRequest>) -> Answer<wire::ForkReply> {
         let raw = request.get_ref();
-        let (of, fork) = codec::sessions::fork(raw)?;
+        let (of, fork) = codec::sessions::fork(raw, &guest_of(&request)?)?;
         let pages = self.engine.fork(&of, &fork, raw.pages)?;
         Ok(Response::new(wire::ForkReply { pages }))
     }
 
     async fn supersede(&self, request: Request<wire::SupersedeRequest>) -> Answer<wire::SupersedeReply> {
         let raw = request.get_ref();
-        let pages = self.engine.supersede(&codec::sessions::key(&raw.namespace, &raw.session)?, raw.keep)?;
+        let of = codec::sessions::key(&raw.namespace, &raw.session, &guest_of(&request)?)?;
+        let pages = self.engine.supersede(&of, raw.keep)?;
         Ok(Response::new(wire::SupersedeReply { pages }))
     }
 
     async fn close(&self, request: Request<wire::CloseRequest>) -> Answer<wire::CloseReply> {
         let raw = request.get_ref();
-        self.engine.close(&codec::sessions::key(&raw.namespace, &raw.session)?)?;
+        self.engine.close(&codec::sessions::key(&raw.namespace, &raw.session, &guest_of(&request)?)?)?;
         Ok(Response::new(wire::CloseReply {}))
     }
 
     async fn prefetch(&self, request: Request<wire::PrefetchRequest>) -> Answer<wire::PrefetchReply> {
-        let begun = self.engine.prefetch(&codec::prefetch::ask(request.get_ref())?)?;
+        let begun = self.engine.prefetch(&codec::prefetch::ask(request.get_ref(), &guest_of(&request)?)?)?;
         Ok(Response::new(codec::prefetch::reply(begun)))
     }
 
     async fn describe(&self, request: Request<wire::DescribeRequest>) -> Answer<wire::DescribeReply> {
+        let guest = guest_of(&request)?;
         let raw = request.into_inner();
-        let described = self.engine.describe_session(&codec::sessions::key(&raw.namespace, &raw.session)?)?;
+        let described =
+            self.engine.describe_session(&codec::sessions::key(&raw.namespace, &raw.session, &guest)?)?;
         Ok(Response::new(codec::sessions::described(raw.namespace, described)))
     }
 
     async fn pin(&self, request: Request<wire::PinRequest>) -> Answer<wire::PinReply> {
-        let ask = codec::pin::pin(request.get_ref())?;
+        let ask = codec::pin::pin(request.get_ref(), &guest_of(&request)?)?;
         let engine = Arc::clone(&self.engine);
         blocking(move || Ok(codec::pin::pinned(engine.pin(&ask)?))).await
     }
 
     async fn unpin(&self, request: Request<wire::UnpinRequest>) -> Answer<wire::UnpinReply> {
-        let ask = codec::pin::unpin(request.get_ref())?;
+        let ask = codec::pin::unpin(request.get_ref(), &guest_of(&request)?)?;
         let engine = Arc::clone(&self.engine);
         blocking(move || Ok(wire::UnpinReply { found: engine.unpin(&ask)? })).await
     }
 
     async fn route(&self, request: Request<wire::RouteRequest>) -> Answer<wire::RouteReply> {
-        let routed = self.engine.route(codec::route::ask(request.get_ref())?)?;
+        let routed = self.engine.route(codec::route::ask(request.get_ref(), &guest_of(&request)?)?)?;
         Ok(Response::new(codec::route::reply(request.get_ref(), routed)))
     }
 
     async fn list(&self, request: Request<wire::ListRequest>) -> Answer<wire::ListReply> {
-        let ask = codec::sessions::list(request.get_ref())?;
+        let ask = codec::sessions::list(request.get_ref(), &guest_of(&request)?)?;
         // It fails once the semaphore is closed, which it never is.
         let _turn = self.lists.acquire().await.ok();
         let engine = Arc::clone(&self.engine);

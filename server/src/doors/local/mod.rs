@@ -1,77 +1,76 @@
 //! The local door: the hot verbs on a Unix socket, one blocking thread a connection (a round trip costs 8 us, not the
 //! 60 to 100 of HTTP/2). Owns: accepting, waking every thread at shutdown. Must not know: the verbs.
 //!
-//! - [`connection`]: the verbs of one connection
+//! - [`verbs`]: the verbs that only this door has
 //! - [`sent`]: bounds the slabs that wait to be read
-//! - [`farewell`]: what a peer is told that is not served any more
 
-mod connection;
-mod farewell;
 mod sent;
+mod verbs;
 
+use crate::access::{Callers, Guests, HostUser, TenantOf};
 use crate::connections::accept::Backoff;
 use crate::connections::{ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
 use crate::doors::calls::CallSeconds;
+use crate::doors::frames::connection::{Shared, serve};
+use crate::doors::frames::farewell::{refuse, say};
+use crate::doors::frames::large::LargeShares;
 use crate::engine::Engine;
-use crate::limits::{BURST_BYTES_MIN, LOCAL_LARGE_BYTES_MAX, PEER_PERCENT_MAX};
+use crate::limits::{LOCAL_LARGE_BYTES_MAX, LOCAL_SPIN};
 use crate::supervise::Supervisor;
-use connection::LocalService;
-use farewell::{refuse, say};
-use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
 use sent::SentSlabs;
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Instant;
 use tokio::runtime::Handle;
 use turnkv_proto::wire::Verb;
-use turnkv_transfer::{LargeFrames, LocalListener, LocalSocket};
+use turnkv_transfer::{LocalListener, LocalSocket, peer_groups};
+use verbs::LocalService;
 
 /// The door while it is open; [`LocalDoor::close`] ends every connection.
 pub(crate) struct LocalDoor {
     /// What serves every connection.
     service: LocalService,
     connections: Arc<Connections>,
+    callers: Arc<Callers>,
     listener: LocalListener,
     sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
-    large: Arc<LargeFrames>,
-    /// Of these, what each user may have.
-    large_of_users: Mutex<HashMap<u32, Weak<LargeFrames>>>,
-    arriving: Gauge,
+    large: LargeShares,
     closing: AtomicBool,
 }
 
 impl LocalDoor {
-    /// Listens at `path` and serves every connection on a thread of its own.
+    /// Serves every connection of a listener on a thread of its own.
     pub(crate) fn open(
         engine: &Arc<Engine>,
         calls: &Arc<CallSeconds>,
         connections: &Arc<Connections>,
-        path: &Path,
-        mode: u32,
+        callers: &Arc<Callers>,
+        listener: LocalListener,
         waits: Handle,
         supervisor: &Supervisor,
     ) -> io::Result<Arc<LocalDoor>> {
-        let service = LocalService {
+        let shared = Shared {
             engine: Arc::clone(engine),
             calls: Arc::clone(calls),
             waits,
-            sent: SentSlabs::new(connections.caps().unread_slabs()),
+            door: Door::Local,
+            spin: LOCAL_SPIN,
+            guests: Guests::new(Door::Local.name(), Arc::clone(engine) as Arc<dyn TenantOf>),
         };
+        let service = LocalService { shared, sent: SentSlabs::new(connections.caps().unread_slabs()) };
         let door = Arc::new(LocalDoor {
             service,
             connections: Arc::clone(connections),
-            listener: LocalListener::bind(path, mode)?,
+            callers: Arc::clone(callers),
+            listener,
             sockets: Mutex::new(HashMap::new()),
-            large: LargeFrames::new(LOCAL_LARGE_BYTES_MAX),
-            large_of_users: Mutex::default(),
-            arriving: gauge!("turnkv_frames_arriving_bytes", "door" => "local"),
+            large: LargeShares::new(Door::Local.name(), LOCAL_LARGE_BYTES_MAX),
             closing: AtomicBool::new(false),
         });
-        gauge!("turnkv_frames_limit_bytes", "door" => "local").set(LOCAL_LARGE_BYTES_MAX as f64);
         let accepting = Arc::clone(&door);
         supervisor.thread("turnkv-accept", move || accepting.accept_all())?;
         Ok(door)
@@ -89,7 +88,7 @@ impl LocalDoor {
                 Ok(socket) => {
                     backoff.reset();
                     next += 1;
-                    let large = self.large_of(user_of(&socket));
+                    let large = self.large.of(Peer::User(user_of(&socket)));
                     self.start(next, Arc::new(socket.with_large(&large)));
                 }
                 Err(error) => std::thread::sleep(backoff.failed(Door::Local, &error)),
@@ -109,11 +108,12 @@ impl LocalDoor {
         let door = Arc::clone(self);
         let refused = Arc::clone(&socket);
         let open = Open { door, id, socket, place };
-        let serve = move || {
+        let caller = self.callers.of(Some(&host_user(&open.socket)));
+        let served = move || {
             let Open { door, socket, place, .. } = &open;
-            door.service.serve(socket, &place.asking());
+            serve(&door.service, socket, &place.asking(&caller), None);
         };
-        if let Err(error) = std::thread::Builder::new().name("turnkv-local".into()).spawn(serve) {
+        if let Err(error) = std::thread::Builder::new().name("turnkv-local".into()).spawn(served) {
             tracing::warn!(%error, "no thread for a local connection: refused");
             self.connections.refused(Door::Local, Refusal::Threads);
             refuse(
@@ -121,19 +121,6 @@ impl LocalDoor {
                 &Refused("the system has no thread for another connection: try later".to_owned()),
             );
         }
-    }
-
-    /// Memory for the large frames of a user's connections: however much some users send, there is some for the
-    /// next one.
-    fn large_of(&self, user: u32) -> Arc<LargeFrames> {
-        let mut users = self.large_of_users.lock();
-        if let Some(known) = users.get(&user).and_then(Weak::upgrade) {
-            return known;
-        }
-        users.retain(|_, known| known.strong_count() > 0);
-        let share = self.large.share(PEER_PERCENT_MAX);
-        users.insert(user, Arc::downgrade(&share));
-        share
     }
 
     fn admit(&self, socket: &Arc<LocalSocket>) -> Result<ConnectionPlace, Refused> {
@@ -148,8 +135,7 @@ impl LocalDoor {
 
     /// Whether a burst of large frames has passed since the last look. Brings their gauge up to date.
     pub(crate) fn burst_has_passed(&self) -> bool {
-        self.arriving.set(self.large.taken_bytes() as f64);
-        self.large.burst_has_passed(BURST_BYTES_MIN as usize)
+        self.large.burst_has_passed()
     }
 
     /// Looks after what no connection does. Called about twice a second.
@@ -179,6 +165,14 @@ struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.door.sockets.lock().remove(&self.id);
+    }
+}
+
+/// The user and the groups of the process at the other end.
+fn host_user(socket: &LocalSocket) -> HostUser {
+    match socket.peer() {
+        Ok(peer) => HostUser::new(peer.uid, peer.gid, peer_groups(socket.as_fd())),
+        Err(_) => HostUser::nobody(),
     }
 }
 

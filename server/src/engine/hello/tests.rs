@@ -62,7 +62,7 @@ fn a_call_in_flight_leases_nothing_to_a_process_that_is_gone() {
 #[tokio::test]
 async fn a_reload_in_flight_leases_nothing_to_a_process_that_is_gone() {
     let (_dir, engine, namespace) = engine();
-    let call = engine.begin_call(Caller::Unknown).unwrap();
+    let call = engine.begin_call(InlineCaller::Unknown).unwrap();
     let begun = engine.begin_offload(call.client, &offer(namespace, vec![HASH])).await.unwrap();
     let commit = CommitOffload { lease: begun.lease.unwrap(), pages: vec![(0, 0)], durable: false };
     engine.commit_offload(call.client, &commit).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_reload_in_flight_leases_nothing_to_a_process_that_is_gone() {
 #[test]
 fn more_callers_than_may_have_calls_in_service_are_refused_and_counted() {
     let (_dir, engine, _) = engine();
-    let caller = |at: usize| Caller::Host(IpAddr::from((at as u32).to_be_bytes()));
+    let caller = |at: usize| InlineCaller::Host(IpAddr::from((at as u32).to_be_bytes()));
     let calls: Vec<InlineCall> = (0..CALLERS_MAX).map(|at| engine.begin_call(caller(at)).unwrap()).collect();
     assert_eq!(engine.metrics.refused_callers.total(), 0);
     for refused in 1..=2 {

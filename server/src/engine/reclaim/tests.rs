@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config;
-use crate::engine::clients::Caller;
+use crate::engine::clients::InlineCaller;
 use crate::engine::offload::OffloadBegun;
 use crate::engine::testing::{offer, open};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let engine = start(&dir);
         let id = open(&engine, "moves", PAGE);
-        let call = engine.begin_call(Caller::Unknown).unwrap();
+        let call = engine.begin_call(InlineCaller::Unknown).unwrap();
         let client = call.client;
         let reply = ask(&engine, client, &id, HASH).await;
         let slot = engine.slot(reply.slots[0]).unwrap();

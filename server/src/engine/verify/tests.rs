@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config;
-use crate::engine::clients::Caller;
+use crate::engine::clients::InlineCaller;
 use crate::engine::hello::InlineCall;
 use crate::engine::reload::ReloadRun;
 use crate::engine::testing::{offer, open, want};
@@ -32,7 +32,7 @@ impl World {
         std::fs::write(&file, "verify = \"always\"\n[dram]\nbytes = \"16MiB\"\nlock = false\n").unwrap();
         let engine = Engine::start(config::load(Some(&file)).unwrap()).unwrap();
         let namespace = open(&engine, "m", PAGE as u64);
-        let call = engine.begin_call(Caller::Unknown).unwrap();
+        let call = engine.begin_call(InlineCaller::Unknown).unwrap();
         let begun = engine.begin_offload(call.client, &offer(namespace, hashes())).await.unwrap();
         let fill = |place: &turnkv_pool::SlotPlace| {
             let slot = engine.slot(*place).unwrap();

@@ -31,7 +31,7 @@ fn hash(at: u8) -> BlockHash {
 
 /// Offloads so many pages; the checksum of one may be a lie.
 async fn offload(engine: &Arc<Engine>, ns: &NamespaceId, pages: u8, lie: Option<u8>) {
-    let call = engine.begin_call(crate::engine::clients::Caller::Unknown).unwrap();
+    let call = engine.begin_call(crate::engine::clients::InlineCaller::Unknown).unwrap();
     let client = call.client;
     let ask = offer(*ns, (1..=pages).map(hash).collect());
     let reply = engine.begin_offload(client, &ask).await.unwrap();

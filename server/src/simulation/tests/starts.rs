@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::engine::durable::NotDurable;
-use crate::engine::session::{BeginTurn, ListSessions, SessionKey};
+use crate::engine::session::{BeginTurn, ListSessions, Listed, SessionKey};
 use crate::simulation::Fault;
 use turnkv_pool::MissCause;
 use turnkv_proto::SessionId;
@@ -108,7 +108,7 @@ fn turn(world: &World) {
 }
 
 fn sessions(world: &World) -> u64 {
-    world.server.engine.list_sessions(&ListSessions { namespace: None, limit: None }).unwrap().total
+    world.server.engine.list_sessions(&ListSessions { of: Listed::All, limit: None }).unwrap().total
 }
 
 /// Pages do not depend on the catalog; sessions do, and come as soon as it can be read.

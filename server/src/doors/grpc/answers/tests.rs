@@ -1,6 +1,7 @@
 //! Answers on their way out: counted until their bytes are gone, refused or held back where too much waits.
 
 use super::*;
+use crate::access::Caller;
 use crate::config::parse;
 use crate::connections::caps::Caps;
 use crate::connections::{ConnectionPlace, Connections, Door, Peer};
@@ -21,7 +22,7 @@ fn connections() -> Arc<Connections> {
 fn leaving(answers: &Arc<Answers>, place: &ConnectionPlace, pieces: &[usize]) -> Leaving {
     let pieces: Vec<Result<Bytes, std::io::Error>> =
         pieces.iter().map(|bytes| Ok(Bytes::from(vec![7; *bytes]))).collect();
-    let asking = place.asking();
+    let asking = place.asking(&Caller::nobody());
     let counted = asking.begin();
     Leaving::new(Body::from_stream(iter(pieces)), answers, asking, counted, None)
 }

@@ -1,6 +1,7 @@
 //! Inline streams: one peer has its share of them, all have the rest, and each that ends makes room.
 
 use super::*;
+use crate::access::Caller;
 use crate::config::parse;
 use crate::connections::caps::Caps;
 use crate::connections::{ConnectionPlace, Connections, Door, Peer};
@@ -19,7 +20,7 @@ fn connection(connections: &Arc<Connections>, user: u32) -> ConnectionPlace {
 fn one_peer_leaves_some_to_others_and_all_together_have_a_bound() {
     let (connections, streams) = (connections(), InlineStreams::new());
     let places: Vec<ConnectionPlace> = (1..=2).map(|user| connection(&connections, user)).collect();
-    let open = |user: usize| streams.open(OFFLOAD_PATH, &places[user].asking());
+    let open = |user: usize| streams.open(OFFLOAD_PATH, &places[user].asking(&Caller::nobody()));
     let share = peers::share_of(INLINE_STREAMS_MAX as u64) as usize;
     let mut held: Vec<InlineStream> = (0..share).map(|_| open(0).unwrap().unwrap()).collect();
     let refused = open(0).map(drop).unwrap_err();
@@ -34,17 +35,17 @@ fn one_peer_leaves_some_to_others_and_all_together_have_a_bound() {
 fn a_refusal_takes_nothing_and_other_calls_are_not_counted() {
     let (connections, streams) = (connections(), InlineStreams::new());
     let places: Vec<ConnectionPlace> = (0..4).map(|user| connection(&connections, user)).collect();
-    assert!(streams.open("/turnkv.v1.Pool/Lookup", &places[0].asking()).unwrap().is_none());
+    assert!(streams.open("/turnkv.v1.Pool/Lookup", &places[0].asking(&Caller::nobody())).unwrap().is_none());
     let mut held = Vec::new();
     for place in places.iter().cycle() {
-        match streams.open(RELOAD_PATH, &place.asking()) {
+        match streams.open(RELOAD_PATH, &place.asking(&Caller::nobody())) {
             Ok(stream) => held.extend(stream),
             Err(_) => break,
         }
     }
     assert_eq!(held.len(), INLINE_STREAMS_MAX, "all together");
     for place in &places {
-        assert!(streams.open(RELOAD_PATH, &place.asking()).is_err());
+        assert!(streams.open(RELOAD_PATH, &place.asking(&Caller::nobody())).is_err());
     }
     drop(held);
     for place in &places {

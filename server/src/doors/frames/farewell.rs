@@ -10,13 +10,13 @@ use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
 
 /// Answers the Hello that the peer is about to say.
-pub(super) fn refuse(socket: &LocalSocket, refused: &Refused) {
+pub(in crate::doors) fn refuse(socket: &LocalSocket, refused: &Refused) {
     let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
     say(socket, Verb::Hello, &refused.to_string(), deadline);
 }
 
 /// Says why a connection ends; without a verb, whatever its peer asks.
-pub(super) fn say(socket: &LocalSocket, verb: Verb, why: &str, deadline: Instant) {
+pub(in crate::doors) fn say(socket: &LocalSocket, verb: Verb, why: &str, deadline: Instant) {
     let failure = Error::new(ErrorKind::Limit, why).to_failure();
     let sent = socket.send_by(verb as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
     if let Err(error) = sent {
@@ -25,7 +25,7 @@ pub(super) fn say(socket: &LocalSocket, verb: Verb, why: &str, deadline: Instant
 }
 
 /// A connection is ended by its own thread: counts why, and says so where the peer may still listen.
-pub(super) fn end(socket: &LocalSocket, asking: &Asking, cause: Cause) {
+pub(in crate::doors) fn end(socket: &LocalSocket, asking: &Asking, cause: Cause) {
     asking.ended(cause);
     if cause != Cause::Unread {
         let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);

@@ -1,0 +1,182 @@
+//! What each verb needs of its caller, and at which doors it can be asked. Owns: the tables; a verb that is new in the protocol does
+//! not compile without a line here. Must not know: callers, how it is decided.
+
+use crate::access::Need;
+use crate::connections::Door;
+use turnkv_proto::Error;
+use turnkv_proto::wire::{Method, Verb};
+
+/// Who can make use of a verb.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Whoever is connected.
+    Everybody,
+    /// Processes of this host: it is about slots, and only they map them. Nobody else's lease would ever be filled.
+    Host,
+    /// Clients over a network: it is about their rails.
+    Network,
+}
+
+impl Reach {
+    /// Whether a verb can be asked at a door.
+    ///
+    /// # Errors
+    /// It cannot, and what can be asked there.
+    pub(crate) fn check(self, door: Door, verb: &str) -> Result<(), Error> {
+        let why = match (self, door.is_network()) {
+            (Reach::Host, true) => {
+                "does not go over a network: slots are mapped on the server's own host; use the inline or the remote verbs"
+            }
+            (Reach::Network, false) => "is for the network: this is the local socket",
+            _ => return Ok(()),
+        };
+        Err(Error::invalid(format!("{verb} {why}")))
+    }
+}
+
+/// Of a gRPC method.
+pub(crate) fn need_of_method(method: Method) -> Need {
+    match method {
+        Method::PoolOpenNamespace
+        | Method::PoolLookup
+        | Method::PoolBeginOffload
+        | Method::PoolBeginReload
+        | Method::PoolOffload
+        | Method::PoolReload
+        | Method::SessionsBeginTurn
+        | Method::SessionsEndTurn
+        | Method::SessionsFork
+        | Method::SessionsSupersede
+        | Method::SessionsClose
+        | Method::SessionsPrefetch
+        | Method::SessionsList
+        | Method::SessionsDescribe
+        | Method::SessionsPin
+        | Method::SessionsUnpin
+        | Method::SessionsRoute
+        // What an engine's prefill took is the engine's to say.
+        | Method::AdminReportPrefill => Need::Tenant,
+        Method::PoolCommitOffload | Method::PoolAbortOffload | Method::PoolEndReload => Need::Lease,
+        Method::AdminStats
+        | Method::AdminDrain
+        | Method::AdminEvict
+        | Method::AdminSizeAdvice
+        | Method::AdminRecord
+        | Method::AdminResume => Need::Operator,
+    }
+}
+
+/// Where a gRPC method can be asked.
+pub(crate) fn reach_of_method(method: Method) -> Reach {
+    match method {
+        Method::PoolBeginOffload
+        | Method::PoolCommitOffload
+        | Method::PoolAbortOffload
+        | Method::PoolBeginReload
+        | Method::PoolEndReload => Reach::Host,
+        Method::PoolOpenNamespace
+        | Method::PoolLookup
+        | Method::PoolOffload
+        | Method::PoolReload
+        | Method::SessionsBeginTurn
+        | Method::SessionsEndTurn
+        | Method::SessionsFork
+        | Method::SessionsSupersede
+        | Method::SessionsClose
+        | Method::SessionsPrefetch
+        | Method::SessionsList
+        | Method::SessionsDescribe
+        | Method::SessionsPin
+        | Method::SessionsUnpin
+        | Method::SessionsRoute
+        | Method::AdminReportPrefill
+        | Method::AdminStats
+        | Method::AdminDrain
+        | Method::AdminEvict
+        | Method::AdminSizeAdvice
+        | Method::AdminRecord
+        | Method::AdminResume => Reach::Everybody,
+    }
+}
+
+/// Where a frame's verb can be asked.
+pub(crate) fn reach_of_frame(verb: Verb) -> Reach {
+    match verb {
+        Verb::Unspecified | Verb::Hello | Verb::Lookup => Reach::Everybody,
+        Verb::AttachSlab
+        | Verb::BeginOffload
+        | Verb::CommitOffload
+        | Verb::AbortOffload
+        | Verb::BeginReload
+        | Verb::EndReload
+        | Verb::Reserve
+        | Verb::CommitReserved
+        | Verb::Renew
+        | Verb::Release => Reach::Host,
+        Verb::OpenRail | Verb::RemoteOffload | Verb::RemoteReload => Reach::Network,
+    }
+}
+
+/// Of a frame's verb.
+pub(crate) fn need_of_frame(verb: Verb) -> Need {
+    match verb {
+        Verb::AttachSlab
+        | Verb::Lookup
+        | Verb::BeginOffload
+        | Verb::BeginReload
+        | Verb::Reserve
+        | Verb::CommitReserved
+        | Verb::RemoteOffload
+        | Verb::RemoteReload => Need::Tenant,
+        Verb::Unspecified
+        | Verb::Hello
+        | Verb::CommitOffload
+        | Verb::AbortOffload
+        | Verb::EndReload
+        | Verb::Renew
+        | Verb::Release
+        | Verb::OpenRail => Need::Lease,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{need_of_frame, need_of_method};
+    use crate::access::{Caller, Grants, Guests, Need, TenantOf};
+    use std::sync::Arc;
+    use turnkv_proto::wire::{Method, Verb};
+    use turnkv_proto::{Error, NamespaceId};
+
+    struct Nobodys;
+
+    impl TenantOf for Nobodys {
+        fn tenant_of(&self, _: &NamespaceId) -> Result<String, Error> {
+            Ok(String::new())
+        }
+    }
+
+    fn may(words: &[&str], need: Need) -> bool {
+        let caller = Caller::new("of a test", Grants::of_words(words.iter().copied()).unwrap());
+        Guests::new("test", Arc::new(Nobodys)).admit(&Arc::new(caller), need, "ask").is_ok()
+    }
+
+    #[test]
+    fn nobody_without_a_grant_may_do_anything() {
+        for method in Method::ALL {
+            assert!(!may(&["member"], need_of_method(*method)), "{method:?}");
+        }
+        for verb in (0..).map_while(|number| Verb::try_from(number).ok()) {
+            assert!(!may(&[], need_of_frame(verb)), "{verb:?}");
+        }
+    }
+
+    #[test]
+    fn admin_is_for_operators_but_for_what_engines_report() {
+        for method in Method::ALL {
+            let of_operators =
+                method.path().starts_with("/turnkv.v1.Admin/") && *method != Method::AdminReportPrefill;
+            assert_eq!(may(&["engine/*"], need_of_method(*method)), !of_operators, "{method:?}");
+            assert!(may(&["operator"], need_of_method(*method)));
+        }
+    }
+}
