@@ -2,7 +2,7 @@
 //! Must not know: pages.
 
 use crate::breaker::BreakerState;
-use crate::config::{Address, ClientConfig, ConfigError};
+use crate::config::{ClientConfig, ConfigError};
 use crate::error::{Error, Result};
 use crate::grpc;
 use crate::link::Link;
@@ -11,6 +11,7 @@ use crate::session::{SessionList, session_list};
 use std::sync::Arc;
 use turnkv_proto::wire;
 use turnkv_proto::{NamespaceId, Spec};
+use turnkv_transfer::fabric::Engine as Fabric;
 
 pub use turnkv_proto::wire::{StatsReply, TierKind, TierStats};
 
@@ -31,10 +32,18 @@ pub struct ClientState {
     pub server_version: String,
     /// The server process; another number means it restarted. 0 before the first local connection.
     pub instance: u64,
-    /// Local connections at rest.
+    /// Connections that speak frames, local or over a network, at rest.
     pub idle_connections: usize,
     /// Slabs mapped into this process.
     pub mapped_slabs: usize,
+    /// Data rails to the server that are open, where pages travel over a network.
+    pub data_rails: usize,
+    /// The fastest fabric that they are of: what pages travel by, once both ends know the memory.
+    pub fabric: Option<Fabric>,
+    /// Why pages go by no NIC, where one could be used; empty if nothing is known of that.
+    pub fabric_note: String,
+    /// Memory of dropped calls that stays with a NIC's library until its rails end, bytes.
+    pub quarantined_bytes: usize,
 }
 
 impl Client {
@@ -106,18 +115,21 @@ impl Client {
 
     /// What this client knows about its pool, without asking it.
     pub fn state(&self) -> ClientState {
-        let local = self.link.local.as_ref();
+        let framed = self.link.framed.as_ref();
+        let local = self.link.local.as_ref().or(framed.map(|framed| &framed.control));
         let (server, idle_connections) = local.map(|local| local.server()).unwrap_or_default();
+        let over_network = framed.map(|framed| framed.state()).unwrap_or_default();
         ClientState {
-            address: match &self.link.address {
-                Address::Unix(path) => format!("unix:{}", path.display()),
-                Address::Http(text) => text.clone(),
-            },
+            address: self.link.address.to_string(),
             breaker: self.link.breaker.lock().state(),
             server_version: server.version.to_string(),
             instance: server.instance,
             idle_connections,
             mapped_slabs: local.map_or(0, |local| local.slabs.count()),
+            data_rails: over_network.rails,
+            fabric: over_network.fabric,
+            fabric_note: over_network.why_no_nic,
+            quarantined_bytes: over_network.quarantined_bytes,
         }
     }
 }

@@ -1,21 +1,31 @@
 //! What the owner of a client decides. Owns: settings as written, and the address as checked. Must not know: connections.
 
-use crate::limits::{BREAKER_FAILURES_MAX, EMBEDDED_DRAM_BYTES_MIN, SOCKET_PATH_BYTES_MAX};
+mod fabric;
+
+use crate::limits::{BREAKER_FAILURES_MAX, EMBEDDED_DRAM_BYTES_MIN, NICS_MAX, SOCKET_PATH_BYTES_MAX};
+pub use fabric::{FabricChoice, FabricConfig, UnknownFabric};
+use std::fmt;
 use std::path::PathBuf;
+use turnkv_transfer::tls::{Dial, TlsConfig};
 
 /// Settings of a [`crate::Client`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// `unix:/path/turnkv.sock`, `http://host:port`, or `None`: a private pool of this user, started when needed.
+    /// `unix:/path/turnkv.sock`, `tls://host:port`, and without encryption `tcp://host:port` or `http://host:port` (gRPC only); or
+    /// `None`: a private pool of this user, started when needed.
     pub address: Option<String>,
     /// How pages travel. Default: [`DataPlane::Auto`].
     pub data_plane: DataPlane,
+    /// By what pages travel over a network, and which NICs are used. Default: whatever both ends have.
+    pub fabric: FabricConfig,
     /// How long one call may try to connect, in milliseconds, 1 to 60000. Default 250.
     pub connect_ms: u64,
     /// Deadline of a call that is given none, in milliseconds, 1 to 600000. Default 5000.
     pub call_ms: u64,
     /// When to stop calling a sick pool.
     pub breaker: BreakerConfig,
+    /// Certificates, if `address` is `tls://`; what is not said here is taken from the environment ([`TlsConfig::or_environment`]).
+    pub tls: TlsConfig,
     /// The private pool, if `address` is `None`.
     pub embedded: EmbeddedConfig,
     /// Whether reloaded pages are checked against their checksums as they are copied (it costs nothing). Default true.
@@ -25,13 +35,38 @@ pub struct ClientConfig {
 /// How pages travel between the caller's memory and the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataPlane {
-    /// Shared memory where the server is on this host and has a local socket, else inline.
+    /// Shared memory where the server is on this host and has a local socket; framed where the address is `tls://` or `tcp://`
+    /// and the server speaks frames there; else inline.
     #[default]
     Auto,
     /// Shared memory only.
     Shm,
+    /// Over data rails to a `tls://` or `tcp://` address only.
+    Framed,
     /// In gRPC streams only.
     Inline,
+}
+
+/// How pages travelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Plane {
+    /// In shared memory.
+    Shm,
+    /// Over data rails.
+    Framed,
+    /// In gRPC streams.
+    Inline,
+}
+
+impl Plane {
+    /// Its name in settings and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Plane::Shm => "shm",
+            Plane::Framed => "framed",
+            Plane::Inline => "inline",
+        }
+    }
 }
 
 /// When to stop calling a sick pool.
@@ -61,8 +96,10 @@ pub struct EmbeddedConfig {
 /// Why a configuration was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Neither `unix:/path` nor `http://host:port`.
-    #[error("address {0:?} must be unix:/absolute/path or http://host:port")]
+    /// None of the forms that an address has.
+    #[error(
+        "address {0:?} must be unix:/absolute/path, tls://host:port, tcp://host:port or http://host:port"
+    )]
     BadAddress(String),
     /// A Unix socket's path has a small bound in every system.
     #[error("the socket path {path:?} is longer than {max} bytes: use a shorter directory")]
@@ -75,6 +112,12 @@ pub enum ConfigError {
     /// Shared memory with a server that is not on this host.
     #[error("the shm data plane needs a unix: address, got {0:?}")]
     ShmNeedsUnix(String),
+    /// Data rails need a port where frames are spoken.
+    #[error("the framed data plane needs a tls:// or tcp:// address, got {0:?}")]
+    FramedNeedsTcp(String),
+    /// No fabric of the name that the environment says.
+    #[error(transparent)]
+    UnknownFabric(#[from] UnknownFabric),
     /// A number outside its bounds.
     #[error("{what} must be {min} to {max}, got {got}")]
     OutOfRange {
@@ -105,8 +148,12 @@ pub enum ConfigError {
 pub(crate) enum Address {
     /// The gRPC socket; the local socket is beside it.
     Unix(PathBuf),
-    /// gRPC only.
+    /// Frames and gRPC on one port, by host and port, not encrypted.
+    Tcp(String, u16),
+    /// gRPC only, not encrypted.
     Http(String),
+    /// Frames and gRPC on one port, under TLS.
+    Tls(String, u16),
 }
 
 impl Default for ClientConfig {
@@ -114,9 +161,11 @@ impl Default for ClientConfig {
         ClientConfig {
             address: None,
             data_plane: DataPlane::Auto,
+            fabric: FabricConfig::default(),
             connect_ms: 250,
             call_ms: 5000,
             breaker: BreakerConfig::default(),
+            tls: TlsConfig::default(),
             embedded: EmbeddedConfig::default(),
             verify: true,
         }
@@ -127,6 +176,16 @@ impl ClientConfig {
     /// The defaults with an address.
     pub fn at(address: impl Into<String>) -> ClientConfig {
         ClientConfig { address: Some(address.into()), ..ClientConfig::default() }
+    }
+
+    /// By what pages travel, with what `environment` says of it, checked.
+    pub(crate) fn checked_fabric(
+        &self,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<FabricConfig, ConfigError> {
+        let fabric = self.fabric.or_environment(environment)?;
+        in_range("fabric.nics", fabric.nics.len() as u64, 0, NICS_MAX as u64)?;
+        Ok(fabric)
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
@@ -161,9 +220,26 @@ impl Address {
                 Err(ConfigError::BadAddress(text.to_owned()))
             };
         }
+        if let Some((is_tls, place)) = network(text) {
+            let (host, port) = Dial::place(place).ok_or_else(|| ConfigError::BadAddress(text.to_owned()))?;
+            return Ok(if is_tls { Address::Tls(host, port) } else { Address::Tcp(host, port) });
+        }
         match text.strip_prefix("http://") {
             Some(rest) if !rest.is_empty() => Ok(Address::Http(text.to_owned())),
             _ => Err(ConfigError::BadAddress(text.to_owned())),
+        }
+    }
+
+    /// Checks that pages can travel so to this address.
+    pub(crate) fn check_plane(&self, plane: DataPlane) -> Result<(), ConfigError> {
+        match (plane, self) {
+            (DataPlane::Shm, Address::Tcp(..) | Address::Tls(..) | Address::Http(_)) => {
+                Err(ConfigError::ShmNeedsUnix(self.to_string()))
+            }
+            (DataPlane::Framed, Address::Unix(_) | Address::Http(_)) => {
+                Err(ConfigError::FramedNeedsTcp(self.to_string()))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -178,6 +254,53 @@ impl Address {
     }
 }
 
+impl fmt::Display for Address {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(text, "unix:{}", path.display()),
+            Address::Http(address) => text.write_str(address),
+            Address::Tcp(host, port) => write!(text, "tcp://{}:{port}", bracketed(host)),
+            Address::Tls(host, port) => write!(text, "tls://{}:{port}", bracketed(host)),
+        }
+    }
+}
+
+/// What follows the scheme of an address whose port speaks frames, and whether that is TLS.
+fn network(text: &str) -> Option<(bool, &str)> {
+    let tls = text.strip_prefix("tls://").map(|place| (true, place));
+    tls.or_else(|| text.strip_prefix("tcp://").map(|place| (false, place)))
+}
+
+/// A host as it stands before a port.
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
 fn in_range(what: &'static str, got: u64, min: u64, max: u64) -> Result<(), ConfigError> {
     if (min..=max).contains(&got) { Ok(()) } else { Err(ConfigError::OutOfRange { what, got, min, max }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ClientConfig, ConfigError, FabricChoice, FabricConfig};
+
+    #[test]
+    fn what_the_environment_says_of_fabrics_is_checked_like_a_setting() {
+        let said = |fabric: &str, nics: &str| {
+            ClientConfig::default().checked_fabric(|name| match name {
+                "TURNKV_FABRIC" => Some(fabric.to_owned()),
+                "TURNKV_NICS" => Some(nics.to_owned()),
+                _ => None,
+            })
+        };
+        let fabric = said("verbs", " mlx5_0, ,mlx5_1:2").unwrap();
+        assert_eq!(fabric.choice, FabricChoice::Verbs);
+        assert_eq!(fabric.nics, ["mlx5_0", "mlx5_1:2"]);
+        assert!(matches!(said("rdma", ""), Err(ConfigError::UnknownFabric(_))));
+        let many = said("", &["nic"; 9].join(","));
+        assert!(matches!(many, Err(ConfigError::OutOfRange { got: 9, max: 8, .. })), "{many:?}");
+        let own = FabricConfig { nics: vec!["own".to_owned()], ..FabricConfig::default() };
+        let config = ClientConfig { fabric: own, ..ClientConfig::default() };
+        assert_eq!(config.checked_fabric(|_| Some(String::new())).unwrap().nics, ["own"]);
+    }
 }

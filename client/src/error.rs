@@ -4,6 +4,7 @@
 use std::io;
 use turnkv_proto as proto;
 use turnkv_transfer::device::{DeviceError, DeviceErrorKind};
+use turnkv_transfer::tls::{client_words, tls_cause};
 use turnkv_transfer::{Claimed, PlanError};
 
 /// What a call of this crate gives.
@@ -39,6 +40,8 @@ pub enum ErrorKind {
     Device,
     /// The server failed, or does not speak this protocol.
     Internal,
+    /// This caller's role or tenants do not allow it: an operator grants it, or the same call fails again.
+    PermissionDenied,
 }
 
 /// Why a call failed.
@@ -76,7 +79,11 @@ impl Error {
     pub(crate) fn from_io(doing: &str, error: &io::Error) -> Error {
         match error.kind() {
             io::ErrorKind::TimedOut => Error::deadline(),
-            io::ErrorKind::InvalidData => Error::protocol(error),
+            // Under TLS most often the server's refusal of a certificate, which comes once the handshake seems to be over.
+            io::ErrorKind::InvalidData => match tls_cause(error) {
+                Some(tls) => Error::unavailable(client_words(tls)),
+                None => Error::protocol(error),
+            },
             io::ErrorKind::InvalidInput => Error::invalid(format!("{doing}: {error}")),
             _ => Error::unavailable(format!("{doing}: {error}")),
         }
@@ -94,6 +101,7 @@ impl From<proto::Error> for Error {
             proto::ErrorKind::SessionUnknown => ErrorKind::SessionUnknown,
             proto::ErrorKind::Limit => ErrorKind::Limit,
             proto::ErrorKind::Internal => ErrorKind::Internal,
+            proto::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
         };
         Error { kind, message: error.message }
     }
@@ -143,6 +151,9 @@ impl From<tonic::Status> for Error {
         use tonic::Code;
         if let Some(error) = proto::Error::from_status(&status) {
             return error.into();
+        }
+        if let Some(words) = proto::Error::parting_words(&status) {
+            return Error::unavailable(format!("the server refused the connection: {words}"));
         }
         // Not said by a TurnKV server: the transport's own words.
         let kind = match status.code() {

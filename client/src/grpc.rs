@@ -1,12 +1,16 @@
-//! The gRPC channel, over a Unix socket or TCP. Owns: its tuning, and one channel per runtime. Must not know:
+//! The gRPC channel, over a Unix socket, TCP or TLS. Owns: its tuning, and one channel per runtime. Must not know:
 //! verbs.
 
 use crate::config::{Address, ConfigError};
+use crate::error::{Error, ErrorKind};
 use crate::limits::{
     GRPC_ANSWER_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_KEEP_ALIVE,
     GRPC_STREAM_WINDOW_BYTES,
 };
+use http::Uri;
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use std::io;
 use std::time::Duration;
 use tonic::body::Body;
 use tonic::client::GrpcService;
@@ -18,19 +22,25 @@ use turnkv_proto::wire::admin_client::AdminClient;
 use turnkv_proto::wire::pool_client::PoolClient;
 use turnkv_proto::wire::sessions_client::SessionsClient;
 use turnkv_transfer::keep_heap;
+use turnkv_transfer::tls::{ALPN_HTTP2, Dial, Dialed, TlsConfig};
 
 #[derive(Debug)]
 pub(crate) struct Grpc {
     endpoint: Endpoint,
+    /// Under TLS.
+    dial: Option<Dial>,
+    /// Over TCP, and not under TLS.
+    is_plain: bool,
     /// A channel lives on the runtime that made it; a client may be used from one runtime after another.
     channel: Mutex<Option<(tokio::runtime::Id, Channel)>>,
 }
 
 impl Grpc {
-    pub(crate) fn new(address: &Address, connect: Duration) -> Result<Grpc, ConfigError> {
-        let text = match address {
-            Address::Unix(path) => format!("unix:{}", path.display()),
-            Address::Http(text) => text.clone(),
+    pub(crate) fn new(address: &Address, connect: Duration, tls: &TlsConfig) -> Result<Grpc, ConfigError> {
+        let text = address.to_string().replacen("tls://", "https://", 1).replacen("tcp://", "http://", 1);
+        let dial = match address {
+            Address::Tls(host, port) => Some(Dial::new(host, *port, tls.clone().or_environment())),
+            Address::Unix(_) | Address::Tcp(..) | Address::Http(_) => None,
         };
         let endpoint = Endpoint::from_shared(text.clone()).map_err(|_| ConfigError::BadAddress(text))?;
         let endpoint = endpoint
@@ -41,7 +51,8 @@ impl Grpc {
             .max_frame_size(GRPC_FRAME_BYTES_MAX)
             .http2_keep_alive_interval(GRPC_KEEP_ALIVE)
             .keep_alive_timeout(GRPC_KEEP_ALIVE);
-        Ok(Grpc { endpoint, channel: Mutex::new(None) })
+        let is_plain = matches!(address, Address::Tcp(..) | Address::Http(_));
+        Ok(Grpc { endpoint, dial, is_plain, channel: Mutex::new(None) })
     }
 
     /// The channel of this runtime; connects when first used.
@@ -52,10 +63,30 @@ impl Grpc {
             Some((owner, channel)) if *owner == runtime => channel.clone(),
             _ => {
                 keep_heap();
-                let channel = self.endpoint.connect_lazy();
+                let channel = match &self.dial {
+                    Some(dial) => self.endpoint.connect_with_connector_lazy(under_tls(dial.clone())),
+                    None => self.endpoint.connect_lazy(),
+                };
                 *kept = Some((runtime, channel.clone()));
                 channel
             }
+        }
+    }
+
+    /// An error in the words of TLS, where that is what was in the way.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        let refusal = self.dial.as_ref().and_then(Dial::take_refusal);
+        // What a connection that ends tells its calls depends on where they were.
+        let ended = matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Deadline);
+        match refusal.filter(|_| ended) {
+            Some(why) => {
+                Error::unavailable(format!("{}: {why}", self.endpoint.uri().host().unwrap_or_default()))
+            }
+            // A port of TLS says so and hangs up, but what it says comes too late for some calls.
+            None if ended && self.is_plain && error.message.ends_with("connection closed") => {
+                Error { message: format!("{}; if this port speaks TLS, use tls://", error.message), ..error }
+            }
+            None => error,
         }
     }
 
@@ -63,6 +94,16 @@ impl Grpc {
     pub(crate) fn reset(&self) {
         *self.channel.lock() = None;
     }
+}
+
+/// Connects under TLS, each time with the files as they are then.
+fn under_tls(
+    dial: Dial,
+) -> impl tower::Service<Uri, Response = TokioIo<Dialed>, Error = io::Error, Future: Send> + Send + 'static {
+    tower::service_fn(move |_: Uri| {
+        let dial = dial.clone();
+        async move { Ok(TokioIo::new(dial.connect(&[ALPN_HTTP2]).await?)) }
+    })
 }
 
 pub(crate) fn pool(channel: Channel) -> PoolClient<Channel> {

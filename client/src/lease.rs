@@ -87,7 +87,7 @@ impl Namespace {
         let deadline = self.link.deadline(options.deadline);
         let mut attempts = Attempts::default();
         loop {
-            let Some(lent) = self.link.lend(deadline).await? else {
+            let Some(lent) = self.link.lend_shm(deadline).await? else {
                 return Err(Error::invalid("reading in place needs the shm data plane: reload instead"));
             };
             let window = self.reload_window(options, moved, hashes, deadline);

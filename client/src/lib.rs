@@ -24,6 +24,7 @@ mod deadline;
 mod device;
 mod embedded;
 mod error;
+mod framed;
 mod gpu_pool;
 mod grpc;
 mod inline;
@@ -44,7 +45,10 @@ mod span;
 
 pub use breaker::BreakerState;
 pub use client::{Client, ClientState, StatsReply, TierKind, TierStats};
-pub use config::{BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedConfig};
+pub use config::{
+    BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedConfig, FabricChoice, FabricConfig, Plane,
+    UnknownFabric,
+};
 pub use device::DeviceOrder;
 pub use error::{Error, ErrorKind, Result};
 pub use gpu_pool::{GpuHit, GpuPagePool, GpuPoolStats, PageView};
@@ -66,4 +70,6 @@ pub use turnkv_transfer::device::{
     DeviceOptions, DevicePlan, DeviceStats, DeviceView, HostControl, HostOptions, Mark as DeviceMark,
     Priority as DevicePriority, Stream,
 };
+pub use turnkv_transfer::fabric::Engine as Fabric;
+pub use turnkv_transfer::tls::TlsConfig;
 pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, Span as SpanMemory, TensorShape, TensorView};

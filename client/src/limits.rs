@@ -5,6 +5,39 @@ pub use turnkv_proto::limits::{GRPC_ANSWER_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, 
 
 /// Local connections one client opens, so operations of it that run at once.
 pub const CONNECTIONS_MAX: usize = 16;
+/// Framed data rails to one server.
+pub const RAILS_MAX: usize = turnkv_proto::limits::RAILS_MAX;
+/// Bytes of a call for which each rail is of use.
+pub const STRIPED_BYTES_MIN: usize = 2 << 20;
+/// The first pause after a data rail that failed or ended, before another one is opened beside those that are left; it
+/// doubles with each that follows soon.
+pub const RAIL_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest of them.
+pub const RAIL_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How often rails over NICs are compared with those that the server has: neither end sees there that the other one left.
+pub const RAIL_LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// Steps that one call takes to get to a rail: over a NIC, framed, and over a NIC that was being opened.
+pub const RAIL_STEPS_MAX: usize = 3;
+/// NICs that may be named.
+pub const NICS_MAX: usize = 8;
+/// The first pause after a NIC that could not be opened; it doubles.
+pub const NIC_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// The longest of them.
+pub const NIC_PAUSE_MAX: Duration = Duration::from_secs(300);
+/// Memory of dropped calls that a NIC's library may keep; then its rails are ended, which frees it.
+pub const QUARANTINED_BYTES_MAX: usize = 64 << 20;
+/// Memory that all calls of one client lend to servers together.
+pub const STAGING_BYTES_MAX: usize = 256 << 20;
+/// It is lent in multiples of this.
+pub const STAGING_BYTES_STEP: usize = 1 << 20;
+/// Pieces of it that are kept for later calls.
+pub const STAGING_KEPT_MAX: usize = CONNECTIONS_MAX;
+/// Bytes of these together; where a NIC knows some of it, as much as may be lent.
+pub const STAGING_KEPT_BYTES_MAX: usize = 128 << 20;
+/// Bytes of a window over a network from which on the server is asked which pages it has before any are copied.
+pub const ASK_FIRST_BYTES_MIN: usize = 4 << 20;
+/// How long a server that spoke no frames is left alone with them.
+pub const NO_FRAMES_PAUSE: Duration = Duration::from_secs(60);
 /// Slabs kept mapped; more are mapped again when needed.
 pub const SLABS_MAX: usize = 4096;
 /// Bytes of a new mapping that are faulted in at a time, beside the operations that use it.
@@ -79,6 +112,16 @@ pub const EMBEDDED_DRAM_BYTES_MIN: u64 = 16 << 20;
 
 const _: () =
     assert!(WINDOW_BYTES_MAX >= turnkv_proto::limits::SHARD_BYTES_MAX, "a window holds at least one page");
+const _: () = assert!(STAGING_BYTES_MAX as u64 >= 2 * WINDOW_BYTES_MAX, "a window fits what may be lent");
+const _: () = assert!(QUARANTINED_BYTES_MAX * 2 <= STAGING_BYTES_MAX, "there is room beside it");
+const _: () = assert!(
+    (STAGING_BYTES_MAX / STAGING_BYTES_STEP).is_power_of_two(),
+    "the largest piece is a power of two"
+);
+const _: () = assert!(
+    2 * NICS_MAX <= turnkv_proto::limits::RAIL_OFFERS_MAX,
+    "one request offers them all, by either library"
+);
 const _: () = assert!(WINDOW_PAGES_MAX <= turnkv_proto::limits::HASHES_PER_CALL_MAX, "a window is one call");
 const _: () = assert!(LOOKUP_SAMPLE_MAX <= WINDOW_PAGES_MAX, "a sample is sent like a window");
 const _: () = assert!(WINDOW_PAGES_MAX * 32 <= 64 << 10, "a window's hashes fit a socket's buffer");

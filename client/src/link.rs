@@ -7,9 +7,10 @@ use crate::config::{Address, ClientConfig, ConfigError, DataPlane};
 use crate::deadline::Deadline;
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result, io_cause, nobody_there};
+use crate::framed::FramedPlane;
 use crate::grpc::Grpc;
 use crate::limits::{CONNECT_PAUSE_MIN, INLINE_PIECE_BYTES};
-use crate::local::{ConnectError, Lent, LocalPool};
+use crate::local::{ConnectError, Lent, LocalPool, Place, Port};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::io;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 use turnkv_transfer::PieceBuffers;
+use turnkv_transfer::tls::Dial;
 
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -26,10 +28,23 @@ pub(crate) struct Link {
     pub(crate) address: Address,
     pub(crate) breaker: Mutex<Breaker>,
     pub(crate) local: Option<Arc<LocalPool>>,
+    /// The way over a network, where the address names one.
+    pub(crate) framed: Option<Arc<FramedPlane>>,
     /// For pages on their way out in gRPC streams.
     pub(crate) pieces: PieceBuffers,
     grpc: Grpc,
     embedded: Option<Embedded>,
+}
+
+/// How the pages of one call travel.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// In shared memory.
+    Shm(Lent),
+    /// Over data rails.
+    Framed(Arc<FramedPlane>, Lent),
+    /// In gRPC streams.
+    Inline,
 }
 
 /// One admitted call: says to the breaker how it ended, also when its future is dropped.
@@ -49,22 +64,34 @@ impl Link {
                 (Address::unix(embedded.socket().to_path_buf())?, Some(embedded))
             }
         };
+        address.check_plane(config.data_plane)?;
         let local = match &address {
             Address::Unix(path) => {
                 let mut beside = path.clone().into_os_string();
                 beside.push(turnkv_proto::limits::LOCAL_SOCKET_SUFFIX);
-                Some(LocalPool::new(PathBuf::from(beside)))
+                Some(LocalPool::new(Place::Unix(PathBuf::from(beside))))
             }
-            Address::Http(text) if config.data_plane == DataPlane::Shm => {
-                return Err(ConfigError::ShmNeedsUnix(text.clone()));
-            }
-            Address::Http(_) => None,
+            Address::Tcp(..) | Address::Tls(..) | Address::Http(_) => None,
         };
-        let grpc = Grpc::new(&address, Duration::from_millis(config.connect_ms))?;
+        let connect = Duration::from_millis(config.connect_ms);
+        let tls = match &address {
+            Address::Tls(host, port) => Some(Dial::new(host, *port, config.tls.clone().or_environment())),
+            Address::Unix(_) | Address::Tcp(..) | Address::Http(_) => None,
+        };
+        let port = match &address {
+            Address::Tcp(host, number) | Address::Tls(host, number) => {
+                Some(Port { host: host.clone(), number: *number, tls, connect })
+            }
+            Address::Unix(_) | Address::Http(_) => None,
+        };
+        let fabric = config.checked_fabric(|name| std::env::var(name).ok())?;
+        let framed = port.filter(|_| config.data_plane != DataPlane::Inline);
+        let framed = framed.map(|port| Arc::new(FramedPlane::new(port, fabric)));
+        let grpc = Grpc::new(&address, connect, &config.tls)?;
         let cooldown = Duration::from_millis(config.breaker.cooldown_ms);
         let breaker = Mutex::new(Breaker::new(config.breaker.failures, cooldown));
         let pieces = PieceBuffers::new(INLINE_PIECE_BYTES);
-        Ok(Link { config, address, breaker, local, pieces, grpc, embedded })
+        Ok(Link { config, address, breaker, local, framed, pieces, grpc, embedded })
     }
 
     /// The deadline of a call that was given this one, or none.
@@ -92,8 +119,43 @@ impl Link {
         }
     }
 
-    /// A local connection, or `None`: pages go inline.
+    /// How the pages of a call travel, with the connection that it has for itself.
+    pub(crate) async fn way(&self, deadline: Deadline) -> Result<Way> {
+        let Some(framed) = &self.framed else {
+            return Ok(self.lend_shm(deadline).await?.map_or(Way::Inline, Way::Shm));
+        };
+        let may_go_inline = self.config.data_plane == DataPlane::Auto;
+        if may_go_inline && framed.speaks_no_frames() {
+            return Ok(Way::Inline);
+        }
+        let mut backoff = self.backoff(deadline);
+        loop {
+            match framed.control.acquire(deadline).await {
+                Ok(lent) => return Ok(Way::Framed(Arc::clone(framed), lent)),
+                Err(ConnectError::NobodyThere(error)) => {
+                    let nobody = || ConnectError::NobodyThere(error).into();
+                    self.find_server(&mut backoff, deadline, nobody).await?;
+                }
+                Err(ConnectError::NoFrames(error)) if may_go_inline => {
+                    tracing::info!(%error, "the server speaks no frames: pages go in gRPC streams");
+                    framed.note_no_frames();
+                    return Ok(Way::Inline);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// A connection that speaks frames, local or over a network, or `None`: everything goes by gRPC.
     pub(crate) async fn lend(&self, deadline: Deadline) -> Result<Option<Lent>> {
+        Ok(match self.way(deadline).await? {
+            Way::Shm(lent) | Way::Framed(_, lent) => Some(lent),
+            Way::Inline => None,
+        })
+    }
+
+    /// A local connection, or `None`: there is no shared memory with this server.
+    pub(crate) async fn lend_shm(&self, deadline: Deadline) -> Result<Option<Lent>> {
         let Some(local) = self.local.as_ref().filter(|_| self.config.data_plane != DataPlane::Inline) else {
             return Ok(None);
         };
@@ -101,7 +163,7 @@ impl Link {
         loop {
             let nobody = match local.acquire(deadline).await {
                 Ok(lent) => return Ok(Some(lent)),
-                Err(ConnectError::Failed(error)) => return Err(error),
+                Err(ConnectError::Failed(error) | ConnectError::NoFrames(error)) => return Err(error),
                 Err(ConnectError::NobodyThere(error)) => error,
             };
             if self.config.data_plane == DataPlane::Auto && nobody.kind() == io::ErrorKind::NotFound {
@@ -129,7 +191,7 @@ impl Link {
                 Err(status) => status,
             };
             let unreached = io_cause(&status).is_some_and(nobody_there);
-            let error = Error::from(status);
+            let error = self.grpc.explain(Error::from(status));
             if matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Deadline) {
                 self.grpc.reset();
             }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - `connection`: a connection, the server at its other end; `talk`: messages as frames
-//! - `pool`: [`LocalPool`], the connections at rest; `lent`: one of them while an operation has it
+//! - `place`: where a server listens for frames; `pool`: [`LocalPool`], the connections at rest there; `lent`: one of them while an operation has it
 //! - `mapped_slabs`, `attach`: the server's slabs, mapped here; `held`, `hold`: leases of pages that are
 //!   mapped
 //! - `read_grant`: a read lease that outlives its operation
@@ -22,6 +22,7 @@ mod held;
 mod hold;
 mod lent;
 mod mapped_slabs;
+mod place;
 mod pool;
 mod read_grant;
 mod talk;
@@ -30,5 +31,6 @@ pub(crate) use attach::SlotOf;
 pub(crate) use connection::{ConnectError, Server};
 pub(crate) use hold::Holding;
 pub(crate) use lent::Lent;
+pub(crate) use place::{Place, Port};
 pub(crate) use pool::LocalPool;
 pub(crate) use read_grant::ReadGrant;

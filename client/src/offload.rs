@@ -2,9 +2,11 @@
 //! (see `shm` here and [`crate::inline`]).
 
 use crate::backoff::Attempts;
+use crate::config::Plane;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{WINDOW_BYTES_MAX, WINDOW_PAGES_MAX};
+use crate::link::Way;
 use crate::namespace::Namespace;
 use crate::pages::PageSource;
 use std::future::Future;
@@ -14,6 +16,7 @@ use turnkv_proto::wire::{self, OffloadOutcome};
 use turnkv_proto::{BlockHash, SessionId, Shards, pack_hashes};
 
 pub(crate) mod device;
+pub(crate) mod framed;
 mod shm;
 #[cfg(test)]
 mod tests;
@@ -57,6 +60,8 @@ pub struct OffloadReport {
     pub durable: bool,
     /// Why they are not, where durability was asked for and the server said.
     pub not_durable: Option<NotDurable>,
+    /// How the pages travelled; none: nothing was offered.
+    pub plane: Option<Plane>,
 }
 
 /// Why pages that were kept are not durable.
@@ -84,7 +89,7 @@ pub enum Decline {
     Outranked,
     /// Another client is offloading it now.
     InFlight,
-    /// The page before it is not in the pool.
+    /// The page before it is not in the pool, or this one did not arrive whole.
     NoParent,
     /// The server is leaving.
     Draining,
@@ -130,9 +135,12 @@ impl Sources for [PageSource<'_>] {
         positions: Range<usize>,
     ) -> Result<Done> {
         let pages = &self[positions];
-        match namespace.link.lend(window.deadline).await? {
-            Some(lent) => namespace.offload_shm(lent, window, pages).await,
-            None => namespace.offload_inline(window, pages).await,
+        match namespace.link.way(window.deadline).await? {
+            Way::Shm(lent) => Ok(namespace.offload_shm(lent, window, pages).await?.over(Plane::Shm)),
+            Way::Framed(plane, lent) => {
+                Ok(namespace.offload_framed(&plane, lent, window, pages).await?.over(Plane::Framed))
+            }
+            Way::Inline => Ok(namespace.offload_inline(window, pages).await?.over(Plane::Inline)),
         }
     }
 }
@@ -144,9 +152,17 @@ pub(crate) struct Done {
     pub(crate) present: usize,
     pub(crate) durable: bool,
     pub(crate) not_durable: Option<NotDurable>,
+    pub(crate) plane: Option<Plane>,
     /// Why the page after these was declined; none: the window is done.
     pub(crate) decline: Option<Decline>,
     pub(crate) retry_after_ms: u32,
+}
+
+impl Done {
+    /// The same, with how its pages travelled.
+    pub(crate) fn over(self, plane: Plane) -> Done {
+        Done { plane: Some(plane), ..self }
+    }
 }
 
 impl Namespace {
@@ -209,6 +225,7 @@ impl Namespace {
                 Err(error) if self.again(&error, &mut attempts, deadline).await? => continue,
                 Err(error) => return Err(error),
             };
+            report.plane = done.plane;
             report.stored += done.stored;
             report.present += done.present;
             if done.stored + done.present > 0 {
@@ -359,7 +376,7 @@ impl Granted {
         let (durable, not_durable) = (reply.durable, NotDurable::read(reply.not_durable()));
         let Some(first) = reply.dropped.iter().min() else {
             let (stored, present, decline) = (self.pages_filled(usize::MAX), self.present, self.decline);
-            return Ok(Done { stored, present, durable, not_durable, decline, retry_after_ms });
+            return Ok(Done { stored, present, durable, not_durable, decline, retry_after_ms, plane: None });
         };
         if !self.fill.contains(first) {
             return Err(Error::protocol("it dropped a page that was not offered"));
@@ -368,7 +385,8 @@ impl Granted {
         let torn = self.moved.page(*first as usize);
         let stored = self.pages_filled(torn);
         let decline = Some(Decline::NoParent);
-        Ok(Done { stored, present: torn - stored, durable, not_durable, decline, retry_after_ms: 0 })
+        let present = torn - stored;
+        Ok(Done { stored, present, durable, not_durable, decline, ..Done::default() })
     }
 
     /// Pages before this one of which a position is filled.

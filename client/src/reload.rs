@@ -2,8 +2,10 @@
 //! (see `shm` here and [`crate::inline`]).
 
 use crate::backoff::Attempts;
+use crate::config::Plane;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::link::Way;
 use crate::namespace::Namespace;
 use crate::offload::window_pages;
 use crate::pages::PageTarget;
@@ -14,6 +16,7 @@ use turnkv_proto::wire::{self, TierKind};
 use turnkv_proto::{BlockHash, SessionId, Shards, pack_hashes};
 
 pub(crate) mod device;
+pub(crate) mod framed;
 pub(crate) mod shm;
 
 /// How to reload.
@@ -43,6 +46,8 @@ pub struct ReloadReport {
     pub from_nvme: usize,
     /// Why the page after them is not there; none: all came back.
     pub miss: Option<MissCause>,
+    /// How the pages travelled; none: nothing was asked for.
+    pub plane: Option<Plane>,
 }
 
 /// Why a page is not there.
@@ -80,6 +85,13 @@ impl ReloadWindow {
     pub(crate) fn positions(&self) -> usize {
         self.moved.positions(self.pages)
     }
+
+    /// The same without its first pages.
+    pub(crate) fn starting_at(&self, page: usize) -> ReloadWindow {
+        let hashes = self.begin.hashes.slice(page * size_of::<BlockHash>()..);
+        let begin = wire::BeginReloadRequest { hashes, ..self.begin.clone() };
+        ReloadWindow { begin, pages: self.pages - page, moved: self.moved, deadline: self.deadline }
+    }
 }
 
 /// Where the pages of a reload go.
@@ -104,9 +116,19 @@ impl Targets for [PageTarget<'_>] {
         report: &mut ReloadReport,
     ) -> Result<()> {
         let targets = &mut self[positions];
-        match namespace.link.lend(window.deadline).await? {
-            Some(lent) => namespace.reload_shm(lent, window, targets, report).await,
-            None => namespace.reload_inline(window, targets, report).await,
+        match namespace.link.way(window.deadline).await? {
+            Way::Shm(lent) => {
+                report.plane = Some(Plane::Shm);
+                namespace.reload_shm(lent, window, targets, report).await
+            }
+            Way::Framed(plane, lent) => {
+                report.plane = Some(Plane::Framed);
+                namespace.reload_framed(&plane, lent, window, targets, report).await
+            }
+            Way::Inline => {
+                report.plane = Some(Plane::Inline);
+                namespace.reload_inline(window, targets, report).await
+            }
         }
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Connection {
 pub(crate) enum ConnectError {
     /// Nobody listens: trying again later, or starting a server, is safe.
     NobodyThere(io::Error),
+    /// Something else than frames is spoken there.
+    NoFrames(Error),
     /// All else.
     Failed(Error),
 }
@@ -43,8 +45,9 @@ impl From<ConnectError> for Error {
     fn from(fault: ConnectError) -> Error {
         match fault {
             ConnectError::NobodyThere(error) => {
-                Error::unavailable(format!("no server at the local socket: {error}"))
+                Error::unavailable(format!("no server listens there: {error}"))
             }
+            ConnectError::NoFrames(error) => error,
             ConnectError::Failed(error) => error,
         }
     }

@@ -176,6 +176,12 @@ impl Lent {
         self.lease = None;
     }
 
+    /// Whether an answer, or its rest, is still to come: the server may still do what was asked. A connection that broke tells
+    /// nothing of that either.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.outstanding.is_some() || self.connection.is_none()
+    }
+
     /// Closes the connection: it is broken or out of step.
     pub(crate) fn close(&mut self) {
         self.connection = None;
@@ -310,6 +316,6 @@ impl Drop for Lent {
 
 /// Not the pool's fault: this process has more operations under way than connections.
 fn crowded() -> Error {
-    let text = format!("all {CONNECTIONS_MAX} local connections were in use until the deadline");
+    let text = format!("all {CONNECTIONS_MAX} connections for frames were in use until the deadline");
     Error::new(ErrorKind::Busy { retry_after_ms: 0 }, text)
 }

@@ -4,25 +4,22 @@
 use super::connection::{ConnectError, Connection, Server};
 use super::held::HeldLeases;
 use super::mapped_slabs::MappedSlabs;
-use super::talk::{decode, prepare, receive, send, send_now};
+use super::place::Place;
+use super::talk::{decode, receive, send, send_now};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result, nobody_there};
-use crate::limits::{CONNECT_BLOCK, CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, CONNECTIONS_MAX, ENDS_MAX};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{CONNECTIONS_MAX, ENDS_MAX};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::Semaphore;
 use turnkv_proto::limits::LOCAL_PROTOCOL;
 use turnkv_proto::wire::{self, Verb};
-use turnkv_transfer::LocalSocket;
 
-/// The way to one server through its local socket.
+/// The way to one server through its local socket, or its port.
 #[derive(Debug)]
 pub(crate) struct LocalPool {
-    path: PathBuf,
+    place: Place,
     pub(super) permits: Arc<Semaphore>,
     /// Held while connecting, so that the first Hello gives the number that all others join.
     hello: tokio::sync::Mutex<()>,
@@ -44,9 +41,9 @@ struct Resting {
 }
 
 impl LocalPool {
-    pub(crate) fn new(path: PathBuf) -> Arc<LocalPool> {
+    pub(crate) fn new(place: Place) -> Arc<LocalPool> {
         Arc::new(LocalPool {
-            path,
+            place,
             permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             hello: tokio::sync::Mutex::new(()),
             state: Mutex::default(),
@@ -65,14 +62,21 @@ impl LocalPool {
     /// Makes a connection and says Hello on it.
     pub(crate) async fn connect(&self, deadline: Deadline) -> Result<Connection, ConnectError> {
         let _turn = deadline.bound(self.hello.lock()).await?;
-        let socket = self.open(deadline).await?;
-        prepare(&socket).map_err(|error| Error::from_io("the local socket", &error))?;
+        let socket = self.place.open(deadline).await?;
         let joined = self.state.lock().server.client;
-        let hello = wire::HelloRequest { protocol: LOCAL_PROTOCOL, client: joined, rings: true };
-        let mut frame = match send(&socket, Verb::Hello, &hello, deadline) {
-            Ok(()) => receive(&socket, deadline).await?,
+        let rings = matches!(self.place, Place::Unix(_));
+        let hello = wire::HelloRequest { protocol: LOCAL_PROTOCOL, client: joined, rings };
+        let answered = match send(&socket, Verb::Hello, &hello, deadline) {
+            Ok(()) => receive(&socket, deadline).await,
             // A server that takes no connection says why, and does not wait to be asked.
-            Err(unsent) => socket.try_recv().map_err(|_| unsent)?,
+            Err(unsent) => socket.try_recv().map_err(|_| unsent),
+        };
+        let mut frame = match answered {
+            // What comes is no frame: something else is spoken on that port.
+            Err(error) if !rings && error.kind == ErrorKind::Internal => {
+                return Err(ConnectError::NoFrames(error));
+            }
+            answered => answered?,
         };
         let reply: wire::HelloReply = decode(Verb::Hello, &frame)?;
         if let Some(rings) = frame.fd.take() {
@@ -117,22 +121,6 @@ impl LocalPool {
             state.ends.pop_front();
         }
         state.ends.push_back((server.clone(), end));
-    }
-
-    async fn open(&self, deadline: Deadline) -> Result<LocalSocket, ConnectError> {
-        let mut pause = CONNECT_PAUSE_MIN;
-        loop {
-            match LocalSocket::connect(&self.path, Instant::now() + CONNECT_BLOCK) {
-                Ok(socket) => return Ok(socket),
-                Err(error) if nobody_there(&error) => return Err(ConnectError::NobodyThere(error)),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-                Err(error) => return Err(Error::from_io("connecting to the local socket", &error).into()),
-            }
-            // The backlog is full: the server is stopped, or drowning.
-            deadline.check()?;
-            tokio::time::sleep(pause.min(deadline.left())).await;
-            pause = (pause * 2).min(CONNECT_PAUSE_MAX);
-        }
     }
 
     /// Takes note of the server that answered; forgets what belonged to another.

@@ -7,7 +7,7 @@ use prost::Message;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Instant;
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::{FLAG_FAILURE, Frame, LocalSocket};
 
@@ -46,7 +46,7 @@ pub(crate) fn send(
 ) -> Result<()> {
     let body = message.encode_to_vec();
     let sent = socket.send_by(verb as u8, 0, &body, &[], deadline.at());
-    sent.map_err(|error| Error::from_io("sending to the local socket", &error))
+    sent.map_err(|error| Error::from_io("sending to the server", &error))
 }
 
 /// Sends a message that has no reply, without waiting. False: the connection is of no use any more.
@@ -59,10 +59,10 @@ pub(crate) async fn receive(socket: &LocalSocket, deadline: Deadline) -> Result<
     let mut frame = socket.try_recv_spin(SPIN.min(deadline.left()));
     while matches!(&frame, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
         let ready = deadline.bound(readable(socket)).await?;
-        ready.map_err(|error| Error::from_io("waiting for the local socket", &error))?;
+        ready.map_err(|error| Error::from_io("waiting for the server", &error))?;
         frame = socket.try_recv();
     }
-    frame.map_err(|error| Error::from_io("the local socket", &error))
+    frame.map_err(|error| Error::from_io("the connection to the server", &error))
 }
 
 /// Makes a socket fit for [`readable`]: a reactor takes none that could block.
@@ -74,5 +74,9 @@ pub(super) fn prepare(socket: &LocalSocket) -> io::Result<()> {
 /// only, through a duplicate of their descriptor that the reactor owns.
 pub(super) async fn readable(socket: &LocalSocket) -> io::Result<()> {
     let duplicate = socket.as_fd().try_clone_to_owned()?;
-    UnixStream::from_std(duplicate.into())?.readable().await
+    if socket.is_network() {
+        TcpStream::from_std(duplicate.into())?.readable().await
+    } else {
+        UnixStream::from_std(duplicate.into())?.readable().await
+    }
 }

@@ -3,6 +3,7 @@
 
 use super::shm::{Fill, Grants};
 use super::{Done, OffloadOptions, OffloadReport, OffloadWindow, Sources};
+use crate::config::Plane;
 use crate::device::{Filling, Marked, bound, mark};
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_WINDOW_BYTES_MAX;
@@ -70,12 +71,12 @@ impl Sources for DevicePages<'_> {
         window: &OffloadWindow,
         positions: Range<usize>,
     ) -> Result<Done> {
-        let Some(lent) = namespace.link.lend(window.deadline).await? else {
+        let Some(lent) = namespace.link.lend_shm(window.deadline).await? else {
             return Err(only_shm());
         };
         let pages =
             DevicePages { device: self.device, pages: &self.pages[positions], after: self.after.clone() };
-        namespace.offload_shm(lent, window, pages).await
+        Ok(namespace.offload_shm(lent, window, pages).await?.over(Plane::Shm))
     }
 }
 

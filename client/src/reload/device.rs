@@ -2,6 +2,7 @@
 //! know: windows, how pages are copied.
 
 use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, ReloadWindow, Targets};
+use crate::config::Plane;
 use crate::deadline::Deadline;
 use crate::device::{DeviceOrder, bound, mark};
 use crate::error::{Error, Result};
@@ -211,7 +212,8 @@ impl Targets for Landing<'_> {
         range: Range<usize>,
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let Some(lent) = namespace.link.lend(window.deadline).await? else { return Err(only_shm()) };
+        let Some(lent) = namespace.link.lend_shm(window.deadline).await? else { return Err(only_shm()) };
+        report.plane = Some(Plane::Shm);
         let mut pages = Pages::begin(lent, window).await?;
         let (mut found, mut slots) = (Vec::new(), Vec::new());
         let miss = loop {

@@ -114,7 +114,7 @@ impl PageSpan {
                 deadline.check()?;
             }
         }
-        let Some(mut lent) = self.namespace.link.lend(deadline).await? else {
+        let Some(mut lent) = self.namespace.link.lend_shm(deadline).await? else {
             return Err(Error::invalid("pages can be mapped through the shm data plane only"));
         };
         let request = wire::CommitReservedRequest {

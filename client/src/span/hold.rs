@@ -78,7 +78,7 @@ impl PageSpan {
         window: &ReloadWindow,
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let Some(lent) = self.namespace.link.lend(window.deadline).await? else {
+        let Some(lent) = self.namespace.link.lend_shm(window.deadline).await? else {
             return Err(Error::invalid("pages can be mapped through the shm data plane only"));
         };
         let mut pages = Pages::begin(lent, window).await?;

@@ -87,7 +87,7 @@ impl PageSpan {
 
     async fn ask_part(&mut self, count: usize, deadline: Deadline) -> Result<usize> {
         let namespace = self.namespace.clone();
-        let Some(mut lent) = namespace.link.lend(deadline).await? else {
+        let Some(mut lent) = namespace.link.lend_shm(deadline).await? else {
             return Err(Error::invalid("pages can be mapped through the shm data plane only"));
         };
         let server = lent.server();

@@ -1,0 +1,112 @@
+//! What all calls over a network share. Owns: the memory lent to one server process and the rails to it, and for how long a
+//! server counts as one that speaks no frames. Must not know: verbs.
+
+use super::rails::Rails;
+use super::staging::{Staged, StagingRoom};
+use crate::config::FabricConfig;
+use crate::deadline::Deadline;
+use crate::error::Result;
+use crate::limits::NO_FRAMES_PAUSE;
+use crate::local::{Lent, LocalPool, Place, Port, Server};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+use turnkv_transfer::fabric::Engine;
+
+/// The way to one server over a network.
+#[derive(Debug)]
+pub(crate) struct FramedPlane {
+    /// Control connections.
+    pub(crate) control: Arc<LocalPool>,
+    port: Port,
+    fabric: FabricConfig,
+    /// Numbers the domains of this client.
+    domains: Arc<AtomicU32>,
+    staging: Arc<StagingRoom>,
+    /// To the server process last spoken to.
+    rails: Mutex<Option<Arc<Rails>>>,
+    /// The server spoke something else; it is asked again after this moment.
+    no_frames_until: Mutex<Option<Instant>>,
+}
+
+/// What is known of the rails to a server, without asking anybody.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct PlaneState {
+    /// Rails that are open.
+    pub(crate) rails: usize,
+    /// The fastest fabric that they are of.
+    pub(crate) fabric: Option<Engine>,
+    /// Why no NIC is used, where one could be.
+    pub(crate) why_no_nic: String,
+    /// Bytes that a dropped call had lent and that an engine keeps until its rails end.
+    pub(crate) quarantined_bytes: usize,
+}
+
+impl FramedPlane {
+    /// Of the server at this port; connects nothing yet.
+    pub(crate) fn new(port: Port, fabric: FabricConfig) -> FramedPlane {
+        FramedPlane {
+            control: LocalPool::new(Place::Port(port.clone())),
+            port,
+            fabric,
+            domains: Arc::default(),
+            staging: Arc::default(),
+            rails: Mutex::default(),
+            no_frames_until: Mutex::default(),
+        }
+    }
+
+    /// Memory for so many bytes, lent to the server of this connection, with rails to reach it by.
+    pub(crate) async fn stage(&self, lent: &mut Lent, bytes: usize, deadline: Deadline) -> Result<Staged> {
+        let rails = self.rails_to(&lent.server());
+        for domain in self.staging.overfull() {
+            rails.renew(domain);
+        }
+        rails.prepare(&self.port, lent, bytes, deadline).await?;
+        self.staging.lend(&rails.reaches(), bytes, deadline).await
+    }
+
+    /// A call came back otherwise than it should: a rail may be gone that this end still has.
+    pub(crate) fn doubt(&self) {
+        if let Some(rails) = &*self.rails.lock() {
+            rails.doubt();
+        }
+    }
+
+    /// What is known of the rails.
+    pub(crate) fn state(&self) -> PlaneState {
+        let quarantined_bytes = self.staging.quarantined_bytes();
+        let rails = self.rails.lock().clone();
+        rails.map_or(PlaneState { quarantined_bytes, ..PlaneState::default() }, |rails| PlaneState {
+            rails: rails.count(),
+            fabric: rails.fastest(),
+            why_no_nic: rails.why_no_nic(),
+            quarantined_bytes,
+        })
+    }
+
+    /// Whether the server was found to speak no frames a short while ago.
+    pub(crate) fn speaks_no_frames(&self) -> bool {
+        self.no_frames_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The server speaks no frames.
+    pub(crate) fn note_no_frames(&self) {
+        *self.no_frames_until.lock() = Some(Instant::now() + NO_FRAMES_PAUSE);
+    }
+
+    /// The rails to a server process; another process, or a client number that it forgot, has none of them.
+    fn rails_to(&self, server: &Server) -> Arc<Rails> {
+        let mut kept = self.rails.lock();
+        match &*kept {
+            Some(rails) if rails.server() == server => Arc::clone(rails),
+            _ => {
+                let (fabric, peer) = (self.fabric.clone(), (self.port.host.clone(), self.port.number));
+                let rails = Arc::new(Rails::new(server.clone(), fabric, peer, &self.domains));
+                *kept = Some(Arc::clone(&rails));
+                rails
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Memory that is lent to a server. Owns: lending it for one call, taking it back however the call ends, keeping some for the
+//! next. Must not know: pages, how a domain comes to know it.
+//!
+//! ```text
+//!   at rest ---lend---> lent ---the call was answered---> at rest, still known to the server's domains
+//!                         \----the call was dropped: taken back, nothing touches it any more---> at rest
+//!                                                   \---not surely: quarantined until the rails end---> gone
+//! ```
+//! Where registering takes long, memory that a domain does not know yet is registered behind the call, which goes by another.
+
+pub(super) use super::memory::Reach;
+use super::memory::{Knows, Memory};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{
+    QUARANTINED_BYTES_MAX, STAGING_BYTES_MAX, STAGING_BYTES_STEP, STAGING_KEPT_BYTES_MAX, STAGING_KEPT_MAX,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use turnkv_proto::wire;
+use turnkv_transfer::fabric::RegionKey;
+use turnkv_transfer::{Region, Slot};
+
+/// What all calls of a client may lend together.
+#[derive(Debug)]
+pub(super) struct StagingRoom {
+    room: Arc<Semaphore>,
+    state: Mutex<StagingState>,
+}
+
+#[derive(Debug, Default)]
+struct StagingState {
+    /// The longest at rest first.
+    rest: Vec<Arc<Memory>>,
+    /// Memory that was taken back and that a domain may still touch.
+    quarantined: Vec<Quarantine>,
+    /// Domains where registering takes long.
+    slow: BTreeSet<u32>,
+}
+
+/// Memory that stays with an engine. Its room is free when it is.
+#[derive(Debug)]
+struct Quarantine {
+    region: Weak<Region>,
+    bytes: usize,
+    domains: Vec<u32>,
+    /// None: it was at rest, where it takes none.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Memory that is lent for one call.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    /// None once it is given back.
+    memory: Option<Arc<Memory>>,
+    /// What the server may be told: domains, and their keys.
+    keys: Vec<(u32, RegionKey)>,
+    staging: Arc<StagingRoom>,
+    /// The call was answered: the server does nothing with it any more.
+    answered: bool,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Default for StagingRoom {
+    fn default() -> StagingRoom {
+        let room = Arc::new(Semaphore::new(STAGING_BYTES_MAX / STAGING_BYTES_STEP));
+        StagingRoom { room, state: Mutex::default() }
+    }
+}
+
+impl StagingRoom {
+    /// Lends so many bytes by these domains, once there is room for them.
+    pub(super) async fn lend(
+        self: &Arc<Self>,
+        reaches: &[Reach],
+        bytes: usize,
+        deadline: Deadline,
+    ) -> Result<Staged> {
+        self.prune();
+        let steps = bytes.div_ceil(STAGING_BYTES_STEP).clamp(1, STAGING_BYTES_MAX / STAGING_BYTES_STEP);
+        // Few sizes: what is at rest fits again.
+        let steps = steps.next_power_of_two();
+        let room = Arc::clone(&self.room).acquire_many_owned(steps as u32);
+        let room = deadline.bound(room).await.map_err(|_| crowded())?;
+        let room = room.map_err(|_| Error::unavailable("the client is closing"))?;
+        let memory = match self.take(bytes, reaches) {
+            Some(memory) => memory,
+            None => {
+                let made = Memory::create(steps * STAGING_BYTES_STEP);
+                let failed = |error| Error::new(ErrorKind::Internal, format!("staging memory: {error}"));
+                Arc::new(made.map_err(failed)?)
+            }
+        };
+        let mut staged = Staged {
+            memory: Some(Arc::clone(&memory)),
+            keys: Vec::new(),
+            staging: Arc::clone(self),
+            // Nobody was told of it yet.
+            answered: true,
+            room: Some(room),
+        };
+        staged.keys = keys(&memory, reaches, deadline).await?;
+        staged.answered = false;
+        self.state.lock().slow.extend(reaches.iter().filter(|reach| reach.is_slow).map(|reach| reach.number));
+        Ok(staged)
+    }
+
+    /// Domains that keep so much memory that was taken back that their rails are better ended.
+    pub(super) fn overfull(&self) -> BTreeSet<u32> {
+        self.prune();
+        let state = self.state.lock();
+        let kept: usize = state.quarantined.iter().map(|kept| kept.bytes).sum();
+        if kept < QUARANTINED_BYTES_MAX {
+            return BTreeSet::new();
+        }
+        state.quarantined.iter().flat_map(|kept| kept.domains.iter().copied()).collect()
+    }
+
+    /// Bytes that were taken back and that an engine keeps.
+    pub(super) fn quarantined_bytes(&self) -> usize {
+        self.prune();
+        self.state.lock().quarantined.iter().map(|kept| kept.bytes).sum()
+    }
+
+    fn prune(&self) {
+        let free: Vec<Quarantine> =
+            self.state.lock().quarantined.extract_if(.., |kept| kept.region.strong_count() == 0).collect();
+        drop(free);
+    }
+
+    /// The smallest memory at rest that is large enough, known to most of these domains.
+    fn take(&self, bytes: usize, reaches: &[Reach]) -> Option<Arc<Memory>> {
+        let rest = &mut self.state.lock().rest;
+        let fits = rest.iter().enumerate().filter(|(_, memory)| memory.region().len() >= bytes);
+        let strangers = |memory: &Memory| {
+            reaches.iter().filter(|reach| !matches!(memory.knows(reach), Knows::Key(_))).count()
+        };
+        let best = fits.min_by_key(|(_, memory)| (memory.region().len(), strangers(memory)));
+        let at = best.map(|(at, _)| at)?;
+        Some(rest.remove(at))
+    }
+
+    /// Keeps memory that nothing touches any more for later calls, in place of what is longest at rest; too much of it is taken back.
+    fn give_back(&self, memory: Arc<Memory>, room: Option<OwnedSemaphorePermit>) {
+        let mut state = self.state.lock();
+        let domains: Vec<u32> = state.slow.iter().copied().collect();
+        let bytes_max = state.rest_bytes_max(&memory);
+        if memory.region().len() > bytes_max {
+            drop(state);
+            return self.forget(&memory, domains, room);
+        }
+        state.rest.push(memory);
+        let mut displaced = Vec::new();
+        while state.rest.len() > STAGING_KEPT_MAX || state.rest_bytes() > bytes_max {
+            displaced.push(state.rest.remove(0));
+        }
+        drop(state);
+        for memory in displaced {
+            self.forget(&memory, domains.clone(), None);
+        }
+    }
+
+    /// Takes memory back from all that know it.
+    fn forget(&self, memory: &Memory, domains: Vec<u32>, room: Option<OwnedSemaphorePermit>) {
+        if !memory.take_back_all() {
+            self.quarantine(memory, domains, room);
+        }
+    }
+
+    fn quarantine(&self, memory: &Memory, domains: Vec<u32>, room: Option<OwnedSemaphorePermit>) {
+        let (region, bytes) = (Arc::downgrade(memory.region()), memory.region().len());
+        self.state.lock().quarantined.push(Quarantine { region, bytes, domains, _room: room });
+    }
+}
+
+impl StagingState {
+    fn rest_bytes(&self) -> usize {
+        self.rest.iter().map(|memory| memory.region().len()).sum()
+    }
+
+    /// Bytes that may be at rest, this memory with them.
+    fn rest_bytes_max(&self, memory: &Arc<Memory>) -> usize {
+        let is_slow = |memory: &Arc<Memory>| memory.is_worth_keeping(|number| self.slow.contains(&number));
+        let any_slow = self.rest.iter().chain([memory]).any(is_slow);
+        if any_slow { STAGING_BYTES_MAX } else { STAGING_KEPT_BYTES_MAX }
+    }
+}
+
+/// The keys by which these domains know memory. Where registering takes long it is done behind the call, unless no other domain knows
+/// the memory.
+async fn keys(memory: &Arc<Memory>, reaches: &[Reach], deadline: Deadline) -> Result<Vec<(u32, RegionKey)>> {
+    let mut keys = Vec::new();
+    let only_slow = reaches.iter().all(|reach| reach.is_slow);
+    for reach in reaches {
+        let knows = match memory.knows(reach) {
+            Knows::Nothing if !reach.is_slow => memory.register(reach),
+            Knows::Nothing if only_slow => {
+                let (memory, reach) = (Arc::clone(memory), reach.clone());
+                let made = deadline.bound(tokio::task::spawn_blocking(move || memory.register(&reach)));
+                made.await?.map_err(|error| Error::unavailable(error.to_string()))?
+            }
+            Knows::Nothing => {
+                memory.register_later(reach);
+                Knows::NotNow
+            }
+            known => known,
+        };
+        if let Knows::Key(key) = knows {
+            keys.push((reach.number, key));
+        }
+    }
+    if keys.is_empty() {
+        return Err(Error::new(ErrorKind::Internal, "memory for pages could not be lent to the server"));
+    }
+    Ok(keys)
+}
+
+impl Staged {
+    /// What names it to the server.
+    pub(crate) fn region(&self) -> wire::RemoteRegion {
+        let key = |(domain, key): &(u32, RegionKey)| wire::RemoteKey {
+            domain: *domain,
+            key: key.key,
+            base: key.base,
+        };
+        let bytes = self.keys.first().map_or(0, |(_, key)| key.bytes);
+        wire::RemoteRegion { keys: self.keys.iter().map(key).collect(), bytes }
+    }
+
+    /// A part of it.
+    pub(crate) fn slot(&self, offset: usize, bytes: usize) -> Result<Slot> {
+        let slot = self.memory.as_ref().and_then(|memory| memory.region().slot(offset, bytes));
+        slot.ok_or_else(|| Error::invalid("a page outside of the memory for it"))
+    }
+
+    /// The call that it was lent for was answered: the server does nothing with it any more.
+    pub(crate) fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        let room = self.room.take();
+        // Memory that no domain knows yet, or ever will, would fail the next call as it failed this one.
+        if self.keys.is_empty() {
+            return;
+        }
+        if self.answered || memory.take_back(&self.keys) {
+            self.staging.give_back(memory, room);
+        } else {
+            let domains = self.keys.iter().map(|(number, _)| *number).collect();
+            self.staging.quarantine(&memory, domains, room);
+        }
+    }
+}
+
+/// Not the pool's fault: this process moves as much at a time as it may.
+fn crowded() -> Error {
+    Error::new(ErrorKind::Busy { retry_after_ms: 0 }, "as much memory as may be was lent until the deadline")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Lending memory by domains that know it at once, by one that takes its time, and by one that keeps what is taken back.
+
+use super::super::memory::Reach;
+use super::{Staged, StagingRoom};
+use crate::deadline::Deadline;
+use crate::limits::{
+    QUARANTINED_BYTES_MAX, STAGING_BYTES_MAX, STAGING_BYTES_STEP, STAGING_KEPT_BYTES_MAX, STAGING_KEPT_MAX,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use turnkv_transfer::fabric::framed::FramedDomain;
+use turnkv_transfer::fabric::{
+    Access, Domain, OpenError, Quarantined, RailOffer, RailOffers, RegionKey, RegisterError, TargetMemory,
+};
+
+const FRAMED: u32 = 7;
+const NIC: u32 = 8;
+
+/// A domain over a NIC that takes its time, and may keep what is taken back.
+#[derive(Debug, Default)]
+struct PlayedNic {
+    next: AtomicU64,
+    lent: Mutex<Vec<(u64, TargetMemory)>>,
+    kept: Mutex<Vec<TargetMemory>>,
+    takes_ms: u64,
+    keeps: AtomicBool,
+    refuses: AtomicBool,
+}
+
+impl Domain for PlayedNic {
+    fn register(&self, memory: TargetMemory, _: Access) -> Result<RegionKey, RegisterError> {
+        std::thread::sleep(Duration::from_millis(self.takes_ms));
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(RegisterError::Failed("locked memory".to_owned()));
+        }
+        let (key, bytes) = (self.next.fetch_add(1, Ordering::Relaxed), memory.bytes());
+        self.lent.lock().push((key, memory));
+        Ok(RegionKey { key, base: 0, bytes })
+    }
+
+    fn deregister(&self, key: RegionKey) -> Result<(), Quarantined> {
+        let mut lent = self.lent.lock();
+        let Some(at) = lent.iter().position(|(known, _)| *known == key.key) else { return Ok(()) };
+        let (_, memory) = lent.swap_remove(at);
+        if self.keeps.load(Ordering::Relaxed) {
+            self.kept.lock().push(memory);
+            return Err(Quarantined);
+        }
+        Ok(())
+    }
+
+    fn registrations(&self) -> usize {
+        self.lent.lock().len()
+    }
+}
+
+impl RailOffers for PlayedNic {
+    fn offer(&self) -> Result<Box<dyn RailOffer>, OpenError> {
+        Err(OpenError::Unavailable("it is played".to_owned()))
+    }
+
+    fn name(&self) -> &str {
+        "played"
+    }
+}
+
+fn framed() -> (Arc<FramedDomain>, Reach) {
+    let domain = FramedDomain::new();
+    let reach = Reach::framed(FRAMED, &domain);
+    (domain, reach)
+}
+
+fn nic(takes_ms: u64, keeps: bool) -> (Arc<PlayedNic>, Reach) {
+    let played = Arc::new(PlayedNic { takes_ms, keeps: keeps.into(), ..PlayedNic::default() });
+    let domain: Arc<dyn RailOffers> = Arc::clone(&played) as Arc<dyn RailOffers>;
+    (played, Reach::nic(NIC, &domain))
+}
+
+async fn lend(room: &Arc<StagingRoom>, reaches: &[Reach], bytes: usize) -> Staged {
+    room.lend(reaches, bytes, Deadline::after(Duration::from_secs(5))).await.unwrap()
+}
+
+fn domains(staged: &Staged) -> Vec<u32> {
+    staged.region().keys.iter().map(|key| key.domain).collect()
+}
+
+#[tokio::test]
+async fn an_answered_call_leaves_memory_lent_and_a_dropped_one_takes_it_back() {
+    let (room, (domain, reach)) = (Arc::new(StagingRoom::default()), framed());
+    let reaches = [reach];
+    let first = lend(&room, &reaches, 100).await;
+    let region = first.region();
+    first.answered();
+    assert_eq!(domain.registrations(), 1);
+    let again = lend(&room, &reaches, STAGING_BYTES_STEP).await;
+    assert_eq!(
+        (again.region(), domain.registrations()),
+        (region.clone(), 1),
+        "the same memory, known as it was"
+    );
+    drop(again);
+    assert_eq!(domain.registrations(), 0, "nobody may touch it any more");
+    assert_ne!(lend(&room, &reaches, 1).await.region(), region);
+}
+
+#[tokio::test]
+async fn another_server_knows_nothing_of_it_and_too_much_is_not_kept() {
+    let room = Arc::new(StagingRoom::default());
+    let (one, first) = framed();
+    lend(&room, std::slice::from_ref(&first), 1).await.answered();
+    let other = FramedDomain::new();
+    lend(&room, &[Reach::framed(FRAMED + 1, &other)], 1).await.answered();
+    assert_eq!((one.registrations(), other.registrations()), (1, 1), "what is at rest is known to both");
+    let large = lend(&room, std::slice::from_ref(&first), STAGING_KEPT_BYTES_MAX + 1).await;
+    let soon = Deadline::after(Duration::from_millis(20));
+    assert!(room.lend(&[first], STAGING_BYTES_MAX, soon).await.is_err(), "no room beside it");
+    large.answered();
+    assert_eq!(one.registrations(), 1, "the large one is not kept");
+}
+
+#[tokio::test]
+async fn a_call_goes_otherwise_while_a_nic_gets_to_know_the_memory() {
+    let room = Arc::new(StagingRoom::default());
+    let ((_domain, fast), (played, slow)) = (framed(), nic(50, false));
+    let reaches = [slow, fast];
+    let first = lend(&room, &reaches, 1).await;
+    assert_eq!(domains(&first), [FRAMED], "it does not wait");
+    first.answered();
+    let began = Instant::now();
+    while played.registrations() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "nobody registers it");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let began = Instant::now();
+    loop {
+        let next = lend(&room, &reaches, 1).await;
+        let known = domains(&next);
+        next.answered();
+        if known == [NIC, FRAMED] {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "{known:?}");
+    }
+    drop(lend(&room, &reaches, 1).await);
+    assert_eq!(played.registrations(), 0, "a dropped call takes it back from both");
+}
+
+#[tokio::test]
+async fn without_another_way_a_call_waits_for_the_nic() {
+    let (room, (_played, slow)) = (Arc::new(StagingRoom::default()), nic(20, false));
+    let only = lend(&room, &[slow], 1).await;
+    assert_eq!(domains(&only), [NIC]);
+}
+
+#[tokio::test]
+async fn memory_that_a_nic_refused_or_does_not_know_yet_is_not_in_the_way_of_the_next_call() {
+    let (room, (played, slow)) = (Arc::new(StagingRoom::default()), nic(30, false));
+    let reaches = [slow];
+    played.refuses.store(true, Ordering::Relaxed);
+    let soon = Deadline::after(Duration::from_secs(5));
+    assert!(room.lend(&reaches, 1, soon).await.is_err(), "nobody knows the memory");
+    played.refuses.store(false, Ordering::Relaxed);
+    let too_soon = Deadline::after(Duration::from_millis(5));
+    assert!(room.lend(&reaches, 1, too_soon).await.is_err(), "it takes longer");
+    assert_eq!(domains(&lend(&room, &reaches, 1).await), [NIC]);
+}
+
+/// Large calls after many small ones at once: their memory is kept, or a NIC would never know it.
+#[tokio::test]
+async fn what_is_used_now_is_kept_in_place_of_what_was_used_once() {
+    let (room, (domain, fast)) = (Arc::new(StagingRoom::default()), framed());
+    let reaches = [fast];
+    let mut small = Vec::new();
+    for _ in 0..STAGING_KEPT_MAX {
+        small.push(lend(&room, &reaches, 1).await);
+    }
+    small.into_iter().for_each(Staged::answered);
+    let large = lend(&room, &reaches, 8 * STAGING_BYTES_STEP).await;
+    let region = large.region();
+    large.answered();
+    assert_eq!(domain.registrations(), STAGING_KEPT_MAX, "one of the small ones went");
+    assert_eq!(lend(&room, &reaches, 8 * STAGING_BYTES_STEP).await.region(), region);
+}
+
+/// What an engine keeps counts as lent until it lets go, and a domain that keeps too much is named.
+#[tokio::test]
+async fn what_a_nic_keeps_takes_up_room_until_its_rails_end() {
+    let (room, (played, slow)) = (Arc::new(StagingRoom::default()), nic(0, true));
+    let reaches = [slow];
+    let half = QUARANTINED_BYTES_MAX / 2;
+    drop(lend(&room, &reaches, half).await);
+    assert_eq!((room.quarantined_bytes(), room.overfull().len()), (half, 0));
+    drop(lend(&room, &reaches, half).await);
+    assert_eq!(room.overfull().into_iter().collect::<Vec<_>>(), [NIC]);
+    let soon = Deadline::after(Duration::from_millis(20));
+    let all = STAGING_BYTES_MAX;
+    assert!(room.lend(&reaches, all, soon).await.is_err(), "there is no room for as much beside it");
+    played.kept.lock().clear();
+    assert_eq!((room.quarantined_bytes(), room.overfull().len()), (0, 0));
+    drop(lend(&room, &reaches, all).await);
+}
