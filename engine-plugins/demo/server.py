@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import turnkv
@@ -15,9 +16,10 @@ import turnkv
 START_SECONDS_MAX = 30
 STOP_SECONDS_MAX = 20
 METRICS_PORT = 9464
+SOCKET_PATH_BYTES_MAX = 96
 
 CONFIG = """# Written by the demo. Run it yourself: {binary} serve --config {config}
-listen = "unix:{folder}/turnkv.sock"
+listen = "unix:{socket}"
 metrics = "127.0.0.1:{port}"
 
 [dram]
@@ -36,14 +38,18 @@ class Server:
     """One `turnkv serve` process of our own, in ./data/demo."""
 
     def __init__(self, binary: pathlib.Path, dram: str, nvme: str) -> None:
-        self.folder, self.config = pathlib.Path("data/demo"), pathlib.Path("data/demo.toml")
+        data = pathlib.Path("data").absolute()
+        self.folder, self.config = data / "demo", data / "demo.toml"
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "nvme").mkdir(parents=True)
         self.binary, self.port = binary, _free_port(METRICS_PORT)
+        path = _socket_path(self.folder)
+        self.address = f"unix:{path}"
         self.config.write_text(
-            CONFIG.format(binary=binary, config=self.config, folder=self.folder, port=self.port, dram=dram, nvme=nvme)
+            CONFIG.format(
+                binary=binary, config=self.config, folder=self.folder, socket=path, port=self.port, dram=dram, nvme=nvme
+            )
         )
-        self.address = f"unix:{self.folder.absolute()}/turnkv.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -102,6 +108,12 @@ def find_binary() -> pathlib.Path:
         if path.is_file():
             return path
     raise SystemExit("no turnkv binary: run `cargo build --release` first, or set TURNKV_SERVER")
+
+
+def _socket_path(folder: pathlib.Path) -> pathlib.Path:
+    """In the folder, or, where that would be longer than a socket's path may be, beside all others' temporary files."""
+    path = folder / "turnkv.sock"
+    return path if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX else pathlib.Path(tempfile.mkdtemp()) / "turnkv.sock"
 
 
 def _free_port(wanted: int) -> int:

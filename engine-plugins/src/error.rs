@@ -57,13 +57,14 @@ fn name(kind: ErrorKind) -> &'static str {
         ErrorKind::Limit => "limit",
         ErrorKind::Device => "device",
         ErrorKind::Internal => "internal",
+        ErrorKind::PermissionDenied => "permission_denied",
     }
 }
 
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Invalid => "fix the input: the same call will fail again",
-        ErrorKind::Unavailable => "recompute; check that the server runs at this address",
+        ErrorKind::Unavailable => "recompute; check the address, and that the server runs there",
         ErrorKind::Deadline => "recompute; the pool did not answer in time",
         ErrorKind::BreakerOpen => "recompute; the pool failed a moment ago and is not called for now",
         ErrorKind::Busy { .. } => "recompute, or retry after retry_after_ms",
@@ -74,5 +75,6 @@ fn advice(kind: ErrorKind) -> &'static str {
         ErrorKind::Limit => "recompute; a limit named in the message is reached",
         ErrorKind::Device => "recompute; the device refused or broke, the message says which",
         ErrorKind::Internal => "recompute, and report this",
+        ErrorKind::PermissionDenied => "recompute; an operator may grant it, by a certificate or in [access]",
     }
 }

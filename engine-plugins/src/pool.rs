@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use turnkv_client::{
     Attention, BreakerConfig, BreakerState, ClientConfig, ClientState, DataPlane, Dtype, EmbeddedConfig,
-    Group, Layout, NamespaceSpec, StatsReply, TierKind,
+    Fabric, FabricChoice, FabricConfig, Group, Layout, NamespaceSpec, StatsReply, TierKind, TlsConfig,
 };
 
 /// A door to one pool.
@@ -24,7 +24,9 @@ pub(crate) struct Pool {
 impl Pool {
     #[new]
     #[pyo3(signature = (address = None, *, data_plane = "auto", connect_ms = None, call_ms = None, verify = true,
-        breaker_failures = None, breaker_cooldown_ms = None, dram_bytes = None, nvme_bytes = None, dir = None, server = None))]
+        breaker_failures = None, breaker_cooldown_ms = None, dram_bytes = None, nvme_bytes = None, dir = None, server = None,
+        tls_ca = None, tls_cert = None, tls_key = None, tls_server_name = None, fabric = "auto", nics = None,
+        libfabric_provider = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python, one a setting")]
     fn new(
         py: Python<'_>,
@@ -39,11 +41,23 @@ impl Pool {
         nvme_bytes: Option<u64>,
         dir: Option<PathBuf>,
         server: Option<PathBuf>,
+        tls_ca: Option<PathBuf>,
+        tls_cert: Option<PathBuf>,
+        tls_key: Option<PathBuf>,
+        tls_server_name: Option<String>,
+        fabric: &str,
+        nics: Option<Vec<String>>,
+        libfabric_provider: Option<String>,
     ) -> PyResult<Pool> {
         let usual = ClientConfig::default();
         let config = ClientConfig {
             address: address.map(str::to_owned),
             data_plane: parse_data_plane(data_plane)?,
+            fabric: FabricConfig {
+                choice: parse_fabric(fabric)?,
+                nics: nics.unwrap_or_default(),
+                libfabric_provider: libfabric_provider.unwrap_or_default(),
+            },
             connect_ms: connect_ms.unwrap_or(usual.connect_ms),
             call_ms: call_ms.unwrap_or(usual.call_ms),
             verify,
@@ -51,6 +65,7 @@ impl Pool {
                 failures: breaker_failures.unwrap_or(usual.breaker.failures),
                 cooldown_ms: breaker_cooldown_ms.unwrap_or(usual.breaker.cooldown_ms),
             },
+            tls: TlsConfig { ca: tls_ca, cert: tls_cert, key: tls_key, server_name: tls_server_name },
             embedded: EmbeddedConfig {
                 dram_bytes: dram_bytes.unwrap_or(usual.embedded.dram_bytes),
                 nvme_bytes: nvme_bytes.unwrap_or(usual.embedded.nvme_bytes),
@@ -73,6 +88,13 @@ impl Pool {
     fn state(&self, py: Python<'_>) -> PyResult<&'static str> {
         let (client, _) = self.connection.client(py)?;
         Ok(state_name(&client.state()))
+    }
+
+    /// The fastest fabric by which pages travel over a network just now; None: by none.
+    #[getter]
+    fn fabric(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        let (client, _) = self.connection.client(py)?;
+        Ok(client.state().fabric.map(Fabric::name))
     }
 
     #[pyo3(signature = (model, *, dtype, layers = 0, kv_heads = 0, head_dim = 0, page_tokens = 16,
@@ -160,9 +182,18 @@ fn parse_data_plane(name: &str) -> PyResult<DataPlane> {
     match name {
         "auto" => Ok(DataPlane::Auto),
         "shm" => Ok(DataPlane::Shm),
+        "framed" => Ok(DataPlane::Framed),
         "inline" => Ok(DataPlane::Inline),
-        other => Err(PyValueError::new_err(format!("data_plane is auto, shm or inline, not {other:?}"))),
+        other => {
+            Err(PyValueError::new_err(format!("data_plane is auto, shm, framed or inline, not {other:?}")))
+        }
     }
+}
+
+fn parse_fabric(name: &str) -> PyResult<FabricChoice> {
+    FabricChoice::by_name(name).ok_or_else(|| {
+        PyValueError::new_err(format!("fabric is auto, framed, libfabric or verbs, not {name:?}"))
+    })
 }
 
 fn parse_layout(name: &str) -> PyResult<Layout> {

@@ -19,6 +19,8 @@ pub(crate) struct OffloadReport {
     pub(crate) durable: bool,
     /// Why they are not, where that was asked for and the server said.
     pub(crate) not_durable: Option<&'static str>,
+    /// How the pages travelled.
+    pub(crate) plane: Option<&'static str>,
 }
 
 /// What a reload brought.
@@ -32,6 +34,8 @@ pub(crate) struct ReloadReport {
     pub(crate) from_nvme: usize,
     /// Why the run ended early.
     pub(crate) miss: Option<&'static str>,
+    /// How the pages travelled.
+    pub(crate) plane: Option<&'static str>,
 }
 
 /// What the pool holds of a session.
@@ -67,6 +71,7 @@ impl From<turnkv_client::OffloadReport> for OffloadReport {
             first_decline: report.first_decline.map(decline_name),
             durable: report.durable,
             not_durable: report.not_durable.map(not_durable_name),
+            plane: report.plane.map(turnkv_client::Plane::name),
         }
     }
 }
@@ -78,6 +83,7 @@ impl From<turnkv_client::ReloadReport> for ReloadReport {
             from_dram: report.from_dram,
             from_nvme: report.from_nvme,
             miss: report.miss.map(miss_name),
+            plane: report.plane.map(turnkv_client::Plane::name),
         }
     }
 }
@@ -86,13 +92,14 @@ impl From<turnkv_client::ReloadReport> for ReloadReport {
 impl OffloadReport {
     fn __repr__(&self) -> String {
         format!(
-            "OffloadReport(stored={}, present={}, declined={}, first_decline={}, durable={}, not_durable={})",
+            "OffloadReport(stored={}, present={}, declined={}, first_decline={}, durable={}, not_durable={}, plane={})",
             self.stored,
             self.present,
             self.declined,
             text(self.first_decline),
             truth(self.durable),
             text(self.not_durable),
+            text(self.plane),
         )
     }
 }
@@ -100,10 +107,11 @@ impl OffloadReport {
 #[pymethods]
 impl ReloadReport {
     fn __repr__(&self) -> String {
-        let ReloadReport { pages, from_dram, from_nvme, miss } = self;
+        let ReloadReport { pages, from_dram, from_nvme, miss, plane } = self;
         format!(
-            "ReloadReport(pages={pages}, from_dram={from_dram}, from_nvme={from_nvme}, miss={})",
-            text(*miss)
+            "ReloadReport(pages={pages}, from_dram={from_dram}, from_nvme={from_nvme}, miss={}, plane={})",
+            text(*miss),
+            text(*plane)
         )
     }
 }

@@ -42,6 +42,8 @@ class Server:
 
     def __init__(self, folder: pathlib.Path, dram: str = "64MiB", nvme: str | None = "512MiB", slab: str | None = None) -> None:
         self.folder, self.process = folder, None
+        self.prefix: list[str] = []
+        """What runs the server's command, for one that is to run elsewhere."""
         self.config = folder / "turnkv.toml"
         text = f'listen = "unix:{folder}/turnkv.sock"\n[dram]\nbytes = "{dram}"\n'
         if slab:
@@ -55,7 +57,7 @@ class Server:
     def start(self) -> Server:
         """Starts it and waits until it answers."""
         with open(self.folder / "log", "ab") as log:
-            command = [str(server_binary()), "serve", "--config", str(self.config)]
+            command = [*self.prefix, str(server_binary()), "serve", "--config", str(self.config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS_MAX
         while True:

@@ -23,6 +23,8 @@ import turnkv
         ({"address": "unix://relative"}, "absolute"),
         ({"address": "unix:/" + "x" * 200}, "longer"),
         ({"data_plane": "rdma"}, "data_plane"),
+        ({"fabric": "rdma"}, "fabric"),
+        ({"nics": [str(number) for number in range(9)]}, "nics"),
         ({"connect_ms": 0}, "connect_ms"),
         ({"call_ms": 10**9}, "call_ms"),
         ({"breaker_failures": 0}, "breaker"),

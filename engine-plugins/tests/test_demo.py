@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from conftest import server_binary
 
 DEMO = pathlib.Path(__file__).resolve().parents[1] / "demo"
 
@@ -72,3 +73,19 @@ def test_the_probe_times_a_real_model(demo: tuple[ModuleType, ModuleType], dtype
     with torch.no_grad():
         speed = calibrate.probe(calibrate.SIZES[-1], dtype)
     assert 0 < speed.prefill < speed.decode
+
+
+def test_the_server_of_the_demo_starts_wherever_it_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.syspath_prepend(str(DEMO))
+    deep = tmp_path / ("deep" * 20)
+    deep.mkdir()
+    for folder in (tmp_path, deep):
+        monkeypatch.chdir(folder)
+        server = importlib.import_module("server").Server(server_binary(), "16MiB", "64MiB")
+        try:
+            server.start()
+            server.kill()
+            server.start()
+            assert "turnkv" in server.status()
+        finally:
+            server.stop()

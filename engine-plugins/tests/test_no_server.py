@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import warnings
 
 import pytest
-from conftest import tiny_model
+from conftest import Server, tiny_model
 from slab import same, say, tokens
 from transformers import DynamicCache
 
@@ -60,3 +61,38 @@ def test_a_user_reads_it_once(tmp_path: pathlib.Path) -> None:
         [sys.executable, "-c", code, *paths], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
     assert ran.stderr.count("there is no pool") == 1 and "no such key" in ran.stderr, ran.stderr
+
+
+@pytest.mark.parametrize("form", SETTINGS)
+def test_a_pool_that_refuses_its_caller_is_said_once(form: str, tmp_path: pathlib.Path) -> None:
+    """As where a certificate names a tenant and the cache names none."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    server = Server(tmp_path, nvme=None)
+    text = server.config.read_text()
+    server.config.write_text(f'tcp = "{address}"\n{text}[access]\nplain = "engine/acme"\n')
+    model, prompt = tiny_model(), tokens(60, seed=1)
+    try:
+        pool = turnkv.Pool(f"tcp://{address}")
+        server.start()
+        cache = TurnKVCache(model, "stranger", pool, page_tokens=16, **SETTINGS[form])
+        with pytest.warns(UserWarning, match="refuses this caller.*engine/acme.*tenant") as said:
+            assert cache.begin(prompt) == 0
+        assert len(said) == 1, [str(warning.message) for warning in said]
+        ours = say(model, prompt, cache, 4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # begin has said it
+            report = cache.end_turn(ours.sequences)
+        assert report.tokens_offloaded == 0 and report.misses["error:permission_denied"], report
+        named = TurnKVCache(model, "friend", pool, tenant="acme", page_tokens=16, **SETTINGS[form])
+        assert named.begin(prompt) == 0 and set(named.turn.misses) == {"absent"}, named.turn
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_memory_of_a_gpu_is_refused_where_there_is_none(legacy: bool, tmp_path: pathlib.Path) -> None:
+    pool = turnkv.Pool(f"unix:{tmp_path}/nobody.sock")
+    with pytest.raises(ValueError, match="gpu_bytes is of the device form"):
+        TurnKVCache(tiny_model(), "s", pool, legacy=legacy, gpu_bytes=1 << 20)

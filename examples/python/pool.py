@@ -1,6 +1,6 @@
 """Pages in, pages back, a miss, and what a pool is told of a session.
 
-    python examples/python/pool.py unix:/run/turnkv/turnkv.sock
+    python examples/python/pool.py unix:/run/turnkv/turnkv.sock [tenant]
 
 Owns: one namespace and one session. Must not know: engines.
 """
@@ -16,11 +16,12 @@ PAGE_TOKENS = 16
 PAGE_BYTES = 128 << 10
 
 
-def main(address: str) -> None:
+def main(address: str, tenant: str = "") -> None:
     pool = turnkv.Pool(address)
-    # What a page's bytes mean is ours alone here. An engine names its model, dtype, layers and heads instead.
+    # What a page's bytes mean is ours alone here. An engine names its model, dtype, layers and heads instead. Over TLS the
+    # tenant is the one that the certificate names.
     pages = pool.open_namespace(
-        "example-model@1", dtype="u8", layout="opaque", page_tokens=PAGE_TOKENS, opaque_shard_bytes=PAGE_BYTES
+        "example-model@1", dtype="u8", layout="opaque", page_tokens=PAGE_TOKENS, opaque_shard_bytes=PAGE_BYTES, tenant=tenant
     )
 
     # A page is named by its tokens and by all tokens before them: 32 bytes each.
@@ -48,9 +49,9 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     try:
-        main(sys.argv[1])
+        main(*sys.argv[1:])
     except turnkv.Error as error:
         sys.exit(f"{error}\n{error.advice}")

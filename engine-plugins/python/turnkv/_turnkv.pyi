@@ -41,6 +41,7 @@ _Kind = Literal[
     "limit",
     "device",
     "internal",
+    "permission_denied",
     "unnamed",
 ]
 _Dtype = Literal["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "u8"]
@@ -74,13 +75,16 @@ class OffloadReport:
     declined: int
     """Pages the pool did not take; once one is declined so are all after it."""
     first_decline: str | None
-    """Why: no_space, in_flight, no_parent, draining, lease_limit, lease_expired, deadline, unavailable."""
+    """Why: no_space, in_flight, no_parent (the page before it is not there, or this one did not arrive whole), outranked (what
+    would make way is likelier to be used again), draining, lease_limit, lease_expired, deadline, unavailable."""
     durable: bool
     """It was asked for, and what this call stored is on NVMe and flushed."""
     not_durable: str | None
     """Why it is not, where it was asked for and the server said: no_tier (it keeps nothing on NVMe: do not ask), timeout (the
     writes go on: offload the same again to ask), changed (somebody wrote to a page after its checksum: it is dropped), lost (a
     page left the pool meanwhile: offload it again), device (it failed: its operator must look)."""
+    plane: str | None
+    """How the pages travelled: shm, framed or inline; None: nothing was offered."""
 
 @final
 class ReloadReport:
@@ -92,6 +96,8 @@ class ReloadReport:
     miss: str | None
     """Why the run ended before the last hash: None when it did not; else absent, checksum, io, busy, incomplete,
     lease_expired, deadline, unavailable."""
+    plane: str | None
+    """How the pages travelled: shm, framed or inline; None: nothing was asked for."""
 
 @final
 class TurnBegun:
@@ -126,18 +132,26 @@ def chain_hashes(tokens: bytes, page_tokens: int, parent: bytes | None = None) -
 class Pool:
     """A door to one pool. Threads may share it; a forked child gets connections of its own. Connects at the first call.
 
-    `address`: "unix:/path", "http://host:port", or None for the embedded pool: a private server process of this user that
-    is started when needed (the one that the wheel carries, unless $TURNKV_SERVER or `server` names another) and stopped when
-    its last client leaves; `dram_bytes`, `nvme_bytes`, `dir` (of its NVMe files)
-    and `server` (path of the turnkv binary) are for that one only. `data_plane`: "auto", "shm" or "inline".
-    `call_ms`: the deadline of every call that sets none. Raises ValueError for an address or value that cannot be meant.
+    `address`: "unix:/path", "tls://host:port"; without encryption "tcp://host:port", or "http://host:port" (gRPC only); or
+    None for the embedded pool: a private server process of this user that is started when needed (the one that the wheel
+    carries, unless $TURNKV_SERVER or `server` names another) and stopped when its last client leaves; `dram_bytes`,
+    `nvme_bytes`, `dir` (of its NVMe files) and `server` (path of the turnkv binary) are for that one only. `data_plane`:
+    "auto" (shared memory with a server of this host; over data rails to a tls:// or tcp:// address; else inline), "shm",
+    "framed" or "inline". `tls_ca` (who signed the server's certificate), `tls_cert` and `tls_key` (this process's own) are
+    PEM files, for "tls://" only, and read anew for every connection; `tls_server_name`: the name of the server's certificate,
+    where that is not the address's host. What is not given is taken from TURNKV_TLS_CA, TURNKV_TLS_CERT, TURNKV_TLS_KEY and
+    TURNKV_TLS_SERVER_NAME. `fabric`: by what pages travel to a tls:// or tcp:// address: "verbs" (RDMA), "libfabric" (EFA,
+    Slingshot), "framed" (TCP), or "auto": the fastest that both ends have. `nics`: names of the NICs to use; None: of each
+    fabric the first. `libfabric_provider`: None: efa or cxi. What is not given is taken from TURNKV_FABRIC, TURNKV_NICS
+    (names with commas) and TURNKV_LIBFABRIC_PROVIDER. `call_ms`: the deadline of every call that sets none. Raises ValueError
+    for an address or value that cannot be meant.
     """
 
     def __new__(
         cls,
         address: str | None = None,
         *,
-        data_plane: Literal["auto", "shm", "inline"] = "auto",
+        data_plane: Literal["auto", "shm", "framed", "inline"] = "auto",
         connect_ms: int | None = None,
         call_ms: int | None = None,
         verify: bool = True,
@@ -147,12 +161,22 @@ class Pool:
         nvme_bytes: int | None = None,
         dir: str | None = None,
         server: str | None = None,
+        tls_ca: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        tls_server_name: str | None = None,
+        fabric: Literal["auto", "framed", "libfabric", "verbs"] = "auto",
+        nics: list[str] | None = None,
+        libfabric_provider: str | None = None,
     ) -> Self: ...
     @property
     def address(self) -> str | None: ...
     @property
     def state(self) -> str:
         """idle, connected, or breaker_open; without asking the server."""
+    @property
+    def fabric(self) -> str | None:
+        """The fastest fabric by which pages travel over a network just now: framed, libfabric or verbs; None: by none."""
     def open_namespace(
         self,
         model: str,

@@ -86,6 +86,7 @@ def test_partial_page_at_the_end_is_dropped() -> None:
         ({"deadline_ms": "5"}, "deadline_ms"),
         ({"threads": 0}, "threads"),
         ({"durable": 1}, "durable"),
+        ({"pool": "foo"}, "option pool must be"),
     ],
 )
 def test_options_that_cannot_be_meant_are_named(given: dict, complaint: str) -> None:

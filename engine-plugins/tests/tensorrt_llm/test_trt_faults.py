@@ -19,7 +19,7 @@ from scripts import CHUNKED, next_turn, pages, prompt
 
 import turnkv.tensorrt_llm
 from turnkv.connector import PageRun, SaveJob
-from turnkv.tensorrt_llm.options import Options
+from turnkv.tensorrt_llm.options import Options, slips
 
 MakeEngine = Callable[..., Engine]
 
@@ -238,6 +238,14 @@ def test_options_are_checked() -> None:
     for name, text in wrong:
         with pytest.raises(ValueError, match=f"TURNKV_{name} must"):
             Options.of({f"TURNKV_{name}": text})
+
+
+def test_a_misspelt_variable_is_found() -> None:
+    others = ("LOG", "NICS", "RDMA", "FABRIC", "SERVER", "ADDRESS", "CONFIG", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_SERVER_NAME")
+    known = {f"TURNKV_{name}": "" for name in (*others, "LOAD_MS", "TENANT")} | {"TRTLLM_TURNKV_POOL": "", "PATH": ""}
+    assert slips(known) == []
+    assert slips(known | {"TURNKV_LODA_MS": "5"}) == ["TURNKV_LODA_MS (did you mean TURNKV_LOAD_MS?)"]
+    assert slips({"TRTLLM_TURNKV_TENNANT": "x"}) == ["TRTLLM_TURNKV_TENNANT (did you mean TRTLLM_TURNKV_TENANT?)"]
 
 
 @pytest.mark.parametrize("option", ["load", "save"])

@@ -107,11 +107,27 @@ def say_not_kept(why: str, stacklevel: int) -> None:
 
 
 def say_no_pool(error: turnkv.Error, stacklevel: int) -> None:
-    """Tells the user that there is no pool, and how to have one."""
+    """Tells the user that there is no pool, or none for this caller, and how to have one."""
     if error.kind == "unavailable":
         warnings.warn(
             f"turnkv: there is no pool, so nothing is kept and the model computes everything: {error}", stacklevel=stacklevel + 1
         )
+    say_refused(error, stacklevel + 1)
+
+
+def say_refused(error: turnkv.Error, stacklevel: int) -> None:
+    """Tells the user that the pool serves others, and what this caller lacks."""
+    if error.kind == "permission_denied":
+        warnings.warn(
+            f"turnkv: the pool refuses this caller, so nothing is kept: {error} (is `tenant` what its certificate names?)",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def refuse_gpu_settings(gpu_bytes: int) -> None:
+    """Raises ValueError where a model on the CPU is to have memory of a GPU."""
+    if gpu_bytes:
+        raise ValueError("gpu_bytes is of the device form: this model is on the CPU; move it to the GPU, or leave gpu_bytes out")
 
 
 def refuse_padding(attention_mask: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import turnkv
 
-from .common import Unsupported, view
+from .common import Unsupported, refuse_gpu_settings, view
 from .turns import Brought, TurnCache, shape_of
 
 PAGE_TOKENS = 16
@@ -29,12 +29,15 @@ class CopyingCache(TurnCache, form="copying"):
         *,
         legacy: bool = False,
         device: turnkv.Device | None = None,
+        overlap: bool = True,
+        gpu_bytes: int = 0,
         page_tokens: int | None = None,
         **settings: Any,
     ) -> None:
         place = next(model.parameters()).device
         if place.type != "cpu":
             raise Unsupported(f"this form is for models on the CPU, this one is on {place}")
+        refuse_gpu_settings(gpu_bytes)
         shape = shape_of(model, PAGE_TOKENS if page_tokens is None else page_tokens)
         super().__init__(model, session, pool, shape=shape, layout="layer_kv_head_token", **settings)
 

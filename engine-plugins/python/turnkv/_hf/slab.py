@@ -19,7 +19,18 @@ import turnkv
 from turnkv._door import Door
 
 from .cache import TurnKVCache
-from .common import TurnReport, Unsupported, config_of, named, one_sequence, refuse_padding, say_no_pool, say_not_kept
+from .common import (
+    TurnReport,
+    Unsupported,
+    config_of,
+    named,
+    one_sequence,
+    refuse_gpu_settings,
+    refuse_padding,
+    say_no_pool,
+    say_not_kept,
+    say_refused,
+)
 from .group import GroupShape
 from .guard import Guard
 from .layers import SlabLayer
@@ -39,6 +50,8 @@ class SlabCache(TurnKVCache, form="slab"):
         *,
         legacy: bool = False,
         device: turnkv.Device | None = None,
+        overlap: bool = True,
+        gpu_bytes: int = 0,
         page_tokens: int | None = None,
         capacity_tokens: int | None = None,
         sink: int = 0,
@@ -50,6 +63,7 @@ class SlabCache(TurnKVCache, form="slab"):
         deadline_ms: int | None = None,
         wait_ms: int = 0,
     ) -> None:
+        refuse_gpu_settings(gpu_bytes)
         if wait_ms:
             raise ValueError("wait_ms is of the copying form: the slab form has its slots before the turn ends")
         sessions = session if isinstance(session, (list, tuple)) else [session]
@@ -177,6 +191,8 @@ class SlabCache(TurnKVCache, form="slab"):
                     group.check()
                 row.store(tokens, wanted, keep, hints, self.turn)
             except turnkv.Error as error:
+                if not self.turn.misses[f"error:{error.kind}"]:
+                    say_refused(error, stacklevel=2)  # begin has not
                 self.turn.misses[f"error:{error.kind}"] += 1
                 self.turn.durable = False
         self._note_groups()

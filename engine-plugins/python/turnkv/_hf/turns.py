@@ -32,6 +32,7 @@ from .common import (
     refuse_padding,
     say_no_pool,
     say_not_kept,
+    say_refused,
 )
 from .guard import Guard
 from .shape import layer_shapes
@@ -241,6 +242,8 @@ class TurnCache(TurnKVCache, DynamicCache):
                 kept = self._durable if durable is None else durable
                 self._door.call(lambda pages: self._store(pages, tokens, kept, hints))
             except turnkv.Error as error:
+                if not self.turn.misses[f"error:{error.kind}"]:
+                    say_refused(error, stacklevel=2)  # begin has not
                 self.turn.misses[f"error:{error.kind}"] += 1
         self.turn.offload_ms = (time.perf_counter() - started) * 1e3
         self.totals.add(self.turn)

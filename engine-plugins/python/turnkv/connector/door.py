@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from dataclasses import dataclass
+from typing import Literal
 
 import turnkv
 from turnkv.checkpoint import WeightsName, name_of
@@ -40,6 +41,7 @@ class PoolOptions:
     tenant: str
     call_ms: int
     connect_ms: int = 250
+    fabric: Literal["auto", "framed", "libfabric", "verbs"] = "auto"
 
 
 class Door:
@@ -49,7 +51,7 @@ class Door:
         self.options = options
         self.groups = {group.group: group for group in groups}
         self.shard_bytes = shard_bytes
-        self._pool = turnkv.Pool(options.address, call_ms=options.call_ms, connect_ms=options.connect_ms)
+        self._pool = turnkv.Pool(options.address, call_ms=options.call_ms, connect_ms=options.connect_ms, fabric=options.fabric)
         self._lock = threading.Lock()
         self._opened: dict[int, turnkv.Namespace] = {}
         self.epoch = b""

@@ -45,8 +45,10 @@ class Options:
     """Options as checked. Milliseconds and bytes are in the names."""
 
     pool: str | None = None
-    """unix:/path or http://host:port; None: the embedded pool."""
+    """unix:/path, tls://host:port, tcp://host:port or http://host:port; None: the embedded pool."""
     data_plane: str = "auto"
+    fabric: str = "auto"
+    """To a pool of another host: verbs, libfabric, framed, or the fastest that both ends have."""
     tenant: str = ""
     """Pages are never shared between tenants."""
     model_id: str | None = None
@@ -75,7 +77,7 @@ class Options:
 
     def open_pool(self, call_ms: int) -> turnkv.Pool:
         """A door whose calls take at most `call_ms`. Connects at the first of them."""
-        names = ("data_plane", "dram_bytes", "nvme_bytes", "dir", "server")
+        names = ("data_plane", "fabric", "dram_bytes", "nvme_bytes", "dir", "server")
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return turnkv.Pool(self.pool, call_ms=call_ms, **settings)
 
@@ -94,4 +96,7 @@ def parse(given: Mapping[str, Any] | None) -> Options:
             raise ValueError(f"turnkv's option {name} must be {expected}, not {value!r}")
         if name in BOUNDS and not BOUNDS[name][0] <= value <= BOUNDS[name][1]:
             raise ValueError(f"turnkv's option {name} must be {BOUNDS[name][0]} to {BOUNDS[name][1]}, not {value}")
+        if name == "pool" and not value.startswith(("unix:/", "tls://", "tcp://", "http://")):
+            forms = '"unix:/path", "tls://host:port", "tcp://host:port" or "http://host:port"'
+            raise ValueError(f"turnkv's option pool must be {forms}, not {value!r}")
     return Options(**values)

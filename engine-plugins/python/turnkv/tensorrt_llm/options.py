@@ -5,6 +5,7 @@ Owns: names, defaults, bounds, clear errors. Must not know: TensorRT-LLM, pools.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -19,7 +20,7 @@ class Options:
     """Settings of the connector. Field `x_y` is the variable TURNKV_X_Y. Rank 0's count for all ranks."""
 
     pool: str | None = None
-    """Address of the pool: "unix:/path" or "http://host:port". None: a private pool of this user."""
+    """Address: "unix:/path", "tls://host:port", "tcp://host:port" or "http://host:port". None: a private pool of this user."""
     tenant: str = ""
     """Pages are shared among engines of one tenant only."""
     model_id: str | None = None
@@ -57,6 +58,18 @@ class Options:
                     values[entry.name] = _parsed(entry.name, prefix + entry.name.upper(), text)
                     break
         return Options(**values)
+
+
+def slips(environment: Mapping[str, str]) -> list[str]:
+    """Variables whose names are nearly those of options, each with the one it is near to: nobody reads them."""
+    names = [entry.name.upper() for entry in fields(Options)]
+    said = []
+    for variable in sorted(environment):
+        prefix = next(filter(variable.startswith, PREFIXES), None)
+        name = variable.removeprefix(prefix or "")
+        if prefix is not None and name not in names:
+            said += [f"{variable} (did you mean {prefix}{near}?)" for near in difflib.get_close_matches(name, names, 1, 0.8)]
+    return said
 
 
 _LORA_NAME = re.compile(r"[A-Za-z0-9._/@:-]+")
@@ -99,8 +112,9 @@ def _parsed(name: str, variable: str, text: str) -> Any:
     if name in _TEXT_BYTES_MAX:
         if len(text.encode()) > _TEXT_BYTES_MAX[name]:
             raise ValueError(f"{variable} must have at most {_TEXT_BYTES_MAX[name]} bytes, not {len(text.encode())}")
-        if name == "pool" and not text.startswith(("unix:/", "http://", "https://")):
-            raise ValueError(f'{variable} must be "unix:/path" or "http://host:port", not {text!r}')
+        if name == "pool" and not text.startswith(("unix:/", "tls://", "tcp://", "http://")):
+            forms = '"unix:/path", "tls://host:port", "tcp://host:port" or "http://host:port"'
+            raise ValueError(f"{variable} must be {forms}, not {text!r}")
         if name == "lora_names":
             lora_names(text, variable)
         return text

@@ -24,7 +24,7 @@ from .crew import Crew
 from .identity import GROUP
 from .keys import Naming, has_foreign_input, root_of
 from .meta import Placing, StepMeta
-from .options import Options, lora_names
+from .options import Options, lora_names, slips
 
 logger = compat.logger
 TRACKED_MAX = 4096
@@ -66,6 +66,8 @@ class Scheduler(compat.interface().KvCacheConnectorScheduler):  # type: ignore[m
         super().__init__(llm_args)
         identity.check(llm_args)
         self._options = Options.of(os.environ)
+        for slip in slips(os.environ):
+            logger.warning("TurnKV: nobody reads the variable %s", slip)
         self._block_tokens = identity.block_tokens(llm_args)
         checkpoint = identity.checkpoint(llm_args, self._options.model_id)
         if isinstance(checkpoint.model, WeightsName):

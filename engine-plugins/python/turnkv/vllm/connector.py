@@ -125,6 +125,7 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
             model=self._weights,
             tenant=self._options.tenant,
             call_ms=call_ms,
+            fabric=self._options.fabric,
         )
         return Door(options, self._groups, shard_bytes)
 

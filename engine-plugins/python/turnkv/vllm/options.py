@@ -16,7 +16,9 @@ class Options:
     """Settings of the connector. Every field is a key of kv_connector_extra_config; all have defaults."""
 
     pool: str | None = None
-    """Address of the pool: "unix:/path" or "http://host:port". None: a private one of this user."""
+    """Address: "unix:/path", "tls://host:port", "tcp://host:port" or "http://host:port". None: a private pool of this user."""
+    fabric: Literal["auto", "framed", "libfabric", "verbs"] = "auto"
+    """By what pages travel to a pool of another host. auto: the fastest that both ends have."""
     tenant: str = ""
     """Pages are shared among engines of one tenant only."""
     model_id: str | None = None
@@ -70,6 +72,7 @@ class Options:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "fabric": ("auto", "framed", "libfabric", "verbs"),
     "load": ("async", "layerwise", "off"),
     "save": ("filled", "finished", "off"),
 }
@@ -107,8 +110,9 @@ def _check(key: str, value: Any) -> None:
     elif not (value is None and key in ("pool", "model_id")):
         if not isinstance(value, str) or len(value.encode()) > _TEXT_BYTES_MAX[key]:
             raise ValueError(_said(key, f"a string of at most {_TEXT_BYTES_MAX[key]} bytes", value))
-        if key == "pool" and not value.startswith(("unix:/", "http://", "https://")):
-            raise ValueError(_said(key, '"unix:/path", "http://host:port" or null', value))
+        if key == "pool" and not value.startswith(("unix:/", "tls://", "tcp://", "http://")):
+            forms = '"unix:/path", "tls://host:port", "tcp://host:port", "http://host:port" or null'
+            raise ValueError(_said(key, forms, value))
 
 
 def _said(key: str, may_be: str, value: Any) -> str:
