@@ -5,17 +5,25 @@
 //! - [`http`]: its metrics page
 //! - [`process`]: what the kernel says of it
 //! - [`beside`]: a server that is misused, and a user beside it
+//! - [`certs`]: an authority, and certificates of servers and clients
+//! - [`counts`]: a pool's counts, as they come to be
+//! - [`fabric`]: a server whose pages go by NICs
 //! - [`flood`]: connections that want nothing good; [`http2`]: gRPC by hand, for callers that no library would be
 //! - [`gpu`]: a host device with pages in it
 //! - [`local`]: a client that speaks frames by hand; [`heavy`]: the largest legal requests, and a clock beside them
 //! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
+//! - [`proxy`]: a network that fails
 //! - [`raw`]: gRPC calls of bytes that need be no message
+//! - [`secured`]: a server under TLS, and clients of it
 //! - [`traffic`]: traffic of every kind, and the metrics page after it
 //! - [`user`]: a client that checks every byte it gets
 #![forbid(unsafe_code)]
 
 pub mod beside;
+pub mod certs;
+pub mod counts;
+pub mod fabric;
 pub mod flood;
 pub mod gpu;
 pub mod heavy;
@@ -25,7 +33,9 @@ pub mod local;
 pub mod mapped;
 pub mod pages;
 pub mod process;
+pub mod proxy;
 pub mod raw;
+pub mod secured;
 pub mod server;
 pub mod traffic;
 pub mod user;

@@ -5,10 +5,12 @@ use crate::pages::{chain, namespace};
 use crate::server::Server;
 use anyhow::{Context, Result, ensure};
 use prost::Message;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use turnkv_proto::{ErrorKind, pack_hashes, wire};
-use turnkv_transfer::{FLAG_FAILURE, Frame, LocalSocket};
+use turnkv_transfer::fabric::framed::FramedStream;
+use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame, LocalSocket};
 use wire::Verb;
 use wire::pool_client::PoolClient;
 
@@ -47,6 +49,19 @@ impl Local {
     /// The server is not there.
     pub fn hello(socket: &Path, ns: bytes::Bytes) -> Result<Local> {
         let socket = LocalSocket::connect(socket, Instant::now() + Duration::from_secs(5))?;
+        Local::greet(socket, ns)
+    }
+
+    /// The same over a network, without encryption.
+    ///
+    /// # Errors
+    /// The server is not there.
+    pub fn over_network(tcp: SocketAddr, ns: bytes::Bytes) -> Result<Local> {
+        let stream = FramedStream::plain(TcpStream::connect(tcp)?)?;
+        Local::greet(LocalSocket::over_network(stream)?, ns)
+    }
+
+    fn greet(socket: LocalSocket, ns: bytes::Bytes) -> Result<Local> {
         let mut local = Local { socket, client: 0, ns };
         let hello: wire::HelloReply =
             local.ask(Verb::Hello, &wire::HelloRequest { protocol: 1, ..Default::default() })?;
@@ -69,12 +84,32 @@ impl Local {
     /// The server left, or refused it.
     pub fn ask<M: Message + Default>(&self, verb: Verb, body: &impl Message) -> Result<M> {
         self.tell(verb, body)?;
-        let frame = self.socket.recv(Some(Instant::now() + Duration::from_secs(60)))?;
+        Ok(M::decode(&self.answer()?.body[..])?)
+    }
+
+    /// Sends a request and takes its answers to the last one.
+    ///
+    /// # Errors
+    /// The server left, or refused it.
+    pub fn ask_all<M: Message + Default>(&self, verb: Verb, body: &impl Message) -> Result<Vec<M>> {
+        self.tell(verb, body)?;
+        let mut answers = Vec::new();
+        loop {
+            let frame = self.answer()?;
+            answers.push(M::decode(&frame.body[..])?);
+            if frame.flags & FLAG_MORE == 0 {
+                return Ok(answers);
+            }
+        }
+    }
+
+    fn answer(&self) -> Result<Frame> {
+        let frame = self.next(Duration::from_secs(60))?;
         if frame.flags & FLAG_FAILURE != 0 {
             let failure = wire::Failure::decode(&frame.body[..])?;
             return Err(turnkv_proto::Error::from_failure(&failure).into());
         }
-        Ok(M::decode(&frame.body[..])?)
+        Ok(frame)
     }
 
     /// The next frame that comes, within so long.

@@ -31,6 +31,8 @@ pub struct Setup {
     pub nvme: String,
     /// More lines for the configuration's `[limits]`.
     pub limits: String,
+    /// More sections of the configuration.
+    pub sections: String,
     /// TCP address for gRPC.
     pub tcp: Option<String>,
     /// HTTP address for /metrics and /healthz.
@@ -39,6 +41,8 @@ pub struct Setup {
     pub nvme_dir: Option<PathBuf>,
     /// Files that it may have open.
     pub files_max: Option<u64>,
+    /// More of its environment.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl Default for Setup {
@@ -52,10 +56,12 @@ impl Default for Setup {
             dram: String::new(),
             nvme: String::new(),
             limits: String::new(),
+            sections: String::new(),
             tcp: None,
             metrics: None,
             nvme_dir: None,
             files_max: None,
+            environment: Vec::new(),
         }
     }
 }
@@ -247,6 +253,7 @@ fn launch(dir: &Path, setup: &Setup) -> anyhow::Result<Child> {
     command
         .args(["serve", "--config"])
         .arg(&config)
+        .envs(setup.environment.iter().cloned())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
@@ -274,7 +281,7 @@ fn config_text(dir: &Path, setup: &Setup) -> String {
             setup.nvme
         );
     }
-    text + "[limits]\n" + &setup.limits
+    text + "[limits]\n" + &setup.limits + "\n" + &setup.sections
 }
 
 /// A directory on a real disk (O_DIRECT), short enough for socket paths.

@@ -5,8 +5,8 @@ use crate::pages;
 use anyhow::{Result, ensure};
 use std::time::Duration;
 use turnkv_client::{
-    BlockHash, Client, ClientConfig, DataPlane, Namespace, OffloadOptions, OffloadReport, PageSource,
-    PageTarget, ReloadOptions, ReloadReport,
+    BlockHash, Client, ClientConfig, DataPlane, MissCause, Namespace, OffloadOptions, OffloadReport,
+    PageSource, PageTarget, ReloadOptions, ReloadReport,
 };
 
 /// A client with one namespace open.
@@ -66,6 +66,25 @@ impl User {
             ensure!(*page == pages::bytes(hash, self.page_bytes()), "WRONG BYTES for page {hash:?}");
         }
         Ok(report)
+    }
+
+    /// Pages that the pool has not are missed, offloaded, found when they are offloaded again, and reloaded from DRAM.
+    ///
+    /// # Errors
+    /// A call failed, or the pool says otherwise.
+    pub async fn go_and_come_back(&self, hashes: &[BlockHash]) -> Result<()> {
+        let count = hashes.len();
+        ensure!(self.namespace.lookup(hashes).await? == 0);
+        let report = self.reload(hashes).await?;
+        ensure!(report.miss == Some(MissCause::Absent), "{report:?}");
+        let report = self.offload(&OffloadOptions::default(), hashes).await?;
+        ensure!((report.stored, report.present, report.declined) == (count, 0, 0), "{report:?}");
+        let again = self.offload(&OffloadOptions::default(), hashes).await?;
+        ensure!((again.stored, again.present) == (0, count), "{again:?}");
+        ensure!(self.namespace.lookup(hashes).await? == count);
+        let report = self.reload(hashes).await?;
+        ensure!((report.pages, report.from_dram) == (count, count), "{report:?}");
+        Ok(())
     }
 
     /// Waits until everything offloaded is on NVMe.

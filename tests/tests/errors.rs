@@ -91,12 +91,24 @@ fn a_server_that_cannot_start_says_why() -> Result<()> {
     let small = "[dram]\nbytes = \"16MiB\"\nlock = false\n";
     let at = |listen: &str, rest: &str| format!("listen = \"unix:{listen}\"\n{rest}{small}");
     let nvme = format!("[nvme]\npath = \"{}\"\nbytes = \"64MiB\"\n", path("file/below"));
+    let tcp = "tcp = \"127.0.0.1:0\"\n";
     let cases = [
         (at(&path("file"), ""), "file"),
         (at(&path("file/t.sock"), ""), "file"),
         (at(&path("a.sock"), &format!("tcp = \"{}\"\n", taken.local_addr()?)), "cannot listen at 127.0.0.1"),
         (at(&path("b.sock"), "metrics = \"203.0.113.1:1\"\n"), "cannot listen at 203.0.113.1:1"),
         (at("/proc/no/t.sock", ""), "/proc/no"),
+        (
+            at(&path("e.sock"), &format!("{tcp}[remote]\nfabrics = [\"verbs\"]\nnics = [\"absent0\"]\n")),
+            "absent0",
+        ),
+        (
+            at(
+                &path("f.sock"),
+                &format!("{tcp}[remote]\nfabrics = [\"libfabric\"]\nlibfabric_provider = \"absent0\"\n"),
+            ),
+            "libfabric",
+        ),
         (at(&path("c.sock"), "") + &nvme, "file/below"),
     ];
     for (text, wanted) in &cases {

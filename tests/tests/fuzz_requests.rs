@@ -108,7 +108,33 @@ impl Caller {
 
     /// A request of each verb that would be fine.
     fn requests(&self, namespace: &bytes::Bytes) -> Vec<(Verb, Vec<u8>)> {
-        [self.requests_for_pages(namespace), self.requests_for_slots(namespace)].concat()
+        let own = [self.requests_for_pages(namespace), self.requests_for_slots(namespace)].concat();
+        [own, self.requests_of_a_network(namespace)].concat()
+    }
+
+    /// What is for the network is refused here; there, `framed_hostile` asks it.
+    fn requests_of_a_network(&self, namespace: &bytes::Bytes) -> Vec<(Verb, Vec<u8>)> {
+        let (client, hashes) = (self.client, bytes::Bytes::from(pack_hashes(&chain(7, 1))));
+        let rail = wire::OpenRailRequest { client, ..Default::default() };
+        let begin = wire::BeginOffloadRequest {
+            namespace: namespace.clone(),
+            hashes: hashes.clone(),
+            client,
+            ..Default::default()
+        };
+        let begin_reload =
+            wire::BeginReloadRequest { namespace: namespace.clone(), hashes, client, ..Default::default() };
+        let page = wire::RemotePage { spans: vec![wire::RemoteSpan::default()], ..Default::default() };
+        let (regions, pages) = (vec![wire::RemoteRegion::default()], vec![page]);
+        let offload =
+            wire::RemoteOffloadRequest { begin: Some(begin), regions: regions.clone(), pages: pages.clone() };
+        let reload =
+            wire::RemoteReloadRequest { begin: Some(begin_reload), regions, pages, ..Default::default() };
+        vec![
+            (Verb::OpenRail, rail.encode_to_vec()),
+            (Verb::RemoteOffload, offload.encode_to_vec()),
+            (Verb::RemoteReload, reload.encode_to_vec()),
+        ]
     }
 
     fn requests_for_pages(&self, namespace: &bytes::Bytes) -> Vec<(Verb, Vec<u8>)> {

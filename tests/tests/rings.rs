@@ -60,7 +60,14 @@ async fn a_peer_that_scribbles_ends_alone() -> Result<()> {
     let hashes = chain(1, 3); // of the pages that are there
     let state = AtomicU64::new(0x9E37_79B9_7F4A_7C15);
     let (mut answered, mut ended) = (0, 0);
-    for round in 0..300 {
+    let malformed = "turnkv_door_ended_total{door=\"local\",cause=\"malformed\"}";
+    let until = Instant::now() + 6 * SOON;
+    // On a busy machine the server mostly looks too late to see what is wrong: then it goes on until it saw.
+    for round in 0.. {
+        if round >= 300 && beside.series(malformed)? > 0.0 {
+            break;
+        }
+        ensure!(round < 300 || Instant::now() < until, "none of {round} was found out");
         let (socket, memory, _) = connect(&beside.server)?;
         let ask = lookup(&beside, 1);
         // Half of them begin well.
@@ -80,10 +87,10 @@ async fn a_peer_that_scribbles_ends_alone() -> Result<()> {
             let value = if word.is_multiple_of(3) { word % 3_000 } else { random(&state) };
             memory.slot(at * 8, 8).context("a word inside")?.claim()?.fill(&value.to_le_bytes());
         }
-        // The server looks at once, before anything that is right is written over it.
+        // The server looks before anything that is right is written over it: at once, or on a busy machine somewhat later.
         let mut bell = UnixStream::from(socket.as_fd().try_clone_to_owned()?);
         bell.write_all(&[0, 0, 0, 0, 0, FLAG_BELL, 0, 0])?;
-        std::thread::sleep(Duration::from_micros(200));
+        std::thread::sleep(Duration::from_micros(200 << (round % 7)));
         // Whatever comes of it: an answer, a refusal, an end; never a wait without one.
         let sent =
             socket.send_by(Verb::Lookup as u8, 0, &ask, &[], Instant::now() + Duration::from_millis(20));
@@ -97,8 +104,6 @@ async fn a_peer_that_scribbles_ends_alone() -> Result<()> {
         }
     }
     ensure!(answered > 100 && ended > 50, "both happen: {answered} answered, {ended} ended");
-    let malformed = "turnkv_door_ended_total{door=\"local\",cause=\"malformed\"}";
-    ensure!(beside.series(malformed)? > 0.0, "none was found out");
     Ok(())
 }
 

@@ -172,6 +172,16 @@ fn bad_input_is_said_in_one_line() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(!output.status.success() && said.contains(wanted), "{arguments:?} said {said:?}");
     }
+    // A variable that is set for other commands is not in the way of a trace; without one it names the server.
+    for (arguments, wanted) in [
+        (&["size", "--trace", "/nonexistent", "--bytes-per-token", "1"][..], "cannot open"),
+        (&["size"], "no server answers at unix:/nonexistent.sock"),
+    ] {
+        let mut command = Command::new(server_binary()?);
+        let output = command.args(arguments).env("TURNKV_ADDRESS", "unix:/nonexistent.sock").output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(said.contains(wanted), "{arguments:?} said {said:?}");
+    }
     Ok(())
 }
 

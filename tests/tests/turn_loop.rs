@@ -1,7 +1,7 @@
 //! The turn loop through a real server: offload, reload, restart, both data planes, both tiers, both I/O engines.
 
 use anyhow::{Result, ensure};
-use turnkv_client::{DataPlane, MissCause, OffloadOptions, TierKind};
+use turnkv_client::{DataPlane, OffloadOptions, TierKind};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -19,15 +19,7 @@ async fn pages_come_back_on_both_planes_and_engines() -> Result<()> {
         for (seed, plane) in [(1, DataPlane::Shm), (2, DataPlane::Inline)] {
             let user = User::connect(&server.address(), plane, PAGE).await?;
             let hashes = chain(seed, 40);
-            ensure!(user.namespace.lookup(&hashes).await? == 0);
-            ensure!(user.reload(&hashes).await?.miss == Some(MissCause::Absent));
-            let report = user.offload(&OffloadOptions::default(), &hashes).await?;
-            ensure!((report.stored, report.present, report.declined) == (40, 0, 0), "{report:?}");
-            let again = user.offload(&OffloadOptions::default(), &hashes).await?;
-            ensure!((again.stored, again.present) == (0, 40), "{again:?}");
-            ensure!(user.namespace.lookup(&hashes).await? == 40);
-            let report = user.reload(&hashes).await?;
-            ensure!((report.pages, report.from_dram) == (40, 40), "{report:?}");
+            user.go_and_come_back(&hashes).await?;
             let kept = user.offload(&durable(), &hashes).await?;
             ensure!(
                 kept.present == 40 && kept.durable,

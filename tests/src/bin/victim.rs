@@ -11,7 +11,8 @@ async fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().context("usage: victim ADDRESS SEED [hold]")?;
     let first: u64 = arguments.next().context("usage: victim ADDRESS SEED [hold]")?.parse()?;
-    let user = User::connect(&address, DataPlane::Shm, 128 << 10).await?;
+    let plane = if address.starts_with("tcp://") { DataPlane::Framed } else { DataPlane::Shm };
+    let user = User::connect(&address, plane, 128 << 10).await?;
     if arguments.next().is_some() {
         return hold(&user, first).await;
     }

@@ -18,6 +18,7 @@ pub(crate) fn of_the_wire() -> String {
         ErrorKind::SessionUnknown,
         ErrorKind::Limit,
         ErrorKind::Internal,
+        ErrorKind::PermissionDenied,
     ];
     let mut table = "| kind | gRPC status | what to do |\n|---|---|---|\n".to_owned();
     for kind in kinds {

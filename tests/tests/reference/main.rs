@@ -55,6 +55,10 @@ fn errors_and_frames_are_those_of_the_protocol() -> Result<()> {
     let mut page = Page::open("docs/reference/protocol.md")?;
     page.compare("errors", &errors::of_the_wire())?;
     page.compare("frame", &formats::tables("server/transfer/src/frame.rs")?.remove(0))?;
+    let rails = formats::tables("server/transfer/src/fabric/framed/wire.rs")?;
+    for (name, table) in ["rail header", "join"].iter().zip(&rails) {
+        page.compare(name, table)?;
+    }
     page.close()?;
     let mut page = Page::open("docs/reference/python.md")?;
     page.compare("python errors", &errors::of_python()?)?;

@@ -11,10 +11,11 @@ use std::process::{Command, Output};
 use turnkv_tests::workspace::server_binary;
 
 /// Two configurations of other sizes and places. What differs between their defaults is made of these.
-const SMALL: &str = "[nvme]\npath = \"/one\"\nbytes = \"8GiB\"\n";
-const LARGE: &str = "[dram]\nbytes = \"64GiB\"\n[nvme]\npath = \"/two\"\nbytes = \"1TiB\"\n";
-/// Keys that a `[nvme]` must have.
-const REQUIRED: [&str; 2] = ["nvme.path", "nvme.bytes"];
+const SMALL: &str =
+    "[nvme]\npath = \"/one\"\nbytes = \"8GiB\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
+const LARGE: &str = "tcp = \"10.0.0.5:1\"\n[dram]\nbytes = \"64GiB\"\n[nvme]\npath = \"/two\"\nbytes = \"1TiB\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
+/// Keys that a `[nvme]`, or a `[tls]`, must have.
+const REQUIRED: [&str; 5] = ["nvme.path", "nvme.bytes", "tls.cert", "tls.key", "tls.client_ca"];
 /// Numbers too large for some key; the first that its type takes is refused by its bounds.
 const TOO_LARGE: [&str; 4] = ["9223372036854775807", "4294967295", "65535", "255"];
 
