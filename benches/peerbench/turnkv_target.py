@@ -1,4 +1,4 @@
-"""TurnKV in peerbench: the targets `turnkv` (shared memory) and `turnkv-inline` (gRPC over TCP), driven by the wheel.
+"""TurnKV in peerbench, by the wheel: `turnkv` (shared memory), `turnkv-tcp` (data rails), `turnkv-inline` (gRPC over TCP).
 
 Owns: how peerbench's keys and batches become TurnKV's pages. Must not know: peerbench's phases, or how other targets work.
 
@@ -41,7 +41,7 @@ def server_binary() -> str:
 
 
 def turnkv_targets(targets):
-    """The two targets, as subclasses of peerbench's `Target` from its module `targets`."""
+    """The targets, as subclasses of peerbench's `Target` from its module `targets`."""
 
     class TurnKV(targets.Target):
         """A server process and one client a peerbench client. Every batch of a put is one chain of pages."""
@@ -91,7 +91,9 @@ def turnkv_targets(targets):
         def _open(self):
             import turnkv  # in the process that uses it: peerbench forks its clients
 
-            address = f"unix:{self.dir}/s.sock" if self.data_plane == "shm" else f"http://127.0.0.1:{self.port}"
+            port = f"127.0.0.1:{self.port}"
+            addresses = {"shm": f"unix:{self.dir}/s.sock", "framed": f"tcp://{port}", "inline": f"http://{port}"}
+            address = addresses[self.data_plane]
             pool = turnkv.Pool(address, data_plane=self.data_plane, connect_ms=5_000, call_ms=CALL_MS)
             return pool, pool.open_namespace("peerbench", dtype="u8", layout="opaque", opaque_shard_bytes=self.page)
 
@@ -109,12 +111,17 @@ def turnkv_targets(targets):
                 time.sleep(0.02)
             raise RuntimeError(f"the server did not answer in {START_SECONDS_MAX} s")
 
-    class TurnKVInline(TurnKV):
+    class TurnKVTcp(TurnKV):
         """The same server, reached as from another host."""
+
+        name, data_plane = "turnkv-tcp", "framed"
+
+    class TurnKVInline(TurnKV):
+        """The same, by gRPC alone."""
 
         name, data_plane = "turnkv-inline", "inline"
 
-    return TurnKV, TurnKVInline
+    return TurnKV, TurnKVTcp, TurnKVInline
 
 
 def _hashes(keys):
@@ -122,7 +129,7 @@ def _hashes(keys):
 
 
 def main() -> None:
-    """Runs peerbench's own main with the two targets added."""
+    """Runs peerbench's own main with these targets added."""
     if len(sys.argv) < 2 or not os.path.isfile(os.path.join(sys.argv[1], "bench.py")):
         sys.exit("usage: turnkv_target.py PEERBENCH_FOLDER [bench.py's arguments]")
     sys.path.insert(0, os.path.abspath(sys.argv.pop(1)))

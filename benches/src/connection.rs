@@ -11,6 +11,8 @@ use turnkv_client::{
     TierKind,
 };
 
+use crate::network::Network;
+
 /// Long enough for a busy disk; a bench that waits longer has found a defect.
 const CALL_MS: u64 = 60_000;
 
@@ -25,10 +27,20 @@ pub struct Connection {
 impl Connection {
     /// Connects a client of its own and opens a namespace whose pages have `page_bytes`.
     pub fn open(address: &str, data_plane: DataPlane, page_bytes: usize) -> Result<Connection> {
+        Connection::with(ClientConfig { data_plane, ..ClientConfig::at(address) }, page_bytes)
+    }
+
+    /// The same to a server on a network.
+    pub fn open_on(network: &Network, data_plane: DataPlane, page_bytes: usize) -> Result<Connection> {
+        let config =
+            ClientConfig { data_plane, tls: network.client(), ..ClientConfig::at(network.address()) };
+        Connection::with(config, page_bytes)
+    }
+
+    fn with(config: ClientConfig, page_bytes: usize) -> Result<Connection> {
         // One thread, as an engine that calls from its own has: what blocks or polls does so here.
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let config =
-            ClientConfig { data_plane, call_ms: CALL_MS, connect_ms: 5_000, ..ClientConfig::at(address) };
+        let config = ClientConfig { call_ms: CALL_MS, connect_ms: 5_000, ..config };
         let client = Client::new(config)?;
         let spec = NamespaceSpec {
             model: "bench".to_owned(),

@@ -6,11 +6,14 @@
 pub mod connection;
 pub mod disk;
 pub mod memory;
+pub mod network;
 pub mod options;
 pub mod pages;
 pub mod queued;
+pub mod raw;
 pub mod sampling;
 pub mod server;
 pub mod stats;
+pub mod streams;
 pub mod threads;
 pub mod workers;

@@ -21,6 +21,21 @@ pub struct Common {
     pub total_mib: u64,
 }
 
+/// How large pages are.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct PageSize {
+    /// Bytes of a page, in KiB.
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..=65536))]
+    pub page_kib: u32,
+}
+
+impl PageSize {
+    /// Bytes of a page.
+    pub fn bytes(self) -> usize {
+        (self.page_kib as usize) << 10
+    }
+}
+
 impl Common {
     /// Bytes moved in one round.
     pub fn total_bytes(&self) -> usize {

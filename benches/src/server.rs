@@ -3,7 +3,6 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::memory::without_huge_pages;
+use crate::network::Network;
 use crate::options::Common;
 
 /// How long a start may take: claiming and touching the DRAM tier is most of it.
@@ -27,14 +27,12 @@ pub struct Budget {
     pub nvme_bytes: usize,
     /// Bytes in flight to the NVMe device.
     pub inflight_bytes: usize,
-    /// Serve gRPC over TCP on the loopback too.
-    pub tcp: bool,
 }
 
 impl Budget {
     /// DRAM only, on the Unix socket only.
     pub fn dram(dram_bytes: usize) -> Budget {
-        Budget { dram_bytes, nvme_bytes: 0, inflight_bytes: 16 << 20, tcp: false }
+        Budget { dram_bytes, nvme_bytes: 0, inflight_bytes: 16 << 20 }
     }
 }
 
@@ -43,12 +41,20 @@ impl Budget {
 pub struct Server {
     child: Child,
     folder: TempDir,
-    tcp_port: Option<u16>,
 }
 
 impl Server {
     /// Starts the binary and waits until it accepts connections.
     pub fn start(common: &Common, budget: Budget) -> Result<Server> {
+        Server::start_with(common, budget, None)
+    }
+
+    /// The same, and it serves clients on this network too.
+    pub fn start_on(common: &Common, budget: Budget, network: &Network) -> Result<Server> {
+        Server::start_with(common, budget, Some(network))
+    }
+
+    fn start_with(common: &Common, budget: Budget, network: Option<&Network>) -> Result<Server> {
         ensure!(
             common.server.is_file(),
             "no server at {}: build it (cargo build --release -p turnkv) or name it with --server",
@@ -56,15 +62,17 @@ impl Server {
         );
         std::fs::create_dir_all(&common.dir).with_context(|| format!("making {}", common.dir.display()))?;
         let folder = tempfile::Builder::new().prefix("bench.").tempdir_in(common.dir.canonicalize()?)?;
-        let tcp_port = budget.tcp.then(free_port).transpose()?;
         let config = folder.path().join("turnkv.toml");
-        std::fs::write(&config, configuration(folder.path(), budget, tcp_port))?;
+        let (keys, sections) = network.map(Network::settings).transpose()?.unwrap_or_default();
+        let own = configuration(folder.path(), budget);
+        std::fs::write(&config, [keys, own, sections].concat())?;
         let log = File::create(folder.path().join("log"))?;
-        let mut command = Command::new(&common.server);
+        let alone = || Command::new(&common.server);
+        let mut command = network.map_or_else(alone, |network| network.command(&common.server));
         command.arg("serve").arg("--config").arg(&config).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
         let child = without_huge_pages(&mut command).spawn().context("starting the server")?;
-        let mut server = Server { child, folder, tcp_port };
+        let mut server = Server { child, folder };
         server.wait_until_it_answers()?;
         Ok(server)
     }
@@ -72,11 +80,6 @@ impl Server {
     /// Where clients on this host connect.
     pub fn address(&self) -> String {
         format!("unix:{}", socket(self.folder.path()).display())
-    }
-
-    /// Where clients connect over TCP, if the server was asked to serve it.
-    pub fn tcp_address(&self) -> Option<String> {
-        self.tcp_port.map(|port| format!("http://127.0.0.1:{port}"))
     }
 
     /// The number of its process.
@@ -130,11 +133,8 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("pool.sock")
 }
 
-fn configuration(folder: &Path, budget: Budget, tcp_port: Option<u16>) -> String {
+fn configuration(folder: &Path, budget: Budget) -> String {
     let mut text = format!("listen = \"unix:{}\"\n", socket(folder).display());
-    if let Some(port) = tcp_port {
-        writeln!(text, "tcp = \"127.0.0.1:{port}\"").unwrap_or_default();
-    }
     // What a bench asks for is little, and a machine whose memory grows as it is used says that it has less.
     writeln!(text, "[dram]\nbytes = {}\ncheck_available = false", budget.dram_bytes).unwrap_or_default();
     if budget.nvme_bytes > 0 {
@@ -146,10 +146,6 @@ fn configuration(folder: &Path, budget: Budget, tcp_port: Option<u16>) -> String
     text
 }
 
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Budget, configuration};
@@ -157,18 +153,13 @@ mod tests {
 
     #[test]
     fn the_configuration_names_what_was_asked() {
-        let budget = Budget { dram_bytes: 5, nvme_bytes: 6, inflight_bytes: 7, tcp: true };
-        let text = configuration(Path::new("f"), budget, Some(9));
-        for part in [
-            "unix:f/pool.sock",
-            "127.0.0.1:9",
-            "bytes = 5",
-            "bytes = 6",
-            "inflight_bytes = 7",
-            "check_available = false",
-        ] {
+        let budget = Budget { dram_bytes: 5, nvme_bytes: 6, inflight_bytes: 7 };
+        let text = configuration(Path::new("f"), budget);
+        for part in
+            ["unix:f/pool.sock", "bytes = 5", "bytes = 6", "inflight_bytes = 7", "check_available = false"]
+        {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(!configuration(Path::new("f"), Budget::dram(5), None).contains("[nvme]"));
+        assert!(!configuration(Path::new("f"), Budget::dram(5)).contains("[nvme]"));
     }
 }

@@ -11,7 +11,7 @@ use clap::Parser;
 use turnkv_benches::connection::{Connection, page_hashes};
 use turnkv_benches::disk::{Direction, Disk};
 use turnkv_benches::memory::with_huge_pages;
-use turnkv_benches::options::Common;
+use turnkv_benches::options::{Common, PageSize};
 use turnkv_benches::pages::{Pages, check_ends, check_whole};
 use turnkv_benches::sampling::{Random, Zipf};
 use turnkv_benches::server::{Budget, Server};
@@ -28,9 +28,8 @@ const ZIPF_EXPONENT: f64 = 0.9;
 struct Options {
     #[command(flatten)]
     common: Common,
-    /// Bytes of a page, in KiB.
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..=65536))]
-    page_kib: u32,
+    #[command(flatten)]
+    page: PageSize,
     /// Clients, each with one batch in flight.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     clients: u8,
@@ -40,10 +39,6 @@ struct Options {
 }
 
 impl Options {
-    fn page_bytes(&self) -> usize {
-        (self.page_kib as usize) << 10
-    }
-
     fn batch_bytes(&self) -> usize {
         usize::from(self.batch_mib) << 20
     }
@@ -95,7 +90,7 @@ fn main() -> Result<()> {
     with_huge_pages()?;
     let options = Options::parse();
     ensure!(
-        options.batch_bytes().is_multiple_of(options.page_bytes()),
+        options.batch_bytes().is_multiple_of(options.page.bytes()),
         "a batch must be a number of whole pages"
     );
     let total = options.common.total_bytes();
@@ -103,7 +98,6 @@ fn main() -> Result<()> {
         dram_bytes: (total as f64 * DRAM_SHARE) as usize,
         nvme_bytes: total * 4,
         inflight_bytes: options.inflight_bytes(),
-        tcp: false,
     };
     let server = Server::start(&options.common, budget)?;
     let disk = Disk::new(server.folder(), total)?;
@@ -123,10 +117,10 @@ fn workers(server: &Server, options: &Options) -> Result<Vec<Worker>> {
     let ring = (256 << 20) / clients / options.batch_bytes() * options.batch_bytes();
     let worker = |client: usize| -> Result<Worker> {
         Ok(Worker {
-            connection: Connection::open(&server.address(), DataPlane::Shm, options.page_bytes())?,
-            source: Pages::filled(ring.max(options.batch_bytes()), options.page_bytes()),
-            target: Pages::empty(ring.max(options.batch_bytes()), options.page_bytes()),
-            batch: options.batch_bytes() / options.page_bytes(),
+            connection: Connection::open(&server.address(), DataPlane::Shm, options.page.bytes())?,
+            source: Pages::filled(ring.max(options.batch_bytes()), options.page.bytes()),
+            target: Pages::empty(ring.max(options.batch_bytes()), options.page.bytes()),
+            batch: options.batch_bytes() / options.page.bytes(),
             mine: client * each..(client + 1) * each,
             wanted: Vec::new(),
         })
@@ -167,7 +161,7 @@ fn measure_round(
     results: &mut Results,
 ) -> Result<()> {
     let (total, request, inflight) =
-        (options.common.total_bytes(), options.page_bytes(), options.inflight_bytes());
+        (options.common.total_bytes(), options.page.bytes(), options.inflight_bytes());
     let stored: usize = workers.iter().map(|worker| worker.mine.len()).sum::<usize>() * options.batch_bytes();
 
     // Sustained offload: until the last page is on NVMe, so that the DRAM tier lends no speed.
@@ -185,7 +179,7 @@ fn measure_round(
             random.order(worker.mine.len()).into_iter().map(|at| worker.mine.start + at).collect();
     }
     let (seconds, from_nvme) = get(workers, round)?;
-    let pages = stored / options.page_bytes();
+    let pages = stored / options.page.bytes();
     ensure!(
         from_nvme * 100 >= pages * 99,
         "only {from_nvme} of {pages} pages came from NVMe: nothing is measured"
@@ -239,7 +233,7 @@ impl Results {
         let total = options.common.total_mib;
         let mut table = Table::new(format!(
             "NVMe: {total} MiB in pages of {} KiB, DRAM tier {} MiB, {} client(s), {} MiB in flight; limit by {}",
-            options.page_kib,
+            options.page.page_kib,
             total / 4,
             options.clients,
             options.inflight_bytes() >> 20,

@@ -1,0 +1,200 @@
+//! A pool on a network (rails, or gRPC streams; plain, or under TLS) against bare streams of the same number that carry the same
+//! pages between the same two places. Must not know: shared memory, the disk.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "the table is the product")]
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use turnkv_benches::connection::{Connection, page_hashes};
+use turnkv_benches::memory::with_huge_pages;
+use turnkv_benches::network::Network;
+use turnkv_benches::options::{Common, PageSize};
+use turnkv_benches::pages::{Pages, check_ends, check_whole};
+use turnkv_benches::raw::{self, RAW_END, RawEnd, RawStream};
+use turnkv_benches::server::{Budget, Server};
+use turnkv_benches::stats::{Series, Table};
+use turnkv_benches::workers::in_step;
+use turnkv_client::DataPlane;
+
+const RING_BYTES: usize = 256 << 20;
+
+/// A pool on a network against bare streams.
+#[derive(Parser, Debug)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    page: PageSize,
+    /// Pages in one call.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
+    batch: u16,
+    /// Clients that move pages at the same time, each with a bare stream of its own.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4])]
+    clients: Vec<usize>,
+    /// How pages travel.
+    #[arg(long, value_enum, default_value_t = Plane::Framed)]
+    plane: Plane,
+    /// Under TLS, as the bare streams.
+    #[arg(long)]
+    tls: bool,
+    /// Where the server listens, and the bare streams' other end.
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// The network namespace in which these two run (`ip netns`; needs root).
+    #[arg(long)]
+    netns: Option<String>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Plane {
+    /// Rails.
+    Framed,
+    /// gRPC streams.
+    Inline,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == RAW_END) {
+        return raw::serve(&arguments[1..]);
+    }
+    with_huge_pages()?;
+    let options = Options::parse();
+    for &clients in &options.clients {
+        println!("{}", measure(&options, clients)?);
+    }
+    Ok(())
+}
+
+fn measure(options: &Options, clients: usize) -> Result<Table> {
+    let (page_bytes, batch) = (options.page.bytes(), usize::from(options.batch));
+    let piece = page_bytes * batch * clients;
+    let (total, each) = (
+        options.common.total_bytes() / piece * piece,
+        options.common.total_bytes() / piece * page_bytes * batch,
+    );
+    let network = Network::new(&options.common.server, &options.host, options.netns.clone(), options.tls)?;
+    let end = RawEnd::start(&network, each)?;
+    let budget = Budget::dram(total / 4 * 5 + (128 << 20));
+    let server = Server::start_on(&options.common, budget, &network)?;
+    let plane = match options.plane {
+        Plane::Framed => DataPlane::Framed,
+        Plane::Inline => DataPlane::Inline,
+    };
+    let mut lanes = Vec::new();
+    for client in 0..clients {
+        lanes.push(Lane {
+            connection: Connection::open_on(&network, plane, page_bytes)?,
+            raw: end.connect(&network)?,
+            client: client as u64,
+            source: Pages::filled((RING_BYTES / clients).min(each), page_bytes),
+            target: Pages::empty((RING_BYTES / clients).min(each), page_bytes),
+            batch,
+            starts: (0..each / page_bytes).step_by(batch).collect(),
+        });
+    }
+    let mut rates = [const { Series::new() }; 4];
+    for round in 0..=u64::from(options.common.rounds) {
+        let mut seconds =
+            |work: fn(&mut Lane, u64) -> Result<()>| in_step(&mut lanes, |lane| work(lane, round));
+        let seconds = [
+            seconds(Lane::raw_put)?,
+            seconds(Lane::offload)?,
+            seconds(Lane::raw_get)?,
+            seconds(Lane::reload)?,
+        ];
+        for lane in &mut lanes {
+            lane.verify(round)?;
+        }
+        lanes[0].connection.drop_all()?;
+        if round > 0 {
+            rates.iter_mut().zip(seconds).for_each(|(rate, seconds)| rate.push(total as f64 / seconds / 1e9));
+        }
+    }
+    drop(server);
+    Ok(table(options, clients, rates))
+}
+
+fn table(options: &Options, clients: usize, [put, offload, get, reload]: [Series; 4]) -> Table {
+    let wire = if options.tls { "TLS" } else { "TCP" };
+    let place = options.netns.as_ref().map_or("the loopback", |_| "veth between two network namespaces");
+    let what = format!(
+        "{:?} over {wire}, {place}: {clients} client(s), batches of {} x {} KiB, every page verified",
+        options.plane, options.batch, options.page.page_kib
+    );
+    let promise = if options.plane == Plane::Framed { ">= 0.9" } else { ">= 0.5" };
+    let mut table = Table::new(what);
+    table.row(&format!("raw {wire} put"), "GB/s", &put, "");
+    table.row("offload", "GB/s", &offload, "");
+    table.row(&format!("offload / raw {wire}"), "x", &offload.over(&put), promise);
+    table.row(&format!("raw {wire} get"), "GB/s", &get, "");
+    table.row("reload", "GB/s", &reload, "");
+    table.row(&format!("reload / raw {wire}"), "x", &reload.over(&get), promise);
+    table
+}
+
+/// One client with both ways to the other side.
+struct Lane {
+    connection: Connection,
+    raw: RawStream,
+    /// Its number: its pages are its own.
+    client: u64,
+    source: Pages,
+    target: Pages,
+    batch: usize,
+    /// First page of every batch.
+    starts: Vec<usize>,
+}
+
+impl Lane {
+    /// Names a batch of a round.
+    fn hashes(&self, round: u64, at: usize) -> Vec<turnkv_client::BlockHash> {
+        page_hashes(round << 16 | self.client, at..at + self.batch)
+    }
+
+    fn offload(&mut self, round: u64) -> Result<()> {
+        for at in self.starts.clone() {
+            let hashes = self.hashes(round, at);
+            let pages = self.source.stamped(at..at + self.batch);
+            self.connection.offload_all(None, &hashes, &pages)?;
+        }
+        Ok(())
+    }
+
+    fn reload(&mut self, round: u64) -> Result<()> {
+        for at in self.starts.clone() {
+            let hashes = self.hashes(round, at);
+            let mut targets = self.target.targets(at, self.batch);
+            self.connection.reload_all(&hashes, &mut targets)?;
+            check_ends(&targets, at)?;
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self, round: u64) -> Result<()> {
+        for at in self.starts.clone() {
+            let hashes = self.hashes(round, at);
+            let mut targets = self.target.targets(at, self.batch);
+            self.connection.reload_all(&hashes, &mut targets)?;
+            check_whole(&targets, &self.source.stamped(at..at + self.batch))?;
+        }
+        Ok(())
+    }
+
+    fn raw_put(&mut self, _round: u64) -> Result<()> {
+        for at in self.starts.iter().copied() {
+            let pages = self.source.stamped(at..at + self.batch);
+            self.raw.put(at * pages[0].len(), &pages)?;
+        }
+        Ok(())
+    }
+
+    fn raw_get(&mut self, _round: u64) -> Result<()> {
+        for at in self.starts.iter().copied() {
+            let mut targets = self.target.targets(at, self.batch);
+            self.raw.get(at * targets[0].len(), &mut targets)?;
+            check_ends(&targets, at)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! Bare streams to compare a pool on a network with: a process that keeps bytes and sends them back, plain or under TLS. Owns:
+//! what is spoken with it. Must not know: pools.
+//!
+//! A request is 17 bytes: what (`p`ut or `g`et), from which byte of the memory, how many bytes. Bytes that are put follow it and are
+//! answered with one byte; bytes that are got are the answer.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
+use turnkv_transfer::tls::{ServerFiles, client_config};
+
+use crate::memory::Buffer;
+use crate::network::{Network, client_files};
+
+/// What is spoken, as ALPN names it.
+const SPOKEN: &[u8] = b"raw";
+/// The first word on the command line of a process that is the other end.
+pub const RAW_END: &str = "raw-end";
+
+trait Wire: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Wire for T {}
+
+/// The other end, as a process where the pool's server runs; it is killed when this is dropped.
+#[derive(Debug)]
+pub struct RawEnd {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl RawEnd {
+    /// Starts this program again; every connection to it gets memory of so many bytes.
+    pub fn start(network: &Network, bytes: usize) -> Result<RawEnd> {
+        let mut command = network.command(&std::env::current_exe()?);
+        command.args([RAW_END, &network.host, &bytes.to_string()]);
+        command.args(network.certs.as_ref().map(|certs| certs.path()));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("it has an output")?).read_line(&mut line)?;
+        Ok(RawEnd { child, address: line.trim().parse().context("the other end did not say where it is")? })
+    }
+
+    /// A stream to it.
+    pub fn connect(&self, network: &Network) -> Result<RawStream> {
+        let stream = TcpStream::connect(self.address)?;
+        stream.set_nodelay(true)?;
+        let Some(certs) = &network.certs else { return Ok(RawStream(Box::new(stream))) };
+        let config = client_config(&client_files(certs.path()), &[SPOKEN])?;
+        let name = ServerName::try_from(network.host.clone())?;
+        Ok(RawStream(Box::new(StreamOwned::new(ClientConnection::new(config, name)?, stream))))
+    }
+}
+
+impl Drop for RawEnd {
+    fn drop(&mut self) {
+        // It is this program's own child: nothing else can have ended it.
+        self.child.kill().and_then(|()| self.child.wait()).map(drop).unwrap_or_default();
+    }
+}
+
+/// A bare stream to the other end.
+pub struct RawStream(Box<dyn Wire>);
+
+impl std::fmt::Debug for RawStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RawStream")
+    }
+}
+
+impl RawStream {
+    /// Sends pages, to be kept from this byte on.
+    pub fn put(&mut self, from: usize, pages: &[&[u8]]) -> Result<()> {
+        self.ask(b'p', from, pages.iter().map(|page| page.len()).sum())?;
+        pages.iter().try_for_each(|page| self.0.write_all(page))?;
+        self.0.flush()?;
+        Ok(self.0.read_exact(&mut [0u8; 1])?)
+    }
+
+    /// Receives pages that are kept from this byte on.
+    pub fn get(&mut self, from: usize, pages: &mut [&mut [u8]]) -> Result<()> {
+        self.ask(b'g', from, pages.iter().map(|page| page.len()).sum())?;
+        self.0.flush()?;
+        Ok(pages.iter_mut().try_for_each(|page| self.0.read_exact(page))?)
+    }
+
+    fn ask(&mut self, what: u8, from: usize, bytes: usize) -> io::Result<()> {
+        let mut head = [what; 17];
+        head[1..9].copy_from_slice(&(from as u64).to_le_bytes());
+        head[9..].copy_from_slice(&(bytes as u64).to_le_bytes());
+        self.0.write_all(&head)
+    }
+}
+
+/// Is the other end until it is killed: `host`, bytes of memory for each connection, and the folder of certificates, if any.
+pub fn serve(arguments: &[String]) -> Result<()> {
+    let (host, bytes) = arguments.first().zip(arguments.get(1)).context("a host and bytes")?;
+    let bytes: usize = bytes.parse()?;
+    let tls = arguments.get(2).map(|folder| {
+        let file = |name: &str| std::path::Path::new(folder).join(name);
+        let (cert, key, client_ca) = (file("server.pem"), file("server-key.pem"), file("ca.pem"));
+        let files = ServerFiles { cert, key, client_ca };
+        files.load(&files.read()?, &[SPOKEN], UnixTime::now())
+    });
+    let tls = tls.transpose()?;
+    let listener = TcpListener::bind((host.as_str(), 0))?;
+    say(listener.local_addr()?)?;
+    for stream in listener.incoming() {
+        let stream = stream?;
+        stream.set_nodelay(true)?;
+        let wire: Box<dyn Wire> = match &tls {
+            Some(tls) => Box::new(StreamOwned::new(ServerConnection::new(Arc::clone(&tls.config))?, stream)),
+            None => Box::new(stream),
+        };
+        std::thread::Builder::new().name("raw".to_owned()).spawn(move || answer(wire, bytes))?;
+    }
+    Ok(())
+}
+
+fn say(address: SocketAddr) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "{address}")?;
+    out.flush()
+}
+
+/// Does what is asked for until the peer leaves.
+fn answer(mut wire: Box<dyn Wire>, bytes: usize) -> io::Result<()> {
+    let mut arena = Buffer::new(bytes);
+    let mut head = [0u8; 17];
+    loop {
+        wire.read_exact(&mut head)?;
+        let number = |at: usize| {
+            head[at..at + 8].iter().rev().fold(0usize, |sum, byte| (sum << 8) | usize::from(*byte))
+        };
+        let part = &mut arena.bytes_mut()[number(1)..number(1) + number(9)];
+        if head[0] == b'p' {
+            wire.read_exact(part)?;
+            wire.write_all(b"k")?;
+        } else {
+            wire.write_all(part)?;
+        }
+        wire.flush()?;
+    }
+}
