@@ -1,6 +1,6 @@
 # The commands of this project. On a fresh Debian 12 with a Rust toolchain, cc, make and Python 3.11, root or not:
 #   make demo        build everything and watch sessions live through DRAM, NVMe and a crash
-#   make test        every test: Rust, black-box, Python, real engines (test-core: Rust only, installs nothing)
+#   make test        every test: Rust, black-box, Python, real engines (test-core: Rust only, installs nothing); test-rdma apart
 #   make check       format, lints, types, documentation, dependencies, architecture, the docs' links
 #   make docs        the book of docs/ into target/book
 #   make bench       the figures of benches/results, as ratios
@@ -37,13 +37,30 @@ demo: server python
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python engine-plugins/demo
 
 # ---- tests ----
-.PHONY: test test-core test-python test-engines
-test: test-core test-python test-engines
+.PHONY: test test-core test-fabric test-rdma test-python test-engines
+test: test-core test-fabric test-python test-engines
 
 test-core: tools
 	@$(call say,'Rust tests (the first build takes some minutes)')
 	@cargo build --locked --package turnkv
 	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace
+
+# The engine over libfabric, over its providers for TCP, alone and through the server: the library comes into .tools from Debian's
+# packages, without root.
+test-fabric: tools
+	@$(call say,'libfabric: rails over its providers for TCP')
+	@if server/transfer/setup_libfabric.sh; then \
+	  export TURNKV_LIBFABRIC=$(CURDIR)/.tools/libfabric; \
+	  cargo test --locked --package turnkv-transfer --lib --test two_processes libfabric; \
+	  cargo build --locked --package turnkv; \
+	  TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --package turnkv-tests --test fabrics --test fabrics_hostile; \
+	else echo 'LEFT OUT: every test over libfabric; the reason is above' >&2; fi
+
+# The engine over RDMA verbs, on a software NIC in virtual machines. Not part of `make test`: it needs qemu (tests/rdma/vm.sh says
+# what else), and some minutes.
+test-rdma: tools
+	@$(call say,'RDMA verbs in virtual machines')
+	@tests/rdma/run.sh
 
 # TURNKV_MATRIX=full: every family of models, form of the cache, place and kind of interruption (some minutes).
 test-python: server python
@@ -67,6 +84,15 @@ FIRST := 0
 simulate-faults: tools
 	@$(call say,'fault simulation of the whole server: $(SEEDS) seeds from $(FIRST)')
 	@TURNKV_SIMULATION_SEEDS=$(SEEDS) TURNKV_SIMULATION_FIRST=$(FIRST) cargo test --locked --profile simulation --package turnkv-tests --test simulation no_promise_is_broken -- --nocapture
+
+# Pages over a network that fails, for long: NETWORK_SEEDS seeds from FIRST on, some minutes for 2,000; and 10,000 broken handshakes.
+NETWORK_SEEDS := 2000
+.PHONY: simulate-network
+simulate-network: tools
+	@$(call say,'pages over a network that fails: $(NETWORK_SEEDS) seeds from $(FIRST)')
+	@cargo build --locked --package turnkv
+	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv TURNKV_FAULT_SEEDS=$(NETWORK_SEEDS) TURNKV_FAULT_FIRST=$(FIRST) cargo test --locked --package turnkv-tests --test framed_faults -- --nocapture
+	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv TURNKV_HANDSHAKES=10000 cargo test --locked --package turnkv-tests --test tls_hostile handshakes
 
 # ---- builds ----
 .PHONY: server python
@@ -187,7 +213,17 @@ docs-reference: tools
 bench: server
 	@$(call say,'benches (some minutes; quote them only from a quiet machine)')
 	@cargo build --locked --release --package turnkv-benches
-	@for bench in shm lookup inline nvme mixed prefetch; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
+	@for bench in shm lookup remote nvme mixed prefetch; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
+	@$(TARGET_DIR)/release/framed && $(TARGET_DIR)/release/framed --tls
+
+# Rails over verbs beside ib_write_bw and ib_read_bw (perftest), on a machine with a NIC, and over libfabric beside a bare loop of
+# the same provider. Where there is no NIC, or no perftest, a line says so. TURNKV_RDMA names the device.
+.PHONY: bench-rdma
+bench-rdma: tools
+	@$(call say,'rails over libfabric and verbs')
+	@server/transfer/setup_libfabric.sh || true
+	@for span_kib in 2048 128; do for engine in libfabric verbs; do \
+	  cargo bench --locked --package turnkv-transfer --bench rails -- $$engine --span-kib $$span_kib; done; done
 
 # The GPU benches, Rust and Python: where no GPU is, one line says so. Binaries and wheel run from .gpu, where `gpu-pack` puts
 # them. A GPU machine without a toolchain needs this tree, .gpu as packed elsewhere and python3 with torch, transformers and numpy,
